@@ -41,12 +41,12 @@ T_LIBS = -lz -lzstd
 D_LIBS = $(shell $(PKG_CONFIG) --libs libmicrohttpd)
 
 FUZZ_SECONDS = 60
-src = $(wildcard $(1)/*.c $(1)/*/*.c)
+src = $(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c)
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 # What a stock gRPC client needs; of ckpt.proto there are also C structs.
-PROTOS = proto/ckpt.proto proto/grpc/health.proto
-PB_C = $(OBJ)/gen/proto/ckpt.pb-c
-PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/version.o
+PROTOS = proto/wire/ckpt.proto proto/wire/grpc/health.proto
+PB_C = $(OBJ)/gen/proto/wire/ckpt.pb-c
+PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/base/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/version.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
@@ -148,8 +148,8 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 clients/ckpt.h $(DESTDIR)$(PREFIX)/include
 	install -d $(DESTDIR)$(PREFIX)/share/holdfast/proto/grpc
-	install -m 644 proto/ckpt.proto $(DESTDIR)$(PREFIX)/share/holdfast/proto
-	install -m 644 proto/grpc/health.proto $(DESTDIR)$(PREFIX)/share/holdfast/proto/grpc
+	install -m 644 proto/wire/ckpt.proto $(DESTDIR)$(PREFIX)/share/holdfast/proto
+	install -m 644 proto/wire/grpc/health.proto $(DESTDIR)$(PREFIX)/share/holdfast/proto/grpc
 	install -m 644 $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(DESTDIR)$(PREFIX)/lib
 	ln -sf libckpt.so.1 $(DESTDIR)$(PREFIX)/lib/libckpt.so
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
@@ -171,6 +171,7 @@ clean: ## remove what was built
 
 $(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto | deps-now
 	$(call say,gen )
+	$(Q)mkdir -p $(@D)
 	$(Q)protoc-c --c_out=$(OBJ)/gen $<
 $(BUILD)/tests/descriptors.pb: $(PROTOS) | deps-now
 	$(call say,gen )
@@ -189,8 +190,8 @@ VERSION = 0.1$(shell git describe --always --dirty --exclude '*' 2>/dev/null | s
 .PHONY: FORCE
 $(OBJ)/gen/proto/version.c: FORCE
 	@mkdir -p $(@D); line='const char report_version[] = "$(VERSION)";'; \
-	printf '#include "proto/report.h"\n%s\n' "$$line" | cmp -s - $@ || \
-	printf '#include "proto/report.h"\n%s\n' "$$line" >$@
+	printf '#include "proto/base/report.h"\n%s\n' "$$line" | cmp -s - $@ || \
+	printf '#include "proto/base/report.h"\n%s\n' "$$line" >$@
 $(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
 	$(call say,cc  )
 	$(Q)$(CC) $(HARDEN) $(CFLAGS_ALL) -c -o $@ $<

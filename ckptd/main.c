@@ -10,14 +10,14 @@
  *
  * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
  * the end begins. */
-#include "ckptd/check.h"
-#include "ckptd/config.h"
-#include "ckptd/loop.h"
-#include "ckptd/reload.h"
-#include "ckptd/server.h"
-#include "ckptd/service.h"
-#include "proto/array.h"
-#include "proto/report.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/front/check.h"
+#include "ckptd/front/reload.h"
+#include "ckptd/front/server.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
 #include "storage/storage.h"
 
 #include <errno.h>

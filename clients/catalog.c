@@ -6,8 +6,8 @@
 #include "clients/offline.h"
 #include "clients/session.h"
 
-#include "proto/manifest.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
 
 #include <stdio.h>
 #include <stdlib.h>

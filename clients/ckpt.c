@@ -5,10 +5,10 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
-#include "proto/durability.h"
-#include "proto/process.h"
-#include "proto/report.h"
-#include "proto/shard.h"
+#include "proto/base/process.h"
+#include "proto/base/report.h"
+#include "proto/format/durability.h"
+#include "proto/format/shard.h"
 
 #include <stdio.h>
 #include <stdlib.h>

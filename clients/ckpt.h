@@ -314,7 +314,7 @@ struct ckpt_tensor_info {
     uint32_t size, dims;
     const char *name, *dtype;
     uint64_t shape[CKPT_ARRAY_DIMS_MAX];
-    uint64_t digest[2]; /* of its contents, however they are cut: proto/checksum.h */
+    uint64_t digest[2]; /* of its contents, however they are cut: proto/base/checksum.h */
 };
 struct ckpt_metadata {
     uint32_t size, num_tensors;

@@ -28,7 +28,7 @@
  * says. */
 #include "clients/load.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

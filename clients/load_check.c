@@ -10,8 +10,8 @@
  * over the network, waits for an answer each time: there it is ROOM_BYTES. */
 #include "clients/load.h"
 
-#include "proto/report.h"
-#include "proto/shard.h"
+#include "proto/base/report.h"
+#include "proto/format/shard.h"
 
 #include <stdlib.h>
 #include <string.h>

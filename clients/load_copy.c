@@ -10,8 +10,8 @@
  * contents of the slices are undefined, as ckpt.h says. */
 #include "clients/load.h"
 
-#include "proto/array.h"
-#include "proto/report.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 

@@ -15,7 +15,7 @@
  * waited for at most TOGETHER_MS; ckptd ends the load of one that is idle sooner. */
 #include "clients/load.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
 #include "clients/load.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

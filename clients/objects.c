@@ -7,7 +7,7 @@
  * The tensor's name is LAYOUT_OBJECT_PREFIX and the object's. */
 #include "clients/session.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,11 +8,11 @@
  * read, and a list looks at several checkpoints at once (storage_for_many). */
 #include "clients/offline.h"
 
-#include "proto/array.h"
-#include "proto/durability.h"
-#include "proto/origin.h"
-#include "proto/report.h"
-#include "proto/retain.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
+#include "proto/format/durability.h"
+#include "proto/format/origin.h"
+#include "proto/format/retain.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

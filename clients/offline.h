@@ -7,7 +7,7 @@
 #define HOLDFAST_CLIENTS_OFFLINE_H
 
 #include "clients/session.h"
-#include "proto/manifest.h"
+#include "proto/format/manifest.h"
 
 #define OFFLINE_DAMAGE_BYTES 512u
 

@@ -7,8 +7,8 @@
  * each is a ranged GET. */
 #include "clients/offline.h"
 
-#include "proto/origin.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/origin.h"
 #include "storage/storage.h"
 
 #include <stdlib.h>

@@ -3,8 +3,9 @@
  * Everything above is as with shared memory: a ring, and an image to copy into. Here the image is
  * the rank's own memory, and a thread reads the ring in ckptd's place: what is announced it cuts
  * into blocks and puts over the bulk plane into the segments that ckptd lent, where ckptd's
- * stand-in announces them again (ckptd/bulk/standin.c). The end of a save goes when all its blocks
- * are there. So training goes on while the bytes travel, as it does while a disk writes them.
+ * stand-in announces them again (ckptd/bulk/proxy_rank.c). The end of a save goes when all its
+ * blocks are there. So training goes on while the bytes travel, as it does while a disk writes
+ * them.
  *
  * There is memory for one image: the next save may begin when the last one has arrived (busy_ms,
  * else ERR_BUSY). What has not arrived when the rank dies is lost, as no one was told that it is
@@ -14,8 +15,8 @@
  * next save describes again. */
 #include "clients/remote.h"
 
-#include "proto/address.h"
-#include "proto/report.h"
+#include "proto/base/address.h"
+#include "proto/base/report.h"
 #include "proto/tls/tls.h"
 
 #include <poll.h>

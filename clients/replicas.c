@@ -3,13 +3,13 @@
  * ckptd names these slices when they are described (DescribeReply.replicated): none where all ranks
  * compare by themselves, and none to a rank that holds all alone. The digests go through the ring,
  * those of a rank on another node in a call: an answer costs a rank milliseconds where ckptd has to
- * wait for a processor (save.c). proto/replica.h says which bytes are hashed, and what that costs.
- * Of a slice whose bytes libckpt does not see, as one on a device, the caller may fetch those
- * (ckpt_save_sample); otherwise it is not told, and ckptd does not compare it. */
+ * wait for a processor (save.c). proto/format/replica.h says which bytes are hashed, and what that
+ * costs. Of a slice whose bytes libckpt does not see, as one on a device, the caller may fetch
+ * those (ckpt_save_sample); otherwise it is not told, and ckptd does not compare it. */
 #include "clients/session.h"
 
-#include "proto/replica.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/replica.h"
 
 #include <stdlib.h>
 #include <string.h>

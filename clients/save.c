@@ -15,10 +15,10 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
-#include "proto/durability.h"
-#include "proto/replica.h"
-#include "proto/report.h"
-#include "proto/stream_copy.h"
+#include "proto/base/report.h"
+#include "proto/base/stream_copy.h"
+#include "proto/format/durability.h"
+#include "proto/format/replica.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 #include "clients/session.h"
 #include "clients/remote.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <poll.h>
 #include <stdio.h>

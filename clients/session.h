@@ -14,11 +14,11 @@
 #define HOLDFAST_CLIENTS_SESSION_H
 
 #include "clients/ckpt.h"
-#include "proto/arena.h"
-#include "proto/arena_link.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/layout.h"
-#include "proto/rpc.h"
+#include "proto/format/layout.h"
+#include "proto/wire/arena.h"
+#include "proto/wire/arena_link.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #define SESSION_RUN_MAX 100             /* bytes of a run's name */
 #define SESSION_CALL_MS 10000u          /* deadline of a call that ckptd answers from memory */
@@ -83,7 +83,7 @@ struct ckpt {
     int event; /* eventfd to wake ckptd after a push */
     uint64_t image_bytes, segment_bytes;
     uint32_t image_segments; /* of every image */
-    bool is_window;          /* they are fewer than the image has bytes for (proto/arena.h) */
+    bool is_window;          /* they are fewer than the image has bytes for (proto/wire/arena.h) */
     struct session_item *items;
     uint32_t *first_item; /* per tensor, and one more for the end */
     uint32_t num_items;

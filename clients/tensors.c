@@ -6,7 +6,7 @@
  * memory or the image whatever the peer said. */
 #include "clients/session.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

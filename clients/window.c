@@ -13,7 +13,7 @@
 #include "clients/remote.h"
 #include "clients/session.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <string.h>
 

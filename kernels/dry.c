@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 #include "kernels/backend.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 /* ---- the device ---- */
 

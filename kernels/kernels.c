@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 static const struct kernel_backend_ops *const backends[] = {&kernel_backend_cpu,
                                                             &kernel_backend_cuda};

@@ -417,8 +417,8 @@ struct kernel_sum_squares {
     enum kernel_dtype dtype;
 };
 
-/* The digest of proto/checksum.h, which does not depend on how a tensor is cut: of a box, by where
- * its elements lie in the tensor. Sums of parts are added up in any order. */
+/* The digest of proto/base/checksum.h, which does not depend on how a tensor is cut: of a box, by
+ * where its elements lie in the tensor. Sums of parts are added up in any order. */
 #define KERNEL_DIGEST_SCRATCH_BYTES ((size_t)32 << 10) /* of a lane that runs nothing else */
 struct kernel_digest {
     uint64_t *sum; /* [2], added to */

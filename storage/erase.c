@@ -7,7 +7,7 @@
  * (a link, a socket) stays, and keeps its directory. */
 #include "storage/engine.h"
 
-#include "proto/array.h"
+#include "proto/base/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  * two at the same time one sees the other. */
 #include "storage/notes.h"
 
-#include "proto/array.h"
+#include "proto/base/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>

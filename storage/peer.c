@@ -2,12 +2,12 @@
  * read from. Tools also read so, by calls over its socket, what a ckptd on their node has in other
  * tiers alone.
  *
- * Every operation is a call of the method Peer (proto/ckpt.proto), carried out there on the objects
- * of that ckptd's own store. Bytes of objects go over its bulk plane (proto/bulk/bulk.h), or, where
- * it has none, in messages of CHUNK_BYTES, which cost both ends several times as much. Who asks is
- * whose certificate lies in the TLS directory; what it may do there is in ckptd/nodes/serve.c: who
- * may load reads; a node also adds checkpoints, whole; it changes and removes nothing that is
- * committed.
+ * Every operation is a call of the method Peer (proto/wire/ckpt.proto), carried out there on the
+ * objects of that ckptd's own store. Bytes of objects go over its bulk plane (proto/bulk/bulk.h),
+ * or, where it has none, in messages of CHUNK_BYTES, which cost both ends several times as much.
+ * Who asks is whose certificate lies in the TLS directory; what it may do there is in
+ * ckptd/peers/serve.c: who may load reads; a node also adds checkpoints, whole; it changes and
+ * removes nothing that is committed.
  *
  * All handles of a store live as long as one of them is used. One that the other ckptd does not
  * know any more (it was started again, or this end was silent for too long) is ERR_UNAVAILABLE:
@@ -21,9 +21,9 @@
  * process has open. The certificate is read when the store is opened, and again for bytes when none
  * are under way and the bulk plane could not be reached. */
 #include "proto/bulk/ask.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
 #include "proto/tls/tls.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/engine.h"
 
 #include <pthread.h>

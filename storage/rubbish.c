@@ -18,7 +18,7 @@
  * Limit: STORAGE_RUBBISH_MAX findings in one list; what is beyond waits for the next. */
 #include "storage/engine.h"
 
-#include "proto/array.h"
+#include "proto/base/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>

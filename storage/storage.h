@@ -37,8 +37,8 @@
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
-#include "proto/lanes.h"
-#include "proto/report.h"
+#include "proto/base/lanes.h"
+#include "proto/base/report.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -85,7 +85,7 @@ struct storage_request {
     /* Private to the back-end until done(). */
     union {
         struct storage_request *next;
-        struct lane_link link; /* proto/lanes.h */
+        struct lane_link link; /* proto/base/lanes.h */
     };
     uint32_t bytes_done;
     uint32_t retries;
@@ -115,7 +115,8 @@ struct storage_bucket {
     int64_t upload_idle_s; /* an upload that got no part for so long may be removed */
     bool single_writer;    /* the bucket has no conditional writes, and nobody else writes there */
 };
-/* Rows of a table of options (proto/options.h) for a struct storage_bucket `f` within a `t`. */
+/* Rows of a table of options (proto/base/options.h) for a struct storage_bucket `f` within a `t`.
+ */
 /* clang-format off */
 #define STORAGE_BUCKET_OPTIONS(t, f, prefix) \
     OPTION_STRING(t, f endpoint, prefix "endpoint", "", \

@@ -1,7 +1,7 @@
 /* workers.c - a fixed set of threads that carry out requests, for one store or for several.
  *
- * A lane of requests per store (proto/lanes.h), first in first out, under one mutex; each thread
- * takes a request, performs it without any lock, then calls done() under a second mutex, so
+ * A lane of requests per store (proto/base/lanes.h), first in first out, under one mutex; each
+ * thread takes a request, performs it without any lock, then calls done() under a second mutex, so
  * callbacks never run side by side. The lanes are linked through the requests: they have no limit
  * of their own, the callers' number of requests bounds them. */
 #include "storage/engine.h"

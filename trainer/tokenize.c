@@ -8,12 +8,12 @@
  *
  * Results go to standard output, everything else to standard error. A bar shows long work on a
  * terminal. Exit codes are those of report.h. */
-#include "proto/options.h"
-#include "proto/report.h"
-#include "trainer/clock.h"
+#include "proto/base/options.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
 #include "trainer/corpus/corpus.h"
-#include "trainer/tokenizer.h"
 #include "trainer/tokenizer/text.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <ctype.h>
 #include <stdlib.h>

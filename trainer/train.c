@@ -7,16 +7,16 @@
  * is finished when its last micro-step has begun, otherwise dropped. A start that does not save (a
  * refused or finished run, checkpoint.load_only, debug.logits_file) takes no attempt, and so ends
  * nobody who trains. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/flight_compare.h"
-#include "trainer/links.h"
-#include "trainer/patience.h"
-#include "trainer/preflight.h"
-#include "trainer/ranks.h"
+#include "trainer/plan/schedule.h"
+#include "trainer/run/links.h"
 #include "trainer/run/optimizer.h"
-#include "trainer/run/schedule.h"
+#include "trainer/run/preflight.h"
+#include "trainer/run/ranks.h"
+#include "trainer/run/signals.h"
+#include "trainer/run/timeouts.h"
 #include "trainer/run/trace.h"
-#include "trainer/signals.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

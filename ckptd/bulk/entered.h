@@ -3,9 +3,9 @@
 #ifndef HOLDFAST_CKPTD_BULK_ENTERED_H
 #define HOLDFAST_CKPTD_BULK_ENTERED_H
 
-#include "ckptd/bulk/opened.h"
-#include "ckptd/bulk/standin.h"
-#include "ckptd/bulk/stored.h"
+#include "ckptd/bulk/bulk_handles.h"
+#include "ckptd/bulk/bulk_read.h"
+#include "ckptd/bulk/proxy_rank.h"
 #include "proto/bulk/server.h"
 
 /* Of a stored checkpoint, of a session, or of what a node has opened. */

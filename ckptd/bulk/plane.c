@@ -3,20 +3,21 @@
  * OpenBulk looks a checkpoint up on the service thread and puts what was granted into a ticket; a
  * connection that comes with it serves itself from there, on a thread of its own, and never touches
  * the service's state. So a ticket says all: it is made after rights.c has been asked. Files are in
- * stored.c, sessions of ranks in standin.c, what other nodes have opened in opened.c. */
+ * bulk_read.c, sessions of ranks in proxy_rank.c, what other nodes have opened in bulk_handles.c.
+ */
 #include "ckptd/bulk/plane.h"
 #include "ckptd/bulk/entered.h"
 #include "ckptd/bulk/tickets.h"
-#include "ckptd/catalog.h"
-#include "ckptd/config.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/resident.h"
-#include "ckptd/node/session.h"
-#include "ckptd/nodes/serve.h"
-#include "ckptd/service.h"
-#include "proto/address.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/resident.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/peers/serve.h"
+#include "proto/base/address.h"
+#include "proto/base/report.h"
 #include "proto/bulk/server.h"
-#include "proto/report.h"
 
 #include <jansson.h>
 

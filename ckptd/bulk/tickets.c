@@ -1,7 +1,7 @@
 /* tickets.c - see tickets.h. */
 #include "ckptd/bulk/tickets.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "ckptd/core/service.h"
+#include "proto/base/report.h"
 
 #include <pthread.h>
 #include <stdlib.h>

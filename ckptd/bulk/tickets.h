@@ -6,9 +6,9 @@
 #ifndef HOLDFAST_CKPTD_BULK_TICKETS_H
 #define HOLDFAST_CKPTD_BULK_TICKETS_H
 
+#include "proto/base/principal.h"
 #include "proto/bulk/bulk.h"
-#include "proto/manifest.h"
-#include "proto/principal.h"
+#include "proto/format/manifest.h"
 
 #include <stdint.h>
 

@@ -14,7 +14,7 @@
  *    ▼
  *   in the catalog
  *
- * So the commit is that of a save (run/commit.c): shards durable, names durable, manifest.
+ * So the commit is that of a save (machines/commit.c): shards durable, names durable, manifest.
  * Whatever is killed, and whenever: there is a manifest and all it needs, or rubbish. The same
  * Adopt again finds the checkpoint in the catalog and says yes: whoever did not hear the answer may
  * ask again.
@@ -32,29 +32,29 @@
  * Release. The tool has read the data; we look at what a start looks at, take the note away, and
  * put the checkpoint into the list anew. */
 #include "ckptd/keep/admit.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/copies.h"
-#include "ckptd/history.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/copies.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/shard_file.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/scan.h"
 #include "ckptd/keep/scrub.h"
-#include "ckptd/ledger.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/resident.h"
-#include "ckptd/restore/file.h"
-#include "ckptd/run/commit.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/resident.h"
 #include "ckptd/run/coordinator.h"
-#include "ckptd/scan.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/manifest.h"
-#include "proto/mark.h"
-#include "proto/origin.h"
-#include "proto/places.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
-#include "proto/shard.h"
-#include "proto/toml.h"
+#include "proto/base/report.h"
+#include "proto/base/toml.h"
+#include "proto/format/manifest.h"
+#include "proto/format/mark.h"
+#include "proto/format/origin.h"
+#include "proto/format/places.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #ifndef HOLDFAST_CKPTD_KEEP_ADMIT_H
 #define HOLDFAST_CKPTD_KEEP_ADMIT_H
 
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 struct service;
 struct run;

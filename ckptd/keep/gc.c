@@ -19,18 +19,18 @@
  * Limits: one at a time (ERR_BUSY); STORAGE_RUBBISH_MAX findings; an answer lists as many as it
  * holds and counts all. */
 #include "ckptd/keep/gc.h"
-#include "ckptd/catalog.h"
-#include "ckptd/config.h"
-#include "ckptd/loop.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/tier.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "ckptd/tier.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/retain.h"
-#include "proto/rpc.h"
-#include "proto/toml.h"
+#include "proto/base/report.h"
+#include "proto/base/toml.h"
+#include "proto/format/retain.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

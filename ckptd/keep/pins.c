@@ -6,23 +6,23 @@
  *                                               └ no ───────────────────────────► answer
  *
  * So the pin holds for every ckptd and tool that removes from the far tier. A checkpoint that
- * drains later takes its pin along (drain/marker.c): a drain that began before the question was
- * asked may have looked for the note already, so the pin is made there by this call. Unpinning
- * takes both notes away; another node's note in its own store is that node's.
+ * drains later takes its pin along (tiers/remote_manifest.c): a drain that began before the
+ * question was asked may have looked for the note already, so the pin is made there by this call.
+ * Unpinning takes both notes away; another node's note in its own store is that node's.
  *
  * A far tier that does not take the note fails the call, which may be made again: the note here
  * stays, and holds here. */
 #include "ckptd/keep/pins.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/drain/far.h"
-#include "ckptd/history.h"
-#include "ckptd/loop.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
-#include "proto/shard.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/tiers/remote_store.h"
+#include "proto/base/report.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * has named it, also what no rule may remove: what is damaged, newer, set aside, or the last one.
  *
  * What goes is this node's: on the disk, in the far tier, and in memory, where it has no trash.
- * What other nodes have the reply names: a node may not remove at another (nodes/serve.c).
+ * What other nodes have the reply names: a node may not remove at another (peers/serve.c).
  *
  *   Remove ──► out of the catalog, so that nobody opens it ──► worker: storage_group_erase, or of a
  *              run storage_groups_erase ──► gone; or back in the list, with the reason
@@ -12,24 +12,24 @@
  * run of which not all could be removed is refused by name until the same call has removed the
  * rest, or ckptd starts again. */
 #include "ckptd/keep/remove.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/drain/far.h"
-#include "ckptd/history.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/trash.h"
-#include "ckptd/ledger.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/resident.h"
-#include "ckptd/node/session.h"
+#include "ckptd/memory/resident.h"
+#include "ckptd/memory/session.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
-#include "ckptd/service.h"
-#include "proto/presence.h"
-#include "proto/report.h"
-#include "proto/shard.h"
-#include "proto/toml.h"
+#include "ckptd/tiers/remote_store.h"
+#include "proto/base/report.h"
+#include "proto/base/toml.h"
+#include "proto/format/presence.h"
+#include "proto/format/shard.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

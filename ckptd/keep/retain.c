@@ -11,30 +11,30 @@
  * Before the plan a lease file of ckptd's own that is being removed (restore/held.c) is waited for.
  *
  * Each tier has its plan: the local one by [retention] or a prune, then the far one by [tier]. What
- * the local one gives up must be in the far tier if it is to be there (tiers.c).
+ * the local one gives up must be in the far tier if it is to be there (drop_copies.c).
  *
  * Limit: one plan at a time per run (ERR_BUSY). When which rules apply: retain_rules.c. */
-#include "proto/retain.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/drain/drain.h"
-#include "ckptd/drain/far.h"
-#include "ckptd/drain/queue.h"
-#include "ckptd/history.h"
+#include "proto/format/retain.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/keep/drop_copies.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain_private.h"
-#include "ckptd/keep/tiers.h"
 #include "ckptd/keep/trash.h"
-#include "ckptd/ledger.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/resident.h"
+#include "ckptd/memory/resident.h"
 #include "ckptd/restore/held.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/manifest.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
-#include "proto/shard.h"
+#include "ckptd/tiers/queue.h"
+#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/replicate.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -1,19 +1,20 @@
 /* retain_plan.c - the plan of a prune or of retention: which checkpoints of a tier go.
  *
- * A worker reads pins, leases, metrics and what tools have found, makes the plan (proto/retain.c),
- * and looks at all that it keeps (proto/presence.h): what vanished keeps nothing from going.
+ * A worker reads pins, leases, metrics and what tools have found, makes the plan
+ * (proto/format/retain.c), and looks at all that it keeps (proto/format/presence.h): what vanished
+ * keeps nothing from going.
  *
- * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins, leases and
- * the notes of verify are files that also tools without a server make, so they are read for every
- * plan. Each pin and lease is written
- * before a tombstone is looked for, a tombstone before they are: one of the two sees the other. */
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
+ * The decision is that of proto/format/retain.c, the same as in `ckpt-cli prune --store`. Pins,
+ * leases and the notes of verify are files that also tools without a server make, so they are read
+ * for every plan. Each pin and lease is written before a tombstone is looked for, a tombstone
+ * before they are: one of the two sees the other. */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
 #include "ckptd/keep/retain_private.h"
-#include "ckptd/service.h"
-#include "proto/manifest.h"
-#include "proto/presence.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
+#include "proto/format/presence.h"
 #include "storage/storage.h"
 
 struct storage *retain_storage(const struct pruning *pruning)

@@ -3,14 +3,14 @@
 #ifndef HOLDFAST_CKPTD_KEEP_RETAIN_PRIVATE_H
 #define HOLDFAST_CKPTD_KEEP_RETAIN_PRIVATE_H
 
-#include "ckptd/checkpoint.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/tier.h"
+#include "ckptd/keep/drop_copies.h"
 #include "ckptd/keep/retain.h"
-#include "ckptd/keep/tiers.h"
-#include "ckptd/loop.h"
-#include "ckptd/tier.h"
-#include "proto/manifest.h"
-#include "proto/retain.h"
-#include "proto/verified.h"
+#include "proto/format/manifest.h"
+#include "proto/format/retain.h"
+#include "proto/format/verified.h"
 
 #include <stdbool.h>
 

@@ -2,18 +2,18 @@
  * that found no room, once after the start, and when the configuration was loaded again. The local
  * tier comes first, by [retention]; then the far one, by [tier].
  *
- * What the far tier's rules would remove does not go there (drain/queue.c). Which ones are best
+ * What the far tier's rules would remove does not go there (tiers/queue.c). Which ones are best
  * says their metric, and that is in the manifest: so the plan of the local tier reads it, also
  * where that tier has no rule of its own, and the catalog keeps it. */
-#include "ckptd/catalog.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/policy.h"
+#include "ckptd/core/service.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain_private.h"
-#include "ckptd/loop.h"
-#include "ckptd/policy.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/run/attempt.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

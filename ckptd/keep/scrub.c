@@ -28,21 +28,21 @@
  * Where a tool has found damage, that checkpoint is read before all others, also behind the cursor,
  * which keeps its place meanwhile. In a run of which none is known whole yet the newest is read
  * first in the same way: retention counts on it soonest. What was read so is noted beside it
- * (proto/verified.h).
+ * (proto/format/verified.h).
  *
  * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
  * saves and removes faster than this reads would otherwise never have one that was read back, and
  * the rule that keeps the last of those would keep nothing. */
 #include "ckptd/keep/scrub.h"
-#include "ckptd/catalog.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
 #include "ckptd/keep/scrub_private.h"
-#include "ckptd/loop.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/run/coordinator.h"
-#include "ckptd/service.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
-#include "proto/retain.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/retain.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* scrub.h - reads committed checkpoints again, slowly, so that damage is found while there is still
  * another copy or an older checkpoint; see scrub.c. */
-#ifndef HOLDFAST_CKPTD_SCRUB_H
-#define HOLDFAST_CKPTD_SCRUB_H
+#ifndef HOLDFAST_CKPTD_KEEP_SCRUB_H
+#define HOLDFAST_CKPTD_KEEP_SCRUB_H
 
-#include "proto/ckpt.pb-c.h"
-#include "proto/retain.h"
-#include "proto/rpc.h"
+#include "proto/format/retain.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 struct service;

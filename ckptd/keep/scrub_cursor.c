@@ -1,10 +1,10 @@
 /* scrub_cursor.c - where the scrub of a run stands, as a numbered object (storage.h) of the run:
- * the next ckptd goes on there. What the text says: proto/retain.h. */
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
+ * the next ckptd goes on there. What the text says: proto/format/retain.h. */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
 #include "ckptd/keep/scrub.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -3,13 +3,13 @@
 #ifndef HOLDFAST_CKPTD_KEEP_SCRUB_PRIVATE_H
 #define HOLDFAST_CKPTD_KEEP_SCRUB_PRIVATE_H
 
-#include "ckptd/checkpoint.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
 #include "ckptd/keep/scrub.h"
-#include "ckptd/loop.h"
-#include "proto/manifest.h"
-#include "proto/places.h"
-#include "proto/retain.h"
-#include "proto/shard.h"
+#include "proto/format/manifest.h"
+#include "proto/format/places.h"
+#include "proto/format/retain.h"
+#include "proto/format/shard.h"
 #include "storage/storage.h"
 
 #include <stdbool.h>

@@ -1,11 +1,11 @@
 /* scrub_read.c - what the scrub does on a worker: reads some blocks of a checkpoint and holds each
  * against its checksum, and writes the cursor. */
-#include "ckptd/catalog.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/shard_file.h"
 #include "ckptd/keep/scrub_private.h"
-#include "ckptd/restore/file.h"
-#include "ckptd/service.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 

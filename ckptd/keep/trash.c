@@ -19,11 +19,11 @@
  * configuration empties nothing. A wall clock that jumps ahead while ckptd runs ends no term: what
  * it has jumped is taken off every age. */
 #include "ckptd/keep/trash.h"
-#include "ckptd/catalog.h"
-#include "ckptd/policy.h"
-#include "ckptd/service.h"
-#include "proto/array.h"
-#include "proto/report.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/policy.h"
+#include "ckptd/core/service.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef HOLDFAST_CKPTD_KEEP_TRASH_H
 #define HOLDFAST_CKPTD_KEEP_TRASH_H
 
-#include "ckptd/loop.h"
-#include "ckptd/tier.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/tier.h"
 
 #include <stdbool.h>
 #include <stdint.h>

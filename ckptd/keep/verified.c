@@ -1,18 +1,18 @@
 /* verified.c - KeepVerified: the result of a tool that read a checkpoint of this store over TLS.
  *
  * A tool on this node writes its note into the directory itself. One elsewhere cannot, so ckptd
- * writes it (proto/verified.h). Retention counts on "whole" and passes over "damaged", so the call
- * takes an operator, who may remove by name. A tool reads the local copy where there is one
- * (nodes/serve.c, P7); without one the note would tell of another copy, and is refused.
+ * writes it (proto/format/verified.h). Retention counts on "whole" and passes over "damaged", so
+ * the call takes an operator, who may remove by name. A tool reads the local copy where there is
+ * one (peers/serve.c, P7); without one the note would tell of another copy, and is refused.
  *
  * The checkpoint is leased until the note is durable: a removal meanwhile would leave a directory
  * with the note alone. */
 #include "ckptd/keep/verified.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/loop.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #ifndef HOLDFAST_CKPTD_KEEP_VERIFIED_H
 #define HOLDFAST_CKPTD_KEEP_VERIFIED_H
 
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 struct service;
 

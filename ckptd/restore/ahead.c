@@ -12,14 +12,14 @@
  * from nobody who reads it, and not while a LoadShard waits for memory. A failure is left to the
  * LoadShard that meets it. */
 #include "ckptd/restore/ahead.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/node/image.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/part.h"
 #include "ckptd/restore/pass.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 /* A pass that is under way takes what the load needs (join_passes). */
 static bool is_sparse(const struct image *image, const struct load *load)

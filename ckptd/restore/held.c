@@ -19,12 +19,12 @@
  * memory only and ends with ckptd. A reader that comes back too late gets an error, never wrong
  * data. */
 #include "ckptd/restore/held.h"
-#include "ckptd/catalog.h"
-#include "ckptd/loop.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
-#include "proto/retain.h"
-#include "proto/shard.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "proto/base/report.h"
+#include "proto/format/retain.h"
+#include "proto/format/shard.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_HELD_H
 #define HOLDFAST_CKPTD_RESTORE_HELD_H
 
-#include "ckptd/loop.h"
-#include "ckptd/tier.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/tier.h"
 
 #include <stdint.h>
 

@@ -6,19 +6,19 @@
  * its session, or when nobody asks it for anything for limits.lease_ms. limits.loads bounds their
  * number (ERR_BUSY). */
 #include "ckptd/restore/lease.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/session.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/session.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/together.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

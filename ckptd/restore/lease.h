@@ -2,10 +2,10 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_LEASE_H
 #define HOLDFAST_CKPTD_RESTORE_LEASE_H
 
-#include "ckptd/loop.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/layout.h"
-#include "proto/rpc.h"
+#include "ckptd/core/loop.h"
+#include "proto/format/layout.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,16 +5,16 @@
  * What a rank saved is lent whole, and with what the reader needs to verify its copies: ranks may
  * write to its segments at any time (shard.c). */
 #include "ckptd/restore/lend.h"
-#include "ckptd/catalog.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_LOADS_H
 #define HOLDFAST_CKPTD_RESTORE_LOADS_H
 
-#include "ckptd/loop.h"
+#include "ckptd/core/loop.h"
 #include "ckptd/restore/together.h"
 
 #include <stdbool.h>

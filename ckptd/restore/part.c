@@ -1,4 +1,4 @@
-/* part.c - LoadShard of a shard that is larger than the whole pool: part by part.
+/* join_part.c - LoadShard of a shard that is larger than the whole pool: part by part.
  *
  *   LoadShard(from) ──► worker: open the file, prove its checksum table ──► chunks of the part that
  *   the load needs read, hashed, proven by the table ──► worker: close the file ──► lent
@@ -12,22 +12,22 @@
  * Beside the segments a part costs the file's checksum table and its sums: 16 bytes per MiB of the
  * shard. Limit: memory: as LoadShard (shard.c). */
 #include "ckptd/restore/part.h"
-#include "ckptd/catalog.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
-#include "ckptd/restore/file.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/shard_file.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/lend.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/pass.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/service.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
-#include "proto/shard.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/shard.h"
+#include "proto/wire/rpc.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* part.h - shards that are larger than the pool, part by part; see part.c. */
+/* join_part.h - shards that are larger than the pool, part by part; see join_part.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_PART_H
 #define HOLDFAST_CKPTD_RESTORE_PART_H
 

@@ -13,21 +13,21 @@
  *
  * Of a checkpoint whose shards were all read whole from the local disk so, by one load or several
  * that overlap, it is noted that it is known whole, as of one that the scrub has read
- * (proto/verified.h). What is read in parts (part.c) does not count.
+ * (proto/format/verified.h). What is read in parts (join_part.c) does not count.
  *
  * Bytes are counted as read from the device when they arrive, whatever becomes of the pass. */
 #include "ckptd/restore/pass.h"
-#include "ckptd/catalog.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
-#include "ckptd/restore/file.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/shard_file.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/loads.h"
-#include "ckptd/service.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
-#include "proto/shard.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/shard.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_PASS_H
 #define HOLDFAST_CKPTD_RESTORE_PASS_H
 
-#include "ckptd/loop.h"
+#include "ckptd/core/loop.h"
 
 #include <stdbool.h>
 #include <stdint.h>

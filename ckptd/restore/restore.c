@@ -1,14 +1,14 @@
 /* restore.c - loads as a whole: whom a pass tells what, and what is tried again when memory comes
  * back. */
 #include "ckptd/restore/restore.h"
-#include "ckptd/loop.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
 #include "ckptd/restore/ahead.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/shard.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 

@@ -20,23 +20,23 @@
  * cannot be read, has the next tier read that has the checkpoint whole; without one it quarantines
  * the checkpoint: ERR_CORRUPT now, and passed over from then on.
  *
- * A shard that is larger than the pool is lent in parts (part.c).
+ * A shard that is larger than the pool is lent in parts (join_part.c).
  *
  * Limit: memory: a LoadShard waits limits.load_wait_ms for segments, in order, then ERR_BUSY. */
 #include "ckptd/restore/shard.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/image.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/lend.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/part.h"
 #include "ckptd/restore/pass.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

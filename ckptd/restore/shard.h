@@ -3,9 +3,9 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_SHARD_H
 #define HOLDFAST_CKPTD_RESTORE_SHARD_H
 
-#include "ckptd/loop.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
+#include "ckptd/core/loop.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdint.h>
 

@@ -22,13 +22,13 @@
  * last rank ends: there are at most as many as runs that have ranks here. A restart of ckptd
  * forgets it: clients then go on with the checkpoint that they have opened, or fail. */
 #include "ckptd/restore/together.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/session.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/session.h"
 #include "ckptd/restore/loads.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

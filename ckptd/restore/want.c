@@ -11,14 +11,14 @@
  * for a byte that no range names gets all from there to the end: so asks a client that goes through
  * whole shards. */
 #include "ckptd/restore/want.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/node/image.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
 #include "ckptd/restore/loads.h"
 #include "ckptd/restore/pass.h"
-#include "ckptd/service.h"
-#include "proto/array.h"
-#include "proto/layout.h"
-#include "proto/report.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
+#include "proto/format/layout.h"
 
 #include <stdlib.h>
 

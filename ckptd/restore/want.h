@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_WANT_H
 #define HOLDFAST_CKPTD_RESTORE_WANT_H
 
-#include "proto/layout.h"
+#include "proto/format/layout.h"
 
 #include <stdbool.h>
 #include <stdint.h>

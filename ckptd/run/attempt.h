@@ -3,11 +3,11 @@
 #ifndef HOLDFAST_CKPTD_RUN_ATTEMPT_H
 #define HOLDFAST_CKPTD_RUN_ATTEMPT_H
 
-#include "ckptd/loop.h"
-#include "ckptd/nodes/sets.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/retain.h"
-#include "proto/rpc.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/machines/sets.h"
+#include "proto/format/retain.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -14,13 +14,14 @@
  * or its memory would never come back; so may parts, whose saves have memory on other nodes. A
  * load's memory is not the less.
  *
- * Who finds no image, waiting or not, ends ckptd's manners for the saves in work (gate.c).
+ * Who finds no image, waiting or not, ends ckptd's manners for the saves in work
+ * (throttle_queue.c).
  *
  * Where the trash holds the room that the save lacks (enter.c), the calls wait until it is emptied
  * (ROOM_WAIT_MS), whatever busy_ms says.
  *
  * Where another node coordinates the attempt, that one is asked whether the rank may begin, when
- * its image is at hand; what is begun here is its part alone (member/follow.c).
+ * its image is at hand; what is begun here is its part alone (peers/join_save.c).
  *
  * A rank that asks again by the same number has not heard the answer, and gets it again.
  *
@@ -28,22 +29,22 @@
  * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
  * its place. */
 #include "ckptd/run/begin.h"
-#include "ckptd/hooks.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
-#include "ckptd/node/session.h"
-#include "ckptd/node/slots.h"
-#include "ckptd/node/stage.h"
-#include "ckptd/run/commit.h"
+#include "ckptd/core/hooks.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/memory/slots.h"
+#include "ckptd/memory/stage.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/enter.h"
 #include "ckptd/run/quota.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdlib.h>
 #include <string.h>

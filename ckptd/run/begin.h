@@ -2,9 +2,9 @@
 #ifndef HOLDFAST_CKPTD_RUN_BEGIN_H
 #define HOLDFAST_CKPTD_RUN_BEGIN_H
 
-#include "ckptd/node/pool.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
+#include "ckptd/memory/pool.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdint.h>
 

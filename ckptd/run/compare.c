@@ -9,19 +9,19 @@
  *     differ, and saves.replicas = "refuse" ──► no manifest: the save fails, and says the same
  *
  * The node that coordinates an attempt compares: others send it what their ranks told, with the
- * facts of each shard (member/part.c), and hear the result with its verdict. Nothing is compared
- * where all ranks compare by themselves. A rank of an older libckpt tells nothing, and is not
- * compared. */
+ * facts of each shard (peers/join_part.c), and hear the result with its verdict. Nothing is
+ * compared where all ranks compare by themselves. A rank of an older libckpt tells nothing, and is
+ * not compared. */
 #include "ckptd/run/compare.h"
-#include "ckptd/config.h"
-#include "ckptd/node/announce.h"
-#include "ckptd/node/session.h"
-#include "ckptd/node/stage.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/announce.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/memory/stage.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/replicas.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* coordinator.c - what the machine of a run decides is performed by the files above this one,
  * through the table of run.c. */
 #include "ckptd/run/coordinator.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/run/commit.h"
-#include "ckptd/service.h"
-#include "proto/arena.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "proto/wire/arena.h"
 
 #include <stdlib.h>
 

@@ -3,12 +3,12 @@
 #ifndef HOLDFAST_CKPTD_RUN_COORDINATOR_H
 #define HOLDFAST_CKPTD_RUN_COORDINATOR_H
 
-#include "ckptd/loop.h"
-#include "ckptd/nodes/majority.h"
-#include "ckptd/nodes/placement.h"
-#include "ckptd/run/commit.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/machines/placement.h"
+#include "ckptd/tiers/majority.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,8 +63,8 @@ struct coordinator {
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;
     struct save *saves;
-    struct follow *follow; /* member/follow.c: another node coordinates the attempt; else NULL */
-    struct remote_lease *far_lease; /* run/far_lease.c; NULL: none was needed yet */
+    struct follow *follow; /* peers/join_save.c: another node coordinates the attempt; else NULL */
+    struct remote_lease *far_lease; /* run/remote_lease.c; NULL: none was needed yet */
 };
 
 /* Who performs what the machine of a run decides. */

@@ -2,12 +2,12 @@
 #ifndef HOLDFAST_CKPTD_RUN_DESCRIBE_H
 #define HOLDFAST_CKPTD_RUN_DESCRIBE_H
 
-#include "ckptd/loop.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/layout.h"
-#include "proto/places.h"
-#include "proto/rpc.h"
-#include "proto/shard.h"
+#include "ckptd/core/loop.h"
+#include "proto/format/layout.h"
+#include "proto/format/places.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_CKPTD_RUN_ENTER_H
 #define HOLDFAST_CKPTD_RUN_ENTER_H
 
-#include "proto/ckpt.pb-c.h"
+#include "proto/wire/ckpt.pb-c.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,20 +1,20 @@
 /* force.c - ForceAttempt: most of the nodes are lost for good, and an operator says so.
  *
  * A start needs most of the nodes, so that two sides of a cut never train one run
- * (nodes/majority.c). When they will not come back, only a person can know it. ForceAttempt looks
+ * (tiers/majority.c). When they will not come back, only a person can know it. ForceAttempt looks
  * once more. Where most of the nodes answer it is refused: there is nothing to force. Else the next
  * start of the run at this ckptd goes on without them, and that one alone: it is noted in the run's
  * journal, and ends with that start, or with ckptd. */
 #include "ckptd/run/force.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/config.h"
-#include "ckptd/history.h"
-#include "ckptd/loop.h"
-#include "ckptd/nodes/majority.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
 #include "ckptd/run/coordinator.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "ckptd/tiers/majority.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

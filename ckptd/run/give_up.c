@@ -7,15 +7,15 @@
  *
  * A save that is about to be committed, or is over, stays as it is. */
 #include "ckptd/run/give_up.h"
-#include "ckptd/catalog.h"
-#include "ckptd/node/session.h"
-#include "ckptd/node/stage.h"
-#include "ckptd/run/commit.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/memory/stage.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 /* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */
 static void give_up(struct session *session, uint64_t id, const char *reason)

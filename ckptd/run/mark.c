@@ -1,18 +1,18 @@
 /* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (I11 of
- * commit.c; the text is in proto/mark.h).
+ * commit.c; the text is in proto/format/mark.h).
  *
  * The mark is published before the first shard is created, so it is durable before the first byte;
  * it is removed behind the manifest, or behind the last shard of a save that was given up. Whatever
  * is cut short in between, a start finds shards with a mark, or with a manifest. */
 #include "ckptd/run/mark.h"
-#include "ckptd/node/place.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/store_watch.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "proto/mark.h"
-#include "proto/places.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/mark.h"
+#include "proto/format/places.h"
 #include "storage/storage.h"
 
 #include <pthread.h>

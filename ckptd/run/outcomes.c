@@ -3,8 +3,8 @@
  * The reason of a failed save is kept in a ring of the newest FAILURES_MAX for WaitSave; when an
  * older one is asked for, the answer is SAVE_UNKNOWN. */
 #include "ckptd/run/outcomes.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "ckptd/core/service.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_CKPTD_RUN_OUTCOMES_H
 #define HOLDFAST_CKPTD_RUN_OUTCOMES_H
 
-#include "ckptd/checkpoint.h"
+#include "ckptd/core/checkpoint.h"
 
 #include <stdint.h>
 

@@ -4,18 +4,18 @@
  * The node that coordinates the run makes it of the slices of all ranks; other nodes read its text
  * and plan their own ranks by it, so both name the same slices. */
 #include "ckptd/run/plan.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/config.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/replicas.h"
-#include "ckptd/service.h"
-#include "proto/layout.h"
-#include "proto/manifest.h"
-#include "proto/places.h"
-#include "proto/report.h"
-#include "proto/shard.h"
+#include "proto/base/report.h"
+#include "proto/format/layout.h"
+#include "proto/format/manifest.h"
+#include "proto/format/places.h"
+#include "proto/format/shard.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,17 +8,17 @@
  * Images that are lent ahead, and those of committed checkpoints, go when another needs the memory,
  * and count as nobody's. Nothing is kept here: what there is, is counted when a save begins. */
 #include "ckptd/run/quota.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/config.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
-#include "ckptd/node/session.h"
-#include "ckptd/run/commit.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
+#include "ckptd/memory/session.h"
 #include "ckptd/run/coordinator.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/rpc.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_CKPTD_RUN_QUOTA_H
 #define HOLDFAST_CKPTD_RUN_QUOTA_H
 
-#include "proto/principal.h"
+#include "proto/base/principal.h"
 
 #include <stdint.h>
 

@@ -6,8 +6,8 @@
  *
  * Pure: no I/O, no state. compare.c has the rest. */
 #include "ckptd/run/replicas.h"
-#include "proto/memfile.h"
-#include "proto/report.h"
+#include "proto/base/memfile.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef HOLDFAST_CKPTD_RUN_REPLICAS_H
 #define HOLDFAST_CKPTD_RUN_REPLICAS_H
 
-#include "proto/layout.h"
-#include "proto/replica.h"
+#include "proto/format/layout.h"
+#include "proto/format/replica.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,7 +70,7 @@ const char *replicas_text(char out[REPLICAS_TEXT_BYTES], const struct replicas_f
                           const struct layout_table *table);
 /* `mesh`, a JSON object or NULL, with one more member, REPLICAS_MEMBER, that has them. To be freed.
  * ERR_MEMORY. */
-#define REPLICAS_MEMBER "replicas_differ" /* clients/cli/show.c */
+#define REPLICAS_MEMBER "replicas_differ" /* clients/cli/inspect/show.c */
 int replicas_add(char **out, const char *mesh, const struct replicas_found *found,
                  const struct layout_table *table);
 

@@ -1,21 +1,21 @@
 /* run.c - the coordinators of runs as a whole: what each decision of commit.c has done, and what
  * the end of a rank means to its run. */
 #include "ckptd/run/run.h"
-#include "ckptd/catalog.h"
-#include "ckptd/drain/drain.h"
-#include "ckptd/node/session.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/session.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/begin.h"
-#include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
-#include "ckptd/run/far_lease.h"
 #include "ckptd/run/open.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/publish.h"
 #include "ckptd/run/quota.h"
+#include "ckptd/run/remote_lease.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "ckptd/tiers/replicate.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 

@@ -11,30 +11,30 @@
  *
  * Who waits for a save, and what hurries it: wait.c. */
 #include "ckptd/run/save.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/drain/drain.h"
-#include "ckptd/drain/early.h"
-#include "ckptd/history.h"
-#include "ckptd/hooks.h"
-#include "ckptd/ledger.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/image.h"
-#include "ckptd/node/session.h"
-#include "ckptd/node/stage.h"
-#include "ckptd/policy.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/hooks.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/policy.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/memory/stage.h"
 #include "ckptd/run/attempt.h"
-#include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/mark.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/quota.h"
 #include "ckptd/run/replicas.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "ckptd/tiers/precommit_copy.h"
+#include "ckptd/tiers/replicate.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
 #include <stdio.h>
@@ -397,7 +397,7 @@ static void early_left(void *user)
     check_stopped(user);
 }
 
-/* The mark goes behind all shards, those of other nodes, too (E7 of drain/early.c). */
+/* The mark goes behind all shards, those of other nodes, too (E7 of tiers/precommit_copy.c). */
 static void check_stopped(struct save *save)
 {
     if (save->num_stopped < save->num_begun ||
@@ -444,7 +444,7 @@ void save_keep(struct run *run, const struct commit_action *action)
 
 void save_place(struct run *run, const struct commit_action *action)
 {
-    (void)run;    /* the holders hear it when they report (member/lead.c), */
+    (void)run;    /* the holders hear it when they report (peers/lead_save.c), */
     (void)action; /* which they do all the time */
 }
 
@@ -559,7 +559,7 @@ void save_all_begun(struct save *save)
         offer(save);
 }
 
-/* The node of the first rank becomes whole by itself (drain/queue.c). The mark is there since the
+/* The node of the first rank becomes whole by itself (tiers/queue.c). The mark is there since the
  * file of that rank is. */
 void save_part_written(struct save *save, uint32_t rank, uint64_t bytes)
 {

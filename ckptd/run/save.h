@@ -2,17 +2,17 @@
 #ifndef HOLDFAST_CKPTD_RUN_SAVE_H
 #define HOLDFAST_CKPTD_RUN_SAVE_H
 
-#include "ckptd/checkpoint.h"
-#include "ckptd/ledger.h"
-#include "ckptd/loop.h"
-#include "ckptd/member/spread.h"
-#include "ckptd/run/commit.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/durability.h"
-#include "proto/manifest.h"
-#include "proto/places.h"
-#include "proto/rpc.h"
-#include "proto/shard.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/run/manifest_fanout.h"
+#include "proto/format/durability.h"
+#include "proto/format/manifest.h"
+#include "proto/format/places.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -74,7 +74,7 @@ struct save {
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
     bool has_made_way; /* for a later one: no failure */
-    bool urgent;       /* somebody waits for it: gate.c holds nothing of it back */
+    bool urgent;       /* somebody waits for it: throttle_queue.c holds nothing of it back */
     struct save_waiter *waiters;
     struct job job;
     struct fault fault;

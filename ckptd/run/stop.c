@@ -4,11 +4,11 @@
  * that in every step, and tells the others; so any node of a run will do. Nothing is kept: a rank
  * that comes later is not asked, and a start after it trains. The journal says who asked. */
 #include "ckptd/run/stop.h"
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/history.h"
-#include "ckptd/node/session.h"
-#include "proto/report.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/history.h"
+#include "ckptd/memory/session.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 

@@ -1,22 +1,22 @@
 /* wait.c - who waits for a save: WaitSave, its answers, and the hurry that it makes.
  *
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/copies.h"
-#include "ckptd/drain/level.h"
-#include "ckptd/loop.h"
-#include "ckptd/node/gate.h"
-#include "ckptd/node/stage.h"
-#include "ckptd/run/commit.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/copies.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/stage.h"
+#include "ckptd/memory/throttle_queue.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/presence.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "ckptd/tiers/wait_durability.h"
+#include "proto/base/report.h"
+#include "proto/format/presence.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

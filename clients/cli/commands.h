@@ -3,8 +3,8 @@
 #ifndef HOLDFAST_CLIENTS_COMMANDS_H
 #define HOLDFAST_CLIENTS_COMMANDS_H
 
-#include "clients/cli/cli.h"
-#include "proto/options.h"
+#include "clients/cli/engine/cli.h"
+#include "proto/base/options.h"
 
 /* Places in `command_settings`, for is_set[] and the masks below. */
 enum setting {

@@ -9,8 +9,8 @@
  * look. */
 #include "clients/cli/commands.h"
 
-#include "proto/address.h"
-#include "proto/rpc.h"
+#include "proto/base/address.h"
+#include "proto/wire/rpc.h"
 
 #include <stdlib.h>
 #include <string.h>

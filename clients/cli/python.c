@@ -5,7 +5,7 @@
  * terminal and the exit code are the command's own. Before that the package is imported once: what
  * is missing, Python, the package or NumPy, is told as every error of ckpt-cli (ERR_UNAVAILABLE).
  * The current directory is no place for modules (PYTHONSAFEPATH, from Python 3.11 on). */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>

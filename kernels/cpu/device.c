@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "kernels/backend.h"
-#include "proto/report.h"
-#include "proto/stacks.h"
+#include "proto/base/report.h"
+#include "proto/base/stacks.h"
 
 #define QUEUE_ENTRIES 256
 

@@ -227,7 +227,8 @@ struct digest_args {
     struct kernel_digest a;
     struct digest_sums *partial; /* one per worker */
 };
-/* Adds an element: its bits, and (its index in the tensor + 1) DIGEST_STEP (proto/checksum.h). */
+/* Adds an element: its bits, and (its index in the tensor + 1) DIGEST_STEP (proto/base/checksum.h).
+ */
 #define DIGEST_STEP 0x9e3779b97f4a7c15u
 static inline void digest_element(struct digest_sums *sums, uint64_t bits, uint64_t a)
 {

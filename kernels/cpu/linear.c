@@ -24,7 +24,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/items.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define ENTRIES_MAX 256
 

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/items.h"
-#include "proto/report.h"
-#include "proto/stacks.h"
+#include "proto/base/report.h"
+#include "proto/base/stacks.h"
 
 #define SPIN_ROUNDS 300
 

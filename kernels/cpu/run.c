@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/items.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 struct cpu_kernels {
     struct kernels base;

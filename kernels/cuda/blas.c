@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "kernels/cuda/lookup.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define SHAPES_MAX 256u
 #define OPERAND_ALIGN 16u /* what cuda_product_fits demands of rows */

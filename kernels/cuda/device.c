@@ -20,7 +20,7 @@
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/run.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define CAPABILITY_MIN 8     /* bf16 in tensor cores, asynchronous copies */
 #define CAPABILITY_FLOAT8 89 /* float8 in tensor cores, ten times the number */

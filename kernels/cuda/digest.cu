@@ -1,4 +1,4 @@
-/* digest.cu - the digest of a box of a tensor, and the bits of proto/checksum.c.
+/* digest.cu - the digest of a box of a tensor, and the bits of proto/base/checksum.c.
  *
  * Each element's bits are multiplied by two keys of its index in the whole tensor, and added modulo
  * 2^64: in any order, so threads add what they read, a block adds up its threads, and one block

@@ -19,7 +19,7 @@
 
 #include "kernels/cuda/dnn_graph.h"
 #include "kernels/cuda/lookup.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define PLANS_MAX 32u
 #define CHOICES_MAX 8     /* of the heuristics */

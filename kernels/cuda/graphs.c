@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define POSTS_MIN 2 /* fewer gain nothing */
 #define ALIGN sizeof(max_align_t)

@@ -1,8 +1,8 @@
 /* ask.c - see ask.h. */
 #include "proto/bulk/ask.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <string.h>
 

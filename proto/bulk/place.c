@@ -1,7 +1,7 @@
 /* place.c - where the bulk plane is; see bulk.h. */
-#include "proto/address.h"
+#include "proto/base/address.h"
+#include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
-#include "proto/report.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,10 +3,10 @@
 #ifndef HOLDFAST_PROTO_BULK_PRIVATE_H
 #define HOLDFAST_PROTO_BULK_PRIVATE_H
 
-#include "proto/address.h"
+#include "proto/base/address.h"
+#include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/bulk/wire.h"
-#include "proto/report.h"
 #include "proto/tls/stream.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* server.c - see server.h. */
 #include "proto/bulk/server.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
 #include "proto/tls/tls.h"

@@ -12,9 +12,9 @@
 #ifndef HOLDFAST_BULK_SERVER_H
 #define HOLDFAST_BULK_SERVER_H
 
+#include "proto/base/principal.h"
 #include "proto/bulk/bulk.h"
 #include "proto/bulk/wire.h"
-#include "proto/principal.h"
 
 #define BULK_CONNECTIONS_EACH 64u
 #define BULK_ROOM_BESIDE 8192u /* more than a block, for who reads whole pages */

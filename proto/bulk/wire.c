@@ -1,7 +1,7 @@
 /* wire.c - see wire.h. Pure: it looks at headers and does nothing. */
 #include "proto/bulk/wire.h"
+#include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
-#include "proto/report.h"
 
 /* Of each verb, the bytes that it may be about. */
 static const struct {

@@ -12,8 +12,8 @@
  *             block is sent again. One that arrives meanwhile makes that PUT fail with ERR_EXISTS,
  *             which is as good.
  *     END     no PUT of the save will come any more
- *     WINDOW  the window of the session's image (proto/arena.h) when it is not as `number` changes
- *             say any more, or after `bytes` milliseconds, at most BULK_WINDOW_MS
+ *     WINDOW  the window of the session's image (proto/wire/arena.h) when it is not as `number`
+ * changes say any more, or after `bytes` milliseconds, at most BULK_WINDOW_MS
  *
  *     LEAVE   the client goes, and comes again no more: its session need not wait for it
  *

@@ -8,8 +8,8 @@
  *
  * A job belongs to a group: one bulk_get or bulk_write, or the puts of a save. The first error of a
  * group ends its other jobs. */
+#include "proto/base/checksum.h"
 #include "proto/bulk/private.h"
-#include "proto/checksum.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* context.c - see context.h. */
 #include "proto/tls/context.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "proto/tls/tls.h"
 
 #include <openssl/crypto.h>
@@ -259,7 +259,7 @@ int tls_directory_identify(struct principal *out, const char *directory)
     SSL_CTX_free(context);
     return count > 0 ? 0
                      : report_error(ERR_NOT_FOUND,
-                                    "proto/principal.h lists the names that there "
+                                    "proto/base/principal.h lists the names that there "
                                     "are",
                                     "the certificate in %s names no identity", directory);
 }
@@ -271,6 +271,6 @@ int tls_identify(struct principal *out, const SSL *ssl)
     X509_free(certificate);
     if (count == 1)
         return 0;
-    return report_error(ERR_DENIED, "proto/principal.h lists the names that there are",
+    return report_error(ERR_DENIED, "proto/base/principal.h lists the names that there are",
                         "its certificate names %u identities instead of one", count);
 }

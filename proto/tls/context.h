@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TLS_CONTEXT_H
 #define HOLDFAST_TLS_CONTEXT_H
 
-#include "proto/principal.h"
+#include "proto/base/principal.h"
 
 #include <openssl/ssl.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* crowd.c - see crowd.h. */
 #include "proto/tls/crowd.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <string.h>

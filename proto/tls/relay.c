@@ -7,7 +7,7 @@
  * is freed after the events that were fetched with it.
  *
  * Where no more handshakes fit, a newcomer takes the place of one that is not finished: crowd.h. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "proto/tls/context.h"
 #include "proto/tls/crowd.h"
 #include "proto/tls/tls.h"

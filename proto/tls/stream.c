@@ -4,7 +4,7 @@
  * deadline, which moves on with what it has moved. Peers that vanish without a word are found by
  * keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
 #include "proto/tls/stream.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "proto/tls/context.h"
 #include "proto/tls/tls.h"
 

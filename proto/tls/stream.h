@@ -9,7 +9,7 @@
 #ifndef HOLDFAST_TLS_STREAM_H
 #define HOLDFAST_TLS_STREAM_H
 
-#include "proto/principal.h"
+#include "proto/base/principal.h"
 
 #include <stddef.h>
 #include <stdint.h>

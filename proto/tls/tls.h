@@ -23,7 +23,7 @@
 #ifndef HOLDFAST_TLS_H
 #define HOLDFAST_TLS_H
 
-#include "proto/principal.h"
+#include "proto/base/principal.h"
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* why.c - see why.h. */
 #include "proto/tls/why.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "proto/tls/stream.h"
 #include "proto/tls/tls.h"
 

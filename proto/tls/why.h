@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TLS_WHY_H
 #define HOLDFAST_TLS_WHY_H
 
-#include "proto/address.h"
+#include "proto/base/address.h"
 
 /* Connects with the files of `directory` and reports which step of a connection fails, or all that
  * may have been. `name`: of the server, in the words of the user. Always an error, ERR_UNAVAILABLE.

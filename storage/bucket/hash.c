@@ -1,7 +1,7 @@
 /* hash.c - SHA-256, MD5 and HMAC of OpenSSL, for bytes that lie in several pieces. */
 #include "storage/bucket/hash.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>

@@ -8,7 +8,7 @@
 #ifndef HOLDFAST_STORAGE_BUCKET_HTTP_H
 #define HOLDFAST_STORAGE_BUCKET_HTTP_H
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdint.h>
 #include <sys/uio.h>

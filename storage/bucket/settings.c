@@ -1,6 +1,6 @@
 /* settings.c - what the environment says of buckets: AWS's variables, and one of ours for each
  * option of STORAGE_BUCKET_OPTIONS, "HOLDFAST_S3_" and its name in capitals. */
-#include "proto/options.h"
+#include "proto/base/options.h"
 #include "storage/bucket/bucket.h"
 
 #include <ctype.h>

@@ -10,7 +10,7 @@
  * and are wiped. */
 #include "storage/bucket/sigv4.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "storage/bucket/hash.h"
 
 #include <stdio.h>

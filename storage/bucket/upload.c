@@ -6,7 +6,7 @@
  * with an empty ETag (Ceph). */
 #include "storage/bucket/bucket.h"
 
-#include "proto/array.h"
+#include "proto/base/array.h"
 #include "storage/bucket/xml.h"
 
 #include <inttypes.h>

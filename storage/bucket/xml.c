@@ -1,7 +1,7 @@
 /* xml.c - expat, reduced to paths and texts. */
 #include "storage/bucket/xml.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <expat.h>
 #include <stdbool.h>

@@ -11,7 +11,7 @@
  *
  *     ours LEAVES
  *     reference LEAVES        of BATCH samples each, further samples every time */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/bench/bench.h"
 #include "trainer/data/ahead.h"
 #include "trainer/data/tokens_file.h"

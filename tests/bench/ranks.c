@@ -27,7 +27,7 @@
  * from the step, so that no two checkpoints are equal. A load without a save before it does not
  * describe: it is a reader, as a restarted job that has not yet come to its first save. */
 #include "clients/ckpt.h"
-#include "proto/checksum.h"
+#include "proto/base/checksum.h"
 #include "tests/bench/bench.h"
 
 #include <pthread.h>

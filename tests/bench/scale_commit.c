@@ -2,11 +2,11 @@
  *
  *     scale_commit STORE PP DP TP
  *
- * ckptd's own code runs: the state machine (run/commit.c), what performs it (run/save.c,
- * run/publish.c), the manifest (proto/manifest.c), the catalog, a loop with workers and a store on
- * disk. What is left out is what the ranks' own nodes do: sessions, rings, hashing and writing of
- * shards. So the images here have the digests, the tables and the geometry of real ones, but no
- * bytes.
+ * ckptd's own code runs: the state machine (machines/commit.c), what performs it (run/save.c,
+ * run/publish.c), the manifest (proto/format/manifest.c), the catalog, a loop with workers and a
+ * store on disk. What is left out is what the ranks' own nodes do: sessions, rings, hashing and
+ * writing of shards. So the images here have the digests, the tables and the geometry of real ones,
+ * but no bytes.
  *
  * The command "commit" on stdin begins, ends and makes durable the shards of every rank, in that
  * order, and is answered when the checkpoint is committed: CPU seconds of the whole process (and of
@@ -16,8 +16,8 @@
  * files of the newest checkpoint: header and checksum table as every reader wants them, and a hole
  * where the data is, which is read as nought and has no right checksum. So all that can be proved
  * without reading the data is there. */
-#include "ckptd/history.h"
-#include "ckptd/hooks.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/hooks.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
 #include "tests/unit/ckptd.h"

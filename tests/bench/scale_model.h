@@ -9,7 +9,7 @@
 #ifndef HOLDFAST_TESTS_SCALE_MODEL_H
 #define HOLDFAST_TESTS_SCALE_MODEL_H
 
-#include "proto/layout.h"
+#include "proto/format/layout.h"
 
 #include <stdint.h>
 #include <stdio.h>

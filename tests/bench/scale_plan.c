@@ -14,8 +14,8 @@
  *
  * Times are CPU seconds of this thread, which are those of the clock on an idle machine; counts are
  * boxes to copy, and the shards that they lie in. */
-#include "proto/manifest.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
 

@@ -7,8 +7,8 @@
  * times, and every start went back behind the newest step of the one before, as after a failure.
  * Two ranks, a layer of a tiny model with its moments. Prints one JSON line. The files are synced
  * at the end, all at once. */
-#include "proto/manifest.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
 #include "tests/bench/bench.h"
 
 #include <errno.h>

@@ -12,10 +12,10 @@
  * do on the machine moves both. CPU seconds: waiting for a core is not in them. */
 #include "tests/bench/bench.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/config/config.h"
+#include "trainer/model/shape.h"
 #include "trainer/parallel/private.h"
-#include "trainer/shape.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 #define HOLDFAST_TESTS_CUDA_BED_H
 
 #include "kernels/cuda/run.h"
-#include "proto/sanitized.h"
+#include "proto/base/sanitized.h"
 #include "tests/unit/kernels_cases.h"
 
 /* Has the operation of this case a kernel? */

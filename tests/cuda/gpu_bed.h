@@ -4,7 +4,7 @@
 #ifndef HOLDFAST_TESTS_CUDA_GPU_BED_H
 #define HOLDFAST_TESTS_CUDA_GPU_BED_H
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/cuda/bed.h"
 
 static inline struct engine new_gpu_engine(enum kernel_backend backend)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "kernels/cuda/dnn.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 static const char *read_properties(const char *path)
 {

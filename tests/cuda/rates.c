@@ -14,7 +14,7 @@
  * and sums of float. Without a GPU: one line, and status 78. */
 #include "kernels/device.h"
 #include "kernels/kernels.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

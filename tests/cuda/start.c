@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "kernels/cuda/run.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define COUNT 1000
 

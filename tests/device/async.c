@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/random.h"
 
 #define PAGE ((size_t)4096)

@@ -4,7 +4,7 @@
  * are short (what one checkpoint changes), look-ups walk them. */
 #include "tests/fault/names.h"
 
-#include "proto/array.h"
+#include "proto/base/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,14 @@
 /* bulk.c - fuzz target: what a client sends over the bulk plane behind its handshake, and the
  * answers of a server that lies. The first byte says which. A client's bytes go over a socket to
- * the real server, behind which is an object that a node has opened (ckptd/bulk/opened.c) by the
- * handle HANDLE.
+ * the real server, behind which is an object that a node has opened (ckptd/bulk/bulk_handles.c) by
+ * the handle HANDLE.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "ckptd/bulk/entered.h"
+#include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/bulk/server.h"
-#include "proto/report.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

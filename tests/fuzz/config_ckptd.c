@@ -1,7 +1,7 @@
 /* config_ckptd.c - fuzz target: ckptd's configuration file. */
 #include "tests/fuzz/fuzz.h"
 
-#include "ckptd/config.h"
+#include "ckptd/core/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -2,7 +2,7 @@
  * that what they protect is reached. */
 #include "tests/fuzz/fuzz.h"
 
-#include "proto/manifest.h"
+#include "proto/format/manifest.h"
 
 static void make_hashes_right(char *text, size_t bytes)
 {

@@ -3,8 +3,8 @@
  * which. */
 #include "tests/fuzz/fuzz.h"
 
-#include "proto/mark.h"
-#include "proto/places.h"
+#include "proto/format/mark.h"
+#include "proto/format/places.h"
 
 #define DIRECTORY "run/step-00000010-a0003"
 

@@ -4,15 +4,15 @@
  * target fails. The order stays: inputs are kept. */
 #include "tests/fuzz/fuzz.h"
 
-#include "ckptd/calls.h"
-#include "ckptd/nodes/key.h"
-#include "ckptd/nodes/told.h"
+#include "ckptd/core/store_key.h"
+#include "ckptd/front/calls.h"
+#include "ckptd/peers/peer_status.h"
 #include "ckptd/run/describe.h"
-#include "proto/manifest.h"
-#include "proto/places.h"
-#include "proto/report.h"
-#include "proto/rpc_text.h"
-#include "proto/rpc_wire.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
+#include "proto/format/places.h"
+#include "proto/wire/rpc_text.h"
+#include "proto/wire/rpc_wire.h"
 
 #include <jansson.h>
 

@@ -2,9 +2,9 @@
  * as the header says; and the same bytes as the header of any safetensors file. */
 #include "tests/fuzz/fuzz.h"
 
-#include "proto/checksum.h"
-#include "proto/safetensors.h"
-#include "proto/shard.h"
+#include "proto/base/checksum.h"
+#include "proto/format/safetensors.h"
+#include "proto/format/shard.h"
 
 #define KEY "\"header_hash\":\""
 

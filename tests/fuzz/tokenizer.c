@@ -1,8 +1,8 @@
 /* tokenizer.c - fuzz target: a tokenizer file, and with it the first bytes of the file as text. */
 #include "tests/fuzz/fuzz.h"
 
-#include "proto/vocab.h"
-#include "trainer/tokenizer.h"
+#include "proto/format/vocab.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #define TEXT_BYTES 200u
 

@@ -2,7 +2,7 @@
  * bytes of the file and some of its special tokens as text, whole and in parts. */
 #include "tests/fuzz/fuzz.h"
 
-#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #define TEXT_BYTES 300u
 

@@ -59,7 +59,7 @@ same() { # RUN STEP: losses, norms and the final checkpoint equal the reference'
 train_same() { train "$@" && same "$1" "$5"; }
 
 check "the reference trains on 1x1 with one thread" train reference 1x1 1 local $steps
-signalled() { # a handler must never run on a thread that computes (trainer/signals.h)
+signalled() { # a handler must never run on a thread that computes (trainer/run/signals.h)
     LD_PRELOAD=$BUILD/shims/alarms.so ALARMS_FILE=$tmp/alarms \
         train signalled 1x2 2 local $steps && [ "$(cat "$tmp/alarms")" -gt 20 ] &&
         same signalled $steps

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""early - what of a save goes to another node before it is committed (ckptd/drain/early.c).
+"""early - what of a save goes to another node before it is committed (precommit_copy.c).
 
 Goal: while a rank still copies, what is written lies at the other node, which lists nothing; at the
 commit the rest alone is sent; of a save that is given up, or whose node has died, nothing stays

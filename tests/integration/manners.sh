@@ -4,7 +4,7 @@
 # save does not wait for manners. Method: a ckptd with each kind of engine; its threads are read
 # from /proc, their I/O priority with ionice, after a save has made them write. A trainer copies
 # slowly, so that an update waits in its busy phase for the copy of a save, and debug.pause_at_step
-# holds it where it is not busy. (Rates and phases: unit/ckptd_gate.c.)
+# holds it where it is not busy. (Rates and phases: unit/ckptd_throttle_queue.c.)
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 plan 25

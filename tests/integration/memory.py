@@ -47,7 +47,7 @@ def peak_of(*arguments):
 
 def add_step(store, step):
     """Another checkpoint of run "big": its first under another step, with a metric and without
-    data, whose manifest is sealed again (proto/manifest.c)."""
+    data, whose manifest is sealed again (proto/format/manifest.c)."""
     first, later = (os.path.join(store, f"big/step-{number:08}-a0001") for number in (0, step))
     os.mkdir(later)
     with open(os.path.join(first, "manifest.json"), "rb") as file:

@@ -19,7 +19,7 @@ from lib_messages import CHECKPOINT, HEALTH, call, services  # noqa: E402
 from lib_store import BUILD, PATIENCE, World  # noqa: E402
 from lib_tap import test  # noqa: E402
 
-PROTOCOL = 2  # as in proto/rpc.h
+PROTOCOL = 2  # as in proto/wire/rpc.h
 
 
 def status_of(function):

@@ -5,7 +5,7 @@ Goal: /metrics is the text of metrics.file, with all numbers of Status and their
 200 or says why the next save would fail, /status is the JSON of Status, / is a page of it in which
 names are escaped. GET and HEAD alone; an address that is no loopback one takes http.public; silent
 connections are bounded and hold nothing up. Method: a real ckptd and http.client. A service thread
-that hangs is told by tests/unit/ckptd_web.c.
+that hangs is told by tests/unit/ckptd_http_server.c.
 """
 
 import http.client

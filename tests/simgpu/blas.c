@@ -19,7 +19,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 #define WORKSPACE_ALIGN 256u /* of the library's manual, for the pointer */

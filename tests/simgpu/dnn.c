@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/dnn.h"
 #include "tests/simgpu/private.h"
 

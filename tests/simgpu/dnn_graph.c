@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/dnn.h"
 
 static void *new_zeros(size_t bytes)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 void simgpu_capture(struct CUstream_st *stream, struct op *op)

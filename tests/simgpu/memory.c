@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 #define PAGE ((size_t)4096)

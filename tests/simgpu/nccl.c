@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 #define RANKS_MAX 16

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 #define PATH_BYTES 512

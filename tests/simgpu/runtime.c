@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cpu/lanes.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 /* ---- Devices ---- */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cpu/lanes.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/private.h"
 
 struct simgpu simgpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};

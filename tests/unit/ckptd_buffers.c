@@ -1,9 +1,9 @@
-/* ckptd_buffers.c - buffers that several fleets share (ckptd/drain/buffers.c).
+/* ckptd_buffers.c - buffers that several fleets share (ckptd/tiers/buffers.c).
  *
  * Goal: no more are out than there are, who finds none is called when one comes back, in the order
  * in which they came, and nobody is forgotten. Method: waiters that take as many as they want. */
-#include "ckptd/drain/buffers.h"
-#include "ckptd/loop.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/tiers/buffers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

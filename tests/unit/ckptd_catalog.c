@@ -4,10 +4,10 @@
  * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
  * on a service that has nothing else. And what comes into the list by the one way that there is:
  * what it has already gains a place. */
-#include "ckptd/copies.h"
-#include "proto/origin.h"
-#include "proto/places.h"
-#include "proto/presence.h"
+#include "ckptd/core/copies.h"
+#include "proto/format/origin.h"
+#include "proto/format/places.h"
+#include "proto/format/presence.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd.h"
 

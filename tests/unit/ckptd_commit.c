@@ -1,8 +1,8 @@
 /* ckptd_commit.c - the state machine that decides when a checkpoint exists.
  *
  * Goal: the transitions drawn in commit.c, one by one. ckptd_commit_any.c has them in any order. */
-#include "ckptd/run/commit.h"
-#include "proto/report.h"
+#include "ckptd/machines/commit.h"
+#include "proto/base/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

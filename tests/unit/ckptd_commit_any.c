@@ -7,8 +7,8 @@
  * event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest lacks a
  * file. At the end the faults stop and everything must settle. Replay one world with
  * SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
-#include "ckptd/run/commit.h"
-#include "proto/report.h"
+#include "ckptd/machines/commit.h"
+#include "proto/base/report.h"
 #include "tests/unit/sim.h"
 
 #include <stddef.h>

@@ -4,7 +4,7 @@
  * the manual (deploy/ckptd.conf) names every key with its true default. Method: config_load on
  * argument lists; the manual with every commented default switched on must give the same settings
  * as no file at all, and name all keys. The source is included whole for its table. */
-#include "ckptd/config.c"
+#include "ckptd/core/config.c"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -131,7 +131,7 @@ static void test_config__operators_are_let_in_and_no_others_are_operators(void *
     }
     assert_int_equal(load(&config, "--store", "/x", "--access.uids", "10", NULL), 0);
     assert_false(config_is_operator(&config, 10));
-    assert_false(config_is_operator(&config, 0)); /* root needs no setting; door.c */
+    assert_false(config_is_operator(&config, 0)); /* root needs no setting; listen.c */
 }
 
 static void test_config__manners_that_mean_nothing_are_refused_by_name(void **state)

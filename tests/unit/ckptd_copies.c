@@ -3,12 +3,12 @@
  * Goal: a part is no copy; a level is said only of what is there; what lies on a node that does not
  * answer is out of reach unless another has it; a node that refuses is passed over. Method: a
  * checkpoint of four shards on three of four nodes, in a catalog without a store. */
-#include "ckptd/catalog.h"
-#include "ckptd/config.h"
-#include "ckptd/copies.h"
-#include "ckptd/drain/queue.h"
-#include "ckptd/service.h"
-#include "proto/places.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/copies.h"
+#include "ckptd/core/service.h"
+#include "ckptd/tiers/queue.h"
+#include "proto/format/places.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

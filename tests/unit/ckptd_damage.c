@@ -9,7 +9,7 @@
  * one byte in every 4 KiB of data, in make test every STRIDE-th; which ones, which bit, and which
  * byte there, differs from run to run: SEED= repeats it, SAMPLE=1 takes every place (sample.h).
  * clients_damage.c goes through the bytes with the offline tool, on the same formats. */
-#include "proto/sanitized.h"
+#include "proto/base/sanitized.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"

@@ -4,9 +4,9 @@
  * that the store or ckptd failed, until that run commits again; a save that its ranks give up, or
  * tell of, says nothing about the store; Status and grpc.health.v1 say the same. Method: a real
  * service on the bed, of whose disk checkpoints may suddenly use nothing. */
-#include "ckptd/catalog.h"
-#include "ckptd/checkpoint.h"
-#include "ckptd/service.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
 #include "tests/unit/ckptd_bed.h"
 
 static struct peer peers[RANKS];

@@ -3,7 +3,7 @@
  * Goal: what is promised never exceeds what is there, in bytes and inodes; promises end to the
  * byte; the hours follow the last saves and removals. Method: the pure decisions of ledger.c on
  * numbers that can be checked by hand. */
-#include "ckptd/ledger.h"
+#include "ckptd/core/ledger.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

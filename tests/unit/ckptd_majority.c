@@ -3,11 +3,11 @@
  * Goal: one peer is asked first, which is the same for two starts of a run; then all others at
  * once, and no peer that does not answer is waited for. Method: the real loop and crew, and for
  * each of five peers a store in memory whose publications wait until the test lets them go on. */
-#include "ckptd/config.h"
-#include "ckptd/nodes/majority.h"
-#include "ckptd/nodes/placement.h"
-#include "ckptd/service.h"
-#include "proto/report.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/placement.h"
+#include "ckptd/tiers/majority.h"
+#include "proto/base/report.h"
 #include "storage/engine.h"
 
 #include <setjmp.h>

@@ -3,10 +3,10 @@
  * Goal: shards that could not be removed keep their mark while the next save of the step makes its
  * own, whatever that is cut short at. Method: mark.c on a directory, of which each operation, and
  * all behind it, fail as behind a SIGKILL; then the directory is looked at. */
-#include "ckptd/catalog.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
 #include "ckptd/run/mark.h"
 #include "ckptd/run/save.h"
-#include "ckptd/service.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/storage_bed.h"
 

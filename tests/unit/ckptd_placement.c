@@ -1,13 +1,13 @@
 /* ckptd_placement.c - which node gets a copy, what copies survive, what a majority is.
  *
- * Goal: the invariants R1 to R6 of ckptd/nodes/placement.c. Method: the cases where a mistake would
- * be believed, and every cluster of up to five nodes in three domains: copies are sent as the
+ * Goal: the invariants R1 to R6 of ckptd/machines/placement.c. Method: the cases where a mistake
+ * would be believed, and every cluster of up to five nodes in three domains: copies are sent as the
  * function says until it says no more, then any n - 1 domains are taken away. With parts, every
  * cluster of up to four. */
-#include "ckptd/nodes/members.h"
-#include "ckptd/nodes/placement.h"
-#include "proto/places.h"
-#include "proto/report.h"
+#include "ckptd/machines/members.h"
+#include "ckptd/machines/placement.h"
+#include "proto/base/report.h"
+#include "proto/format/places.h"
 #include "tests/unit/placement_goes.h"
 
 #include <setjmp.h>

@@ -7,10 +7,10 @@
  * fopen() through this file, which refuses memory, and says how much the host has; and syscall(),
  * where a host may have two NUMA nodes, and take its memory from the first unless told otherwise.
  */
-#include "ckptd/loop.h"
-#include "ckptd/node/pool.h"
-#include "proto/arena.h"
-#include "proto/report.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/memory/pool.h"
+#include "proto/base/report.h"
+#include "proto/wire/arena.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  * and in a manifest that reads back; of a large slice all ranks hash the same blocks, one from each
  * sixteenth, others at each step. Method: plans of four ranks, digests of real bytes. */
 #include "ckptd/run/replicas.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/ckptd_loading.h"
 
-#include "proto/retain.h"
+#include "proto/format/retain.h"
 
 #define STEPS 6u
 

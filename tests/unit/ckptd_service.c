@@ -4,7 +4,7 @@
  * damage in memory and on disk never reaches a reader. Method: a service in
  * this process, a raw client (ckptd_bed.h). ckptd_disk.c has a store that is full or fails.
  */
-#include "proto/json.h"
+#include "proto/base/json.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/nested.h"
 

@@ -1,14 +1,14 @@
 /* ckptd_sets.c - the nodes of which most must hold an attempt, while the settings change.
  *
- * Goal: the invariants S1 to S3 of ckptd/nodes/sets.c. Method: the cases in which a mistake is
+ * Goal: the invariants S1 to S3 of ckptd/machines/sets.c. Method: the cases in which a mistake is
  * believed; then worlds of six nodes with real stores in memory. Starts at several nodes, each with
  * settings of its own, which change under way, look at the nodes that answer and publish at one
  * after the other, in any order between them, and die anywhere. A start has a higher number than
  * all that were answered when it began, and counts on the nodes of the newest of them. SIM_SEED=<n>
  * replays a world, SIM_WORLDS=<n> so many.
  */
-#include "ckptd/nodes/sets.h"
-#include "proto/report.h"
+#include "ckptd/machines/sets.h"
+#include "proto/base/report.h"
 #include "storage/storage.h"
 #include "tests/unit/random.h"
 

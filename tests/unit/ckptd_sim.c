@@ -1,13 +1,13 @@
 /* ckptd_sim.c - two nodes and a bucket, simulated: the machines of ckptd together.
  *
  * Goal: what the machines promise each for itself, they hold together. Method: the real decisions
- * (run/commit.c, drain/pick.c, drain/transfer.c, keep/tiers.c, proto/retain.c, storage/group.c) of
- * two nodes that train one run, at times both at once as on two sides of a cut, against one bucket.
- * A seeded scheduler has processes crash, disks lost with their node and node ids used again,
- * clocks that jump; requests to the bucket refused, lost, unanswered or late in their effect;
- * listings that lag in both directions. Nothing here knows when a machine does what; the world is
- * checked after each event. One node's saves alone, in any order, are ckptd_commit_any's matter;
- * one transfer's requests ckptd_transfer_any's.
+ * (machines/commit.c, machines/pick.c, machines/transfer.c, keep/drop_copies.c,
+ * proto/format/retain.c, storage/group.c) of two nodes that train one run, at times both at once as
+ * on two sides of a cut, against one bucket. A seeded scheduler has processes crash, disks lost
+ * with their node and node ids used again, clocks that jump; requests to the bucket refused, lost,
+ * unanswered or late in their effect; listings that lag in both directions. Nothing here knows when
+ * a machine does what; the world is checked after each event. One node's saves alone, in any order,
+ * are ckptd_commit_any's matter; one transfer's requests ckptd_transfer_any's.
  *
  *   S1  What was acknowledged as local is on that disk, whole, until the disk is lost or the rules
  *       removed it.
@@ -35,9 +35,9 @@
  * proves it).
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
-#include "ckptd/drain/pick.h"
-#include "ckptd/keep/tiers.h"
-#include "proto/retain.h"
+#include "ckptd/keep/drop_copies.h"
+#include "ckptd/machines/pick.h"
+#include "proto/format/retain.h"
 #include "tests/unit/sim_removal.h"
 
 #include <stddef.h>

@@ -1,12 +1,12 @@
 /* ckptd_sim_nodes.c - four nodes in three domains, simulated: coordinators, nodes and trainers.
  *
  * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
- * trainers fail. Method: each node has the real commit machine (run/commit.c), the real verdicts on
- * parts (member/verdict.c), numbers and copies by nodes/placement.c, and copies sent by
- * drain/transfer.c. Trainers have a rank on each of some nodes; a second one may start while the
- * first goes on behind a cut. A seeded scheduler delivers messages late, twice or never, cuts links
- * one way or both, kills processes (what was not synced is torn), takes disks away, kills trainers.
- * The world is checked after each event.
+ * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
+ * verdicts on parts (machines/decision.c), numbers and copies by machines/placement.c, and copies
+ * sent by machines/transfer.c. Trainers have a rank on each of some nodes; a second one may start
+ * while the first goes on behind a cut. A seeded scheduler delivers messages late, twice or never,
+ * cuts links one way or both, kills processes (what was not synced is torn), takes disks away,
+ * kills trainers. The world is checked after each event.
  *
  *   N1  What was acknowledged as local is on the disks that saved it, whole, while none was lost.
  *       Also what was not acknowledged: a manifest names no shard that its node has removed.
@@ -33,7 +33,7 @@
 
 /* ---- trainers ---- */
 
-/* As follow.c: the rank's node serves the attempt from now on. */
+/* As join_save.c: the rank's node serves the attempt from now on. */
 static bool join_node(struct world *world, struct node *node, const struct trainer *trainer)
 {
     struct commit_actions list = {0};
@@ -128,7 +128,7 @@ static void end_copy(struct world *world, struct trainer *trainer, uint32_t rank
     perform(world, node, &list);
 }
 
-/* As fill_ended in follow.c: a bit per save. */
+/* As fill_ended in join_save.c: a bit per save. */
 static uint64_t list_ended(const struct world *world, const struct node *node, uint32_t rank)
 {
     uint64_t ended = 0;

@@ -8,10 +8,10 @@
  * through this file, which holds hashes or ends of writes back, or fails a write. What was
  * committed is read from the disk by a new service.
  */
-#include "ckptd/catalog.h"
+#include "ckptd/core/catalog.h"
 #include "tests/unit/ckptd_loading.h"
 
-#include "proto/checksum.h"
+#include "proto/base/checksum.h"
 #include "storage/storage.h"
 
 #define COMMITTED HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED

@@ -1,6 +1,7 @@
-/* ckptd_takeover.c - when a start may take a run from the one that has it (ckptd/run/takeover.h).
+/* ckptd_takeover.c - when a start may take a run from the one that has it
+ * (ckptd/machines/takeover.h).
  */
-#include "ckptd/run/takeover.h"
+#include "ckptd/machines/takeover.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

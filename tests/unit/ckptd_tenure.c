@@ -1,6 +1,7 @@
-/* ckptd_tenure.c - which ckptd trains a run, of those that share a far tier (ckptd/run/tenure.h).
+/* ckptd_tenure.c - which ckptd trains a run, of those that share a far tier
+ * (ckptd/machines/tenure.h).
  */
-#include "ckptd/run/tenure.h"
+#include "ckptd/machines/tenure.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -10,9 +10,9 @@
  * shard there, and the number; nobody was told of a checkpoint that is not there; what may still
  * have its effect was not given up. In the end the faults stop and every transfer must be over, of
  * two stores one with its checkpoint there. Replay one world with SEED=<seed>; WORLDS=<n>. */
-#include "ckptd/drain/pick.h"
-#include "ckptd/drain/transfer.h"
-#include "proto/report.h"
+#include "ckptd/machines/pick.h"
+#include "ckptd/machines/transfer.h"
+#include "proto/base/report.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

@@ -9,7 +9,7 @@
  */
 #include "tests/unit/ckptd_loading.h"
 
-#include "proto/checksum.h"
+#include "proto/base/checksum.h"
 #include "tests/fault/storage_fault.h"
 
 #define WAIT_MS 10000

@@ -6,7 +6,7 @@
  * here once more. What is added later goes behind what there is (clients/libckpt.map says how) and
  * is added here; a line that is here is never changed. */
 #include "clients/ckpt.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -10,8 +10,8 @@
  * memory that nobody maps), so where the system lets us make no cgroup the story is told and the
  * test skipped. So it is under a sanitizer, whose own memory is many times as much: there only the
  * bytes are checked. */
-#include "proto/arena.h"
-#include "proto/sanitized.h"
+#include "proto/base/sanitized.h"
+#include "proto/wire/arena.h"
 #include "tests/unit/clients_bed.h"
 
 #include <signal.h>

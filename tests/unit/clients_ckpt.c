@@ -4,9 +4,9 @@
  * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
  * the promised code; ckptd hears in which phase a rank is. Method: random layouts, 1 to 5 ranks as
  * threads, a ckptd of the test's own (clients_bed.h). */
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
-#include "proto/sanitized.h"
+#include "proto/base/sanitized.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 #include "tests/unit/clients_bed.h"
 
 #include <jansson.h>

@@ -12,7 +12,7 @@
  * (sample.h), which ones changes: SEED= repeats, TORTURE=1 takes every allocation by its number,
  * TOOL= one command alone. */
 #define CALLERS 12
-#include "proto/sanitized.h"
+#include "proto/base/sanitized.h"
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/memory_bed.h"

@@ -4,7 +4,7 @@
  * NaN or back. Method: every bf16 and every half is widened and narrowed again; every pair of
  * neighbours of the narrow formats is tried at the midpoint and one double beside it; floats go
  * against the hardware; the loops for many elements against single ones. */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 
 #include <math.h>
 #include <setjmp.h>

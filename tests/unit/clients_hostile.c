@@ -6,10 +6,10 @@
  * answers are in one struct; each test changes one of them. Segments are one page, and the tensor
  * straddles two. */
 #include "clients/ckpt.h"
-#include "proto/arena.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/report.h"
+#include "proto/wire/arena.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -10,7 +10,7 @@
  * that; SAMPLE=1 takes every place (sample.h), TORTURE=1 each allocation by its number, too.
  * Mappings and the process's other allocations for the calls are among them. */
 #include "clients/session.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/memory_bed.h"

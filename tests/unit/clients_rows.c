@@ -7,7 +7,7 @@
  * (A sanitizer needs more addresses than that; there only the plan is made.)
  */
 #include "clients/cli/engine/writer.h"
-#include "proto/sanitized.h"
+#include "proto/base/sanitized.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

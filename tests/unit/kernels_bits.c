@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "kernels/cpu/items.h"
-#include "proto/checksum.h"
+#include "proto/base/checksum.h"
 #include "tests/unit/kernels_cases.h"
 #include "tests/unit/kernels_ranges.h"
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "proto/model_shape.h"
+#include "proto/format/model_shape.h"
 #include "tests/unit/lane_bed.h"
 #include "tests/unit/random.h"
 

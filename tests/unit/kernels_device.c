@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/report.h"
-#include "proto/sanitized.h"
+#include "proto/base/report.h"
+#include "proto/base/sanitized.h"
 #include "tests/device/async.h"
 
 #define LANES_MAX 3

@@ -1,9 +1,9 @@
-/* mark_bed.h - the mark of unfinished work (proto/mark.h), put beside shards as who writes them
- * does. */
+/* mark_bed.h - the mark of unfinished work (proto/format/mark.h), put beside shards as who writes
+ * them does. */
 #ifndef HOLDFAST_TESTS_MARK_BED_H
 #define HOLDFAST_TESTS_MARK_BED_H
 
-#include "proto/mark.h"
+#include "proto/format/mark.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -7,19 +7,19 @@
 #ifndef HOLDFAST_TESTS_PARALLEL_BED_H
 #define HOLDFAST_TESTS_PARALLEL_BED_H
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/trainer_bed.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/data/data.h"
 #include "trainer/data/tokens_file.h"
-#include "trainer/parallel/layout.h"
+#include "trainer/model/shape.h"
 #include "trainer/parallel/parallel.h"
-#include "trainer/run/memory.h"
-#include "trainer/run/schedule.h"
+#include "trainer/plan/layout.h"
+#include "trainer/plan/schedule.h"
 #include "trainer/save/replicas.h"
-#include "trainer/shape.h"
-#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TESTS_PLACEMENT_GOES_H
 #define HOLDFAST_TESTS_PLACEMENT_GOES_H
 
-#include "ckptd/nodes/placement.h"
+#include "ckptd/machines/placement.h"
 
 static inline bool placement_goes(const struct site *sites, uint32_t count, uint32_t replicas,
                                   uint32_t index)

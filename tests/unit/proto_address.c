@@ -3,8 +3,8 @@
  * Goal: unix:/PATH and HOST:PORT are taken apart into what the system's calls take, an address of
  * IPv6 without its brackets; all else is refused in a sentence that names the text, with a hint
  * that says the form. Method: texts by hand, at and around every limit of address.h. */
-#include "proto/address.h"
-#include "proto/report.h"
+#include "proto/base/address.h"
+#include "proto/base/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,8 +5,8 @@
  * Method: a producer and a consumer run against each other over many turns of the ring, in threads
  * and, over a memfd, in two processes; the reply is sent by hand in every broken form. Open
  * descriptors are counted before and after. */
-#include "proto/arena.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/wire/arena.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
  * Goal: a connection that ckptd closes unanswered, because its user may cost nothing more now, is
  * tried again for as long as the caller gives; where nobody listens the answer comes at once.
  * Method: a listener that closes some connections before it answers one. */
-#include "proto/arena_link.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/wire/arena_link.h"
 #include "tests/unit/shell.h"
 
 #include <pthread.h>

@@ -6,10 +6,10 @@
  * refused. Method: the real client and server over plain TCP, through a relay that cuts, damages or
  * holds what passes; what is behind the server is an array. Who may come in is tests/integration's.
  */
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/bulk/server.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
 #include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
 

@@ -7,7 +7,7 @@
  * lengths, alignments and cuts. The seed is printed; SEED= repeats a run.
  * The source is included whole, because the loops of the ISA levels that this CPU would not choose
  * are static. */
-#include "proto/checksum.c"
+#include "proto/base/checksum.c"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * Goal: a number is written with the fewest digits that read back as the same bits; every place in
  * which two values differ is told once, by its name. Method: texts of objects that hold numbers in
  * every kind of place; pairs of texts, and what is told of them as one line. */
-#include "proto/json.h"
+#include "proto/base/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

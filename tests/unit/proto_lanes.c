@@ -4,7 +4,7 @@
  * that are away come last, have one job each, and together never more than away_max, so one that
  * answers always finds a worker.
  * Method: the turns of a few lanes by hand; then chance, held against counts that are made anew. */
-#include "proto/lanes.h"
+#include "proto/base/lanes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

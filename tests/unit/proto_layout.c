@@ -10,9 +10,9 @@
 #define ALLOCATIONS_ONLY
 #include "tests/unit/memory_bed.h"
 
-#include "proto/checksum.h"
-#include "proto/layout.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/layout.h"
 #include "tests/unit/random.h"
 
 #include <inttypes.h>

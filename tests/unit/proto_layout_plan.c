@@ -3,8 +3,8 @@
  * Goal: the cuts and owners for meshes that people use are the expected ones, to the number, and
  * slices that do not tile a tensor, or make no sense, are refused with the tensor's name. Method:
  * hand-made slices; expected cuts and owners written down. Random ones are in proto_layout.c. */
-#include "proto/layout.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/layout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

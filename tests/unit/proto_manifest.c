@@ -5,9 +5,9 @@
  * written and read. Then every bit of it is flipped, it is changed at random (FLIPS= times) and cut
  * at every length; and, with its hashes made right again, it is changed at random and by a list of
  * lies. The seed is printed; SEED= repeats a run. */
-#include "proto/json.h"
-#include "proto/manifest.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
 #include "tests/unit/nested.h"
 #include "tests/unit/random.h"
 

@@ -3,9 +3,9 @@
  * Goal: what is printed is there, whatever its size; a lack of memory is told, whenever it comes,
  * and leaves nothing but what is to be freed; no manifest has a hole. Method: the linker sends
  * realloc through this file. Run it with SANITIZER=address: leaks. */
-#include "proto/manifest.h"
-#include "proto/memfile.h"
-#include "proto/report.h"
+#include "proto/base/memfile.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

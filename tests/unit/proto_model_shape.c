@@ -4,9 +4,9 @@
  * too; a shape survives config.json and the identity; a difference is named with both values; what
  * is no Llama of ours is refused. Method: published counts; texts as transformers writes them,
  * broken in one member at a time; frequencies against values that transformers computed. */
-#include "proto/json.h"
-#include "proto/model_shape.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
+#include "proto/format/model_shape.h"
 #include "trainer/model/model.h"
 
 #include <math.h>

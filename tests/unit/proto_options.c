@@ -4,9 +4,9 @@
  * or value is refused with file, line, key, value and a useful hint. Method: one table with a row
  * of each type over a small struct; TOML files are written to TMPDIR; notes are read back from
  * stderr. */
-#include "proto/options.h"
+#include "proto/base/options.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <jansson.h>
 #include <setjmp.h>

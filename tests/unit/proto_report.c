@@ -3,7 +3,7 @@
  * Goal: codes and texts arrive as report.h promises, per thread, and a log line is one line
  * whatever is put into it. Method: log output is captured by putting a pipe (or a pseudo terminal)
  * in the place of stderr; an assertion that fails is watched from the parent of a fork. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -3,9 +3,9 @@
  * Goal: every rule keeps what its text says, rules are OR-ed, and nothing that must stay can be
  * removed by any rules. Method: small runs by hand, then random ones against properties that a
  * second, naive reading of retain.h gives. The seed is printed; SEED= repeats a run. */
-#include "proto/report.h"
-#include "proto/retain.h"
-#include "proto/verified.h"
+#include "proto/base/report.h"
+#include "proto/format/retain.h"
+#include "proto/format/verified.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

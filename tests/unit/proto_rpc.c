@@ -3,10 +3,10 @@
  * Goal: an answer, an error and its text, a late answer, a timeout and a lost server all reach the
  * caller as rpc.h says, and closing a server under load loses no memory and no caller.
  * Method: a real server and real clients in one process (rpc_bed.h). */
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc_text.h"
-#include "proto/rpc_wire.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc_text.h"
+#include "proto/wire/rpc_wire.h"
 #include "tests/unit/rpc_bed.h"
 #include "tests/unit/wrap.h"
 

@@ -5,12 +5,12 @@
  * a client does not read have a limit; a request that has begun ends in time. Method: frames made
  * by hand, given to rpc_frames whole and byte by byte; a server, or the guard alone, between socket
  * pairs. What the bounds do to a real ckptd: tests/integration/check_flood.py. */
-#include "proto/ckpt.pb-c.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
-#include "proto/rpc_budget.h"
-#include "proto/rpc_frames.h"
-#include "proto/rpc_guard.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+#include "proto/wire/rpc_budget.h"
+#include "proto/wire/rpc_frames.h"
+#include "proto/wire/rpc_guard.h"
 #include "tests/unit/http2_bed.h"
 
 #include <setjmp.h>

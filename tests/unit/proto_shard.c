@@ -7,9 +7,9 @@
  * that AddressSanitizer sees any step beyond), and, with its hash made right again, changed at
  * random and by a list of lies. A whole file is opened with Python's safetensors where that is
  * installed. The seed is printed; SEED= repeats a run. */
-#include "proto/checksum.h"
-#include "proto/report.h"
-#include "proto/shard.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/shard.h"
 #include "tests/unit/random.h"
 
 #include <inttypes.h>

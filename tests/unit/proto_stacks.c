@@ -3,8 +3,8 @@
  * Goal: each thread that has joined prints where it is and goes on with its memory as it was, also
  * what lies below its stack pointer; a crash prints, and ends the process by its own signal.
  * Method: stderr is a file; a child crashes. */
-#include "proto/sanitized.h"
-#include "proto/stacks.h"
+#include "proto/base/sanitized.h"
+#include "proto/base/stacks.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  *
  * Goal: every length at every alignment copies its bytes, and none beside them.
  * Method: against memcpy, in a room with a border of known bytes. */
-#include "proto/stream_copy.h"
+#include "proto/base/stream_copy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

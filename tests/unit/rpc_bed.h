@@ -4,7 +4,7 @@
 #ifndef HOLDFAST_TESTS_RPC_BED_H
 #define HOLDFAST_TESTS_RPC_BED_H
 
-#include "proto/rpc.h"
+#include "proto/wire/rpc.h"
 
 #include <poll.h>
 #include <pthread.h>

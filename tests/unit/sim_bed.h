@@ -1,11 +1,11 @@
 /* sim_bed.h - the world of ckptd_sim.c: a bucket that misbehaves, and nodes with a disk, whose
- * saves go through the real run/commit.c. */
+ * saves go through the real machines/commit.c. */
 #ifndef HOLDFAST_TESTS_SIM_BED_H
 #define HOLDFAST_TESTS_SIM_BED_H
 
-#include "ckptd/drain/transfer.h"
-#include "ckptd/run/commit.h"
-#include "proto/report.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/machines/transfer.h"
+#include "proto/base/report.h"
 #include "tests/unit/sim.h"
 
 #include <stdbool.h>

@@ -1,14 +1,14 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
  * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
- * own code: run/commit.c, member/verdict.c, nodes/placement.c, drain/transfer.c. */
+ * own code: machines/commit.c, machines/decision.c, machines/placement.c, machines/transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
 
-#include "ckptd/drain/transfer.h"
-#include "ckptd/member/verdict.h"
-#include "ckptd/nodes/placement.h"
-#include "ckptd/run/commit.h"
-#include "proto/report.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/machines/decision.h"
+#include "ckptd/machines/placement.h"
+#include "ckptd/machines/transfer.h"
+#include "proto/base/report.h"
 #include "tests/unit/sim.h"
 
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and
- * tells: around the machines of ckptd, what member/lead.c, follow.c, part.c and returned.c do. */
+ * tells: around the machines of ckptd, what peers/lead_save.c, follow.c, part.c and returned.c do.
+ */
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 

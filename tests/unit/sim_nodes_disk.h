@@ -174,7 +174,7 @@ static void begin_transfer(struct world *world, struct node *node)
     sending->due = transfer_begin(&sending->transfer, world->made[save].ranks, 100);
 }
 
-/* P1 of nodes/serve.c. */
+/* P1 of peers/serve.c. */
 static enum publication place_copy(struct held *held, const struct made *made)
 {
     if ((held->shards & held->named) != all_shards(made))

@@ -3,8 +3,8 @@
 #ifndef HOLDFAST_TESTS_SIM_REMOVAL_H
 #define HOLDFAST_TESTS_SIM_REMOVAL_H
 
-#include "ckptd/catalog.h"
-#include "proto/shard.h"
+#include "ckptd/core/catalog.h"
+#include "proto/format/shard.h"
 #include "storage/storage.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/sim_bed.h"

@@ -1,26 +1,27 @@
 /* sim_scale.h - one save of many ranks on many nodes: the coordinator of a 405B model and its
  * nodes, with the messages that they send each other.
  *
- * Method. The coordinator decides by run/commit.c and member/verdict.c and writes a manifest with
- * proto/manifest.c; the nodes report as member/part.c does. Every message is packed and unpacked as
- * on the wire. The nodes come in an order of the seed, and one message in sixteen comes twice.
- * `scale` counts what crosses the coordinator's link.
+ * Method. The coordinator decides by machines/commit.c and machines/decision.c and writes a
+ * manifest with proto/format/manifest.c; the nodes report as peers/join_part.c does. Every message
+ * is packed and unpacked as on the wire. The nodes come in an order of the seed, and one message in
+ * sixteen comes twice. `scale` counts what crosses the coordinator's link.
  *
  * Left out: gRPC and TLS below the messages, the ranks' own rings, and the disks. The manifest goes
  * beside the messages: from the coordinator (bytes_manifests), or from one node to another
- * (bytes_between), as member/spread.c says. A node that has to wait for it asks in the next round.
+ * (bytes_between), as run/manifest_fanout.c says. A node that has to wait for it asks in the next
+ * round.
  */
 #ifndef HOLDFAST_TESTS_SIM_SCALE_H
 #define HOLDFAST_TESTS_SIM_SCALE_H
 
-#include "ckptd/member/spread.h"
-#include "ckptd/member/verdict.h"
-#include "ckptd/run/commit.h"
-#include "proto/ckpt.pb-c.h"
-#include "proto/layout.h"
-#include "proto/manifest.h"
-#include "proto/report.h"
-#include "proto/shard.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/machines/decision.h"
+#include "ckptd/run/manifest_fanout.h"
+#include "proto/base/report.h"
+#include "proto/format/layout.h"
+#include "proto/format/manifest.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
 #include "tests/bench/scale_model.h"
 #include "tests/unit/random.h"
 
@@ -196,7 +197,7 @@ static inline uint64_t scale_begin_at(struct scale *scale, uint32_t rank)
     return id;
 }
 
-/* As take_part in member/lead.c. */
+/* As take_part in peers/lead_save.c. */
 static inline void scale_take(struct scale *scale, uint64_t save, const Holdfast__V1__Part *part,
                               uint32_t node)
 {
@@ -216,7 +217,7 @@ static inline void scale_take(struct scale *scale, uint64_t save, const Holdfast
     scale_perform(scale, &actions);
 }
 
-/* As hand_out in member/lead.c. */
+/* As hand_out in peers/lead_save.c. */
 static inline void scale_hand_out(struct scale *scale, Holdfast__V1__ReportPartReply *reply,
                                   uint32_t node)
 {
@@ -294,7 +295,7 @@ static inline void scale_begin(struct scale *scale, uint32_t node, uint32_t rank
     }
 }
 
-/* As fill() in member/part.c: all that the node knows of its part. */
+/* As fill() in peers/join_part.c: all that the node knows of its part. */
 static inline Holdfast__V1__PartVerdict scale_report(struct scale *scale, uint32_t node,
                                                      Holdfast__V1__PartState state)
 {

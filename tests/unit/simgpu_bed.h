@@ -18,7 +18,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
 
 #define COUNT 3000

@@ -3,9 +3,9 @@
 #ifndef HOLDFAST_TOKENIZER_BED_H
 #define HOLDFAST_TOKENIZER_BED_H
 
-#include "proto/report.h"
-#include "trainer/tokenizer.h"
+#include "proto/base/report.h"
 #include "trainer/tokenizer/text.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* trainer_breaks.c - steps whose numbers are not finite.
  *
  * Goal: they are skipped and counted as the settings say. Method: steps that no rank has made. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/observe/breaks.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
  * hanging them. Method: ranks run in threads; bytes are a function of (sender, receiver, position),
  * so every received byte is checked; counts are random (seeded). Threads note what they find, the
  * test's own thread asserts. tests/integration/comm_mpi.sh starts the --mpi form. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/flight.h"
 
 #include <math.h>

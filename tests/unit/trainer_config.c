@@ -5,7 +5,7 @@
  * Method: TOML files written to a scratch folder and argument vectors through
  * trainer_config_load(); the messages of refusals are searched for the key, the value and the way
  * out. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/config/config.h"
 #include "trainer/config/table.h"
 

@@ -4,7 +4,7 @@
  * update of a slice waits for that slice and for no other. Method: a state of some slices (one of
  * them empty) is copied by a function that takes its time, while the real update runs; gates, which
  * the test opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/save/copier.h"
 

@@ -5,8 +5,8 @@
  * Method: a file of format 1, written here, of tokens that a function knows, and read back;
  * exhaustive bijection checks for all sizes from 1 to
  * 2000; every field of the header, and the tokens, damaged in turn. */
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "trainer/data/data.h"
 #include "trainer/data/leaves.h"
 #include "trainer/data/order.h"

@@ -7,8 +7,8 @@
  * (the linker's --wrap): memory that is mapped and unmapped as ckptd's, read at the moment of the
  * announcement. Digests are compared with those of the state before. */
 #include "kernels/device.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "tests/device/async.h"
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/trainer_bed.h"

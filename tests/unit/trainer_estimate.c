@@ -5,7 +5,7 @@
  * Method: one step of the tiny model on real ranks (threads), with counting kernels in front of the
  * real ones and the sums of the flight recorders; memory is what the ranks have allocated. */
 #include "tests/unit/parallel_bed.h"
-#include "trainer/estimate.h"
+#include "trainer/run/estimate.h"
 
 #define RANKS_MAX 16
 

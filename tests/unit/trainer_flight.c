@@ -4,11 +4,11 @@
  * of it. Method: ranks run in threads and look into their own recorder; what they find wrong is
  * counted, and the test's own thread asserts. The dump is read as text. A step of two ranks of
  * which one stops in mid-step says where both are in their program. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/private.h"
-#include "trainer/patience.h"
+#include "trainer/run/timeouts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * SIGKILL ended, by the ring that it left. Method: each rank writes its recorder (flight_write)
  * into a folder at a moment when the others wait; the text of the comparison is searched. A rank
  * that is killed is a process of its own. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/flight_compare.h"

@@ -7,7 +7,7 @@
  * loss file per run; `kernels.backend = "reference"` keeps libraries and vector code out. The C
  * library's functions of mathematics are left in: their bits differ between versions. A digest of
  * them names another libm, for which nothing was recorded; then the tests are skipped (77). */
-#include "proto/checksum.h"
+#include "proto/base/checksum.h"
 #include "tests/unit/shell.h"
 #include "tests/unit/trainer_bed.h"
 

@@ -4,7 +4,7 @@
  * of the model. Method: facts that differ in one number; estimates of the tiny model, which are
  * made of the real program. */
 #include "tests/unit/parallel_bed.h"
-#include "trainer/estimate.h"
+#include "trainer/run/estimate.h"
 
 static struct hint_facts plain_facts(void)
 {

@@ -2,7 +2,7 @@
  *
  * Goal: each line is JSON that says which attempt made it, and a step its range of samples. Method:
  * two starts of a run write steps that no rank has made; the lines are parsed. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/observe/jsonl.h"
 
 #include <jansson.h>

@@ -2,7 +2,7 @@
  *
  * Goal: a run keeps training.numerics for ever, also one of before there was a choice. Method: the
  * texts of manifests as older, this and newer trainers write them, and as an import does. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/save/lineage.h"
 
 #include <setjmp.h>

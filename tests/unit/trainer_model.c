@@ -7,11 +7,11 @@
  * wrong size in the second), and for single elements; the loss again, in double, from the logits.
  * Recomputation and a backward in halves have to give the same bits as neither. */
 #include "kernels/backend.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/trainer_bed.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/data/random.h"
 #include "trainer/model/model.h"
-#include "trainer/run/memory.h"
 
 #include <math.h>
 #include <setjmp.h>

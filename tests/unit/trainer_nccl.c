@@ -7,10 +7,10 @@
  * ever. Method: ranks are threads, each with a GPU; bytes are a function of sender, receiver and
  * place. The object that ships is linked. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
 #include "trainer/comm/flight.h"
-#include "trainer/tcp/tcp.h"
+#include "trainer/comm/tcp/tcp.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

@@ -10,7 +10,7 @@
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/timeline.h"
+#include "trainer/plan/timeline.h"
 
 #define LAYERS 16
 #define PATH_GOAL 1.05  /* of a step to its critical path: the walk knows one rank */

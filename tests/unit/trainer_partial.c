@@ -6,8 +6,8 @@
  * weights have the bits, on every mesh, integration/partial.py tells. */
 #include "trainer/save/partial.h"
 
-#include "proto/options.h"
-#include "proto/report.h"
+#include "proto/base/options.h"
+#include "proto/base/report.h"
 #include "trainer/config/table.h"
 
 #include <setjmp.h>

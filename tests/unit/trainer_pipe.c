@@ -4,8 +4,8 @@
  * promises; the idle part of the time is the one that is known for it; a file that cannot be run is
  * refused with the action. Method: schedules for many numbers of ranks and leaves are replayed by
  * the rules of dependence alone. */
-#include "proto/report.h"
-#include "trainer/run/pipe.h"
+#include "proto/base/report.h"
+#include "trainer/plan/pipe.h"
 
 #include <math.h>
 #include <setjmp.h>

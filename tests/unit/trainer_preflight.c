@@ -3,8 +3,8 @@
  * Goal: a rank that is far below the others is slow, one with a problem is broken, whatever its
  * rates, and what was not tried makes nobody slow. What a call's payload is on the bus is as
  * nccl-tests have it. Method: findings as ranks would send them, times as they would measure. */
-#include "trainer/links.h"
-#include "trainer/preflight.h"
+#include "trainer/run/links.h"
+#include "trainer/run/preflight.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,9 +3,9 @@
  * Goal: the programs of every schedule pass the check; a program in which one operation is missing,
  * comes twice or comes too early does not. Method: programs are built for many pipelines; then one
  * operation after the other is left out of one rank, doubled, or swapped with the next. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/model/model.h"
-#include "trainer/run/program.h"
+#include "trainer/plan/program.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

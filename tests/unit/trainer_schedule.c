@@ -3,7 +3,7 @@
  * Goal: torchtitan v0.2.2's warm-up, stable, decay curve, so that a configuration means the same
  * here. Method: values worked out by hand from its definition at corners, and shape properties
  * (continuity, monotony, floor) over whole curves. */
-#include "trainer/run/schedule.h"
+#include "trainer/plan/schedule.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,10 +3,10 @@
  * Goal: keys win over the flavor and over config.json, one by one; a value that makes no Llama, or
  * that would be lost without a word, is refused by its name. Method: configurations as
  * trainer_config_load() leaves them, with one key changed. */
-#include "trainer/shape.h"
+#include "trainer/model/shape.h"
 
-#include "proto/options.h"
-#include "proto/report.h"
+#include "proto/base/options.h"
+#include "proto/base/report.h"
 #include "trainer/config/table.h"
 
 #include <setjmp.h>

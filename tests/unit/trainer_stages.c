@@ -3,8 +3,8 @@
  * Goal: by layers the ends count for what they are said to; by cost no other cut has a cheaper most
  * expensive stage; by names the stages are those that were named, or the name is refused. Method:
  * all cuts of small models are tried. */
-#include "proto/report.h"
-#include "trainer/run/stages.h"
+#include "proto/base/report.h"
+#include "trainer/plan/stages.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

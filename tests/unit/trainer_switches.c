@@ -2,11 +2,11 @@
  *
  * Goal: rank 0 sees files and clocks, and removes a save switch. Method: switches on files
  * of a scratch folder; clocks are set back. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "tests/unit/shell.h"
-#include "trainer/clock.h"
+#include "trainer/base/clock.h"
 #include "trainer/config/launched.h"
-#include "trainer/run/switches.h"
+#include "trainer/config/switches.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
  * something else or is killed is named to the others, and nobody waits for ever. Method: ranks are
  * processes of this machine that are forked for each test; bytes are a function of sender, receiver
  * and place. The store of torchrun is one thread that speaks its requests. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/flight.h"
-#include "trainer/tcp/tcp.h"
+#include "trainer/comm/tcp/tcp.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>

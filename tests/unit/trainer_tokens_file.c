@@ -6,8 +6,8 @@
  * writer leaves nothing behind. Method: files of random tokens over several blocks; every region of
  * the file damaged in turn; blocks swapped and taken from another file; a file of format 1 written
  * here by hand. */
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "trainer/data/tokens_file.h"
 
 #include <setjmp.h>

@@ -4,7 +4,7 @@
  * lane and of the waits between lanes and stages; so are the rank's calls. Method: two stages of
  * two shards make three steps, of which the second is drawn; the file is read again as JSON. The
  * same of a file of each rank. */
-#include "proto/json.h"
+#include "proto/base/json.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
 #include "trainer/run/trace.h"

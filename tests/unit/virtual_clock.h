@@ -10,7 +10,7 @@
 #ifndef HOLDFAST_TESTS_VIRTUAL_CLOCK_H
 #define HOLDFAST_TESTS_VIRTUAL_CLOCK_H
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* calls.c - every call of a communicator passes here, and through the flight recorder. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/private.h"
 
 #include <string.h>

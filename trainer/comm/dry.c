@@ -1,5 +1,5 @@
 /* dry.c - a communicator for plans: every call returns at once and moves nothing (see comm.h). */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/private.h"
 
 #include <stdlib.h>

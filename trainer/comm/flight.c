@@ -1,6 +1,6 @@
 /* flight.c - the ring of a rank's calls (see flight.h). */
 #include "trainer/comm/flight.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/flight_ring.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* flight_compare.c - reads dumps of all ranks (see flight_compare.h). */
 #include "trainer/comm/flight_compare.h"
-#include "proto/json.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
 #include "trainer/comm/flight.h"
 
 #include <dirent.h>

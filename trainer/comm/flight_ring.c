@@ -1,6 +1,6 @@
 /* flight_ring.c - see flight_ring.h. */
 #include "trainer/comm/flight_ring.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -19,7 +19,7 @@
  * buffers. */
 #include "trainer/comm/local.h"
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@
  * Sums are in rank order, so this back-end is deterministic in the fast mode too. A message is
  * copied by its receiver, straight from the sender's memory. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/local.h"
 
 #include <errno.h>

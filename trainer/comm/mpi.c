@@ -14,7 +14,7 @@
  * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. When the world is
  * lost, by an error or because the rank said so (comm_fail), all waits of this rank end; the others
  * do when it aborts. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/private.h"
 
 #include <limits.h>

@@ -17,10 +17,10 @@
  * group, since each rank's receive may be what the other's send waits for. One between stages is
  * queued at once, on a lane of its own behind what the communicator's lane was given, and its wait
  * looks at an event. Two ranks that send each other such messages have a communicator for each way
- * (run/channels.c). */
-#include "proto/process.h"
-#include "proto/report.h"
-#include "trainer/clock.h"
+ * (parallel/channels.c). */
+#include "proto/base/process.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
 #include "trainer/comm/private.h"
 
 #include <nccl.h>

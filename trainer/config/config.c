@@ -8,14 +8,14 @@
  * Whatever depends on the number of ranks is checked where the mesh is built. */
 #include "trainer/config/config.h"
 
-#include "proto/address.h"
-#include "proto/options.h"
-#include "proto/process.h"
-#include "proto/report.h"
-#include "proto/rpc.h"
+#include "proto/base/address.h"
+#include "proto/base/options.h"
+#include "proto/base/process.h"
+#include "proto/base/report.h"
+#include "proto/wire/rpc.h"
 #include "trainer/config/launched.h"
 #include "trainer/config/table.h"
-#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

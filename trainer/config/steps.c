@@ -1,5 +1,5 @@
 /* steps.c - lists of steps, as "10,20-22" (see config.h). */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/config/config.h"
 
 #include <stdlib.h>

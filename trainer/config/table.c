@@ -1,6 +1,6 @@
 /* table.c - the parts of the option table as one (see table.h). */
 #include "trainer/config/table.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <pthread.h>
 

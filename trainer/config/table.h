@@ -9,7 +9,7 @@
 #ifndef HOLDFAST_CONFIG_TABLE_H
 #define HOLDFAST_CONFIG_TABLE_H
 
-#include "proto/options.h"
+#include "proto/base/options.h"
 #include "trainer/config/config.h"
 
 #define CONFIG_KEYS_MAX 640 /* OPTION_END included */

@@ -21,9 +21,9 @@
 #include "trainer/corpus/places.h"
 #include "trainer/corpus/source.h"
 
-#include "proto/array.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/array.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "storage/storage.h"
 
 #include <errno.h>

@@ -14,8 +14,8 @@
 #include "trainer/corpus/places.h"
 #include "trainer/corpus/source.h"
 
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 
 #include <dirent.h>
 #include <inttypes.h>

@@ -17,7 +17,7 @@
 #define HOLDFAST_TRAINER_CORPUS_H
 
 #include "trainer/data/tokens_file.h"
-#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <signal.h>
 #include <stdbool.h>

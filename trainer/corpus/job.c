@@ -7,8 +7,8 @@
 #include "trainer/corpus/job.h"
 #include "trainer/corpus/values.h"
 
-#include "proto/array.h"
-#include "proto/json.h"
+#include "proto/base/array.h"
+#include "proto/base/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include "trainer/corpus/corpus.h"
 #include "trainer/corpus/values.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define JOB_BYTES (512u << 10)
 #define JOB_BYTES_MAX (1u << 30) /* a line, or a text that cannot be cut: refused beyond */

@@ -1,7 +1,7 @@
 /* places.c - the user's cache folder, folders in it, and locks (see places.h). */
 #include "trainer/corpus/places.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <fcntl.h>

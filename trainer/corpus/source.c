@@ -5,8 +5,8 @@
  * that ends early is an error, not a short text. This file alone knows zlib and libzstd. */
 #include "trainer/corpus/source.h"
 
-#include "proto/array.h"
-#include "proto/report.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
 
 #include <dirent.h>
 #include <errno.h>

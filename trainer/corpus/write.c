@@ -5,12 +5,12 @@
  * ring in their order and writes the tokens. So the file does not depend on the number of threads,
  * nor does the error that is reported: it is the first one in the order of the files. The ring
  * holds JOBS_PER_THREAD jobs per worker: memory is bounded whatever the size of the corpus. */
-#include "trainer/cores.h"
+#include "trainer/base/cores.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/corpus/job.h"
 #include "trainer/corpus/source.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -5,9 +5,9 @@
  * (`generation`) makes the thread throw away what it reads just then. */
 #include "trainer/data/ahead.h"
 
-#include "proto/report.h"
-#include "proto/stacks.h"
-#include "trainer/clock.h"
+#include "proto/base/report.h"
+#include "proto/base/stacks.h"
+#include "trainer/base/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * sequences, many samples lie in one. */
 #include "trainer/data/data.h"
 
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "trainer/data/order.h"
 #include "trainer/data/proof.h"
 #include "trainer/data/tokens_file.h"

@@ -1,7 +1,7 @@
 /* manifest.c - the place in the data as JSON (see manifest.h). */
 #include "trainer/data/manifest.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <string.h>
 

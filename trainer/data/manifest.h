@@ -10,7 +10,7 @@
 #ifndef HOLDFAST_TRAINER_DATA_MANIFEST_H
 #define HOLDFAST_TRAINER_DATA_MANIFEST_H
 
-#include "proto/json.h"
+#include "proto/base/json.h"
 #include "trainer/data/data.h"
 
 /* NULL: no memory. */

@@ -11,7 +11,7 @@
  * grows by one or stays, so exactly one source gets the draw. */
 #include "trainer/data/order.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #define FEISTEL_ROUNDS 6
 

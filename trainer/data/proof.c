@@ -1,7 +1,7 @@
 /* proof.c - hashing whole tokens files in the background (see proof.h). */
 #include "trainer/data/proof.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/data/data.h"
 
 #include <pthread.h>

@@ -8,8 +8,8 @@
  * Thread safe: no state. */
 #include "trainer/data/random.h"
 
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 
 #include <math.h>
 #include <string.h>

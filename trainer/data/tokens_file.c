@@ -6,8 +6,8 @@
  * file that shrinks is an error, not a signal. */
 #include "trainer/data/tokens_file.h"
 
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
  * then the header over the zeros at the start, syncs and renames. */
 #include "trainer/data/tokens_file.h"
 
-#include "proto/checksum.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <limits.h>

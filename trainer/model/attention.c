@@ -2,7 +2,7 @@
  * context.c and heads.c). */
 #include <string.h>
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 static uint32_t chunk_first(const struct model *m, uint32_t index)

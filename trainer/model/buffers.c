@@ -2,9 +2,9 @@
  *
  * One table names each buffer of a layer, how large it is and whether it is kept when products are
  * kept; forward, recomputation and backward take and give by bits of that table. */
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/model/private.h"
-#include "trainer/run/memory.h"
 
 /* Rows of a buffer, and what is in a row. A pair is one buffer, the second behind the first: a
  * GPU's library takes their products as one (kernel_linears). */

@@ -19,7 +19,7 @@
  * and rank: forward (cp - 1) / cp x the keys and values of a micro-batch, backward the same, and as
  * many numbers in float. What a ring brought for a recomputation stays for the backward behind it.
  */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 

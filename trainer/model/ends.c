@@ -1,7 +1,7 @@
 /* ends.c - the two ends of the model: the embedding, and the final norm with the output projection.
  * The loss behind it is in loss.c. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 

@@ -5,7 +5,7 @@
  * SwiGLU note of what they write. Weights may come as codes, which ranks have made of their shards
  * (parallel/codes.c): the copy is the same, without a rounding of its own. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 #include <string.h>

@@ -10,7 +10,7 @@
  * tree over the blocks of rows (context.c), here on one rank: the bits are those of any other way.
  * Bytes per layer and rank: forward (cp - 1) / cp x (2 queries + 2 keys) of a micro-batch's rows on
  * the rank, backward (cp - 1) / cp x (4 queries + 4 keys), each with a float per head and row. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 

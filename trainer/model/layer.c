@@ -5,7 +5,7 @@
  * is left to the next block's norm (`carry`) where this layer keeps the stream at its second norm;
  * where it does not, the layer adds it itself: the same bits. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 #define BIT(number) (1u << (number))

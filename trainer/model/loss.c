@@ -11,7 +11,7 @@
  * chunk by chunk (products.c), and reduced among the tp ranks when the cp block is whole: its rows
  * are cut among them as they are everywhere else. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 

@@ -1,7 +1,7 @@
 /* model.c - Llama by hand, block by block (see model.h): its sizes on this rank, its slots, and
  * which function serves a block. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 #include <stdlib.h>

@@ -9,7 +9,7 @@
  *
  * Blocks are closed: model_forward and model_backward of a block read and write what the slot holds
  * and nothing of other blocks but the residual stream. Who calls them, in which order and with
- * which parameters is the program's business (run/program.h). A slot is one leaf (micro-batch) on
+ * which parameters is the program's business (plan/program.h). A slot is one leaf (micro-batch) on
  * its way: as many may be under way as the model has slots.
  *
  * A slot without a batch is walked: the same buffers are taken and given, nothing is computed and
@@ -27,8 +27,8 @@
 #define HOLDFAST_TRAINER_MODEL_H
 
 #include "kernels/kernels.h"
-#include "proto/layout.h"
-#include "proto/model_shape.h"
+#include "proto/format/layout.h"
+#include "proto/format/model_shape.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* norms.c - norms of rows that are cut (products.c): forward, and the gradients of their weights,
  * which are sums over all blocks of rows. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 

@@ -4,7 +4,7 @@
  * extremes. It changes no value. Where nobody watches, nothing is posted. What of a layer's is
  * computed again is not noted again. A weight that comes as float8 codes is not noted, nor are the
  * logits where they exist in chunks alone. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 #include <stdio.h>

@@ -29,7 +29,7 @@
  * for the gradients of rows and weights, where both halves of a layer's backward are made in one
  * go. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 

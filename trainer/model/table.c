@@ -6,7 +6,7 @@
  * of a tensor is deviate e of the stream "init/<name>", its k-th redraw is deviate e of
  * "init/<name>/<k>": values do not depend on the layout.
  */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/data/random.h"
 #include "trainer/model/private.h"
 

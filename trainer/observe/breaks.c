@@ -1,6 +1,6 @@
 /* breaks.c - steps whose numbers are not finite (see breaks.h). */
 #include "trainer/observe/breaks.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* jsonl.c - a run's steps as lines of JSON (see jsonl.h). */
 #include "trainer/observe/jsonl.h"
-#include "proto/report.h"
-#include "trainer/run/schedule.h"
+#include "proto/base/report.h"
+#include "trainer/plan/schedule.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -5,15 +5,15 @@
  * (their initial values, or their conversion after a load), first step. */
 #include "trainer/observe/metrics.h"
 #include "kernels/device.h"
-#include "proto/report.h"
-#include "trainer/clock.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
+#include "trainer/base/memory_check.h"
 #include "trainer/observe/breaks.h"
 #include "trainer/observe/jsonl.h"
 #include "trainer/observe/spikes.h"
 #include "trainer/observe/tensorboard.h"
 #include "trainer/observe/waits.h"
-#include "trainer/room.h"
-#include "trainer/run/schedule.h"
+#include "trainer/plan/schedule.h"
 
 #include <errno.h>
 #include <inttypes.h>

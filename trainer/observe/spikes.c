@@ -1,7 +1,7 @@
 /* spikes.c - losses that leap, and whether they come back (see spikes.h). */
 #include "trainer/observe/spikes.h"
-#include "proto/report.h"
-#include "trainer/median.h"
+#include "proto/base/report.h"
+#include "trainer/base/median.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* tensorboard.c - a file of events (see tensorboard.h). */
 #include "trainer/observe/tensorboard.h"
 
-#include "proto/process.h"
-#include "proto/report.h"
+#include "proto/base/process.h"
+#include "proto/base/report.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* waits.c - a warning when training waits for samples (see waits.h). */
 #include "trainer/observe/waits.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <inttypes.h>
 

@@ -1,5 +1,5 @@
 /* agree.c - all ranks learn how a call ended (see parallel.h). */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/parallel/parallel.h"
 

@@ -1,6 +1,6 @@
 /* blocks.c - where each block of the model and each slice of the state lie in a rank's buffers:
  * the boxes of layout.c, one behind the other, aligned. */
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/parallel/private.h"
 
 #include <stdlib.h>

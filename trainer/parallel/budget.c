@@ -10,9 +10,9 @@
  * Each rank of the pipeline has a level of its own. Its plan is that of the first data rank, which
  * has the most leaves and the largest shard. So all ranks find the same without a word. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/memory.h"
 
 #include <string.h>
 

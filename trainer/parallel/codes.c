@@ -11,9 +11,9 @@
  * A part is a shard's of one such block: dense rows of its columns, coded (kernels.h). Parts of one
  * block come together in rows, behind one copy of the largest. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/memory.h"
 
 /* Part `index` of rows of a tensor: `before` rows of the block are in front of it. */
 struct code_part {

@@ -9,9 +9,9 @@
  *
  * Copies of a shard own pieces of it (reduce.c): here they are gathered, block by block. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/memory.h"
 
 /* Columns of block b of the tensor's view, between dense rows of all blocks and that block's. */
 static void move_columns(const struct parallel *p, struct lane *lane, void *of_block, void *dense,

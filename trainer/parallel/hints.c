@@ -3,7 +3,7 @@
  * A row of `rules` is a hint: its name, when it applies, its text. None refuses a start: each has
  * settings for which it is right to go on, as a run on borrowed weights whose sizes are given. */
 #include "trainer/parallel/hints.h"
-#include "trainer/cores.h"
+#include "trainer/base/cores.h"
 #include "trainer/parallel/private.h"
 
 #include <stdio.h>

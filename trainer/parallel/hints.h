@@ -5,8 +5,8 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_HINTS_H
 #define HOLDFAST_TRAINER_PARALLEL_HINTS_H
 
-#include "proto/model_shape.h"
-#include "trainer/parallel/mesh.h"
+#include "proto/format/model_shape.h"
+#include "trainer/plan/mesh.h"
 
 struct parallel;
 

@@ -1,14 +1,14 @@
 /* parallel.c - the recipe that spreads a model over ranks (see parallel.h).
  *
- * Gathering of parameters: gather.c. Gradients: reduce.c. The step: run/step.c, whose program
- * run/execute.c runs. */
+ * Gathering of parameters: gather.c. Gradients: reduce.c. The step: parallel/step.c, whose program
+ * parallel/execute.c runs. */
 #include "trainer/parallel/parallel.h"
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_check.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/config/launched.h"
 #include "trainer/parallel/private.h"
-#include "trainer/room.h"
-#include "trainer/run/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

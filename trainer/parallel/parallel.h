@@ -9,7 +9,7 @@
  * left (layout.h). A shard is cut again among its copies (dp_replicate x cp): the pieces, of which
  * each rank owns one while gradients are summed. Pipeline stages hold other tensors.
  *
- *   program  a step as a list of operations (run/program.h), which execute.c runs.
+ *   program  a step as a list of operations (plan/program.h), which execute.c runs.
  *
  *   state    this rank's boxes of parameters (float) and both optimizer moments (float or bf16),
  * what a checkpoint saves: the same on all copies, or with parallelism.zero_stage the moments of
@@ -24,7 +24,7 @@
 #include "trainer/config/config.h"
 #include "trainer/data/data.h"
 #include "trainer/model/model.h"
-#include "trainer/parallel/mesh.h"
+#include "trainer/plan/mesh.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ struct state_place {
 /* What this rank has of one tensor. */
 struct state_slice {
     const struct model_tensor *tensor;
-    uint32_t block;                   /* of the program (run/program.h) */
+    uint32_t block;                   /* of the program (plan/program.h) */
     struct state_place param, moment; /* the same, or ZeRO: the moments of some rows alone */
     size_t grad_at;                   /* in state->grad, of the moments' box */
     uint32_t segments; /* parts of a row in which the norm counts it: the run's blocks of it */
@@ -115,16 +115,16 @@ struct lane *parallel_lane(struct parallel *parallel); /* on which it computes *
 const struct memory *parallel_memory(const struct parallel *parallel);
 /* What a step does, operation by operation. */
 void parallel_print_program(const struct parallel *parallel, FILE *out);
-/* Whether the machine has the memory that its ranks plan for (room.h). apply() asks, too, unless
- * memory_estimation.enable is set. */
+/* Whether the machine has the memory that its ranks plan for (memory_check.h). apply() asks, too,
+ * unless memory_estimation.enable is set. */
 int parallel_check_room(const struct parallel *parallel);
 
 /* Initial weights, zero moments. */
 int parallel_init_state(struct parallel *parallel, uint64_t seed);
 /* Zero moments, as a load begins that fills none. */
 int state_zero_moments(const struct state *state);
-/* Posts the digest of what this rank holds of one tensor's part (proto/checksum.h): added to sum[2]
- * in the device's memory. Those of all boxes of a tensor add up to the tensor's. */
+/* Posts the digest of what this rank holds of one tensor's part (proto/base/checksum.h): added to
+ * sum[2] in the device's memory. Those of all boxes of a tensor add up to the tensor's. */
 void state_digest(const struct state *state, struct kernels *kernels,
                   const struct state_slice *slice, enum state_part part, uint64_t *sum);
 /* All of it but the sum, for a caller who posts it elsewhere, or for some rows. */
@@ -168,8 +168,8 @@ struct step_input {
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
-    /* Asked on each rank, once in each step that is made: a mask of SWITCH_* (run/switches.h). All
-     * get what any has answered. NULL: 0. */
+    /* Asked on each rank, once in each step that is made: a mask of SWITCH_* (config/switches.h).
+     * All get what any has answered. NULL: 0. */
     unsigned (*look)(void *user);
     /* When loss and norm are known; not of a step that is dropped. What it returns ends the step:
      * the same on all ranks. Then for each block of this rank, in the order of state->slices:

@@ -1,8 +1,8 @@
 /* pinned.c - what the host writes or reads and lanes copy: tokens, losses, the numbers of a step;
  * and where the state lies. */
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/memory.h"
 
 #include <string.h>
 

@@ -5,9 +5,9 @@
 #define HOLDFAST_TRAINER_PARALLEL_PRIVATE_H
 
 #include "kernels/device.h"
-#include "trainer/parallel/layout.h"
 #include "trainer/parallel/parallel.h"
-#include "trainer/run/program.h"
+#include "trainer/plan/layout.h"
+#include "trainer/plan/program.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -323,7 +323,7 @@ void pinned_take_tokens(struct parallel *p);
 int pinned_take(struct parallel *p);
 void pinned_free(struct parallel *p);
 
-/* ---- run/execute.c ---- */
+/* ---- parallel/execute.c ---- */
 
 /* What a program is run with; the walk of a memory plan has no input. */
 struct execution {
@@ -345,7 +345,7 @@ int transfers_new(struct parallel *p);
 void transfers_free(struct parallel *p);
 void transfers_take(struct parallel *p); /* their buffers, which live for the whole run */
 
-/* ---- run/watch.c: p->watch NULL is none ---- */
+/* ---- parallel/watch.c: p->watch NULL is none ---- */
 
 int watch_open(struct parallel *p);
 void watch_close(struct watch *watch);
@@ -357,7 +357,7 @@ int watch_end(struct parallel *p, const struct op *op);
  * saw it first, which has the last error. Collective. */
 int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken);
 
-/* ---- run/channels.c ---- */
+/* ---- parallel/channels.c ---- */
 
 enum direction { WAY_DOWN, WAY_UP, NUM_WAYS };
 /* Behind mesh_split(). Collective. */
@@ -369,7 +369,7 @@ struct comm *channel_to_send(const struct parallel *p, enum direction way, uint3
 struct comm *channel_to_receive(const struct parallel *p, enum direction way, uint32_t boundary,
                                 uint32_t *out_peer);
 
-/* ---- run/step.c ---- */
+/* ---- parallel/step.c ---- */
 
 /* Where the host may put the numbers of a leaf in the order of the data: the last that were copied
  * from there are copied. */

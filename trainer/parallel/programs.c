@@ -1,9 +1,9 @@
 /* programs.c - what the settings make of a step: which rank has which blocks, what a forward keeps,
- * which gradients are exchanged at once, and the programs that follow (run/program.h). */
+ * which gradients are exchanged at once, and the programs that follow (plan/program.h). */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/stages.h"
+#include "trainer/plan/stages.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
  *       fold, started from zero. Only kernel_fold adds leaves; the library moves bits. The first
  *       leaf of a step is added to no memory, so sums are not zeroed (fold_to).
- *   C4  Whoever runs the backwards of a stage runs them in leaf order (run/pipe.c).
+ *   C4  Whoever runs the backwards of a stage runs them in leaf order (plan/pipe.c).
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
  *       the second is added to the first, element by element.
  *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
@@ -31,9 +31,9 @@
  * divide that sum, the canonical order is made.
  */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/memory.h"
 
 /* From the place of so many numbers on. */
 static void *sums_at(const struct parallel *p, void *sums, size_t at)

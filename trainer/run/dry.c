@@ -1,10 +1,10 @@
 /* dry.c - a step that is only counted (see dry.h). */
 #include "trainer/run/dry.h"
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
 #include "trainer/parallel/private.h"
-#include "trainer/run/memory.h"
-#include "trainer/run/timeline.h"
+#include "trainer/plan/timeline.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/hints.h"
 #include "trainer/parallel/parallel.h"
-#include "trainer/run/program.h"
-#include "trainer/run/rates.h"
+#include "trainer/plan/program.h"
+#include "trainer/plan/rates.h"
 
 /* Modules as torchtitan names them; the last is what belongs to no single one. */
 enum module {

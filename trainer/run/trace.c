@@ -1,9 +1,9 @@
 /* trace.c - real steps, drawn (see trace.h). */
 #include "trainer/run/trace.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/comm/flight.h"
 #include "trainer/config/config.h"
-#include "trainer/run/program.h"
+#include "trainer/plan/program.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,10 +4,10 @@
  * mesh and copied onto devices, and no checksum covers that way. So each rank digests on its device
  * what it answers for, one rank of all that hold the same; the sums of all ranks are added up; rank
  * 0 compares them with the digests of the manifest, which ckptd made when the checkpoint was saved.
- * They do not depend on the mesh of either (proto/checksum.h). A device reads its state once, and
- * two numbers of each tensor leave it. Where the host has the state nothing is compared. */
+ * They do not depend on the mesh of either (proto/base/checksum.h). A device reads its state once,
+ * and two numbers of each tensor leave it. Where the host has the state nothing is compared. */
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>

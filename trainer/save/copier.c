@@ -16,9 +16,9 @@
  * (RLIMIT_NICE of an ordinary user) it is SCHED_BATCH, which only does not push in. Changed by the
  * opener alone, so that the two never race. */
 #include "trainer/save/copier.h"
-#include "proto/report.h"
-#include "proto/stacks.h"
-#include "trainer/clock.h"
+#include "proto/base/report.h"
+#include "proto/base/stacks.h"
+#include "trainer/base/clock.h"
 
 #include <pthread.h>
 #include <sched.h>

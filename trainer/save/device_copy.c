@@ -1,7 +1,7 @@
 /* device_copy.c - the state between a device and ckptd's memory (see device_copy.h). */
 #include "trainer/save/device_copy.h"
 #include "kernels/device.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

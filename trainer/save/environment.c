@@ -4,9 +4,9 @@
  * are gathered; of each that is not rank 0's, the lowest rank that has it sends the text. So the
  * traffic does not grow with the ranks that are alike. */
 #include "trainer/save/environment.h"
-#include "proto/checksum.h"
-#include "proto/process.h"
-#include "proto/report.h"
+#include "proto/base/checksum.h"
+#include "proto/base/process.h"
+#include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/parallel/parallel.h"
 

@@ -16,7 +16,7 @@
 #ifndef HOLDFAST_TRAINER_ENVIRONMENT_H
 #define HOLDFAST_TRAINER_ENVIRONMENT_H
 
-#include "proto/json.h"
+#include "proto/base/json.h"
 
 struct comm;
 

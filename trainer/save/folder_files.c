@@ -1,7 +1,7 @@
 /* folder_files.c - see folder_files.h. */
 #include "trainer/save/folder_files.h"
-#include "proto/layout.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
+#include "proto/format/layout.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,8 +7,8 @@
  * alone, for a run that begins at step 0, or with initial_load_model_only = false all of its state.
  * Where no step of it is named, what is damaged is passed over for the checkpoint before it, as in
  * a load of the run's own (load.c). */
-#include "proto/report.h"
-#include "trainer/clock.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
 #include "trainer/save/private.h"
 #include "trainer/save/tool.h"
 

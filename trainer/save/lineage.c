@@ -1,8 +1,8 @@
 /* lineage.c - the orders that a run has had (see lineage.h). */
 #include "trainer/save/lineage.h"
 
-#include "proto/json.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,9 +6,9 @@
  * update are zeros, whether the checkpoint holds them or not: they are not read. So training starts
  * from an imported model, which has none. What came onto devices is compared with the checkpoint's
  * digests (arrived.c). */
-#include "proto/json.h"
-#include "proto/report.h"
-#include "trainer/clock.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
 #include "trainer/data/manifest.h"
 #include "trainer/save/lineage.h"
 #include "trainer/save/private.h"

@@ -2,8 +2,8 @@
 #include "trainer/save/partial.h"
 
 #include "kernels/device.h"
-#include "proto/memfile.h"
-#include "proto/report.h"
+#include "proto/base/memfile.h"
+#include "proto/base/report.h"
 #include "trainer/parallel/parallel.h"
 
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 #define HOLDFAST_TRAINER_SAVE_PRIVATE_H
 
 #include "clients/ckpt.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 #include "trainer/save/copier.h"
 #include "trainer/save/device_copy.h"
 #include "trainer/save/folder_files.h"

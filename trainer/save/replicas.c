@@ -10,9 +10,9 @@
  * others of their group only hear these digests. */
 #include "trainer/save/replicas.h"
 #include "kernels/device.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
-#include "trainer/parallel/layout.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "trainer/plan/layout.h"
 
 #include <inttypes.h>
 #include <stdbool.h>

@@ -24,11 +24,11 @@
  * save is tried until it is durable or that time is over: what passes by itself (no free image, no
  * ckptd) may fail any number of times, anything else FINAL_TRIES times. With checkpoint.durability
  * = "bucket" the end waits, in the same time, until ckptd has it in its far tier. */
-#include "proto/json.h"
-#include "proto/report.h"
-#include "trainer/clock.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
+#include "trainer/config/switches.h"
 #include "trainer/data/manifest.h"
-#include "trainer/run/switches.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>

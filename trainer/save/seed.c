@@ -1,8 +1,8 @@
 /* seed.c - the seed of a run that was not given one (see seed.h). */
 #include "trainer/save/seed.h"
 #include "clients/ckpt.h"
-#include "proto/json.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
 #include "trainer/parallel/parallel.h"
 
 #include <sys/random.h>

@@ -8,10 +8,10 @@
  * start knows whether its weights are in the folder already, and whether others are. */
 #include "trainer/save/tool.h"
 
-#include "proto/checksum.h"
-#include "proto/json.h"
-#include "proto/report.h"
-#include "proto/safetensors.h"
+#include "proto/base/checksum.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
+#include "proto/format/safetensors.h"
 #include "trainer/save/partial.h"
 
 #include <dirent.h>

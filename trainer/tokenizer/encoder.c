@@ -15,10 +15,10 @@
  *
  * Words repeat: the tokens of short pieces are kept in a table with one place per hash, so that
  * most pieces cost one look. What it holds never changes a result. */
-#include "trainer/tokenizer.h"
 #include "trainer/tokenizer/model.h"
+#include "trainer/tokenizer/tokenizer.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

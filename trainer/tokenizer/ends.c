@@ -7,8 +7,8 @@
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer/text.h"
 
-#include "proto/json.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* fallback.c - what vocabularies with byte fallback share: the names of bytes, and their spaces. */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <string.h>

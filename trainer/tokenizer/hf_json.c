@@ -7,8 +7,8 @@
  * plain text (post-processor, decoder) is not read, but for the space that a decoder strips. */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/json.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

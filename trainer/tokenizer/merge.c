@@ -7,7 +7,7 @@
  * heap. Both give the same symbols. The memory grows to the longest piece seen and is kept. */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* model.c - opens a tokenizer of any kind (proto/vocab.h tells which), says what it is, and
+/* model.c - opens a tokenizer of any kind (proto/format/vocab.h tells which), says what it is, and
  * decodes. */
 #include "trainer/tokenizer/model.h"
-#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 #ifndef HOLDFAST_TOKENIZER_MODEL_H
 #define HOLDFAST_TOKENIZER_MODEL_H
 
-#include "proto/checksum.h"
-#include "proto/vocab.h"
+#include "proto/base/checksum.h"
+#include "proto/format/vocab.h"
 #include "trainer/tokenizer/text.h"
 
 #include <stdbool.h>

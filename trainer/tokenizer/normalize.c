@@ -11,7 +11,7 @@
  * spaces at the beginning, at the end, and behind another space are left out. */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * own rank. */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

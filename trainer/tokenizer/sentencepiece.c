@@ -25,7 +25,7 @@
  * over 64 KiB are summed in parts. */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
  * interprets it, with the same matches. This file alone knows PCRE2. */
 #include "trainer/tokenizer/text.h"
 
-#include "proto/report.h"
-#include "proto/vocab.h"
+#include "proto/base/report.h"
+#include "proto/format/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -13,12 +13,12 @@
  * texts. A pair whose bytes are a token already (made of other parts) is joined to that token,
  * without a new rank. Limits: a piece longer than WORD_BYTES_MAX is not learnt from (a ruler of
  * dashes, not a word); pairs seen only once make no token. */
-#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
-#include "proto/array.h"
-#include "proto/checksum.h"
-#include "proto/report.h"
-#include "proto/vocab.h"
+#include "proto/base/array.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/vocab.h"
 #include "trainer/tokenizer/text.h"
 
 #include <stdlib.h>

@@ -11,7 +11,7 @@
  * their digits over a long text, so sums begin anew every SCORED_BYTES (tokenizer_cut). */
 #include "trainer/tokenizer/model.h"
 
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <float.h>
 #include <math.h>

@@ -5,7 +5,7 @@
  * subnormals are exact. Any pair goes through double, which holds all of them exactly; the pairs
  * that big checkpoints are made of (float to and from bf16 and half) have loops of their own, with
  * the same bits, for AVX-512, AVX2 with F16C, or any machine; the best is chosen at run time. */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 
 #include <fnmatch.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #ifndef HOLDFAST_CLIENTS_SCAN_H
 #define HOLDFAST_CLIENTS_SCAN_H
 
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 
 #define SCAN_BLOCK CHECKSUM_BLOCK_BYTES
 #define SCAN_BUFFERS 40u     /* 32 on the device (the engine's depth), the others being worked on */

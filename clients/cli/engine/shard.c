@@ -12,7 +12,7 @@
  * Memory: 8 bytes per MiB of the checkpoint for the tables, if kept; the tensors of the open
  * shards; while they are loaded two headers, two blocks and the tensors of two shards for each
  * thread. */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 
 #include <pthread.h>
 #include <stdlib.h>

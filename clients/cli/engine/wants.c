@@ -3,7 +3,7 @@
  * The saved order of a slice is that of the whole tensor with the rest left out, so what a range of
  * the output needs of one slice is a range too. */
 #include "clients/cli/engine/wants.h"
-#include "proto/array.h"
+#include "proto/base/array.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* writer.c - a new checkpoint (see writer.h): shards block by block with O_DIRECT,
  * then the manifest. Its plan is in writer_plan.c. */
 #include "clients/cli/engine/writer.h"
-#include "proto/mark.h"
+#include "proto/format/mark.h"
 
 #include <stdlib.h>
 #include <string.h>

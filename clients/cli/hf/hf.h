@@ -9,9 +9,9 @@
 #define HOLDFAST_CLIENTS_HF_H
 
 #include "clients/ckpt.h"
-#include "proto/manifest.h"
-#include "proto/model_shape.h"
-#include "proto/vocab.h"
+#include "proto/format/manifest.h"
+#include "proto/format/model_shape.h"
+#include "proto/format/vocab.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,10 +4,10 @@
  * Each file is a bytes object of every checkpoint of the run, so it goes where a checkpoint goes,
  * is verified with it, and outlives the checkpoint that was imported. A token costs some 130 bytes
  * there, of tokenizer.json, and at least 12 bytes for each column of the embedding. */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 #include "clients/cli/hf/files.h"
 #include "clients/cli/hf/hf.h"
-#include "proto/json.h"
+#include "proto/base/json.h"
 
 #include <stdlib.h>
 #include <string.h>

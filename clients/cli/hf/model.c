@@ -1,9 +1,9 @@
 /* model.c - a Llama as Hugging Face keeps it (see hf.h): its sizes and its tensors. */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 #include "clients/cli/hf/hf.h"
 
-#include "proto/json.h"
-#include "proto/report.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* source.c - see source.h. */
 #include "clients/cli/hf/source.h"
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 #include "clients/cli/engine/scan.h"
-#include "proto/report.h"
+#include "proto/base/report.h"
 
 #include <string.h>
 

@@ -8,10 +8,10 @@
  *
  * Where two cuts of one token compete for the same bytes, tiktoken takes the leftmost, and here the
  * first of the list: the cut with the lowest rank on its left. No list could say it better. */
-#include "clients/cli/cli.h"
+#include "clients/cli/engine/cli.h"
 #include "clients/cli/hf/hf.h"
-#include "proto/json.h"
-#include "proto/memfile.h"
+#include "proto/base/json.h"
+#include "proto/base/memfile.h"
 
 #include <stdlib.h>
 #include <string.h>

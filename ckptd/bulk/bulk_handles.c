@@ -1,0 +1,123 @@
+/* bulk_handles.c - see bulk_handles.h.
+ *
+ * A request names the handle in `save`. A PUT is written where it says before it is answered, so
+ * that the sync that the node asks for behind the answers covers it. One that comes twice, over a
+ * connection that was cut, writes the same bytes at the same place: HAVE need not know. */
+#include "ckptd/bulk/bulk_handles.h"
+#include "ckptd/bulk/entered.h"
+#include "proto/base/report.h"
+#include "proto/bulk/bulk.h"
+
+#include <stdlib.h>
+
+static void stop_using(struct bulk_handle *opened)
+{
+    handles_used(opened->handles, opened->handle);
+    opened->handle = NULL;
+}
+
+/* In use from now on, until an error or stop_using(). */
+static int use(struct bulk_handle *opened, const struct bulk_request *request, bool writes)
+{
+    struct handle *handle;
+    ERR_TRY(handles_use(opened->handles, &handle, opened->who, request->save));
+    opened->handle = handle;
+    int error = writes ? handle_check_writer(handle) : 0;
+    for (uint64_t at = 0; error == 0 && at < request->bytes; at += HANDLE_BLOCK_MAX) {
+        uint64_t left = request->bytes - at;
+        error = handle_check_range(handle, request->offset + at,
+                                   left < HANDLE_BLOCK_MAX ? left : HANDLE_BLOCK_MAX);
+    }
+    if (error != 0)
+        stop_using(opened);
+    return error;
+}
+
+int bulk_handle_get_begin(struct bulk_handle *opened, const struct bulk_request *request)
+{
+    return use(opened, request, false);
+}
+
+int bulk_handle_get_block(struct bulk_handle *opened, uint64_t offset, uint64_t bytes, void *room)
+{
+    return storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_READ,
+                            opened->handle->object, offset, room, (uint32_t)bytes);
+}
+
+void bulk_handle_get_end(struct bulk_handle *opened)
+{
+    stop_using(opened);
+}
+
+int bulk_handle_put_begin(struct bulk_handle *opened, const struct bulk_request *request, void **to)
+{
+    if (!opened->room)
+        opened->room = aligned_alloc(STORAGE_ALIGN, BULK_BLOCK_BYTES);
+    if (!opened->room)
+        return report_error(ERR_MEMORY, NULL, "no memory for a block");
+    *to = opened->room;
+    return use(opened, request, true);
+}
+
+int bulk_handle_put_end(struct bulk_handle *opened, const struct bulk_request *request, int error)
+{
+    if (error == 0)
+        error = storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_WRITE,
+                                 opened->handle->object, request->offset, opened->room,
+                                 (uint32_t)request->bytes);
+    stop_using(opened);
+    return error;
+}
+
+void bulk_handle_close(struct bulk_handle *opened)
+{
+    free(opened->room);
+}
+
+/* ---- for the server ---- */
+
+static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    return bulk_handle_get_begin(&entered->opened, request);
+}
+
+static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                        uint64_t offset, uint64_t bytes, void *room, const void **out)
+{
+    (void)request;
+    *out = room;
+    return bulk_handle_get_block(&entered->opened, offset, bytes, room);
+}
+
+static void end_opened(struct bulk_entered *entered)
+{
+    bulk_handle_get_end(&entered->opened);
+}
+
+static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                      struct tls_stream *cut)
+{
+    (void)cut; /* what is written twice is the same */
+    return bulk_handle_put_begin(&entered->opened, request, to);
+}
+
+static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
+{
+    return bulk_handle_put_end(&entered->opened, request, error);
+}
+
+static int ask_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                      struct bulk_answer *answer)
+{
+    (void)entered;
+    (void)request;
+    (void)answer; /* 0: send it again */
+    return 0;
+}
+
+const struct bulk_ops opened_source = {.get_begin = begin_opened,
+                                       .get_block = block_opened,
+                                       .get_end = end_opened,
+                                       .put_begin = put_opened,
+                                       .put_end = came_opened,
+                                       .ask = ask_opened};

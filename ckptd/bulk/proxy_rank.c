@@ -1,0 +1,556 @@
+/* proxy_rank.c - who does here what a rank of this node would do by itself.
+ *
+ * ckptd's core knows ranks by their arena connection, by the memory that it lends them and by the
+ * ring in which they announce what is in it. A stand-in is such a rank: it connects to the arena
+ * socket, maps the control pages and, as they are asked for, the segments, by the same requests and
+ * the same checks (listen.c). The far rank's blocks go from its connections straight into the
+ * segments, and each is announced when it is whole and proven. So everything that holds of a rank,
+ * a hostile one too, holds of a far one, and the core has no second way.
+ *
+ * All connections of a session share one stand-in. It outlives them by PROXY_RANK_GRACE_MS, and so
+ * does the session; what arrived meanwhile is known by its number, so that nothing is put, or
+ * announced, twice:
+ *
+ *  S1. A block of a number is received by one connection at a time. Who comes with it again ends
+ * the other first: that one's peer has given it up. S2. The first block of a newer save ends what
+ * is still being received of older ones, before the memory is written that both may have been lent.
+ *  S3. A block is announced once, after it is whole.
+ *
+ * Locks: the mutex of all is for the list and the making of one; that of a stand-in for its state.
+ * Both are held while the core answers on the arena socket: its thread, while it serves, waits for
+ * neither. */
+#include "ckptd/bulk/proxy_rank.h"
+#include "proto/base/report.h"
+#include "proto/bulk/bulk.h"
+#include "proto/tls/stream.h"
+#include "proto/wire/arena_link.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ACTIVE_MAX 64u      /* blocks on their way into one session: BULK_CONNECTIONS_EACH */
+#define RING_WAIT_MS 10000u /* as a rank waits: clients/save.c */
+#define RING_PAUSE_US 200u
+#define SEGMENTS_MAX 65536u /* indices of the pool that are believed */
+#define SEGMENT_BYTES_MAX (1ull << 30)
+
+struct mapping {
+    unsigned char *data; /* NULL: not mapped */
+    uint32_t generation;
+};
+
+/* A block that is being received. */
+struct active {
+    uint64_t save;
+    uint32_t number, segment;
+    struct tls_stream *stream; /* NULL: the row is free */
+};
+
+struct proxy_rank {
+    struct proxy_rank *next;
+    struct proxy_ranks *all;
+    uint64_t session;
+    uint32_t num_users;
+    int64_t left_ms; /* when the last one went */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* a row of `active` is free */
+    struct arena_link link;
+    bool has_left;                 /* it said so: there is nobody to wait for */
+    bool is_over;                  /* ckptd has ended the session, or closes */
+    struct arena_control *control; /* NULL: of a reader */
+    int event;
+    uint64_t segment_bytes;
+    struct mapping *mappings;
+    uint32_t num_mappings;
+    uint64_t save; /* the newest of which something came */
+    uint8_t *have; /* a bit per number of it */
+    uint32_t num_have;
+    struct active active[ACTIVE_MAX];
+};
+
+struct proxy_ranks {
+    pthread_mutex_t mutex;
+    const char *arena_path;
+    struct proxy_rank *first;
+};
+
+/* ---- one ---- */
+
+static void free_standin(struct proxy_rank *proxy)
+{
+    for (uint32_t i = 0; i < proxy->num_mappings; i++)
+        if (proxy->mappings[i].data)
+            munmap(proxy->mappings[i].data, proxy->segment_bytes);
+    if (proxy->control)
+        munmap(proxy->control, sizeof *proxy->control);
+    if (proxy->event >= 0)
+        close(proxy->event);
+    arena_link_close(&proxy->link);
+    pthread_cond_destroy(&proxy->changed);
+    pthread_mutex_destroy(&proxy->mutex);
+    free(proxy->mappings);
+    free(proxy->have);
+    free(proxy);
+}
+
+/* A reader has none, and is told so; the link goes on. */
+static int take_control(struct proxy_rank *proxy)
+{
+    struct arena_request request = arena_request_make(ARENA_REQUEST_CONTROL, proxy->session);
+    void *control = NULL;
+    int fds[2];
+    int error = arena_link_fetch(&proxy->link, fds, &request, 2);
+    if (error == ERR_INVALID)
+        return 0;
+    if (error != 0)
+        return error;
+    proxy->event = fds[1];
+    error = arena_link_map(&control, fds[0], sizeof *proxy->control, sizeof *proxy->control);
+    proxy->control = control;
+    return error;
+}
+
+static int new_standin(struct proxy_rank **out, struct proxy_ranks *all, uint64_t session)
+{
+    struct proxy_rank *proxy = calloc(1, sizeof *proxy);
+    if (!proxy)
+        return report_error(ERR_MEMORY, NULL, "no memory for a session of another node");
+    proxy->all = all;
+    proxy->session = session;
+    proxy->link.socket = proxy->event = -1;
+    pthread_mutex_init(&proxy->mutex, NULL);
+    pthread_cond_init(&proxy->changed, NULL);
+    int error = arena_link_open(&proxy->link, all->arena_path, session, 0);
+    if (error == 0)
+        error = take_control(proxy);
+    if (error == 0)
+        *out = proxy;
+    else
+        free_standin(proxy);
+    return error;
+}
+
+/* Nothing comes unasked over the arena connection: an event is its end. With the mutex. */
+static bool has_ended(struct proxy_rank *proxy)
+{
+    struct pollfd state = {.fd = proxy->link.socket, .events = POLLIN | POLLRDHUP};
+    if (!proxy->is_over && poll(&state, 1, 0) != 0)
+        proxy->is_over = true;
+    return proxy->is_over;
+}
+
+static int fail_over(void)
+{
+    return report_error(ERR_NOT_FOUND, "describe again", "the session has ended");
+}
+
+/* ---- all ---- */
+
+int proxy_ranks_open(struct proxy_ranks **out, const char *arena_path)
+{
+    struct proxy_ranks *standins = calloc(1, sizeof *standins);
+    if (!standins)
+        return report_error(ERR_MEMORY, NULL, "no memory for sessions of other nodes");
+    standins->arena_path = arena_path;
+    pthread_mutex_init(&standins->mutex, NULL);
+    *out = standins;
+    return 0;
+}
+
+void proxy_ranks_cut(struct proxy_ranks *standins)
+{
+    if (!standins)
+        return;
+    pthread_mutex_lock(&standins->mutex);
+    for (struct proxy_rank *proxy = standins->first; proxy; proxy = proxy->next)
+        shutdown(proxy->link.socket, SHUT_RDWR); /* without its mutex: its holder may wait here */
+    pthread_mutex_unlock(&standins->mutex);
+}
+
+void proxy_ranks_close(struct proxy_ranks *standins)
+{
+    if (!standins)
+        return;
+    while (standins->first) {
+        struct proxy_rank *proxy = standins->first;
+        standins->first = proxy->next;
+        free_standin(proxy);
+    }
+    pthread_mutex_destroy(&standins->mutex);
+    free(standins);
+}
+
+int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *standins, uint64_t session)
+{
+    int error = 0;
+    pthread_mutex_lock(&standins->mutex);
+    struct proxy_rank *found = standins->first;
+    while (found && found->session != session)
+        found = found->next;
+    if (!found) {
+        error = new_standin(&found, standins, session);
+        if (error == 0) {
+            found->next = standins->first;
+            standins->first = found;
+        }
+    }
+    if (error == 0) {
+        found->num_users++;
+        *out = found;
+    }
+    pthread_mutex_unlock(&standins->mutex);
+    return error;
+}
+
+void proxy_rank_leave(struct proxy_rank *proxy, int64_t now_ms)
+{
+    pthread_mutex_lock(&proxy->all->mutex);
+    proxy->num_users--;
+    proxy->left_ms = now_ms;
+    pthread_mutex_unlock(&proxy->all->mutex);
+}
+
+/* Ends the blocks that are being received of older saves than `before`, or all. With the mutex. */
+static void cut_active(struct proxy_rank *proxy, uint64_t before)
+{
+    for (struct active *row = proxy->active; row < proxy->active + ACTIVE_MAX; row++)
+        if (row->stream && row->save < before)
+            tls_stream_cut(row->stream);
+}
+
+void proxy_ranks_sweep(struct proxy_ranks *standins, int64_t now_ms)
+{
+    if (pthread_mutex_trylock(&standins->mutex) != 0)
+        return; /* its holder may wait for an answer of this thread; the next sweep comes */
+    for (struct proxy_rank **at = &standins->first; *at;) {
+        struct proxy_rank *proxy = *at;
+        bool goes = proxy->num_users == 0 &&
+                    (proxy->has_left || now_ms - proxy->left_ms >= PROXY_RANK_GRACE_MS);
+        if (!goes && pthread_mutex_trylock(&proxy->mutex) == 0) {
+            if (has_ended(proxy)) {
+                cut_active(proxy, UINT64_MAX);
+                goes = proxy->num_users == 0;
+            }
+            pthread_mutex_unlock(&proxy->mutex);
+        }
+        if (goes) {
+            *at = proxy->next;
+            free_standin(proxy);
+        } else
+            at = &proxy->next;
+    }
+    pthread_mutex_unlock(&standins->mutex);
+}
+
+/* ---- segments ---- */
+
+/* The descriptor of one; with the mutex. */
+static int fetch_segment(struct proxy_rank *proxy, int *out_fd, uint32_t segment, bool writable)
+{
+    struct arena_request request = arena_request_make(ARENA_REQUEST_SEGMENTS, proxy->session);
+    request.num_segments = 1;
+    request.writable = writable;
+    request.segments[0] = segment;
+    if (has_ended(proxy))
+        return fail_over();
+    return arena_link_fetch(&proxy->link, out_fd, &request, 1);
+}
+
+int proxy_rank_map(struct proxy_rank_map *out, struct proxy_rank *proxy,
+                   const struct bulk_request *request)
+{
+    void *at = NULL;
+    int fd = -1;
+    if (request->offset + request->bytes > SEGMENT_BYTES_MAX)
+        return report_error(ERR_INVALID, NULL, "no segment has so many bytes");
+    pthread_mutex_lock(&proxy->mutex);
+    int error = fetch_segment(proxy, &fd, request->part, false);
+    pthread_mutex_unlock(&proxy->mutex);
+    if (error != 0)
+        return error;
+    *out = (struct proxy_rank_map){.bytes = request->offset + request->bytes};
+    error = arena_map(&at, NULL, fd, out->bytes, PROT_READ);
+    close(fd);
+    out->at = at;
+    return error;
+}
+
+void proxy_rank_unmap(struct proxy_rank_map *map)
+{
+    if (map->at)
+        munmap(map->at, map->bytes);
+    map->at = NULL;
+}
+
+static int grow_mappings(struct proxy_rank *proxy, uint32_t segment)
+{
+    if (segment < proxy->num_mappings)
+        return 0;
+    uint32_t count = (segment | 63u) + 1;
+    struct mapping *larger = realloc(proxy->mappings, count * sizeof *larger);
+    if (!larger)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u mappings", count);
+    memset(larger + proxy->num_mappings, 0, (count - proxy->num_mappings) * sizeof *larger);
+    proxy->mappings = larger;
+    proxy->num_mappings = count;
+    return 0;
+}
+
+static bool is_receiving(const struct proxy_rank *proxy, uint32_t segment)
+{
+    for (const struct active *row = proxy->active; row < proxy->active + ACTIVE_MAX; row++)
+        if (row->stream && row->segment == segment)
+            return true;
+    return false;
+}
+
+/* How long segments are: the arena's replies say, and the descriptor's size is that. */
+static int segment_size(struct proxy_rank *proxy, int fd)
+{
+    off_t bytes = lseek(fd, 0, SEEK_END);
+    if (bytes <= 0 || (uint64_t)bytes > SEGMENT_BYTES_MAX ||
+        (proxy->segment_bytes != 0 && (uint64_t)bytes != proxy->segment_bytes))
+        return report_error(ERR_INTERNAL, NULL, "a segment has the impossible size %lld",
+                            (long long)bytes);
+    proxy->segment_bytes = (uint64_t)bytes;
+    return 0;
+}
+
+/* Where a segment of that generation is, writable. With the mutex. */
+static int map_writable(struct proxy_rank *proxy, unsigned char **out, uint32_t segment,
+                        uint32_t generation)
+{
+    void *data = NULL;
+    int fd = -1;
+    if (segment >= SEGMENTS_MAX)
+        return report_error(ERR_INVALID, NULL, "there is no segment %u", segment);
+    ERR_TRY(grow_mappings(proxy, segment));
+    struct mapping *mapping = &proxy->mappings[segment];
+    if (mapping->data && mapping->generation == generation) {
+        *out = mapping->data;
+        return 0;
+    }
+    if (is_receiving(proxy, segment))
+        return report_error(ERR_INVALID, NULL, "segment %u is being written as another", segment);
+    if (mapping->data)
+        munmap(mapping->data, proxy->segment_bytes);
+    mapping->data = NULL;
+    ERR_TRY(fetch_segment(proxy, &fd, segment, true));
+    int error = segment_size(proxy, fd);
+    if (error != 0) {
+        close(fd);
+        return error;
+    }
+    ERR_TRY(arena_link_map(&data, fd, proxy->segment_bytes, 0));
+    *mapping = (struct mapping){data, generation};
+    *out = data;
+    return 0;
+}
+
+/* ---- what arrived; with the mutex ---- */
+
+static bool has(const struct proxy_rank *proxy, uint32_t number)
+{
+    return number < proxy->num_have && (proxy->have[number / 8] >> number % 8 & 1) != 0;
+}
+
+static int grow_have(struct proxy_rank *proxy, uint32_t number)
+{
+    if (number < proxy->num_have)
+        return 0;
+    uint32_t count = (number | 8191u) + 1; /* number < BULK_NUMBERS_MAX: 2 MiB at most */
+    uint8_t *larger = realloc(proxy->have, count / 8);
+    if (!larger)
+        return report_error(ERR_MEMORY, NULL, "no memory to remember %u blocks", count);
+    memset(larger + proxy->num_have / 8, 0, (count - proxy->num_have) / 8);
+    proxy->have = larger;
+    proxy->num_have = count;
+    return 0;
+}
+
+static void wait_changed(struct proxy_rank *proxy)
+{
+    pthread_cond_wait(&proxy->changed, &proxy->mutex); /* every row is freed within a stall */
+}
+
+static bool any_older(const struct proxy_rank *proxy, uint64_t save)
+{
+    for (const struct active *row = proxy->active; row < proxy->active + ACTIVE_MAX; row++)
+        if (row->stream && row->save < save)
+            return true;
+    return false;
+}
+
+/* S2 */
+static int turn_to_save(struct proxy_rank *proxy, uint64_t save)
+{
+    if (save < proxy->save)
+        return report_error(ERR_ABORTED, NULL, "a newer save has begun");
+    if (save == proxy->save)
+        return 0;
+    proxy->save = save;
+    if (proxy->have)
+        memset(proxy->have, 0, proxy->num_have / 8);
+    while (any_older(proxy, save) && !proxy->is_over) {
+        cut_active(proxy, save);
+        wait_changed(proxy);
+    }
+    /* Another connection may have turned to a newer one meanwhile. */
+    return proxy->save == save ? 0 : turn_to_save(proxy, save);
+}
+
+static struct active *find_active(struct proxy_rank *proxy, uint64_t save, uint32_t number)
+{
+    for (struct active *row = proxy->active; row < proxy->active + ACTIVE_MAX; row++)
+        if (row->stream && row->save == save && row->number == number)
+            return row;
+    return NULL;
+}
+
+/* S1 */
+static void end_other(struct proxy_rank *proxy, uint64_t save, uint32_t number)
+{
+    struct active *row;
+    while ((row = find_active(proxy, save, number)) != NULL) {
+        tls_stream_cut(row->stream);
+        wait_changed(proxy);
+    }
+}
+
+static int check_put(struct proxy_rank *proxy, const struct bulk_request *request)
+{
+    if (!proxy->control)
+        return report_error(ERR_DENIED, NULL, "a session that only loads saves nothing");
+    if (has_ended(proxy))
+        return fail_over();
+    ERR_TRY(turn_to_save(proxy, request->save));
+    end_other(proxy, request->save, request->number);
+    if (has(proxy, request->number))
+        return report_error(ERR_EXISTS, NULL, "block %u is there already", request->number);
+    return grow_have(proxy, request->number);
+}
+
+static int take_row(struct proxy_rank *proxy, const struct bulk_request *request,
+                    struct tls_stream *cut)
+{
+    for (struct active *row = proxy->active; row < proxy->active + ACTIVE_MAX; row++)
+        if (!row->stream) {
+            *row = (struct active){request->save, request->number, request->part, cut};
+            return 0;
+        }
+    return report_error(ERR_BUSY, NULL, "too many blocks are on their way into the session");
+}
+
+int proxy_rank_put_begin(struct proxy_rank *proxy, const struct bulk_request *request, void **to,
+                         struct tls_stream *cut)
+{
+    unsigned char *segment = NULL;
+    pthread_mutex_lock(&proxy->mutex);
+    int error = check_put(proxy, request);
+    if (error == 0)
+        error = map_writable(proxy, &segment, request->part, request->generation);
+    if (error == 0 && request->offset + request->bytes > proxy->segment_bytes)
+        error = report_error(ERR_INVALID, NULL, "a block reaches over the end of its segment");
+    if (error == 0)
+        error = take_row(proxy, request, cut);
+    if (error == 0)
+        *to = segment + request->offset;
+    pthread_mutex_unlock(&proxy->mutex);
+    return error;
+}
+
+/* ---- announcements ---- */
+
+/* Pushes one entry; with the mutex, which is the ring's one producer. */
+static int announce(struct proxy_rank *proxy, const struct arena_entry *entry)
+{
+    const struct timespec pause = {.tv_nsec = RING_PAUSE_US * 1000L};
+    const uint64_t one = 1;
+    for (uint32_t waited_us = 0; !arena_push(proxy->control, entry); waited_us += RING_PAUSE_US) {
+        (void)!write(proxy->event, &one, sizeof one);
+        if (has_ended(proxy))
+            return fail_over();
+        if (waited_us >= RING_WAIT_MS * 1000)
+            return report_error(ERR_TIMEOUT, "see ckptd's log: it does not read announcements",
+                                "ckptd did not empty the ring within %u ms", RING_WAIT_MS);
+        nanosleep(&pause, NULL);
+    }
+    (void)!write(proxy->event, &one, sizeof one);
+    return 0;
+}
+
+int proxy_rank_put_end(struct proxy_rank *proxy, const struct bulk_request *request, int error)
+{
+    pthread_mutex_lock(&proxy->mutex);
+    struct active *row = find_active(proxy, request->save, request->number);
+    CHECK(row != NULL);
+    if (error == 0) /* S3 */
+        error = announce(proxy, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
+                                                      .image = request->image,
+                                                      .save = request->save,
+                                                      .offset = request->image_byte,
+                                                      .bytes = request->bytes});
+    if (error == 0 && proxy->save == request->save)
+        proxy->have[request->number / 8] |= (uint8_t)(1u << request->number % 8);
+    row->stream = NULL;
+    pthread_cond_broadcast(&proxy->changed);
+    pthread_mutex_unlock(&proxy->mutex);
+    return error;
+}
+
+/* ---- HAVE, END, WINDOW ---- */
+
+static int end_save(struct proxy_rank *proxy, const struct bulk_request *request)
+{
+    int error = check_put(proxy, request);
+    if (error == ERR_EXISTS)
+        return 0; /* it came again: its answer was lost */
+    if (error == 0)
+        error = announce(proxy, &(struct arena_entry){.kind = ARENA_ENTRY_END,
+                                                      .image = request->image,
+                                                      .save = request->save});
+    if (error == 0)
+        proxy->have[request->number / 8] |= (uint8_t)(1u << request->number % 8);
+    return error;
+}
+
+static void tell_window(struct proxy_rank *proxy, const struct bulk_request *request,
+                        struct bulk_answer *answer)
+{
+    struct arena_window window = {0};
+    if (proxy->control) {
+        arena_window_get(&window, proxy->control);
+        if (window.changes == request->number && request->bytes > 0)
+            arena_window_wait(proxy->control, window.changes, (uint32_t)request->bytes);
+        arena_window_get(&window, proxy->control);
+    }
+    answer->window_save = window.save;
+    answer->window_end = window.end;
+    answer->window_changes = window.changes;
+}
+
+int proxy_rank_ask(struct proxy_rank *proxy, const struct bulk_request *request,
+                   struct bulk_answer *answer)
+{
+    int error = 0;
+    if (request->verb == BULK_WINDOW) {
+        tell_window(proxy, request, answer); /* its pages stay while there is a connection */
+        return 0;
+    }
+    pthread_mutex_lock(&proxy->mutex);
+    if (request->verb == BULK_LEAVE)
+        proxy->has_left = true;
+    else if (request->verb == BULK_HAVE) {
+        end_other(proxy, request->save, request->number);
+        answer->bytes = request->save == proxy->save && has(proxy, request->number);
+    } else
+        error = end_save(proxy, request);
+    pthread_mutex_unlock(&proxy->mutex);
+    return error;
+}

@@ -1,0 +1,608 @@
+/* config.c - what ckptd can be told, and its limits, in one table.
+ *
+ * The table is the truth; deploy/ckptd.conf is its manual. Precedence: defaults, the TOML file
+ * named by --config, other arguments. Relations between keys are checked here, once, so the rest of
+ * the daemon may rely on them: a write block is whole checksum blocks, a segment is whole write
+ * blocks, the pool is whole segments. */
+#include "ckptd/core/config.h"
+#include "ckptd/core/policy.h"
+#include "ckptd/machines/throttle.h"
+#include "proto/base/address.h"
+#include "proto/base/checksum.h"
+#include "proto/base/options.h"
+#include "proto/base/report.h"
+#include "proto/base/toml.h"
+#include "proto/wire/rpc.h"
+#include "storage/storage.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define KIB 1024.0
+#define MIB (1024.0 * KIB)
+#define GIB (1024.0 * MIB)
+#define TIB (1024.0 * GIB)
+/* Those of the debug lines. */
+#define LOG_AREAS                                                                           \
+    "all, catalog, commit, door, drain, history, memory, restore, retain, scrub, session, " \
+    "storage, tier, tls"
+
+/* The texts of the table below. */
+_Static_assert(RPC_BUDGET_PER_SECOND == 5000 && RPC_BUDGET_BURST == 32768, "limits.identity_*");
+
+/* clang-format off */
+static const struct option table[] = {
+    OPTION_STRING(struct config, config_file, "config", "", "TOML file with these keys"),
+    OPTION_STRING(struct config, listen, "listen", "",
+                  "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
+    OPTION_STRING(struct config, tls_listen, "tls.listen", "",
+                  "host:port, for clients with a certificate; empty: none"),
+    OPTION_STRING(struct config, tls_bulk, "tls.bulk", "",
+                  "host:port of the bulk plane, for ranks and peers on other nodes; empty: none"),
+    OPTION_STRING(struct config, tls_bulk_advertise, "tls.bulk_advertise", "",
+                  "host:port that clients are told instead of tls.bulk"),
+    OPTION_BOOL(struct config, tls_bulk_plain, "tls.bulk_plain", "false",
+                "without TLS: tickets alone say who may; only on a loopback address"),
+    OPTION_STRING(struct config, tls_directory, "tls.directory", "/etc/holdfast/tls",
+                  "certificate.pem, key.pem, authority.pem and, if any, revoked.pem"),
+    OPTION_STRING(struct config, store, "store", "",
+                  "directory of the checkpoints (or memory:<bytes>)"),
+    OPTION_BOOL(struct config, check, "check", "false",
+                "look at configuration and store, say what is wrong, start nothing"),
+    OPTION_BOOL(struct config, store_must_exist, "store_must_exist", "false",
+                "do not start where no store is: its disk may not be mounted"),
+    OPTION_BOOL(struct config, make_store, "make_store", "false",
+                "make the directory a store, and that of tier.store = dir:/path, then end"),
+    OPTION_STRING(struct config, log, "log", "",
+                  "debug lines of these areas: " LOG_AREAS),
+    OPTION_STRING(struct config, access_uids, "access.uids", "",
+                  "further user ids that may connect, comma separated"),
+    OPTION_STRING(struct config, access_operators, "access.operators", "",
+                  "further user ids that may connect, and remove, free and add checkpoints"),
+    OPTION_BYTES(struct config, pool_bytes, "memory.pool_bytes", "4GiB", MIB, 64 * TIB,
+                 "memory for images, taken at start"),
+    OPTION_BYTES(struct config, segment_bytes, "memory.segment_bytes", "256MiB", MIB, GIB,
+                 "unit in which the pool is lent"),
+    OPTION_CHOICE(struct config, huge_pages, "memory.huge_pages", "auto", "auto,never",
+                  "auto: pages of 2 MiB where the system gives them"),
+    OPTION_INT(struct config, queue_depth, "storage.queue_depth", 32, 1, 4096,
+               "requests in flight on the disk"),
+    OPTION_BYTES(struct config, block_bytes, "storage.block_bytes", "1MiB", MIB, 64 * MIB,
+                 "bytes of one write or read"),
+    OPTION_INT(struct config, storage_threads, "storage.threads", 4, 1, 64,
+               "threads of the pwrite engine"),
+    OPTION_CHOICE(struct config, engine, "storage.engine", "auto", "auto,pwrite",
+                  "auto: io_uring where the system allows it"),
+    OPTION_BOOL(struct config, verify_after_write, "storage.verify_after_write", "false",
+                "read each shard back before its save is committed; refuse it where it differs"),
+    OPTION_CHOICE(struct config, saves_replicas, "saves.replicas", "warn", "warn,refuse",
+                  "ranks hold different bytes of the same part of a tensor: warn commits one "
+                  "rank's, with an alarm; refuse fails the save"),
+    OPTION_DOUBLE(struct config, usable_fraction, "storage.usable_fraction", 0.8, 0.01, 1.0,
+                  "part of the file system that checkpoints may fill it up to"),
+    OPTION_INT(struct config, threads_workers, "threads.workers", 2, 1, 64,
+               "threads that hash and wait for files"),
+    OPTION_INT(struct config, threads_rpc, "threads.rpc", 2, 1, 16, "threads that take calls"),
+    OPTION_INT(struct config, limit_sessions, "limits.sessions", 1024, 1, 65536,
+               "ranks and readers at once; more are refused"),
+    OPTION_INT(struct config, limit_loads, "limits.loads", 1024, 1, 65536,
+               "open loads; more are refused"),
+    OPTION_INT(struct config, limit_runs, "limits.runs", 1024, 1, 65536, "runs in the store"),
+    OPTION_INT(struct config, limit_checkpoints, "limits.checkpoints", 65536, 1, 1 << 24,
+               "checkpoints in the store"),
+    OPTION_INT(struct config, limit_identity_saves, "limits.identity_saves", 0, 0, 1 << 20,
+               "saves in work at once of one user or certificate; 0: no limit"),
+    OPTION_BYTES(struct config, limit_identity_arena_bytes, "limits.identity_arena_bytes", "0", 0,
+                 64 * TIB, "of the pool in saves of one user or certificate; 0: no limit"),
+    OPTION_BYTES(struct config, limit_identity_disk_bytes, "limits.identity_disk_bytes", "0", 0,
+                 1024 * TIB, "of checkpoints and saves of one user or certificate; 0: no limit"),
+    OPTION_INT(struct config, limit_identity_rate, "limits.identity_rate", 5000,
+               RPC_BUDGET_PER_SECOND / 10, 1 << 30,
+               "what the calls of one user or certificate may cost a second; a call costs 16"),
+    OPTION_INT(struct config, limit_identity_burst, "limits.identity_burst", 32768,
+               RPC_BUDGET_BURST / 10, 1 << 30, "and at once, after a pause"),
+    OPTION_INT(struct config, limit_describe_ms, "limits.describe_ms", 60000, 1, 86400000,
+               "wait of the first rank for the last, in describe"),
+    OPTION_INT(struct config, limit_connect_ms, "limits.connect_ms", 60000, 1, 86400000,
+               "for a session to get its arena connection, and for any first request"),
+    OPTION_BYTES(struct config, limit_request_bytes, "limits.request_bytes", "64MiB", 16 * MIB,
+                 64 * GIB, "memory for requests that are not answered yet; more are refused"),
+    OPTION_BYTES(struct config, limit_private_bytes, "limits.private_bytes", "0", 0, 64 * TIB,
+                 "memory of its own, the pool aside, above which ckptd has an alarm; 0: none"),
+    OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,
+               "wait of a load for memory"),
+    OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,
+               "an idle load ends after this"),
+    OPTION_INT(struct config, limit_reopen_ms, "limits.reopen_ms", 10000, 0, 86400000,
+               "after a start: what readers of the ckptd before had open stays so long"),
+    OPTION_INT(struct config, limit_look_ms, "limits.look_ms", 1000, 10, 86400000,
+               "how often ckptd looks whether the next saves would fit"),
+    OPTION_INT(struct config, limit_takeover_ms, "limits.takeover_ms", 10000, 0, 90000,
+               "how long a start waits for the ranks that train the run; 0: it takes over at once"),
+    OPTION_INT(struct config, limit_silent_ms, "limits.silent_ms", 60000, 1000, 86400000,
+               "a rank that announced nothing for so long counts as gone when another starts"),
+    OPTION_INT(struct config, limit_hang_ms, "limits.hang_ms", 1800000, 1000, INT64_C(604800000),
+               "a rank that tells its steps and was silent for so long is an alarm"),
+    OPTION_INT(struct config, limit_wait_ms, "limits.wait_ms", 60000, 0, 86400000,
+               "longest wait of one WaitSave or BeginSave call"),
+    OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,
+               "time for running saves after SIGTERM"),
+    OPTION_INT(struct config, limit_last_save_ms, "limits.last_save_ms", 5000, 0, 3600000,
+               "after SIGTERM connected ranks may begin a save for so long"),
+    OPTION_STRING(struct config, pace_io_priority, "pace.io_priority", "none",
+                  "of writes: none, idle, best-effort:0 (first) to best-effort:7 (last)"),
+    OPTION_STRING(struct config, pace_cpu_affinity, "pace.cpu_affinity", "",
+                  "CPUs of all threads, as \"0-3,7\"; empty: all"),
+    OPTION_INT(struct config, pace_cpu_nice, "pace.cpu_nice", 10, 0, 19,
+               "niceness of the threads that hash"),
+    OPTION_BYTES(struct config, pace_write_rate, "pace.write_rate", "0", 0,
+                 (double)THROTTLE_RATE_MAX, "bytes per second of saves; 0: no limit"),
+    OPTION_BOOL(struct config, pace_quiet, "pace.quiet", "false",
+                "write in the trainers' quiet phases"),
+    OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
+               "the longest that a chunk waits for a quiet phase"),
+    POLICY_RETENTION(struct config, policies.all.),
+    OPTION_STRING(struct config, tier_store, "tier.store", "",
+                  "the far tier: s3://bucket/prefix, or dir:/path (shared directory); empty: none"),
+    OPTION_CHOICE(struct config, tier_what, "tier.what", "all", "all,every,last",
+                  "which checkpoints drain into it: all; steps that are multiples of tier.every; "
+                  "the newest"),
+    OPTION_INT(struct config, tier_every, "tier.every", 1, 1, 1ll << 40,
+               "with tier.what = every: the steps that drain"),
+    OPTION_CHOICE(struct config, tier_attempts, "tier.attempts", "far", "far,local",
+                  "far: a start needs the far tier; local: a start does not, and what it saves "
+                  "drains when its number could be taken there"),
+    OPTION_BYTES(struct config, tier_part_bytes, "tier.part_bytes", "16MiB", MIB, GIB,
+                 "bytes that are sent and proven at once"),
+    OPTION_INT(struct config, tier_connections, "tier.connections", 4, 1, 32,
+               "parts under way at once"),
+    OPTION_BYTES(struct config, tier_rate, "tier.rate", "256MiB", 0, (double)THROTTLE_RATE_MAX,
+                 "bytes per second into the far tier; 0: no limit"),
+    OPTION_BOOL(struct config, tier_quiet, "tier.quiet", "true",
+                "send in the trainers' quiet phases, if they have any"),
+    OPTION_INT(struct config, tier_cpu_nice, "tier.cpu_nice", 19, 0, 19,
+               "niceness of the threads that prove and send"),
+    OPTION_INT(struct config, tier_wait_ms, "tier.wait_ms", 60000, 0, 3600000,
+               "how long a start waits for a far tier that does not answer"),
+    OPTION_INT(struct config, tier_retry_ms, "tier.retry_ms", 1000, 1, 3600000,
+               "first pause after an error of the far tier; it doubles up to 64 times that"),
+    OPTION_INT(struct config, tier_verify_age_s, "tier.verify_age_s", 604800, 0, 1ll << 40,
+               "a local copy goes when the far one was read back within so long, else it is read"),
+    OPTION_INT(struct config, tier_look_ms, "tier.look_ms", 60000, 0, 86400000,
+               "lists and loads look for others' checkpoints there when the last look is older"),
+    OPTION_INT(struct config, tier_lease_ms, "tier.lease_ms", 2000, 0, 3600000,
+               "who trains a run renews its lease there so often; 0: there is none"),
+    OPTION_STRING(struct config, nodes_name, "nodes.name", "",
+                  "of this node, as in its certificate: holdfast://node/NAME"),
+    OPTION_STRING(struct config, nodes_domain, "nodes.domain", "",
+                  "failure domain of this node: what is lost at once; empty: its name"),
+    OPTION_STRING(struct config, nodes_peers, "nodes.peers", "",
+                  "NAME@DOMAIN=HOST:PORT, ...: the other nodes, at most 255; empty: none"),
+    OPTION_INT(struct config, nodes_replicas, "nodes.replicas", 2, 1, 8,
+               "failure domains that are to have the newest checkpoint of a run"),
+    OPTION_CHOICE(struct config, nodes_replicas_in, "nodes.replicas_in", "disk", "disk,memory",
+                  "where this node keeps the copies that other nodes send"),
+    OPTION_BYTES(struct config, nodes_memory_bytes, "nodes.memory_bytes", "4GiB", MIB, 64 * TIB,
+                 "for copies that are kept in memory, beside memory.pool_bytes"),
+    OPTION_CHOICE(struct config, nodes_attempts, "nodes.attempts", "majority", "majority,local",
+                  "majority: a start needs most of the nodes; local: it does not, and two nodes "
+                  "that do not reach each other may train one run apart"),
+    OPTION_INT(struct config, nodes_connections, "nodes.connections", 2, 1, 32,
+               "parts under way at once to each peer"),
+    OPTION_BYTES(struct config, nodes_rate, "nodes.rate", "256MiB", 0, (double)THROTTLE_RATE_MAX,
+                 "bytes per second to each peer, and from all of them; 0: no limit"),
+    OPTION_INT(struct config, nodes_wait_ms, "nodes.wait_ms", 30000, 0, 3600000,
+               "how long a start waits for a majority of the nodes"),
+    OPTION_INT(struct config, nodes_silent_ms, "nodes.silent_ms", 10000, 1000, 3600000,
+               "a save fails when a node that has ranks of it is silent for so long"),
+    OPTION_INT(struct config, nodes_look_ms, "nodes.look_ms", 10000, 100, 3600000,
+               "from one look at the other nodes to the next"),
+    OPTION_INT(struct config, nodes_lost_ms, "nodes.lost_ms", 600000, 1000, 1ll << 40,
+               "the copies of a node that has not answered for so long are made anew elsewhere"),
+    OPTION_BYTES(struct config, scrub_rate, "scrub.rate", "4MiB", 0, TIB,
+                 "bytes per second that are read again to find damage; 0: none"),
+    OPTION_INT(struct config, scrub_period, "scrub.period_s", 604800, 0, 1ll << 32,
+               "from the end of a pass over a run to the next one"),
+    OPTION_INT(struct config, scrub_start_ms, "scrub.start_ms", 60000, 0, 86400000,
+               "from ckptd's start to the first read"),
+    OPTION_STRING(struct config, metrics_file, "metrics.file", "",
+                  "file for the numbers of Status, in Prometheus' text format; empty: none"),
+    OPTION_INT(struct config, metrics_every_ms, "metrics.every_ms", 15000, 100, 3600000,
+               "how often it is written"),
+    OPTION_STRING(struct config, http_listen, "http.listen", "",
+                  "host:port of the page for browsers, Prometheus and probes; empty: none"),
+    OPTION_BOOL(struct config, http_public, "http.public", "false",
+                "http.listen may be no loopback address: whoever reaches it reads the status"),
+    OPTION_INT(struct config, http_request_ms, "http.request_ms", 30000, 100, 3600000,
+               "the longest that a request takes, from its connection to the end of its answer"),
+    OPTION_END,
+};
+/* clang-format on */
+
+/* ---- CPUs ---- */
+
+static int fail_cpus(const char *list, const char *why)
+{
+    return report_error(ERR_INVALID, "write CPU numbers and ranges, as 0-3,7",
+                        "pace.cpu_affinity = \"%s\" %s", list, why);
+}
+
+/* "0-3,7" */
+static int parse_cpus(cpu_set_t *out, const char *list)
+{
+    CPU_ZERO(out);
+    for (const char *at = list;;) {
+        char *end;
+        if (*at < '0' || *at > '9')
+            return fail_cpus(list, "is not a list of CPUs");
+        unsigned long first = strtoul(at, &end, 10), last = first;
+        if (*end == '-') {
+            at = end + 1;
+            if (*at < '0' || *at > '9')
+                return fail_cpus(list, "is not a list of CPUs");
+            last = strtoul(at, &end, 10);
+        }
+        if (last < first || last >= CPU_SETSIZE)
+            return fail_cpus(list, "has an impossible range");
+        for (unsigned long cpu = first; cpu <= last; cpu++)
+            CPU_SET(cpu, out);
+        if (*end == '\0')
+            return 0;
+        if (*end != ',')
+            return fail_cpus(list, "is not a list of CPUs");
+        at = end + 1;
+    }
+}
+
+int config_pin(const struct config *config)
+{
+    cpu_set_t wanted, found;
+    if (config->pace_cpu_affinity[0] == '\0')
+        return 0;
+    int error = parse_cpus(&wanted, config->pace_cpu_affinity);
+    if (error != 0)
+        return error;
+    if (sched_setaffinity(0, sizeof wanted, &wanted) != 0)
+        return fail_cpus(config->pace_cpu_affinity, "names no CPU that this process may use");
+    if (sched_getaffinity(0, sizeof found, &found) == 0 && !CPU_EQUAL(&wanted, &found))
+        log_warn("ckptd", "pace.cpu_affinity = \"%s\": this process may use only %d of these CPUs",
+                 config->pace_cpu_affinity, CPU_COUNT(&found));
+    return 0;
+}
+
+/* ---- users ---- */
+
+/* The first user id of a comma separated list, and what is behind it; NULL: it is no such list. */
+static const char *read_uid(const char *list, uid_t *out)
+{
+    char *end;
+    unsigned long one = strtoul(list, &end, 10);
+    if (*list < '0' || *list > '9' || one >= (uid_t)-1 || (*end == ',' && end[1] == '\0'))
+        return NULL;
+    *out = (uid_t)one;
+    return *end == ',' ? end + 1 : *end == '\0' ? end : NULL;
+}
+
+static bool names_uid(const char *list, uid_t uid)
+{
+    uid_t one = uid;
+    for (const char *at = list; at != NULL && *at != '\0';) {
+        at = read_uid(at, &one);
+        if (at != NULL && one == uid)
+            return true;
+    }
+    return false;
+}
+
+bool config_allows_uid(const struct config *config, uid_t uid)
+{
+    return names_uid(config->access_uids, uid) || config_is_operator(config, uid);
+}
+
+bool config_is_operator(const struct config *config, uid_t uid)
+{
+    return names_uid(config->access_operators, uid);
+}
+
+static int check_uids(const char *key, const char *list)
+{
+    uid_t one;
+    const char *at = list;
+    while (at != NULL && *at != '\0')
+        at = read_uid(at, &one);
+    return at != NULL ? 0
+                      : report_error(ERR_INVALID, "write user ids as numbers, as 1000,1001",
+                                     "%s = \"%s\" is not a list of user ids", key, list);
+}
+
+static int check_access(const struct config *config)
+{
+    int error = check_uids("access.uids", config->access_uids);
+    return error == 0 ? check_uids("access.operators", config->access_operators) : error;
+}
+
+/* Words and commas, as log_setup reads them. */
+static int check_log(const char *list)
+{
+    for (const char *at = list; *at != '\0';) {
+        char word[16];
+        at += strspn(at, " ");
+        at += *at == '-';
+        size_t length = strcspn(at, ",");
+        snprintf(word, sizeof word, " %.*s,", (int)length, at);
+        if (length + 2 >= sizeof word || strstr(" " LOG_AREAS ",", word) == NULL)
+            return report_error(ERR_INVALID, "the areas are " LOG_AREAS,
+                                "log = \"%s\": there is no area \"%.*s\"", list, (int)length, at);
+        at += length + (at[length] == ',');
+    }
+    return 0;
+}
+
+/* ---- relations ---- */
+
+static int check_pace(const struct config *config)
+{
+    uint16_t priority;
+    cpu_set_t cpus;
+    int error = storage_io_priority_parse(&priority, config->pace_io_priority);
+    if (error != 0)
+        return report_error(error, "write none, idle or best-effort:0 to best-effort:7",
+                            "pace.io_priority = \"%s\" is not an I/O priority",
+                            config->pace_io_priority);
+    if (config->pace_cpu_affinity[0] != '\0')
+        error = parse_cpus(&cpus, config->pace_cpu_affinity);
+    if (error == 0 && config->pace_write_rate != 0 && config->pace_write_rate < THROTTLE_RATE_MIN)
+        error = report_error(ERR_INVALID, "0 is no limit",
+                             "pace.write_rate is below %lld bytes per second",
+                             (long long)THROTTLE_RATE_MIN);
+    return error;
+}
+
+/* Tests' ckptd has stores of tests. */
+static bool is_fault_store(const char *text)
+{
+    return strncmp(text, "fault:", 6) == 0;
+}
+
+static int check_store(const struct config *config)
+{
+    struct storage_where where;
+    if (config->store[0] == '\0')
+        return report_error(ERR_INVALID, "give --store DIRECTORY, or store = in the config file",
+                            "no store was named");
+    if (is_fault_store(config->store) || strncmp(config->store, "memory:", 7) == 0)
+        return 0;
+    if (storage_where_parse(&where, config->store) == 0 && where.ops == &storage_local &&
+        !where.is_shared)
+        return 0;
+    return report_error(ERR_INVALID, "name a directory; a bucket can be the far tier, tier.store",
+                        "store = \"%s\" is no directory of this machine", config->store);
+}
+
+/* What a disk of this node keeps is no far tier: a path without "dir:" is refused. */
+static int check_tier_store(const struct config *config)
+{
+    struct storage_where where;
+    if (config->tier_store[0] == '\0' || is_fault_store(config->tier_store))
+        return 0;
+    if (storage_where_parse(&where, config->tier_store) == 0 &&
+        (where.ops == &storage_s3 || (where.is_shared && where.place[0] == '/')))
+        return 0;
+    return report_error(ERR_INVALID, "write s3://BUCKET/PREFIX, or dir:/PATH",
+                        "tier.store = \"%s\" is no bucket and no shared directory",
+                        config->tier_store);
+}
+
+static int check_tier(const struct config *config)
+{
+    ERR_TRY(check_tier_store(config));
+    if (config->tier_part_bytes % CHECKSUM_BLOCK_BYTES != 0)
+        return report_error(ERR_INVALID, NULL, "tier.part_bytes is not a multiple of 1 MiB");
+    if (config->tier_rate != 0 && config->tier_rate < THROTTLE_RATE_MIN)
+        return report_error(ERR_INVALID, "0 is no limit",
+                            "tier.rate is below %lld bytes per second",
+                            (long long)THROTTLE_RATE_MIN);
+    return 0;
+}
+
+static bool is_loopback(const struct address *address)
+{
+    return strcmp(address->host, "127.0.0.1") == 0 || strcmp(address->host, "::1") == 0;
+}
+
+static int check_bulk(const struct config *config)
+{
+    struct address address;
+    if (config->tls_bulk[0] == '\0')
+        return 0;
+    if (address_parse(&address, config->tls_bulk) != 0 || address.kind != ADDRESS_TLS)
+        return report_error(ERR_INVALID, "use HOST:PORT, as 0.0.0.0:7071",
+                            "tls.bulk = \"%s\" is not an address and a port", config->tls_bulk);
+    if (config->tls_listen[0] == '\0')
+        return report_error(ERR_INVALID, "set tls.listen too",
+                            "tls.bulk = \"%s\" is of no use: tickets for it come over tls.listen",
+                            config->tls_bulk);
+    if (config->tls_bulk_plain && !is_loopback(&address))
+        return report_error(ERR_INVALID, "listen on 127.0.0.1 or [::1], or leave it off",
+                            "tls.bulk_plain is for this machine alone, and tls.bulk is \"%s\"",
+                            config->tls_bulk);
+    if (config->tls_bulk_advertise[0] != '\0' &&
+        (address_parse(&address, config->tls_bulk_advertise) != 0 || address.kind != ADDRESS_TLS))
+        return report_error(ERR_INVALID, "use HOST:PORT",
+                            "tls.bulk_advertise = \"%s\" is not an address and a port",
+                            config->tls_bulk_advertise);
+    return 0;
+}
+
+static int check_http(const struct config *config)
+{
+    struct address address;
+    if (config->http_listen[0] == '\0')
+        return 0;
+    if (address_parse(&address, config->http_listen) != 0 || address.kind != ADDRESS_TLS)
+        return report_error(ERR_INVALID, "use HOST:PORT, as 127.0.0.1:9464",
+                            "http.listen = \"%s\" is not an address and a port",
+                            config->http_listen);
+    if (config->http_public || is_loopback(&address))
+        return 0;
+    return report_error(ERR_INVALID,
+                        "listen on 127.0.0.1 or [::1], or set http.public = true: whoever reaches "
+                        "it may then read the status",
+                        "http.listen = \"%s\" is no loopback address, and http.public is false",
+                        config->http_listen);
+}
+
+static int check_nodes(struct config *config)
+{
+    ERR_TRY(members_parse(&config->members, config->nodes_name, config->nodes_peers));
+    if (config->members.count > 0 && config->nodes_name[0] == '\0')
+        return report_error(ERR_INVALID, "set nodes.name",
+                            "nodes.peers is set, and this node has "
+                            "no name");
+    if (config->members.count > 0 && config->tls_listen[0] == '\0')
+        return report_error(ERR_INVALID, "set tls.listen",
+                            "nodes.peers is set, and no peer can come to this node");
+    if (config->nodes_domain[0] == '\0')
+        snprintf(config->nodes_domain, sizeof config->nodes_domain, "%s", config->nodes_name);
+    if (config->nodes_rate != 0 && config->nodes_rate < THROTTLE_RATE_MIN)
+        return report_error(ERR_INVALID, "0 is no limit",
+                            "nodes.rate is below %lld bytes per second",
+                            (long long)THROTTLE_RATE_MIN);
+    return 0;
+}
+
+static int check_addresses(const struct config *config)
+{
+    struct address address;
+    if (address_parse(&address, config->listen) != 0 || address.kind != ADDRESS_UNIX ||
+        strlen(address.path) + strlen(".arena") >= sizeof address.path)
+        return report_error(ERR_INVALID, "use unix:/path, at most 100 bytes",
+                            "listen = \"%s\" is not the path of a unix socket", config->listen);
+    ERR_TRY(check_bulk(config));
+    ERR_TRY(check_http(config));
+    if (config->tls_listen[0] == '\0')
+        return 0;
+    if (address_parse(&address, config->tls_listen) != 0 || address.kind != ADDRESS_TLS)
+        return report_error(ERR_INVALID, "use HOST:PORT, as 0.0.0.0:7070",
+                            "tls.listen = \"%s\" is not an address and a port", config->tls_listen);
+    return 0;
+}
+
+static int check_relations(struct config *config)
+{
+    ERR_TRY(check_store(config));
+    int error =
+        config->listen[0] == 0 ? rpc_default_address(config->listen, sizeof config->listen) : 0;
+    if (error == 0)
+        error = check_access(config);
+    if (error == 0)
+        error = check_log(config->log);
+    if (error != 0)
+        return error;
+    error = check_addresses(config);
+    if (error != 0)
+        return error;
+    if (config->block_bytes % CHECKSUM_BLOCK_BYTES != 0)
+        return report_error(ERR_INVALID, NULL, "storage.block_bytes is not a multiple of 1 MiB");
+    if (config->segment_bytes % config->block_bytes != 0)
+        return report_error(ERR_INVALID, NULL,
+                            "memory.segment_bytes is not a multiple of storage.block_bytes");
+    if (config->pool_bytes % config->segment_bytes != 0)
+        return report_error(ERR_INVALID, NULL,
+                            "memory.pool_bytes is not a multiple of memory.segment_bytes");
+    ERR_TRY(check_tier(config));
+    ERR_TRY(check_nodes(config));
+    return check_pace(config);
+}
+
+/* The value of --config, which must be read before the arguments that override it. */
+static const char *find_config_file(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            return argv[i + 1];
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            return argv[i] + 9;
+    }
+    return NULL;
+}
+
+/* Keys that the table does not have: of one run. */
+static int set_of_run(void *user, const char *key, const char *value, const char *where)
+{
+    return policy_set(&((struct config *)user)->policies, key, value, where);
+}
+
+static int load_from(struct config *out, int argc, char **argv, bool *out_help)
+{
+    struct options options = {.table = table, .config = out, .set_other = set_of_run};
+    *out_help = false;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            *out_help = true;
+    int error = options_defaults(&options);
+    if (error != 0 || *out_help)
+        return error;
+    const char *file = find_config_file(argc, argv);
+    if (file)
+        error = options_read_toml(&options, file);
+    if (error == 0)
+        error = options_read_args(&options, &argc, argv, NULL);
+    if (error == 0 && argc > 1)
+        error =
+            report_error(ERR_INVALID, "see --help", "the argument \"%s\" is not known", argv[1]);
+    policy_inherit(&out->policies);
+    return error == 0 ? check_relations(out) : error;
+}
+
+int config_load(struct config *out, int argc, char **argv, bool *out_help)
+{
+    char **arguments = calloc((size_t)argc + 1, sizeof *arguments); /* reading them moves them */
+    if (!arguments)
+        return report_error(ERR_MEMORY, NULL, "no memory for the arguments");
+    memcpy(arguments, argv, (size_t)argc * sizeof *arguments);
+    memset(out, 0, sizeof *out);
+    out->argc = argc;
+    out->argv = argv;
+    int error = load_from(out, argc, arguments, out_help);
+    free(arguments);
+    return error;
+}
+
+/* Does it hold as soon as it was read again? */
+static bool is_policy(const char *key)
+{
+    return strncmp(key, "retention.", 10) == 0 || strncmp(key, "tier.keep_", 10) == 0;
+}
+
+void config_changed(char out[CONFIG_CHANGED_BYTES], const struct config *a, const struct config *b)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (const struct option *option = table; option->key; option++) {
+        if (is_policy(option->key) || memcmp((const char *)a + option->offset,
+                                             (const char *)b + option->offset, option->size) == 0)
+            continue;
+        int bytes = snprintf(out + used, CONFIG_CHANGED_BYTES - used, "%s%s", used ? ", " : "",
+                             option->key);
+        used += (size_t)bytes < CONFIG_CHANGED_BYTES - used ? (size_t)bytes : 0;
+    }
+}
+
+void config_print_help(void)
+{
+    static struct config defaults;
+    struct options options = {.table = table, .config = &defaults};
+    printf("ckptd - keeps the checkpoints of training runs\n\n"
+           "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
+           "SIGTERM, SIGINT, SIGHUP: finish running saves and the last ones of connected ranks,\n"
+           "then end. SIGUSR1: read the rules of retention and [run.NAME] again, as `ckpt-cli "
+           "reload`.\n"
+           "--check starts nothing: it looks at the configuration and the store; 0 or 78.\n"
+           "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
+    if (options_defaults(&options) == 0)
+        options_print_help(&options, stdout);
+}

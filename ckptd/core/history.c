@@ -1,0 +1,281 @@
+/* history.c - the journal of a run: who committed, pinned, removed and took over, and when.
+ *
+ * An event is a line in memory first. HISTORY_MS later a worker adds the lines to the run's journal
+ * (proto/format/history.h), so a burst of events is one write, and none is in a save's way. An end
+ * of ckptd writes what is left; a kill loses at most the last second. The journal explains, it
+ * decides nothing: where it cannot be written (a full disk), lines wait in memory, up to
+ * PENDING_MAX of a run, and later ones are lost, which the log says. The log has every event
+ * anyway. */
+#include "ckptd/core/history.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "proto/base/report.h"
+#include "proto/format/history.h"
+#include "proto/format/manifest.h"
+#include "storage/storage.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HISTORY_MS 1000
+#define PENDING_MAX (16u << 10)
+
+/* Of all runs: one is written at a time. */
+struct journals {
+    struct service *service;
+    struct timer timer;
+    bool is_busy, must_write;
+    const struct run *writing; /* whose journal a worker writes, or NULL */
+};
+
+struct journal {
+    struct service *service;
+    struct run *run;
+    struct rpc_call *call; /* History: reads, and writes nothing; NULL: writes `lines` */
+    char *lines;
+    char *text; /* of the journal */
+    struct fault fault;
+    struct job job;
+};
+
+static void free_journal(struct journal *journal)
+{
+    free(journal->lines);
+    free(journal->text);
+    free(journal);
+}
+
+/* ---- writing, on a worker ---- */
+
+static int read_text(struct journal *journal, uint64_t *out_number)
+{
+    char folder[STORAGE_KEY_MAX];
+    snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, journal->run->name);
+    journal->text = calloc(1, HISTORY_BYTES_MAX + PENDING_MAX + 1);
+    if (!journal->text)
+        return report_error(ERR_MEMORY, NULL, "no memory for a journal");
+    return storage_fetch_numbered(journal->service->storage, folder, out_number, journal->text,
+                                  HISTORY_BYTES_MAX + 1);
+}
+
+static void work_write(struct job *job)
+{
+    struct journal *journal = CONTAINER_OF(job, struct journal, job);
+    char folder[STORAGE_KEY_MAX];
+    uint64_t number;
+    int error = read_text(journal, &number);
+    if (error == 0) {
+        char *text = journal->text;
+        strcat(text, journal->lines);
+        while (strlen(text) > HISTORY_BYTES_MAX && strchr(text, '\n'))
+            text = strchr(text, '\n') + 1;
+        snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, journal->run->name);
+        error = storage_publish_numbered(journal->service->storage, folder, number, text);
+    }
+    if (error != 0)
+        fault_take(&journal->fault, error);
+}
+
+static void write_next(struct service *service);
+
+static void written(struct event *event)
+{
+    struct journal *journal = CONTAINER_OF(event, struct journal, job.done);
+    struct service *service = journal->service;
+    struct history *history = &journal->run->history;
+    size_t bytes = strlen(journal->lines);
+    service->journals->is_busy = false;
+    service->journals->writing = NULL;
+    if (journal->fault.code == 0) {
+        memmove(history->lines, history->lines + bytes, history->bytes - bytes + 1);
+        history->bytes -= bytes;
+        service->journals->must_write = true; /* of another run, too */
+    } else {
+        log_debug("history", "run %s: the journal was not written: %s", journal->run->name,
+                  journal->fault.message);
+    }
+    free_journal(journal);
+    if (service->journals->must_write)
+        write_next(service);
+}
+
+static void write_next(struct service *service)
+{
+    struct run *run = service->catalog->runs;
+    while (run && (run->history.bytes == 0 || run->unreadable.code != 0))
+        run = run->next; /* of one that cannot be read, or is being removed, nothing is written */
+    if (!run || service->journals->is_busy)
+        return;
+    struct journal *journal = calloc(1, sizeof *journal);
+    char *lines = journal ? strdup(run->history.lines) : NULL;
+    if (!lines) {
+        free(journal);
+        return;
+    }
+    service->journals->writing = run;
+    *journal = (struct journal){.service = service,
+                                .run = run,
+                                .lines = lines,
+                                .job = {.work = work_write, .done.run = written}};
+    service->journals->is_busy = true;
+    service->journals->must_write = false;
+    loop_work(service->loop, &journal->job);
+}
+
+bool history_is_written(const struct run *run)
+{
+    return run->service->journals->writing == run;
+}
+
+static void time_to_write(struct timer *timer)
+{
+    write_next(CONTAINER_OF(timer, struct journals, timer)->service);
+}
+
+int history_open(struct service *service)
+{
+    struct journals *journals = calloc(1, sizeof *journals);
+    if (!journals)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    *journals = (struct journals){.service = service, .timer.run = time_to_write};
+    service->journals = journals;
+    return 0;
+}
+
+void history_close(struct service *service)
+{
+    free(service->journals);
+    service->journals = NULL;
+}
+
+void history_hurry(struct service *service)
+{
+    loop_timer_cancel(service->loop, &service->journals->timer);
+    write_next(service);
+}
+
+/* ---- events ---- */
+
+/* What is said of an event beside its name, in printable words. */
+struct said {
+    char by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
+};
+
+static void say(struct said *out, const struct history_event *event)
+{
+    char who[RPC_WHO_MAX] = "";
+    struct principal principal;
+    if (event->call)
+        rpc_call_principal(event->call, &principal, who);
+    snprintf(out->by, sizeof out->by, "%s", event->call ? who : event->by);
+    snprintf(out->detail, sizeof out->detail, "%s", event->detail ? event->detail : "");
+    report_make_printable(out->by); /* they may have been cut */
+    report_make_printable(out->detail);
+}
+
+void history_log(const char *run, const struct history_event *event)
+{
+    struct said said;
+    char which[64] = "";
+    say(&said, event);
+    if (event->attempt != 0)
+        snprintf(which, sizeof which, ", step %llu, attempt %llu", (unsigned long long)event->step,
+                 (unsigned long long)event->attempt);
+    log_info("audit", "%s by %s: run %s%s%s%s", event->name, said.by, run, which,
+             said.detail[0] ? ": " : "", said.detail);
+}
+
+static char *make_line(const struct history_event *event)
+{
+    char time[32];
+    struct said said;
+    manifest_now(time);
+    say(&said, event);
+    json_t *line = json_pack("{ss ss}", "time", time, "event", event->name);
+    if (event->attempt != 0)
+        json_object_update_new(line, json_pack("{sI sI}", "step", (json_int_t)event->step,
+                                               "attempt", (json_int_t)event->attempt));
+    json_object_update_new(line, json_pack("{ss ss}", "by", said.by, "detail", said.detail));
+    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    json_decref(line);
+    return text;
+}
+
+void history_note(struct run *run, const struct history_event *event)
+{
+    struct service *service = run->service;
+    struct history *history = &run->history;
+    history_log(run->name, event);
+    char *line = make_line(event);
+    size_t bytes = line ? strlen(line) + 1 : 0;
+    if (!history->lines)
+        history->lines = calloc(1, PENDING_MAX + 1);
+    if (!line || !history->lines || history->bytes + bytes > PENDING_MAX) {
+        log_warn("history", "run %s: an event is missing in its journal: %s", run->name,
+                 event->name);
+        free(line);
+        return;
+    }
+    history->bytes += (size_t)snprintf(history->lines + history->bytes,
+                                       PENDING_MAX + 1 - history->bytes, "%s\n", line);
+    free(line);
+    service->journals->must_write = true;
+    if (service->draining) {
+        history_hurry(service);
+    } else if (!service->journals->timer.armed) {
+        loop_timer(service->loop, &service->journals->timer, HISTORY_MS);
+    }
+}
+
+/* ---- History ---- */
+
+static void work_read(struct job *job)
+{
+    struct journal *journal = CONTAINER_OF(job, struct journal, job);
+    uint64_t number;
+    int error = read_text(journal, &number);
+    if (error != 0)
+        fault_take(&journal->fault, error);
+}
+
+static void was_read(struct event *event)
+{
+    struct journal *journal = CONTAINER_OF(event, struct journal, job.done);
+    Holdfast__V1__HistoryReply reply = HOLDFAST__V1__HISTORY_REPLY__INIT;
+    const struct history *history = &journal->run->history;
+    /* While a worker adds them they may be in both for a moment: those in memory are told once. */
+    if (journal->text && history->bytes > 0 && !strstr(journal->text, history->lines))
+        strcat(journal->text, history->lines);
+    reply.lines = journal->text;
+    if (journal->fault.code == 0)
+        rpc_call_reply(journal->call, &reply.base);
+    else
+        rpc_call_fail(journal->call, fault_raise(&journal->fault));
+    free_journal(journal);
+}
+
+void history_call(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__HistoryRequest *request)
+{
+    struct run *run = NULL;
+    struct journal *journal = NULL;
+    int error = run_find(&run, service, request->run, false);
+    if (error == 0) {
+        journal = calloc(1, sizeof *journal);
+        error = journal ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a journal");
+    }
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    *journal = (struct journal){.service = service,
+                                .run = run,
+                                .call = call,
+                                .job = {.work = work_read, .done.run = was_read}};
+    loop_work(service->loop, &journal->job);
+}

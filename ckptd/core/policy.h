@@ -1,0 +1,79 @@
+/* policy.h - what of a run is kept, and how much it may use: settings of all runs, and of one by
+ * its name; see policy.c. They can be read again while ckptd serves. */
+#ifndef HOLDFAST_CKPTD_CORE_POLICY_H
+#define HOLDFAST_CKPTD_CORE_POLICY_H
+
+#include "proto/format/retain.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define POLICY_RUNS_MAX 256u /* sections [run.NAME]; more are refused */
+#define POLICY_KEYS_MAX 16u
+
+/* The rules of one tier; 0: no such rule. */
+struct policy_keep {
+    int64_t last, every, within, best;
+};
+
+struct policy {
+    struct policy_keep local, far;
+    char metric[64], order[8]; /* of `best`, in both */
+    bool may_remove_most, heeds_trainers;
+    int64_t trash, far_trash; /* seconds that a removed copy can be taken back; 0: not at all */
+    int64_t quota;            /* bytes of all checkpoints of the run; 0: no limit */
+};
+
+/* Of one run: what its section sets, and for the rest what holds for all. */
+struct run_policy {
+    char run[104];
+    struct policy policy;
+    bool is_set[POLICY_KEYS_MAX];
+};
+
+struct policies {
+    struct policy all;
+    struct run_policy runs[POLICY_RUNS_MAX];
+    uint32_t num_runs;
+};
+
+/* The options of [retention] and the rules of [tier], for the table of a struct that has a struct
+ * policy as `at`. */
+/* clang-format off */
+#define POLICY_KEEP(t, keep, section, there)                                                      \
+    OPTION_INT(t, keep.last, section ".keep_last", 0, 0, 1 << 24,                                 \
+               "keep so many of a run" there ", the newest; 0: no such rule"),                    \
+    OPTION_INT(t, keep.every, section ".keep_every", 0, 0, 1ll << 40,                             \
+               "keep steps" there " that are multiples of it"),                                   \
+    OPTION_INT(t, keep.within, section ".keep_within_s", 0, 0, 1ll << 40,                         \
+               "keep" there " what is younger, in seconds before the newest"),                    \
+    OPTION_INT(t, keep.best, section ".keep_best", 0, 0, 1 << 24,                                 \
+               "keep so many" there " with the best metric")
+#define POLICY_RETENTION(t, at)                                                                   \
+    POLICY_KEEP(t, at local, "retention", ""),                                                    \
+    POLICY_KEEP(t, at far, "tier", " in the far tier"),                                           \
+    OPTION_INT(t, at far_trash, "tier.trash_s", 0, 0, 1ll << 40,                                  \
+               "likewise as retention.trash_s, of what is removed in the far tier"),              \
+    OPTION_STRING(t, at metric, "retention.metric", "loss",                                       \
+                  "name of that metric, in the saved state's metrics"),                           \
+    OPTION_CHOICE(t, at order, "retention.best", "lowest", "lowest,highest",                      \
+                  "which value of the metric is best"),                                           \
+    OPTION_BOOL(t, at may_remove_most, "retention.may_remove_most", "false",                      \
+                "let retention remove more than half of a run at once"),                          \
+    OPTION_INT(t, at trash, "retention.trash_s", 0, 0, 1ll << 40,                                 \
+               "so many seconds ckpt-cli undelete can take back what was removed; 0: not at all"), \
+    OPTION_BOOL(t, at heeds_trainers, "retention.trainers", "false",                              \
+                "let a run's trainer say keep_last: checkpoint.keep_latest_k of its configuration")
+/* clang-format on */
+
+/* Takes "run.NAME.<key>" of a configuration file. POLICY_NO_KEY: it is no such key. ERR_INVALID. */
+#define POLICY_NO_KEY 1
+int policy_set(struct policies *policies, const char *key, const char *value, const char *where);
+/* After the last policy_set: what a run's section leaves out is as for all. */
+void policy_inherit(struct policies *policies);
+const struct policy *policy_of(const struct policies *policies, const char *run);
+/* What `keep`, one of the policy's, says; rules may be none (retain_check). */
+struct retain_rules policy_rules(const struct policy *policy, const struct policy_keep *keep);
+bool policy_equal(const struct policies *a, const struct policies *b);
+
+#endif

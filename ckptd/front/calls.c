@@ -1,0 +1,323 @@
+/* calls.c - the methods that ckptd answers, and to whom.
+ *
+ * A call arrives on an RPC thread, which does nothing but post it; the service thread asks rights.c
+ * and hands it to the file that knows (table at the end). Every handler answers its call exactly
+ * once, now or later. */
+#include "ckptd/front/calls.h"
+#include "ckptd/bulk/plane.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/rights.h"
+#include "ckptd/core/service.h"
+#include "ckptd/front/list.h"
+#include "ckptd/front/listen.h"
+#include "ckptd/front/reload.h"
+#include "ckptd/keep/admit.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/pins.h"
+#include "ckptd/keep/remove.h"
+#include "ckptd/keep/rescan.h"
+#include "ckptd/keep/retain.h"
+#include "ckptd/keep/scrub.h"
+#include "ckptd/keep/undelete.h"
+#include "ckptd/keep/verified.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/peers/join_save.h"
+#include "ckptd/peers/lead_save.h"
+#include "ckptd/peers/peer_status.h"
+#include "ckptd/peers/serve.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
+#include "ckptd/restore/open.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/compare.h"
+#include "ckptd/run/force.h"
+#include "ckptd/run/give_up.h"
+#include "ckptd/run/open.h"
+#include "ckptd/run/save.h"
+#include "ckptd/run/stop.h"
+#include "ckptd/status/health.h"
+#include "ckptd/status/status.h"
+#include "ckptd/tiers/refresh_gate.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Hello, Status ---- */
+
+static void do_hello(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__HelloRequest *request)
+{
+    Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
+    (void)request; /* the client compares; an older server may serve a newer client */
+    struct principal principal;
+    char who[RPC_WHO_MAX];
+    bool is_here = rpc_call_principal(call, &principal, who) && principal.kind == PRINCIPAL_USER;
+    reply.protocol = RPC_PROTOCOL;
+    reply.version = (char *)report_version;
+    reply.boot_id = service->boot_id;
+    reply.arena_socket = is_here ? service->arena_path : "";
+    rpc_call_reply(call, &reply.base);
+}
+
+static void do_status(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__StatusRequest *request)
+{
+    Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
+    if (!request->own) {
+        health_look(service); /* grpc.health.v1 says the same from here on */
+        peer_status_refresh(service);
+    }
+    char *text = service_status(service, request->own, request->expected_bytes);
+    reply.json = text;
+    if (text)
+        rpc_call_reply(call, &reply.base);
+    else
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for the status"));
+    free(text);
+}
+
+/* ---- calls ---- */
+
+/* A call on its way from an RPC thread. */
+struct request {
+    struct event event;
+    struct service *service;
+    struct rpc_call *call;
+    const ProtobufCMessage *message;
+    void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *message);
+};
+
+static void handle_request(struct event *event)
+{
+    struct request *request = CONTAINER_OF(event, struct request, event);
+    request->handle(request->service, request->call, request->message);
+    free(request);
+}
+
+static void post_request(void *user, struct rpc_call *call, const ProtobufCMessage *message,
+                         void (*handle)(struct service *, struct rpc_call *,
+                                        const ProtobufCMessage *))
+{
+    struct service *service = user;
+    struct request *request = calloc(1, sizeof *request);
+    if (!request) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for a call"));
+        return;
+    }
+    *request = (struct request){{.run = handle_request}, service, call, message, handle};
+    loop_post(service->loop, &request->event);
+}
+
+/* What one field of a request says, behind what is there: ", step 10"; nothing of what is not set,
+ * or long: lists, and texts of JSON (NAME_json). */
+static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *field,
+                        const ProtobufCMessage *message)
+{
+    const void *value = (const char *)message + field->offset;
+    const char *end = strrchr(field->name, '_');
+    int bytes = 0;
+    if (field->label == PROTOBUF_C_LABEL_REPEATED || (end && strcmp(end, "_json") == 0))
+        return 0;
+    if (field->type == PROTOBUF_C_TYPE_UINT64 && *(const uint64_t *)value != 0)
+        bytes = snprintf(out, size, ", %s %llu", field->name,
+                         (unsigned long long)*(const uint64_t *)value);
+    else if (field->type == PROTOBUF_C_TYPE_UINT32 && *(const uint32_t *)value != 0)
+        bytes = snprintf(out, size, ", %s %u", field->name, *(const uint32_t *)value);
+    else if (field->type == PROTOBUF_C_TYPE_BOOL && *(const protobuf_c_boolean *)value)
+        bytes = snprintf(out, size, ", %s", field->name);
+    else if (field->type == PROTOBUF_C_TYPE_STRING && (*(char *const *)value)[0])
+        bytes = snprintf(out, size, ", %s %.200s", field->name, *(char *const *)value);
+    return (size_t)bytes < size ? (size_t)bytes : size - 1;
+}
+
+/* A field of a request; NULL: it has none of that name and type. */
+static const void *field_of(const ProtobufCMessage *message, const char *name, ProtobufCType type)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    return field && field->type == type ? (const char *)message + field->offset : NULL;
+}
+
+/* The run of the session or load that a request names; NULL: it names none that is there. */
+static const char *owner_of(struct service *service, const ProtobufCMessage *message)
+{
+    const uint64_t *token = field_of(message, "session", PROTOBUF_C_TYPE_UINT64);
+    const uint64_t *number = field_of(message, "load", PROTOBUF_C_TYPE_UINT64);
+    struct session *session;
+    struct load *load;
+    if (token && *token != 0 && session_find(&session, service, *token) == 0)
+        return session->run->name;
+    if (number && load_find(&load, service, *number) == 0)
+        return load->checkpoint->run->name;
+    return NULL;
+}
+
+/* Of the run that the request names, and of the one whose session or load it names. That there is
+ * no such session anybody may hear. */
+static int check_runs(struct service *service, const ProtobufCMessage *message,
+                      const struct principal *principal, const char *who, enum right right)
+{
+    char *const *field = field_of(message, "run", PROTOBUF_C_TYPE_STRING);
+    bool has_owner = field_of(message, "session", PROTOBUF_C_TYPE_UINT64) ||
+                     field_of(message, "load", PROTOBUF_C_TYPE_UINT64) ||
+                     field_of(message, "handle", PROTOBUF_C_TYPE_UINT64); /* peers/serve.c, P4 */
+    const char *owner = owner_of(service, message), *run = field ? *field : "";
+    if (run[0] != '\0' || !has_owner)
+        ERR_TRY(rights_check(principal, who, right, run));
+    return rights_check(principal, who, right, owner ? owner : has_owner ? principal->run : run);
+}
+
+/* Who asks, and in words, and what for. */
+struct asking {
+    const char *method;
+    enum right right;
+    bool is_logged;    /* also when it is granted */
+    bool takes_memory; /* it is of no use without memory that is shared, or the bulk plane */
+};
+
+#define ASKED_AGAIN_MS 60000
+
+/* The same words of the same process, again and again: who fails on a full disk, or is refused, and
+ * does not wait, would fill the log. They are logged once in ASKED_AGAIN_MS; of what else was asked
+ * the newest SERVICE_ASKED_MAX are known. */
+static bool is_news(struct service *service, const char *method, const char *who, const char *what)
+{
+    struct asked *oldest = &service->asked[0];
+    uint64_t hash = checksum_seeded(method, strlen(method), 0);
+    hash = checksum_seeded(who, strlen(who), hash);
+    hash = checksum_seeded(what, strlen(what), hash);
+    for (uint32_t i = 0; i < SERVICE_ASKED_MAX; i++) {
+        struct asked *asked = &service->asked[i];
+        if (asked->hash == hash && asked->logged_ms != 0 &&
+            loop_now_ms() - asked->logged_ms < ASKED_AGAIN_MS)
+            return false;
+        oldest = asked->logged_ms < oldest->logged_ms ? asked : oldest;
+    }
+    *oldest = (struct asked){hash, loop_now_ms()};
+    return true;
+}
+
+/* May who asks have it? The log says who it was, and what was asked for, also when it is refused;
+ * the files of keep/ tell what came of it. */
+static bool is_granted(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message, const struct asking *asking)
+{
+    struct principal principal;
+    char who[RPC_WHO_MAX], what[1024] = "";
+    size_t used = 0;
+    bool is_known = rpc_call_principal(call, &principal, who);
+    int error = is_known ? check_runs(service, message, &principal, who, asking->right)
+                         : report_error(ERR_DENIED, NULL, "the connection has gone");
+    if (error == 0 && asking->takes_memory && principal.kind != PRINCIPAL_USER && !service->bulk)
+        error = report_error(ERR_DENIED,
+                             "set tls.bulk, or ask the ckptd of the node that the ranks run on",
+                             "%s needs memory that is shared with ckptd, and %s is on another node",
+                             asking->method, who);
+    if (error == 0 && !asking->is_logged)
+        return true;
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++)
+        used +=
+            put_field(what + used, sizeof what - used, &message->descriptor->fields[i], message);
+    bool is_new = is_news(service, asking->method, who, what);
+    if (error == 0) {
+        log_print(is_new ? LOG_INFO : LOG_DEBUG, "ckptd", "%s asked for by %s%s", asking->method,
+                  who, what);
+        return true;
+    }
+    log_print(is_new ? LOG_WARN : LOG_DEBUG, "audit", "%s refused to %s%s: %s", asking->method, who,
+              what, report_line());
+    rpc_call_fail(call, error);
+    return false;
+}
+
+/* Handlers that tell of checkpoints look first whether some came or went without ckptd. */
+#define LOOKS_FIRST(name, type, function)                                                        \
+    static void now_##name(struct service *service, struct rpc_call *call,                       \
+                           const ProtobufCMessage *request)                                      \
+    {                                                                                            \
+        function(service, call, (const Holdfast__V1__##type *)request);                          \
+    }                                                                                            \
+    static void look_and_##name(struct service *service, struct rpc_call *call,                  \
+                                const Holdfast__V1__##type *request)                             \
+    {                                                                                            \
+        refresh_first(service, service->config->tier_look_ms, call, &request->base, now_##name); \
+    }
+LOOKS_FIRST(list, ListRequest, list_call)
+LOOKS_FIRST(show, ShowRequest, list_show)
+LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
+
+/* What a call takes is a right; rights.c says which role has it. A dry run takes only a look. The
+ * request is at hand where the right is asked.
+ *
+ * X(method, message type, descriptor prefix, handler, right, is it logged when it is granted?, does
+ * it need shared memory, or the bulk plane?) */
+#define UNLESS_DRY(right) (request->dry_run ? RIGHT_LOOK : (right))
+#define METHODS(X)                                                                                 \
+    X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                           \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, RIGHT_SAVE, true, true)         \
+    X(Describe, DescribeRequest, describe, join_describe, RIGHT_SAVE, false, true)                 \
+    X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)                \
+    X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                   \
+    X(TellReplicas, TellReplicasRequest, tell_replicas, compare_call, RIGHT_SAVE, false, true)     \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                 \
+    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, RIGHT_LOAD, false, true)                \
+    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, RIGHT_LOAD, false, true)        \
+    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, RIGHT_LOAD, false,  \
+      true)                                                                                        \
+    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, RIGHT_LOAD, false, true)        \
+    X(List, ListRequest, list, look_and_list, RIGHT_LOOK, false, false)                            \
+    X(Show, ShowRequest, show, look_and_show, RIGHT_LOOK, false, false)                            \
+    X(Prune, PruneRequest, prune, retain_prune, UNLESS_DRY(RIGHT_PRUNE), true, false)              \
+    X(Pin, PinRequest, pin, pins_call, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)    \
+    X(Release, ReleaseRequest, release, admit_release, RIGHT_OPERATE, true, false)                 \
+    X(Adopt, AdoptRequest, adopt, admit_adopt, RIGHT_OPERATE, true, false)                         \
+    X(Gc, GcRequest, gc, gc_collect, UNLESS_DRY(RIGHT_OPERATE), true, false)                       \
+    X(Scrub, ScrubRequest, scrub, scrub_call, RIGHT_OPERATE, true, false)                          \
+    X(KeepVerified, KeepVerifiedRequest, keep_verified, verified_call, RIGHT_OPERATE, true, false) \
+    X(History, HistoryRequest, history, history_call, RIGHT_LOOK, false, false)                    \
+    X(Rescan, RescanRequest, rescan, rescan_call, RIGHT_LOOK, false, false)                        \
+    X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)          \
+    X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false)  \
+    X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),     \
+      true, false)                                                                                 \
+    X(Stop, StopRequest, stop, stop_call, RIGHT_STOP, true, false)                                 \
+    X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                      \
+    X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)             \
+    X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                     \
+    X(Join, JoinRequest, join, lead_save_join, RIGHT_PEER, false, false)                           \
+    X(BeginPart, BeginPartRequest, begin_part, lead_save_begin, RIGHT_PEER, false, false)          \
+    X(ReportPart, ReportPartRequest, report_part, lead_save_report, RIGHT_PEER, false, false)      \
+    X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
+
+/* Per method: the typed call on the service thread, and what an RPC thread does. */
+#define X(method, type, prefix, function, right, is_logged, takes_memory)                         \
+    static void run_##prefix(struct service *service, struct rpc_call *call,                      \
+                             const ProtobufCMessage *message)                                     \
+    {                                                                                             \
+        const Holdfast__V1__##type *request = (const Holdfast__V1__##type *)message;              \
+        const struct asking asking = {#method, right, is_logged, takes_memory};                   \
+        if (is_granted(service, call, message, &asking))                                          \
+            function(service, call, request);                                                     \
+    }                                                                                             \
+    static void take_##prefix(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
+    {                                                                                             \
+        post_request(user, call, message, run_##prefix);                                          \
+    }
+METHODS(X)
+#undef X
+
+const struct rpc_method service_calls[] = {
+#define X(method, type, prefix, function, right, is_logged, takes_memory)               \
+    {"/holdfast.v1.Checkpoint/" #method, &holdfast__v1__##prefix##_request__descriptor, \
+     &holdfast__v1__##prefix##_reply__descriptor, take_##prefix},
+    METHODS(X)
+#undef X
+        {NULL, NULL, NULL, NULL}};

@@ -1,0 +1,402 @@
+/* server.c - the service as a whole: what it is made of, and how it ends. What it answers is in
+ * calls.c.
+ *
+ * The end: draining refuses new work, waits until no save is in work and nothing is under way, at
+ * most limits.drain_ms; then saves that still wait for a rank are given up. Calls that wait are
+ * answered ERR_UNAVAILABLE. Ranks that are connected may have been told to end as well, and save a
+ * last time behind the step that they are in: as long as there are any, saves may begin for
+ * limits.last_save_ms. What the others of such a save must do, they may until it is over.
+ *
+ * Calls are answered while the memory of the pool is still being taken. When it cannot be had, the
+ * end comes in the same way, and service_run() says why: saves, loads and plans count on the budget
+ * that was set. */
+#include "ckptd/front/server.h"
+#include "ckptd/bulk/plane.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/hooks.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/front/calls.h"
+#include "ckptd/front/listen.h"
+#include "ckptd/front/network.h"
+#include "ckptd/front/reload.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/remote_scrub.h"
+#include "ckptd/keep/rescan.h"
+#include "ckptd/keep/retain.h"
+#include "ckptd/keep/scan.h"
+#include "ckptd/keep/scrub.h"
+#include "ckptd/keep/trash.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
+#include "ckptd/memory/renew.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/memory/stage.h"
+#include "ckptd/memory/store_watch.h"
+#include "ckptd/memory/throttle_queue.h"
+#include "ckptd/peers/join_save.h"
+#include "ckptd/peers/lead_save.h"
+#include "ckptd/peers/peer_status.h"
+#include "ckptd/peers/rounds.h"
+#include "ckptd/peers/serve.h"
+#include "ckptd/restore/held.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/restore.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/open.h"
+#include "ckptd/run/remote_lease.h"
+#include "ckptd/run/run.h"
+#include "ckptd/status/health.h"
+#include "ckptd/status/http_server.h"
+#include "ckptd/status/metrics.h"
+#include "ckptd/tiers/majority.h"
+#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/replicate.h"
+#include "ckptd/tiers/wait_durability.h"
+#include "proto/base/report.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+#include "storage/storage.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define CLOSE_GRACE_MS 1000u
+#define DRAIN_POLL_MS 10
+/* ---- the store ---- */
+
+/* "memory:<bytes>", or a back-end that a test has added; else a directory. ERR_INVALID. */
+static int find_backend(const struct storage_ops **out, const char **out_where, const char *store)
+{
+    const char *colon = strchr(store, ':');
+    char name[16];
+    *out = &storage_local;
+    *out_where = store;
+    if (strncmp(store, "memory:", 7) != 0 && strncmp(store, "fault:", 6) != 0)
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)(colon - store), store);
+    *out = storage_find(name);
+    *out_where = colon + 1;
+    if (*out)
+        return 0;
+    return report_error(ERR_INVALID, "name a directory; fault stores are for tests alone",
+                        "this ckptd opens no \"%s:\" store", name);
+}
+
+static int open_storage(struct service *service)
+{
+    const struct config *config = service->config;
+    const struct storage_ops *ops;
+    const char *where;
+    ERR_TRY(find_backend(&ops, &where, config->store));
+    struct storage_options options = {.is_ours_alone = !config->make_store,
+                                      .queue_depth = (uint32_t)config->queue_depth,
+                                      .force_pwrite = strcmp(config->engine, "pwrite") == 0,
+                                      .num_threads = (uint32_t)config->storage_threads};
+    int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);
+    CHECK(error == 0); /* config_load has asked */
+    if (ops == &storage_local && config->store_must_exist && !config->make_store)
+        error = directory_need_store(where);
+    if (error == 0)
+        error = storage_open(&service->storage, ops, where, &options);
+    if (error == 0 && ops == &storage_local)
+        error = store_watch_note(service, where);
+    return error == 0 ? storage_lock(service->storage) : error;
+}
+
+int service_make_store(const struct config *config)
+{
+    struct service service = {.config = config};
+    int error = open_storage(&service);
+    if (service.storage)
+        storage_close(service.storage);
+    store_watch_close(&service);
+    return error != 0 || !config->tier_store[0] ? error : tier_make_store(config);
+}
+
+/* Registered buffers count as locked memory, every session has descriptors: take what is allowed.
+ */
+static void raise_limits(void)
+{
+    const int kinds[] = {RLIMIT_MEMLOCK, RLIMIT_NOFILE};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct rlimit limit;
+        if (getrlimit((__rlimit_resource_t)kinds[i], &limit) == 0) {
+            limit.rlim_cur = limit.rlim_max;
+            setrlimit((__rlimit_resource_t)kinds[i], &limit); /* best effort */
+        }
+    }
+}
+
+/* ---- the parts, and whom each tells ---- */
+
+static void phase_changed(struct service *service)
+{
+    throttle_queue_phase_changed(service);
+    replicate_phase_changed(service);
+}
+
+static const struct session_events session_events = {.announced = stage_entry,
+                                                     .phase_changed = phase_changed,
+                                                     .let_go = run_rank_let_go,
+                                                     .leaves = stage_leave_session,
+                                                     .rank_left = run_rank_left,
+                                                     .ended = restore_end_session,
+                                                     .part = listen_part,
+                                                     .lends = restore_lends};
+static const struct hooks hooks = {.apply_retention = retain_apply,
+                                   .make_room = trash_make_room,
+                                   .is_being_removed = gc_removes,
+                                   .join = join_attempt,
+                                   .leave = join_leave,
+                                   .ask = join_ask,
+                                   .part_changed = join_part_changed};
+
+static int open_loop(struct service *service)
+{
+    return loop_open(&service->loop, (uint32_t)service->config->threads_workers,
+                     (int)service->config->pace_cpu_nice);
+}
+
+static int open_pool(struct service *service)
+{
+    const struct config *config = service->config;
+    return pool_open(&service->pool, (uint64_t)config->pool_bytes, (uint64_t)config->segment_bytes,
+                     strcmp(config->huge_pages, "auto") == 0, service->storage);
+}
+
+static int open_sessions(struct service *service)
+{
+    return session_table_open(service, &session_events);
+}
+
+static int open_runs(struct service *service)
+{
+    return run_open(service, &hooks);
+}
+
+static int open_catalog(struct service *service)
+{
+    return catalog_open(service, &coordinator_events);
+}
+
+static int open_rpc(struct service *service)
+{
+    const struct config *config = service->config;
+    struct rpc_server_options options = {.methods = service_calls,
+                                         .user = service,
+                                         .num_threads = (uint32_t)config->threads_rpc,
+                                         .num_connections = (uint32_t)config->limit_sessions +
+                                                            RPC_CONNECTIONS_BESIDE,
+                                         .silent_ms = (uint32_t)config->limit_connect_ms,
+                                         .request_bytes = (uint64_t)config->limit_request_bytes,
+                                         .budget_per_second = (uint32_t)config->limit_identity_rate,
+                                         .budget_burst = (uint32_t)config->limit_identity_burst};
+    return rpc_server_open(&service->rpc, &options);
+}
+
+/* In this order; each may use those before it. */
+static int (*const parts[])(struct service *service) = {
+    open_loop,      reload_open,       history_open,   rescan_open,     open_storage,
+    tier_open,      serve_open,        open_pool,      renew_open,      throttle_queue_open,
+    open_sessions,  restore_open,      open_runs,      open_catalog,    scan_store,
+    held_open,      remote_store_open, scrub_open,     retain_open,     trash_open,
+    replicate_open, remote_scrub_open, lead_save_open, join_open,       peer_status_open,
+    rounds_open,    store_watch_start, metrics_open,   open_rpc,        health_open,
+    listen_open,    network_open,      plane_open,     http_server_open};
+
+/* ---- opening ---- */
+
+static void drain(struct event *event);
+
+int service_open(struct service **out, const struct config *config)
+{
+    struct service *service = calloc(1, sizeof *service);
+    if (!service)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    service->config = config;
+    service->policies = config->policies;
+    service->start_s = time(NULL);
+    service->drain_event.run = drain;
+    service->ledger.usable_fraction = config->usable_fraction;
+    snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
+    snprintf(service->arena_path, sizeof service->arena_path, "%s.arena", service->socket_path);
+    while (service->boot_id == 0)
+        service_random(&service->boot_id, sizeof service->boot_id);
+    raise_limits();
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        int error = parts[i](service);
+        if (error == 0)
+            continue;
+        service_close(service);
+        return error;
+    }
+    renew_start(service);
+    remote_lease_open(service);
+    log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
+             report_version, config->listen, config->store, storage_describe(service->storage),
+             pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
+    *out = service;
+    return 0;
+}
+
+int service_run(struct service *service)
+{
+    loop_run(service->loop);
+    return fault_raise(&service->fault);
+}
+
+/* ---- draining ---- */
+
+static bool is_quiet(const struct service *service)
+{
+    if (service->trash->num_waiting > 0)
+        return false;
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        if (run->coordinator->saves || run->coordinator->opening.call || run->pruning ||
+            run->adopting != 0)
+            return false;
+    for (const struct image *image = service->images; image; image = image->next)
+        if (image->busy > 0 || image->in_pass) /* its file may be opened by another tier's crew */
+            return false;
+    return loop_is_idle(service->loop);
+}
+
+/* An idle rank cannot be told from one that computes its last step, so the time is short. */
+static bool awaits_last_saves(const struct service *service)
+{
+    return loop_now_ms() < service->last_saves_until_ms && !service->offline[0] &&
+           session_any_rank(service);
+}
+
+static void drain_again(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, drain_timer);
+    if (service->takes_last_saves && !awaits_last_saves(service)) {
+        service->takes_last_saves = false;
+        service_retry_saves(service);
+    }
+    if (!service->takes_last_saves && remote_lease_end(service) && is_quiet(service)) {
+        loop_stop(service->loop);
+        return;
+    }
+    if (loop_now_ms() >= service->drain_until_ms) {
+        for (struct run *run = service->catalog->runs; run; run = run->next) {
+            struct commit_actions actions = {0};
+            commit_abort_all(&run->coordinator->machine, &actions, "ckptd was told to end");
+            run_perform(run, &actions);
+        }
+    }
+    loop_timer(service->loop, &service->drain_timer, DRAIN_POLL_MS);
+}
+
+static void drain(struct event *event)
+{
+    struct service *service = CONTAINER_OF(event, struct service, drain_event);
+    int64_t drain_ms = service->config->limit_drain_ms;
+    int64_t last_ms = service->config->limit_last_save_ms;
+    uint32_t saves = 0;
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        saves += commit_num_saves(&run->coordinator->machine);
+    last_ms = last_ms < drain_ms ? last_ms : drain_ms;
+    log_info("ckptd",
+             "ending: %u saves in work get %lld ms; ranks that are connected may begin a last one "
+             "for %lld ms",
+             saves, (long long)drain_ms, (long long)last_ms);
+    service->draining = service->takes_last_saves = true;
+    history_hurry(service);
+    throttle_queue_hurry(service);
+    service->drain_until_ms = loop_now_ms() + drain_ms;
+    service->last_saves_until_ms = loop_now_ms() + last_ms;
+    service->drain_timer.run = drain_again;
+    rpc_server_set_serving(service->rpc, false);
+    loop_timer(service->loop, &service->drain_timer, 0);
+}
+
+/* ---- closing ---- */
+
+/* Calls that wait for something that will not come any more. */
+static void fail_waiting(struct service *service)
+{
+    for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next) {
+        if (run->coordinator->opening.call)
+            rpc_call_fail(run->coordinator->opening.call, service_check_open(service));
+        run->coordinator->opening.call = NULL;
+        if (run->coordinator->group)
+            group_free(run->coordinator->group);
+    }
+    rescan_end(service);
+    remote_store_end(service);
+    durability_end(service);
+    save_begin_close(service);
+    attempt_open_close(service);
+}
+
+void service_close(struct service *service)
+{
+    if (!service)
+        return;
+    service->is_closing = true;
+    service->draining = true;
+    service->takes_last_saves = false;
+    fail_waiting(service);
+    http_server_end(service);
+    plane_close(service);
+    network_close(service);
+    if (service->rpc)
+        rpc_server_close(service->rpc, CLOSE_GRACE_MS);
+    /* What came in meanwhile is answered, though nobody hears it, so that its memory is freed. */
+    if (service->loop)
+        loop_run_pending(service->loop);
+    tier_end(service);
+    replicate_end(service);
+    serve_end(service);
+    join_end(service);
+    listen_close(service);
+    session_table_close(service);
+    restore_close(service);
+    held_close(service);
+    while (service->images) {
+        struct image *image = service->images;
+        image_detach(image);
+        image_free(image);
+    }
+    join_close(service);
+    lead_save_close(service);
+    catalog_close(service);
+    loop_close(service->loop);
+    replicate_close(service);
+    remote_store_close(service);
+    rounds_close(service);
+    majority_close(service);
+    peer_status_close(service);
+    scrub_close(service);
+    remote_scrub_close(service);
+    metrics_close(service);
+    http_server_close(service);
+    serve_close(service); /* what is open may lie on a peer */
+    tier_close(service);
+    if (service->storage)
+        storage_close(service->storage);
+    pool_close(service->pool);
+    retain_close(service);
+    trash_close(service);
+    run_close(service);
+    throttle_queue_close(service);
+    reload_close(service);
+    history_close(service);
+    rescan_close(service);
+    renew_close(service);
+    store_watch_close(service);
+    free(service);
+}

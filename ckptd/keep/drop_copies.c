@@ -1,0 +1,119 @@
+/* drop_copies.c - before a tier drops its copy of a checkpoint, the tier that is to keep it has it:
+ * now, and proven.
+ *
+ * The local tier drops a copy that is to be in the far one only when it is there: manifest and the
+ * size and header of every shard are looked at then, and every block was read back within
+ * tier.verify_age_s, when it was sent or, where that is longer ago, at this very moment. A
+ * checkpoint that is still on its way stays: rules that keep little, and a far tier that is slow,
+ * fill the disk, which status and the log tell.
+ *
+ * The far tier drops a copy by its own rules (tier.keep_last, ...). It is the tier that keeps
+ * longest, so nothing is asked of the local one. */
+#include "ckptd/keep/drop_copies.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/shard_file.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/presence.h"
+#include "proto/format/retain.h"
+#include "storage/storage.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define BLOCKS_AT_ONCE 8u
+
+enum drop_copy_need drop_copy_need(bool goes_far, bool is_far, int64_t age_s, int64_t verify_age_s)
+{
+    if (!goes_far)
+        return DROP_COPY_NOTHING;
+    if (!is_far)
+        return DROP_COPY_ARRIVAL;
+    return age_s < 0 || age_s > verify_age_s ? DROP_COPY_PROOF : DROP_COPY_PRESENCE;
+}
+
+void drop_copy_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
+                          enum tier_index tier)
+{
+    const struct service *service = checkpoint->run->service;
+    const struct copy *far = &checkpoint->copies.far;
+    *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = far->manifest_hash};
+    if (tier != TIER_LOCAL || !tier_has_far(service))
+        return;
+    /* It was sent behind its commit: without a scrub the time of that is the latest that is known
+     * after a start. */
+    int64_t proven = far->proven != 0 ? far->proven : retain_time(checkpoint->summary.time);
+    int64_t age = (int64_t)time(NULL) - proven;
+    out->need = drop_copy_need(checkpoint->goes_far, far->is_there, age,
+                               service->config->tier_verify_age_s);
+}
+
+/* ---- reading it back ---- */
+
+static int prove_blocks(struct storage *storage, struct storage_object *object,
+                        const struct shard_geometry *geometry, const uint8_t *table,
+                        const struct manifest_summary *summary, uint32_t shard, uint8_t *room)
+{
+    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
+    uint64_t step = (uint64_t)BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES;
+    for (uint64_t at = 0; at < geometry->table_start; at += step) {
+        uint64_t left = geometry->file_bytes - at, bytes = left < step ? left : step;
+        ERR_TRY(storage_transfer(storage, STORAGE_READ, object, at, room, (uint32_t)bytes));
+        for (uint64_t i = 0; i < bytes && at + i < geometry->table_start;
+             i += CHECKSUM_BLOCK_BYTES) {
+            uint64_t block = (at + i) / CHECKSUM_BLOCK_BYTES, start, length;
+            shard_block(&start, &length, geometry, block);
+            uint64_t sum = checksum_block(room + i, length, identity, block);
+            ERR_TRY(file_check_block(table, geometry, block, sum, summary, shard));
+        }
+    }
+    return 0;
+}
+
+static int prove_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard,
+                       uint8_t *room)
+{
+    struct shard_geometry geometry;
+    struct storage_object *object = NULL;
+    uint8_t *table = NULL;
+    int error = file_geometry(&geometry, manifest, shard);
+    if (error == 0)
+        error = file_open_proven(&object, &table, storage, manifest, shard, &geometry);
+    if (error == 0)
+        error = prove_blocks(storage, object, &geometry, table, &manifest->summary, shard, room);
+    free(table);
+    if (object)
+        storage_object_close(storage, object);
+    return error;
+}
+
+static int prove_all(struct storage *storage, const struct manifest_summary *summary)
+{
+    struct manifest *manifest = NULL;
+    void *room = NULL;
+    int error = catalog_read_manifest(&manifest, storage, summary);
+    if (error == 0 &&
+        posix_memalign(&room, STORAGE_ALIGN, BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES) != 0)
+        error = report_error(ERR_MEMORY, NULL, "no memory to read a checkpoint back");
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        error = prove_shard(storage, manifest, i, room);
+    free(room);
+    manifest_free(manifest);
+    return error;
+}
+
+int drop_copy_check_other(struct service *service, const struct manifest_summary *summary,
+                          const struct other_copy *other)
+{
+    struct storage *storage = service->tiers[other->tier].storage;
+    if (other->need == DROP_COPY_NOTHING)
+        return 0;
+    if (other->need == DROP_COPY_ARRIVAL)
+        return report_error(ERR_BUSY, NULL, "it is not in the tier %s yet",
+                            tier_name(service, other->tier));
+    ERR_TRY(presence_check(storage, storage_fetch, summary, other->manifest_hash));
+    return other->need == DROP_COPY_PROOF ? prove_all(storage, summary) : 0;
+}

@@ -1,0 +1,521 @@
+/* scan.c - reads the store, at a start. There is no database: the store is the truth.
+ *
+ * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint; of one that
+ * ranks of several nodes saved, the shards that proto/format/places.h names must be here. The
+ * summary in the manifest's first 4 KiB, the names and the sizes of the shards are checked; what
+ * does not fit is damage (catalog.c). Without a manifest, and with the mark of unfinished work
+ * (proto/format/mark.h), it is what a crash left of a save, whatever state that was in (commit.c):
+ * this daemon is the store's one writer and its coordinator, so nobody else can still commit it,
+ * and its shards are removed; unless somebody leases it, who is a tool that still writes it. Files
+ * of other names are never touched. Without a manifest and without a mark its shards are
+ * somebody's: the manifest may have been moved away, or is yet to come. The directory is set aside:
+ * listed, named in the log, never deleted. So is a checkpoint of a later version, which is "newer".
+ * A mark beside a manifest is one that a crash kept from being removed: the checkpoint is whole,
+ * its names are made durable before it is served, and the mark goes. Of what has none they are
+ * durable, and a start syncs nothing.
+ *
+ * What cannot be looked into is kept as it is: a directory of a step is listed as damaged, without
+ * a note, and a run whose own directories cannot be read is refused by name (run_find), as nobody
+ * knows its newest attempt or whether it has a checkpoint; neither is pruned or collected. The
+ * other ones are served. Without the root there is no start.
+ *
+ * A start looks at the directories of a run with several threads (storage_for_many), and then goes
+ * through what they found alone, in order. */
+#include "ckptd/keep/scan.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/memory/image.h"
+#include "proto/base/array.h"
+#include "proto/base/report.h"
+#include "proto/base/toml.h"
+#include "proto/format/manifest.h"
+#include "proto/format/mark.h"
+#include "proto/format/places.h"
+#include "proto/format/presence.h"
+#include "proto/format/retain.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ASIDE_TEXT                                                                                \
+    "it has no manifest, and no mark of unfinished work: put the manifest back, and start ckptd " \
+    "again; "                                                                                     \
+    "or remove it: ckpt-cli rm"
+
+/* ---- lists of names ---- */
+
+struct name {
+    char text[256];
+    bool is_dir;
+    uint64_t bytes;
+};
+struct names {
+    struct name *list;
+    uint32_t count, room;
+};
+
+static int visit_name(void *user, const struct storage_entry *entry)
+{
+    struct names *names = user;
+    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof *names->list));
+    struct name *name = &names->list[names->count];
+    if (strlen(entry->name) >= sizeof name->text)
+        return 0; /* no name of ours is that long */
+    snprintf(name->text, sizeof name->text, "%s", entry->name);
+    name->is_dir = entry->is_dir;
+    name->bytes = entry->bytes;
+    names->count++;
+    return 0;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct name *)a)->text, ((const struct name *)b)->text);
+}
+
+/* Sorted. Free names->list. */
+static int list_names(struct names *out, struct storage *storage, const char *prefix)
+{
+    memset(out, 0, sizeof *out);
+    int error = storage_list(storage, prefix, visit_name, out);
+    if (error != 0) {
+        free(out->list);
+        memset(out, 0, sizeof *out);
+        return error;
+    }
+    if (out->count > 0)
+        qsort(out->list, out->count, sizeof *out->list, compare_names);
+    return 0;
+}
+
+static const struct name *find_name(const struct names *names, const char *text)
+{
+    struct name key;
+    snprintf(key.text, sizeof key.text, "%s", text);
+    return names->count ? bsearch(&key, names->list, names->count, sizeof key, compare_names)
+                        : NULL;
+}
+
+/* ---- reading the store ---- */
+
+/* The directory of a step, and what a look into it found. */
+struct step {
+    uint64_t attempt, step;
+    bool committed; /* it has a manifest */
+    bool has_mark;
+    enum storage_rest rest;            /* without one */
+    char coordinator[MARK_NODE_BYTES]; /* without one: of the save that it is a part of; "" */
+    struct manifest_summary summary;
+    struct places places;
+    struct verified verified;
+    uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
+    int error;                     /* of the checkpoint, or without a manifest of the look */
+    struct fault *fault;           /* its text, owned; NULL also for want of memory */
+};
+
+struct scan {
+    struct service *service;
+    struct run *run;
+    struct step *steps;
+    size_t num_steps;
+    uint32_t num_removed;
+};
+
+static int step_dir(char *out, size_t size, const struct scan *scan, const struct step *step)
+{
+    return shard_dir_key(out, size, scan->run->name, step->step, step->attempt);
+}
+
+/* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
+static int check_files(const struct step *step, const struct names *names)
+{
+    const struct manifest_summary *summary = &step->summary;
+    struct shard_identity identity;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < summary->shards; i++) {
+        char key[STORAGE_KEY_MAX];
+        if (!places_is_here(&step->places, i))
+            continue;
+        manifest_identity(&identity, summary, i);
+        int error = shard_key(key, sizeof key, &identity);
+        if (error != 0)
+            return error;
+        const struct name *name = find_name(names, strrchr(key, '/') + 1);
+        if (!name || name->is_dir)
+            return report_error(ERR_CORRUPT, NULL, "%s is missing", strrchr(key, '/') + 1);
+        bytes += name->bytes;
+    }
+    if (bytes != summary->bytes && step->places.num_shards == 0)
+        return report_error(ERR_CORRUPT, NULL, "its shards have %llu bytes instead of %llu",
+                            (unsigned long long)bytes, (unsigned long long)summary->bytes);
+    return 0;
+}
+
+/* 0, or what is wrong with the checkpoint. Of its manifest the summary is read and no more. */
+static int read_checkpoint(const struct scan *scan, struct step *step, const char *dir,
+                           const struct names *names)
+{
+    char key[STORAGE_KEY_MAX + 32], text[MANIFEST_SUMMARY_BYTES] = "";
+    uint64_t bytes = 0;
+    snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
+    int damage = storage_fetch(scan->service->storage, key, text, sizeof text, &bytes);
+    if (damage == 0)
+        damage =
+            manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
+    if (damage == 0)
+        damage = catalog_settle(&step->summary, scan->service->storage, scan->run->name, step->step,
+                                step->attempt);
+    if (damage == 0 && find_name(names, PLACES_NAME))
+        damage = places_fetch(&step->places, scan->service->storage, storage_fetch, &step->summary);
+    bool is_proven = damage == 0; /* another tier may mend it */
+    if (is_proven)
+        damage = check_files(step, names);
+    else if (damage != ERR_MISMATCH)
+        memset(&step->summary, 0, sizeof step->summary);
+    if (damage != 0 && (!is_proven || step->summary.shards > COMMIT_RANKS_MAX))
+        step->summary.shards = 0; /* a number that nothing vouches for, or that no save has */
+    return damage;
+}
+
+/* On any thread; touches the step and nothing else. */
+static void look_at_step(const struct scan *scan, struct step *step)
+{
+    char dir[STORAGE_KEY_MAX];
+    struct names names = {0};
+    int error = step_dir(dir, sizeof dir, scan, step);
+    if (error == 0)
+        error = list_names(&names, scan->service->storage, dir);
+    for (size_t i = 0; i < names.count; i++) {
+        bool is_ours = !names.list[i].is_dir && shard_is_file_name(names.list[i].text);
+        bool is_mark = strcmp(names.list[i].text, MARK_NAME) == 0;
+        step->has_mark = step->has_mark || is_mark;
+        step->num_ours += is_ours;
+        step->num_others += !is_ours && !is_mark;
+    }
+    if (error == 0 && find_name(&names, MANIFEST_NAME)) {
+        step->committed = true;
+        error = read_checkpoint(scan, step, dir, &names);
+        if (error == 0 && find_name(&names, VERIFIED_NAME))
+            verified_fetch(&step->verified, scan->service->storage, storage_fetch, &step->summary);
+    } else if (error == 0) {
+        struct shard_identity identity;
+        error = storage_group_rest(scan->service->storage, &checkpoint_kind, dir, &step->rest);
+        if (!step->has_mark || mark_fetch_part(&identity, step->coordinator, scan->service->storage,
+                                               storage_fetch, dir) != 0)
+            step->coordinator[0] = '\0';
+    }
+    free(names.list);
+    step->error = error;
+    if (error != 0)
+        step->fault = calloc(1, sizeof *step->fault);
+    if (step->fault)
+        fault_take(step->fault, error);
+}
+
+int scan_look(struct manifest_summary *out, struct places *out_places, struct run *run,
+              uint64_t step, uint64_t attempt)
+{
+    struct scan scan = {.service = run->service, .run = run};
+    struct step found = {.step = step, .attempt = attempt};
+    look_at_step(&scan, &found);
+    int error = found.error;
+    if (error != 0 && found.fault)
+        error = fault_raise(found.fault);
+    free(found.fault);
+    if (out_places)
+        *out_places = found.places;
+    else
+        places_free(&found.places);
+    *out = found.summary;
+    if (error == 0 && !found.committed)
+        error = report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it has no manifest");
+    return error;
+}
+
+static int look_at_one(void *user, size_t index)
+{
+    struct scan *scan = user;
+    look_at_step(scan, &scan->steps[index]);
+    return 0;
+}
+
+/* A crash came between the manifest and the end of its mark, perhaps before the manifest's name was
+ * durable: this start is about to call the checkpoint local. Where the mark stays the next start
+ * tries again. A checkpoint without one was made durable before its mark went (I11). */
+static void remove_mark(const struct scan *scan, const char *dir)
+{
+    struct storage *storage = scan->service->storage;
+    char key[STORAGE_KEY_MAX + 32];
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    if (storage_sync_names(storage, dir) != 0)
+        service_go_offline(scan->service, report_line());
+    else if (storage_remove(storage, key) != 0)
+        log_warn("catalog", "%s stays: %s", key, report_line());
+}
+
+static int add_checkpoint(struct scan *scan, struct step *step)
+{
+    struct checkpoint *checkpoint;
+    snprintf(step->summary.run, sizeof step->summary.run, "%s", scan->run->name);
+    step->summary.step = step->step; /* in the list it stands where its directory does */
+    step->summary.attempt = step->attempt;
+    int error = catalog_add(&checkpoint, scan->run, &step->summary, TIER_LOCAL, &step->places);
+    char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
+    if (error == 0)
+        error = step_dir(dir, sizeof dir, scan, step);
+    if (error == 0 && !step->committed && step->error == 0) {
+        snprintf(text, sizeof text, IN_DOUBT_TEXT, step->coordinator);
+        if (step->coordinator[0] != '\0')
+            catalog_set_aside(checkpoint, FLAW_IN_DOUBT, text);
+        else
+            catalog_set_aside(checkpoint, FLAW_ASIDE, ASIDE_TEXT);
+        return 0;
+    }
+    if (error == 0 && step->committed && step->has_mark)
+        remove_mark(scan, dir);
+    if (error == 0)
+        catalog_take_verified(checkpoint, &step->verified);
+    if (error != 0 || !step->fault)
+        return error;
+    catalog_damage_text(text, sizeof text, step->fault);
+    if (step->error == ERR_MISMATCH || step->error == ERR_VERSION) {
+        catalog_set_aside(checkpoint, step->error == ERR_VERSION ? FLAW_NEWER : FLAW_MOVED, text);
+        return 0;
+    }
+    catalog_quarantine(checkpoint, text, catalog_is_proof(step->fault));
+    if (catalog_is_proof(step->fault))
+        catalog_write_note(scan->service->storage, dir, text);
+    return 0;
+}
+
+static int remove_rubbish(struct scan *scan, const struct step *step)
+{
+    char dir[STORAGE_KEY_MAX];
+    int error = step_dir(dir, sizeof dir, scan, step);
+    if (error != 0)
+        return error;
+    error = storage_group_clear(scan->service->storage, &checkpoint_kind, dir);
+    if (error == ERR_DENIED)
+        log_info("catalog", "%s has no manifest, and stays: %s", dir, report_line());
+    else if (error != 0)
+        log_warn("catalog", "%s has no manifest, and not all of it could be removed: %s", dir,
+                 report_line());
+    else if (step->num_others > 0)
+        log_warn("catalog", "%s has no manifest, but files that are not ours to remove", dir);
+    scan->num_removed += error == 0 ? step->num_ours : 0;
+    return 0;
+}
+
+/* False: not a name that we write. */
+static bool parse_step(struct step *out, const struct scan *scan, const char *name)
+{
+    unsigned long long step, attempt;
+    char dir[STORAGE_KEY_MAX];
+    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2)
+        return false;
+    *out = (struct step){.attempt = attempt, .step = step};
+    return step_dir(dir, sizeof dir, scan, out) == 0 && strcmp(strrchr(dir, '/') + 1, name) == 0;
+}
+
+/* Oldest first: then each has its place at the head of the list. */
+static int compare_steps(const void *a, const void *b)
+{
+    const struct step *x = a, *y = b;
+    if (x->attempt != y->attempt)
+        return x->attempt < y->attempt ? -1 : 1;
+    return x->step < y->step ? -1 : x->step > y->step;
+}
+
+static int list_steps(struct scan *scan)
+{
+    struct names names;
+    scan->num_steps = 0;
+    int error = list_names(&names, scan->service->storage, scan->run->name);
+    if (error != 0)
+        return error;
+    scan->steps = calloc(names.count + 1, sizeof *scan->steps);
+    if (!scan->steps)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a list of %u steps", names.count);
+    for (size_t i = 0; error == 0 && i < names.count; i++)
+        if (names.list[i].is_dir &&
+            parse_step(&scan->steps[scan->num_steps], scan, names.list[i].text))
+            scan->num_steps++;
+    free(names.list);
+    if (error == 0)
+        qsort(scan->steps, scan->num_steps, sizeof *scan->steps, compare_steps);
+    return error;
+}
+
+/* Does it say something about the store? What this process lacks does not. */
+static bool is_of_store(int error)
+{
+    return error != 0 && error != ERR_MEMORY && error != ERR_BUSY;
+}
+
+static int scan_steps(struct scan *scan)
+{
+    int error = list_steps(scan);
+    if (error == 0)
+        error = storage_for_many(scan->service->storage, scan->num_steps, look_at_one, scan);
+    for (size_t i = 0; i < scan->num_steps; i++) {
+        struct step *step = &scan->steps[i];
+        if (error == 0 && step->error != 0 && !step->fault)
+            error = report_error(ERR_MEMORY, NULL, "no memory to read the store");
+        else if (error == 0 &&
+                 (step->committed || is_of_store(step->error) || step->rest == STORAGE_REST_ASIDE))
+            error = add_checkpoint(scan, step);
+        else if (error == 0)
+            error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);
+        free(step->fault);
+        places_free(&step->places);
+    }
+    free(scan->steps);
+    scan->steps = NULL;
+    return error;
+}
+
+static int scan_attempts(struct scan *scan)
+{
+    char prefix[STORAGE_KEY_MAX];
+    struct names names;
+    snprintf(prefix, sizeof prefix, "%s/attempts", scan->run->name);
+    int error = list_names(&names, scan->service->storage, prefix);
+    for (size_t i = 0; error == 0 && i < names.count; i++) {
+        char *end;
+        unsigned long long number = strtoull(names.list[i].text, &end, 10);
+        if (*end == 0 && number > scan->run->newest_attempt && number < UINT64_MAX)
+            scan->run->newest_attempt = number;
+    }
+    if (error == 0 && names.count > 0)
+        error = sets_find(&scan->run->sets, scan->service->storage, scan->run->name);
+    free(names.list);
+    return error == ERR_CORRUPT ? 0 : error;
+}
+
+/* What was found damaged before this start stays so until a person has looked (ckpt-cli verify
+ * --release); its note's name says so, also when nobody can read why. */
+static int keep_quarantined(struct checkpoint *checkpoint)
+{
+    const struct manifest_summary *summary = &checkpoint->summary;
+    char prefix[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = storage_group_find_note(checkpoint->run->service->storage, STORAGE_QUARANTINE,
+                                        prefix, text, sizeof text);
+    if (error == ERR_MEMORY || error == ERR_NOT_FOUND) /* released meanwhile */
+        return error == ERR_MEMORY ? error : 0;
+    if (error != 0)
+        snprintf(text, sizeof text, "the reason cannot be read: %.400s", report_line());
+    catalog_quarantine(checkpoint, text[0] ? text : "no reason was noted", true);
+    return 0;
+}
+
+static int read_quarantine(struct scan *scan)
+{
+    struct names names = {0};
+    int error = storage_groups_noted(scan->service->storage, STORAGE_QUARANTINE, scan->run->name,
+                                     visit_name, &names);
+    for (size_t i = 0; i < names.count && error == 0; i++) {
+        uint64_t step, attempt;
+        struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
+                                            ? catalog_find(scan->run, step, attempt)
+                                            : NULL;
+        if (checkpoint && !checkpoint->damaged)
+            error = keep_quarantined(checkpoint);
+    }
+    free(names.list);
+    return error;
+}
+
+static int visit_pin_at_start(void *user, const struct storage_entry *entry)
+{
+    struct run *run = user;
+    uint64_t step, attempt;
+    struct pin pin;
+    struct checkpoint *checkpoint =
+        retain_parse(entry->name, &step, &attempt) ? catalog_find(run, step, attempt) : NULL;
+    if (!checkpoint)
+        return 0;
+    int error = catalog_read_pin(&pin, run->service->storage, run->name, step, attempt);
+    if (error == 0)
+        catalog_set_pin(checkpoint, TIER_LOCAL, &pin);
+    return error;
+}
+
+static int read_pins(struct run *run)
+{
+    return storage_groups_noted(run->service->storage, STORAGE_PIN, run->name, visit_pin_at_start,
+                                run);
+}
+
+static int read_run(struct scan *scan)
+{
+    struct run *run = scan->run;
+    int error = scan_attempts(scan);
+    if (error != 0)
+        return error;
+    /* Removals that were cut short come to their end, or are taken back. */
+    if (storage_groups_recover(scan->service->storage, &checkpoint_kind, run->name) != 0)
+        log_warn("catalog", "run %s: what a removal left stays: %s", run->name, report_line());
+    error = scan_steps(scan);
+    /* A checkpoint proves its attempt, whatever became of the attempt's file. */
+    for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+        if (c->summary.attempt > run->newest_attempt)
+            run->newest_attempt = c->summary.attempt;
+    run->service->catalog->events->read(run);
+    if (error == 0)
+        error = read_pins(run);
+    if (error == 0)
+        error = read_quarantine(scan);
+    return error;
+}
+
+/* Every call that names the run is answered with the reason: its newest checkpoint may be among
+ * those that could not be read, and a load would resume from an older one. */
+static void refuse_run(struct run *run, int error)
+{
+    catalog_forget(run);
+    report_error(error, "mend the directory or its rights, then start ckptd again",
+                 "the run %s could not be read when ckptd started: %s", run->name, report_line());
+    log_error("catalog", "%s", report_line());
+    fault_take(&run->unreadable, error);
+}
+
+static int scan_run(struct scan *scan, const char *name)
+{
+    if (!run_name_valid(name)) {
+        log_warn("catalog", "the directory %s is not a run", name);
+        return 0;
+    }
+    int error = run_find(&scan->run, scan->service, name, true);
+    if (error != 0)
+        return error;
+    error = read_run(scan);
+    if (!is_of_store(error))
+        return error;
+    refuse_run(scan->run, error);
+    return 0;
+}
+
+int scan_store(struct service *service)
+{
+    struct scan scan = {.service = service};
+    struct names names;
+    int error = list_names(&names, service->storage, "");
+    for (size_t i = 0; error == 0 && i < names.count; i++)
+        if (names.list[i].is_dir)
+            error = scan_run(&scan, names.list[i].text);
+    free(names.list);
+    if (error == 0)
+        log_info("catalog",
+                 "%u runs, %u checkpoints; removed %u files of saves that were cut short",
+                 service->catalog->num_runs, service->catalog->num_checkpoints, scan.num_removed);
+    return error;
+}

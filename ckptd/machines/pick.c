@@ -1,0 +1,42 @@
+/* pick.c - the order of the drain. The queue is no list of its own: it is what the local tier has
+ * and the far one lacks, so it survives whatever ckptd does not.
+ *
+ * First what somebody waits for, then the newest: what a lost node costs is the time since the
+ * newest checkpoint that is far, and older ones only matter less. A checkpoint that retention
+ * removes meanwhile has left the queue by itself, and one that the far tier's own rules would
+ * remove again is never in it. The newest whole one is "the last", whoever
+ * comes later; it is looked at again after every transfer. */
+#include "ckptd/machines/pick.h"
+
+static bool is_picked(const struct pick_rule *rule, const struct pick_item *item, bool is_newest)
+{
+    if (rule->what == PICK_EVERY)
+        return item->step % rule->every == 0;
+    return rule->what == PICK_ALL || is_newest;
+}
+
+void pick_mark(const struct pick_rule *rule, struct pick_item *items, uint32_t count)
+{
+    bool is_newest = true;
+    for (uint32_t i = 0; i < count; i++) {
+        struct pick_item *item = &items[i];
+        bool is_wished = item->is_kept && item->is_local && is_picked(rule, item, is_newest);
+        item->goes = !item->is_given_up && (item->is_wanted || is_wished);
+        is_newest = is_newest && !item->is_local;
+    }
+}
+
+int64_t pick_next(const struct pick_item *items, uint32_t count, uint32_t *out_left)
+{
+    int64_t next = -1;
+    *out_left = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct pick_item *item = &items[i];
+        if (!item->goes || !item->is_local || item->is_far)
+            continue;
+        ++*out_left;
+        if (next < 0 || (item->is_wanted && !items[next].is_wanted))
+            next = i;
+    }
+    return next;
+}

@@ -1,0 +1,32 @@
+/* pick.h - which checkpoint of a run drains next. Pure; see pick.c. */
+#ifndef HOLDFAST_CKPTD_MACHINES_PICK_H
+#define HOLDFAST_CKPTD_MACHINES_PICK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum pick_what { PICK_ALL, PICK_EVERY, PICK_LAST };
+
+struct pick_rule {
+    enum pick_what what;
+    uint64_t every; /* of PICK_EVERY */
+};
+
+/* A checkpoint of the run, newest first. */
+struct pick_item {
+    uint64_t step;
+    bool is_local;    /* the tier that it comes from has it whole, */
+    bool is_far;      /* the one that it goes to has it */
+    bool is_wanted;   /* somebody waits for it there, or the copy there is damaged */
+    bool is_given_up; /* its transfer ended, and a person must act */
+    bool is_kept;     /* the far tier's own rules would keep it */
+    bool goes;        /* pick_mark(): it is to be there */
+};
+
+/* Sets `goes`: by the rule, or as somebody waits for it; not what would be removed there again. */
+void pick_mark(const struct pick_rule *rule, struct pick_item *items, uint32_t count);
+/* Of marked items. The index of what drains next, or -1: nothing does. *out_left: so many would
+ * follow, it included. */
+int64_t pick_next(const struct pick_item *items, uint32_t count, uint32_t *out_left);
+
+#endif

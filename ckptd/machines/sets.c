@@ -1,0 +1,377 @@
+/* sets.c - of which nodes most must hold the number of an attempt.
+ *
+ * The settings name the nodes that there are now; they are changed node by node, and a node may
+ * come back with old ones. So each attempt's file says which nodes it counted on, and the next
+ * attempt asks most of these, beside most of the nodes in the settings of the node that opens it:
+ *
+ *   0007 {n1,n2,n3} ──► 0008 {n1,n4,n5}, needs most of n1,n4,n5 and most of n1,n2,n3 ──► 0009
+ *   needs most of n1,n4,n5; while nobody knows that 0008 came to be, most of n1,n2,n3 as well
+ *
+ * Invariants (cited in the code, checked by tests/unit/ckptd_sets.c):
+ *   S1  A number is answered when most of each of its sets hold it: those of the settings, those of
+ *       the last attempt, and those which that one needed, unless it is known to be held.
+ *   S2  A node takes a number only when it is higher than any it has, and when its sets name those
+ *       of the newest attempt there. So of two that were opened apart from each other one at most
+ *       is answered, and a later one counts on the nodes of every one that was answered before.
+ *   S3  What was answered is S2's past: copies of its file are taken at any time. So is what an
+ *       operator forced, or the far tier took.
+ *
+ * A node that knows nothing of a run cannot know whom to ask: where the settings change by one node
+ * at a time, most of the new ones have one in common with most of the old ones. */
+#include "ckptd/machines/sets.h"
+#include "proto/base/array.h"
+#include "proto/base/json.h"
+#include "proto/base/report.h"
+#include "storage/storage.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTEMPT_BYTES_MAX (8u << 20)
+#define NAMES_BYTES_MAX ((MEMBERS_PEERS_MAX + 1) * MEMBER_NAME_MAX)
+#define NONCE_DIGITS 32
+
+void sets_free(struct sets *sets)
+{
+    for (uint32_t i = 0; i < sets->count; i++)
+        free(sets->names[i]);
+    *sets = (struct sets){0};
+}
+
+/* ---- what they are ---- */
+
+static bool has_names(const struct sets *sets, const char *names)
+{
+    for (uint32_t i = 0; i < sets->count; i++)
+        if (strcmp(sets->names[i], names) == 0)
+            return true;
+    return false;
+}
+
+static int report_too_many(void)
+{
+    return report_error(ERR_BUSY, "ckpt-cli attempt RUN shows them",
+                        "the nodes of a run were changed %u times without a start that most of "
+                        "them held",
+                        QUORUM_SETS_MAX);
+}
+
+static int add(struct sets *sets, const char *names)
+{
+    if (names[0] == '\0' || has_names(sets, names))
+        return 0;
+    if (sets->count == QUORUM_SETS_MAX)
+        return report_too_many();
+    sets->names[sets->count] = strdup(names);
+    if (!sets->names[sets->count])
+        return report_error(ERR_MEMORY, NULL, "no memory for the nodes of an attempt");
+    sets->count++;
+    return 0;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Of the settings; "" where this node has no name. */
+static void write_own(char out[NAMES_BYTES_MAX], const struct members *members, const char *own)
+{
+    const char *names[MEMBERS_PEERS_MAX + 1] = {own};
+    size_t used = 0;
+    out[0] = '\0';
+    if (own[0] == '\0')
+        return;
+    for (uint32_t i = 0; i < members->count; i++)
+        names[i + 1] = members->peers[i].name;
+    qsort(names, members->count + 1, sizeof names[0], compare_names);
+    for (uint32_t i = 0; i <= members->count && used < NAMES_BYTES_MAX; i++)
+        used += (size_t)snprintf(out + used, NAMES_BYTES_MAX - used, "%s%s", i > 0 ? "," : "",
+                                 names[i]);
+}
+
+int sets_next(struct sets *out, const struct sets *last, const struct members *members,
+              const char *own)
+{
+    char names[NAMES_BYTES_MAX];
+    *out = (struct sets){0};
+    write_own(names, members, own);
+    int error = add(out, names);
+    for (uint32_t i = 0; i < last->count && error == 0; i++) /* S1 */
+        if (i == 0 || !last->is_held)
+            error = add(out, last->names[i]);
+    if (error == 0 && last->is_full && !last->is_held)
+        error = report_too_many();
+    if (error != 0)
+        sets_free(out);
+    return error;
+}
+
+/* The number of a node in a node_set; NODE_SET_MAX: it is nobody's here. */
+static uint32_t site_of(const char *name, size_t length, const struct members *members,
+                        const char *own)
+{
+    if (strlen(own) == length && strncmp(own, name, length) == 0)
+        return 0;
+    uint32_t peer = members_find(members, name, length);
+    return peer < members->count ? peer + 1 : NODE_SET_MAX;
+}
+
+struct quorum sets_quorum(const struct sets *sets, const struct members *members, const char *own)
+{
+    struct quorum quorum = {.sites = members->count + 1, .asked = 1};
+    node_set_add(&quorum.holders, 0);
+    for (uint32_t i = 0; i < sets->count; i++) {
+        struct quorum_set *set = &quorum.sets[quorum.num_sets++];
+        for (const char *at = sets->names[i]; *at != '\0'; at += *at == ',') {
+            size_t length = strcspn(at, ",");
+            uint32_t site = site_of(at, length, members, own);
+            set->nodes++;
+            if (site < NODE_SET_MAX)
+                node_set_add(&set->sites, site);
+            at += length;
+        }
+    }
+    return quorum;
+}
+
+/* Two files of one number: both may have been answered, so both count. */
+static void unite(struct sets *into, const struct sets *from)
+{
+    for (uint32_t i = 0; i < from->count; i++)
+        if (add(into, from->names[i]) != 0)
+            into->is_full = true;
+    into->nonce[0] = '\0';
+}
+
+void sets_merge(struct sets *into, struct sets *from)
+{
+    bool is_same = into->attempt == from->attempt && strcmp(into->nonce, from->nonce) == 0;
+    bool is_newer = from->attempt > into->attempt ||
+                    (from->attempt == into->attempt && from->is_held && !into->is_held);
+    if (from->count > 0 && is_newer) {
+        sets_free(into);
+        *into = *from;
+        *from = (struct sets){0};
+    } else if (from->count > 0 && from->attempt == into->attempt && !is_same &&
+               into->is_held == from->is_held) {
+        unite(into, from);
+    }
+    sets_free(from);
+}
+
+/* ---- the file of an attempt ---- */
+
+json_t *sets_describe(const struct sets *sets)
+{
+    json_t *list = sets->count > 0 ? json_array() : NULL;
+    for (uint32_t i = 0; i < sets->count; i++)
+        json_array_append_new(list, json_string(sets->names[i]));
+    return list;
+}
+
+int sets_parse(struct sets *out, const json_t *attempt)
+{
+    const json_t *list = json_object_get(attempt, "nodes"), *item;
+    const char *nonce = json_string_value(json_object_get(attempt, "nonce"));
+    int error = 0;
+    size_t index;
+    *out = (struct sets){0};
+    json_array_foreach(list, index, item)
+    {
+        const char *names = json_string_value(item);
+        if (error == 0 && (!names || !nonce || strlen(names) >= NAMES_BYTES_MAX))
+            error = report_error(ERR_CORRUPT, "open a new attempt",
+                                 "an attempt's member 'nodes' names no nodes");
+        if (error == 0)
+            error = add(out, names);
+    }
+    if (error != 0) {
+        sets_free(out);
+        return error;
+    }
+    out->attempt = (uint64_t)json_integer_value(json_object_get(attempt, "attempt"));
+    out->is_held = json_is_true(json_object_get(attempt, "held"));
+    snprintf(out->nonce, sizeof out->nonce, "%s", nonce ? nonce : "");
+    return 0;
+}
+
+/* *is_attempt: it is one's, and no note that a copy made of its number. */
+static int parse_text(struct sets *out, bool *is_attempt, const char *text, size_t bytes)
+{
+    json_t *root;
+    json_error_t reason;
+    *out = (struct sets){0};
+    *is_attempt = false;
+    int error = json_read(&root, text, bytes, &reason);
+    if (error != 0)
+        return report_error(error, "open a new attempt", "the file of an attempt is damaged");
+    const char *format = json_string_value(json_object_get(root, "format"));
+    *is_attempt = format && strcmp(format, "holdfast-attempt") == 0;
+    error = sets_parse(out, root);
+    json_decref(root);
+    return error;
+}
+
+static int read_file(struct sets *out, bool *is_attempt, struct storage *storage, const char *key)
+{
+    void *text = NULL;
+    size_t bytes = 0;
+    *out = (struct sets){0};
+    int error = storage_fetch_all(storage, key, ATTEMPT_BYTES_MAX, &text, &bytes);
+    if (error == 0)
+        error = parse_text(out, is_attempt, text, bytes);
+    free(text);
+    return error;
+}
+
+struct numbers {
+    uint64_t *list;
+    uint32_t count, room;
+};
+
+static int visit_number(void *user, const struct storage_entry *entry)
+{
+    struct numbers *numbers = user;
+    char *end;
+    unsigned long long number = strtoull(entry->name, &end, 10);
+    if (*end != '\0' || number == 0 || number == UINT64_MAX)
+        return 0;
+    ERR_TRY(array_reserve(&numbers->list, &numbers->room, numbers->count, sizeof(uint64_t)));
+    numbers->list[numbers->count++] = number;
+    return 0;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static int read_held(struct sets *sets, struct storage *storage, const char *key)
+{
+    char held[STORAGE_KEY_MAX + 16];
+    uint64_t bytes;
+    snprintf(held, sizeof held, "%s" SETS_HELD, key);
+    int error = sets->is_held ? 0 : storage_fetch(storage, held, NULL, 0, &bytes);
+    sets->is_held |= error == 0;
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* `numbers`: highest first. Behind a file of before there were sets nothing is known. */
+static int find_newest(struct sets *out, struct storage *storage, const char *run,
+                       const struct numbers *numbers)
+{
+    bool is_attempt = false;
+    char key[STORAGE_KEY_MAX];
+    for (uint32_t i = 0; i < numbers->count && out->count == 0 && !is_attempt; i++) {
+        snprintf(key, sizeof key, "%s/attempts/%04llu", run, (unsigned long long)numbers->list[i]);
+        ERR_TRY(read_file(out, &is_attempt, storage, key));
+    }
+    return out->count > 0 ? read_held(out, storage, key) : 0;
+}
+
+int sets_find(struct sets *out, struct storage *storage, const char *run)
+{
+    char prefix[STORAGE_KEY_MAX];
+    struct numbers numbers = {0};
+    *out = (struct sets){0};
+    snprintf(prefix, sizeof prefix, "%s/attempts", run);
+    int error = storage_list(storage, prefix, visit_number, &numbers);
+    if (error == 0 && numbers.count > 0)
+        qsort(numbers.list, numbers.count, sizeof numbers.list[0], compare_numbers);
+    if (error == 0)
+        error = find_newest(out, storage, run, &numbers);
+    free(numbers.list);
+    if (error != 0)
+        sets_free(out);
+    return error;
+}
+
+/* ---- a number is taken ---- */
+
+/* Of all runs: starts are rare. */
+static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
+
+/* S2. A number that is there is for storage_publish() to refuse. */
+static int check_next(const struct sets *next, struct storage *storage, const char *run)
+{
+    struct sets last;
+    ERR_TRY(sets_find(&last, storage, run));
+    int error = 0;
+    if (last.count > 0 && next->attempt < last.attempt)
+        error = report_error(ERR_STALE, "start again", "attempt %llu is known here",
+                             (unsigned long long)last.attempt);
+    else if (last.count > 0 && next->attempt > last.attempt && !has_names(next, last.names[0]))
+        error = report_error(ERR_STALE, "start again",
+                             "attempt %llu is known here, and counts on other nodes",
+                             (unsigned long long)last.attempt);
+    sets_free(&last);
+    return error;
+}
+
+#define HELD_HEAD "{\"held\":true,"
+
+int sets_held_text(char **out, const char *text, size_t bytes)
+{
+    size_t skip = bytes >= strlen(HELD_HEAD) && strncmp(text, HELD_HEAD, strlen(HELD_HEAD)) == 0
+                      ? strlen(HELD_HEAD)
+                      : 1;
+    size_t size = strlen(HELD_HEAD) + bytes + 1;
+    *out = bytes > skip ? malloc(size) : NULL;
+    if (!*out)
+        return report_error(ERR_MEMORY, NULL, "no memory for the file of an attempt");
+    snprintf(*out, size, HELD_HEAD "%.*s", (int)(bytes - skip), text + skip);
+    return 0;
+}
+
+static int take(struct sets *out, struct storage *storage, const char *key, const char *text,
+                size_t bytes, const char *kept)
+{
+    char run[STORAGE_KEY_MAX];
+    bool is_attempt;
+    snprintf(run, sizeof run, "%.*s", (int)strcspn(key, "/"), key);
+    if (parse_text(out, &is_attempt, text, bytes) != 0)
+        sets_free(out); /* as of another release: it counts on nobody */
+    pthread_mutex_lock(&taking);
+    int error = out->count > 0 && !out->is_held ? check_next(out, storage, run) : 0; /* S3 */
+    if (error == 0)
+        error = storage_publish(storage, key, kept, kept == text ? bytes : strlen(kept));
+    pthread_mutex_unlock(&taking);
+    return error;
+}
+
+int sets_take(struct sets *out, struct storage *storage, const char *key, const char *text,
+              size_t bytes)
+{
+    return take(out, storage, key, text, bytes, text);
+}
+
+int sets_take_last(struct sets *out, struct storage *storage, const char *key, const char *text)
+{
+    char *held;
+    *out = (struct sets){0};
+    ERR_TRY(sets_held_text(&held, text, strlen(text)));
+    int error = take(out, storage, key, text, strlen(text), held);
+    out->is_held |= error == 0;
+    free(held);
+    return error;
+}
+
+int sets_hold(struct storage *storage, const char *key, const char *nonce, size_t bytes)
+{
+    char of[STORAGE_KEY_MAX];
+    struct sets sets;
+    bool is_attempt;
+    size_t length = strlen(key) - strlen(SETS_HELD);
+    snprintf(of, sizeof of, "%.*s", (int)length, key);
+    int error = read_file(&sets, &is_attempt, storage, of);
+    if (error == 0 && (bytes != NONCE_DIGITS || strncmp(sets.nonce, nonce, bytes) != 0))
+        error = ERR_NOT_FOUND;
+    sets_free(&sets);
+    if (error == ERR_NOT_FOUND)
+        return report_error(ERR_STALE, NULL, "%s is not what this node has", of);
+    return error == 0 ? storage_publish(storage, key, nonce, bytes) : error;
+}

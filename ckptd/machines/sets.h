@@ -1,0 +1,56 @@
+/* sets.h - of which nodes most must hold the number of an attempt; see sets.c. Any thread; what
+ * takes a storage blocks. */
+#ifndef HOLDFAST_CKPTD_MACHINES_SETS_H
+#define HOLDFAST_CKPTD_MACHINES_SETS_H
+
+#include "ckptd/machines/members.h"
+#include "ckptd/machines/placement.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct storage;
+struct json_t;
+
+/* "<run>/attempts/0003.held": most of the nodes hold attempt 3, as this node was told. */
+#define SETS_HELD ".held"
+
+/* The sets of the newest attempt that is known, or of the next one. */
+struct sets {
+    uint64_t attempt; /* whose; 0: none is known, or it is not numbered yet */
+    char nonce[33];   /* of its file; "": of several, of one number */
+    bool is_held;     /* most of each hold it: names[0] alone counts from now on */
+    bool is_full;     /* there were more of them than QUORUM_SETS_MAX */
+    uint32_t count;
+    char *names[QUORUM_SETS_MAX]; /* "n1,n2,n3", sorted; the first are the attempt's own; owned */
+};
+
+void sets_free(struct sets *sets); /* it is empty then */
+/* The next attempt's, of a node with these settings, after `last`. ERR_MEMORY; ERR_BUSY: the nodes
+ * were changed too often without a start that most of them held. */
+int sets_next(struct sets *out, const struct sets *last, const struct members *members,
+              const char *own);
+/* The quorum that they ask for, as this node sees it: what it cannot name is nobody's site. */
+struct quorum sets_quorum(const struct sets *sets, const struct members *members, const char *own);
+/* Takes what `from` knows beyond `into`; `from` is empty then. */
+void sets_merge(struct sets *into, struct sets *from);
+
+/* As a member of the attempt's file; NULL where there are none. */
+struct json_t *sets_describe(const struct sets *sets);
+/* Of an attempt's file. Without the member nothing is known: count 0. ERR_CORRUPT, ERR_MEMORY. */
+int sets_parse(struct sets *out, const struct json_t *attempt);
+/* Of the newest attempt in that store which has any. */
+int sets_find(struct sets *out, struct storage *storage, const char *run);
+/* Creates "<run>/attempts/<number>" with that text, unless the store knows what the text does not:
+ * then ERR_STALE. ERR_EXISTS. *out: those of the text, also after an error. */
+int sets_take(struct sets *out, struct storage *storage, const char *key, const char *text,
+              size_t bytes);
+/* Likewise where it was opened, when most of the others hold it: the file says so. */
+int sets_take_last(struct sets *out, struct storage *storage, const char *key, const char *text);
+/* The file of an attempt that was answered, to be freed: whoever gets a copy knows it. */
+int sets_held_text(char **out, const char *text, size_t bytes);
+/* Creates its ".held", `nonce` its text. ERR_STALE: the file is not there with that nonce. */
+int sets_hold(struct storage *storage, const char *key, const char *nonce, size_t bytes);
+
+#endif

@@ -1,0 +1,86 @@
+/* tenure.h - which ckptd trains a run, of those that share only a far tier? Two pure decisions;
+ * remote_lease.c reads and writes the lease, open.c watches it.
+ *
+ * Who trains a run renews its lease in the far tier: the numbered object (storage.h) "<run>/lease",
+ * where each renewal has the next number, so of two that write at once one finds it taken.
+ *
+ *     start:    none, ended, ours, run out, taken over ──► go on
+ *               a stranger's ──► watched ──► it changes: refused
+ *     renewal:  none or ours ──► published, or, when the ranks are gone, ended
+ *               a stranger's ──► this attempt is fenced
+ *
+ * T1  No two clocks are compared: a lease is fresh when its number changes while a start watches
+ *     it, for TENURE_INTERVALS of the intervals that it names itself, by the watcher's clock.
+ * T2  A stranger's fresh lease is passed over only by a start that was told to take over.
+ * T3  A lease that cannot be read stops no training: the start goes on, a renewal is tried again.
+ * T4  A start passes over the lease that it saw. One that moved on since lives: the start gives
+ *     way, unless it was told to take over.
+ * T5  A lease that was lost is never taken again by the same attempt.
+ * T6  Only the attempt that a lease names ends it.
+ * T7  What a fenced attempt had committed still drains: it is whole, and older than all that the
+ *     attempt which fenced it saves. Nobody is told that it is durable there. */
+#ifndef HOLDFAST_CKPTD_MACHINES_TENURE_H
+#define HOLDFAST_CKPTD_MACHINES_TENURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TENURE_INTERVALS 3 /* without a renewal, and a lease has run out */
+
+struct tenure_seen {
+    uint64_t number; /* 0: there is no lease */
+    uint64_t attempt;
+    bool is_ours; /* of this store, or of a node of its cluster */
+    bool is_ended;
+};
+
+struct tenure_start {
+    struct tenure_seen seen;
+    bool is_unknown;  /* it could not be read */
+    bool is_forced;   /* the start was told to take over */
+    uint64_t watched; /* the number at the first look; 0: this is the first */
+    int64_t watched_ms, every_ms;
+};
+
+enum tenure_answer { TENURE_GO, TENURE_WATCH, TENURE_REFUSED };
+
+static inline enum tenure_answer tenure_decide(const struct tenure_start *start)
+{
+    const struct tenure_seen *seen = &start->seen;
+    if (start->is_unknown || seen->number == 0 || seen->is_ours || seen->is_ended)
+        return TENURE_GO; /* T3 */
+    if (start->is_forced)
+        return TENURE_GO; /* T2 */
+    if (start->watched != 0 && seen->number != start->watched)
+        return TENURE_REFUSED; /* T1 */
+    return start->watched_ms >= TENURE_INTERVALS * start->every_ms ? TENURE_GO : TENURE_WATCH;
+}
+
+struct tenure_renewal {
+    struct tenure_seen seen;
+    uint64_t attempt;
+    uint64_t passed;  /* the number of the lease that its start passed over */
+    bool is_forced;   /* and over every other, until it has published one */
+    bool is_training; /* else its ranks are gone */
+};
+
+enum tenure_step { TENURE_NOTHING, TENURE_PUBLISH, TENURE_END, TENURE_LOST };
+
+static inline enum tenure_step tenure_renew(const struct tenure_renewal *renewal)
+{
+    const struct tenure_seen *seen = &renewal->seen;
+    bool is_own = seen->number != 0 && seen->is_ours && seen->attempt == renewal->attempt;
+    if (!renewal->is_training)
+        return is_own && !seen->is_ended ? TENURE_END : TENURE_NOTHING; /* T6 */
+    if (seen->number == 0)
+        return TENURE_PUBLISH;
+    if (seen->is_ours) /* a newer attempt of the cluster fences by other means */
+        return seen->attempt <= renewal->attempt ? TENURE_PUBLISH : TENURE_NOTHING;
+    if (renewal->is_forced || seen->number <= renewal->passed)
+        return TENURE_PUBLISH;
+    if (seen->is_ended && seen->attempt < renewal->attempt)
+        return TENURE_PUBLISH;
+    return TENURE_LOST; /* T4 */
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* reclaim.c - memory for an image, which others give up for it.
+ *
+ * Memory that nobody uses goes in this order: images of superseded checkpoints, spares of sessions,
+ * the newest checkpoint of a run, what open loads will ask for. Never one that is written or read,
+ * and never one that its rank may still copy into: a rank hears late, or never, that its save was
+ * given up. It has let go when it announces the end, gives the save up, begins another, or hangs
+ * up. */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
+#include "ckptd/memory/stage.h"
+#include "proto/base/report.h"
+
+#include <stdio.h>
+
+/* Loads go through the shards upwards: memory of a later shard may go for an earlier one, never the
+ * other way, or a slow rank would find what a fast one has taken. Another checkpoint's goes when
+ * somebody waits; a save takes what it needs. */
+static bool may_take_wanted(const struct image *asking, const struct image *image)
+{
+    if (asking->state != IMAGE_READING)
+        return true;
+    if (asking->checkpoint == image->checkpoint)
+        return image->shard > asking->shard;
+    return asking->waiting != NULL;
+}
+
+/* How soon an image may go when memory is short: 1 first; 0 never. */
+static int reclaim_rank(const struct image *asking, const struct image *image)
+{
+    if (image == asking || image->readers > 0 || image->busy > 0 || image->in_hand)
+        return 0;
+    if (image->state == IMAGE_SPARE)
+        return 2;
+    if (image->state != IMAGE_RESIDENT)
+        return 0;
+    if (image_is_wanted(image))
+        return may_take_wanted(asking, image) ? 4 : 0;
+    return image->checkpoint == catalog_newest(image->checkpoint->run) ? 3 : 1;
+}
+
+static uint32_t count_reclaimable(const struct image *asking)
+{
+    uint32_t count = 0;
+    for (const struct image *image = asking->service->images; image; image = image->next)
+        if (reclaim_rank(asking, image) > 0)
+            count += image->num_segments;
+    return count;
+}
+
+static void reclaim(struct image *asking, uint32_t count)
+{
+    struct pool *pool = asking->service->pool;
+    for (int rank = 1; rank <= 4; rank++) {
+        struct image *next;
+        for (struct image *image = asking->service->images; image; image = next) {
+            next = image->next;
+            if (pool_free_count(pool) >= count)
+                return;
+            if (reclaim_rank(asking, image) != rank)
+                continue;
+            log_debug("memory", "reclaimed %u segments of shard %u", image->num_segments,
+                      image->shard);
+            image_detach(image);
+            image_free(image);
+        }
+    }
+}
+
+/* ---- who has the memory ---- */
+
+#define HOLDERS_SAID 3u
+
+/* What the memory of an image that cannot be reclaimed waits for. */
+static const char *waits_for(const struct image *image)
+{
+    const struct stage *stage = image->stage;
+    if (image->state == IMAGE_READING)
+        return "waits for the read of a load";
+    if (image->readers > 0)
+        return image->state == IMAGE_RESIDENT ? "waits for a load to end" : "is made ready";
+    if (!stage)
+        return image->in_hand ? "waits for its rank to let go" : "waits for what is under way";
+    if (!stage->ended)
+        return "waits for its rank to copy";
+    if (stage->unwritten > 0)
+        return "waits for the disk";
+    return stage->durable ? "waits for its other ranks, or an earlier save" : "waits for a sync";
+}
+
+static uint64_t step_of(const struct image *image)
+{
+    return image->stage        ? image->stage->options.identity.step
+           : image->checkpoint ? image->checkpoint->summary.step
+                               : 0;
+}
+
+static const struct run *run_of(const struct image *image)
+{
+    return image->checkpoint ? image->checkpoint->run : image->run;
+}
+
+static bool is_same_holder(const struct image *a, const struct image *b)
+{
+    return run_of(a) == run_of(b) && step_of(a) == step_of(b);
+}
+
+/* The bytes that are held with this image; 0: another one before it in the list stands for them. */
+static uint64_t bytes_held(const struct image *asking, const struct image *image)
+{
+    uint64_t segments = 0;
+    bool is_first = true;
+    for (const struct image *other = asking->service->images; other; other = other->next) {
+        if (other->num_segments == 0 || reclaim_rank(asking, other) > 0 ||
+            !is_same_holder(other, image))
+            continue;
+        is_first = is_first && (segments > 0 || other == image);
+        segments += other->num_segments;
+    }
+    return is_first ? segments * pool_segment_bytes(asking->service->pool) : 0;
+}
+
+/* Adds to the error who has the memory, and what each waits for. */
+static int say_holders(const struct image *asking, int error)
+{
+    char text[REPORT_TEXT_MAX] = "";
+    uint32_t count = 0;
+    size_t at = 0;
+    struct report_text taken;
+    report_keep(&taken);
+    for (const struct image *image = asking->service->images; image; image = image->next) {
+        bool is_held = image->num_segments > 0 && reclaim_rank(asking, image) == 0;
+        uint64_t bytes = is_held && run_of(image) ? bytes_held(asking, image) : 0;
+        if (bytes == 0 || count++ >= HOLDERS_SAID)
+            continue;
+        at += (size_t)snprintf(text + at, sizeof text - at,
+                               "; run %s step %llu holds %llu bytes and %s", run_of(image)->name,
+                               (unsigned long long)step_of(image), (unsigned long long)bytes,
+                               waits_for(image));
+        at = at < sizeof text ? at : sizeof text - 1;
+    }
+    if (count > HOLDERS_SAID)
+        snprintf(text + at, sizeof text - at, "; and %u more", count - HOLDERS_SAID);
+    return report_error(error, taken.hint, "%s%s", taken.message, text);
+}
+
+int image_take_segments(struct image *image, struct pool_owner owner)
+{
+    struct pool *pool = image->service->pool;
+    uint32_t count = image->max_segments;
+    CHECK(image->num_segments == 0);
+    if (count > pool_size(pool))
+        return report_error(ERR_SPACE, "enlarge memory.pool_bytes",
+                            "a shard of %llu bytes is larger than the whole pool",
+                            (unsigned long long)image->geometry.file_bytes);
+    if (pool_free_count(pool) < count && pool_free_count(pool) + count_reclaimable(image) >= count)
+        reclaim(image, count);
+    int error = pool_take(pool, image->segments, count, owner);
+    if (error != 0)
+        return image->run ? say_holders(image, error) : error;
+    image->num_segments = count;
+    return 0;
+}

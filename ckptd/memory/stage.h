@@ -1,0 +1,103 @@
+/* stage.h - one rank's part of a save: from announced ranges to a durable file; see stage.c. */
+#ifndef HOLDFAST_CKPTD_MEMORY_STAGE_H
+#define HOLDFAST_CKPTD_MEMORY_STAGE_H
+
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/memory/readback.h"
+#include "proto/base/checksum.h"
+#include "proto/format/layout.h"
+#include "proto/format/shard.h"
+#include "proto/wire/arena.h"
+#include "storage/storage.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct save;
+struct session;
+struct image;
+struct replica_digest;
+
+struct interval {
+    uint64_t start, end;
+};
+
+/* What a rank says of a tensor's bytes. */
+#define TOLD_BOTH 3u
+struct told_digest {
+    struct digest digest;
+    uint32_t sums; /* it has said the first (1), the second (2), or both */
+};
+
+struct stage;
+/* What a stage tells the save that it is a part of. */
+struct stage_events {
+    int (*prepare)(struct stage *stage);   /* on a worker, before its file is created */
+    void (*advanced)(struct stage *stage); /* one more chunk is hashed and in its file */
+    void (*ended)(struct stage *stage);    /* its rank has announced everything */
+    void (*durable)(struct stage *stage);  /* its shard is written and synced */
+    void (*failed)(struct stage *stage, const char *reason);
+    void (*stopped)(
+        struct stage *stage); /* by stage_stop: nothing is under way, its file is gone */
+};
+
+/* What a stage is told when it begins. The pointers are borrowed until it is over. */
+struct stage_options {
+    const struct stage_events *events;
+    struct save *save; /* whose part it is; nothing is asked of it here */
+    uint64_t save_id;
+    struct shard_identity identity;
+    const struct layout_table *table;
+    const struct shard_tensor *tensors; /* of the rank */
+    uint32_t num_tensors, num_items;
+    uint32_t num_replicas;          /* of its slices others hold, too */
+    struct ledger_promise *promise; /* of the whole save */
+    bool is_urgent;
+};
+
+/* One rank's part of a save: from announced ranges to a durable file. */
+struct stage {
+    struct stage_options options; /* save NULL: this rank has not begun */
+    struct service *service;
+    uint32_t rank;
+    struct session *session; /* NULL when the rank has gone */
+    uint32_t slot;
+    struct image *image;
+    struct interval *announced; /* sorted, disjoint, merged */
+    uint32_t num_announced, max_announced;
+    struct told_digest *told;        /* per tensor; NULL: its rank has made no digests */
+    struct replica_digest *replicas; /* of what others hold, too (run/compare.c); owned, or NULL */
+    uint32_t num_replica_words;      /* of them, so far */
+    uint64_t unannounced;
+    uint32_t unwritten;          /* chunks */
+    uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
+    uint32_t released;           /* of a window: leading chunks that are written and have left it */
+    bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
+    bool is_read_back;
+    bool has_job;                     /* `job` is under way; there is one at a time */
+    uint64_t header_hash, table_hash; /* as the manifest has them */
+    struct readback readback;         /* its digests are freed with the save */
+    struct fault fault;               /* the first */
+    struct fault job_fault;           /* of the job, set by the worker */
+    struct job job;
+    struct storage_request sync;
+    struct event synced;
+};
+
+int stage_begin(struct stage *stage, const struct stage_options *options, struct session *session,
+                uint32_t slot);
+/* An entry of the ring of a rank. */
+void stage_entry(struct session *session, const struct arena_entry *entry);
+/* The rank has gone, or its session: its stages go on without it. */
+void stage_leave_session(struct session *session);
+/* Somebody waits for it. throttle_queue_hurry() lets go what it holds back. */
+void stage_hurry(struct stage *stage);
+/* Bytes from the start of its file that are there, and final: a file that is written anew after a
+ * failed sync has none until it is durable. */
+uint64_t stage_written(const struct stage *stage);
+/* Stops the I/O and removes the file; events->stopped comes when it is done. */
+void stage_stop(struct stage *stage);
+
+#endif

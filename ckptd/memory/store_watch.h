@@ -1,0 +1,26 @@
+/* store_watch.h - the directory of the store: is it still where it was? See store_watch.c. */
+#ifndef HOLDFAST_CKPTD_MEMORY_STORE_WATCH_H
+#define HOLDFAST_CKPTD_MEMORY_STORE_WATCH_H
+
+#include "ckptd/core/directory.h"
+#include "ckptd/core/loop.h"
+
+struct service;
+
+struct store_watch {
+    struct service *service;
+    struct directory directory;
+    struct timer timer;
+    struct job job;
+    struct fault fault; /* of the last look */
+};
+
+/* Notes what was opened. */
+int store_watch_note(struct service *service, const char *where);
+/* From now on it is looked at every PLACE_LOOK_MS. */
+int store_watch_start(struct service *service);
+/* ERR_IO: the store was moved away, or another disk is mounted there. Any thread. */
+int store_watch_check(const struct store_watch *place);
+void store_watch_close(struct service *service);
+
+#endif

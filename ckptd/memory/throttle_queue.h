@@ -1,0 +1,40 @@
+/* throttle_queue.h - chunks that are ready wait here for their time; see throttle_queue.c. */
+#ifndef HOLDFAST_CKPTD_MEMORY_THROTTLE_QUEUE_H
+#define HOLDFAST_CKPTD_MEMORY_THROTTLE_QUEUE_H
+
+#include "ckptd/core/loop.h"
+#include "ckptd/machines/throttle.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct image;
+struct chunk;
+struct save;
+
+/* Chunks that are ready and wait for their time, oldest first. */
+struct throttle_queue {
+    struct service *service;
+    struct throttle pace;
+    struct chunk *first, *last;
+    uint32_t num_held, in_flight, num_started;
+    bool busy; /* some rank was, at looked_ms */
+    int64_t looked_ms;
+    struct timer timer;
+};
+
+int throttle_queue_open(struct service *service);
+void throttle_queue_close(struct service *service);
+/* image_start_chunk for a stage, when it is time. */
+void throttle_queue_start_chunk(struct image *image, uint32_t index);
+/* After the report of any chunk of a stage. */
+void throttle_queue_chunk_ended(struct chunk *chunk);
+/* Forgets what waits of an image. */
+void throttle_queue_drop(struct image *image);
+/* A rank woke us: it may have become quiet. */
+void throttle_queue_phase_changed(struct service *service);
+/* Something changed that lets saves go at once: draining, an attempt that is being opened. */
+void throttle_queue_hurry(struct service *service);
+
+#endif

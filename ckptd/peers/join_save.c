@@ -1,0 +1,647 @@
+/* join_save.c - ranks of this node in an attempt that another node coordinates: they speak to this
+ * ckptd, and it speaks to the coordinator's.
+ *
+ *   Describe of an attempt that is not known ──► its file, here or at a peer: who coordinates it?
+ *       this node ──► describe.c
+ *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
+ *                     (Join), asked again every JOIN_MS until its plan comes and every rank that
+ *                     it has here is there ──► sessions, answers; from then on it is told, four
+ *                     times in nodes.silent_ms, which of these are connected (L4 of decision.c)
+ *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
+ * save with `is_part`, which stage.c fills as any other; join_part.c reports it
+ *
+ * No decision about a save falls here: commit.c of this node has none in work. */
+#include "ckptd/peers/join_save.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/machines/node_set.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/memory/stage.h"
+#include "ckptd/peers/join_part.h"
+#include "ckptd/peers/peer_call.h"
+#include "ckptd/peers/recover_parts.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/save.h"
+#include "proto/base/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CREW_THREADS 8u /* at most; one more than there are peers */
+#define PEER_ERRANDS 2u /* of one peer at once: the others' go on while it does not answer */
+#define ENDED_MAX (2 * COMMIT_SAVES_MAX) /* parts of a rank that are told of */
+#define JOIN_MS 50
+#define PARTS_WAIT_MS 3000 /* for what the former coordinator decides */
+
+struct follow {
+    struct run *run;
+    uint32_t peer; /* index of members.peers: the coordinator */
+    bool is_joining;
+    bool *told;       /* per rank of the world: the coordinator knows it */
+    int64_t named_ms; /* when the coordinator was sent the ranks that are connected */
+    struct timer timer;
+};
+
+static void free_follow(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    run->coordinator->follow = NULL;
+    if (!follow)
+        return;
+    loop_timer_cancel(run->service->loop, &follow->timer);
+    free(follow->told);
+    free(follow);
+}
+
+/* ---- Join ---- */
+
+struct joining {
+    struct peer_call peer_call;
+    char run[RUN_NAME_MAX + 1];
+    struct follow *follow; /* compared, not followed: it may have gone */
+    Holdfast__V1__JoinRequest request;
+    struct slice *copies;
+    Holdfast__V1__Slice *slices, **pointers;
+    uint32_t rank, *present;
+};
+
+static void free_joining(struct joining *joining)
+{
+    peer_call_end(&joining->peer_call);
+    free(joining->copies);
+    free(joining->slices);
+    free(joining->pointers);
+    free(joining->present);
+    free(joining);
+}
+
+static int fill_slices(struct joining *joining, const struct group_rank *rank)
+{
+    joining->copies = calloc(rank->count + 1, sizeof *joining->copies);
+    joining->slices = calloc(rank->count + 1, sizeof *joining->slices);
+    joining->pointers = calloc(rank->count + 1, sizeof *joining->pointers);
+    if (!joining->copies || !joining->slices || !joining->pointers)
+        return report_error(ERR_MEMORY, NULL, "no memory to describe a rank");
+    memcpy(joining->copies, rank->slices, rank->count * sizeof *joining->copies);
+    for (uint32_t i = 0; i < rank->count; i++) {
+        Holdfast__V1__Slice *out = &joining->slices[i];
+        struct slice *slice = &joining->copies[i];
+        holdfast__v1__slice__init(out);
+        out->name = slice->tensor.name;
+        out->dtype = (char *)(uintptr_t)dtype_name(slice->tensor.dtype);
+        out->shape = slice->tensor.shape;
+        out->offset = slice->box.offset;
+        out->extent = slice->box.extent;
+        out->n_shape = out->n_offset = out->n_extent = slice->tensor.dims;
+        joining->pointers[i] = out;
+    }
+    joining->request.has_slices = true;
+    joining->request.slices = joining->pointers;
+    joining->request.n_slices = rank->count;
+    joining->request.compares_replicas = rank->compares_replicas;
+    return 0;
+}
+
+/* A rank that waits for its answer has no session yet. */
+static int fill_present(struct joining *joining, const struct group *group)
+{
+    Holdfast__V1__JoinRequest *request = &joining->request;
+    joining->present = calloc(group->world_size, sizeof *joining->present);
+    if (!joining->present)
+        return report_error(ERR_MEMORY, NULL, "no memory to name the ranks of this node");
+    for (uint32_t i = 0; i < group->world_size; i++)
+        if (group->ranks[i].call || session_is_there(group->run->service, group->ranks[i].session))
+            joining->present[request->n_present++] = i;
+    request->present = joining->present;
+    return 0;
+}
+
+static int take_nodes(struct places *out, const struct service *service,
+                      const Holdfast__V1__JoinReply *reply)
+{
+    uint32_t at = 0;
+    ERR_TRY(places_make(out, PLACES_NODES_MAX, (uint32_t)reply->n_nodes));
+    out->num_nodes = 0;
+    snprintf(out->here, sizeof out->here, "%s", service->config->nodes_name);
+    for (size_t i = 0; i < reply->n_nodes; i++) {
+        if (at == out->num_nodes || strcmp(out->nodes[at], reply->nodes[i]) != 0)
+            at = 0; /* ranks of a node are often beside each other */
+        while (at < out->num_nodes && strcmp(out->nodes[at], reply->nodes[i]) != 0)
+            at++;
+        if (at == PLACES_NODES_MAX || strlen(reply->nodes[i]) >= PLACES_NODE_BYTES) {
+            places_free(out);
+            return report_error(ERR_CORRUPT, NULL, "the coordinator names impossible nodes");
+        }
+        if (at == out->num_nodes)
+            strcpy(out->nodes[out->num_nodes++], reply->nodes[i]);
+        out->shards[i] = (uint16_t)at;
+    }
+    return 0;
+}
+
+static int take_replicated(struct group *group, const ProtobufCBinaryData *bits)
+{
+    group->replicated = malloc(bits->len);
+    if (!group->replicated)
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    memcpy(group->replicated, bits->data, bits->len);
+    group->replicated_bytes = bits->len;
+    return 0;
+}
+
+/* The plan, for a group that waits for it. */
+static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
+{
+    struct places places;
+    char *plan = NULL;
+    int error = reply->n_nodes == group->world_size
+                    ? take_nodes(&places, group->run->service, reply)
+                    : report_error(ERR_CORRUPT, NULL, "the coordinator's plan has %zu ranks",
+                                   reply->n_nodes);
+    if (error == 0 && (plan = strdup(reply->plan)) == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    if (error == 0 && reply->replicated.len > 0)
+        error = take_replicated(group, &reply->replicated);
+    if (error == 0)
+        describe_take_plan(group, plan, &places);
+    return error;
+}
+
+/* Every rank that the plan has at this node: when this ckptd was started again they come one by
+ * one, while the coordinator has had its plan for long. */
+static bool are_all_here(const struct group *group, const Holdfast__V1__JoinReply *reply)
+{
+    const char *here = group->run->service->config->nodes_name;
+    for (uint32_t i = 0; i < reply->n_nodes && i < group->world_size; i++)
+        if (strcmp(reply->nodes[i], here) == 0 && !group->ranks[i].described)
+            return false;
+    return true;
+}
+
+/* The ranks that describe themselves are told why not, and do so again. */
+static void fail_join(struct run *run, const struct fault *fault)
+{
+    struct group *group = run->coordinator->group;
+    log_warn("session", "run %s: the coordinator of attempt %llu takes no ranks: %s", run->name,
+             (unsigned long long)run->coordinator->machine.attempt, fault->message);
+    if (group && !group->planned && !group->planning) {
+        fault_raise(fault);
+        describe_fail(group, fault->code);
+    }
+}
+
+/* The coordinator was started again: it is told of the ranks once more. */
+static void tell_again(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    if (!follow)
+        return;
+    memset(follow->told, 0, run->coordinator->machine.world_size * sizeof *follow->told);
+    join_attempt(run);
+}
+
+static bool is_passing(int error)
+{
+    return error == ERR_UNAVAILABLE || error == ERR_TIMEOUT || error == ERR_BUSY;
+}
+
+static void joined(struct peer_call *peer_call)
+{
+    struct joining *joining = CONTAINER_OF(peer_call, struct joining, peer_call);
+    struct run *run = NULL;
+    bool is_there = run_find(&run, peer_call->service, joining->run, false) == 0;
+    struct follow *follow = is_there ? run->coordinator->follow : NULL;
+    struct group *group = is_there ? run->coordinator->group : NULL;
+    const Holdfast__V1__JoinReply *reply = (const Holdfast__V1__JoinReply *)peer_call->reply;
+    if (!follow || follow != joining->follow || !group) {
+        if (follow && follow == joining->follow)
+            follow->is_joining = false;
+        free_joining(joining);
+        return;
+    }
+    follow->is_joining = false;
+    if (joining->request.only_tells) {
+        bool is_forgotten = reply && !reply->is_known; /* it was started again */
+        free_joining(joining);
+        if (is_forgotten)
+            tell_again(run);
+        else
+            join_attempt(run);
+        return;
+    }
+    if (reply)
+        follow->told[joining->rank] = reply->is_known;
+    bool is_plan = reply && reply->plan[0] && are_all_here(group, reply);
+    int error = 0;
+    if (is_plan && !group->planned && !group->planning)
+        error = take_plan(group, reply);
+    if (error != 0)
+        fault_take(&peer_call->fault, error);
+    if (peer_call->fault.code != 0 && !is_passing(peer_call->fault.code))
+        fail_join(run, &peer_call->fault);
+    else if (!is_plan)
+        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
+    else
+        join_attempt(run); /* there may be others that it does not know */
+    free_joining(joining);
+}
+
+/* The next rank of this node that the coordinator is to hear of; or, while the plan is awaited,
+ * any. */
+static int64_t find_rank(const struct follow *follow, const struct group *group)
+{
+    int64_t any = -1;
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        if (!group->ranks[i].slices)
+            continue;
+        if (!follow->told[i])
+            return i;
+        any = i;
+    }
+    return group->planned || group->planning ? -1 : any;
+}
+
+/* A rank of this node that is known there, while there is nothing else to ask; -1: not yet. */
+static int64_t find_named(const struct follow *follow, const struct group *group)
+{
+    int64_t every_ms = group->run->service->config->nodes_silent_ms / 4;
+    for (uint32_t i = 0; i < group->world_size; i++)
+        if (follow->told[i] && loop_now_ms() - follow->named_ms >= every_ms &&
+            session_is_there(group->run->service, group->ranks[i].session))
+            return i;
+    return -1;
+}
+
+void join_attempt(struct run *run)
+{
+    struct follow *follow = run->coordinator->follow;
+    struct group *group = run->coordinator->group;
+    if (!follow || !group || follow->is_joining)
+        return;
+    int64_t rank = find_rank(follow, group);
+    bool only_tells = rank < 0;
+    if (only_tells)
+        rank = find_named(follow, group);
+    loop_timer_cancel(run->service->loop, &follow->timer);
+    struct joining *joining = rank >= 0 ? calloc(1, sizeof *joining) : NULL;
+    if (!joining) {
+        loop_timer(run->service->loop, &follow->timer,
+                   only_tells ? run->service->config->nodes_silent_ms / 4 : JOIN_MS);
+        return;
+    }
+    holdfast__v1__join_request__init(&joining->request);
+    snprintf(joining->run, sizeof joining->run, "%s", run->name);
+    joining->follow = follow;
+    joining->rank = joining->request.rank = (uint32_t)rank;
+    joining->request.run = joining->run;
+    joining->request.attempt = group->attempt;
+    joining->request.world_size = group->world_size;
+    joining->request.boot_id = run->service->boot_id;
+    joining->peer_call = (struct peer_call){.service = run->service,
+                                            .peer = follow->peer,
+                                            .method = "Join",
+                                            .request = &joining->request.base,
+                                            .reply_type = &holdfast__v1__join_reply__descriptor,
+                                            .done = joined};
+    joining->request.only_tells = only_tells;
+    if ((!follow->told[rank] && fill_slices(joining, &group->ranks[rank]) != 0) ||
+        fill_present(joining, group) != 0) {
+        free_joining(joining);
+        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
+        return;
+    }
+    follow->is_joining = true;
+    follow->named_ms = loop_now_ms();
+    peer_call_send(&joining->peer_call);
+}
+
+static void join_again(struct timer *timer)
+{
+    join_attempt(CONTAINER_OF(timer, struct follow, timer)->run);
+}
+
+/* ---- BeginPart ---- */
+
+struct beginning_part {
+    struct peer_call peer_call;
+    Holdfast__V1__BeginPartRequest request;
+    char run[RUN_NAME_MAX + 1];
+    char *state;
+    char ended[ENDED_MAX][33], *pointers[ENDED_MAX];
+    struct part_asking *asking;
+};
+
+static void answered(struct peer_call *peer_call)
+{
+    struct beginning_part *part = CONTAINER_OF(peer_call, struct beginning_part, peer_call);
+    struct part_asking *asking = part->asking;
+    struct run *run;
+    const Holdfast__V1__BeginPartReply *reply =
+        (const Holdfast__V1__BeginPartReply *)peer_call->reply;
+    asking->fault = peer_call->fault;
+    if (reply && shard_nonce_is_valid(reply->nonce))
+        snprintf(asking->nonce, sizeof asking->nonce, "%s", reply->nonce);
+    else if (reply)
+        fault_take(&asking->fault,
+                   report_error(ERR_CORRUPT, NULL, "a save has an impossible nonce"));
+    else if (peer_call->fault.code == ERR_UNAVAILABLE &&
+             run_find(&run, peer_call->service, part->run, false) == 0)
+        tell_again(run);
+    peer_call_end(peer_call);
+    free(part->state);
+    free(part);
+    asking->go_on(asking);
+}
+
+/* A report that says so may come later than this call: the coordinator is not to take it that the
+ * rank has left what it has ended. */
+static void fill_ended(struct beginning_part *part, const struct session *session)
+{
+    Holdfast__V1__BeginPartRequest *request = &part->request;
+    request->ended = part->pointers;
+    for (const struct save *save = session->run->coordinator->saves;
+         save && request->n_ended < ENDED_MAX; save = save->next) {
+        const struct stage *stage = &save->stages[session->rank];
+        if (!save->is_part || save->discarding || !stage->options.save || !stage->ended)
+            continue;
+        part->pointers[request->n_ended] = part->ended[request->n_ended];
+        memcpy(part->ended[request->n_ended++], save->nonce, sizeof save->nonce);
+    }
+}
+
+int join_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
+             uint64_t number, struct part_asking *asking)
+{
+    struct beginning_part *part = calloc(1, sizeof *part);
+    char *state = strdup(request->state_json);
+    if (!part || !state) {
+        free(part);
+        free(state);
+        return report_error(ERR_MEMORY, NULL, "no memory to begin a part");
+    }
+    holdfast__v1__begin_part_request__init(&part->request);
+    snprintf(part->run, sizeof part->run, "%s", session->run->name);
+    part->state = part->request.state_json = state;
+    part->asking = asking;
+    part->request.run = part->run;
+    part->request.attempt = session->attempt;
+    part->request.rank = session->rank;
+    part->request.step = request->step;
+    part->request.asked = session->token ^ number; /* of this session and call alone */
+    part->request.boot_id = session->service->boot_id;
+    fill_ended(part, session);
+    part->peer_call = (struct peer_call){.service = session->service,
+                                         .peer = session->run->coordinator->follow->peer,
+                                         .method = "BeginPart",
+                                         .request = &part->request.base,
+                                         .reply_type = &holdfast__v1__begin_part_reply__descriptor,
+                                         .done = answered};
+    peer_call_send(&part->peer_call);
+    return 0;
+}
+
+/* ---- leaving ---- */
+
+void join_part_changed(struct save *save)
+{
+    part_report(save);
+}
+
+void join_leave(struct run *run)
+{
+    struct save *next;
+    for (struct save *save = run->coordinator->saves; save; save = next) {
+        next = save->next;
+        if (save->is_part)
+            part_leave(save);
+    }
+    if (!run->coordinator->saves)
+        free_follow(run);
+}
+
+/* ---- which attempt, and whose ---- */
+
+/* A Describe of an attempt that this node does not know yet. */
+struct arrival {
+    struct peer_call peer_call;
+    struct rpc_call *call;
+    const Holdfast__V1__DescribeRequest *request; /* lives as long as the call */
+    struct attempt *attempt;
+    struct node_set answering; /* peers, by their index, that did when they were looked at last */
+    struct timer timer;
+    int64_t came_ms;
+};
+
+/* At those peers that answer, or at the others. */
+static int find_at_peers(struct arrival *arrival, bool is_answering)
+{
+    const struct service *service = arrival->peer_call.service;
+    for (uint32_t i = 0; i < service->config->members.count; i++)
+        if (node_set_has(&arrival->answering, i) == is_answering &&
+            attempt_read_from(&arrival->attempt, service->tiers[TIER_PEER + i].storage,
+                              arrival->request->run, arrival->request->attempt) == 0)
+            return 0;
+    return ERR_NOT_FOUND;
+}
+
+/* Its file: here where most of the nodes got it, else at a peer. */
+static int find_attempt(struct peer_call *peer_call)
+{
+    struct arrival *arrival = CONTAINER_OF(peer_call, struct arrival, peer_call);
+    const Holdfast__V1__DescribeRequest *request = arrival->request;
+    struct service *service = peer_call->service;
+    int error =
+        attempt_read_from(&arrival->attempt, service->storage, request->run, request->attempt);
+    if (error == ERR_NOT_FOUND)
+        error = find_at_peers(arrival, true);
+    if (error == ERR_NOT_FOUND) /* each of these may take as long as a call waits */
+        error = find_at_peers(arrival, false);
+    return error;
+}
+
+static void end_arrival(struct arrival *arrival)
+{
+    attempt_free(arrival->attempt);
+    free(arrival);
+}
+
+/* From now on the run's ranks here belong to the attempt of that node. Takes it over. */
+static int begin_following(struct run *run, struct attempt *attempt, uint32_t peer)
+{
+    struct coordinator *coordinator = run->coordinator;
+    struct follow *follow = calloc(1, sizeof *follow);
+    bool *told = calloc(attempt->world_size, sizeof *told);
+    if (!follow || !told) {
+        free(follow);
+        free(told);
+        return report_error(ERR_MEMORY, NULL, "no memory to follow an attempt");
+    }
+    session_end_older(run, attempt->number);
+    if (coordinator->group)
+        group_free(coordinator->group);
+    free_follow(run);
+    attempt_free(coordinator->attempt);
+    *follow = (struct follow){.run = run, .peer = peer, .told = told, .timer.run = join_again};
+    coordinator->follow = follow;
+    coordinator->attempt = attempt;
+    sets_merge(&run->sets, &attempt->sets);
+    commit_follow(&coordinator->machine, attempt->number, attempt->world_size);
+    if (attempt->number > run->newest_attempt)
+        run->newest_attempt = attempt->number;
+    log_info("session", "run %s: attempt %llu of %u ranks is coordinated by node %s", run->name,
+             (unsigned long long)attempt->number, attempt->world_size, attempt->coordinator);
+    return 0;
+}
+
+static void settle_arrival(struct arrival *arrival);
+
+static bool has_older_saves(const struct run *run, const struct attempt *attempt)
+{
+    const struct attempt *here = run->coordinator->attempt;
+    return run->coordinator->saves && (!here || here->number < attempt->number);
+}
+
+/* Of an attempt that this node coordinated, or another: who decides on them has not yet. */
+static void settle_older(struct run *run, struct arrival *arrival)
+{
+    struct commit_actions actions = {0};
+    commit_yield(&run->coordinator->machine, &actions);
+    run_perform(run, &actions);
+    if (loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS)
+        join_leave(run);
+    loop_timer(run->service->loop, &arrival->timer, JOIN_MS);
+}
+
+static void settle_again(struct timer *timer)
+{
+    settle_arrival(CONTAINER_OF(timer, struct arrival, timer));
+}
+
+/* Whose the attempt is, is known: 0, also when it is this node's own. */
+static int take_attempt(struct arrival *arrival, struct run *run)
+{
+    struct service *service = run->service;
+    const struct coordinator *coordinator = run->coordinator;
+    unsigned tier = catalog_tier_of(service, arrival->attempt->coordinator);
+    if ((coordinator->attempt && coordinator->attempt->number >= arrival->attempt->number) ||
+        arrival->attempt->coordinator[0] == '\0' || tier == TIER_LOCAL)
+        return 0;
+    if (tier == NUM_TIERS)
+        return report_error(ERR_INVALID, "name it in nodes.peers",
+                            "attempt %llu is coordinated by node %s, which is no peer of this one",
+                            (unsigned long long)arrival->attempt->number,
+                            arrival->attempt->coordinator);
+    struct attempt *attempt = arrival->attempt;
+    ERR_TRY(begin_following(run, attempt, tier - TIER_PEER));
+    arrival->attempt = NULL;
+    return 0;
+}
+
+static void settle_arrival(struct arrival *arrival)
+{
+    struct service *service = arrival->peer_call.service;
+    struct run *run = NULL;
+    int error = service_check_open(service);
+    if (error == 0)
+        error = run_find(&run, service, arrival->request->run, true);
+    if (error == 0 && has_older_saves(run, arrival->attempt)) {
+        settle_older(run, arrival);
+        return;
+    }
+    if (error == 0)
+        error = take_attempt(arrival, run);
+    if (error == 0)
+        describe_rank(service, arrival->call, arrival->request);
+    else
+        rpc_call_fail(arrival->call, error);
+    end_arrival(arrival);
+}
+
+static void found_attempt(struct peer_call *peer_call)
+{
+    struct arrival *arrival = CONTAINER_OF(peer_call, struct arrival, peer_call);
+    if (peer_call->fault.code == 0) {
+        settle_arrival(arrival);
+        return;
+    }
+    if (peer_call->fault.code == ERR_NOT_FOUND) /* as ever: describe.c says what is wrong with it */
+        describe_rank(peer_call->service, arrival->call, arrival->request);
+    else
+        rpc_call_fail(arrival->call, fault_raise(&peer_call->fault));
+    end_arrival(arrival);
+}
+
+/* Is it another attempt than the one that is open here, and a later one? */
+static bool is_unknown(struct service *service, const Holdfast__V1__DescribeRequest *request)
+{
+    struct run *run;
+    if (service->config->members.count == 0 || request->attempt == 0 ||
+        !run_name_valid(request->run))
+        return false;
+    if (run_find(&run, service, request->run, false) != 0)
+        return true;
+    const struct attempt *attempt = run->coordinator->attempt;
+    return request->attempt >= run->newest_attempt &&
+           (!attempt || request->attempt > attempt->number);
+}
+
+void join_describe(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__DescribeRequest *request)
+{
+    struct arrival *arrival = is_unknown(service, request) ? calloc(1, sizeof *arrival) : NULL;
+    if (!arrival) {
+        describe_rank(service, call, request);
+        return;
+    }
+    *arrival = (struct arrival){
+        .peer_call = {.service = service, .before = find_attempt, .done = found_attempt},
+        .call = call,
+        .request = request,
+        .timer.run = settle_again,
+        .came_ms = loop_now_ms()};
+    for (uint32_t i = 0; i < service->config->members.count; i++)
+        if (!service->tiers[TIER_PEER + i].offline[0] && !service->tiers[TIER_PEER + i].is_unknown)
+            node_set_add(&arrival->answering, i);
+    peer_call_send(&arrival->peer_call);
+}
+
+/* ---- beginning and end ---- */
+
+int join_open(struct service *service)
+{
+    const struct config *config = service->config;
+    if (config->members.count == 0)
+        return 0;
+    struct followers *followers = service->followers = calloc(1, sizeof *followers);
+    if (!followers)
+        return report_error(ERR_MEMORY, NULL, "no memory to follow other nodes");
+    uint32_t num_threads =
+        config->members.count < CREW_THREADS ? config->members.count + 1 : CREW_THREADS;
+    ERR_TRY(crew_open(&followers->crew, service->loop, num_threads, (int)config->pace_cpu_nice));
+    for (uint32_t i = 0; i < config->members.count; i++)
+        crew_lane(followers->crew, &followers->lanes[i], PEER_ERRANDS);
+    recover_parts_start(service);
+    return 0;
+}
+
+void join_end(struct service *service)
+{
+    if (!service->followers)
+        return;
+    crew_close(service->followers->crew);
+    service->followers->crew = NULL;
+}
+
+void join_close(struct service *service)
+{
+    for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next)
+        free_follow(run);
+    free(service->followers);
+    service->followers = NULL;
+}

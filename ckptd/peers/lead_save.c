@@ -1,0 +1,577 @@
+/* lead_save.c - the coordinator's side of an attempt whose ranks are on several nodes.
+ *
+ *   Join (a rank of a node) ──► describe.c ──► the plan, when every rank is there
+ *   BeginPart               ──► enter.c: the save of the step, and its nonce
+ *   ReportPart              ──► what became of each part goes to commit.c; the answer is what the
+ *                               node is to do: go on, write the manifest, call it committed, remove
+ *
+ * A node asks; the coordinator never calls one. Each call says all that its node knows, so one that
+ * is lost, repeated or late changes nothing:
+ *   L1  A report counts only for the save with its attempt, step and nonce, and only of ranks that
+ *       described themselves at the node that sends it.
+ *   L2, L3, L4: decision.c.
+ *
+ * A node that has told nothing of its part of a save for nodes.silent_ms has left it, whatever else
+ * it tells, and so has one whose ckptd is another than before, for what the former had in memory is
+ * gone: saves that lack its parts fail, and those whose manifest it was to write are not called
+ * committed (I10 of commit.c). A rank that has no part yet has left when its node has not named it
+ * for as long (Join, `present`): its trainer, its node or the link is gone. */
+#include "ckptd/peers/lead_save.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/commit.h"
+#include "ckptd/machines/decision.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/enter.h"
+#include "ckptd/run/outcomes.h"
+#include "ckptd/run/save.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
+#include "proto/format/places.h"
+#include "proto/format/replica.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_MS 500
+#define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 65536u) /* of what an answer carries */
+#define NO_NONCE "00000000000000000000000000000000"
+
+struct lead {
+    struct service *service;
+    struct timer timer;
+    uint64_t boot_id[MEMBERS_PEERS_MAX + 1]; /* by 1 + the index of the peer; 0: none was heard */
+};
+
+static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id);
+static bool give_up_save(struct save *save, uint32_t restarted);
+
+static const char *name_of(const struct service *service, uint32_t node)
+{
+    return tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
+}
+
+/* Who asks: 1 + the index of the peer. ERR_INVALID. */
+static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
+                     uint64_t boot_id)
+{
+    struct principal principal;
+    char who[RPC_WHO_MAX];
+    bool is_known = rpc_call_principal(call, &principal, who) && principal.role == ROLE_NODE;
+    const char *name = is_known ? strrchr(principal.name, '/') : NULL;
+    unsigned tier = name ? catalog_tier_of(service, name + 1) : NUM_TIERS;
+    if (tier == NUM_TIERS || tier == TIER_LOCAL || !service->lead_save)
+        return report_error(ERR_INVALID, "name it in nodes.peers", "%s is no peer of this node",
+                            is_known ? principal.name : "who asks");
+    *out = tier - TIER_PEER + 1;
+    note_boot(service->lead_save, *out, boot_id);
+    return 0;
+}
+
+/* ---- Join ---- */
+
+/* The table of the plan, in a manifest without digests. To be freed. */
+static int write_plan(char **out, const struct group *group)
+{
+    size_t bytes;
+    struct manifest manifest = {.table = group->table};
+    struct manifest_summary *summary = &manifest.summary;
+    manifest.digests = calloc(group->table->num_tensors + 1, sizeof *manifest.digests);
+    manifest.shards = calloc(group->world_size, sizeof *manifest.shards);
+    int error = manifest.digests && manifest.shards
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    *summary = (struct manifest_summary){.version = MANIFEST_VERSION,
+                                         .attempt = group->attempt,
+                                         .nonce = NO_NONCE,
+                                         .world_size = group->world_size,
+                                         .shards = group->world_size};
+    snprintf(summary->run, sizeof summary->run, "%s", group->run->name);
+    manifest_now(summary->time);
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++) {
+        const struct shard_geometry *geometry = &group->ranks[i].geometry;
+        manifest.shards[i] = (struct manifest_shard){.bytes = geometry->file_bytes,
+                                                     .data_start = geometry->data_start};
+        summary->bytes += geometry->file_bytes;
+    }
+    if (error == 0)
+        error = manifest_write(out, &bytes, &manifest);
+    free(manifest.digests);
+    free(manifest.shards);
+    return error;
+}
+
+static int reply_plan(struct rpc_call *call, const struct group *group)
+{
+    Holdfast__V1__JoinReply reply = HOLDFAST__V1__JOIN_REPLY__INIT;
+    const struct places *places = &group->places;
+    char **nodes = calloc(group->world_size, sizeof *nodes), *plan = NULL;
+    int error =
+        nodes ? write_plan(&plan, group) : report_error(ERR_MEMORY, NULL, "no memory for a plan");
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++)
+        nodes[i] = (char *)(uintptr_t)places->nodes[places->shards[i]];
+    reply.is_known = true;
+    reply.plan = plan;
+    reply.nodes = nodes;
+    reply.n_nodes = group->world_size;
+    reply.replicated = (ProtobufCBinaryData){group->replicated_bytes, group->replicated};
+    if (error == 0)
+        error = rpc_call_check_reply(call, &reply.base);
+    if (error == 0)
+        rpc_call_reply(call, &reply.base);
+    free(plan);
+    free(nodes);
+    return error;
+}
+
+static void note_present(struct run *run, const Holdfast__V1__JoinRequest *request, uint32_t node)
+{
+    struct group *group = run->coordinator->group;
+    for (size_t i = 0; group && i < request->n_present; i++) {
+        uint32_t rank = request->present[i];
+        if (rank < group->world_size && group->ranks[rank].node == node)
+            group->ranks[rank].present_ms = loop_now_ms();
+    }
+}
+
+void lead_save_join(struct service *service, struct rpc_call *call,
+                    const Holdfast__V1__JoinRequest *request)
+{
+    Holdfast__V1__JoinReply reply = HOLDFAST__V1__JOIN_REPLY__INIT;
+    uint32_t node;
+    bool is_known = false;
+    struct run *run = NULL;
+    int error = find_node(&node, service, call, request->boot_id);
+    if (error == 0)
+        error = describe_join(service, request, node, &is_known);
+    if (error == 0)
+        error = run_find(&run, service, request->run, false);
+    if (error == 0)
+        note_present(run, request, node);
+    if (error == 0 && is_known && !request->only_tells && run->coordinator->group->planned) {
+        error = reply_plan(call, run->coordinator->group);
+        if (error == 0)
+            return;
+    }
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    reply.is_known = is_known;
+    rpc_call_reply(call, &reply.base);
+}
+
+/* ---- BeginPart ---- */
+
+void lead_save_begin(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__BeginPartRequest *request)
+{
+    Holdfast__V1__BeginPartReply reply = HOLDFAST__V1__BEGIN_PART_REPLY__INIT;
+    char nonce[33];
+    uint32_t node;
+    int error = find_node(&node, service, call, request->boot_id);
+    if (error == 0)
+        error = enter_remote(service, request, node, nonce);
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    reply.nonce = nonce;
+    rpc_call_reply(call, &reply.base);
+}
+
+/* ---- ReportPart ---- */
+
+/* L1. */
+static struct save *find_save(const struct run *run, const Holdfast__V1__ReportPartRequest *request)
+{
+    struct save *save = run->coordinator->saves;
+    while (save && (save->step != request->step || save->attempt != request->attempt ||
+                    save->is_part || strcmp(save->nonce, request->nonce) != 0))
+        save = save->next;
+    return save;
+}
+
+/* What its rank has told of slices that others hold, too. */
+static int take_replicas(struct remote_part *remote, const struct group_rank *rank,
+                         const Holdfast__V1__Part *part)
+{
+    size_t bytes = rank->num_replicas * sizeof *remote->replicas;
+    if (part->n_replicas == 0)
+        return 0;
+    if (part->n_replicas != bytes / sizeof *part->replicas)
+        return report_error(ERR_CORRUPT, "are both nodes of the same release?",
+                            "%zu words of digests of %u replicas of rank %u came", part->n_replicas,
+                            rank->num_replicas, part->rank);
+    remote->replicas = malloc(bytes);
+    if (!remote->replicas)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of rank %u", part->rank);
+    memcpy(remote->replicas, part->replicas, bytes);
+    return 0;
+}
+
+/* The facts of a durable shard, for the manifest. */
+static int take_shard(struct save *save, const Holdfast__V1__Part *part)
+{
+    const struct group_rank *rank = &save->group->ranks[part->rank];
+    struct remote_part *remote = &save->remote[part->rank];
+    if (remote->digests)
+        return 0;
+    if (part->n_digests != 2 * (size_t)rank->num_tensors ||
+        part->bytes != rank->geometry.file_bytes || part->data_start != rank->geometry.data_start)
+        return report_error(ERR_CORRUPT, "are both nodes of the same release?",
+                            "the shard of rank %u is not as it was planned", part->rank);
+    remote->digests = calloc(rank->num_tensors + 1, sizeof *remote->digests);
+    if (!remote->digests)
+        return report_error(ERR_MEMORY, NULL, "no memory for the digests of rank %u", part->rank);
+    for (size_t i = 0; i < part->n_digests; i++)
+        remote->digests[i / 2].sum[i % 2] = part->digests[i];
+    ERR_TRY(take_replicas(remote, rank, part));
+    remote->shard =
+        (struct manifest_shard){part->bytes, part->data_start, part->header_hash, part->table_hash};
+    return 0;
+}
+
+static void fail_part(struct save *save, struct commit_actions *actions,
+                      const Holdfast__V1__Part *part, int error, const char *why)
+{
+    if (save->fault.code == 0) {
+        report_error(error, NULL, "%.200s", why);
+        fault_take(&save->fault, error);
+    }
+    commit_failed(&save->run->coordinator->machine, actions, save->id, part->rank, error,
+                  "a part at another node failed");
+}
+
+/* One rank's part. The machine ignores what it knows, and what comes too late. */
+static void take_part(struct save *save, struct commit_actions *actions,
+                      const Holdfast__V1__Part *part, uint32_t node)
+{
+    struct commit *machine = &save->run->coordinator->machine;
+    int error = 0;
+    if (part->state == HOLDFAST__V1__PART_STATE__PART_FAILED) {
+        fail_part(save, actions, part, ERR_ABORTED, part->reason);
+        return;
+    }
+    if (part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE)
+        error = take_shard(save, part);
+    if (error != 0) {
+        fail_part(save, actions, part, error, report_message());
+        return;
+    }
+    if (part->state >= HOLDFAST__V1__PART_STATE__PART_ENDED) {
+        save->ended_ms = loop_now_ms();
+        commit_ended(machine, actions, save->id, part->rank);
+        save_answer_accepted(save);
+    }
+    bool is_durable = part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE;
+    if (is_durable)
+        commit_durable_at(machine, actions, save->id, part->rank, node);
+    save_part_written(save, part->rank, is_durable ? UINT64_MAX : part->written);
+}
+
+/* L1. ERR_DENIED: one of the parts is not of a rank of that node. */
+static int check_parts(const struct save *save, const Holdfast__V1__ReportPartRequest *request,
+                       uint32_t node)
+{
+    for (size_t i = 0; i < request->n_parts; i++) {
+        uint32_t rank = request->parts[i]->rank;
+        if (rank >= save->world_size || save->group->ranks[rank].node != node)
+            return report_error(ERR_DENIED, NULL, "rank %u is not one of that node", rank);
+    }
+    return 0;
+}
+
+/* The manifest, or where it is. */
+static void hand_out(Holdfast__V1__ReportPartReply *reply, struct save *save, uint32_t node,
+                     bool has_missed)
+{
+    uint32_t from;
+    switch (fanout_ask(&save->spread, &from, node, has_missed)) {
+    case FANOUT_HERE:
+        reply->manifest =
+            (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
+        return;
+    case FANOUT_FROM:
+        reply->manifest_at = (char *)(uintptr_t)name_of(save->service, from);
+        reply->manifest_hash = save->manifest_hash;
+        return;
+    case FANOUT_WAIT:
+        reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
+    }
+}
+
+static void reply_verdict(struct rpc_call *call, struct save *save, uint32_t node,
+                          const Holdfast__V1__ReportPartRequest *request)
+{
+    Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
+    const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
+    if (known)
+        decision_of(&reply.verdict,
+                    &(struct decision_facts){.says_placed = request->placed, .save = known});
+    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
+        reply.reason = "its coordinator has given it up";
+    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
+        hand_out(&reply, save, node, request->missed);
+    reply.accepted = known && known->num_ended == known->world_size;
+    int error = rpc_call_check_reply(call, &reply.base);
+    if (error == 0)
+        rpc_call_reply(call, &reply.base);
+    else
+        rpc_call_fail(call, error);
+}
+
+/* A save that is over, whose manifest and places are in the store. */
+struct keeping {
+    struct service *service;
+    struct rpc_call *call;
+    struct manifest_summary summary;
+    void *manifest, *places;
+    size_t manifest_bytes, places_bytes;
+    struct fault fault;
+    struct job job;
+};
+
+static void work_fetch(struct job *job)
+{
+    struct keeping *keeping = CONTAINER_OF(job, struct keeping, job);
+    struct storage *storage = keeping->service->storage;
+    char key[STORAGE_KEY_MAX];
+    int error = manifest_key(key, sizeof key, &keeping->summary);
+    if (error == 0)
+        error =
+            storage_fetch_all(storage, key, TEXT_MAX, &keeping->manifest, &keeping->manifest_bytes);
+    if (error == 0)
+        error = places_key(key, sizeof key, &keeping->summary);
+    if (error == 0)
+        error = storage_fetch_all(storage, key, PLACES_BYTES_MAX, &keeping->places,
+                                  &keeping->places_bytes);
+    if (error != 0)
+        fault_take(&keeping->fault, error);
+}
+
+static void fetched(struct event *event)
+{
+    struct keeping *keeping = CONTAINER_OF(event, struct keeping, job.done);
+    Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
+    reply.verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT;
+    reply.manifest = (ProtobufCBinaryData){keeping->manifest_bytes, keeping->manifest};
+    reply.places = (ProtobufCBinaryData){keeping->places_bytes, keeping->places};
+    if (keeping->fault.code == 0)
+        rpc_call_reply(keeping->call, &reply.base);
+    else
+        rpc_call_fail(keeping->call, fault_raise(&keeping->fault));
+    free(keeping->manifest);
+    free(keeping->places);
+    free(keeping);
+}
+
+/* It is not in work: what became of it is what the store says. */
+static void reply_past(struct run *run, struct rpc_call *call,
+                       const Holdfast__V1__ReportPartRequest *request)
+{
+    struct service *service = run->service;
+    Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
+    const struct checkpoint *checkpoint = catalog_find(run, request->step, request->attempt);
+    bool is_it = checkpoint && strcmp(checkpoint->summary.nonce, request->nonce) == 0;
+    const struct decision_facts facts = {.says_placed = request->placed,
+                                         .is_here = is_it,
+                                         .was_committed = is_it && checkpoint->was_committed,
+                                         .is_unsure = request->attempt > run->newest_attempt ||
+                                                      (checkpoint && checkpoint->damaged)};
+    const struct failure *failure =
+        outcomes_find(service, run->name, request->step, request->attempt);
+    reply.reason =
+        failure ? (char *)(uintptr_t)failure->reason : "its coordinator knows no such save";
+    if (!decision_of(&reply.verdict, &facts)) {
+        rpc_call_fail(call, report_error(ERR_NOT_FOUND, NULL,
+                                         "this node cannot tell what became of the save"));
+        return;
+    }
+    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED)
+        reply.replicas = checkpoint && checkpoint->replicas ? checkpoint->replicas : "";
+    if (reply.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT) {
+        rpc_call_reply(call, &reply.base);
+        return;
+    }
+    struct keeping *keeping = calloc(1, sizeof *keeping);
+    if (!keeping) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to answer a node"));
+        return;
+    }
+    *keeping = (struct keeping){.service = service, .call = call, .summary = checkpoint->summary};
+    keeping->job = (struct job){.work = work_fetch, .done.run = fetched};
+    loop_work(service->loop, &keeping->job);
+}
+
+void lead_save_report(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__ReportPartRequest *request)
+{
+    struct commit_actions actions = {0};
+    struct run *run = NULL;
+    uint32_t node;
+    int error = find_node(&node, service, call, request->boot_id);
+    if (error == 0)
+        error = run_find(&run, service, request->run, false);
+    struct save *save = error == 0 ? find_save(run, request) : NULL;
+    if (save)
+        error = check_parts(save, request, node);
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    for (size_t i = 0; save && i < request->n_parts; i++) {
+        actions.count = 0;
+        save->remote[request->parts[i]->rank].heard_ms = loop_now_ms();
+        take_part(save, &actions, request->parts[i], node);
+        run_perform(run, &actions);
+        save = find_save(run, request);
+    }
+    /* It has let go of its part (part_leave), and asks what became of it. */
+    if (save && request->n_parts == 0 && !request->placed && give_up_save(save, node))
+        save = find_save(run, request);
+    if (save && request->placed) {
+        actions.count = 0;
+        fanout_has(&save->spread, node);
+        commit_placed(&run->coordinator->machine, &actions, save->id, node, 0);
+        run_perform(run, &actions);
+        save = find_save(run, request);
+    }
+    if (save)
+        reply_verdict(call, save, node, request);
+    else
+        reply_past(run, call, request);
+}
+
+/* ---- nodes that have left ---- */
+
+static bool is_silent(const struct save *save, int64_t heard_ms)
+{
+    return loop_now_ms() - heard_ms > save->service->config->nodes_silent_ms;
+}
+
+/* `restarted`: the node whose ckptd has; 0: who is silent has left. */
+static bool has_left(const struct save *save, const struct commit_save *known, uint32_t rank,
+                     uint32_t restarted)
+{
+    const struct group_rank *mine = &save->group->ranks[rank];
+    int64_t named_ms = mine->present_ms > save->begun_ms ? mine->present_ms : save->begun_ms;
+    const struct left_facts facts = {
+        .is_part_gone =
+            restarted ? mine->node == restarted : is_silent(save, save->remote[rank].heard_ms),
+        .is_rank_gone = restarted == 0 && mine->present_ms != 0 && is_silent(save, named_ms)};
+    return mine->node != 0 && decision_has_left(known, rank, mine->node, &facts);
+}
+
+/* The first rank of a node that has left for which the save waits; -1: none. `restarted`: that
+ * node, or 0: those that are silent. */
+static int64_t find_left(const struct save *save, const struct commit_save *known,
+                         uint32_t restarted)
+{
+    for (uint32_t i = 0; i < save->world_size; i++)
+        if (has_left(save, known, i, restarted))
+            return i;
+    return -1;
+}
+
+static int report_left(const struct save *save, const struct commit_save *known, uint32_t rank,
+                       bool is_restarted)
+{
+    const struct service *service = save->service;
+    uint32_t node = save->group->ranks[rank].node;
+    const char *name = name_of(service, node);
+    if (is_restarted)
+        return report_error(
+            ERR_UNAVAILABLE, NULL,
+            "node %s has no part of it in memory any more: its ckptd has restarted, "
+            "or serves another start",
+            name);
+    if (known->state == COMMIT_STAGING && known->ranks[rank] == RANK_ABSENT)
+        return report_error(ERR_UNAVAILABLE, NULL,
+                            "rank %u has not begun it, and node %s has not named that rank for "
+                            "more than %lld ms",
+                            rank, name, (long long)service->config->nodes_silent_ms);
+    return report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
+                        name, (long long)service->config->nodes_silent_ms);
+}
+
+/* True: the save waited for the node, and was given up. */
+static bool give_up_save(struct save *save, uint32_t restarted)
+{
+    struct run *run = save->run;
+    struct commit *machine = &run->coordinator->machine;
+    struct commit_actions actions = {0};
+    const struct commit_save *known = save->is_part ? NULL : commit_find(machine, save->id);
+    int64_t rank = known ? find_left(save, known, restarted) : -1;
+    if (rank < 0)
+        return false;
+    uint32_t node = save->group->ranks[rank].node;
+    int error = report_left(save, known, (uint32_t)rank, restarted != 0);
+    if (save->fault.code == 0)
+        fault_take(&save->fault, error);
+    if (known->state == COMMIT_PLACING)
+        commit_placed(machine, &actions, save->id, node, error);
+    else
+        commit_failed(machine, &actions, save->id, rank, error, "the node of a rank has left");
+    run_perform(run, &actions);
+    return true;
+}
+
+/* True: a save was given up, and the list has changed. */
+static bool give_up_left(struct run *run, uint32_t restarted)
+{
+    for (struct save *save = run->coordinator->saves; save; save = save->next)
+        if (give_up_save(save, restarted))
+            return true;
+    return false;
+}
+
+static void give_up(struct lead *lead, uint32_t restarted)
+{
+    for (struct run *run = lead->service->catalog->runs; run; run = run->next)
+        while (give_up_left(run, restarted)) {
+        }
+}
+
+/* 0 is of a release that tells none. */
+static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id)
+{
+    uint64_t before = lead->boot_id[node];
+    if (boot_id == 0 || boot_id == before)
+        return;
+    lead->boot_id[node] = boot_id;
+    if (before != 0)
+        give_up(lead, node);
+}
+
+static void look(struct timer *timer)
+{
+    struct lead *lead = CONTAINER_OF(timer, struct lead, timer);
+    give_up(lead, 0);
+    loop_timer(lead->service->loop, timer, LOOK_MS);
+}
+
+int lead_save_open(struct service *service)
+{
+    if (service->config->members.count == 0)
+        return 0;
+    service->lead_save = calloc(1, sizeof *service->lead_save);
+    if (!service->lead_save)
+        return report_error(ERR_MEMORY, NULL, "no memory for other nodes");
+    service->lead_save->service = service;
+    service->lead_save->timer.run = look;
+    loop_timer(service->loop, &service->lead_save->timer, LOOK_MS);
+    return 0;
+}
+
+void lead_save_close(struct service *service)
+{
+    free(service->lead_save);
+    service->lead_save = NULL;
+}

@@ -1,0 +1,47 @@
+/* peer_call.h - a call to another node's ckptd, made by a crew, and what lies around it; see
+ * peer_call.c.
+ *
+ *     struct my_errand { struct peer_call peer_call; Holdfast__V1__JoinRequest request; ... };
+ *
+ * The peer_call is the caller's until `done`, which frees it; the request is only read. */
+#ifndef HOLDFAST_CKPTD_PEERS_PEER_CALL_H
+#define HOLDFAST_CKPTD_PEERS_PEER_CALL_H
+
+#include "ckptd/core/loop.h"
+#include "ckptd/machines/members.h"
+#include "proto/wire/rpc.h"
+
+#include <stdint.h>
+
+struct service;
+
+/* Who makes the calls of peers/ to peers. */
+struct followers {
+    struct crew *crew;
+    struct lane lanes[MEMBERS_PEERS_MAX]; /* its jobs, by peer */
+    struct service *service;
+    struct timer timer; /* recover_parts.c */
+    uint64_t turn;      /* likewise */
+};
+
+struct peer_call {
+    struct service *service;
+    uint32_t peer; /* index of members.peers */
+    const char *method;
+    const ProtobufCMessage *request;
+    const ProtobufCMessageDescriptor *reply_type;
+    /* On the crew, or NULL: before the call, an error leaves it out; behind it, when it went well.
+     */
+    int (*before)(struct peer_call *peer_call);
+    int (*behind)(struct peer_call *peer_call);
+    void (*done)(struct peer_call *peer_call); /* on the service thread */
+    ProtobufCMessage *reply;                   /* NULL after an error */
+    struct fault fault;
+    struct job job;
+};
+
+void peer_call_send(struct peer_call *peer_call);
+/* Frees the reply. */
+void peer_call_end(struct peer_call *peer_call);
+
+#endif

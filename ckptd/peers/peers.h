@@ -1,0 +1,13 @@
+/* peers.h - this node and its peers, for Status; see peers.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_PEERS_PEERS_H
+#define HOLDFAST_CKPTD_PEERS_PEERS_H
+
+struct service;
+struct json_t;
+
+/* NULL of JSON where there are no peers. */
+struct json_t *peers_describe(const struct service *service);
+/* What of all runs is on too few nodes; likewise. */
+struct json_t *peers_describe_behind(const struct service *service);
+
+#endif

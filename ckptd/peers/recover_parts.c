@@ -1,0 +1,203 @@
+/* recover_parts.c - a node that comes back asks before it believes itself: what is left here of a
+ * save that another node coordinated, with a mark that names that node, and without a manifest.
+ *
+ *   in doubt in the catalog ──► its mark names a coordinator ──► ReportPart without parts
+ *   KEPT            ──► the manifest is written here: a checkpoint like the others
+ *   OVER            ──► the mark becomes one of this node's own; what it proves unfinished goes
+ *   WAIT, no answer ──► it stays as it is, and is asked about again
+ *
+ * One at a time, every LOOK_MS. */
+#include "ckptd/peers/recover_parts.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/loop.h"
+#include "ckptd/core/service.h"
+#include "ckptd/keep/scan.h"
+#include "ckptd/machines/decision.h"
+#include "ckptd/memory/resident.h"
+#include "ckptd/peers/join_part.h"
+#include "ckptd/peers/peer_call.h"
+#include "proto/base/report.h"
+#include "proto/format/mark.h"
+#include "proto/format/places.h"
+#include "proto/format/presence.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_MS 200
+#define LOOK_MS 1000
+
+struct asking {
+    struct peer_call peer_call;
+    Holdfast__V1__ReportPartRequest request;
+    struct run *run; /* it has a checkpoint, so it stays */
+    struct shard_identity identity;
+    char run_name[RUN_NAME_MAX + 1];
+    uint64_t step, attempt;
+    bool is_over, is_placed;
+    struct manifest_summary summary;
+    struct places places;
+};
+
+static int dir_of(char out[STORAGE_KEY_MAX], const struct asking *asking)
+{
+    return shard_dir_key(out, STORAGE_KEY_MAX, asking->run_name, asking->step, asking->attempt);
+}
+
+/* ---- on the crew ---- */
+
+/* Whom to ask, by the mark. ERR_NOT_FOUND: it is no such part. */
+static int read_mark(struct peer_call *peer_call)
+{
+    struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
+    char dir[STORAGE_KEY_MAX], coordinator[MARK_NODE_BYTES];
+    ERR_TRY(dir_of(dir, asking));
+    ERR_TRY(mark_fetch_part(&asking->identity, coordinator, peer_call->service->storage,
+                            storage_fetch, dir));
+    unsigned tier = catalog_tier_of(peer_call->service, coordinator);
+    if (tier == NUM_TIERS || tier == TIER_LOCAL)
+        return report_error(ERR_NOT_FOUND, NULL, "no peer coordinates it");
+    peer_call->peer = tier - TIER_PEER;
+    asking->request.nonce = asking->identity.nonce;
+    return 0;
+}
+
+static int remove_part(struct asking *asking)
+{
+    struct service *service = asking->peer_call.service;
+    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
+    ERR_TRY(dir_of(dir, asking));
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    mark_write(text, &asking->identity, service->boot_id);
+    ERR_TRY(storage_remove(service->storage, key));
+    ERR_TRY(storage_publish(service->storage, key, text, strlen(text)));
+    ERR_TRY(storage_group_clear(service->storage, &checkpoint_kind, dir));
+    asking->is_over = true;
+    return 0;
+}
+
+static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply *reply)
+{
+    struct service *service = asking->peer_call.service;
+    struct manifest_summary summary;
+    size_t head =
+        reply->manifest.len < MANIFEST_SUMMARY_BYTES ? reply->manifest.len : MANIFEST_SUMMARY_BYTES;
+    ERR_TRY(manifest_read_summary(&summary, (const char *)reply->manifest.data, head));
+    ERR_TRY(places_read(&asking->places, (const char *)reply->places.data, reply->places.len,
+                        &summary));
+    snprintf(asking->places.here, sizeof asking->places.here, "%s", service->config->nodes_name);
+    ERR_TRY(part_place(&asking->summary, service->storage, reply->manifest.data,
+                       reply->manifest.len, asking->identity.nonce, &asking->places));
+    ERR_TRY(scan_look(&asking->summary, NULL, asking->run, asking->step, asking->attempt));
+    asking->is_placed = true;
+    return 0;
+}
+
+static int heed(struct peer_call *peer_call)
+{
+    struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
+    const Holdfast__V1__ReportPartReply *reply =
+        (const Holdfast__V1__ReportPartReply *)peer_call->reply;
+    switch (decision_heed(reply->verdict, false)) {
+    case PART_GOES:
+        return remove_part(asking);
+    case PART_PLACES:
+        return place_part(asking, reply);
+    default:
+        return 0;
+    }
+}
+
+/* ---- on the service thread ---- */
+
+static void enter(struct asking *asking)
+{
+    struct checkpoint *checkpoint;
+    if (catalog_add(&checkpoint, asking->run, &asking->summary, TIER_LOCAL, &asking->places) != 0)
+        log_warn("catalog", "%s", report_line()); /* the next start lists it */
+}
+
+static void settle(struct asking *asking)
+{
+    struct checkpoint *part = catalog_find(asking->run, asking->step, asking->attempt);
+    if (!part || !catalog_has_flaw(part, FLAW_IN_DOUBT) || !resident_take_out(part))
+        return;
+    catalog_drop(part);
+    log_info("catalog", "run %s, step %llu, attempt %llu: what was left of it here %s",
+             asking->run_name, (unsigned long long)asking->step,
+             (unsigned long long)asking->attempt,
+             asking->is_placed ? "belongs to a checkpoint, as its coordinator says"
+                               : "was given up, as its coordinator says, and is removed");
+    if (asking->is_placed)
+        enter(asking);
+}
+
+static void asked(struct peer_call *peer_call)
+{
+    struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
+    struct service *service = peer_call->service;
+    if (asking->is_over || asking->is_placed)
+        settle(asking);
+    loop_timer(service->loop, &service->followers->timer,
+               asking->is_over || asking->is_placed ? 1 : LOOK_MS);
+    peer_call_end(peer_call);
+    places_free(&asking->places);
+    free(asking);
+}
+
+/* Those that are in doubt in turn, so that one without an answer keeps none waiting; or NULL. */
+static const struct checkpoint *find_in_doubt(struct followers *followers)
+{
+    const struct checkpoint *first = NULL, *found = NULL;
+    uint64_t at = 0;
+    for (struct run *run = followers->service->catalog->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            if (!catalog_has_flaw(c, FLAW_IN_DOUBT))
+                continue;
+            first = first ? first : c;
+            if (at++ == followers->turn)
+                found = c;
+        }
+    followers->turn = found ? followers->turn + 1 : 1;
+    return found ? found : first;
+}
+
+static void look(struct timer *timer)
+{
+    struct followers *followers = CONTAINER_OF(timer, struct followers, timer);
+    struct service *service = followers->service;
+    const struct checkpoint *part = find_in_doubt(followers);
+    struct asking *asking = part ? calloc(1, sizeof *asking) : NULL;
+    if (!asking) {
+        loop_timer(service->loop, timer, LOOK_MS);
+        return;
+    }
+    holdfast__v1__report_part_request__init(&asking->request);
+    asking->run = part->run;
+    asking->step = asking->request.step = part->summary.step;
+    asking->attempt = asking->request.attempt = part->summary.attempt;
+    snprintf(asking->run_name, sizeof asking->run_name, "%s", part->run->name);
+    asking->request.run = asking->run_name;
+    asking->request.boot_id = service->boot_id;
+    asking->peer_call =
+        (struct peer_call){.service = service,
+                           .method = "ReportPart",
+                           .request = &asking->request.base,
+                           .reply_type = &holdfast__v1__report_part_reply__descriptor,
+                           .before = read_mark,
+                           .behind = heed,
+                           .done = asked};
+    peer_call_send(&asking->peer_call);
+}
+
+void recover_parts_start(struct service *service)
+{
+    service->followers->service = service;
+    service->followers->timer.run = look;
+    loop_timer(service->loop, &service->followers->timer, FIRST_MS);
+}

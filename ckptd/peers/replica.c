@@ -1,0 +1,166 @@
+/* replica.c - copies of other nodes' checkpoints in this node's memory.
+ *
+ * With nodes.replicas_in = "memory" the tier TIER_MEMORY is a store in memory (storage/memory.c) of
+ * nodes.memory_bytes. serve.c puts there what peers send; they call the same operations and notice
+ * nothing but a flag in the list. A copy comes at the speed of the network, and costs no write of
+ * this node's disk. It goes with ckptd, so the senders look every nodes.look_ms what is left, and
+ * send it again.
+ *
+ * Invariants (cited in the code):
+ *   M1  A step has one place for what nodes send: the disk, where its manifest is there (a part
+ *       that becomes whole), else memory. Numbers of attempts and leases are always on the disk.
+ *   M2  Loads, drains, peers and tools find a copy in memory as one on the disk, which goes first.
+ *   M3  A copy goes from memory only when a newer one of its run is whole there, and nobody leases
+ *       it; or when it is damaged. What a sender left unfinished goes, from memory and from the
+ *       disk, when it lets go of its lease, or is silent: a save that it gave up, or its end.
+ *   M4  It counts for the node's failure domain, beside a copy on another node's disk, and the
+ *       level is named "replicated(mem)" (copies.c). Alone it is "accepted".
+ *   M5  Where no disk that is not lost has the checkpoint, the node writes its copy on its own disk
+ *       (tiers/queue.c). So does one whose ranks load it.
+ *   M6  What does not fit into nodes.memory_bytes is refused before its first byte (ERR_SPACE): the
+ *       sender says so, and another node gets it. Nothing acknowledged goes for it.
+ *
+ * Not done: the newest copy of a run that has ended stays until ckptd ends. */
+#include "ckptd/peers/replica.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/store_key.h"
+#include "proto/base/report.h"
+#include "proto/format/mark.h"
+#include "proto/format/retain.h"
+#include "proto/format/shard.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of a key of a file in the directory of a step, or of that directory. */
+static bool find_step(struct manifest_summary *out, const char *key)
+{
+    char text[STORAGE_KEY_MAX + 2];
+    const char *name;
+    snprintf(text, sizeof text, "%s/", key);
+    return store_key_parse(out, &name, text);
+}
+
+struct storage *replica_place(struct service *service, const char *key)
+{
+    struct storage *memory = service->tiers[TIER_MEMORY].storage;
+    struct manifest_summary step = {0};
+    char manifest[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    if (!memory || !find_step(&step, key) || manifest_key(manifest, sizeof manifest, &step) != 0)
+        return service->storage;
+    bool is_on_disk = storage_fetch(service->storage, manifest, NULL, 0, &bytes) == 0; /* M1 */
+    return is_on_disk ? service->storage : memory;
+}
+
+/* ---- what goes ---- */
+
+struct evicting {
+    const struct manifest_summary *newest;
+    const char *name; /* of the step that is asked about */
+    bool is_leased;
+    char (*names)[64];
+    size_t count, room;
+};
+
+static int visit_lease(void *user, const struct storage_entry *entry)
+{
+    struct evicting *evicting = user;
+    evicting->is_leased |= strcmp(entry->name, evicting->name) == 0;
+    return 0;
+}
+
+static int visit_step(void *user, const struct storage_entry *entry)
+{
+    struct evicting *evicting = user;
+    const struct manifest_summary *newest = evicting->newest;
+    uint64_t step, attempt;
+    bool is_older =
+        retain_parse(entry->name, &step, &attempt) &&
+        (attempt < newest->attempt || (attempt == newest->attempt && step < newest->step));
+    if (!is_older || strlen(entry->name) >= sizeof evicting->names[0])
+        return 0;
+    if (evicting->count == evicting->room)
+        return 1; /* the rest goes with the next */
+    snprintf(evicting->names[evicting->count++], sizeof evicting->names[0], "%s", entry->name);
+    return 0;
+}
+
+/* M3. */
+static void evict_one(struct service *service, struct evicting *evicting, const char *name)
+{
+    char prefix[STORAGE_KEY_MAX + 1];
+    evicting->name = name;
+    evicting->is_leased = false;
+    int error =
+        storage_groups_leased(service->storage, evicting->newest->run, visit_lease, evicting);
+    if (evicting->is_leased || (error != 0 && error != ERR_NOT_FOUND) ||
+        !storage_join(prefix, evicting->newest->run, name))
+        return;
+    error = storage_group_erase(service->tiers[TIER_MEMORY].storage, &checkpoint_kind, prefix);
+    if (error != 0)
+        log_warn("nodes", "%s stays in memory until a newer one comes: %s", prefix, report_line());
+}
+
+/* Another node's unfinished work, or nothing: what this ckptd writes itself has its own mark. */
+static bool is_left(struct service *service, struct storage *storage, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX] = "", own[32];
+    uint64_t bytes;
+    snprintf(key, sizeof key, "%s/" MANIFEST_NAME, prefix);
+    if (storage_fetch(storage, key, NULL, 0, &bytes) != ERR_NOT_FOUND)
+        return false;
+    snprintf(key, sizeof key, "%s/" MARK_NAME, prefix);
+    snprintf(own, sizeof own, "\"%016llx\"", (unsigned long long)service->boot_id);
+    return storage_fetch(storage, key, text, sizeof text - 1, &bytes) == 0 && !strstr(text, own);
+}
+
+void replica_remove_left(struct service *service, const char *lease)
+{
+    char run[RUN_NAME_MAX + 1], name[64], prefix[STORAGE_KEY_MAX + 1];
+    struct evicting evicting = {.name = name};
+    if (sscanf(lease, "%100[^/]/leases/%63[^/.]", run, name) != 2 ||
+        !storage_join(prefix, run, name))
+        return;
+    struct storage *storage = replica_place(service, prefix);
+    int error = storage_groups_leased(service->storage, run, visit_lease, &evicting);
+    if (evicting.is_leased || (error != 0 && error != ERR_NOT_FOUND) ||
+        !is_left(service, storage, prefix))
+        return;
+    error = storage_group_clear(storage, &checkpoint_kind, prefix);
+    if (error == 0)
+        log_info("nodes", "%s, which another node has not finished, was removed", prefix);
+    else
+        log_warn("nodes", "%s stays until the next start: %s", prefix, report_line());
+}
+
+#define EVICTED_AT_ONCE 64u
+
+void replica_evict(struct service *service, const struct manifest_summary *newest)
+{
+    char names[EVICTED_AT_ONCE][64];
+    struct evicting evicting = {.newest = newest, .names = names, .room = EVICTED_AT_ONCE};
+    storage_list(service->tiers[TIER_MEMORY].storage, newest->run, visit_step, &evicting);
+    for (size_t i = 0; i < evicting.count; i++)
+        evict_one(service, &evicting, names[i]);
+}
+
+/* ---- Status ---- */
+
+json_t *replica_describe(const struct service *service)
+{
+    struct storage *memory = service->tiers[TIER_MEMORY].storage;
+    struct storage_space space;
+    json_int_t copies = 0;
+    if (!memory || storage_space(memory, &space) != 0)
+        return json_null();
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+            copies += catalog_has_copy(c, TIER_MEMORY);
+    return json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)space.bytes_total, "bytes_left",
+                     (json_int_t)space.bytes_free, "copies", copies);
+}

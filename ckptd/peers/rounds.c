@@ -1,0 +1,69 @@
+/* rounds.c - which peers are there, what they hold and tell, when nobody asks: every nodes.look_ms.
+ *
+ * Who waits for a level at a node that sends no copies hears of it so. A peer that has not answered
+ * for nodes.lost_ms is lost (tier.is_lost, set by tiers/remote_store.c): its copies count no more,
+ * and those of all checkpoints that it had are made anew elsewhere. When it answers they count
+ * again. What others have open here ends with their silence. */
+#include "ckptd/peers/rounds.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/peers/peer_status.h"
+#include "ckptd/peers/serve.h"
+#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/replicate.h"
+#include "proto/base/report.h"
+
+#include <stdlib.h>
+
+struct rounds {
+    struct service *service;
+    struct timer timer;
+    struct refresh_waiter looks[MEMBERS_PEERS_MAX];
+    bool is_looking[MEMBERS_PEERS_MAX];
+};
+
+static void looked(struct refresh_waiter *look)
+{
+    struct service *service = look->service;
+    if (service->is_closing || !service->rounds)
+        return;
+    service->rounds->is_looking[look->tier - TIER_PEER] = false;
+    replicate_look_soon(service);
+}
+
+static void look(struct timer *timer)
+{
+    struct rounds *rounds = CONTAINER_OF(timer, struct rounds, timer);
+    struct service *service = rounds->service;
+    loop_timer(service->loop, timer, service->config->nodes_look_ms);
+    serve_sweep(service);
+    for (uint32_t i = 0; i < service->config->members.count; i++) {
+        if (!service->tiers[TIER_PEER + i].offline[0]) /* its next look says when it is back */
+            peer_status_ask(service, i);
+        if (rounds->is_looking[i])
+            continue;
+        rounds->is_looking[i] = true;
+        rounds->looks[i] = (struct refresh_waiter){.go_on = looked};
+        remote_store_look(service, (enum tier_index)(TIER_PEER + i), &rounds->looks[i],
+                          service->config->nodes_wait_ms);
+    }
+}
+
+int rounds_open(struct service *service)
+{
+    if (service->config->members.count == 0)
+        return 0;
+    service->rounds = calloc(1, sizeof *service->rounds);
+    if (!service->rounds)
+        return report_error(ERR_MEMORY, NULL, "no memory to look at the nodes");
+    service->rounds->service = service;
+    service->rounds->timer.run = look;
+    loop_timer(service->loop, &service->rounds->timer, service->config->nodes_look_ms);
+    return 0;
+}
+
+void rounds_close(struct service *service)
+{
+    free(service->rounds);
+    service->rounds = NULL;
+}

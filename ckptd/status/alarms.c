@@ -1,0 +1,199 @@
+/* alarms.c - what needs a person: one sentence each, for who looks at status and not at all of its
+ * numbers. Nothing is kept here: an alarm ends when its reason has ended. */
+#include "ckptd/status/alarms.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/tier.h"
+#include "ckptd/memory/session.h"
+#include "ckptd/status/health.h"
+#include "proto/base/process.h"
+#include "storage/storage.h"
+
+#include <jansson.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define HOURS_TO_FULL 24.0 /* as the warning in the log */
+#define CERTIFICATE_DAYS 14
+
+static void __attribute__((format(printf, 2, 3))) raise_alarm(json_t *list, const char *format, ...)
+{
+    char text[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    json_array_append_new(list, json_string(text));
+}
+
+static void look_at_saving(json_t *list, const struct service *service)
+{
+    char why[HEALTH_REASON_BYTES];
+    struct storage_space space;
+    if (!health_can_save(service, why))
+        raise_alarm(list, "the next save would fail: %s", why);
+    if (storage_space(service->storage, &space) != 0)
+        return;
+    double hours = ledger_hours_to_full(&service->ledger, &space, loop_now_ms());
+    if (hours >= 0 && hours < HOURS_TO_FULL)
+        raise_alarm(list,
+                    "the disk is full in %.1f hours at the rate of the last saves "
+                    "(retention.keep_last removes older ones)",
+                    hours);
+}
+
+/* One sentence for a run: what stopped the newest of them stopped the others, most often. */
+static void look_at_drain(json_t *list, const struct run *run)
+{
+    const struct checkpoint *newest = NULL;
+    int count = 0;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        newest = c->given_up[0] && !newest ? c : newest;
+        count += c->given_up[0] != '\0';
+    }
+    if (newest)
+        raise_alarm(list, "run %s: %d checkpoints do not go into the far tier until a restart: %s",
+                    run->name, count, newest->given_up);
+}
+
+/* What a time-out of the ranks' own does not see: a disk or a socket that never answers. */
+static void look_at_ranks(json_t *list, const struct run *run)
+{
+    const struct session_ranks ranks = session_ranks_of(run);
+    if (ranks.silent_ms > run->service->config->limit_hang_ms)
+        raise_alarm(list, "run %s hangs: rank %u of %u here has done nothing for %lld s", run->name,
+                    ranks.silent, ranks.count, (long long)ranks.silent_ms / 1000);
+}
+
+/* The disk fills up, and no rule helps. */
+static void look_at_rules(json_t *list, const struct run *run)
+{
+    for (int at = 0; at < 2; at++)
+        if (run->unpruned[at].code != 0)
+            raise_alarm(list, "run %s: the rules remove nothing%s: %s (%s)", run->name,
+                        at == 0 ? "" : " in the far tier", run->unpruned[at].message,
+                        run->unpruned[at].hint);
+}
+
+#define CAME_DAMAGED_MIN 2
+
+/* Do the ranks of a run write to their images after they have announced them? Then most of what was
+ * saved is damaged when it is first read back: it was hashed as other bytes than were written. A
+ * disk that decays damages few, and not at once; one that writes anything wrong spares no run. So
+ * it is taken for the likely cause when
+ *  - CAME_DAMAGED_MIN or more checkpoints that this ckptd saved were proven damaged by the first
+ *    read of them here, by whomever, and
+ *  - they are more than those of the run that were read back whole, and
+ *  - no other run has one like them. */
+static void look_at_writers(json_t *list, const struct run *run, int damaged)
+{
+    int whole = 0, elsewhere = 0;
+    for (const struct run *any = run->service->catalog->runs; any; any = any->next)
+        for (const struct checkpoint *c = any->checkpoints; c; c = c->next) {
+            elsewhere += any != run && c->came_damaged;
+            whole += any == run && c->was_committed && catalog_is_read_back(c);
+        }
+    if (damaged > whole && elsewhere == 0)
+        raise_alarm(list,
+                    "run %s: its ranks write after announcing: %d checkpoints were damaged when "
+                    "they were first read back, and %d whole (storage.verify_after_write = true "
+                    "refuses such saves)",
+                    run->name, damaged, whole);
+}
+
+static void look_at_runs(json_t *list, const struct service *service)
+{
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        int damaged = 0, came_damaged = 0;
+        for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            damaged += c->damaged;
+            came_damaged += c->came_damaged;
+        }
+        if (damaged > 0)
+            raise_alarm(list, "run %s: %d damaged checkpoints", run->name, damaged);
+        if (came_damaged >= CAME_DAMAGED_MIN)
+            look_at_writers(list, run, came_damaged);
+        if (run->health.at_client > 0)
+            raise_alarm(list, "run %s: %u saves in a row failed at the client: %s", run->name,
+                        run->health.at_client, run->health.client_reason);
+        if (run->health.failures > run->health.at_client)
+            raise_alarm(list, "run %s: %u failed saves in a row: %s", run->name,
+                        run->health.failures, run->health.reason);
+        if (run->unreadable.code != 0)
+            raise_alarm(list, "run %s cannot be read: %s", run->name, run->unreadable.message);
+        if (run->fenced_attempt != 0)
+            raise_alarm(list, "run %s: %s; what it has saved since is not the run's", run->name,
+                        run->fenced);
+        if (run->replicas[0])
+            raise_alarm(list, "run %s: replicas differ, %s", run->name, run->replicas);
+        look_at_rules(list, run);
+        look_at_drain(list, run);
+        look_at_ranks(list, run);
+    }
+}
+
+static void look_at_tiers(json_t *list, const struct service *service)
+{
+    for (int at = 0; at < NUM_TIERS; at++) {
+        const struct tier *tier = &service->tiers[at];
+        const char *name = tier_name(service, (enum tier_index)at);
+        long long silent_s = (long long)(loop_now_ms() - tier->silent_since_ms) / 1000;
+        if (!tier->storage || at == TIER_LOCAL)
+            continue;
+        if (tier->is_lost)
+            raise_alarm(list, "node %s is lost: it has not answered for %lld s: %s", name, silent_s,
+                        tier->offline);
+        else if (tier->silent_since_ms != 0)
+            raise_alarm(list, "%s%s has not answered for %lld s: %s",
+                        at == TIER_FAR ? "the tier " : "node ", name, silent_s, tier->offline);
+    }
+}
+
+/* A leak, or clients that make it hold more than was planned for. */
+static void look_at_memory(json_t *list, const struct service *service)
+{
+    const uint64_t most = (uint64_t)service->config->limit_private_bytes;
+    struct process_memory memory;
+    if (most == 0)
+        return;
+    process_measure(&memory, "");
+    if (memory.private_memory > most)
+        raise_alarm(list,
+                    "ckptd takes %llu bytes of memory beside its pool, and limits.private_bytes is "
+                    "%llu: a restart between two saves gives them back",
+                    (unsigned long long)memory.private_memory, (unsigned long long)most);
+}
+
+static void look_at_certificates(json_t *list, const struct service *service)
+{
+    int64_t left_s;
+    if (!service_seconds_left(&left_s, service) || left_s >= CERTIFICATE_DAYS * 86400)
+        return;
+    if (left_s < 0)
+        raise_alarm(list,
+                    "the certificate or the authority in %s has ended: nobody comes in over "
+                    "the network (deploy/certificates makes new ones)",
+                    service->config->tls_directory);
+    else
+        raise_alarm(list,
+                    "the certificate or the authority in %s ends in %.1f days: then nobody "
+                    "comes in over the network (deploy/certificates makes new ones)",
+                    service->config->tls_directory, (double)left_s / 86400);
+}
+
+json_t *alarms_describe(const struct service *service)
+{
+    json_t *list = json_array();
+    if (list) {
+        look_at_saving(list, service);
+        look_at_runs(list, service);
+        look_at_tiers(list, service);
+        look_at_certificates(list, service);
+        look_at_memory(list, service);
+    }
+    return list;
+}

@@ -1,0 +1,191 @@
+/* http_page.c - the status as one page of HTML: a section per part of it, a table of its columns.
+ *
+ * The sections are a table here; a part that is not there (no far tier, no other nodes) has no
+ * section. Everything that comes from the status is escaped, errors and names included. No script,
+ * no link to anywhere: the page loads nothing, and reloads itself every RELOAD_S seconds. */
+#include "ckptd/status/http_page.h"
+#include "proto/base/json.h"
+
+#include <string.h>
+
+#define RELOAD_S 10
+#define COLUMNS_MAX 9
+
+enum unit { PLAIN, BYTES, SECONDS };
+
+/* One row for an object, one for each member of a list. */
+static const struct section {
+    const char *title, *path;
+    struct {
+        const char *title, *path; /* in the row */
+        enum unit unit;
+    } columns[COLUMNS_MAX];
+} sections[] = {
+    {"Runs",
+     "runs",
+     {{"run", "run", PLAIN},
+      {"checkpoints", "checkpoints", PLAIN},
+      {"damaged", "damaged", PLAIN},
+      {"bytes", "bytes", BYTES},
+      {"newest step", "newest_step", PLAIN},
+      {"its age", "newest_age_seconds", SECONDS},
+      {"age in the far tier", "far_age_seconds", SECONDS},
+      {"ranks here", "ranks", PLAIN},
+      {"failed saves in a row", "failures_in_row", PLAIN}}},
+    {"Saves in work",
+     "saves",
+     {{"run", "run", PLAIN},
+      {"step", "step", PLAIN},
+      {"attempt", "attempt", PLAIN},
+      {"bytes", "bytes", BYTES},
+      {"ranks", "ranks", PLAIN},
+      {"ranks durable", "ranks_durable", PLAIN}}},
+    {"Disk",
+     "disk",
+     {{"total", "bytes_total", BYTES},
+      {"used", "bytes_used", BYTES},
+      {"promised to saves", "bytes_promised", BYTES},
+      {"left for saves", "bytes_left", BYTES},
+      {"hours to full", "hours_to_full", PLAIN}}},
+    {"Far tier",
+     "tier",
+     {{"store", "store", PLAIN},
+      {"checkpoints", "checkpoints", PLAIN},
+      {"waiting", "waiting", PLAIN},
+      {"waiting bytes", "waiting_bytes", BYTES},
+      {"bytes per second", "bytes_per_second", BYTES},
+      {"errors", "errors", PLAIN},
+      {"last error", "last_error", PLAIN}}},
+    {"Other nodes",
+     "nodes.peers",
+     {{"node", "name", PLAIN},
+      {"lost", "lost", PLAIN},
+      {"silent", "silent_seconds", SECONDS},
+      {"checkpoints", "checkpoints", PLAIN},
+      {"waiting", "waiting", PLAIN},
+      {"waiting bytes", "waiting_bytes", BYTES},
+      {"errors", "errors", PLAIN}}},
+    {"Memory",
+     "pool",
+     {{"pool", "bytes", BYTES},
+      {"taken so far", "bytes_ready", BYTES},
+      {"segments", "segments", PLAIN},
+      {"segments used", "segments_used", PLAIN}}},
+};
+
+static void write_text(FILE *out, const char *text)
+{
+    for (; text && *text; text++) {
+        const char *entity = *text == '<'   ? "&lt;"
+                             : *text == '>' ? "&gt;"
+                             : *text == '&' ? "&amp;"
+                             : *text == '"' ? "&quot;"
+                                            : NULL;
+        if (entity)
+            fputs(entity, out);
+        else
+            fputc(*text, out);
+    }
+}
+
+static void write_bytes(FILE *out, double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t at = 0;
+    while (bytes >= 1024 && at + 1 < sizeof units / sizeof units[0]) {
+        bytes /= 1024;
+        at++;
+    }
+    fprintf(out, "%.*f %s", at == 0 ? 0 : 1, bytes, units[at]);
+}
+
+static void write_seconds(FILE *out, double seconds)
+{
+    if (seconds < 120)
+        fprintf(out, "%.0f s", seconds);
+    else if (seconds < 7200)
+        fprintf(out, "%.0f min", seconds / 60);
+    else
+        fprintf(out, "%.1f h", seconds / 3600);
+}
+
+static void write_cell(FILE *out, const json_t *value, enum unit unit)
+{
+    fputs("<td>", out);
+    if (json_is_number(value) && unit == BYTES)
+        write_bytes(out, json_number_value(value));
+    else if (json_is_number(value) && unit == SECONDS)
+        write_seconds(out, json_number_value(value));
+    else if (json_is_integer(value))
+        fprintf(out, "%lld", (long long)json_integer_value(value));
+    else if (json_is_number(value))
+        fprintf(out, "%.1f", json_number_value(value));
+    else if (json_is_boolean(value))
+        fputs(json_is_true(value) ? "yes" : "no", out);
+    else
+        write_text(out, json_string_value(value));
+    fputs("</td>", out);
+}
+
+static void write_row(FILE *out, const struct section *section, const json_t *row)
+{
+    fputs("<tr>", out);
+    for (int i = 0; i < COLUMNS_MAX && section->columns[i].title; i++)
+        write_cell(out, json_at(row, section->columns[i].path), section->columns[i].unit);
+    fputs("</tr>\n", out);
+}
+
+static void write_section(FILE *out, const struct section *section, const json_t *status)
+{
+    const json_t *part = json_at(status, section->path), *row;
+    size_t index;
+    if (json_is_array(part) ? json_array_size(part) == 0 : !json_is_object(part))
+        return;
+    fprintf(out, "<h2>%s</h2>\n<table>\n<tr>", section->title);
+    for (int i = 0; i < COLUMNS_MAX && section->columns[i].title; i++)
+        fprintf(out, "<th>%s</th>", section->columns[i].title);
+    fputs("</tr>\n", out);
+    if (json_is_object(part))
+        write_row(out, section, part);
+    json_array_foreach(part, index, row) write_row(out, section, row);
+    fputs("</table>\n", out);
+}
+
+static void write_alarms(FILE *out, const json_t *alarms)
+{
+    size_t index;
+    const json_t *alarm;
+    if (json_array_size(alarms) == 0) {
+        fputs("<p>No alarm.</p>\n", out);
+        return;
+    }
+    fputs("<h2>Alarms</h2>\n<ul>\n", out);
+    json_array_foreach(alarms, index, alarm)
+    {
+        fputs("<li>", out);
+        write_text(out, json_string_value(alarm));
+        fputs("</li>\n", out);
+    }
+    fputs("</ul>\n", out);
+}
+
+void http_page_write(FILE *out, const json_t *status)
+{
+    fprintf(out,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+            "<meta http-equiv=\"refresh\" content=\"%d\">\n<title>ckptd</title>\n"
+            "<style>body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
+            "th,td{border:1px solid #999;padding:.2em .6em;text-align:left}"
+            "li{color:#a00}</style>\n</head>\n<body>\n<h1>ckptd</h1>\n<p>Store ",
+            RELOAD_S);
+    write_text(out, json_string_value(json_at(status, "store")));
+    fputs(", version ", out);
+    write_text(out, json_string_value(json_at(status, "version")));
+    fputs(json_is_true(json_at(status, "draining")) ? ", shutting down</p>\n" : "</p>\n", out);
+    write_alarms(out, json_at(status, "alarms"));
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
+        write_section(out, &sections[i], status);
+    fputs("<p><a href=\"/metrics\">metrics</a>, <a href=\"/status\">status</a></p>\n"
+          "</body>\n</html>\n",
+          out);
+}

@@ -1,0 +1,355 @@
+/* metrics_text.c - the numbers of Status in Prometheus' text format, for metrics.c and
+ * status/http_server.c.
+ *
+ * `rows` has them all, with type and help. A name is the place in the status: disk.bytes_left is
+ * holdfast_disk_bytes_left, and since_start.commits is holdfast_commits_total, for a counter (since
+ * ckptd's start, never less) ends in _total and needs no since_start. Nothing else ends so: `name`
+ * says how a gauge is called instead. A truth is 0 or 1, a list counts its members, a text is 1
+ * when it is not empty, and what is not known (null) has no line.
+ *
+ * A run's own numbers have its name as a label, holdfast_run_damaged{run="a"}; so have those of its
+ * copies, holdfast_replication_lag_seconds{run="a"}, and those of another node,
+ * holdfast_node_lost{node="n2"}, with what it told of itself,
+ * holdfast_node_told_disk_bytes_left{node="n2"}. */
+#include "ckptd/status/metrics_text.h"
+#include "proto/base/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_BYTES_MAX 128u
+
+enum kind { GAUGE, COUNTER };
+enum of { SERVICE, RUN, REPLICATION, NODE };
+
+/* The lists of which each member has a line: where, and the field of its name, which is the label.
+ */
+static const struct {
+    const char *prefix, *list, *label, *name;
+} lists[] = {[RUN] = {"run_", "runs", "run", "run"},
+             [REPLICATION] = {"replication_", "nodes.runs", "run", "run"},
+             [NODE] = {"node_", "nodes.peers", "node", "name"}};
+
+/* clang-format off */
+static const struct row {
+    enum of of;
+    enum kind kind;
+    const char *path, *help, *name;
+} rows[] = {
+    {SERVICE, GAUGE, "start_time_seconds", "When ckptd started, in seconds since 1970.", NULL},
+    {SERVICE, GAUGE, "draining", "ckptd is shutting down.", NULL},
+    {SERVICE, GAUGE, "offline", "The store is offline: nothing is saved any more.", NULL},
+    {SERVICE, GAUGE, "health.saving", "The next saves may be expected to succeed.", NULL},
+    {SERVICE, GAUGE, "alarms", "Sentences under ALARM of ckpt-cli status.", NULL},
+    {SERVICE, GAUGE, "runs", "Runs in the store.", NULL},
+    {SERVICE, GAUGE, "saves", "Saves in work.", NULL},
+    {SERVICE, GAUGE, "pool.segment_bytes", "Bytes of a segment of the pool.", NULL},
+    {SERVICE, GAUGE, "pool.segments", "Segments of the pool.", NULL},
+    {SERVICE, GAUGE, "pool.segments_ready", "Segments whose memory has been taken.", NULL},
+    {SERVICE, GAUGE, "pool.segments_used", "Segments that are lent or hold an image.", NULL},
+    {SERVICE, GAUGE, "pool.bytes", "Bytes of the pool (memory.pool_bytes).", NULL},
+    {SERVICE, GAUGE, "pool.bytes_ready", "Bytes of the pool whose memory has been taken.", NULL},
+    {SERVICE, GAUGE, "sessions.ranks", "Ranks that are connected.", NULL},
+    {SERVICE, GAUGE, "sessions.all", "Ranks and readers that are connected.", NULL},
+    {SERVICE, GAUGE, "sessions.loads", "Loads that are open.", NULL},
+    {SERVICE, GAUGE, "catalog.runs", "Runs that ckptd knows.", NULL},
+    {SERVICE, GAUGE, "catalog.checkpoints", "Checkpoints that ckptd knows.", NULL},
+    {SERVICE, GAUGE, "catalog.unreadable", "Runs that could not be read.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_total", "Bytes of the store's file system.", "disk_bytes"},
+    {SERVICE, GAUGE, "disk.bytes_used", "Bytes of it that are in use.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_free", "Bytes of it that are free.", NULL},
+    {SERVICE, GAUGE, "disk.usable_fraction",
+     "Part of it that checkpoints may fill it up to.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_usable", "Bytes up to which checkpoints may fill it.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_promised", "Bytes that saves in work have yet to write.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_left", "Bytes that further saves may take.", NULL},
+    {SERVICE, GAUGE, "disk.inodes_total", "Inodes of the store's file system.", "disk_inodes"},
+    {SERVICE, GAUGE, "disk.inodes_free", "Inodes of it that are free.", NULL},
+    {SERVICE, GAUGE, "disk.inodes_promised", "Inodes that saves in work have yet to take.", NULL},
+    {SERVICE, GAUGE, "disk.bytes_trash",
+     "Bytes in the trash, which a save that needs them gets.", NULL},
+    {SERVICE, GAUGE, "disk.checkpoints_trash", "Checkpoints in the trash.", NULL},
+    {SERVICE, GAUGE, "disk.growth_bytes_per_hour",
+     "Rate at which the last saves filled the disk.", NULL},
+    {SERVICE, GAUGE, "disk.hours_to_full", "Hours until the disk is full at that rate.", NULL},
+    {SERVICE, GAUGE, "io.in_work", "Requests to the disk that are under way.", NULL},
+    {SERVICE, COUNTER, "io.read.operations", "Reads of the local store.", NULL},
+    {SERVICE, COUNTER, "io.read.bytes", "Bytes of its reads.", NULL},
+    {SERVICE, GAUGE, "io.read.p50_seconds", "Time of its recent reads, median.", NULL},
+    {SERVICE, GAUGE, "io.read.p99_seconds", "Time of its recent reads, 99th percentile.", NULL},
+    {SERVICE, COUNTER, "io.write.operations", "Writes of the local store.", NULL},
+    {SERVICE, COUNTER, "io.write.bytes", "Bytes of its writes.", NULL},
+    {SERVICE, GAUGE, "io.write.p50_seconds", "Time of its recent writes, median.", NULL},
+    {SERVICE, GAUGE, "io.write.p99_seconds", "Time of its recent writes, 99th percentile.", NULL},
+    {SERVICE, COUNTER, "io.sync.operations", "Syncs of the local store.", NULL},
+    {SERVICE, COUNTER, "io.sync.bytes", "Bytes of its syncs.", NULL},
+    {SERVICE, GAUGE, "io.sync.p50_seconds", "Time of its recent syncs, median.", NULL},
+    {SERVICE, GAUGE, "io.sync.p99_seconds", "Time of its recent syncs, 99th percentile.", NULL},
+    {SERVICE, GAUGE, "process.bytes_resident",
+     "Resident memory of ckptd, the pool included.", NULL},
+    {SERVICE, GAUGE, "process.bytes_private", "Memory of its own, the pool aside.", NULL},
+    {SERVICE, GAUGE, "process.bytes_private_max", "limits.private_bytes as it is set.", NULL},
+    {SERVICE, GAUGE, "process.bytes_shared", "Memory that it shares with ranks: the pool.", NULL},
+    {SERVICE, GAUGE, "process.bytes_files", "Memory of its program and libraries.", NULL},
+    {SERVICE, GAUGE, "process.jobs_waiting", "Jobs that no worker has begun yet.", NULL},
+    {SERVICE, GAUGE, "process.jobs_under_way", "Jobs that workers do.", NULL},
+    {SERVICE, GAUGE, "process.bytes_pinned", "Memory of ckptd that the kernel has pinned.", NULL},
+    {SERVICE, GAUGE, "process.bytes_locked", "Memory of ckptd that is locked.", NULL},
+    {SERVICE, GAUGE, "tier.checkpoints", "Checkpoints in the far tier.", NULL},
+    {SERVICE, GAUGE, "tier.waiting", "Checkpoints that are to go there.", NULL},
+    {SERVICE, GAUGE, "tier.waiting_bytes", "Bytes of them.", NULL},
+    {SERVICE, COUNTER, "tier.drained", "Checkpoints that went there.", NULL},
+    {SERVICE, COUNTER, "tier.mended", "Damaged checkpoints that were mended there.", NULL},
+    {SERVICE, COUNTER, "tier.bytes_sent", "Bytes that went there.", NULL},
+    {SERVICE, COUNTER, "tier.bytes_from_memory",
+     "Bytes of these that came from memory, not from the disk.", NULL},
+    {SERVICE, COUNTER, "tier.bytes_before_commit",
+     "Bytes of these that went before their commit.", NULL},
+    {SERVICE, COUNTER, "tier.errors", "Requests that failed there.", NULL},
+    {SERVICE, GAUGE, "tier.given_up", "Checkpoints that do not go there until a restart.", NULL},
+    {SERVICE, GAUGE, "tier.bytes_per_second",
+     "Rate of the newest checkpoint that went there.", NULL},
+    {SERVICE, GAUGE, "tier.now.step", "Step that goes there now.", NULL},
+    {SERVICE, GAUGE, "tier.now.attempt", "Attempt of that step.", NULL},
+    {SERVICE, GAUGE, "tier.now.resting", "It waits after an error.", NULL},
+    {SERVICE, GAUGE, "tier.now.bytes_sent", "Bytes of it that are there.", NULL},
+    {SERVICE, GAUGE, "tier.now.bytes", "Bytes of it in all.", NULL},
+    {SERVICE, GAUGE, "tier.now.bytes_per_second", "Its rate.", NULL},
+    {SERVICE, GAUGE, "tier.now.seconds_left", "Seconds until it is there at that rate.", NULL},
+    {SERVICE, GAUGE, "mending.checkpoints",
+     "Checkpoints that the local disk had mended from another tier.", NULL},
+    {SERVICE, GAUGE, "mending.waiting", "Checkpoints that are to go there.", NULL},
+    {SERVICE, GAUGE, "mending.waiting_bytes", "Bytes of them.", NULL},
+    {SERVICE, COUNTER, "mending.drained", "Checkpoints that went there.", NULL},
+    {SERVICE, COUNTER, "mending.mended", "Damaged checkpoints that were mended there.", NULL},
+    {SERVICE, COUNTER, "mending.bytes_sent", "Bytes that went there.", NULL},
+    {SERVICE, COUNTER, "mending.bytes_from_memory",
+     "Bytes of these that came from memory, not from the disk.", NULL},
+    {SERVICE, COUNTER, "mending.bytes_before_commit",
+     "Bytes of these that went before their commit.", NULL},
+    {SERVICE, COUNTER, "mending.errors", "Requests that failed there.", NULL},
+    {SERVICE, GAUGE, "mending.given_up", "Checkpoints that do not go there until a restart.", NULL},
+    {SERVICE, GAUGE, "mending.bytes_per_second",
+     "Rate of the newest checkpoint that went there.", NULL},
+    {SERVICE, GAUGE, "mending.now.step", "Step that goes there now.", NULL},
+    {SERVICE, GAUGE, "mending.now.attempt", "Attempt of that step.", NULL},
+    {SERVICE, GAUGE, "mending.now.resting", "It waits after an error.", NULL},
+    {SERVICE, GAUGE, "mending.now.bytes_sent", "Bytes of it that are there.", NULL},
+    {SERVICE, GAUGE, "mending.now.bytes", "Bytes of it in all.", NULL},
+    {SERVICE, GAUGE, "mending.now.bytes_per_second", "Its rate.", NULL},
+    {SERVICE, GAUGE, "mending.now.seconds_left", "Seconds until it is there at that rate.", NULL},
+    {SERVICE, GAUGE, "nodes.replicas",
+     "Failure domains that are to have the newest checkpoint.", NULL},
+    {SERVICE, GAUGE, "nodes.peers", "Other nodes.", NULL},
+    {SERVICE, GAUGE, "nodes.memory.bytes", "Bytes for copies of other nodes in memory.", NULL},
+    {SERVICE, GAUGE, "nodes.memory.bytes_left", "Bytes of them that are free.", NULL},
+    {SERVICE, GAUGE, "nodes.memory.copies", "Copies of other nodes in memory.", NULL},
+    {SERVICE, GAUGE, "behind.checkpoints", "Checkpoints that are on too few nodes.", NULL},
+    {SERVICE, GAUGE, "behind.bytes", "Bytes of them.", NULL},
+    {SERVICE, GAUGE, "behind.lag_seconds", "Age of the oldest of them.", NULL},
+    {SERVICE, GAUGE, "bulk.connections", "Connections of the bulk plane.", NULL},
+    {SERVICE, COUNTER, "bulk.refused", "Connections that it refused.", NULL},
+    {SERVICE, COUNTER, "bulk.bytes_in", "Bytes that came over it.", NULL},
+    {SERVICE, COUNTER, "bulk.bytes_out", "Bytes that went over it.", NULL},
+    {SERVICE, GAUGE, "bulk.bytes_per_second_in", "Rate while bytes came.", NULL},
+    {SERVICE, GAUGE, "bulk.bytes_per_second_out", "Rate while bytes went.", NULL},
+    {SERVICE, GAUGE, "tls.certificate_seconds_left",
+     "Seconds until the files of tls.directory end.", NULL},
+    {SERVICE, GAUGE, "scrub.pass_bytes", "Bytes of the scrub's pass at hand.", NULL},
+    {SERVICE, GAUGE, "scrub.pass_bytes_read", "Bytes of that pass which are read.", NULL},
+    {SERVICE, GAUGE, "scrub.rate", "Bytes per second that the scrub may read.", NULL},
+    {SERVICE, GAUGE, "scrub.step", "Step that the scrub reads.", NULL},
+    {SERVICE, GAUGE, "scrub.attempt", "Attempt of that step.", NULL},
+    {SERVICE, COUNTER, "scrub.bytes_read", "Bytes that the scrub read.", NULL},
+    {SERVICE, COUNTER, "scrub.checkpoints_read", "Checkpoints that the scrub read.", NULL},
+    {SERVICE, COUNTER, "scrub.passes", "Passes over a run that the scrub ended.", NULL},
+    {SERVICE, COUNTER, "scrub.damaged", "Damaged checkpoints that the scrub found.", NULL},
+    {SERVICE, GAUGE, "scrub.all_read_at", "When all was read, in seconds since 1970.", NULL},
+    {SERVICE, GAUGE, "far_scrub.step", "Step that the far tier's scrub reads.", NULL},
+    {SERVICE, COUNTER, "far_scrub.bytes_read", "Bytes that it read.", NULL},
+    {SERVICE, COUNTER, "far_scrub.checkpoints_read", "Checkpoints that it read.", NULL},
+    {SERVICE, COUNTER, "far_scrub.damaged", "Damaged checkpoints that it found.", NULL},
+    {SERVICE, GAUGE, "images.resident", "Images of committed checkpoints in memory.", NULL},
+    {SERVICE, GAUGE, "images.proven", "Images of these that ckptd read and verified.", NULL},
+    {SERVICE, GAUGE, "last_commit.step", "Step of the last commit.", NULL},
+    {SERVICE, GAUGE, "last_commit.attempt", "Attempt of the last commit.", NULL},
+    {SERVICE, GAUGE, "last_commit.bytes", "Bytes of the last commit.", NULL},
+    {SERVICE, GAUGE, "last_commit.seconds",
+     "Time of the last save, from its begin to its commit.", NULL},
+    {SERVICE, GAUGE, "last_commit.staging_seconds", "Part of it in which ranks copied.", NULL},
+    {SERVICE, GAUGE, "last_commit.sync_seconds",
+     "Part of it for writing and syncing shards.", NULL},
+    {SERVICE, GAUGE, "last_commit.names_seconds", "Part of it for syncing names.", NULL},
+    {SERVICE, GAUGE, "last_commit.manifest_seconds", "Part of it for the manifest.", NULL},
+    {SERVICE, GAUGE, "last_unchanged.step",
+     "Step of the last save that equals the one before it.", NULL},
+    {SERVICE, GAUGE, "last_unchanged.attempt", "Attempt of that save.", NULL},
+    {SERVICE, GAUGE, "last_unchanged.equals_step", "Step that it equals.", NULL},
+    {SERVICE, GAUGE, "last_unchanged.equals_attempt", "Attempt that it equals.", NULL},
+    {SERVICE, GAUGE, "pace.cpu_nice", "pace.cpu_nice of the configuration.", NULL},
+    {SERVICE, GAUGE, "pace.write_rate", "pace.write_rate of the configuration.", NULL},
+    {SERVICE, GAUGE, "pace.quiet", "pace.quiet of the configuration.", NULL},
+    {SERVICE, GAUGE, "pace.quiet_wait_ms", "pace.quiet_wait_ms of the configuration.", NULL},
+    {SERVICE, GAUGE, "pace.ranks_busy", "Ranks in a busy phase.", NULL},
+    {SERVICE, GAUGE, "pace.chunks_held", "Chunks that are held back.", NULL},
+    {SERVICE, COUNTER, "pace.held_by_rate_seconds",
+     "Time in which a chunk was held back by the rate.", NULL},
+    {SERVICE, COUNTER, "pace.held_by_phases_seconds",
+     "Time in which a chunk was held back by busy phases.", NULL},
+    {SERVICE, COUNTER, "pace.chunks_in_busy_phases",
+     "Chunks that were written in a busy phase.", NULL},
+    {SERVICE, COUNTER, "since_start.commits", "Saves that were committed.", NULL},
+    {SERVICE, COUNTER, "since_start.failed_saves", "Saves that failed.", NULL},
+    {SERVICE, COUNTER, "since_start.refused_saves", "Saves that were refused.", NULL},
+    {SERVICE, COUNTER, "since_start.unchanged_saves",
+     "Saves whose every tensor equals the checkpoint before.", NULL},
+    {SERVICE, COUNTER, "since_start.replicas_differ",
+     "Saves in which ranks held different bytes of the same part of a tensor.", NULL},
+    {SERVICE, COUNTER, "since_start.pruned", "Checkpoints that rules removed.", NULL},
+    {SERVICE, COUNTER, "since_start.bytes_committed", "Bytes of committed checkpoints.", NULL},
+    {SERVICE, COUNTER, "since_start.bytes_read", "Bytes that loads read.", NULL},
+    {RUN, GAUGE, "checkpoints", "Checkpoints of the run.", NULL},
+    {RUN, GAUGE, "damaged", "Damaged checkpoints of the run.", NULL},
+    {RUN, GAUGE, "bytes", "Bytes of its checkpoints.", NULL},
+    {RUN, GAUGE, "newest_step", "Step of its newest whole checkpoint.", NULL},
+    {RUN, GAUGE, "newest_attempt", "Attempt of that.", NULL},
+    {RUN, GAUGE, "newest_age_seconds", "Age of that.", NULL},
+    {RUN, GAUGE, "far_age_seconds", "Age of the newest that the far tier has.", NULL},
+    {RUN, GAUGE, "failures_in_row", "Saves that failed since the last commit.", NULL},
+    {RUN, GAUGE, "ranks", "Ranks that are connected here.", NULL},
+    {RUN, GAUGE, "silent_seconds", "Seconds for which the most silent of them did nothing.", NULL},
+    {REPLICATION, GAUGE, "newest_step", "Step of the run's newest checkpoint.", NULL},
+    {REPLICATION, GAUGE, "replicated_step", "Step of the newest that is on enough nodes.", NULL},
+    {REPLICATION, GAUGE, "checkpoints_behind",
+     "Checkpoints of the run that are on too few nodes.", NULL},
+    {REPLICATION, GAUGE, "bytes_behind", "Bytes of them.", NULL},
+    {REPLICATION, GAUGE, "lag_seconds", "Age of the oldest of them.", NULL},
+    {REPLICATION, GAUGE, "attempt_held",
+     "The run's attempt is held until most nodes know it.", NULL},
+    {NODE, GAUGE, "lost", "The node counts as lost.", NULL},
+    {NODE, GAUGE, "silent_seconds", "Seconds since it answered.", NULL},
+    {NODE, GAUGE, "checkpoints", "Checkpoints that the node has from this one.", NULL},
+    {NODE, GAUGE, "waiting", "Checkpoints that are to go there.", NULL},
+    {NODE, GAUGE, "waiting_bytes", "Bytes of them.", NULL},
+    {NODE, COUNTER, "drained", "Checkpoints that went there.", NULL},
+    {NODE, COUNTER, "mended", "Damaged checkpoints that were mended there.", NULL},
+    {NODE, COUNTER, "bytes_sent", "Bytes that went there.", NULL},
+    {NODE, COUNTER, "bytes_from_memory",
+     "Bytes of these that came from memory, not from the disk.", NULL},
+    {NODE, COUNTER, "bytes_before_commit", "Bytes of these that went before their commit.", NULL},
+    {NODE, COUNTER, "errors", "Requests that failed there.", NULL},
+    {NODE, GAUGE, "given_up", "Checkpoints that do not go there until a restart.", NULL},
+    {NODE, GAUGE, "bytes_per_second", "Rate of the newest checkpoint that went there.", NULL},
+    {NODE, GAUGE, "now.step", "Step that goes there now.", NULL},
+    {NODE, GAUGE, "now.attempt", "Attempt of that step.", NULL},
+    {NODE, GAUGE, "now.resting", "It waits after an error.", NULL},
+    {NODE, GAUGE, "now.bytes_sent", "Bytes of it that are there.", NULL},
+    {NODE, GAUGE, "now.bytes", "Bytes of it in all.", NULL},
+    {NODE, GAUGE, "now.bytes_per_second", "Its rate.", NULL},
+    {NODE, GAUGE, "now.seconds_left", "Seconds until it is there at that rate.", NULL},
+    {NODE, GAUGE, "links.control.rtt_seconds", "Round trip of the connection for calls.", NULL},
+    {NODE, COUNTER, "links.control.bytes_in", "Bytes that came over it.", NULL},
+    {NODE, COUNTER, "links.control.bytes_out", "Bytes that went over it.", NULL},
+    {NODE, GAUGE, "links.control.bytes_per_second_in", "Rate while bytes came.", NULL},
+    {NODE, GAUGE, "links.control.bytes_per_second_out", "Rate while bytes went.", NULL},
+    {NODE, GAUGE, "links.bulk.rtt_seconds", "Round trip of the connection for bytes.", NULL},
+    {NODE, COUNTER, "links.bulk.bytes_in", "Bytes that came over it.", NULL},
+    {NODE, COUNTER, "links.bulk.bytes_out", "Bytes that went over it.", NULL},
+    {NODE, GAUGE, "links.bulk.bytes_per_second_in", "Rate while bytes came.", NULL},
+    {NODE, GAUGE, "links.bulk.bytes_per_second_out", "Rate while bytes went.", NULL},
+    {NODE, GAUGE, "told.seconds_ago", "Seconds since the node told the following of itself.", NULL},
+    {NODE, GAUGE, "told.draining", "It is shutting down.", NULL},
+    {NODE, GAUGE, "told.disk.bytes_total", "Bytes of its file system.", "node_told_disk_bytes"},
+    {NODE, GAUGE, "told.disk.bytes_free", "Bytes of it that are free.", NULL},
+    {NODE, GAUGE, "told.disk.bytes_left", "Bytes that its further saves may take.", NULL},
+    {NODE, GAUGE, "told.pool.bytes", "Bytes of its pool.", NULL},
+    {NODE, GAUGE, "told.pool.segments", "Segments of its pool.", NULL},
+    {NODE, GAUGE, "told.pool.segments_used", "Segments that are lent or hold an image.", NULL},
+    {NODE, GAUGE, "told.saves", "Its saves in work.", NULL},
+    {NODE, GAUGE, "told.alarms", "Its alarms.", NULL},
+    {NODE, GAUGE, "told.behind.bytes", "Bytes of its checkpoints that are on too few nodes.", NULL},
+    {NODE, GAUGE, "told.behind.lag_seconds", "Age of the oldest of them.", NULL},
+};
+/* clang-format on */
+
+static void make_name(char out[NAME_BYTES_MAX], const struct row *row)
+{
+    static const char total[] = "since_start.";
+    const char *path = row->path;
+    if (strncmp(path, total, strlen(total)) == 0)
+        path += strlen(total);
+    if (row->name)
+        snprintf(out, NAME_BYTES_MAX, "holdfast_%s", row->name);
+    else
+        snprintf(out, NAME_BYTES_MAX, "holdfast_%s%s%s",
+                 row->of == SERVICE ? "" : lists[row->of].prefix, path,
+                 row->kind == COUNTER ? "_total" : "");
+    for (char *dot = out; (dot = strchr(dot, '.')) != NULL;)
+        *dot = '_';
+}
+
+/* Is it known, and a number? */
+static bool has_value(const json_t *value)
+{
+    return json_is_number(value) || json_is_boolean(value) || json_is_array(value) ||
+           json_is_string(value);
+}
+
+static void write_value(FILE *out, const json_t *value)
+{
+    if (json_is_real(value))
+        fprintf(out, " %.17g\n", json_real_value(value));
+    else
+        fprintf(out, " %lld\n",
+                json_is_integer(value)  ? (long long)json_integer_value(value)
+                : json_is_array(value)  ? (long long)json_array_size(value)
+                : json_is_string(value) ? (long long)(json_string_length(value) > 0)
+                                        : (long long)json_is_true(value));
+}
+
+static void write_head(FILE *out, const char *name, const struct row *row)
+{
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, row->help, name,
+            row->kind == COUNTER ? "counter" : "gauge");
+}
+
+/* Names of runs and nodes need no escape (run_name_valid). */
+static void write_members(FILE *out, const char *name, const struct row *row, const json_t *list)
+{
+    size_t index;
+    json_t *item;
+    bool has_head = false;
+    json_array_foreach(list, index, item)
+    {
+        const json_t *value = json_at(item, row->path);
+        if (!has_value(value))
+            continue;
+        if (!has_head)
+            write_head(out, name, row);
+        has_head = true;
+        fprintf(out, "%s{%s=\"%s\"}", name, lists[row->of].label,
+                json_string_value(json_object_get(item, lists[row->of].name)));
+        write_value(out, value);
+    }
+}
+
+void metrics_text_write(FILE *out, const json_t *status)
+{
+    char name[NAME_BYTES_MAX];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct row *row = &rows[i];
+        const json_t *value = json_at(status, row->of == SERVICE ? row->path : lists[row->of].list);
+        make_name(name, row);
+        if (row->of != SERVICE)
+            write_members(out, name, row, value);
+        else if (has_value(value)) {
+            write_head(out, name, row);
+            fputs(name, out);
+            write_value(out, value);
+        }
+    }
+    fprintf(out,
+            "# HELP holdfast_build_info The version of ckptd.\n"
+            "# TYPE holdfast_build_info gauge\nholdfast_build_info{version=\"%s\"} 1\n",
+            json_string_value(json_object_get(status, "version")));
+}

@@ -1,0 +1,94 @@
+/* complete_copy.c - a part of a checkpoint that ranks of several nodes saved becomes a whole copy:
+ * the other nodes' shards came beside its own (tiers/), so that one node less can be lost.
+ *
+ *   places.json says: of this directory some shards ──► the others are written, each durable ──►
+ *   all of them are proven against the manifest ──► places.json is removed: a whole copy
+ *
+ * Invariants (cited in the code):
+ *   W1  places.json goes last: until then the shards that are not this node's are no part of the
+ *       copy, whole or not, and after a crash they are proven, or sent again.
+ *   W2  The shards that a committed copy has are removed by nobody but this ckptd. */
+#include "ckptd/tiers/complete_copy.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/shard_file.h"
+#include "proto/base/report.h"
+#include "proto/format/places.h"
+#include "proto/format/shard.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int check_shards(struct storage *storage, const struct manifest_summary *summary)
+{
+    void *text = NULL;
+    size_t bytes = 0;
+    int error = catalog_fetch_manifest(&text, &bytes, storage, summary);
+    if (error == 0)
+        error = file_check_all(storage, summary, text, bytes);
+    free(text);
+    return error;
+}
+
+int complete_copy(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX], dir[STORAGE_KEY_MAX];
+    ERR_TRY(check_shards(storage, summary));
+    ERR_TRY(shard_dir_key(dir, sizeof dir, summary->run, summary->step, summary->attempt));
+    ERR_TRY(places_key(key, sizeof key, summary));
+    ERR_TRY(storage_sync_names(storage, dir));
+    int error = storage_remove(storage, key); /* W1 */
+    if (error == ERR_NOT_FOUND)
+        return 0; /* it was whole */
+    return error == 0 ? storage_sync_names(storage, dir) : error;
+}
+
+static int read_places(struct places *out, struct storage *storage,
+                       const struct manifest_summary *place)
+{
+    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
+    struct manifest_summary summary;
+    uint64_t bytes = 0;
+    ERR_TRY(manifest_key(key, sizeof key, place));
+    ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
+    ERR_TRY(manifest_read_summary(&summary, text, bytes < sizeof text ? bytes : sizeof text));
+    ERR_TRY(catalog_settle(&summary, storage, place->run, place->step, place->attempt));
+    return places_fetch(out, storage, storage_fetch, &summary);
+}
+
+static bool shard_of_name(uint32_t *out, const char *name, const struct places *places)
+{
+    unsigned number = 0;
+    bool is_known =
+        sscanf(name, "shard-%u-of-", &number) == 1 && number > 0 && number <= places->num_shards;
+    *out = number - 1;
+    return is_known;
+}
+
+int complete_copy_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
+                             const struct manifest_summary *place, const char *name)
+{
+    struct places places = {0};
+    uint32_t shard;
+    ERR_TRY(read_places(&places, storage, place));
+    bool is_away = shard_of_name(&shard, name, &places) && !places_is_here(&places, shard);
+    if (is_away)
+        snprintf(out, PLACES_NODE_BYTES, "%s", places.nodes[places.shards[shard]]);
+    places_free(&places);
+    return is_away ? 0 : report_error(ERR_NOT_FOUND, NULL, "no node is said to have %s", name);
+}
+
+bool complete_copy_has_shard(struct storage *storage, const struct manifest_summary *place,
+                             const char *name)
+{
+    struct places places = {0};
+    uint32_t shard;
+    int error = read_places(&places, storage, place);
+    if (error == ERR_NOT_FOUND)
+        return false; /* it is not committed */
+    bool has =
+        error != 0 || !shard_of_name(&shard, name, &places) || places_is_here(&places, shard);
+    places_free(&places);
+    return has;
+}

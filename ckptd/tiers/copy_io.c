@@ -1,0 +1,326 @@
+/* copy_io.c - both ends of a shard's way into another tier, on the crew: the source opened and its
+ * table proven, the target found or made, parts proven, the target synced, or put in the place of
+ * what was there. shard_copy.c says when. */
+#include "ckptd/tiers/copy_io.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/core/shard_file.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHIP_KEY_MAX (STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX)
+
+struct storage *copy_io_storage(const struct shard_copy *copy, enum tier_index tier)
+{
+    return copy->service->tiers[tier].storage;
+}
+
+/* ---- proof, on the crew ---- */
+
+/* Every block of [start, start + bytes) of the file, and what it has of the table. */
+int copy_io_prove(const struct shard_copy *copy, const uint8_t *data, uint64_t start,
+                  uint64_t bytes)
+{
+    const struct shard_geometry *geometry = &copy->geometry;
+    const struct manifest_summary *summary = &copy->manifest->summary;
+    const uint8_t *table = copy->table + geometry->table_start % STORAGE_ALIGN;
+    uint64_t end = start + bytes,
+             data_end = end < geometry->table_start ? end : geometry->table_start;
+    for (uint64_t at = start; at < data_end; at += CHECKSUM_BLOCK_BYTES) {
+        uint64_t left = data_end - at, block = at / CHECKSUM_BLOCK_BYTES;
+        size_t length = left < CHECKSUM_BLOCK_BYTES ? (size_t)left : CHECKSUM_BLOCK_BYTES;
+        uint64_t sum = checksum_block(data + (at - start), length, copy->identity, block);
+        ERR_TRY(file_check_block(copy->table, geometry, block, sum, summary, copy->shard));
+    }
+    uint64_t from = start > geometry->table_start ? start : geometry->table_start;
+    if (from < end &&
+        memcmp(data + (from - start), table + (from - geometry->table_start), end - from) != 0)
+        return report_error(ERR_CORRUPT, NULL,
+                            "the checksum table of shard-%05u-of-%05u differs from what was proven",
+                            copy->shard + 1, summary->shards);
+    return 0;
+}
+
+void copy_io_part_range(const struct shard_copy *copy, uint64_t index, uint64_t *out_start,
+                        uint32_t *out_bytes)
+{
+    uint64_t size = (uint64_t)copy->service->config->tier_part_bytes;
+    *out_start = index * size;
+    uint64_t left = copy->geometry.file_bytes - *out_start;
+    *out_bytes = (uint32_t)(left < size ? left : size);
+}
+
+/* A peer's manifest is the local one, without the hashes of what was sent. */
+int copy_io_hash_part(const struct shard_copy *copy, uint64_t index, const void *data,
+                      uint32_t bytes)
+{
+    return tier_is_peer(copy->to) ? 0 : checksum_sha256_hex(copy->sums[index], data, bytes);
+}
+
+int copy_io_read_part(const struct shard_copy *copy, enum tier_index tier,
+                      struct storage_object *object, void *data, uint64_t index)
+{
+    uint64_t start;
+    uint32_t bytes;
+    copy_io_part_range(copy, index, &start, &bytes);
+    ERR_TRY(
+        storage_transfer(copy_io_storage(copy, tier), STORAGE_READ, object, start, data, bytes));
+    ERR_TRY(copy_io_prove(copy, data, start, bytes));
+    return copy_io_hash_part(copy, index, data, bytes);
+}
+
+int copy_io_read_early(struct shard_copy *copy, void *data, uint64_t start, uint32_t bytes)
+{
+    uint8_t *table = copy->table + copy->geometry.table_start % STORAGE_ALIGN;
+    ERR_TRY(storage_transfer(copy_io_storage(copy, copy->from), STORAGE_READ, copy->source, start,
+                             data, bytes));
+    for (uint32_t at = 0; at < bytes; at += CHECKSUM_BLOCK_BYTES) {
+        uint64_t block = (start + at) / CHECKSUM_BLOCK_BYTES;
+        shard_table_put(
+            table, block,
+            checksum_block((uint8_t *)data + at, CHECKSUM_BLOCK_BYTES, copy->identity, block));
+    }
+    return 0;
+}
+
+/* ---- the beginning, on the crew ---- */
+
+static int key_of(char key[SHIP_KEY_MAX], const struct shard_copy *copy, bool is_new)
+{
+    struct shard_identity identity;
+    manifest_identity(&identity, &copy->manifest->summary, copy->shard);
+    ERR_TRY(shard_key(key, STORAGE_KEY_MAX, &identity));
+    if (is_new)
+        strcat(key, SHARD_NEW_SUFFIX);
+    return 0;
+}
+
+/* Does a whole shard lie in that tier under its name, or its new one? ERR_NOT_FOUND: nothing does;
+ * ERR_CORRUPT: something else or a part of it. Every block is read. */
+static int prove_object(struct shard_copy *copy, enum tier_index tier, bool is_new)
+{
+    struct storage *storage = copy_io_storage(copy, tier);
+    struct storage_object *object = NULL;
+    char key[SHIP_KEY_MAX];
+    void *room = NULL; /* others use the queue's meanwhile */
+    uint64_t bytes = 0;
+    int error = key_of(key, copy, is_new);
+    if (error == 0)
+        error = storage_object_open(storage, &object, key, &bytes);
+    if (error == 0 && bytes != copy->geometry.file_bytes)
+        error =
+            report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", copy->shard,
+                         (unsigned long long)bytes, (unsigned long long)copy->geometry.file_bytes);
+    if (error == 0 &&
+        posix_memalign(&room, STORAGE_ALIGN, (size_t)copy->service->config->tier_part_bytes) != 0)
+        error = report_error(ERR_MEMORY, NULL, "no memory to read a shard back");
+    for (uint64_t i = 0; error == 0 && i < copy->num_parts; i++)
+        error = copy_io_read_part(copy, tier, object, room, i);
+    free(room);
+    if (object)
+        storage_object_close(storage, object);
+    return error;
+}
+
+/* What is not whole there makes way, or waits for its successor. */
+static int make_way(struct shard_copy *copy, const char *key)
+{
+    struct storage *storage = copy_io_storage(copy, copy->to);
+    copy->is_replacing = storage_replaces(storage);
+    if (!copy->is_replacing) {
+        int error = prove_object(copy, copy->from, false);
+        copy->is_of_source = error != 0;
+        return error != 0 ? error : storage_remove(storage, key);
+    }
+    int error = storage_remove(storage, key); /* what a crash left of an earlier try */
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+static int prepare_target(struct shard_copy *copy)
+{
+    struct storage *storage = copy_io_storage(copy, copy->to);
+    char key[SHIP_KEY_MAX];
+    ERR_TRY(key_of(key, copy, false));
+    int error = storage_object_create(storage, &copy->target, key, copy->geometry.file_bytes);
+    if (error != ERR_EXISTS)
+        return error;
+    error = prove_object(copy, copy->to, false);
+    bool is_damaged = error == ERR_CORRUPT || (error == ERR_IO && copy->to == TIER_LOCAL);
+    copy->is_kept = error == 0;
+    if (error == 0)
+        return 0;
+    if (!is_damaged && error != ERR_NOT_FOUND)
+        return error;
+    ERR_TRY(key_of(key, copy, is_damaged && storage_replaces(storage)));
+    if (is_damaged)
+        ERR_TRY(make_way(copy, key));
+    return storage_object_create(storage, &copy->target, key, copy->geometry.file_bytes);
+}
+
+/* It is durable beside what it replaces: read back, then it takes the name. */
+static int replace_target(struct shard_copy *copy)
+{
+    struct storage *storage = copy_io_storage(copy, copy->to);
+    char key[SHIP_KEY_MAX], name[SHIP_KEY_MAX];
+    ERR_TRY(key_of(name, copy, false));
+    ERR_TRY(key_of(key, copy, true));
+    ERR_TRY(prove_object(copy, copy->to, true));
+    return storage_replace(storage, key, name);
+}
+
+static int prepare_source(struct shard_copy *copy)
+{
+    return file_open_proven(&copy->source, &copy->table, copy_io_storage(copy, copy->from),
+                            copy->manifest, copy->shard, &copy->geometry);
+}
+
+/* Blocks of the shard that lie in the parts that were sent. */
+static uint64_t count_blocks_sent(const struct shard_copy *copy)
+{
+    uint64_t bytes = copy->num_sent * (uint64_t)copy->service->config->tier_part_bytes;
+    uint64_t blocks = (bytes + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES;
+    return blocks < copy->geometry.num_blocks ? blocks : copy->geometry.num_blocks;
+}
+
+/* What went before the commit is the beginning of this shard, where it is what the manifest says:
+ * it was proven by sums that the table now has. */
+static bool take_up(struct shard_copy *copy)
+{
+    struct shard_copy *left = copy->left;
+    uint64_t skip = copy->geometry.table_start % STORAGE_ALIGN;
+    bool is_good = left && left->fault.code == 0 && left->num_sent > 0 &&
+                   left->geometry.file_bytes == copy->geometry.file_bytes &&
+                   left->geometry.table_start == copy->geometry.table_start &&
+                   memcmp(left->table + skip, copy->table + skip,
+                          count_blocks_sent(left) * sizeof(uint64_t)) == 0;
+    if (!is_good)
+        return false;
+    copy->target = left->target;
+    left->target = NULL;
+    copy->is_kept = !copy->target; /* it was synced and closed */
+    copy->next_part = copy->num_sent = left->num_sent;
+    return true;
+}
+
+static void close_target(struct shard_copy *copy)
+{
+    if (copy->target)
+        storage_object_close(copy_io_storage(copy, copy->to), copy->target);
+    copy->target = NULL;
+}
+
+void copy_io_close(struct shard_copy *copy)
+{
+    close_target(copy);
+    if (copy->source)
+        storage_object_close(copy_io_storage(copy, copy->from), copy->source);
+    copy->source = NULL;
+}
+
+void copy_io_remove_early(struct shard_copy *copy, struct storage *storage,
+                          const struct manifest_summary *summary)
+{
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    manifest_identity(&identity, summary, copy->shard);
+    close_target(copy);
+    int error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error = storage_remove(storage, key);
+    if (error != 0)
+        log_warn("drain", "a shard that came before its commit stays: %s", report_line());
+    copy->is_ours = false;
+}
+
+/* It was taken, or goes: what is at a peer is proven there. */
+static void end_left(struct shard_copy *left, const struct shard_copy *copy, bool is_taken)
+{
+    copy_io_close(left);
+    left->num_sent = 0; /* it counts once: T7 of transfer.c */
+    if (left->is_ours && !is_taken)
+        copy_io_remove_early(left, copy_io_storage(copy, copy->to), &copy->manifest->summary);
+    left->is_ours = false;
+}
+
+void copy_io_prepare(struct job *job)
+{
+    struct shard_copy *copy = CONTAINER_OF(job, struct shard_copy, job);
+    int error = prepare_source(copy);
+    copy->is_of_source = error != 0;
+    bool is_begun = error == 0 && take_up(copy);
+    if (copy->left)
+        end_left(copy->left, copy, is_begun);
+    if (error == 0 && !is_begun)
+        error = prepare_target(copy);
+    if (error != 0)
+        fault_take(&copy->fault, error);
+}
+
+void copy_io_prepare_early(struct job *job)
+{
+    struct shard_copy *copy = CONTAINER_OF(job, struct shard_copy, job);
+    char key[SHIP_KEY_MAX];
+    int error = key_of(key, copy, false);
+    if (error == 0 && copy->from != TIER_LOCAL)
+        error = file_open(&copy->source, copy_io_storage(copy, copy->from),
+                          &copy->manifest->summary, copy->shard, copy->geometry.file_bytes);
+    if (error == 0)
+        error = storage_object_create(copy_io_storage(copy, copy->to), &copy->target, key,
+                                      copy->geometry.file_bytes);
+    copy->is_made = copy->is_ours = error == 0 && copy->to == TIER_LOCAL;
+    if (error != 0)
+        fault_take(&copy->fault, error);
+}
+
+/* ---- the end ---- */
+
+/* The hash of the parts' hashes, as bytes. */
+static int sum_parts(struct shard_copy *copy)
+{
+    uint8_t *bytes = malloc(copy->num_parts * 32);
+    if (!bytes)
+        return report_error(ERR_MEMORY, NULL, "no memory for the hashes of %llu parts",
+                            (unsigned long long)copy->num_parts);
+    for (uint64_t i = 0; i < copy->num_parts * 32; i++) {
+        unsigned value = 0;
+        sscanf(&copy->sums[i / 32][i % 32 * 2], "%2x", &value);
+        bytes[i] = (uint8_t)value;
+    }
+    int error = checksum_sha256_hex(copy->sha256, bytes, copy->num_parts * 32);
+    free(bytes);
+    return error;
+}
+
+/* It did not take the name, and is nobody's; the error that says why stays this thread's. */
+static void remove_new(const struct shard_copy *copy)
+{
+    struct report_text text;
+    char key[SHIP_KEY_MAX];
+    report_keep(&text);
+    if (key_of(key, copy, true) == 0 && storage_remove(copy_io_storage(copy, copy->to), key) != 0)
+        log_debug("drain", "%s stays: %s", key, report_line());
+    report_restore(&text, 0);
+}
+
+void copy_io_end(struct job *job)
+{
+    struct shard_copy *copy = CONTAINER_OF(job, struct shard_copy, job);
+    struct storage *storage = copy_io_storage(copy, copy->to);
+    int error = 0;
+    if (copy->fault.code == 0 && copy->target)
+        error = storage_transfer(storage, STORAGE_SYNC, copy->target, 0, NULL, 0);
+    copy_io_close(copy);
+    if (error == 0 && copy->fault.code == 0 && copy->is_replacing)
+        error = replace_target(copy);
+    if (copy->is_replacing && (error != 0 || copy->fault.code != 0))
+        remove_new(copy);
+    if (error == 0 && copy->fault.code == 0 && !tier_is_peer(copy->to))
+        error = sum_parts(copy);
+    if (error != 0)
+        fault_take(&copy->fault, error);
+}

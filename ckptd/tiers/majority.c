@@ -1,0 +1,329 @@
+/* majority.c - an attempt's number is held by most of the nodes before a trainer hears of it.
+ *
+ *   start of a run ──► looks at all peers at once; go on when most of the nodes, this one included,
+ *   have been looked at ──► the number behind the highest that any of them holds ──► published at
+ *   one peer, exclusively, then at all others at once, until most of the nodes hold it ──►
+ * published here ──► answered
+ *
+ * Of which nodes most are needed sets.c says: of those in the settings, and of the last attempt's.
+ *
+ * Two majorities have a node in common (R5 of placement.c). So a node that comes back with old
+ * state meets, before it starts a run, one that knows what was started without it: it neither gives
+ * a number away twice, nor begins behind an older checkpoint than the newest start could know. It
+ * is a write quorum for one number, and no consensus: a number that too few took is spent.
+ *
+ * Where there is no majority the far tier decides, which takes each number once. Without a far tier
+ * an operator does (run/force.c). */
+#include "ckptd/tiers/majority.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/machines/placement.h"
+#include "ckptd/machines/sets.h"
+#include "ckptd/tiers/remote_store.h"
+#include "proto/base/report.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A look at all peers. It lives until each has answered or run out of time; who waits does not. */
+struct asking {
+    struct service *service;
+    char run[RUN_NAME_MAX + 1];
+    struct majority_waiter *waiter; /* NULL: it was told */
+    struct node_set looked;
+    uint32_t num_waiting;
+    struct refresh_waiter looks[]; /* by peer */
+};
+
+int majority_next(struct sets *out_sets, struct quorum *out, const struct service *service,
+                  const struct run *run)
+{
+    static const struct sets none;
+    const struct config *config = service->config;
+    ERR_TRY(sets_next(out_sets, run ? &run->sets : &none, &config->members, config->nodes_name));
+    *out = sets_quorum(out_sets, &config->members, config->nodes_name);
+    return 0;
+}
+
+bool majority_is_needed(const struct service *service, const struct run *run)
+{
+    struct sets sets;
+    struct quorum quorum;
+    if (strcmp(service->config->nodes_attempts, "majority") != 0)
+        return false;
+    if (service->config->members.count > 0)
+        return true;
+    if (!run || run->sets.count == 0)
+        return false;
+    bool is_alone = majority_next(&sets, &quorum, service, run) == 0 && !quorum_lacks(&quorum);
+    sets_free(&sets);
+    return !is_alone;
+}
+
+static int report_too_few(const struct quorum *quorum)
+{
+    const struct quorum_set *set = quorum_lacks(quorum);
+    return report_error(
+        ERR_UNAVAILABLE,
+        "start the other nodes; or, when they are lost for good: ckpt-cli attempt RUN --force",
+        "%u of %u nodes %sanswered, and a start needs more than half of them",
+        quorum_count(quorum, set), set->nodes,
+        set == quorum->sets ? "" : "that an attempt before counted on ");
+}
+
+static void tell(struct asking *asking, const struct fault *fault)
+{
+    struct majority_waiter *waiter = asking->waiter;
+    asking->waiter = NULL;
+    if (!waiter)
+        return;
+    waiter->fault = *fault;
+    waiter->num_looked = node_set_count(&asking->looked);
+    waiter->go_on(waiter);
+}
+
+/* What was looked at may name further nodes that the run counts on. */
+static void decide(struct asking *asking)
+{
+    struct run *run = NULL;
+    struct sets sets;
+    struct quorum quorum;
+    struct fault fault = {0};
+    if (!asking->waiter)
+        return;
+    (void)run_find(&run, asking->service, asking->run, false);
+    int error = majority_next(&sets, &quorum, asking->service, run);
+    sets_free(&sets);
+    if (error == 0) {
+        quorum.holders = asking->looked;
+        if (quorum_lacks(&quorum))
+            error = report_too_few(&quorum);
+    }
+    if (error == 0 || asking->num_waiting == 0) {
+        if (error != 0)
+            fault_take(&fault, error);
+        tell(asking, &fault);
+    }
+}
+
+static void looked(struct refresh_waiter *look)
+{
+    struct refresh_waiter *all = look - (look->tier - TIER_PEER);
+    struct asking *asking = CONTAINER_OF(all, struct asking, looks);
+    if (look->fault.code == 0)
+        node_set_add(&asking->looked, (uint32_t)(look->tier - TIER_PEER) + 1);
+    asking->num_waiting--;
+    decide(asking);
+    if (asking->num_waiting == 0)
+        free(asking);
+}
+
+void majority_look(struct service *service, const char *run, struct majority_waiter *waiter,
+                   int64_t ms)
+{
+    uint32_t count = service->config->members.count;
+    struct asking *asking = calloc(1, sizeof *asking + count * sizeof asking->looks[0]);
+    if (!asking) {
+        fault_take(&waiter->fault, report_error(ERR_MEMORY, NULL, "no memory to ask the nodes"));
+        waiter->go_on(waiter);
+        return;
+    }
+    asking->service = service;
+    snprintf(asking->run, sizeof asking->run, "%s", run);
+    asking->waiter = waiter;
+    node_set_add(&asking->looked, 0);
+    asking->num_waiting = count;
+    for (uint32_t i = 0; i < count; i++) { /* the last one may free it */
+        asking->looks[i].go_on = looked;
+        remote_store_look(service, (enum tier_index)(TIER_PEER + i), &asking->looks[i], ms);
+    }
+    if (count == 0) {
+        decide(asking);
+        free(asking);
+    }
+}
+
+/* ---- a number on its way ---- */
+
+/* It lives until each peer has answered; who waits does not. */
+struct publishing {
+    struct publishing *next, **at; /* of the service */
+    struct service *service;
+    struct majority_waiter *waiter; /* NULL: it was told, or nobody waits */
+    struct quorum quorum;
+    char key[STORAGE_KEY_MAX + 16], nonce[33];
+    char *text;
+    atomic_bool is_over; /* whom it has not reached yet it does not go to */
+    bool has_asked_all;
+    uint32_t num_waiting;
+    struct fault refused; /* S2: a peer knows what this node does not */
+    struct publishing_peer {
+        struct publishing *publishing;
+        uint32_t peer;
+        enum publication outcome;
+        struct fault fault;
+        struct job job;
+    } peers[]; /* as those of the settings */
+};
+
+static void free_publishing(struct publishing *publishing)
+{
+    *publishing->at = publishing->next;
+    if (publishing->next)
+        publishing->next->at = publishing->at;
+    free(publishing->text);
+    free(publishing);
+}
+
+static void work_publish(struct job *job)
+{
+    struct publishing_peer *peer = CONTAINER_OF(job, struct publishing_peer, job);
+    struct publishing *publishing = peer->publishing;
+    struct storage *storage = publishing->service->tiers[TIER_PEER + peer->peer].storage;
+    peer->outcome = PUBLICATION_UNKNOWN;
+    if (atomic_load(&publishing->is_over))
+        return;
+    peer->outcome = tier_publish(storage, publishing->key, publishing->text,
+                                 strlen(publishing->text), publishing->nonce);
+    if (peer->outcome == PUBLICATION_LOST)
+        fault_take(&peer->fault, ERR_STALE);
+}
+
+/* Tells who waits what has become of it. */
+static void end_publishing(struct publishing *publishing, enum quorum_state state)
+{
+    struct majority_waiter *waiter = publishing->waiter;
+    publishing->waiter = NULL;
+    atomic_store(&publishing->is_over, true);
+    waiter->fault = (struct fault){0};
+    if (state == QUORUM_TAKEN)
+        fault_take(&waiter->fault,
+                   report_error(ERR_EXISTS, NULL, "another start has taken %s", publishing->key));
+    else if (state == QUORUM_TOO_FEW && publishing->refused.code == 0)
+        fault_take(&waiter->fault, report_too_few(&publishing->quorum));
+    else if (state == QUORUM_TOO_FEW)
+        waiter->fault = publishing->refused;
+    if (waiter->fault.code != 0 && waiter->fault.code != ERR_EXISTS)
+        waiter->fault.code = ERR_UNAVAILABLE;
+    waiter->go_on(waiter);
+}
+
+static void ask_peer(struct publishing *publishing, uint32_t index);
+
+static void ask_others(struct publishing *publishing, uint32_t first)
+{
+    publishing->has_asked_all = true;
+    for (uint32_t i = 0; i < publishing->service->config->members.count; i++)
+        if (i != first)
+            ask_peer(publishing, i);
+}
+
+static void published(struct event *event)
+{
+    struct publishing_peer *peer = CONTAINER_OF(event, struct publishing_peer, job.done);
+    struct publishing *publishing = peer->publishing;
+    publishing->num_waiting--;
+    if (publishing->service->is_closing)
+        return; /* majority_close() */
+    if (publishing->waiter) {
+        if (peer->outcome == PUBLICATION_LOST && publishing->refused.code == 0)
+            publishing->refused = peer->fault;
+        enum quorum_state state = quorum_heard(&publishing->quorum, peer->peer + 1, peer->outcome);
+        if (state != QUORUM_ASKS)
+            end_publishing(publishing, state);
+        else if (!publishing->has_asked_all)
+            ask_others(publishing, peer->peer);
+    }
+    if (publishing->num_waiting == 0)
+        free_publishing(publishing);
+}
+
+static void ask_peer(struct publishing *publishing, uint32_t index)
+{
+    struct publishing_peer *peer = &publishing->peers[index];
+    *peer = (struct publishing_peer){.publishing = publishing,
+                                     .peer = index,
+                                     .job = {.work = work_publish, .done.run = published}};
+    publishing->num_waiting++;
+    tier_work(publishing->service, (enum tier_index)(TIER_PEER + index), &peer->job);
+}
+
+/* Of two starts of a run the one that has this peer goes on, and the other has asked nobody else.
+ * The first by name of those that answer; count: none does. */
+static uint32_t find_first(const struct service *service)
+{
+    const struct members *members = &service->config->members;
+    for (uint32_t i = 0; i < members->count; i++) {
+        const struct tier *tier = &service->tiers[TIER_PEER + members->by_name[i]];
+        if (!tier->is_unknown && !tier->offline[0])
+            return members->by_name[i];
+    }
+    return members->count;
+}
+
+static struct publishing *new_publishing(struct service *service, const char *key, const char *text,
+                                         const char *nonce)
+{
+    uint32_t count = service->config->members.count;
+    struct publishing *publishing =
+        calloc(1, sizeof *publishing + count * sizeof publishing->peers[0]);
+    char *copy = publishing ? strdup(text) : NULL;
+    if (!copy) {
+        free(publishing);
+        return NULL;
+    }
+    publishing->service = service;
+    publishing->text = copy;
+    snprintf(publishing->key, sizeof publishing->key, "%s", key);
+    snprintf(publishing->nonce, sizeof publishing->nonce, "%s", nonce);
+    publishing->at = &service->publishings;
+    publishing->next = service->publishings;
+    if (publishing->next)
+        publishing->next->at = &publishing->next;
+    service->publishings = publishing;
+    return publishing;
+}
+
+void majority_publish(struct service *service, const struct quorum *quorum, const char *key,
+                      const char *text, const char *nonce, struct majority_waiter *waiter)
+{
+    uint32_t count = service->config->members.count;
+    struct publishing *publishing = new_publishing(service, key, text, nonce);
+    if (!publishing) {
+        fault_take(&waiter->fault, report_error(ERR_MEMORY, NULL, "no memory to ask the nodes"));
+        waiter->go_on(waiter);
+        return;
+    }
+    publishing->quorum = *quorum;
+    publishing->waiter = waiter;
+    if (count == 0 || !quorum_lacks(quorum)) {
+        end_publishing(publishing, quorum_lacks(quorum) ? QUORUM_TOO_FEW : QUORUM_HELD);
+        free_publishing(publishing);
+        return;
+    }
+    uint32_t first = find_first(service);
+    if (first < count)
+        ask_peer(publishing, first);
+    else
+        ask_others(publishing, count);
+}
+
+void majority_tell(struct service *service, const char *key, const char *nonce)
+{
+    char held[STORAGE_KEY_MAX + 16];
+    snprintf(held, sizeof held, "%s" SETS_HELD, key);
+    struct publishing *publishing =
+        service->config->members.count > 0 ? new_publishing(service, held, nonce, nonce) : NULL;
+    if (publishing)
+        ask_others(publishing, service->config->members.count);
+}
+
+void majority_close(struct service *service)
+{
+    while (service->publishings)
+        free_publishing(service->publishings);
+}

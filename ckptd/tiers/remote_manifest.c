@@ -1,0 +1,98 @@
+/* remote_manifest.c - the manifest as another tier is to have it: what makes a checkpoint exist
+ * there.
+ *
+ *   far       the local one with the hashes of what was sent behind it (proto/format/manifest.h)
+ *   a peer    the local one, byte for byte, as it is that node's local one, too
+ *   local     a peer's, byte for byte; of the far one what the local one was
+ *
+ * Where a copy is mended its manifest stays, unless that is what is damaged. */
+#include "ckptd/tiers/remote_manifest.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/origin.h"
+#include "storage/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int remote_manifest_publish_origin(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX + 1], text[ORIGIN_BYTES_MAX];
+    if (!summary->origin[0])
+        return 0;
+    ERR_TRY(origin_key(key, sizeof key, summary));
+    origin_write(text, summary->origin, summary->nonce);
+    enum publication outcome = tier_publish(storage, key, text, strlen(text), summary->nonce);
+    return outcome == PUBLICATION_DURABLE ? 0 : ERR_IO;
+}
+
+/* It is there before the manifest is: no retention finds the checkpoint without it. */
+int remote_manifest_publish_pin(struct service *service, const char *prefix)
+{
+    char note[PIN_NOTE_MAX];
+    int error = storage_group_find_note(service->storage, STORAGE_PIN, prefix, note, sizeof note);
+    if (error != 0)
+        return error == ERR_NOT_FOUND ? 0 : error;
+    error = storage_group_note(service->tiers[TIER_FAR].storage, STORAGE_PIN, prefix, note);
+    return error == ERR_EXISTS ? 0 : error;
+}
+
+/* To be freed. */
+static int make_text(char **out, size_t *out_bytes, const struct remote_manifest *marker,
+                     const char *key)
+{
+    struct manifest other = *marker->manifest;
+    void *text = NULL;
+    if (marker->to != TIER_FAR && marker->from != TIER_FAR) {
+        ERR_TRY(storage_fetch_all(marker->service->tiers[marker->from].storage, key,
+                                  MANIFEST_BYTES_MAX, &text, out_bytes));
+        *out = text;
+        return 0;
+    }
+    if (other.summary.origin[0])
+        memcpy(other.summary.run, other.summary.origin, sizeof other.summary.run);
+    other.summary.version = MANIFEST_VERSION_OF_TIER;
+    other.part_bytes = (uint64_t)marker->service->config->tier_part_bytes;
+    if (marker->to != TIER_FAR) {
+        other.summary.version = MANIFEST_VERSION;
+        other.part_bytes = 0;
+        other.part_sums = NULL;
+    }
+    return manifest_write(out, out_bytes, &other);
+}
+
+/* Every shard is right by now, and the mark says whose work this is. */
+static int remove_damaged(const struct remote_manifest *marker, struct storage *storage,
+                          const char *key)
+{
+    struct manifest *manifest = NULL;
+    int error = catalog_read_manifest(&manifest, storage, &marker->manifest->summary);
+    manifest_free(manifest);
+    if (error == ERR_CORRUPT)
+        error = storage_remove(storage, key);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+enum publication remote_manifest_publish(const struct remote_manifest *marker, uint64_t *out_hash)
+{
+    struct storage *storage = marker->service->tiers[marker->to].storage;
+    const struct manifest_summary *summary = &marker->manifest->summary;
+    char key[STORAGE_KEY_MAX + 1], *text = NULL;
+    size_t bytes = 0;
+    enum publication outcome = PUBLICATION_ABSENT;
+    int error = manifest_key(key, sizeof key, summary);
+    if (error == 0)
+        error = make_text(&text, &bytes, marker, key);
+    if (error == 0 && marker->is_mending)
+        error = remove_damaged(marker, storage, key);
+    if (error == 0) {
+        *out_hash = checksum_bytes(text, bytes);
+        outcome = tier_publish(storage, key, text, bytes, summary->nonce);
+    }
+    free(text);
+    return outcome;
+}

@@ -1,0 +1,430 @@
+/* replicate.c - a drain per tier: what another tier has committed and this one lacks goes there,
+ * one checkpoint after the other; into the far one and to each peer from the local one. A copy that
+ * is damaged, here or in the far tier, is mended the same way, from a tier that has it whole: its
+ * good shards are kept, the others replaced (shard_copy.c), and the quarantine is lifted. So does
+ * what ranks have loaded from another tier into the local one, when it fits (space_check.c). A part
+ * of what ranks of several nodes saved becomes a whole copy so, too, here and at a peer: its own
+ * shards lie there already, and the others come, each from its node. This file says which is next,
+ * transfer.c decides what is to be done, perform.c does it:
+ *
+ *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    hold.c
+ *                                                      TRANSFER_COPY     shard_copy.c, shard by
+ * shard TRANSFER_NAMES    names synced TRANSFER_PUBLISH  the far manifest TRANSFER_SETTLE   whose
+ * manifest is there? the catalog, who waits, one log line  ◄────────── TRANSFER_HELD
+ *
+ * What of a save goes to a peer, or comes from one, before its commit: precommit_copy.c. Each
+ * tier's manifest: remote_manifest.c. The queue is what the tiers hold; a start looks at the far
+ * tier first and goes on where the last process stopped. What somebody waits for goes first and
+ * unpaced.
+ *
+ * A checkpoint whose attempt number or place another store has taken is given up until a restart,
+ * with an alarm: a person must act. So is one that is damaged here. */
+#include "ckptd/tiers/replicate.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/copies.h"
+#include "ckptd/core/hooks.h"
+#include "ckptd/core/service.h"
+#include "ckptd/tiers/queue.h"
+#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/replicate_private.h"
+#include "ckptd/tiers/space_check.h"
+#include "ckptd/tiers/wait_durability.h"
+#include "proto/base/report.h"
+#include "proto/format/manifest.h"
+#include "proto/format/places.h"
+#include "storage/storage.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOKS_APART_MS 50 /* of those that may come in bursts */
+
+/* ---- the next one ---- */
+
+static int make_room_for_sums(struct manifest *manifest)
+{
+    if (!manifest->part_sums)
+        manifest->part_sums = calloc(manifest->summary.shards, sizeof *manifest->part_sums);
+    return manifest->part_sums
+               ? 0
+               : report_error(ERR_MEMORY, NULL, "no memory for the hashes of shards");
+}
+
+/* The manifest, and room for the hashes that the far one has behind it. */
+static void work_begin(struct job *job)
+{
+    struct replication *drain = CONTAINER_OF(job, struct replication, job);
+    int error = catalog_read_manifest(&drain->manifest, drain->service->tiers[drain->from].storage,
+                                      &drain->checkpoint->summary);
+    if (error == 0 && !manifest_has_header_hashes(drain->manifest))
+        error = report_error(ERR_VERSION, "ckpt-cli convert makes a new one of it",
+                             "its manifest is of version 1, which no tier takes");
+    if (error == 0)
+        error = make_room_for_sums(drain->manifest);
+    if (error != 0)
+        fault_take(&drain->fault, error);
+}
+
+/* Another tier that does not answer is asked again, later. */
+static void begin_failed(struct replication *drain)
+{
+    if (drain->from == TIER_LOCAL) {
+        perform_give_up(drain, drain->fault.message);
+    } else if (replicate_is_loss(&drain->fault)) {
+        catalog_damage(drain->checkpoint, drain->from, &drain->fault);
+    } else {
+        drain->errors++;
+        catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
+        drain->has_looked = false;
+        loop_timer(drain->service->loop, &drain->look_again, drain->service->config->tier_retry_ms);
+    }
+    perform_close(drain, false);
+}
+
+/* It is served from where it lies. */
+static void lacks_room(struct replication *drain)
+{
+    drain->checkpoint->is_wanted_local = false;
+    drain->checkpoint->copies.local.is_given_up = replicate_is_completing(drain);
+    log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
+             drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
+             report_line());
+    perform_close(drain, false);
+}
+
+static uint64_t bytes_missing(const struct replication *drain)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < drain->manifest->summary.shards; i++)
+        if (!copies_has_shard(drain->checkpoint, drain->tier, i) &&
+            !precommit_left_has_file(&drain->left_early, i))
+            bytes += drain->manifest->shards[i].bytes;
+    return bytes;
+}
+
+/* Nothing else is under way there. What went before the commit is gone on with. */
+static void given(struct precommit *early)
+{
+    struct replication *drain = CONTAINER_OF(early, struct replication, early);
+    drain->left_early = precommit_take(early, &drain->manifest->summary);
+    drain->claim = drain->left_early.claim;
+    if (replicate_is_keeping(drain) &&
+        space_promise(&drain->room, drain->service, bytes_missing(drain),
+                      drain->manifest->summary.shards) != 0) {
+        lacks_room(drain);
+        return;
+    }
+    perform_action(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
+                                         drain->service->config->tier_retry_ms));
+}
+
+static void begun(struct event *event)
+{
+    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
+    if (drain->fault.code != 0) {
+        begin_failed(drain);
+        return;
+    }
+    if (precommit_give(&drain->early, &drain->manifest->summary, given))
+        given(&drain->early);
+}
+
+static void look_at_queue(struct replication *drain)
+{
+    struct service *service = drain->service;
+    if (!drain->has_looked || service->draining)
+        return;
+    if (drain->checkpoint) {
+        drain->copy.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
+        copy_queue_look(&drain->queue);
+        return;
+    }
+    drain->checkpoint = queue_next(service, drain->tier, &drain->left, &drain->left_bytes);
+    if (!drain->checkpoint) {
+        precommit_pass(&drain->early);
+        return;
+    }
+    catalog_lease(drain->checkpoint);
+    drain->checkpoint->is_going_far |= drain->tier == TIER_FAR;
+    drain->begun_ms = loop_now_ms();
+    drain->bytes_before = drain->copy.bytes_sent;
+    drain->from = drain->copy.from = queue_source(drain->checkpoint, drain->tier);
+    drain->copy.is_of_source = drain->is_volatile = false;
+    drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
+    drain->is_of_part = queue_is_part(drain->checkpoint, drain->tier);
+    drain->copy.stamp = drain->queue.pace.quiet_ms;
+    drain->claim = (struct hold){0};
+    drain->room = (struct ledger_promise){0};
+    perform_work(drain, work_begin, begun);
+}
+
+void replicate_look(struct service *service)
+{
+    if (!service->choices) /* there is no other tier */
+        return;
+    service->replicate_looked_ms = loop_now_ms();
+    queue_begin_look(service);
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->replications[tier])
+            look_at_queue(service->replications[tier]);
+    queue_end_look(service);
+}
+
+static void look_now(struct service *service)
+{
+    durability_look(service);
+    replicate_look(service);
+}
+
+static void look_later(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, replicate_soon);
+    if (!service->is_closing)
+        look_now(service);
+}
+
+void replicate_look_soon(struct service *service)
+{
+    int64_t since_ms = loop_now_ms() - service->replicate_looked_ms;
+    if (service->replicate_soon.armed)
+        return;
+    service->replicate_soon.run = look_later;
+    if (since_ms >= LOOKS_APART_MS)
+        look_now(service);
+    else
+        loop_timer(service->loop, &service->replicate_soon, LOOKS_APART_MS - since_ms);
+}
+
+static void ended(struct replication *drain, struct run *run)
+{
+    durability_look(drain->service);
+    drain->service->hooks->apply_retention(run);
+    replicate_look(drain->service);
+}
+
+void replicate_phase_changed(struct service *service)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->replications[tier])
+            copy_queue_look(&service->replications[tier]->queue);
+}
+
+/* ---- before the commit ---- */
+
+/* Its own mark lies where its shards are. */
+static bool has_part(const struct service *service, enum tier_index tier,
+                     const struct places *places)
+{
+    const char *name = tier == TIER_LOCAL ? service->config->nodes_name : tier_name(service, tier);
+    for (uint32_t i = 0; i < places->num_shards; i++)
+        if (strcmp(places->nodes[places->shards[i]], name) == 0)
+            return tier != TIER_LOCAL;
+    return false;
+}
+
+static void begin_early(struct service *service, enum tier_index tier,
+                        const struct precommit_save *save)
+{
+    if (service->replications[tier] && !service->draining && !service->tiers[tier].offline[0] &&
+        !service->tiers[tier].is_unknown && !service->tiers[tier].takes_nothing &&
+        !has_part(service, tier, save->places))
+        precommit_begin(&service->replications[tier]->early, save);
+}
+
+void replicate_save_begun(struct service *service, const struct checkpoint *promised,
+                          const struct precommit_save *save)
+{
+    enum tier_index chosen[PLACEMENT_COPIES_MAX];
+    uint32_t num =
+        service->choices ? copies_will_go(chosen, promised, save->places) : 0; /* else to nobody */
+    for (uint32_t i = 0; i < num; i++)
+        begin_early(service, chosen[i], save);
+}
+
+void replicate_save_told(struct service *service, const struct stage *stages,
+                         const struct precommit_told *told)
+{
+    for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
+        if (service->replications[tier])
+            precommit_tell(&service->replications[tier]->early, stages, told);
+}
+
+bool replicate_save_left(struct service *service, const struct stage *stages,
+                         void (*left)(void *user), void *user)
+{
+    return !service->replications[TIER_LOCAL] ||
+           precommit_is_over(&service->replications[TIER_LOCAL]->early, stages, left, user);
+}
+
+void replicate_save_advanced(struct service *service, const struct stage *stages)
+{
+    for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
+        if (service->replications[tier])
+            precommit_advance(&service->replications[tier]->early, stages);
+}
+
+void replicate_save_over(struct service *service, const struct stage *stages, bool is_committed)
+{
+    for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
+        if (service->replications[tier])
+            precommit_end(&service->replications[tier]->early, stages, is_committed);
+}
+
+/* ---- beginning and end ---- */
+
+/* A peer is looked at every nodes.look_ms anyway; until it has answered once, or again, its own
+ * drain asks soon at first, and no more often than that in the end. */
+static int64_t pause_before_look(struct replication *drain)
+{
+    const struct config *config = drain->service->config;
+    int64_t pause_ms = config->tier_retry_ms << drain->looks_failed;
+    if (!tier_is_peer(drain->tier))
+        return config->tier_retry_ms;
+    if (pause_ms >= config->nodes_look_ms)
+        return config->nodes_look_ms;
+    drain->looks_failed++;
+    return pause_ms;
+}
+
+static void look_first(struct timer *timer)
+{
+    struct replication *drain = CONTAINER_OF(timer, struct replication, look_again);
+    if (drain->tier == TIER_LOCAL) { /* which is known */
+        drain->has_looked = true;
+        replicate_look(drain->service);
+        return;
+    }
+    remote_store_look(drain->service, drain->tier, &drain->first_look,
+                      drain->service->config->tier_wait_ms);
+}
+
+/* Without knowing what is there everything would be read again. */
+static void looked_first(struct refresh_waiter *waiter)
+{
+    struct replication *drain = CONTAINER_OF(waiter, struct replication, first_look);
+    if (drain->service->is_closing)
+        return;
+    drain->has_looked = waiter->fault.code == 0;
+    if (drain->has_looked)
+        drain->looks_failed = 0;
+    else
+        loop_timer(drain->service->loop, &drain->look_again, pause_before_look(drain));
+    replicate_look_soon(drain->service);
+}
+
+static int open_one(struct service *service, enum tier_index tier)
+{
+    struct replication *drain = calloc(1, sizeof *drain);
+    if (!drain)
+        return report_error(ERR_MEMORY, NULL, "no memory for a drain");
+    service->replications[tier] = drain;
+    drain->service = service;
+    drain->tier = tier;
+    drain->ended = ended;
+    drain->look = replicate_look;
+    drain->first_look.go_on = looked_first;
+    drain->look_again.run = look_first;
+    drain->rest.run = perform_rested;
+    int error = copy_queue_open(&drain->queue, service, tier);
+    shard_copy_open(&drain->copy, &drain->queue);
+    precommit_init(&drain->early, service, tier, &drain->queue);
+    drain->copy.arrived = perform_arrived;
+    drain->has_looked = tier == TIER_LOCAL;
+    if (error == 0 && tier != TIER_LOCAL)
+        remote_store_look(service, tier, &drain->first_look, service->config->tier_wait_ms);
+    return error;
+}
+
+int replicate_open(struct service *service)
+{
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
+        if (tier_is_open(service, (enum tier_index)tier))
+            ERR_TRY(open_one(service, (enum tier_index)tier));
+    for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
+        if (service->replications[tier] && !service->replications[TIER_LOCAL])
+            ERR_TRY(open_one(service, TIER_LOCAL)); /* what is damaged can be had from there */
+    if (!service->replications[TIER_LOCAL])
+        return 0;
+    ERR_TRY(queue_open(service));
+    return copies_open(service);
+}
+
+void replicate_end(struct service *service)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (service->replications[tier])
+            copy_queue_leave(&service->replications[tier]->queue);
+}
+
+void replicate_close(struct service *service)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        struct replication *drain = service->replications[tier];
+        if (!drain)
+            continue;
+        precommit_close(&drain->early);
+        precommit_left_leave(&drain->left_early);
+        precommit_left_free(&drain->left_early);
+        shard_copy_close(&drain->copy);
+        copy_queue_close(&drain->queue);
+        hold_leave(&drain->claim);
+        manifest_free(drain->manifest);
+        free(drain);
+        service->replications[tier] = NULL;
+    }
+    buffers_close(service->peer_buffers);
+    service->peer_buffers = NULL;
+    copies_close(service);
+    queue_close(service);
+}
+
+/* ---- Status ---- */
+
+static json_t *describe_now(const struct replication *drain)
+{
+    static const char *const states[] = {"begin", "claim", "copy", "names", "publish", "settle"};
+    const struct checkpoint *checkpoint = drain->checkpoint;
+    if (!checkpoint)
+        return json_null();
+    uint64_t sent = drain->copy.bytes_sent - drain->bytes_before;
+    double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
+    double rate = seconds > 0 ? (double)sent / seconds : 0;
+    uint64_t left = checkpoint->summary.bytes > sent ? checkpoint->summary.bytes - sent : 0;
+    return json_pack("{s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:o}", "run", checkpoint->run->name,
+                     "step", (json_int_t)checkpoint->summary.step, "attempt",
+                     (json_int_t)checkpoint->summary.attempt, "state", states[drain->machine.state],
+                     "resting", (int)drain->machine.is_resting, "bytes_sent", (json_int_t)sent,
+                     "bytes", (json_int_t)checkpoint->summary.bytes, "bytes_per_second", rate,
+                     "seconds_left", rate > 0 ? json_real((double)left / rate) : json_null());
+}
+
+json_t *replicate_describe(const struct service *service, enum tier_index tier)
+{
+    const struct replication *drain = service->replications[tier];
+    const bool is_far = tier == TIER_FAR;
+    json_int_t held = 0;
+    if (!drain)
+        return json_null();
+    uint64_t left = drain->left, left_bytes = drain->left_bytes;
+    if (!drain->has_looked) /* all that it may find missing there */
+        queue_next(service, tier, &left, &left_bytes);
+    const char *unread = service->tiers[tier].offline; /* else it may take nothing */
+    const char *offline = unread[0] ? unread : drain->newest_error;
+    for (const struct copy *copy = service->tiers[tier].copies; copy; copy = copy->next)
+        held += copy->is_there && !copy->checkpoint->is_promised;
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, "
+                     "s:o}",
+                     "store", is_far ? service->config->tier_store : tier_name(service, tier),
+                     "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
+                     "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
+                     (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints, "mended",
+                     (json_int_t)drain->mended, "bytes_sent", (json_int_t)drain->copy.bytes_sent,
+                     "bytes_from_memory", (json_int_t)drain->copy.bytes_from_memory,
+                     "bytes_before_commit", (json_int_t)precommit_count_bytes(&drain->early),
+                     "errors", (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up,
+                     "bytes_per_second", drain->rate, "last_error", drain->newest_error, "now",
+                     describe_now(drain));
+}

@@ -1,0 +1,355 @@
+/* copy.c - cp: checkpoints into another run, or another store, with every byte verified.
+ *
+ * A copy is the same checkpoint: its manifest and shards are copied as they are, and a file beside
+ * them says under which run they were saved (proto/format/origin.h). Per checkpoint:
+ *
+ *   what the other side has already is looked at: a shard whose size, header and checksum table are
+ *    │    right is read there, and kept if every block is right; any other is written anew
+ *   every missing shard: each block verified by its checksum, written, the table last, synced
+ *   the digests of what was written, made from the same memory, and of what was kept are compared
+ *    │    with the manifest's
+ *   the mark of unfinished work stands beside them until the end: gc and the next start of a ckptd
+ *         remove what has one and is leased by nobody (proto/format/mark.h)
+ *   the origin file, the names synced, the manifest: by cp itself under the store's lock, or by the
+ *         ckptd that serves the store (Adopt)
+ *
+ * So each byte is read once and moved once; nothing that was written is read back. A bucket takes a
+ * part only if it has the SHA-256 that the request names, and the object's ETag is that of the
+ * parts (storage/bucket/upload.c). What a disk has made of its bytes, `verify` tells.
+ *
+ * A copy that was cut short is taken up again by the same command, and one that is there already
+ * is passed over. A checkpoint that is damaged is not copied, and neither are the others after it:
+ * the error names it. */
+#include "clients/cli/engine/blocks.h"
+#include "clients/cli/engine/writer.h"
+
+#include "proto/format/origin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct copy {
+    const struct cli *cli;
+    struct cli to; /* names the other store */
+    char run[128]; /* there */
+    struct storage *source, *store;
+    struct storage_hold *lease; /* of the checkpoint at hand, in a served store */
+    struct checkpoint from, made;
+    char directory[STORAGE_KEY_MAX]; /* of `made` */
+    struct progress progress;
+    struct digest *digests; /* of the checkpoint at hand, as of struct blocks */
+    uint32_t num_copied, num_there, num_shards_kept;
+    uint64_t bytes;
+};
+
+/* ---- the other side ---- */
+
+/* "[STORE:]RUN", where STORE is a directory or unix:/PATH. */
+static int parse_target(struct copy *copy)
+{
+    static const char socket[] = "unix:";
+    struct selection selection;
+    const char *text = copy->cli->args[1], *colon = strrchr(text, ':');
+    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
+    struct cli *to = &copy->to;
+    *to = *copy->cli;
+    ERR_TRY(selection_parse_run(&selection, colon != NULL ? colon + 1 : text));
+    strcpy(copy->run, selection.run);
+    if (colon == NULL)
+        return 0; /* the same store, served or not */
+    if (length == 0 || length >= sizeof to->store)
+        return report_error(ERR_INVALID, "RUN, DIR:RUN or unix:/PATH:RUN", "'%s' names no store",
+                            text);
+    to->server[0] = to->store[0] = '\0';
+    if (strncmp(text, socket, strlen(socket)) != 0) {
+        snprintf(to->store, sizeof to->store, "%.*s", (int)length, text);
+        return 0;
+    }
+    snprintf(to->server, sizeof to->server, "%.*s", (int)length, text);
+    return length < sizeof to->server
+               ? server_find_store(to)
+               : report_error(ERR_INVALID, NULL, "'%s' is too long a name of a socket", text);
+}
+
+static int open_target(struct copy *copy)
+{
+    static const struct storage_options options = {.is_quiet = true};
+    int error = parse_target(copy);
+    if (error == 0)
+        error = storage_open_where(&copy->store, copy->to.store, &options);
+    if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
+        error = ERR_IO;
+    return error == 0 && copy->to.server[0] == '\0' ? store_lock(copy->store, "STORE") : error;
+}
+
+/* In a served store a lease says that somebody writes this directory. */
+static int claim(struct copy *copy, uint64_t bytes)
+{
+    char text[64];
+    if (copy->to.server[0] == '\0')
+        return 0;
+    snprintf(text, sizeof text, "ckpt-cli copies it, process %ld\n", (long)getpid());
+    ERR_TRY(server_prepare_write(&copy->to, bytes));
+    return storage_group_lease(copy->store, &copy->lease, copy->directory, text);
+}
+
+/* *out_is_there: with the same manifest, byte for byte. */
+static int look_for_copy(bool *out_is_there, const struct copy *copy)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    size_t bytes = 0;
+    *out_is_there = false;
+    snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
+    int error = storage_fetch_all(copy->store, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0) {
+        *out_is_there = bytes == copy->from.text_bytes && memcmp(text, copy->from.text, bytes) == 0;
+        if (!*out_is_there)
+            error = report_error(ERR_EXISTS, "name another run or store",
+                                 "%s is another checkpoint there", copy->directory);
+    }
+    free(text);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* ---- one shard ---- */
+
+static int copy_shard(struct copy *copy, uint32_t shard)
+{
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX + 64];
+    manifest_identity(&identity, &copy->made.manifest->summary, shard);
+    ERR_TRY(shard_key(key, sizeof key, &identity));
+    copy->bytes += copy->from.shards[shard].geometry.file_bytes;
+    return shard_copy(copy->store, key, &copy->from, shard, &copy->digests, &copy->progress);
+}
+
+/* ---- one checkpoint ---- */
+
+/* What `made` has of the same manifest, under its new name. */
+static int look_at_made(struct copy *copy)
+{
+    ERR_TRY(manifest_read(&copy->made.manifest, copy->from.text, copy->from.text_bytes));
+    origin_rename(&copy->made.manifest->summary, copy->run);
+    copy->made.store = copy->store;
+    snprintf(copy->made.name, sizeof copy->made.name, "the copy %.180s", copy->directory);
+    return checkpoint_load(&copy->made, LOAD_HEADERS);
+}
+
+static int fail_kept(void *user, const struct scan_read *read, int error_number)
+{
+    struct copy *copy = user;
+    int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, NULL,
+                             "block %llu is not what an earlier try wrote",
+                             (unsigned long long)read->block);
+    return checkpoint_fail(&copy->made, read->file->shard, error);
+}
+
+/* What an earlier try has written is read there, once. ERR_CORRUPT: it is to be written anew. */
+static int prove_kept(struct copy *copy, uint32_t shard)
+{
+    struct blocks blocks = {.checkpoint = &copy->made,
+                            .first_shard = shard,
+                            .end_shard = shard + 1,
+                            .progress = &copy->progress,
+                            .digests = copy->digests,
+                            .user = copy,
+                            .damaged = fail_kept};
+    int error = blocks_run(&blocks);
+    copy->digests = blocks.digests;
+    copy->num_shards_kept += error == 0;
+    return error;
+}
+
+static int keep_or_copy(struct copy *copy, uint32_t shard)
+{
+    const struct shard_file *there = &copy->made.shards[shard];
+    bool is_kept = there->damage == NULL && there->header_damage == NULL;
+    int error = is_kept ? prove_kept(copy, shard) : ERR_CORRUPT;
+    if (is_kept && error == ERR_CORRUPT)
+        log_warn("cp", "%s: it is written anew", report_line());
+    return error == ERR_CORRUPT ? copy_shard(copy, shard) : error;
+}
+
+static void count_digest(void *user, const char *tensor)
+{
+    (void)tensor;
+    ++*(uint32_t *)user;
+}
+
+/* Of all shards, each from the bytes that lie there now. */
+static int compare_digests(const struct copy *copy)
+{
+    const struct blocks blocks = {.checkpoint = (struct checkpoint *)(uintptr_t)&copy->from,
+                                  .digests = copy->digests};
+    uint32_t differing = 0;
+    ERR_TRY(blocks_compare(&blocks, count_digest, &differing));
+    return differing == 0 ? 0
+                          : report_error(ERR_CORRUPT, DAMAGE_HINT,
+                                         "%s: %s with another digest than the "
+                                         "manifest's",
+                                         copy->made.name, text_count(differing, "tensor").text);
+}
+
+/* Under the lock, or by ckptd. */
+static int commit(struct copy *copy)
+{
+    const struct manifest_summary *summary = &copy->made.manifest->summary;
+    struct manifest_summary own = *summary;
+    char key[STORAGE_KEY_MAX + 32];
+    int error = 0;
+    strcpy(own.run, origin_run(summary));
+    own.origin[0] = '\0';
+    if (summary->origin[0] != '\0')
+        error = origin_put(copy->store, &own, copy->run);
+    if (error == 0)
+        error = storage_sync_names(copy->store, copy->directory);
+    if (error == 0 && copy->to.server[0] != '\0')
+        return server_adopt(&copy->to, copy->from.text, copy->from.text_bytes, false, copy->run);
+    if (error == 0)
+        error = store_note_unread(copy->store, summary);
+    snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
+    if (error == 0)
+        error = storage_publish(copy->store, key, copy->from.text, copy->from.text_bytes);
+    if (error == 0)
+        writer_unmark(copy->store, copy->directory);
+    return error;
+}
+
+static int check_source(struct copy *copy)
+{
+    ERR_TRY(checkpoint_load(&copy->from, LOAD_HEADERS));
+    ERR_TRY(checkpoint_need_whole(&copy->from));
+    return copy->from.quarantine[0] == '\0'
+               ? 0
+               : report_error(ERR_CORRUPT, "repair it, or copy another one",
+                              "%s is in quarantine: %s", copy->from.name, copy->from.quarantine);
+}
+
+static int write_copy(struct copy *copy)
+{
+    uint32_t shards = copy->from.manifest->summary.shards;
+    ERR_TRY(check_source(copy));
+    ERR_TRY(claim(copy, copy->from.manifest->summary.bytes));
+    ERR_TRY(look_at_made(copy));
+    progress_begin(&copy->progress, copy->cli, "cp", copy->from.manifest->summary.bytes);
+    int error = writer_mark(copy->store, copy->directory, &copy->made.manifest->summary);
+    error = error == ERR_EXISTS ? 0 : error; /* of the try that is taken up again */
+    for (uint32_t i = 0; i < shards && error == 0; i++)
+        error = keep_or_copy(copy, i);
+    if (error == 0)
+        error = compare_digests(copy);
+    progress_end(&copy->progress);
+    return error == 0 ? commit(copy) : error;
+}
+
+static void close_one(struct copy *copy)
+{
+    if (copy->from.store != NULL) {
+        verified_report(copy->cli, &copy->from);
+        checkpoint_close(&copy->from);
+    }
+    if (copy->made.store != NULL)
+        checkpoint_close(&copy->made);
+    storage_release(copy->store, copy->lease);
+    copy->lease = NULL;
+    free(copy->digests);
+    copy->digests = NULL;
+}
+
+static int copy_one(struct copy *copy, const char *name)
+{
+    bool is_there = false;
+    int error = checkpoint_open(&copy->from, copy->source, name);
+    if (error != 0)
+        return error;
+    const struct manifest_summary *summary = &copy->from.manifest->summary;
+    error = shard_dir_key(copy->directory, sizeof copy->directory, copy->run, summary->step,
+                          summary->attempt);
+    if (error == 0)
+        error = look_for_copy(&is_there, copy);
+    if (error == 0 && !is_there)
+        error = write_copy(copy);
+    *(is_there ? &copy->num_there : &copy->num_copied) += error == 0;
+    close_one(copy);
+    return error;
+}
+
+/* ---- the command ---- */
+
+/* Of a run all that are whole, the oldest first: the newest of the copy is then always that of the
+ * source, as far as it has come. */
+static int copy_run(struct copy *copy, const char *run)
+{
+    struct catalog catalog = {0};
+    char name[200];
+    int error = store_need_run(copy->source, run);
+    if (error == 0)
+        error = catalog_read(&catalog, copy->source, run);
+    for (uint32_t i = catalog.count; i-- > 0 && error == 0;) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)entry->summary.step,
+                 (unsigned long long)entry->summary.attempt);
+        if (entry->damage != NULL)
+            log_warn("cp", "%s is left out: %s", name, entry->damage);
+        else
+            error = copy_one(copy, name);
+    }
+    catalog_free(&catalog);
+    return error;
+}
+
+static void print_copied(const struct copy *copy)
+{
+    char size[32];
+    if (copy->cli->is_json)
+        printf("{\"run\": \"%s\", \"copied\": %u, \"there_already\": %u, \"shards_kept\": %u, "
+               "\"bytes\": %llu, \"durability\": \"%s\"}\n",
+               copy->run, copy->num_copied, copy->num_there, copy->num_shards_kept,
+               (unsigned long long)copy->bytes, store_durability(copy->to.store));
+    else
+        printf("%s: %s copied, digests compared, %s, %s; %u there already\n", copy->run,
+               text_count(copy->num_copied, "checkpoint").text,
+               text_bytes(size, sizeof size, copy->bytes), store_durability(copy->to.store),
+               copy->num_there);
+}
+
+/* A run that is copied onto itself would be there already, each checkpoint of it. */
+static int refuse_itself(const struct copy *copy, const struct selection *from)
+{
+    bool is_same = false;
+    ERR_TRY(store_compare(&is_same, copy->cli->store, copy->to.store));
+    return is_same && strcmp(from->run, copy->run) == 0
+               ? report_error(ERR_INVALID, "name another run or store",
+                              "%s would be copied onto itself", from->run)
+               : 0;
+}
+
+int cli_cp(const struct cli *cli)
+{
+    struct copy copy = {.cli = cli};
+    struct selection selection;
+    struct cli from = *cli;
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0 && cli->server[0] != '\0')
+        error = server_find_source(&from);
+    if (error == 0)
+        error = store_open(&copy.source, &from);
+    if (error == 0)
+        error = open_target(&copy);
+    if (error == 0)
+        error = refuse_itself(&copy, &selection);
+    if (error == 0)
+        error = strchr(cli->args[0], '@') != NULL ? copy_one(&copy, cli->args[0])
+                                                  : copy_run(&copy, selection.run);
+    if (error == 0)
+        print_copied(&copy);
+    if (copy.store != NULL)
+        storage_close(copy.store);
+    if (copy.source != NULL)
+        storage_close(copy.source);
+    return error;
+}

@@ -1,0 +1,215 @@
+/* move.c - adopt and rename: a run's directory under another name than its checkpoints were saved
+ * under.
+ *
+ * Both leave a file beside each manifest that names the run of old (proto/format/origin.h), and
+ * rewrite neither manifest nor shards. adopt does so where a directory was moved or copied by hand.
+ * rename does so first and renames the directory then, in one step: a crash before it leaves the
+ * old run, with files that say what was so anyway. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/json.h"
+#include "proto/format/origin.h"
+#include "proto/format/presence.h"
+#include "proto/wire/ckpt.pb-c.h"
+
+#include <string.h>
+
+#define RUN_NAME_MAX 100 /* as ckptd has it */
+
+/* Is there one, and is it that of this manifest? `summary`: as the manifest has it. */
+static int check_origin(struct storage *store, const struct manifest_summary *summary,
+                        const char *run)
+{
+    struct manifest_summary settled = *summary;
+    return origin_settle(&settled, &(struct origin_place){run, summary->step, summary->attempt,
+                                                          storage_fetch, store});
+}
+
+int origin_put(struct storage *store, const struct manifest_summary *summary, const char *run)
+{
+    struct manifest_summary placed = *summary;
+    char key[STORAGE_KEY_MAX + 32], text[ORIGIN_BYTES_MAX];
+    bool is_there = strcmp(summary->run, run) != 0 && check_origin(store, summary, run) == 0;
+    if (is_there)
+        return 0;
+    origin_rename(&placed, run);
+    origin_write(text, summary->run, summary->nonce);
+    ERR_TRY(origin_key(key, sizeof key, &placed));
+    int error = storage_remove(store, key); /* one that says something else */
+    return error == 0 || error == ERR_NOT_FOUND ? storage_publish(store, key, text, strlen(text))
+                                                : error;
+}
+
+/* What the manifest in the directory of an entry says of itself. */
+static int read_own_summary(struct manifest_summary *out, struct storage *store,
+                            const struct manifest_summary *entry)
+{
+    char key[STORAGE_KEY_MAX + 32], text[MANIFEST_SUMMARY_BYTES];
+    uint64_t bytes = 0;
+    ERR_TRY(manifest_key(key, sizeof key, entry));
+    ERR_TRY(storage_fetch(store, key, text, sizeof text, &bytes));
+    ERR_TRY(manifest_read_summary(out, text, bytes < sizeof text ? bytes : sizeof text));
+    return out->step == entry->step && out->attempt == entry->attempt
+               ? 0
+               : report_error(ERR_MISMATCH, "give the directory its old name",
+                              "its manifest belongs to %s, step %llu, attempt %llu", out->run,
+                              (unsigned long long)out->step, (unsigned long long)out->attempt);
+}
+
+/* One that is damaged anyway is told and left as it is. */
+static int put_or_tell(bool *out_is_put, struct storage *store, const struct catalog_entry *entry)
+{
+    struct manifest_summary own;
+    int error = read_own_summary(&own, store, &entry->summary);
+    if (error == 0)
+        error = origin_put(store, &own, entry->summary.run);
+    *out_is_put = error == 0;
+    if (error != ERR_CORRUPT && error != ERR_MISMATCH && error != ERR_VERSION)
+        return error;
+    log_warn("move", "%s@%llu-a%llu stays as it is: %s", entry->summary.run,
+             (unsigned long long)entry->summary.step, (unsigned long long)entry->summary.attempt,
+             report_line());
+    return 0;
+}
+
+/* ---- adopt ---- */
+
+static int adopt_entry(bool *out_is_put, const struct cli *cli, struct storage *store,
+                       const struct catalog_entry *entry)
+{
+    *out_is_put = false;
+    if (!entry->flaw || strcmp(entry->flaw, FLAW_MOVED) != 0)
+        return 0;
+    int error = put_or_tell(out_is_put, store, entry);
+    return error == 0 && *out_is_put && cli->server[0] != '\0'
+               ? server_release(cli, &entry->summary)
+               : error;
+}
+
+static int adopt_all(const struct cli *cli, struct storage *store, const struct catalog *catalog)
+{
+    struct progress progress;
+    uint32_t adopted = 0;
+    int error = 0;
+    progress_begin(&progress, cli, "adopt", catalog->count);
+    progress.unit = "checkpoint";
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        bool is_put;
+        error = adopt_entry(&is_put, cli, store, &catalog->entries[i]);
+        adopted += is_put;
+        progress_add(&progress, 1);
+    }
+    progress_end(&progress);
+    if (error != 0)
+        return error;
+    if (cli->is_json)
+        printf("{\"run\": \"%s\", \"adopted\": %u}\n", cli->args[0], adopted);
+    else
+        printf("%s: %s adopted, %s%s\n", cli->args[0], text_count(adopted, "checkpoint").text,
+               store_durability(cli->store),
+               adopted == 0 ? "; none was saved under another run's name" : "");
+    return 0;
+}
+
+int cli_adopt(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct catalog catalog = {0};
+    struct selection selection;
+    int error = selection_parse_run(&selection, cli->args[0]);
+    if (error == 0 && cli->server[0] != '\0')
+        error = server_prepare_write(cli, ORIGIN_BYTES_MAX);
+    if (error == 0)
+        error = store_open_writable(&store, cli);
+    if (error == 0)
+        error = store_need_run(store, selection.run);
+    if (error == 0)
+        error = catalog_read(&catalog, store, selection.run);
+    if (error == 0)
+        error = adopt_all(cli, store, &catalog);
+    catalog_free(&catalog);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+/* ---- rename ---- */
+
+static int refuse_lease(void *user, const struct storage_entry *entry)
+{
+    return report_error(ERR_BUSY, "wait for its reader to end", "%s/%s is being read",
+                        (const char *)user, entry->name);
+}
+
+static int check_names(const struct cli *cli)
+{
+    struct selection from, to;
+    ERR_TRY(selection_parse_run(&from, cli->args[0]));
+    ERR_TRY(selection_parse_run(&to, cli->args[1]));
+    if (strcmp(from.run, to.run) == 0)
+        return report_error(ERR_INVALID, "give it another name", "%s has this name already",
+                            from.run);
+    return strlen(to.run) <= RUN_NAME_MAX && to.run[0] != '.'
+               ? 0
+               : report_error(ERR_INVALID, "use at most 100 bytes, and no '.' at the beginning",
+                              "'%s' cannot name a run", to.run);
+}
+
+static int rename_stored(const struct cli *cli, struct storage *store,
+                         const struct catalog *catalog)
+{
+    struct progress progress;
+    int error = 0;
+    progress_begin(&progress, cli, "rename", catalog->count);
+    progress.unit = "checkpoint";
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        bool is_put;
+        error = put_or_tell(&is_put, store, &catalog->entries[i]);
+        progress_add(&progress, 1);
+    }
+    progress_end(&progress);
+    if (error == 0)
+        error = storage_rename(store, cli->args[0], cli->args[1]);
+    if (error == ERR_EXISTS)
+        error = report_error(error, "give it another name", "the store has a run %s already",
+                             cli->args[1]);
+    return error == 0 ? storage_sync_names(store, "") : error;
+}
+
+static int rename_store(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct catalog catalog = {0};
+    int error = store_open_writable(&store, cli);
+    if (error == 0)
+        error = store_lock(store, "--server");
+    if (error == 0)
+        error = store_need_run(store, cli->args[0]);
+    if (error == 0)
+        error = storage_groups_leased(store, cli->args[0], refuse_lease,
+                                      (void *)(uintptr_t)cli->args[0]);
+    if (error == 0)
+        error = catalog_read(&catalog, store, cli->args[0]);
+    if (error == 0)
+        error = rename_stored(cli, store, &catalog);
+    catalog_free(&catalog);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+int cli_rename(const struct cli *cli)
+{
+    int error = check_names(cli);
+    if (error == 0 && cli->store[0] == '\0')
+        error = report_error(ERR_BUSY, "stop ckptd, then rename with --store DIR",
+                             "a served run cannot be renamed");
+    if (error == 0)
+        error = rename_store(cli);
+    if (error != 0)
+        return error;
+    printf(cli->is_json ? "{\"run\": \"%s\", \"renamed_to\": \"%s\", \"durability\": \"%s\"}\n"
+                        : "%s is %s now, %s\n",
+           cli->args[0], cli->args[1], store_durability(cli->store));
+    return 0;
+}

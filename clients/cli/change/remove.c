@@ -1,0 +1,172 @@
+/* remove.c - rm: a checkpoint or a whole run goes because a person names it, through a running
+ * ckptd (ckptd/keep/remove.c) or on a directory that nobody serves, under the store's lock.
+ *
+ * First it says what would be lost, then it asks; without a terminal --yes must be given. The
+ * checkpoint is named with its attempt, so that nothing else is meant. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/format/presence.h"
+#include "proto/format/shard.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REMOVE_CALL_MS 600000u
+
+/* What goes. */
+struct loss {
+    uint64_t checkpoints, damaged, bytes;
+    uint64_t trash;       /* how long it can be taken back, in seconds; 0: not at all */
+    char elsewhere[2200]; /* nodes that keep copies of their own, "n2,n3" */
+};
+
+static int remove_served(struct loss *out, const struct cli *cli, const struct selection *selection,
+                         bool is_dry)
+{
+    Holdfast__V1__RemoveRequest request = HOLDFAST__V1__REMOVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)selection->run;
+    request.step = selection->step >= 0 ? (uint64_t)selection->step : 0;
+    request.attempt = selection->attempt;
+    request.dry_run = is_dry;
+    request.now = cli->is_now;
+    request.force = cli->is_forced;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Remove", &request.base,
+                     &holdfast__v1__remove_reply__descriptor, REMOVE_CALL_MS));
+    const Holdfast__V1__RemoveReply *reply = (const Holdfast__V1__RemoveReply *)answer;
+    *out = (struct loss){.checkpoints = reply->checkpoints,
+                         .damaged = reply->damaged,
+                         .bytes = reply->bytes,
+                         .trash = reply->trash_seconds};
+    text_safe(out->elsewhere, sizeof out->elsewhere, reply->elsewhere);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+static int measure_stored(struct loss *out, struct storage *store,
+                          const struct selection *selection, bool is_forced)
+{
+    int error = 0;
+    struct catalog catalog = {0};
+    ERR_TRY(store_need_run(store, selection->run));
+    ERR_TRY(catalog_read(&catalog, store, selection->run));
+    for (uint32_t i = 0; i < catalog.count; i++) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        if (selection->attempt != 0 && (entry->summary.step != (uint64_t)selection->step ||
+                                        entry->summary.attempt != selection->attempt))
+            continue;
+        if (!is_forced && entry->flaw && strcmp(entry->flaw, FLAW_IN_DOUBT) == 0)
+            error = report_error(ERR_DENIED, "start that ckptd, or remove it with --force",
+                                 "step %llu of run %s is in doubt: %s",
+                                 (unsigned long long)entry->summary.step, selection->run,
+                                 entry->damage);
+        out->checkpoints++;
+        out->damaged += entry->damage != NULL;
+        out->bytes += entry->summary.bytes;
+    }
+    catalog_free(&catalog);
+    if (error != 0)
+        return error;
+    return out->checkpoints > 0 || selection->attempt == 0
+               ? 0
+               : report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
+                              "run '%s' has no checkpoint of step %lld by that attempt",
+                              selection->run, (long long)selection->step);
+}
+
+static int erase_stored(const struct loss *loss, struct storage *store,
+                        const struct selection *selection)
+{
+    uint64_t count, now = (uint64_t)time(NULL);
+    char prefix[STORAGE_KEY_MAX];
+    if (selection->attempt == 0)
+        return loss->trash > 0
+                   ? storage_trash_put_all(store, &store_checkpoint_kind, selection->run, now,
+                                           &count)
+                   : storage_groups_erase(store, &store_checkpoint_kind, selection->run);
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
+                          selection->attempt));
+    return loss->trash > 0 ? storage_trash_put(store, &store_checkpoint_kind, prefix, now, true)
+                           : storage_group_erase(store, &store_checkpoint_kind, prefix);
+}
+
+static int remove_stored(struct loss *out, const struct cli *cli, const struct selection *selection,
+                         bool is_dry)
+{
+    struct storage *store = NULL;
+    *out = (struct loss){0};
+    int error = is_dry ? store_open(&store, cli) : store_open_writable(&store, cli);
+    if (error == 0 && !is_dry)
+        error = store_lock(store, "--server");
+    if (error == 0)
+        error = measure_stored(out, store, selection, cli->is_forced);
+    if (error == 0 && !cli->is_now && out->checkpoints > 0)
+        error = storage_trash_term(store, selection->run, &out->trash);
+    if (error == 0 && !is_dry)
+        error = erase_stored(out, store, selection);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+/* `lost` or `kept`: for good, or into the trash. JSON has it too, so it is for who is asked. */
+static void tell(const struct cli *cli, const char *lost, const char *kept, const struct loss *loss)
+{
+    char size[32];
+    FILE *to = cli->is_json ? stderr : stdout;
+    if (cli->is_json && (cli->is_yes || cli->is_dry_run || !isatty(STDIN_FILENO)))
+        return;
+    fprintf(to, "%s: %s, %s", cli->args[0], text_count(loss->checkpoints, "checkpoint").text,
+            text_bytes(size, sizeof size, loss->bytes));
+    if (loss->damaged > 0)
+        fprintf(to, " (%llu of them damaged, newer or set aside)",
+                (unsigned long long)loss->damaged);
+    fprintf(to, "%s\n", loss->trash > 0 ? kept : lost);
+    if (loss->elsewhere[0] != '\0')
+        fprintf(to, "copies of it stay at %s, until it is removed there\n", loss->elsewhere);
+    fflush(to);
+}
+
+/* ERR_DENIED: no. */
+static int ask(const struct cli *cli, const struct loss *loss)
+{
+    tell(cli, " will be lost", " will go into the trash", loss);
+    return text_confirm(cli, loss->trash > 0 ? "remove it" : "remove it for good",
+                        "nothing was removed");
+}
+
+int cli_rm(const struct cli *cli)
+{
+    int (*remove_it)(struct loss * out, const struct cli *cli, const struct selection *selection,
+                     bool is_dry) = cli->store[0] != '\0' ? remove_stored : remove_served;
+    struct selection selection;
+    struct loss loss = {0};
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0 && selection.step >= 0 && selection.attempt == 0)
+        error = report_error(ERR_INVALID, "RUN@STEP-aATTEMPT, as `ckpt-cli list` prints it",
+                             "'%s' does not say of which attempt", cli->args[0]);
+    if (error == 0)
+        error = remove_it(&loss, cli, &selection, true);
+    if (error == 0 && cli->is_dry_run)
+        tell(cli, " would be lost; nothing was touched",
+             " would go into the trash; nothing was touched", &loss);
+    else if (error == 0)
+        error = ask(cli, &loss);
+    if (error == 0 && !cli->is_dry_run)
+        error = remove_it(&loss, cli, &selection, false);
+    if (error == 0 && cli->is_json)
+        printf("{\"removed\": \"%s\", \"dry_run\": %s, \"checkpoints\": %llu, \"damaged\": %llu, "
+               "\"bytes\": %llu, \"trash_seconds\": %llu, \"elsewhere\": \"%s\", "
+               "\"durability\": \"%s\"}\n",
+               cli->args[0], cli->is_dry_run ? "true" : "false",
+               (unsigned long long)loss.checkpoints, (unsigned long long)loss.damaged,
+               (unsigned long long)loss.bytes, (unsigned long long)loss.trash, loss.elsewhere,
+               store_durability(cli->store));
+    else if (error == 0 && !cli->is_dry_run)
+        printf("removed, %s%s", store_durability(cli->store), trash_note(loss.trash).text);
+    return error;
+}

@@ -1,0 +1,106 @@
+/* tag.c - tag and untag: names for checkpoints, RUN@NAME; tags.c reads them. */
+#include "clients/cli/engine/cli.h"
+
+#include <string.h>
+
+static int open_to_write(struct storage **out, const struct cli *cli)
+{
+    if (cli->server[0] != '\0')
+        ERR_TRY(server_prepare_write(cli, TAG_TEXT_MAX));
+    return store_open_writable(out, cli);
+}
+
+/* The checkpoint that is meant, by step and attempt. */
+static int find_checkpoint(struct selection *out, struct storage *store, const struct cli *cli)
+{
+    const char *text = cli->args[0];
+    struct checkpoint checkpoint;
+    ERR_TRY(selection_parse(out, text));
+    if (cli->server[0] != '\0') /* whichever tier has it */
+        return server_find(out, cli);
+    ERR_TRY(checkpoint_open(&checkpoint, store, text));
+    out->step = (int64_t)checkpoint.manifest->summary.step;
+    out->attempt = checkpoint.manifest->summary.attempt;
+    checkpoint_close(&checkpoint);
+    return 0;
+}
+
+static int put_tag(struct storage *store, const struct selection *selection, const char *name)
+{
+    char key[STORAGE_KEY_MAX + 1], text[TAG_TEXT_MAX];
+    tags_key(key, selection->run, name);
+    snprintf(text, sizeof text, "step-%08llu-a%04llu\n", (unsigned long long)selection->step,
+             (unsigned long long)selection->attempt);
+    int error = storage_remove(store, key); /* it moves */
+    return error == 0 || error == ERR_NOT_FOUND ? storage_publish(store, key, text, strlen(text))
+                                                : error;
+}
+
+static int pin_too(const struct cli *cli, const struct selection *selection)
+{
+    struct cli pin = *cli;
+    snprintf(pin.resolved[0], sizeof pin.resolved[0], "%s@%lld-a%llu", selection->run,
+             (long long)selection->step, (unsigned long long)selection->attempt);
+    pin.args[0] = pin.resolved[0];
+    pin.num_args = 1;
+    if (pin.note[0] == '\0')
+        snprintf(pin.note, sizeof pin.note, "tag %.63s", cli->args[1]);
+    if (pin.server[0] != '\0')
+        pin.store[0] = '\0'; /* ckptd is to know of it */
+    return cli_pin(&pin);
+}
+
+int cli_tag(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct selection selection;
+    int error = tags_check_name(cli->args[1]);
+    if (error == 0)
+        error = open_to_write(&store, cli);
+    if (error == 0)
+        error = find_checkpoint(&selection, store, cli);
+    if (error == 0)
+        error = put_tag(store, &selection, cli->args[1]);
+    if (store != NULL)
+        storage_close(store);
+    if (error == 0 && cli->is_pin)
+        error = pin_too(cli, &selection);
+    if (error != 0 || (cli->is_pin && cli->is_json)) /* what pin has said is one document */
+        return error;
+    if (cli->is_json)
+        printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"tag\": \"%s\"}\n",
+               selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
+               cli->args[1]);
+    else
+        printf("%s@%lld-a%llu: tagged %s, %s\n", selection.run, (long long)selection.step,
+               (unsigned long long)selection.attempt, cli->args[1], store_durability(cli->store));
+    return 0;
+}
+
+int cli_untag(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct selection selection;
+    char key[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX];
+    int error = selection_parse_run(&selection, cli->args[0]);
+    if (error == 0)
+        error = tags_check_name(cli->args[1]);
+    if (error == 0)
+        error = open_to_write(&store, cli);
+    tags_key(key, selection.run, cli->args[1]);
+    if (error == 0)
+        error = storage_remove(store, key);
+    if (error == ERR_NOT_FOUND)
+        error = report_error(error, "see `ckpt-cli list`", "run '%s' has no tag '%s'",
+                             selection.run, cli->args[1]);
+    snprintf(folder, sizeof folder, "%s/tags", selection.run);
+    if (error == 0)
+        error = storage_sync_names(store, folder);
+    if (store != NULL)
+        storage_close(store);
+    if (error == 0)
+        printf(cli->is_json ? "{\"run\": \"%s\", \"untagged\": \"%s\"}\n"
+                            : "%s: no tag %s any more\n",
+               selection.run, cli->args[1]);
+    return error;
+}

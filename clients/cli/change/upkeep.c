@@ -1,0 +1,327 @@
+/* upkeep.c - commands for a ckptd that serves: reload, attempt, rescan, scrub; and history, which
+ * reads the journal of a run, from its ckptd or from a directory. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/json.h"
+#include "proto/format/history.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reload ---- */
+
+int cli_reload(const struct cli *cli)
+{
+    Holdfast__V1__ReloadRequest request = HOLDFAST__V1__RELOAD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char safe[1100];
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Reload", &request.base,
+                         &holdfast__v1__reload_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const char *keys = ((const Holdfast__V1__ReloadReply *)answer)->needs_restart;
+    if (cli->is_json) {
+        printf("{\"needs_restart\": ");
+        text_json(stdout, keys);
+        printf("}\n");
+    } else {
+        printf("retention and quotas are as in the configuration now\n");
+        if (keys[0] != '\0')
+            printf("changed, but not before a restart: %s\n", text_safe(safe, sizeof safe, keys));
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+/* ---- attempt ---- */
+
+static int ask_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dry)
+{
+    Holdfast__V1__ForceAttemptRequest request = HOLDFAST__V1__FORCE_ATTEMPT_REQUEST__INIT;
+    request.run = (char *)(uintptr_t)cli->args[0];
+    request.dry_run = is_dry;
+    return cli_call(out, cli, "/holdfast.v1.Checkpoint/ForceAttempt", &request.base,
+                    &holdfast__v1__force_attempt_reply__descriptor, CLI_CALL_MS);
+}
+
+/* Of each most are needed. */
+static void print_sets(const Holdfast__V1__ForceAttemptReply *reply, bool is_json)
+{
+    char safe[2200];
+    printf(is_json ? ", \"sets\": [" : "");
+    for (size_t i = 0; i < reply->n_sets; i++) {
+        printf(is_json && i > 0 ? ", " : "");
+        if (is_json)
+            text_json(stdout, reply->sets[i]);
+        else
+            printf("  most are needed of %s\n", text_safe(safe, sizeof safe, reply->sets[i]));
+    }
+    printf(is_json ? "]}\n" : "");
+}
+
+static void print_attempt(const struct cli *cli, const Holdfast__V1__ForceAttemptReply *reply,
+                          bool is_forced)
+{
+    if (cli->is_json)
+        printf("{\"run\": \"%s\", \"newest_attempt\": %llu, \"nodes\": %u, \"answered\": %u, "
+               "\"majority\": %s, \"forced\": %s",
+               cli->args[0], (unsigned long long)reply->newest_attempt, reply->nodes,
+               reply->answered, reply->is_majority ? "true" : "false",
+               is_forced ? "true" : "false");
+    else if (is_forced)
+        printf("%s: the next start at this ckptd needs no other node\n", cli->args[0]);
+    else
+        printf("%s: newest attempt known here %llu; %u of %u nodes answer: a start %s\n",
+               cli->args[0], (unsigned long long)reply->newest_attempt, reply->answered,
+               reply->nodes, reply->is_majority ? "can go on" : "waits for most of them");
+    if (cli->is_json || !is_forced)
+        print_sets(reply, cli->is_json);
+}
+
+int cli_attempt(const struct cli *cli)
+{
+    ProtobufCMessage *answer = NULL;
+    int error = ask_attempt(&answer, cli, !cli->is_forced || !cli->is_yes);
+    if (error == 0 && cli->is_forced && !cli->is_yes) {
+        fprintf(stderr, "Saves that only the other nodes have are lost to the run, and two sides "
+                        "of a cut\nmay train it at once.\n");
+        error =
+            text_confirm(cli, "start without them", "the next start waits for most of the nodes");
+        protobuf_c_message_free_unpacked(answer, NULL);
+        if (error == 0)
+            error = ask_attempt(&answer, cli, false);
+    }
+    if (error != 0)
+        return error;
+    print_attempt(cli, (const Holdfast__V1__ForceAttemptReply *)answer, cli->is_forced);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+/* ---- rescan ---- */
+
+static void print_rescan_json(const Holdfast__V1__RescanReply *reply)
+{
+    printf("{\"added\": %llu, \"vanished\": %llu, \"skipped\": [", (unsigned long long)reply->added,
+           (unsigned long long)reply->vanished);
+    for (size_t i = 0; i < reply->n_skipped; i++) {
+        printf(i > 0 ? ", " : "");
+        text_json(stdout, reply->skipped[i]);
+    }
+    printf("]}\n");
+}
+
+int cli_rescan(const struct cli *cli)
+{
+    Holdfast__V1__RescanRequest request = HOLDFAST__V1__RESCAN_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char safe[600];
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Rescan", &request.base,
+                         &holdfast__v1__rescan_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__RescanReply *reply = (const Holdfast__V1__RescanReply *)answer;
+    if (cli->is_json) {
+        print_rescan_json(reply);
+    } else {
+        printf("%s found, %llu vanished\n", text_count(reply->added, "checkpoint").text,
+               (unsigned long long)reply->vanished);
+        for (size_t i = 0; i < reply->n_skipped; i++)
+            printf("not listed: %s\n", text_safe(safe, sizeof safe, reply->skipped[i]));
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+/* ---- scrub ---- */
+
+static uint64_t number_in(const json_t *object, const char *key)
+{
+    json_int_t value = json_integer_value(json_object_get(object, key));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+static int print_progress(const struct cli *cli)
+{
+    json_t *status = NULL;
+    char run[128], read[32], all[32], rate[32];
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    json_t *scrub = json_object_get(status, "scrub");
+    const char *doing = json_string_value(json_object_get(scrub, "doing"));
+    const char *name = json_string_value(json_object_get(scrub, "run"));
+    if (cli->is_json) {
+        error = text_document(scrub);
+    } else {
+        printf("the scrub is %s", doing != NULL ? doing : "?");
+        if (name != NULL && name[0] != '\0')
+            printf(": run %s, %s of %s", text_safe(run, sizeof run, name),
+                   text_bytes(read, sizeof read, number_in(scrub, "pass_bytes_read")),
+                   text_bytes(all, sizeof all, number_in(scrub, "pass_bytes")));
+        printf(", at most %s/s; since ckptd's start %s read, %llu damaged\n",
+               text_bytes(rate, sizeof rate, number_in(scrub, "rate")),
+               text_count(number_in(scrub, "checkpoints_read"), "checkpoint").text,
+               (unsigned long long)number_in(scrub, "damaged"));
+    }
+    json_decref(status);
+    return error;
+}
+
+int cli_scrub(const struct cli *cli)
+{
+    const char *action = cli->args[0], *run = cli->num_args > 1 ? cli->args[1] : "";
+    int error = 0;
+    if (strcmp(action, "start") == 0)
+        error = server_scrub(NULL, cli, false, run, NULL);
+    else if (strcmp(action, "pause") == 0 && run[0] == '\0')
+        error = server_scrub(NULL, cli, true, run, NULL);
+    else if (strcmp(action, "progress") != 0 || run[0] != '\0')
+        error = report_error(ERR_INVALID, "use start [RUN], pause or progress",
+                             "scrub does not know that action");
+    return error == 0 ? print_progress(cli) : error;
+}
+
+/* ---- stop ---- */
+
+static int print_stop(const struct cli *cli, uint32_t ranks)
+{
+    if (!cli->is_json) {
+        printf("%s of run '%s' %s to %s behind the step in work\n", text_count(ranks, "rank").text,
+               cli->args[0], ranks == 1 ? "is" : "are",
+               cli->is_unsaved ? "end without a save" : "save and end");
+        return 0;
+    }
+    json_begin();
+    json_t *root = json_pack("{ss sI sb}", "run", cli->args[0], "ranks", (json_int_t)ranks, "saves",
+                             (int)!cli->is_unsaved);
+    int error = json_end() && root != NULL
+                    ? text_document(root)
+                    : report_error(ERR_MEMORY, NULL, "no memory to print what was asked");
+    json_decref(root);
+    return error;
+}
+
+int cli_stop(const struct cli *cli)
+{
+    Holdfast__V1__StopRequest request = HOLDFAST__V1__STOP_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct selection selection;
+    ERR_TRY(selection_parse_run(&selection, cli->args[0]));
+    if (cli->is_unsaved)
+        ERR_TRY(text_confirm(cli, "stop it, and lose what was trained since its last save",
+                             "it goes on"));
+    request.run = selection.run;
+    request.without_save = cli->is_unsaved;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Stop", &request.base,
+                     &holdfast__v1__stop_reply__descriptor, CLI_CALL_MS));
+    int error = print_stop(cli, ((const Holdfast__V1__StopReply *)answer)->ranks);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* ---- history ---- */
+
+static const char *text_in(const json_t *line, const char *key)
+{
+    const char *text = json_string_value(json_object_get(line, key));
+    return text != NULL ? text : "";
+}
+
+static void print_event(const json_t *line)
+{
+    char time[40], event[24], by[160], detail[200], name[64] = "-";
+    const json_t *attempt = json_object_get(line, "attempt");
+    if (json_is_integer(attempt))
+        snprintf(name, sizeof name, "%lld-a%lld",
+                 (long long)json_integer_value(json_object_get(line, "step")),
+                 (long long)json_integer_value(attempt));
+    printf("%-24s  %-8s  %-16s  %s%s%s\n", text_safe(time, sizeof time, text_in(line, "time")),
+           text_safe(event, sizeof event, text_in(line, "event")), name,
+           text_safe(by, sizeof by, text_in(line, "by")),
+           text_in(line, "detail")[0] != '\0' ? ": " : "",
+           text_safe(detail, sizeof detail, text_in(line, "detail")));
+}
+
+/* A line that a later version wrote otherwise, or that is cut, is passed over. */
+static int print_history(const struct cli *cli, const char *text)
+{
+    json_t *list = json_array();
+    size_t index;
+    json_t *line;
+    json_begin();
+    while (*text != '\0') {
+        size_t bytes = strcspn(text, "\n");
+        json_t *event = json_loadb(text, bytes, 0, NULL);
+        if (json_is_object(event))
+            json_array_append_new(list, event);
+        else
+            json_decref(event);
+        text += bytes + (text[bytes] == '\n');
+    }
+    int error =
+        json_end() && list != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a history");
+    if (error == 0 && cli->is_json)
+        error = text_document(list);
+    else if (error == 0 && json_array_size(list) == 0)
+        printf("no events\n");
+    else if (error == 0)
+        printf("%-24s  %-8s  %-16s  %s\n", "TIME", "EVENT", "STEP", "BY");
+    json_array_foreach(list, index, line)
+    {
+        if (error == 0 && !cli->is_json)
+            print_event(line);
+    }
+    json_decref(list);
+    return error;
+}
+
+static int read_history(char **out, const struct cli *cli, const char *run)
+{
+    char folder[STORAGE_KEY_MAX];
+    struct storage *store = NULL;
+    uint64_t number;
+    *out = calloc(1, 2 * HISTORY_BYTES_MAX);
+    int error = *out != NULL ? store_open(&store, cli)
+                             : report_error(ERR_MEMORY, NULL, "no memory for a history");
+    if (error == 0)
+        error = store_need_run(store, run);
+    snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, run);
+    if (error == 0)
+        error = storage_fetch_numbered(store, folder, &number, *out, 2 * HISTORY_BYTES_MAX);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+static int ask_history(char **out, const struct cli *cli, const char *run)
+{
+    Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)run;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/History", &request.base,
+                         &holdfast__v1__history_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    *out = strdup(((const Holdfast__V1__HistoryReply *)answer)->lines);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a history");
+}
+
+int cli_history(const struct cli *cli)
+{
+    struct selection selection;
+    char *text = NULL;
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0 && selection.step >= 0)
+        error = report_error(ERR_INVALID, "name the run alone", "history takes a run, not a step");
+    if (error == 0)
+        error = cli->store[0] != '\0' ? read_history(&text, cli, selection.run)
+                                      : ask_history(&text, cli, selection.run);
+    if (error == 0)
+        error = print_history(cli, text);
+    free(text);
+    return error;
+}

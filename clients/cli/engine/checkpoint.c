@@ -1,0 +1,299 @@
+/* checkpoint.c - one checkpoint of a store, opened offline: its selection, lease and manifest.
+ *
+ * Opening a checkpoint reads the manifest whole and proves its SHA-256. One that is damaged is
+ * opened only when its step is given: else it is passed over, and told. An open checkpoint is
+ * leased, so that no prune of a ckptd or of another tool removes it. Who may not write into the
+ * store reads without a lease, and is told. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/array.h"
+#include "proto/format/presence.h"
+#include "proto/format/retain.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OPTIMIZER_PREFIX "optimizer."
+
+static bool is_older(const struct manifest_summary *summary, const struct selection *than)
+{
+    return summary->attempt < than->passed_attempt ||
+           (summary->attempt == than->passed_attempt && summary->step < than->passed_step);
+}
+
+static bool is_selected(const struct selection *selection, const struct catalog_entry *entry)
+{
+    const struct manifest_summary *summary = &entry->summary;
+    if (selection->attempt != 0 && summary->attempt != selection->attempt)
+        return false;
+    if (selection->passed_attempt != 0 && !is_older(summary, selection))
+        return false;
+    return selection->step < 0 || summary->step == (uint64_t)selection->step;
+}
+
+static int skip_damaged(struct checkpoint *checkpoint, const struct catalog_entry *entry)
+{
+    uint32_t at = checkpoint->num_skipped;
+    if (at == RPC_SKIPPED_MAX)
+        return 0;
+    ERR_TRY(array_reserve(&checkpoint->skipped, &checkpoint->room_skipped, at,
+                          sizeof *checkpoint->skipped));
+    struct skipped *skipped = &checkpoint->skipped[checkpoint->num_skipped++];
+    skipped->step = entry->summary.step;
+    skipped->attempt = entry->summary.attempt;
+    snprintf(skipped->damage, sizeof skipped->damage, "%s", entry->damage);
+    return 0;
+}
+
+void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage)
+{
+    log_warn("store", "%s@%llu-a%llu is damaged and passed over: %s", run, (unsigned long long)step,
+             (unsigned long long)attempt, damage);
+}
+
+/* 0: it has a manifest, whatever that says. ERR_NOT_FOUND: it has none. */
+static int find_manifest(struct storage *store, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    uint64_t bytes;
+    ERR_TRY(shard_dir_key(directory, sizeof directory, selection->run, (uint64_t)selection->step,
+                          selection->attempt));
+    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
+    return storage_fetch(store, key, NULL, 0, &bytes);
+}
+
+/* ckptd says it in the same words (ckptd/front/server.c). */
+static int report_none(struct storage *store, const struct selection *selection, bool any_damaged,
+                       bool any_denied)
+{
+    char step[32] = "";
+    ERR_TRY(store_need_run(store, selection->run));
+    if (selection->step < 0 && any_denied)
+        return report_error(ERR_DENIED, "read it as its owner",
+                            "no checkpoint of run '%s' may be read, or it is damaged",
+                            selection->run);
+    if (selection->step < 0 && any_damaged)
+        return report_error(ERR_CORRUPT, "name a step to look at it all the same",
+                            "every checkpoint of run '%s' is damaged", selection->run);
+    if (selection->step >= 0)
+        snprintf(step, sizeof step, " of step %lld", (long long)selection->step);
+    return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint%s%s",
+                        selection->run, step, selection->attempt != 0 ? " by that attempt" : "");
+}
+
+int store_need_checkpoint(struct storage *store, const struct selection *selection)
+{
+    int error = find_manifest(store, selection);
+    return error == ERR_NOT_FOUND ? report_none(store, selection, false, false) : error;
+}
+
+/* An older one would be another state than the newest: not taken in its place. */
+static bool is_newer(const struct catalog_entry *entry)
+{
+    return entry->flaw != NULL && strcmp(entry->flaw, FLAW_NEWER) == 0;
+}
+
+/* Fills in step and attempt where the selection leaves them open. */
+static int find_selected(struct selection *selection, struct checkpoint *out)
+{
+    struct catalog catalog;
+    if (selection->step >= 0 && selection->attempt != 0 &&
+        find_manifest(out->store, selection) == 0)
+        return 0;
+    int error = catalog_read(&catalog, out->store, selection->run);
+    if (error != 0)
+        return error;
+    const struct catalog_entry *found = NULL;
+    bool any_denied = false;
+    for (uint32_t i = 0; i < catalog.count && !found && error == 0; i++) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        if (!is_selected(selection, entry))
+            continue;
+        any_denied = any_denied || entry->is_denied;
+        if (selection->step < 0 && entry->damage != NULL && !is_newer(entry))
+            error = skip_damaged(out, entry);
+        else
+            found = entry;
+    }
+    if (found) {
+        selection->step = (int64_t)found->summary.step;
+        selection->attempt = found->summary.attempt;
+        for (uint32_t i = 0; i < out->num_skipped; i++)
+            skipped_tell(selection->run, out->skipped[i].step, out->skipped[i].attempt,
+                         out->skipped[i].damage);
+    }
+    catalog_free(&catalog);
+    return error != 0 || found
+               ? error
+               : report_none(out->store, selection, out->num_skipped > 0, any_denied);
+}
+
+/* Without the right to write, or room for a file, there is no lease: a prune may then remove what
+ * is being read, which ends in an error and not in wrong data. */
+static int take_lease(struct checkpoint *out, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX], text[64];
+    int error = shard_dir_key(directory, sizeof directory, selection->run,
+                              (uint64_t)selection->step, selection->attempt);
+    snprintf(text, sizeof text, "ckpt-cli, process %ld\n", (long)getpid());
+    if (error == 0)
+        error = storage_group_lease(out->store, &out->lease, directory, text);
+    if (error != ERR_DENIED && error != ERR_SPACE)
+        return error;
+    log_warn("store", "%s is read without a lease, a prune may remove it: %s", directory,
+             report_line());
+    return 0;
+}
+
+static int read_quarantine(struct checkpoint *out, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX];
+    int error = shard_dir_key(directory, sizeof directory, selection->run,
+                              (uint64_t)selection->step, selection->attempt);
+    if (error == 0)
+        error = store_fetch_reason(out->quarantine, sizeof out->quarantine, out->store, directory);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+static int read_manifest(struct checkpoint *out, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    int error = shard_dir_key(directory, sizeof directory, selection->run,
+                              (uint64_t)selection->step, selection->attempt);
+    if (error != 0)
+        return error;
+    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
+    error = storage_fetch_all(out->store, key, MANIFEST_BYTES_MAX, &text, &out->text_bytes);
+    out->text = text;
+    if (error == 0)
+        error = manifest_read(&out->manifest, out->text, out->text_bytes);
+    if (error == 0)
+        error = store_settle(&out->manifest->summary, out->store, selection->run,
+                             (uint64_t)selection->step, selection->attempt);
+    if (error != ERR_CORRUPT && error != ERR_VERSION && error != ERR_MISMATCH)
+        return error;
+    char message[REPORT_TEXT_MAX];
+    snprintf(message, sizeof message, "%s: %s", directory, report_message());
+    return report_set(error, message, report_detail(),
+                      report_hint()[0] != '\0' ? report_hint() : DAMAGE_HINT);
+}
+
+int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
+                             const struct selection *selection)
+{
+    struct selection found = *selection;
+    memset(out, 0, sizeof *out);
+    out->store = store;
+    int error = find_selected(&found, out);
+    if (error == 0)
+        error = take_lease(out, &found);
+    if (error == 0)
+        error = read_quarantine(out, &found);
+    if (error == 0)
+        error = read_manifest(out, &found);
+    if (error == 0) {
+        snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", found.run, (long long)found.step,
+                 (unsigned long long)found.attempt);
+    } else {
+        checkpoint_close(out);
+    }
+    return error;
+}
+
+int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text)
+{
+    struct selection selection;
+    memset(out, 0, sizeof *out);
+    ERR_TRY(selection_parse(&selection, text));
+    return checkpoint_open_selected(out, store, &selection);
+}
+
+static int read_manifest_alone(struct manifest **out, struct storage *store,
+                               const struct selection *selection)
+{
+    struct checkpoint checkpoint = {.store = store};
+    int error = read_manifest(&checkpoint, selection);
+    *out = error == 0 ? checkpoint.manifest : NULL;
+    if (error == 0)
+        checkpoint.manifest = NULL;
+    checkpoint_close(&checkpoint);
+    return error;
+}
+
+int checkpoint_manifest(struct manifest **out, struct storage *store,
+                        const struct selection *selection)
+{
+    struct selection one = *selection;
+    struct catalog catalog;
+    *out = NULL;
+    if (one.step >= 0)
+        return read_manifest_alone(out, store, &one);
+    int error = catalog_read(&catalog, store, one.run), unread = ERR_NOT_FOUND;
+    for (uint32_t i = 0; error == 0 && i < catalog.count && unread != 0; i++) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        if (entry->summary.attempt != one.attempt || entry->damage != NULL)
+            continue;
+        one.step = (int64_t)entry->summary.step;
+        unread = read_manifest_alone(out, store, &one);
+        error = unread == ERR_MEMORY ? unread : 0;
+    }
+    catalog_free(&catalog);
+    return error != 0 ? error : unread;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    checkpoint_unload(checkpoint);
+    if (checkpoint->lease != NULL)
+        storage_release(checkpoint->store, checkpoint->lease);
+    free(checkpoint->text);
+    free(checkpoint->skipped);
+    if (checkpoint->manifest != NULL)
+        manifest_free(checkpoint->manifest);
+    memset(checkpoint, 0, sizeof *checkpoint);
+}
+
+/* The first of a list with commas, as of fnmatch(); what is behind it, or NULL. */
+static const char *next_pattern(char out[LAYOUT_NAME_MAX], const char *list)
+{
+    size_t length = strcspn(list, ",");
+    snprintf(out, LAYOUT_NAME_MAX, "%.*s", (int)length, list);
+    return list[length] == ',' ? list + length + 1 : NULL;
+}
+
+bool tensor_is_object(const struct tensor_meta *tensor)
+{
+    return tensor->dims == 1 && tensor->dtype == DTYPE_U8 &&
+           strncmp(tensor->name, LAYOUT_OBJECT_PREFIX, strlen(LAYOUT_OBJECT_PREFIX)) == 0;
+}
+
+bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli)
+{
+    char pattern[LAYOUT_NAME_MAX];
+    bool is_wanted = cli->only[0] == '\0';
+    for (const char *at = is_wanted ? NULL : cli->only; at != NULL && !is_wanted;) {
+        at = next_pattern(pattern, at);
+        is_wanted = fnmatch(pattern, tensor->name, 0) == 0;
+    }
+    return is_wanted && (!cli->is_weights_only ||
+                         strncmp(tensor->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0);
+}
+
+int tensors_check_wanted(const struct layout_table *table, const struct cli *cli)
+{
+    char pattern[LAYOUT_NAME_MAX];
+    uint32_t count = 0;
+    for (const char *at = cli->only[0] != '\0' ? cli->only : NULL; at != NULL;) {
+        at = next_pattern(pattern, at);
+        ERR_TRY(pattern_check("--only", pattern, table));
+    }
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        count += tensor_is_wanted(&table->tensors[i], cli);
+    return count > 0 || cli->only[0] == '\0'
+               ? 0
+               : report_error(ERR_INVALID, NULL, "--only and --weights-only leave no tensor");
+}

@@ -1,0 +1,481 @@
+/* server.c - what commands ask of a running ckptd beside their own calls.
+ *
+ * A command that works on the files of checkpoints does so with a server too. One that answers at a
+ * socket is on this node: it only tells where its store is, and the command goes to that directory
+ * as with --store. The directory must be the very one: in another container the same path may be
+ * another store, so ckptd also tells by which device and inode it knows its own. A command that
+ * only reads (verify, diff, export, convert, reshard, du, tags) may go to a ckptd of another node,
+ * HOST:PORT: it reads that store over TLS (storage/peer.c), wherever its directory is. So it does
+ * through the socket where something that it may read is in other tiers alone: ckptd reads that
+ * from them. What is read is leased either way, which ckptd honours.
+ *
+ * What import, convert and reshard write there is a checkpoint by ckptd's word alone (Adopt). A
+ * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/address.h"
+#include "proto/base/json.h"
+#include "proto/tls/tls.h"
+#include "proto/tls/why.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TURNED_AWAY_MS 100 /* a ckptd that turns somebody away does that at once */
+#define CALLS_MAX 3u       /* of one that had no place for a connection, and has one again */
+#define TELL_EVERY_NS 300000000l
+#define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
+#define ADOPT_AGAIN_MS 200u
+#define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
+
+/* Does it hang up at once? It reads nothing before it has decided that. */
+static bool hangs_up(int fd)
+{
+    struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
+    return poll(&wait, 1, TURNED_AWAY_MS) > 0 && (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
+}
+
+/* Root and its own user it always lets in: on them one hangs up that is full, or dying. */
+static bool may_come_in(int fd)
+{
+    struct ucred server;
+    socklen_t size = sizeof server;
+    return geteuid() == 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) != 0 ||
+           server.uid == geteuid();
+}
+
+/* Nobody answered a call: nobody is there, or this user may not come in. *out_is_there: it would
+ * answer by now. */
+static int say_why(const struct cli *cli, bool *out_is_there)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct address server;
+    ERR_TRY(address_parse(&server, cli->server));
+    if (server.kind == ADDRESS_TLS) {
+        void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+        int error = tls_say_why(cli->server, &server, tls_client_directory());
+        signal(SIGPIPE, before);
+        return error;
+    }
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", server.path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool is_there = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    bool is_denied = !is_there && errno == EACCES, is_gone = !is_there && errno == ENOENT;
+    bool is_full = is_there && hangs_up(fd);
+    if (is_full && !may_come_in(fd)) {
+        is_denied = true;
+        is_full = false;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (is_denied)
+        return report_error(
+            ERR_DENIED, "come as ckptd's user, or as one of its access.uids or access.operators",
+            "user %u may not come in at %s", (unsigned)geteuid(), cli->server);
+    if (is_full)
+        return report_error(ERR_UNAVAILABLE, "its log names who has them; or raise limits.sessions",
+                            "the ckptd at %s hangs up: all its connections are in use, or it ends",
+                            cli->server);
+    *out_is_there = is_there;
+    if (is_there)
+        return report_error(ERR_UNAVAILABLE, "try again; its log names who has them",
+                            "the ckptd at %s hung up: all its connections were in use, or it ended",
+                            cli->server);
+    return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket with --server unix:/PATH",
+                        is_gone ? "no ckptd answered at %s: there is no such socket"
+                                : "no ckptd answered at %s",
+                        cli->server);
+}
+
+/* ---- a call that takes long ---- */
+
+/* Tells on the terminal that ckptd is at work, and how much it has removed, until the answer. */
+struct telling {
+    const struct cli *cli;
+    pthread_t thread;
+    sem_t is_over;
+    bool is_begun;
+};
+
+static void tell_once(const struct telling *telling, int64_t *pruned_before)
+{
+    char line[sizeof telling->cli->server + 96];
+    json_t *status = NULL;
+    int64_t pruned = -1;
+    if (cli_call_status(&status, telling->cli) == 0)
+        pruned =
+            json_integer_value(json_object_get(json_object_get(status, "since_start"), "pruned"));
+    json_decref(status);
+    if (*pruned_before < 0)
+        *pruned_before = pruned;
+    snprintf(line, sizeof line, "the ckptd at %s is at work ...", telling->cli->server);
+    if (pruned > *pruned_before)
+        snprintf(line, sizeof line, "the ckptd at %s has removed %s ...", telling->cli->server,
+                 text_count((uint64_t)(pruned - *pruned_before), "checkpoint").text);
+    text_transient(line);
+}
+
+static void *tell_progress(void *argument)
+{
+    struct telling *telling = argument;
+    int64_t pruned_before = -1;
+    struct timespec next;
+    do {
+        tell_once(telling, &pruned_before);
+        clock_gettime(CLOCK_REALTIME, &next);
+        next.tv_nsec += TELL_EVERY_NS;
+        next.tv_sec += next.tv_nsec / 1000000000;
+        next.tv_nsec %= 1000000000;
+    } while (sem_timedwait(&telling->is_over, &next) != 0);
+    return NULL;
+}
+
+static void tell_begin(struct telling *telling, const struct cli *cli)
+{
+    *telling = (struct telling){.cli = cli};
+    sem_init(&telling->is_over, 0, 0);
+    telling->is_begun = pthread_create(&telling->thread, NULL, tell_progress, telling) == 0;
+}
+
+static void tell_end(struct telling *telling)
+{
+    sem_post(&telling->is_over);
+    if (telling->is_begun)
+        pthread_join(telling->thread, NULL);
+    sem_destroy(&telling->is_over);
+    text_transient("");
+}
+
+static int call_once(ProtobufCMessage **out, const struct cli *cli, const char *method,
+                     const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                     uint32_t timeout_ms)
+{
+    struct rpc_client *client = NULL;
+    struct telling telling;
+    int error = rpc_client_open(&client, cli->server);
+    if (error != 0)
+        return error;
+    bool is_long = timeout_ms > CLI_CALL_MS && progress_is_wanted(cli);
+    if (is_long)
+        tell_begin(&telling, cli);
+    error = rpc_client_call(client, method, request, type, out, timeout_ms);
+    if (is_long)
+        tell_end(&telling);
+    rpc_client_close(client);
+    return error;
+}
+
+/* Each call may be made again: who lost an answer does so, too. */
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
+             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+             uint32_t timeout_ms)
+{
+    bool is_there = true;
+    int error = ERR_UNAVAILABLE;
+    for (uint32_t i = 0; i < CALLS_MAX && error == ERR_UNAVAILABLE && is_there; i++) {
+        is_there = false;
+        error = call_once(out, cli, method, request, type, timeout_ms);
+        if (error == ERR_UNAVAILABLE)
+            error = say_why(cli, &is_there);
+    }
+    return error;
+}
+
+const char *cli_address(char *out, size_t size, const struct cli *cli)
+{
+    bool is_store = cli->store[0] != '\0';
+    bool is_directory = is_store && strncmp(cli->store, "s3://", 5) != 0;
+    snprintf(out, size, "%s%s", is_directory ? "dir:" : "", is_store ? cli->store : cli->server);
+    return out;
+}
+
+int cli_call_status(struct json_t **out, const struct cli *cli)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.expected_bytes = (uint64_t)cli->expected;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
+                         &holdfast__v1__status_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__StatusReply *)answer)->json;
+    json_error_t reason;
+    error = json_read(out, text, strlen(text), &reason);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
+    json_decref(*out);
+    *out = NULL;
+    return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
+}
+
+int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    request.run = (char *)(uintptr_t)selection->run;
+    request.step = selection->step;
+    request.attempt = selection->attempt;
+    int error = cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                         &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
+    if (error != 0 || selection->attempt != 0)
+        return error;
+    const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)*out;
+    for (size_t i = 0; i < reply->n_skipped; i++)
+        skipped_tell(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
+                     reply->skipped[i]->damage);
+    return 0;
+}
+
+int server_find(struct selection *selection, const struct cli *cli)
+{
+    ProtobufCMessage *answer = NULL;
+    struct manifest_summary summary;
+    int error = server_show(&answer, cli, selection);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
+    error = manifest_read_summary(&summary, text, strlen(text));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == 0) {
+        selection->step = (int64_t)summary.step;
+        selection->attempt = summary.attempt;
+    }
+    return error;
+}
+
+/* ---- where its store is ---- */
+
+/* Is `path` here the directory that the server means by it? */
+static int check_reach(const char *path, const char *id, const struct cli *cli)
+{
+    static const char hint[] = "run ckpt-cli where that directory is, as a user who may read it";
+    struct stat status;
+    char safe[512], found[64] = "";
+    text_safe(safe, sizeof safe, path);
+    if (stat(path, &status) == 0 && access(path, R_OK | X_OK) == 0)
+        snprintf(found, sizeof found, "%llx:%llx", (unsigned long long)status.st_dev,
+                 (unsigned long long)status.st_ino);
+    else
+        return report_error(errno == EACCES || errno == EPERM ? ERR_DENIED : ERR_NOT_FOUND, hint,
+                            "the store of the ckptd at %s cannot be reached from here: %s: %s",
+                            cli->server, safe, strerror(errno));
+    if (strcmp(found, id) != 0)
+        return report_error(ERR_NOT_FOUND, hint,
+                            "the store of the ckptd at %s cannot be reached from here: %s is "
+                            "another directory here",
+                            cli->server, safe);
+    return 0;
+}
+
+/* Is `summary`, the next of a list, what an argument may mean? A run alone means its newest that is
+ * whole, of which `seen` tells that it has come, or all of it, as a tag may. */
+static bool is_meant(const struct cli *cli, bool seen[2],
+                     const Holdfast__V1__CheckpointSummary *summary)
+{
+    bool is_any = true, is_it = false;
+    for (int i = 0; i < cli->num_args && i < 2; i++) {
+        size_t length = strcspn(cli->args[i], "@");
+        const char *step = cli->args[i] + length;
+        if (cli->is_path[i])
+            continue;
+        is_any = false;
+        if (strlen(summary->run) != length || strncmp(cli->args[i], summary->run, length) != 0)
+            continue;
+        if (step[0] == '@') {
+            is_it |=
+                !isdigit((unsigned char)step[1]) || strtoull(step + 1, NULL, 10) == summary->step;
+        } else {
+            is_it |= cli->is_run_meant || (!seen[i] && summary->damage[0] == '\0');
+            seen[i] |= summary->damage[0] == '\0';
+        }
+    }
+    return is_any || is_it;
+}
+
+/* Is something that is meant in no file of its store's directory? */
+static int find_elsewhere(bool *out, const struct cli *cli)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    char page[STORAGE_KEY_MAX] = "";
+    bool seen[2] = {false, false};
+    *out = false;
+    do {
+        ProtobufCMessage *answer = NULL;
+        request.page = page;
+        ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS));
+        const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
+        for (size_t i = 0; i < reply->n_checkpoints && !*out; i++) {
+            const Holdfast__V1__CheckpointSummary *summary = reply->checkpoints[i];
+            *out = is_meant(cli, seen, summary) && summary->tiers[0] != '\0' &&
+                   strncmp(summary->tiers, CLI_STORED, strlen(CLI_STORED)) != 0;
+        }
+        snprintf(page, sizeof page, "%s", reply->next);
+        protobuf_c_message_free_unpacked(answer, NULL);
+    } while (page[0] != '\0' && !*out);
+    return 0;
+}
+
+int server_need_here(const struct cli *cli)
+{
+    bool is_elsewhere;
+    ERR_TRY(find_elsewhere(&is_elsewhere, cli));
+    return is_elsewhere ? report_error(ERR_NOT_FOUND, "name that tier's store with --store",
+                                       "%s is not in the store of the ckptd at %s: other tiers "
+                                       "alone have it, or a part of it",
+                                       cli->args[0], cli->server)
+                        : 0;
+}
+
+int server_find_source(struct cli *cli)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct address server;
+    bool is_elsewhere = true;
+    ERR_TRY(address_parse(&server, cli->server));
+    if (server.kind != ADDRESS_TLS)
+        ERR_TRY(find_elsewhere(&is_elsewhere, cli));
+    if (!is_elsewhere)
+        return server_find_store(cli);
+    request.protocol = RPC_PROTOCOL;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
+                     &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    snprintf(cli->store, sizeof cli->store, "peer:%s", cli->server);
+    return 0;
+}
+
+int server_find_store(struct cli *cli)
+{
+    json_t *status = NULL;
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    const char *path = json_string_value(json_object_get(status, "store"));
+    const char *id = json_string_value(json_object_get(status, "store_id"));
+    if (path == NULL || id == NULL || id[0] == '\0' || strlen(path) >= sizeof cli->store)
+        error = report_error(ERR_NOT_FOUND, NULL, "the ckptd at %s has no directory as its store",
+                             cli->server);
+    else
+        error = check_reach(path, id, cli);
+    if (error == 0)
+        snprintf(cli->store, sizeof cli->store, "%s", path);
+    json_decref(status);
+    return error;
+}
+
+/* ---- writing into it ---- */
+
+int server_prepare_write(const struct cli *cli, uint64_t bytes)
+{
+    json_t *status = NULL;
+    char need[32], have[32];
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    json_int_t uid = json_integer_value(json_object_get(status, "uid"));
+    json_int_t left =
+        json_integer_value(json_object_get(json_object_get(status, "disk"), "bytes_left"));
+    json_decref(status);
+    if (left < 0 || (uint64_t)left < bytes)
+        return report_error(ERR_SPACE, "free some space, or take another disk",
+                            "the ckptd at %s has room for %s, and %s are needed", cli->server,
+                            text_bytes(have, sizeof have, left > 0 ? (uint64_t)left : 0),
+                            text_bytes(need, sizeof need, bytes));
+    if (uid != (json_int_t)geteuid() && (geteuid() != 0 || uid <= 0))
+        return report_error(ERR_DENIED, "run ckpt-cli as that user, or as root",
+                            "the ckptd at %s runs as user %lld, and could not remove what user "
+                            "%lld writes",
+                            cli->server, (long long)uid, (long long)geteuid());
+    return 0;
+}
+
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run,
+                 const char *run)
+{
+    Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    uint32_t waited_ms = 0;
+    request.begins_run = begins_run;
+    request.run = (char *)(uintptr_t)(run != NULL ? run : "");
+    request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
+    for (;; waited_ms += ADOPT_AGAIN_MS) {
+        int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
+                             &holdfast__v1__adopt_reply__descriptor, ADOPT_CALL_MS);
+        if (error == 0)
+            protobuf_c_message_free_unpacked(answer, NULL);
+        if ((error != ERR_UNAVAILABLE && error != ERR_BUSY) || waited_ms >= ADOPT_PATIENCE_MS)
+            return error;
+        if (waited_ms == 0)
+            log_warn("server", "waiting: %s", report_line());
+        nanosleep(&(struct timespec){0, ADOPT_AGAIN_MS * 1000000l}, NULL);
+    }
+}
+
+int server_scrub(bool *out_is_elsewhere, const struct cli *cli, bool pauses, const char *run,
+                 const struct manifest_summary *suspect)
+{
+    Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.action =
+        pauses ? HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE : HOLDFAST__V1__SCRUB_ACTION__SCRUB_START;
+    request.run = (char *)(uintptr_t)run;
+    if (suspect != NULL) {
+        request.step = suspect->step;
+        request.attempt = suspect->attempt;
+    }
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Scrub", &request.base,
+                         &holdfast__v1__scrub_reply__descriptor, CLI_CALL_MS);
+    if (error == 0 && out_is_elsewhere != NULL)
+        *out_is_elsewhere = ((const Holdfast__V1__ScrubReply *)answer)->elsewhere;
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+int server_keep_verified(const struct cli *cli, const struct manifest_summary *summary,
+                         const struct verified *result)
+{
+    Holdfast__V1__KeepVerifiedRequest request = HOLDFAST__V1__KEEP_VERIFIED_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)summary->run;
+    request.step = summary->step;
+    request.attempt = summary->attempt;
+    request.nonce = (char *)(uintptr_t)summary->nonce;
+    request.percent = result->percent;
+    request.seed = result->seed;
+    request.damages = result->damages;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
+                         &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+int server_release(const struct cli *cli, const struct manifest_summary *summary)
+{
+    Holdfast__V1__ReleaseRequest request = HOLDFAST__V1__RELEASE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)summary->run;
+    request.step = summary->step;
+    request.attempt = summary->attempt;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Release", &request.base,
+                         &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}

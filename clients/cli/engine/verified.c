@@ -1,0 +1,159 @@
+/* verified.c - the result of the last verify of a checkpoint: verify leaves it where its user may
+ * write, or, through a ckptd over TLS, has that leave it, which an operator may. list and show tell
+ * it. What the file says and who reads it: proto/format/verified.h. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/json.h"
+#include "proto/format/retain.h"
+
+#include <string.h>
+#include <time.h>
+
+static bool is_served(const struct cli *cli)
+{
+    return strncmp(cli->store, "peer:", strlen("peer:")) == 0;
+}
+
+/* Of what is read through a ckptd of this node the note lies in its directory, if that is there. */
+static int open_for_note(struct storage **out, const struct cli *cli,
+                         const struct manifest_summary *summary)
+{
+    struct cli here = *cli;
+    struct selection selection = {.step = (int64_t)summary->step, .attempt = summary->attempt};
+    snprintf(selection.run, sizeof selection.run, "%s", summary->run);
+    if (is_served(cli))
+        ERR_TRY(server_find_store(&here));
+    ERR_TRY(store_open_writable(out, &here));
+    return is_served(cli) && store_need_checkpoint(*out, &selection) != 0
+               ? report_error(ERR_DENIED, NULL, "it is in other tiers alone")
+               : 0;
+}
+
+/* Replaces the one before. */
+static int put_note(const struct cli *cli, const struct manifest_summary *summary,
+                    const struct verified *result)
+{
+    char key[STORAGE_KEY_MAX + 32], text[VERIFIED_BYTES_MAX];
+    struct storage *store = NULL;
+    struct verified before;
+    ERR_TRY(verified_key(key, sizeof key, summary));
+    int error = open_for_note(&store, cli, summary);
+    bool is_open = error == 0;
+    if (is_open)
+        error = verified_fetch(&before, store, storage_fetch, summary);
+    if (is_open && (error == 0 || error == ERR_NOT_FOUND)) {
+        verified_write(text, summary, result, &before);
+        error = storage_remove(store, key);
+    }
+    if (is_open && (error == 0 || error == ERR_NOT_FOUND))
+        error = storage_publish(store, key, text, strlen(text));
+    storage_close(store);
+    return error;
+}
+
+void verified_keep(const struct cli *cli, const struct manifest_summary *summary,
+                   const struct verified *result)
+{
+    bool is_far = is_served(cli) && strncmp(cli->server, "unix:", strlen("unix:")) != 0;
+    int error =
+        is_far ? server_keep_verified(cli, summary, result) : put_note(cli, summary, result);
+    bool is_needed = result->damages > 0 && cli->server[0] == '\0'; /* else ckptd is told */
+    bool may_not = error == ERR_DENIED || error == ERR_SPACE ||
+                   (is_far && (error == ERR_NOT_FOUND || error == ERR_VERSION));
+    if (may_not && !is_needed)
+        log_debug("verify", "the result is not kept: %s", report_line());
+    else if (error != 0)
+        log_warn("verify", "the result is not kept: %s", report_line());
+}
+
+void verified_tell_server(const struct cli *cli, const struct manifest_summary *summary)
+{
+    const char *run = summary->run;
+    bool is_elsewhere = false;
+    if (server_scrub(&is_elsewhere, cli, false, run, summary) != 0)
+        log_warn("verify", "ckptd was not told: %s; an operator can: ckpt-cli scrub start %s",
+                 report_line(), run);
+    else if (!cli->is_json && is_elsewhere)
+        printf("ckptd was told, but has no copy in its own store to read again: it reads those in "
+               "the far tier once in scrub.period_s, and a peer its own\n");
+    else if (!cli->is_json)
+        printf("ckptd was told: it reads this one again at once, then run %s, and quarantines "
+               "what is damaged\n",
+               run);
+}
+
+void verified_report(const struct cli *cli, const struct checkpoint *checkpoint)
+{
+    struct report_text before;
+    uint64_t blocks = 0;
+    if (!checkpoint_has_damage(checkpoint))
+        return;
+    report_keep(&before);
+    for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++)
+        blocks += checkpoint->shards[i].geometry.num_blocks;
+    /* A block was read, or a header; a note of no percentage is none (proto/format/verified.h). */
+    verified_keep(
+        cli, &checkpoint->manifest->summary,
+        &(struct verified){.percent = 100.0 / (double)(blocks > 0 ? blocks : 1), .damages = 1});
+    if (cli->server[0] != '\0' && checkpoint->quarantine[0] == '\0')
+        verified_tell_server(cli, &checkpoint->manifest->summary);
+    report_restore(&before, 0);
+}
+
+bool verified_find(struct verified *out, struct storage *store,
+                   const struct manifest_summary *summary)
+{
+    struct report_text before; /* of what the caller has to say */
+    *out = (struct verified){0};
+    report_keep(&before);
+    int error = store != NULL ? verified_fetch(out, store, storage_fetch, summary) : ERR_NOT_FOUND;
+    report_restore(&before, 0);
+    return error == 0;
+}
+
+/* "2 h": of seconds, in the largest unit of which there are two. */
+static const char *format_age(char *out, size_t size, int64_t seconds)
+{
+    static const struct {
+        const char *name;
+        int64_t seconds;
+    } units[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+    size_t unit = 0;
+    seconds = seconds > 0 ? seconds : 0;
+    while (unit + 1 < sizeof units / sizeof *units && seconds < 2 * units[unit].seconds)
+        unit++;
+    snprintf(out, size, "%lld %s", (long long)(seconds / units[unit].seconds), units[unit].name);
+    return out;
+}
+
+const char *verified_text(char *out, size_t size, const struct verified *verified)
+{
+    char age[32], part[32] = "verified";
+    format_age(age, sizeof age, time(NULL) - retain_time(verified->time));
+    if (verified->percent < 100)
+        snprintf(part, sizeof part, "%g%% verified", verified->percent);
+    snprintf(out, size, "%s %s ago, %s", part, age,
+             verified->known == VERIFIED_DAMAGED ? "DAMAGED"
+             : verified->percent < 100           ? "no damage found"
+                                                 : "whole");
+    return out;
+}
+
+json_t *verified_json(const struct verified *verified)
+{
+    return json_pack("{ss sf sI sI ss}", "time", verified->time, "percent", verified->percent,
+                     "seed", (json_int_t)verified->seed, "damages", (json_int_t)verified->damages,
+                     "known", verified_known_name(verified->known));
+}
+
+struct storage *verified_store(const struct cli *cli)
+{
+    struct cli here = *cli;
+    struct storage *store = NULL;
+    struct report_text text;
+    report_keep(&text);
+    if ((here.store[0] == '\0' && server_find_store(&here) != 0) || store_open(&store, &here) != 0)
+        store = NULL;
+    report_restore(&text, 0);
+    return store;
+}

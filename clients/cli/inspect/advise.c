@@ -1,0 +1,253 @@
+/* advise.c - how often a run should save: the interval that costs least, of what was measured.
+ *
+ * The trainer leaves in a checkpoint how long a step takes and how long training waits for a save
+ * (state.metrics: step_seconds, save_wait_seconds), and its interval in the configuration. ckptd
+ * tells how long the run's last save took until it was durable. How often a node fails nobody has
+ * measured: it is asked for. An option takes the place of any figure.
+ *
+ * With M the mean time between failures of the job, D the wait of training for a save, t the time
+ * of training between two saves and R the time from a failure to the first new step, a failure
+ * being equally probable at any time, a training time of T takes
+ *
+ *     T_w = M e^(R/M) (e^((t+D)/M) - 1) T/t
+ *
+ * and the interval that makes it least is about
+ *
+ *     t = sqrt(2DM) (1 + sqrt(D/2M)/3 + (D/2M)/9) - D     for D < 2M, else M
+ *
+ * (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+ * Future Generation Computer Systems 22, 2006, equations 13 and 37; its first factor is that of
+ * J. W. Young, Communications of the ACM 17(9), 1974). A save that is copied and not yet durable
+ * does not survive its node: the time until it is durable counts with R, and no interval is
+ * shorter than it. The overhead is the share of T_w that is not training. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/json.h"
+#include "proto/wire/ckpt.pb-c.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Seconds; 0: not known. */
+struct figures {
+    char checkpoint[200];
+    uint64_t bytes;
+    double step, wait, durable; /* a step; training for a save; from its begin until it is */
+    double failures, restart;   /* between two failures of the job; behind one */
+    double now;                 /* the interval that is set */
+};
+
+struct cost {
+    double seconds, steps; /* of training between two saves */
+    double overhead, saves;
+};
+
+/* ---- what is known ---- */
+
+static double number_at(const json_t *object, const char *name)
+{
+    double value = json_number_value(json_object_get(object, name));
+    return value > 0 && value < 1e12 ? value : 0;
+}
+
+/* The interval in seconds, of the trainer's configuration. */
+static double interval_set(const json_t *config, double step)
+{
+    const json_t *section = json_object_get(config, "checkpoint");
+    const char *type = json_string_value(json_object_get(section, "interval_type"));
+    double interval = number_at(section, "interval");
+    return type != NULL && strcmp(type, "seconds") == 0 ? interval : interval * step;
+}
+
+static int take_manifest(struct figures *out, const struct manifest *manifest, const char *run,
+                         const struct cli *cli)
+{
+    const struct manifest_summary *summary = &manifest->summary;
+    json_t *state = NULL, *config = NULL;
+    int error = json_read_object(&state, manifest->state_json, "state");
+    if (error == 0)
+        error = json_read_object(&config, manifest->config_json, "config");
+    if (error == 0) {
+        const json_t *metrics = json_object_get(state, "metrics");
+        snprintf(out->checkpoint, sizeof out->checkpoint, "%s@%llu-a%llu", run,
+                 (unsigned long long)summary->step, (unsigned long long)summary->attempt);
+        out->bytes = summary->bytes;
+        out->step = cli->step_time > 0 ? cli->step_time : number_at(metrics, "step_seconds");
+        out->wait = cli->save_time > 0 ? cli->save_time : number_at(metrics, "save_wait_seconds");
+        out->now = interval_set(config, out->step);
+    }
+    json_decref(state);
+    json_decref(config);
+    return error;
+}
+
+static int look_into_store(struct figures *out, const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct checkpoint checkpoint = {0};
+    int error = store_open(&store, cli);
+    if (error == 0)
+        error = checkpoint_open(&checkpoint, store, cli->args[0]);
+    if (error == 0)
+        error = take_manifest(out, checkpoint.manifest, checkpoint.manifest->summary.run, cli);
+    if (checkpoint.store != NULL)
+        checkpoint_close(&checkpoint);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+/* The run's last save, as far as it is also the last of this ckptd. */
+static int take_commit(struct figures *out, const struct cli *cli, const char *run)
+{
+    json_t *status = NULL;
+    ERR_TRY(cli_call_status(&status, cli));
+    const json_t *commit = json_object_get(status, "last_commit");
+    const char *of = json_string_value(json_object_get(commit, "run"));
+    if (of != NULL && strcmp(of, run) == 0)
+        out->durable = number_at(commit, "seconds");
+    json_decref(status);
+    return 0;
+}
+
+static int ask_server(struct figures *out, const struct cli *cli, const struct selection *selection)
+{
+    ProtobufCMessage *answer = NULL;
+    struct manifest *manifest = NULL;
+    ERR_TRY(server_show(&answer, cli, selection));
+    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
+    int error = manifest_read(&manifest, text, strlen(text));
+    if (error == 0)
+        error = take_manifest(out, manifest, selection->run, cli);
+    if (error == 0)
+        error = take_commit(out, cli, selection->run);
+    manifest_free(manifest);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* ERR_INVALID names the option that tells what nobody has measured. */
+static int need_all(const struct figures *figures)
+{
+    if (figures->failures <= 0)
+        return report_error(ERR_INVALID,
+                            "give --mtbf 30d, of one node, and --nodes; or of the job, without",
+                            "how often a node fails is not known");
+    if (figures->step <= 0)
+        return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --step-time SECONDS",
+                            "%s does not say how long a step takes; a trainer's second save does",
+                            figures->checkpoint);
+    if (figures->wait <= 0)
+        return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --save-time SECONDS",
+                            "%s does not say how long training waits for a save; a trainer's "
+                            "second save does",
+                            figures->checkpoint);
+    return 0;
+}
+
+static int collect(struct figures *out, const struct cli *cli)
+{
+    struct selection selection;
+    uint64_t mtbf, restart;
+    *out = (struct figures){0};
+    ERR_TRY(span_parse(&mtbf, "mtbf", cli->mtbf));
+    ERR_TRY(span_parse(&restart, "restart-time", cli->restart_time));
+    ERR_TRY(selection_parse(&selection, cli->args[0]));
+    ERR_TRY(cli->store[0] != '\0' ? look_into_store(out, cli) : ask_server(out, cli, &selection));
+    out->failures = (double)mtbf / (double)cli->nodes;
+    out->restart = (double)restart;
+    return need_all(out);
+}
+
+/* ---- what follows ---- */
+
+/* Daly, equation 37. */
+static double best_interval(const struct figures *figures)
+{
+    double wait = figures->wait, failures = figures->failures;
+    if (wait >= 2 * failures)
+        return failures;
+    double part = wait / (2 * failures);
+    return sqrt(2 * wait * failures) * (1 + sqrt(part) / 3 + part / 9) - wait;
+}
+
+/* Of whole steps. Daly, equation 13. */
+static struct cost cost_of(const struct figures *figures, double seconds)
+{
+    double failures = figures->failures, late = figures->durable - figures->wait;
+    double behind = figures->restart + (late > 0 ? late : 0);
+    double steps = round(seconds / figures->step) > 1 ? round(seconds / figures->step) : 1;
+    struct cost cost = {.steps = steps, .seconds = steps * figures->step};
+    double wall =
+        failures * exp(behind / failures) * expm1((cost.seconds + figures->wait) / failures);
+    cost.overhead = 1 - cost.seconds / wall;
+    cost.saves = figures->wait / (cost.seconds + figures->wait);
+    return cost;
+}
+
+static struct cost advised(const struct figures *figures)
+{
+    double seconds = best_interval(figures), least = figures->durable - figures->wait;
+    return cost_of(figures,
+                   seconds > least ? seconds : ceil(least / figures->step) * figures->step);
+}
+
+static json_t *cost_json(const struct cost *cost)
+{
+    return json_pack("{sI sf sf sf}", "steps", (json_int_t)cost->steps, "seconds", cost->seconds,
+                     "overhead", cost->overhead, "saves", cost->saves);
+}
+
+static int print_json(const struct figures *figures, const char *run)
+{
+    struct cost now = cost_of(figures, figures->now), best = advised(figures);
+    json_begin();
+    json_t *root =
+        json_pack("{ss ss sI sf sf so sf sf so so}", "run", run, "checkpoint", figures->checkpoint,
+                  "bytes", (json_int_t)figures->bytes, "step_seconds", figures->step,
+                  "save_wait_seconds", figures->wait, "durable_seconds",
+                  figures->durable > 0 ? json_real(figures->durable) : json_null(),
+                  "failure_seconds", figures->failures, "restart_seconds", figures->restart, "now",
+                  figures->now > 0 ? cost_json(&now) : json_null(), "advised", cost_json(&best));
+    int error = json_end() && root != NULL
+                    ? text_document(root)
+                    : report_error(ERR_MEMORY, NULL, "no memory to print the advice");
+    json_decref(root);
+    return error;
+}
+
+static void print_cost(const char *name, const struct cost *cost)
+{
+    printf("%-12s every %s, %.1f s: %.3f %% of the time is lost (%.3f %% to saves)\n", name,
+           text_count((uint64_t)cost->steps, "step").text, cost->seconds, 100 * cost->overhead,
+           100 * cost->saves);
+}
+
+static void print_text(const struct figures *figures)
+{
+    struct cost best = advised(figures);
+    char bytes[32];
+    printf("%-12s %s, %s\n", "of", figures->checkpoint,
+           text_bytes(bytes, sizeof bytes, figures->bytes));
+    printf("%-12s %.3f s\n%-12s %.3f s that training waits", "step", figures->step, "save",
+           figures->wait);
+    if (figures->durable > 0)
+        printf(", durable after %.1f s", figures->durable);
+    printf("\n%-12s one in %.1f h, restarts %.0f s later\n", "failures", figures->failures / 3600,
+           figures->restart);
+    if (figures->now > 0) {
+        struct cost now = cost_of(figures, figures->now);
+        print_cost("now", &now);
+    }
+    print_cost("advised", &best);
+}
+
+int cli_advise(const struct cli *cli)
+{
+    struct figures figures;
+    ERR_TRY(collect(&figures, cli));
+    if (cli->is_json)
+        return print_json(&figures, cli->args[0]);
+    print_text(&figures);
+    return 0;
+}

@@ -1,0 +1,431 @@
+/* list.c - which checkpoints a store or a running ckptd has. Reads only.
+ *
+ * The answer is the same from a directory (--store) and from a server (--server), which adds what
+ * only it knows: whether a checkpoint lies in memory. What was read back since it was committed is
+ * known from the cursor that ckptd's scrub leaves in the run, and from the last verify. */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/json.h"
+#include "proto/format/presence.h"
+#include "proto/format/retain.h"
+#include "proto/wire/ckpt.pb-c.h"
+#include "proto/wire/rpc.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIN_NOTE_COLUMNS 40u /* of a list */
+#define ROWS_AT_ONCE 1024u   /* that are looked at before the first of them is printed */
+
+/* One line of a list, from either side. */
+struct row {
+    const char *run, *origin, *nonce, *time, *durability, *damage, *pin_note;
+    const char *tiers; /* that have it, of a server; NULL: not known */
+    uint64_t step, attempt, bytes;
+    uint32_t world_size;
+    bool in_memory, is_pinned, is_read_back;
+    const struct tags *tags;
+    bool begins_run;    /* the row before is of another run */
+    bool may_be_pinned; /* the store has to be asked, before it is printed */
+    struct store_pin pin;
+    bool is_verified;
+    struct verified verified;
+};
+
+/* Nothing is wrong with it but that it lies in another run's directory. */
+static bool is_moved(const struct row *row)
+{
+    return strcmp(row->durability, CLI_MOVED) == 0;
+}
+
+/* What is wrong with a row that has a damage. A ckptd that tells no more calls it damaged. */
+static const char *flaw_of(const struct row *row)
+{
+    static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER, FLAW_IN_DOUBT};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(row->durability, others[i]) == 0)
+            return others[i];
+    return FLAW_DAMAGED;
+}
+
+static const char *shout(char *out, size_t size, const char *word)
+{
+    size_t length = 0;
+    for (; word[length] != '\0' && length + 1 < size; length++)
+        out[length] = (char)toupper((unsigned char)word[length]);
+    out[length] = '\0';
+    return out;
+}
+
+static void print_row_json(const struct row *row, bool is_first)
+{
+    char tags[256];
+    printf("%s\n  {\"run\": ", is_first ? "" : ",");
+    text_json(stdout, row->run);
+    printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
+           (unsigned long long)row->attempt);
+    if (row->origin[0] != '\0') {
+        printf(", \"%s\": ", is_moved(row) ? "moved_from" : "origin");
+        text_json(stdout, row->origin);
+    }
+    if (row->damage[0] != '\0') {
+        printf(", \"flaw\": \"%s\", \"damage\": ", flaw_of(row));
+        text_json(stdout, row->damage);
+        printf("}");
+        return;
+    }
+    printf(", \"nonce\": ");
+    text_json(stdout, row->nonce);
+    printf(", \"bytes\": %llu, \"world_size\": %u, \"time\": ", (unsigned long long)row->bytes,
+           row->world_size);
+    text_json(stdout, row->time);
+    printf(", \"durability\": ");
+    text_json(stdout, row->durability);
+    if (tiers_have_copies(row->tiers)) {
+        printf(", \"tiers\": ");
+        text_json(stdout, row->tiers);
+    }
+    printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
+           row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
+           row->is_pinned ? "true" : "false");
+    if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", \"tags\": \"%s\"", tags);
+    if (row->is_verified) {
+        json_t *verified = verified_json(&row->verified);
+        printf(", \"verified\": ");
+        text_json_value(stdout, verified, 0);
+        json_decref(verified);
+    }
+    if (row->is_pinned) {
+        printf(", \"pin_note\": ");
+        text_json(stdout, row->pin_note);
+    }
+    printf("}");
+}
+
+/* ", pinned (best so far)"; of a long note the beginning, show tells all of it. */
+static void print_pin(const struct row *row)
+{
+    char note[PIN_NOTE_COLUMNS + 1];
+    bool is_cut = strlen(row->pin_note) > PIN_NOTE_COLUMNS;
+    if (row->is_pinned && row->pin_note[0] != '\0')
+        printf(", pinned (%s%s)", text_safe(note, sizeof note, row->pin_note), is_cut ? "..." : "");
+    else if (row->is_pinned)
+        printf(", pinned");
+}
+
+static void print_row_text(const struct row *row, bool is_first)
+{
+    char name[200], safe[200], size[32], text[160], time[40], flaw[16], state[160];
+    if (is_first)
+        printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
+    if (row->attempt == 0) /* the whole run cannot be read */
+        snprintf(name, sizeof name, "%s", row->run);
+    else
+        snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+                 (unsigned long long)row->attempt);
+    text_safe(safe, sizeof safe, name);
+    snprintf(state, sizeof state, "%s (%s)", row->durability, row->tiers ? row->tiers : "");
+    text_safe(text, sizeof text,
+              row->damage[0] != '\0'          ? row->damage
+              : tiers_have_copies(row->tiers) ? state
+                                              : row->durability);
+    if (row->damage[0] != '\0') {
+        printf("%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
+        return;
+    }
+    printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
+           text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
+           row->is_verified || row->is_read_back ? "" : ", not read back",
+           row->in_memory ? ", in memory" : "");
+    if (tags_text(name, sizeof name, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", tag %s", name);
+    if (row->is_verified)
+        printf(", %s", verified_text(text, sizeof text, &row->verified));
+    print_pin(row);
+    printf("\n");
+}
+
+static void print_name(const struct cli *cli, const char *name)
+{
+    char safe[200];
+    if (strncmp(name, cli->typed, strlen(cli->typed)) == 0)
+        printf("%s\n", text_safe(safe, sizeof safe, name));
+}
+
+/* RUN, once, and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
+static void print_row_names(const struct cli *cli, const struct row *row)
+{
+    char name[200];
+    if (row->begins_run)
+        print_name(cli, row->run);
+    snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+             (unsigned long long)row->attempt);
+    if (row->attempt != 0 && !cli->is_run_typed)
+        print_name(cli, name);
+}
+
+/* Of all rows so far. */
+struct tally {
+    struct tags tags; /* of the run of the last row */
+    bool has_damage;
+};
+
+/* One that was moved, set aside or written by a later version is not damaged. */
+static bool is_damaged(const struct row *row)
+{
+    return row->damage[0] != '\0' ? strcmp(flaw_of(row), FLAW_DAMAGED) == 0
+                                  : row->verified.known == VERIFIED_DAMAGED;
+}
+
+static int tally_code(const struct tally *tally)
+{
+    return tally->has_damage ? CLI_DIFFERS : 0;
+}
+
+static void print_row(const struct cli *cli, struct tally *tally, struct storage *store,
+                      const struct row *row, bool is_first)
+{
+    struct row tagged = *row;
+    tally->has_damage |= is_damaged(row);
+    if (row->begins_run && cli->typed == NULL)
+        tags_read(&tally->tags, store, row->run);
+    tagged.tags = &tally->tags;
+    if (cli->typed != NULL)
+        print_row_names(cli, row);
+    else
+        (cli->is_json ? print_row_json : print_row_text)(&tagged, is_first);
+}
+
+static void print_rows_begin(const struct cli *cli)
+{
+    if (cli->is_json)
+        printf("[");
+}
+
+static void print_rows_end(const struct cli *cli, size_t count)
+{
+    if (cli->is_json)
+        printf("%s]\n", count > 0 ? "\n" : "");
+    else if (count == 0 && cli->typed == NULL)
+        printf("no checkpoints\n");
+}
+
+/* ---- rows, several at once ---- */
+
+struct batch {
+    const struct cli *cli;
+    struct tally *tally;
+    struct storage *store; /* with the results of verify; NULL: it cannot be read */
+    size_t count, num_printed;
+    struct row rows[ROWS_AT_ONCE];
+};
+
+static int new_batch(struct batch **out, const struct cli *cli, struct tally *tally,
+                     struct storage *store)
+{
+    struct batch *batch = *out = calloc(1, sizeof *batch);
+    if (batch == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list");
+    batch->cli = cli;
+    batch->tally = tally;
+    batch->store = store;
+    return 0;
+}
+
+/* What lies in the store beside its checkpoint. On any thread. */
+static int look_at_row(void *user, size_t index)
+{
+    struct batch *batch = user;
+    struct row *row = &batch->rows[index];
+    struct manifest_summary summary = {.step = row->step, .attempt = row->attempt};
+    snprintf(summary.run, sizeof summary.run, "%s", row->run);
+    snprintf(summary.nonce, sizeof summary.nonce, "%s", row->nonce);
+    if (row->damage[0] != '\0') /* all that is told of it */
+        return 0;
+    row->is_verified = verified_find(&row->verified, batch->store, &summary);
+    row->is_read_back = verified_is_read_back(&row->verified, row->is_read_back);
+    if (!row->may_be_pinned)
+        return 0;
+    int error = store_read_pin(&row->pin, batch->store, &summary);
+    row->is_pinned = row->pin.is_there;
+    row->pin_note = row->pin.note;
+    return error;
+}
+
+static int print_batch(struct batch *batch)
+{
+    int error = batch->store != NULL && batch->cli->typed == NULL
+                    ? storage_for_many(batch->store, batch->count, look_at_row, batch)
+                    : 0;
+    for (size_t i = 0; i < batch->count && error == 0; i++)
+        print_row(batch->cli, batch->tally, batch->store, &batch->rows[i],
+                  batch->num_printed++ == 0);
+    batch->count = 0;
+    return error;
+}
+
+static int add_row(struct batch *batch, const struct row *row)
+{
+    batch->rows[batch->count++] = *row;
+    return batch->count == ROWS_AT_ONCE ? print_batch(batch) : 0;
+}
+
+/* ---- of a store ---- */
+
+/* The rows of a catalog. */
+static int print_catalog(struct batch *batch, const struct catalog *catalog)
+{
+    struct scrub_cursor scrubbed = {0}; /* of the row's run */
+    int error = 0;
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        const struct catalog_entry *entry = &catalog->entries[i];
+        const struct manifest_summary *from = &entry->summary;
+        bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
+        bool is_run = from->attempt == 0; /* that could not be read */
+        if (begins_run && !is_run)
+            ERR_TRY(store_read_cursor(&scrubbed, batch->store, from->run));
+        const struct row row = {
+            .run = from->run,
+            .nonce = from->nonce,
+            .time = from->time,
+            .origin = from->origin,
+            .durability = entry->flaw ? entry->flaw : store_durability(batch->cli->store),
+            .damage = entry->damage != NULL ? entry->damage : "",
+            .pin_note = "",
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .is_read_back = scrub_has_proven(&scrubbed, from->step, from->attempt),
+            .may_be_pinned = entry->may_be_pinned,
+            .begins_run = begins_run};
+        error = add_row(batch, &row);
+    }
+    return error == 0 ? print_batch(batch) : error;
+}
+
+static int list_store(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct catalog catalog = {0};
+    struct tally tally = {0};
+    struct batch *batch = NULL;
+    int error = store_open(&store, cli);
+    if (error == 0 && cli->num_args > 0)
+        error = store_need_run(store, cli->args[0]);
+    if (error == 0)
+        error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
+    if (error == 0 && cli->typed == NULL)
+        error = catalog_find_pins(&catalog, store);
+    if (error == 0)
+        error = new_batch(&batch, cli, &tally, store);
+    if (error == 0)
+        print_rows_begin(cli);
+    if (error == 0)
+        error = print_catalog(batch, &catalog);
+    if (error == 0)
+        print_rows_end(cli, catalog.count);
+    free(batch);
+    catalog_free(&catalog);
+    if (store != NULL)
+        storage_close(store);
+    tags_free(&tally.tags);
+    return error == 0 ? tally_code(&tally) : error;
+}
+
+/* ---- of a server ---- */
+
+/* `run_before`: of the row before the page, or "". */
+static int print_page(struct batch *batch, const Holdfast__V1__ListReply *page,
+                      const char *run_before)
+{
+    int error = 0;
+    for (size_t i = 0; i < page->n_checkpoints && error == 0; i++) {
+        const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
+        const struct row row = {
+            .run = from->run,
+            .origin = from->origin,
+            .nonce = from->nonce,
+            .time = from->time,
+            .durability = from->durability,
+            .tiers = from->tiers,
+            .damage = from->damage,
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .in_memory = from->in_memory,
+            .is_read_back = from->read_back,
+            .is_pinned = from->pinned,
+            .pin_note = from->pin_note,
+            .begins_run =
+                strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
+        error = add_row(batch, &row);
+    }
+    return error == 0 ? print_batch(batch) : error; /* the page goes */
+}
+
+/* batch->store: opened with the first page, for the caller to close. */
+static int list_pages(struct batch *batch, const struct cli *cli)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
+    size_t count = 0;
+    bool more = true;
+    int error = 0;
+    request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
+    request.page = page;
+    while (more && error == 0) {
+        error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS);
+        if (error != 0)
+            return error;
+        const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
+        if (count == 0) {
+            batch->store = cli->typed == NULL ? verified_store(cli) : NULL;
+            print_rows_begin(cli);
+        }
+        error = print_page(batch, reply, run_before);
+        count += reply->n_checkpoints;
+        if (reply->n_checkpoints > 0)
+            snprintf(run_before, sizeof run_before, "%s",
+                     reply->checkpoints[reply->n_checkpoints - 1]->run);
+        more = reply->next[0] != '\0' && reply->n_checkpoints > 0;
+        snprintf(page, sizeof page, "%s", reply->next);
+        protobuf_c_message_free_unpacked(answer, NULL);
+    }
+    if (error == 0)
+        print_rows_end(cli, count);
+    return error;
+}
+
+static int list_server(const struct cli *cli)
+{
+    struct tally tally = {0};
+    struct batch *batch = NULL;
+    int error = new_batch(&batch, cli, &tally, NULL);
+    if (error == 0)
+        error = list_pages(batch, cli);
+    if (batch != NULL && batch->store != NULL)
+        storage_close(batch->store);
+    free(batch);
+    tags_free(&tally.tags);
+    return error == 0 ? tally_code(&tally) : error;
+}
+
+int cli_list(const struct cli *cli)
+{
+    struct selection selection;
+    if (cli->num_args > 0) {
+        int error = selection_parse(&selection, cli->args[0]);
+        if (error == 0 && selection.step >= 0)
+            error = report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
+                                 "list takes a run, not a step");
+        if (error != 0)
+            return error;
+    }
+    return cli->store[0] != '\0' ? list_store(cli) : list_server(cli);
+}

@@ -1,0 +1,581 @@
+/* space.c - du and gc: what takes the space of a store, and what of it belongs to no checkpoint.
+ *
+ * Rubbish is what a crash leaves: shards of a save that was never committed, removals that were cut
+ * short, notes on checkpoints that are gone, leases whose holder died, temporary files of
+ * publications. storage/rubbish.c finds and removes it; in a store that is served, ckptd does that
+ * (ckptd/keep/gc.c), who knows what it is writing. On a directory gc takes the store's lock, so
+ * nothing that is being written can be taken for rubbish. A dry run takes no lock, and so counts a
+ * save in work as unfinished; it says when somebody has the lock. Files that are not ours are
+ * counted as such and never touched. What cannot be looked into or removed is named and stays, the
+ * rest goes, and the command fails (ERR_IO). */
+#include "clients/cli/engine/cli.h"
+
+#include "proto/base/array.h"
+#include "proto/format/mark.h"
+#include "proto/format/origin.h"
+#include "proto/format/retain.h"
+#include "proto/wire/ckpt.pb-c.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KINDS_MAX 16u      /* of tensors, told apart */
+#define GC_CALL_MS 600000u /* as of a prune: it ends when all is gone */
+
+struct space {
+    const struct cli *cli;
+    struct storage *store;
+    struct storage_rubbish_list rubbish;
+    uint64_t found_files, found_bytes; /* of all that goes, also what the list does not hold */
+    bool is_first;
+    struct progress *progress;
+    uint64_t total, rubbish_bytes, shared, other, trash; /* bytes; of du */
+    struct failure failure;                              /* of du: the first; the rest is told */
+};
+
+/* ---- names ---- */
+
+struct names {
+    char (*list)[256];
+    uint32_t count, room;
+};
+
+static int add_directory(void *user, const struct storage_entry *entry)
+{
+    struct names *names = user;
+    if (!entry->is_dir)
+        return 0;
+    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof *names->list));
+    snprintf(names->list[names->count++], sizeof *names->list, "%s", entry->name);
+    return 0;
+}
+
+/* The order of a list, of runs and of checkpoints (other names last). */
+static int compare_runs(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static int compare_checkpoints(const void *a, const void *b)
+{
+    struct retain_item left = {0}, right = {0};
+    retain_parse(a, &left.step, &left.attempt);
+    retain_parse(b, &right.step, &right.attempt);
+    return retain_newest_first(&left, &right);
+}
+
+static int list_sorted(struct names *out, struct storage *store, const char *directory,
+                       int (*compare)(const void *a, const void *b))
+{
+    int error = storage_list(store, directory, add_directory, out);
+    if (error == 0 && out->count > 0)
+        qsort(out->list, out->count, sizeof *out->list, compare);
+    return error;
+}
+
+static bool is_wanted(const char *name, const struct selection *selection)
+{
+    return shard_run_is_valid(name) &&
+           (selection->run[0] == '\0' || strcmp(selection->run, name) == 0);
+}
+
+static int for_all_runs(struct space *space, const struct selection *selection,
+                        int (*look)(struct space *space, const char *run))
+{
+    struct names names = {0};
+    int error = selection->run[0] != '\0' ? store_need_run(space->store, selection->run) : 0;
+    if (error == 0)
+        error = list_sorted(&names, space->store, "", compare_runs);
+    for (size_t i = 0; i < names.count && error == 0; i++) {
+        if (is_wanted(names.list[i], selection))
+            error = look(space, names.list[i]);
+    }
+    free(names.list);
+    return error;
+}
+
+static int count_steps(struct space *space, const char *run)
+{
+    struct names names = {0};
+    int error = storage_list(space->store, run, add_directory, &names);
+    for (size_t i = 0; i < names.count; i++)
+        space->progress->total += retain_is_checkpoint(names.list[i]);
+    free(names.list);
+    return error;
+}
+
+/* The bar of a look at the directories of the steps. Nothing is counted that nobody sees. */
+static int begin_look(struct space *space, const char *verb, const struct selection *selection)
+{
+    int error = 0;
+    *space->progress = (struct progress){0};
+    if (progress_is_wanted(space->cli))
+        error = for_all_runs(space, selection, count_steps);
+    progress_begin(space->progress, space->cli, verb, space->progress->total);
+    space->progress->unit = "directory";
+    return error;
+}
+
+/* ---- gc ---- */
+
+static const char *what_text(enum storage_rubbish_what what)
+{
+    static const char *const texts[] = {[STORAGE_UNFINISHED] = "unfinished save",
+                                        [STORAGE_CUT_SHORT] = "removal that was cut short",
+                                        [STORAGE_STALE] = "note or lease that is over",
+                                        [STORAGE_LEFTOVER] = "temporary file of a publication",
+                                        [STORAGE_UNKNOWN] = "nobody knows what",
+                                        [STORAGE_ASIDE] =
+                                            "set aside: without a manifest, stays (rm)"};
+    return texts[what];
+}
+
+static int open_for_gc(struct space *space)
+{
+    bool removes = !space->cli->is_dry_run;
+    int error = removes ? store_open_writable(&space->store, space->cli)
+                        : store_open(&space->store, space->cli);
+    return error == 0 && removes ? store_lock(space->store, "--server") : error;
+}
+
+static void note_looked(void *user)
+{
+    struct space *space = user;
+    progress_add(space->progress, 1);
+}
+
+static int collect(struct space *space, const char *run)
+{
+    return storage_rubbish_find(&space->rubbish, space->store, &store_checkpoint_kind, run);
+}
+
+static void remove_rubbish(struct space *space)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < space->rubbish.count; i++)
+        bytes += space->rubbish.items[i].bytes;
+    progress_begin(space->progress, space->cli, "gc", bytes);
+    for (size_t i = 0; i < space->rubbish.count; i++) {
+        struct storage_rubbish *item = &space->rubbish.items[i];
+        storage_rubbish_remove(space->store, &store_checkpoint_kind, item);
+        progress_add(space->progress, item->bytes);
+    }
+    progress_end(space->progress);
+}
+
+/* Nothing stays, or the first thing that does: it could not be `deed`. ERR_IO, ERR_MEMORY. */
+static int judge_rubbish(const struct storage_rubbish_list *list, const char *deed)
+{
+    const struct storage_rubbish *first = NULL;
+    size_t failed = 0;
+    for (size_t i = list->count; i-- > 0;)
+        if (list->items[i].error != 0) {
+            first = &list->items[i];
+            failed++;
+        }
+    return failed == 0 ? 0
+                       : report_error(first->error == ERR_MEMORY ? ERR_MEMORY : ERR_IO, NULL,
+                                      "%zu of %zu findings could not be %s: %s", failed,
+                                      list->count, deed, storage_rubbish_reason(first));
+}
+
+static void print_found(const struct cli *cli, const struct storage_rubbish *item, bool is_first)
+{
+    char size[32], safe[STORAGE_KEY_MAX + 1], why[REPORT_TEXT_MAX];
+    const char *key = item->key[0] != '\0' ? item->key : ".";
+    const char *reason = item->error != 0 ? storage_rubbish_reason(item) : "";
+    if (!cli->is_json) {
+        printf("%-56s %11s  %s%s%s\n", text_safe(safe, sizeof safe, key),
+               text_bytes(size, sizeof size, item->bytes), what_text(item->what),
+               reason[0] != '\0' ? ", stays: " : "", text_safe(why, sizeof why, reason));
+        return;
+    }
+    printf("%s\n  {\"what\": \"%s\", \"name\": ", is_first ? "" : ",", what_text(item->what));
+    text_json(stdout, key);
+    printf(", \"files\": %llu, \"bytes\": %llu, \"error\": ", (unsigned long long)item->files,
+           (unsigned long long)item->bytes);
+    text_json(stdout, reason);
+    printf("}");
+}
+
+static int compare_rubbish(const void *a, const void *b)
+{
+    return strcmp(((const struct storage_rubbish *)a)->key,
+                  ((const struct storage_rubbish *)b)->key);
+}
+
+/* `note`: behind the sum. */
+static void print_collected(const struct space *space, bool is_served, const char *note)
+{
+    const struct cli *cli = space->cli;
+    char size[32];
+    if (space->rubbish.count > 0)
+        qsort(space->rubbish.items, space->rubbish.count, sizeof *space->rubbish.items,
+              compare_rubbish);
+    if (cli->is_json)
+        printf("{\"rubbish\": [");
+    for (size_t i = 0; i < space->rubbish.count; i++)
+        print_found(cli, &space->rubbish.items[i], i == 0);
+    if (cli->is_json)
+        printf("%s], \"files\": %llu, \"bytes\": %llu, \"dry_run\": %s, \"served\": %s}\n",
+               space->rubbish.count > 0 ? "\n" : "", (unsigned long long)space->found_files,
+               (unsigned long long)space->found_bytes, cli->is_dry_run ? "true" : "false",
+               is_served ? "true" : "false");
+    else
+        printf("%s, %s %s%s\n", text_count(space->found_files, "file").text,
+               text_bytes(size, sizeof size, space->found_bytes),
+               cli->is_dry_run ? "to be removed; nothing was touched" : "removed", note);
+}
+
+static int gc_store(struct space *space)
+{
+    static const char note[] = "; the store is in use: what is being saved is counted too";
+    const struct cli *cli = space->cli;
+    struct selection all = {.step = -1};
+    int error = open_for_gc(space);
+    if (error != 0)
+        return error;
+    bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
+    space->rubbish.looked = note_looked;
+    space->rubbish.user = space;
+    error = begin_look(space, "gc", &all);
+    if (error == 0)
+        error = for_all_runs(space, &all, collect);
+    if (error == 0)
+        error = storage_rubbish_find_above(&space->rubbish, space->store);
+    progress_end(space->progress);
+    if (error != 0)
+        return error;
+    if (!cli->is_dry_run)
+        remove_rubbish(space);
+    for (size_t i = 0; i < space->rubbish.count; i++) {
+        const struct storage_rubbish *item = &space->rubbish.items[i];
+        space->found_files += storage_rubbish_goes(item) ? item->files : 0;
+        space->found_bytes += storage_rubbish_goes(item) ? item->bytes : 0;
+    }
+    print_collected(space, is_served, is_served ? note : "");
+    return judge_rubbish(&space->rubbish, "looked into or removed");
+}
+
+/* What the server found, as if it had been found here. */
+static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
+{
+    struct storage_rubbish_list *list = &space->rubbish;
+    list->items = calloc(reply->n_entries + 1, sizeof *list->items);
+    if (list->items == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list of rubbish");
+    for (size_t i = 0; i < reply->n_entries; i++) {
+        const Holdfast__V1__GcEntry *entry = reply->entries[i];
+        struct storage_rubbish *item = &list->items[list->count];
+        if (entry->what > STORAGE_ASIDE)
+            continue; /* of a newer ckptd */
+        item->what = (enum storage_rubbish_what)entry->what;
+        item->files = entry->files;
+        item->bytes = entry->bytes;
+        snprintf(item->key, sizeof item->key, "%s", entry->name);
+        list->count++;
+        if (entry->error[0] == '\0')
+            continue;
+        item->error = ERR_IO; /* as far as it is known */
+        item->reason = strdup(entry->error);
+    }
+    space->found_files = reply->files;
+    space->found_bytes = reply->bytes;
+    return 0;
+}
+
+static int gc_server(struct space *space)
+{
+    Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.dry_run = space->cli->is_dry_run;
+    int error = cli_call(&answer, space->cli, "/holdfast.v1.Checkpoint/Gc", &request.base,
+                         &holdfast__v1__gc_reply__descriptor, GC_CALL_MS);
+    if (error != 0)
+        return error;
+    error = take_reply(space, (const Holdfast__V1__GcReply *)answer);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error != 0)
+        return error;
+    print_collected(space, true, "");
+    return judge_rubbish(&space->rubbish, "looked into or removed");
+}
+
+int cli_gc(const struct cli *cli)
+{
+    struct progress progress = {0};
+    struct space space = {.cli = cli, .progress = &progress};
+    int error = cli->store[0] != '\0' ? gc_store(&space) : gc_server(&space);
+    storage_rubbish_free(&space.rubbish);
+    storage_close(space.store);
+    return error;
+}
+
+/* ---- du ---- */
+
+/* Of one directory of a step. */
+struct contents {
+    uint64_t ours, others; /* bytes */
+    uint64_t shared;       /* bytes of files that have a name elsewhere too */
+    bool is_committed;
+};
+
+static int count_file(void *user, const struct storage_entry *entry)
+{
+    struct contents *contents = user;
+    bool is_manifest = !entry->is_dir && strcmp(entry->name, MANIFEST_NAME) == 0;
+    bool is_mark = !entry->is_dir && strcmp(entry->name, MARK_NAME) == 0;
+    bool is_ours = is_manifest || is_mark || (!entry->is_dir && origin_is_member(entry->name));
+    *(is_ours ? &contents->ours : &contents->others) += entry->bytes;
+    contents->shared += entry->links > 1 ? entry->bytes : 0;
+    contents->is_committed = contents->is_committed || is_manifest;
+    return 0;
+}
+
+struct kind {
+    char name[64];
+    uint64_t bytes;
+};
+
+struct measure {
+    struct space *space; /* of the run */
+    const struct space *sums;
+    const char *run;
+    struct selection selection;
+    struct kind kinds[KINDS_MAX];
+    uint32_t num_kinds, num_checkpoints;
+};
+
+/* "weights", "optimizer.exp_avg", or "optimizer" for what belongs to no tensor. */
+static void kind_of(char out[64], const char *tensor)
+{
+    static const char optimizer[] = "optimizer.";
+    size_t length = strlen(optimizer);
+    bool is_weight = strncmp(tensor, optimizer, length) != 0;
+    const char *dot = is_weight ? NULL : strchr(tensor + length, '.');
+    if (is_weight)
+        snprintf(out, 64, "weights");
+    else if (dot == NULL)
+        snprintf(out, 64, "optimizer");
+    else
+        snprintf(out, 64, "%.*s", (int)(dot - tensor), tensor);
+}
+
+static void add_kind(struct measure *measure, const char *name, uint64_t bytes)
+{
+    uint32_t i = 0;
+    while (i < measure->num_kinds && strcmp(measure->kinds[i].name, name) != 0)
+        i++;
+    if (i == KINDS_MAX)
+        i = KINDS_MAX - 1; /* the last one stands for all that are left */
+    else if (i == measure->num_kinds)
+        snprintf(measure->kinds[measure->num_kinds++].name, sizeof measure->kinds->name, "%s",
+                 i + 1 < KINDS_MAX ? name : "others");
+    measure->kinds[i].bytes += bytes;
+}
+
+static void add_tensors(struct measure *measure, const struct manifest *manifest, uint64_t bytes)
+{
+    char name[64];
+    uint64_t data = 0;
+    for (uint32_t i = 0; i < manifest->table->num_tensors; i++) {
+        const struct tensor_meta *meta = &manifest->table->tensors[i];
+        uint64_t size = tensor_elements(meta) * dtype_bytes(meta->dtype);
+        kind_of(name, meta->name);
+        add_kind(measure, name, size);
+        data += size;
+    }
+    add_kind(measure, "headers, checksums, manifest", bytes > data ? bytes - data : 0);
+}
+
+/* Once there is something to say of the run. */
+static void print_run_begin(const struct measure *measure)
+{
+    const struct space *sums = measure->sums;
+    if (sums->cli->is_json)
+        printf("%s\n    {\"run\": \"%s\", \"checkpoints\": [",
+               sums->is_first ? "{\"runs\": [" : ",", measure->run);
+}
+
+static void print_checkpoint(struct measure *measure, const char *name, uint64_t bytes,
+                             const char *damage)
+{
+    char size[32], safe[200];
+    progress_hide(measure->space->progress);
+    if (measure->num_checkpoints == 0)
+        print_run_begin(measure);
+    if (!measure->space->cli->is_json) {
+        printf("  %-46s %11s%s\n", name, text_bytes(size, sizeof size, bytes),
+               damage[0] != '\0' ? "  DAMAGED" : "");
+        for (uint32_t i = 0; i < measure->num_kinds && measure->selection.step >= 0; i++)
+            printf("    %-44s %11s\n", text_safe(safe, sizeof safe, measure->kinds[i].name),
+                   text_bytes(size, sizeof size, measure->kinds[i].bytes));
+        return;
+    }
+    printf("%s\n      {\"checkpoint\": \"%s\", \"bytes\": %llu, \"kinds\": {",
+           measure->num_checkpoints == 0 ? "" : ",", name, (unsigned long long)bytes);
+    for (uint32_t i = 0; i < measure->num_kinds; i++) {
+        printf("%s", i > 0 ? ", " : "");
+        text_json(stdout, measure->kinds[i].name);
+        printf(": %llu", (unsigned long long)measure->kinds[i].bytes);
+    }
+    printf("}, \"damage\": ");
+    text_json(stdout, damage);
+    printf("}");
+}
+
+static int measure_checkpoint(struct measure *measure, const char *name,
+                              const struct contents *contents)
+{
+    struct selection selection = {.step = -1};
+    struct manifest *manifest = NULL;
+    uint64_t step = 0, attempt = 0;
+    char selected[256], damage[160] = "";
+    CHECK(retain_parse(name, &step, &attempt));
+    if ((measure->selection.step >= 0 && (uint64_t)measure->selection.step != step) ||
+        (measure->selection.attempt != 0 && measure->selection.attempt != attempt))
+        return 0;
+    snprintf(selected, sizeof selected, "%s@%llu-a%llu", measure->run, (unsigned long long)step,
+             (unsigned long long)attempt);
+    measure->num_kinds = 0;
+    memset(measure->kinds, 0, sizeof measure->kinds);
+    int error = selection_parse(&selection, selected);
+    if (error == 0)
+        error = checkpoint_manifest(&manifest, measure->space->store, &selection);
+    if (error == 0) {
+        add_tensors(measure, manifest, contents->ours);
+        manifest_free(manifest);
+    } else if (error == ERR_CORRUPT || error == ERR_MISMATCH || error == ERR_VERSION) {
+        snprintf(damage, sizeof damage, "%.159s", report_message());
+    } else if (error != ERR_NOT_FOUND) {
+        return error; /* not found: it was removed meanwhile */
+    }
+    print_checkpoint(measure, selected, contents->ours, damage);
+    measure->num_checkpoints++;
+    return 0;
+}
+
+static int add_trashed(void *user, const struct storage_trashed *item)
+{
+    struct space *space = user;
+    if (item->is_back)
+        return 0;
+    space->trash += item->bytes;
+    if (storage_renames(space->store)) /* else it is counted where it lies */
+        space->total += item->bytes;
+    return 0;
+}
+
+static int measure_checkpoints(struct measure *measure)
+{
+    struct space *space = measure->space;
+    struct names names = {0};
+    char key[STORAGE_KEY_MAX + 300];
+    int error = list_sorted(&names, space->store, measure->run, compare_checkpoints);
+    for (size_t i = 0; i < names.count && error == 0; i++) {
+        struct contents contents = {0};
+        if (!retain_is_checkpoint(names.list[i]))
+            continue;
+        snprintf(key, sizeof key, "%s/%s", measure->run, names.list[i]);
+        error = storage_list(space->store, key, count_file, &contents);
+        space->total += contents.ours + contents.others;
+        space->other += contents.others;
+        space->shared += contents.shared;
+        if (error == 0 && contents.is_committed)
+            error = measure_checkpoint(measure, names.list[i], &contents);
+        progress_add(space->progress, 1);
+    }
+    free(names.list);
+    return error == 0 ? storage_trash_list(space->store, &store_checkpoint_kind, measure->run,
+                                           add_trashed, space)
+                      : error;
+}
+
+/* `error`: what kept du from counting the rest; "": nothing. */
+static void print_run_end(const struct measure *measure, uint64_t rubbish, const char *error)
+{
+    const struct space *space = measure->space;
+    char size[5][32];
+    progress_hide(space->progress);
+    if (measure->num_checkpoints == 0)
+        print_run_begin(measure);
+    if (space->cli->is_json) {
+        printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu, "
+               "\"trash\": %llu, \"error\": ",
+               measure->num_checkpoints == 0 ? "" : "\n    ", (unsigned long long)space->total,
+               (unsigned long long)rubbish, (unsigned long long)space->other,
+               (unsigned long long)space->shared, (unsigned long long)space->trash);
+        text_json(stdout, error);
+        printf("}");
+        return;
+    }
+    printf("%-48s %11s  (rubbish %s, trash %s, not ours %s, shared %s)%s\n", measure->run,
+           text_bytes(size[0], 32, space->total), text_bytes(size[1], 32, rubbish),
+           text_bytes(size[4], 32, space->trash), text_bytes(size[2], 32, space->other),
+           text_bytes(size[3], 32, space->shared),
+           error[0] != '\0' ? ", and what could not be looked into" : "");
+}
+
+/* One run: its checkpoints, then the sums. What cannot be looked into is counted as nothing, and
+ * its error is that of du in the end. */
+static int measure_run(struct space *sums, const char *run, const struct selection *selection)
+{
+    struct space space = {.cli = sums->cli, .store = sums->store, .progress = sums->progress};
+    struct measure measure = {.space = &space, .sums = sums, .run = run, .selection = *selection};
+    int error = measure_checkpoints(&measure);
+    if (error == 0 && selection->step >= 0 && measure.num_checkpoints == 0)
+        return report_error(
+            ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint of step %lld%s", run,
+            (long long)selection->step, selection->attempt != 0 ? " by that attempt" : "");
+    if (error == 0)
+        error = storage_rubbish_find(&space.rubbish, space.store, &store_checkpoint_kind, run);
+    uint64_t rubbish = 0;
+    for (size_t i = 0; i < space.rubbish.count; i++)
+        rubbish += space.rubbish.items[i].bytes;
+    if (error == 0)
+        error = judge_rubbish(&space.rubbish, "looked into");
+    storage_rubbish_free(&space.rubbish);
+    failure_keep(&sums->failure, error);
+    print_run_end(&measure, rubbish, error != 0 ? report_line() : "");
+    sums->is_first = false;
+    sums->total += space.total;
+    sums->other += space.other;
+    sums->shared += space.shared;
+    sums->trash += space.trash;
+    sums->rubbish_bytes += rubbish;
+    return 0;
+}
+
+static int measure_all(struct space *space, const char *run)
+{
+    return measure_run(space, run, &(struct selection){.step = -1});
+}
+
+int cli_du(const struct cli *cli)
+{
+    struct progress progress = {0};
+    struct space space = {.cli = cli, .progress = &progress, .is_first = true};
+    struct selection selection = {.step = -1};
+    char size[2][32];
+    int error = cli->num_args > 0 ? selection_parse(&selection, cli->args[0]) : 0;
+    if (error == 0)
+        error = store_open(&space.store, cli);
+    if (error == 0)
+        error = begin_look(&space, "du", &selection);
+    if (error == 0 && selection.step >= 0)
+        error = measure_run(&space, selection.run, &selection);
+    else if (error == 0)
+        error = for_all_runs(&space, &selection, measure_all);
+    progress_end(&progress);
+    if (error == 0 && cli->is_json)
+        printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu, "
+               "\"trash\": %llu}\n",
+               space.is_first ? "{\"runs\": [" : "\n  ", (unsigned long long)space.total,
+               (unsigned long long)space.rubbish_bytes, (unsigned long long)space.other,
+               (unsigned long long)space.shared, (unsigned long long)space.trash);
+    else if (error == 0 && selection.run[0] == '\0')
+        printf("%-48s %11s  (rubbish %s)\n", "all runs", text_bytes(size[0], 32, space.total),
+               text_bytes(size[1], 32, space.rubbish_bytes));
+    storage_close(space.store);
+    return error != 0 ? error : failure_report(&space.failure);
+}

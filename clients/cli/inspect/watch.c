@@ -1,0 +1,189 @@
+/* watch.c - what a running ckptd does, or what becomes of a directory, again and again: saves that
+ * are not committed, the newest checkpoint, rates.
+ *
+ * Each look is one Status call, or one look at the files; rates are differences between two looks.
+ * A line per look, or a JSON object per line with --json. A ckptd that goes away is said and waited
+ * for: it may be restarted under load. */
+#include "clients/cli/engine/cli.h"
+#include "proto/base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* What is compared from one look to the next. */
+struct look {
+    double seconds; /* when */
+    uint64_t committed, read, commits;
+    bool is_there;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static uint64_t number_in(const json_t *object, const char *key)
+{
+    json_int_t value = json_integer_value(json_object_get(object, key));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+static struct look look_of(const json_t *status)
+{
+    const json_t *totals = json_object_get(status, "since_start");
+    return (struct look){.seconds = now(),
+                         .committed = number_in(totals, "bytes_committed"),
+                         .read = number_in(totals, "bytes_read"),
+                         .commits = number_in(totals, "commits"),
+                         .is_there = true};
+}
+
+/* Bytes per second; a counter that went back is that of another ckptd. */
+static uint64_t rate(uint64_t before, uint64_t after, double seconds)
+{
+    return after >= before && seconds > 0 ? (uint64_t)((double)(after - before) / seconds) : 0;
+}
+
+/* What was read only a ckptd knows. */
+static int describe_look(json_t **out, const struct cli *cli, const json_t *status,
+                         uint64_t write_rate, uint64_t read_rate)
+{
+    char when[32];
+    manifest_now(when);
+    json_begin();
+    *out = json_pack("{ss sI sO sO sO}", "time", when, "committed_bytes_per_second",
+                     (json_int_t)write_rate, "saves", json_object_get(status, "saves"),
+                     "last_commit", json_object_get(status, "last_commit"), "since_start",
+                     json_object_get(status, "since_start"));
+    if (cli->store[0] == '\0')
+        json_object_set_new(*out, "read_bytes_per_second", json_integer((json_int_t)read_rate));
+    if (!json_end())
+        return report_error(ERR_MEMORY, NULL, "no memory for a look");
+    return *out != NULL
+               ? 0
+               : report_error(ERR_VERSION, "use the ckpt-cli of its version",
+                              "the ckptd at %s does not tell what is watched", cli->server);
+}
+
+static int print_json(const struct cli *cli, const json_t *status, uint64_t write_rate,
+                      uint64_t read_rate)
+{
+    json_t *line;
+    int error = describe_look(&line, cli, status, write_rate, read_rate);
+    if (error == 0) {
+        json_begin();
+        error = text_json_value(stdout, line, JSON_COMPACT);
+        if (!json_end())
+            error = report_error(ERR_MEMORY, NULL, "no memory to print a look");
+    }
+    if (error == 0)
+        printf("\n");
+    json_decref(line);
+    return error;
+}
+
+/* As a ckptd knows it, and as a directory shows it. */
+static void print_save(const json_t *save)
+{
+    char run[128], size[32];
+    const char *name = json_string_value(json_object_get(save, "run"));
+    bool is_served = json_object_get(save, "ranks") != NULL;
+    text_bytes(size, sizeof size, number_in(save, "bytes"));
+    printf("  %s %s@%llu-a%llu  %s", is_served ? "saving" : "unfinished",
+           text_safe(run, sizeof run, name != NULL ? name : "?"),
+           (unsigned long long)number_in(save, "step"),
+           (unsigned long long)number_in(save, "attempt"), size);
+    if (is_served)
+        printf("  %llu of %s began, %llu copied, %llu durable%s\n",
+               (unsigned long long)number_in(save, "ranks_begun"),
+               text_count(number_in(save, "ranks"), "rank").text,
+               (unsigned long long)number_in(save, "ranks_ended"),
+               (unsigned long long)number_in(save, "ranks_durable"),
+               json_is_true(json_object_get(save, "failing")) ? "  FAILING" : "");
+    else
+        printf(" in %s\n", text_count(number_in(save, "files"), "file").text);
+}
+
+/* How long it took as a ckptd knows it, and of when it is as its manifest says. */
+static void print_newest(const struct cli *cli, const json_t *newest)
+{
+    const char *run = json_string_value(json_object_get(newest, "run"));
+    const char *time = json_string_value(json_object_get(newest, "time"));
+    char safe[128];
+    if (run == NULL) {
+        printf("newest: none%s", cli->store[0] == '\0' ? " since its start" : "");
+        return;
+    }
+    printf("newest: %s@%llu-a%llu", text_safe(safe, sizeof safe, run),
+           (unsigned long long)number_in(newest, "step"),
+           (unsigned long long)number_in(newest, "attempt"));
+    if (time != NULL)
+        printf(" of %s", text_safe(safe, sizeof safe, time));
+    else
+        printf(" in %.2f s", json_number_value(json_object_get(newest, "seconds")));
+}
+
+static int print_text(const struct cli *cli, const json_t *status, uint64_t write_rate,
+                      uint64_t read_rate)
+{
+    const json_t *saves = json_object_get(status, "saves");
+    char when[32], size[32];
+    size_t index;
+    json_t *save;
+    manifest_now(when);
+    printf("%s  ", when);
+    print_newest(cli, json_object_get(status, "last_commit"));
+    printf("  %s %s  committed %s/s", text_count(json_array_size(saves), "save").text,
+           cli->store[0] == '\0' ? "in work" : "unfinished",
+           text_bytes(size, sizeof size, write_rate));
+    if (cli->store[0] == '\0')
+        printf("  read %s/s", text_bytes(size, sizeof size, read_rate));
+    printf("\n");
+    json_array_foreach(saves, index, save) print_save(save);
+    return 0;
+}
+
+/* One look. ERR_UNAVAILABLE is an answer too once ckptd has been seen. */
+static int look_again(struct look *last, struct store_looks *looks, const struct cli *cli)
+{
+    json_t *status = NULL;
+    int error = cli->store[0] != '\0' ? status_of_store(&status, cli, looks)
+                                      : cli_call_status(&status, cli);
+    if (error == 0) {
+        struct look look = look_of(status);
+        double seconds = last->seconds > 0 ? look.seconds - last->seconds : 0;
+        uint64_t write_rate = rate(last->committed, look.committed, seconds);
+        uint64_t read_rate = rate(last->read, look.read, seconds);
+        error = (cli->is_json ? print_json : print_text)(cli, status, write_rate, read_rate);
+        *last = look;
+    } else if ((error == ERR_UNAVAILABLE || error == ERR_TIMEOUT) && last->seconds > 0) {
+        if (last->is_there && cli->is_json)
+            printf("{\"unavailable\": true}\n");
+        else if (last->is_there)
+            printf("%s\n", report_line());
+        last->is_there = false;
+        error = 0;
+    }
+    fflush(stdout);
+    json_decref(status);
+    return error;
+}
+
+int cli_watch(const struct cli *cli)
+{
+    struct look last = {0};
+    struct store_looks looks = {0};
+    const struct timespec pause = {
+        .tv_sec = (time_t)cli->interval,
+        .tv_nsec = (long)((cli->interval - (double)(time_t)cli->interval) * 1e9)};
+    int error = look_again(&last, &looks, cli);
+    for (int64_t count = 1; error == 0 && !ferror(stdout) && count != cli->count; count++) {
+        nanosleep(&pause, NULL);
+        error = look_again(&last, &looks, cli);
+    }
+    catalog_free(&looks.before);
+    return error;
+}

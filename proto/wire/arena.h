@@ -1,0 +1,171 @@
+/* arena.h - the shared memory between a rank and its ckptd.
+ *
+ * ckptd owns a pool of equal memfd segments. An image (the bytes of a shard file) is a list of
+ * segments: image byte b lies in segment b / segment_bytes of the list. Beside the segments each
+ * session has one control page set (its own memfd): a header and a single-producer single-consumer
+ * ring of announcements. The rank copies tensor bytes into the image, then announces the range;
+ * ckptd copies each entry to private memory before it looks at it, and treats it as hostile. In the
+ * header the rank may say in which phase of its step it is; ckptd may do less meanwhile.
+ *
+ * Where memory is short an image is a window: fewer segments than the file needs, used as a ring.
+ * Byte b then lies in segment b / segment_bytes % count, while it is in the window. In the control
+ * page ckptd says up to which byte the rank may write (struct arena_window); it moves on as bytes
+ * reach the file. ckptd never reads these words back.
+ *
+ * Descriptors travel over a second unix socket, the arena socket, named by HelloReply. The client
+ * connects, sends struct arena_request with its session token, gets struct arena_reply with the
+ * descriptors as SCM_RIGHTS. The first request names the session, at once: a connection without one
+ * and a session without one end after a while, and what a reader maps first may be long in coming.
+ * The connection stays open while the session lives: its end tells ckptd at once that the rank is
+ * gone. ckptd never accepts a descriptor.
+ *
+ * All integers are in the host's byte order (both ends are on one host). */
+#ifndef HOLDFAST_PROTO_WIRE_ARENA_H
+#define HOLDFAST_PROTO_WIRE_ARENA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ARENA_MAGIC 0x31616e657261666cull
+#define ARENA_VERSION 2u
+#define ARENA_RING_ENTRIES 4096u /* power of two */
+/* Memory that ckptd takes beside the pool, at most; deploy/ckptd.conf says what comes on top for
+ * very large pools and jobs, tests/unit/clients_budget.c runs it under this limit. */
+#define ARENA_BESIDE_BYTES (64ull << 20)
+#define ARENA_FDS_MAX 64u /* descriptors in one reply */
+
+enum arena_entry_kind {
+    ARENA_ENTRY_RANGE = 1, /* image bytes [offset, offset + bytes) are final */
+    ARENA_ENTRY_END = 2,   /* the rank has announced all it has for this save */
+    /* Where DescribeReply.takes_digests is set, before END: of the tensor that begins at image byte
+     * `offset` the rank has made the digest (checksum.h), whose first, or second, sum is `bytes`.
+     * ckptd compares it with that of the bytes in the image before it syncs the file. */
+    ARENA_ENTRY_DIGEST_0 = 3,
+    ARENA_ENTRY_DIGEST_1 = 4,
+    /* Where DescribeReply.replicated names slices, before END: `offset` and `bytes` are the next
+     * two words of their digests (replica.h), slice by slice. All are told, or none is. */
+    ARENA_ENTRY_REPLICA = 5
+};
+
+struct arena_entry {
+    uint32_t kind;
+    uint32_t image; /* slot number of BeginSaveReply */
+    uint64_t save;
+    uint64_t offset;
+    uint64_t bytes;
+};
+_Static_assert(sizeof(struct arena_entry) == 32, "arena_entry is part of the shared-memory layout");
+
+/* What the rank is doing, as far as it matters to others that use memory and disk. */
+enum arena_phase {
+    ARENA_PHASE_NONE = 0, /* it never said */
+    ARENA_PHASE_BUSY = 1, /* interference costs most */
+    ARENA_PHASE_QUIET = 2 /* it costs least */
+};
+
+/* What is asked of the rank; or-ed. */
+enum arena_asked {
+    ARENA_ASKED_STOP = 1,    /* to end behind the step that it is in */
+    ARENA_ASKED_NO_SAVE = 2, /* and not to save it */
+};
+
+struct arena_control {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t entries; /* ARENA_RING_ENTRIES */
+    uint64_t session;
+    /* Written by ckptd. */
+    uint64_t window_save;    /* the save that has the window; 0: none, it was given up */
+    uint64_t window_end;     /* image bytes below this may be written */
+    uint32_t window_changes; /* counts them; a futex */
+    uint32_t phase_asked;    /* tell me when the busy phase ends; cleared by the rank */
+    uint32_t phase;          /* written by the rank: an enum arena_phase, or anything */
+    uint32_t spoke_s; /* written by the rank: CLOCK_MONOTONIC at the newest phase; 0: unknown */
+    uint32_t asked;   /* written by ckptd: enum arena_asked */
+    uint8_t pad0[4];
+    uint64_t head; /* written by the rank: next entry to fill; free-running */
+    uint8_t pad1[56];
+    uint64_t tail; /* written by ckptd: next entry to read; free-running */
+    uint8_t pad2[56];
+    struct arena_entry ring[ARENA_RING_ENTRIES];
+};
+_Static_assert(sizeof(struct arena_control) == 192 + 32 * ARENA_RING_ENTRIES, "layout");
+
+/* Producer and consumer of the ring. push: false when full. pop: copies the oldest entry out, false
+ * when empty; a head that a hostile peer pushed more than a ring ahead is reported as ERR_CORRUPT.
+ */
+bool arena_push(struct arena_control *control, const struct arena_entry *entry);
+int arena_pop(struct arena_control *control, struct arena_entry *out, bool *out_any);
+
+/* ckptd: the window of `save` ends at byte `end` now. Wakes who waits. */
+void arena_window_set(struct arena_control *control, uint64_t save, uint64_t end);
+struct arena_window {
+    uint64_t save, end;
+    uint32_t changes;
+};
+/* The rank: how things are, and a sleep until that changes (or `timeout_ms`, or for no reason). */
+void arena_window_get(struct arena_window *out, const struct arena_control *control);
+void arena_window_wait(const struct arena_control *control, uint32_t changes, uint32_t timeout_ms);
+
+/* The rank announces a phase. True when ckptd waits for it: then write the eventfd. One thread at a
+ * time; not the one that pushes entries, if need be. */
+bool arena_set_phase(struct arena_control *control, enum arena_phase phase);
+/* ckptd: is the rank in a busy phase? If so, the eventfd tells when it ends. */
+bool arena_is_busy(struct arena_control *control);
+
+/* ckptd asks the rank for what is in `asked` too, from now on; the rank looks. */
+void arena_want(struct arena_control *control, uint32_t asked);
+uint32_t arena_asked(const struct arena_control *control);
+
+enum arena_request_kind {
+    ARENA_REQUEST_CONTROL = 1,  /* reply carries: control memfd, eventfd to write after pushing */
+    ARENA_REQUEST_SEGMENTS = 2, /* reply carries the descriptors of the segments asked for */
+    ARENA_REQUEST_BIND = 3      /* reply carries none: the session has its connection now */
+};
+struct arena_request {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t kind;
+    uint64_t session;
+    uint32_t num_segments;
+    uint32_t
+        writable; /* 1: for saving, only segments lent to this session; 0: read-only, for loads */
+    uint32_t segments[ARENA_FDS_MAX];
+};
+struct arena_reply {
+    uint64_t magic;
+    uint32_t version;
+    int32_t error; /* 0 or a code of report.h; then no descriptors come */
+    uint32_t num_fds;
+    uint32_t pad;
+    uint64_t segment_bytes;
+};
+_Static_assert(sizeof(struct arena_request) == 32 + 4 * ARENA_FDS_MAX, "layout");
+_Static_assert(sizeof(struct arena_reply) == 32, "layout");
+
+/* Every mapping of a segment, in whichever process, begins at a multiple of ARENA_HUGE_BYTES: then
+ * the kernel maps the huge pages that ckptd's pool is made of as what they are. Through a mapping
+ * elsewhere the same memory is mapped in pages of 4 KiB: a first touch takes a hundred times as
+ * long, a cold copy four times (0.35 s/GiB instead of 0.09). */
+#define ARENA_HUGE_BYTES (2u << 20)
+/* Addresses for `bytes`, not accessible, that begin at such a multiple; munmap() gives them back.
+ * ERR_MEMORY. */
+int arena_reserve(void **out, uint64_t bytes);
+/* Makes shared memory of `bytes` whose size is sealed, so that no mapping of it can lose its pages,
+ * and from which nothing can be executed. `name` is what /proc shows. The descriptor is there, or
+ * negative, also after an error. ERR_MEMORY. */
+int arena_create(int *out_fd, const char *name, uint64_t bytes);
+/* Maps the first `bytes` of a descriptor, shared, at `at` (of arena_reserve), or at a fresh place
+ * when that is NULL; munmap() ends it. `protection` as of mmap. ERR_CORRUPT when the descriptor is
+ * shorter, or not sealed: a touch past its end would kill the process. Left out of core dumps.
+ * ERR_MEMORY. */
+int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection);
+
+/* Send and receive one reply with its descriptors (close-on-exec). ERR_UNAVAILABLE when the peer is
+ * gone (or, on a non-blocking socket, not ready), ERR_CORRUPT on a truncated or oversized message,
+ * ERR_BUSY when this process may open no more descriptors (those received are closed). A
+ * well-formed reply that carries an error returns 0: the caller looks at reply->error. */
+int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds);
+int arena_receive_reply(int socket, struct arena_reply *out, int *out_fds, uint32_t max_fds);
+
+#endif

@@ -1,0 +1,499 @@
+/* rpc_guard.c - see rpc_guard.h; who gets a place is in rpc_places.c.
+ *
+ * One thread, one epoll. A link is a client's connection: two sockets and a flow in each direction.
+ * A flow reads at most RPC_RELAY_BYTES and writes them on; what the other side does not take is
+ * kept, and the flow reads nothing more until it is gone. Links are guarded by the mutex, which the
+ * thread holds while it works, but not while it waits. A link that ends while an event of it may be
+ * on its way is freed by the thread, after the events that it fetched. */
+#include "proto/wire/rpc_guard_private.h"
+
+#include "proto/base/report.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENTS_MAX 64
+#define TICK_MS 1000 /* deadlines are looked at so often */
+#define THROTTLED_TICK_MS 50
+#define LOG_MS 1000            /* between two lines about connections that were closed */
+#define TRIM_BYTES (16u << 20) /* relayed: then free memory is given back when it is quiet */
+
+int64_t rpc_guard_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- links ---- */
+
+static void unlink_link(struct rpc_guard *guard, struct link *link)
+{
+    struct link **at = &guard->links;
+    while (*at != link)
+        at = &(*at)->next;
+    *at = link->next;
+    guard->num_links--;
+}
+
+void rpc_guard_end_link(struct rpc_guard *guard, struct link *link)
+{
+    link->ended = true;
+    guard->num_tickets -= link->has_ticket;
+    if (link->account)
+        link->account->num_links--;
+    unlink_link(guard, link);
+    for (enum side side = CLIENT; side < NUM_SIDES; side++) {
+        close(link->fd[side]);
+        link->fd[side] = -1;
+        free(link->from[side].rest);
+    }
+    link->next = guard->graves;
+    guard->graves = link;
+}
+
+static void bury(struct rpc_guard *guard)
+{
+    while (guard->graves) {
+        struct link *link = guard->graves;
+        guard->graves = link->next;
+        free(link);
+    }
+}
+
+void rpc_guard_expel(struct rpc_guard *guard, struct link *link, const char *why)
+{
+    int64_t now = rpc_guard_now_ms();
+    if (guard->logged_ms == 0 || now - guard->logged_ms >= LOG_MS) {
+        char more[64] = "", who[PRINCIPAL_TEXT_MAX];
+        if (guard->num_unlogged > 0)
+            snprintf(more, sizeof more, " (%u more since the line before)", guard->num_unlogged);
+        principal_text(who, &link->peer);
+        log_warn("rpc", "closed a connection of %s: %s%s", who, why, more);
+        guard->logged_ms = now;
+        guard->num_unlogged = 0;
+    } else {
+        guard->num_unlogged++;
+    }
+    rpc_guard_end_link(guard, link);
+}
+
+/* ---- what epoll watches ---- */
+
+static bool may_read(const struct link *link, enum side side)
+{
+    return !link->from[side].rest && (side == LIBRARY || !link->from[LIBRARY].rest);
+}
+
+/* Is there something that may be written, and could not be? */
+static bool is_stuck(const struct flow *flow)
+{
+    return flow->rest && flow->passed > flow->at;
+}
+
+static void watch(struct rpc_guard *guard, struct link *link)
+{
+    for (enum side side = CLIENT; side < NUM_SIDES; side++) {
+        uint32_t events = (may_read(link, side) ? EPOLLIN : 0u) |
+                          (is_stuck(&link->from[!side]) ? (uint32_t)EPOLLOUT : 0u);
+        if (events == link->events[side] || link->unwatched[side])
+            continue;
+        struct epoll_event event = {.events = events, .data.u64 = (uintptr_t)link | side};
+        if (epoll_ctl(guard->epoll, EPOLL_CTL_MOD, link->fd[side], &event) != 0) {
+            rpc_guard_expel(guard, link, "it could not be watched");
+            return;
+        }
+        link->events[side] = events;
+    }
+}
+
+/* ---- bytes ---- */
+
+static void refill(struct link *link, int64_t now)
+{
+    rpc_account_refill(link->account, now);
+    link->frames.tokens += (now - link->refilled_ms) * RPC_FRAMES_PER_SECOND / 1000;
+    if (link->frames.tokens > RPC_FRAMES_BURST)
+        link->frames.tokens = RPC_FRAMES_BURST;
+    if (may_read(link, CLIENT)) /* while it has to wait for us its time does not pass */
+        link->frames.client.now_ms += now - link->refilled_ms;
+    link->refilled_ms = now;
+}
+
+/* How many of the bytes may pass now. *out_why: the connection is to be closed. */
+static size_t look(struct rpc_guard *guard, struct link *link, enum side from, const uint8_t *data,
+                   size_t bytes, const char **out_why)
+{
+    struct rpc_frames *frames = &link->frames;
+    size_t passed = bytes;
+    *out_why = NULL;
+    if (from == CLIENT)
+        refill(link, rpc_guard_now_ms());
+    frames->budget = link->account ? link->account->left : INT64_MAX;
+    if (from == LIBRARY)
+        rpc_frames_from_server(frames, data, bytes);
+    else
+        passed = rpc_frames_from_client(frames, data, bytes, out_why);
+    if (link->account)
+        link->account->left = frames->budget;
+    if (from == LIBRARY)
+        return bytes;
+    guard->relayed += passed;
+    link->ticket_bytes += passed;
+    if (frames->num_open > 0)
+        link->active_ms = link->refilled_ms;
+    return passed;
+}
+
+/* How many bytes the socket took; -1: it is broken. */
+static ssize_t write_some(int fd, const uint8_t *data, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t count = send(fd, data + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (count < 0)
+            return -1;
+        done += (size_t)count;
+    }
+    return (ssize_t)done;
+}
+
+/* Keeps what did not pass or was not taken. False: no memory. */
+static bool keep_rest(struct flow *flow, const uint8_t *data, size_t bytes, size_t passed)
+{
+    if (bytes == 0)
+        return true;
+    flow->rest = malloc(bytes);
+    if (!flow->rest)
+        return false;
+    memcpy(flow->rest, data, bytes);
+    flow->at = 0;
+    flow->bytes = bytes;
+    flow->passed = passed;
+    flow->stuck_ms = rpc_guard_now_ms();
+    return true;
+}
+
+/* Writes what may pass of the rest, and looks whether more may. False: the link has ended. */
+static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side from)
+{
+    struct flow *flow = &link->from[from];
+    if (!flow->rest)
+        return true;
+    const char *why = NULL;
+    if (flow->at == flow->passed)
+        flow->passed +=
+            look(guard, link, from, flow->rest + flow->at, flow->bytes - flow->at, &why);
+    if (why) {
+        rpc_guard_expel(guard, link, why);
+        return false;
+    }
+    ssize_t count = write_some(link->fd[!from], flow->rest + flow->at, flow->passed - flow->at);
+    if (count < 0) {
+        rpc_guard_end_link(guard, link);
+        return false;
+    }
+    flow->at += (size_t)count;
+    if (count > 0)
+        flow->stuck_ms = rpc_guard_now_ms();
+    if (flow->at == flow->bytes) {
+        free(flow->rest);
+        flow->rest = NULL;
+    }
+    return true;
+}
+
+/* Reads from one side once and writes to the other. False: nothing more is to be read of it now, or
+ * the link has ended. */
+static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
+{
+    uint8_t data[RPC_RELAY_BYTES];
+    if (!may_read(link, from))
+        return false;
+    /* Without room for control data: the kernel closes descriptors that a client passes. */
+    ssize_t count = recv(link->fd[from], data, sizeof data, MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return false;
+    if (count <= 0) {
+        rpc_guard_end_link(guard, link);
+        return false;
+    }
+    const char *why;
+    size_t passed = look(guard, link, from, data, (size_t)count, &why);
+    if (why) {
+        rpc_guard_expel(guard, link, why);
+        return false;
+    }
+    ssize_t written = write_some(link->fd[!from], data, passed);
+    if (written < 0 || !keep_rest(&link->from[from], data + written, (size_t)(count - written),
+                                  passed - (size_t)written)) {
+        rpc_guard_end_link(guard, link);
+        return false;
+    }
+    return count == (ssize_t)sizeof data;
+}
+
+/* ---- tickets for large requests ---- */
+
+static uint32_t tickets_of(const struct rpc_guard *guard, const struct principal *peer)
+{
+    uint32_t count = 0;
+    for (const struct link *link = guard->links; link; link = link->next)
+        count += link->has_ticket && principal_is_same(&link->peer, peer);
+    return count;
+}
+
+/* Who waits longest, of the user with the fewest tickets; or NULL. */
+static struct link *next_waiting(const struct rpc_guard *guard)
+{
+    struct link *best = NULL;
+    uint32_t fewest = 0;
+    for (struct link *link = guard->links; link; link = link->next) {
+        uint32_t count = link->waits ? tickets_of(guard, &link->peer) : 0;
+        if (!link->waits || (!principal_is_privileged(&link->peer) && count >= RPC_TICKETS * 3 / 4))
+            continue;
+        if (!best || count < fewest || (count == fewest && link->ticket_ms < best->ticket_ms)) {
+            best = link;
+            fewest = count;
+        }
+    }
+    return best;
+}
+
+void rpc_guard_set_allowance(struct link *link)
+{
+    link->frames.allowance = link->has_ticket ? RPC_LARGE_BYTES : RPC_SMALL_BYTES;
+}
+
+static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side from);
+
+static void give_tickets(struct rpc_guard *guard)
+{
+    struct link *link;
+    while (guard->someone_waits && guard->num_tickets < RPC_TICKETS) {
+        link = next_waiting(guard);
+        guard->someone_waits = link != NULL;
+        if (!link)
+            return;
+        link->waits = false;
+        link->has_ticket = true;
+        link->ticket_ms = rpc_guard_now_ms();
+        link->ticket_bytes = 0;
+        guard->num_tickets++;
+        rpc_guard_set_allowance(link);
+        if (flush_rest(guard, link, CLIENT))
+            watch(guard, link);
+    }
+}
+
+/* After its bytes were looked at. False: it has ended. */
+static bool settle_ticket(struct rpc_guard *guard, struct link *link)
+{
+    if (link->has_ticket && link->frames.wants_more) {
+        rpc_guard_expel(guard, link, "its requests were too large");
+        return false;
+    }
+    if (link->has_ticket && link->frames.unfinished <= RPC_SMALL_BYTES) {
+        link->has_ticket = false;
+        guard->num_tickets--;
+        rpc_guard_set_allowance(link);
+    }
+    if (link->frames.wants_more && !link->waits && !link->has_ticket) {
+        link->waits = guard->someone_waits = true;
+        link->ticket_ms = rpc_guard_now_ms();
+    }
+    return true;
+}
+
+/* A side hung up. What the library sent before still goes to the client. */
+static void hung_up(struct rpc_guard *guard, struct link *link, enum side side)
+{
+    if (side == CLIENT) {
+        rpc_guard_end_link(guard, link);
+        return;
+    }
+    while (relay(guard, link, LIBRARY))
+        ;
+    if (link->ended || link->unwatched[LIBRARY])
+        return;
+    link->unwatched[LIBRARY] = true;
+    epoll_ctl(guard->epoll, EPOLL_CTL_DEL, link->fd[LIBRARY], NULL);
+}
+
+static void handle(struct rpc_guard *guard, const struct epoll_event *event)
+{
+    enum side side = (enum side)(event->data.u64 & 1);
+    struct link *link = (struct link *)(uintptr_t)(event->data.u64 & ~(uint64_t)1);
+    if (link->ended)
+        return;
+    if ((event->events & EPOLLOUT) != 0 && !flush_rest(guard, link, !side))
+        return;
+    if ((event->events & EPOLLIN) != 0)
+        relay(guard, link, side);
+    if (!link->ended && (event->events & (EPOLLHUP | EPOLLERR)) != 0)
+        hung_up(guard, link, side);
+    /* Nobody tells any more that the library sent something, or nothing. */
+    while (!link->ended && link->unwatched[LIBRARY] && relay(guard, link, LIBRARY))
+        ;
+    /* What the library answered may let more of the client's frames pass. */
+    if (!link->ended && flush_rest(guard, link, CLIENT) && settle_ticket(guard, link))
+        watch(guard, link);
+    give_tickets(guard);
+}
+
+/* ---- deadlines ---- */
+
+/* How long it may have its ticket: longer by what has come meanwhile, at the slowest. */
+static int64_t ticket_ms(const struct link *link)
+{
+    size_t bytes = link->ticket_bytes < RPC_LARGE_BYTES ? link->ticket_bytes : RPC_LARGE_BYTES;
+    return RPC_TICKET_MS + (int64_t)bytes * 1000 / RPC_BYTES_PER_SECOND;
+}
+
+static void check_deadlines(struct rpc_guard *guard, struct link *link, int64_t now)
+{
+    refill(link, now);
+    if (link->frames.num_open > 0)
+        link->active_ms = now;
+    if (is_stuck(&link->from[LIBRARY]) && now - link->from[LIBRARY].stuck_ms >= RPC_STALL_MS)
+        rpc_guard_expel(guard, link, "it did not read its answers");
+    else if (link->frames.last_stream == 0 && now - link->added_ms >= guard->silent_ms)
+        rpc_guard_expel(guard, link, "no request came within limits.connect_ms");
+    else if (link->has_ticket && now - link->ticket_ms >= ticket_ms(link))
+        rpc_guard_expel(guard, link, "its requests did not end");
+    else if (rpc_frames_overdue_ms(&link->frames) >= guard->silent_ms)
+        rpc_guard_expel(guard, link, "a request took longer than limits.connect_ms");
+    else if (flush_rest(guard, link, CLIENT) && settle_ticket(guard, link))
+        watch(guard, link);
+}
+
+/* Does it wait for tokens, or for its user's budget? */
+static bool is_throttled(const struct link *link)
+{
+    return link->from[CLIENT].rest &&
+           (link->frames.tokens <= 0 || rpc_account_is_empty(link->account));
+}
+
+/* How long to wait for the next event. */
+static int tick(struct rpc_guard *guard, int64_t *last_ms)
+{
+    int64_t now = rpc_guard_now_ms();
+    bool throttled = false, due = now - *last_ms >= TICK_MS;
+    for (struct link *link = guard->links, *next; link; link = next) {
+        next = link->next; /* its own is that of the graves when it ends */
+        if (due || is_throttled(link))
+            check_deadlines(guard, link, now);
+        throttled = throttled || (!link->ended && is_throttled(link));
+    }
+    give_tickets(guard);
+    if (due) {
+        *last_ms = now;
+        rpc_budget_sweep(&guard->budget, now);
+        if (guard->relayed >= TRIM_BYTES) {
+            malloc_trim(0);
+            guard->relayed = 0;
+        }
+    }
+    return throttled ? THROTTLED_TICK_MS : guard->links ? TICK_MS : -1;
+}
+
+static void *guard_thread(void *argument)
+{
+    struct rpc_guard *guard = argument;
+    struct epoll_event events[EVENTS_MAX];
+    int64_t last_ms = rpc_guard_now_ms();
+    int wait_ms = -1;
+    for (;;) {
+        int count = epoll_wait(guard->epoll, events, EVENTS_MAX, wait_ms);
+        pthread_mutex_lock(&guard->mutex);
+        if (guard->closing)
+            break;
+        for (int i = 0; i < count; i++) {
+            uint64_t woken;
+            if (events[i].data.u64 == 0)
+                (void)!read(guard->wake, &woken, sizeof woken);
+            else
+                handle(guard, &events[i]);
+        }
+        wait_ms = tick(guard, &last_ms);
+        bury(guard);
+        pthread_mutex_unlock(&guard->mutex);
+    }
+    while (guard->links)
+        rpc_guard_end_link(guard, guard->links);
+    bury(guard);
+    pthread_mutex_unlock(&guard->mutex);
+    return NULL;
+}
+
+/* ---- opening, closing ---- */
+
+static int start(struct rpc_guard *guard)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
+    guard->epoll = epoll_create1(EPOLL_CLOEXEC);
+    guard->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (guard->epoll < 0 || guard->wake < 0 ||
+        epoll_ctl(guard->epoll, EPOLL_CTL_ADD, guard->wake, &event) != 0)
+        return report_errno(ERR_IO, "could not watch connections", "epoll");
+    if (pthread_create(&guard->thread, NULL, guard_thread, guard) != 0)
+        return report_error(ERR_MEMORY, NULL, "the thread of the connections could not be started");
+    return 0;
+}
+
+static void free_guard(struct rpc_guard *guard)
+{
+    if (guard->epoll >= 0)
+        close(guard->epoll);
+    if (guard->wake >= 0)
+        close(guard->wake);
+    rpc_budget_deinit(&guard->budget);
+    pthread_mutex_destroy(&guard->mutex);
+    free(guard);
+}
+
+int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *options)
+{
+    CHECK(options->num_places > 0);
+    struct rpc_guard *guard = calloc(1, sizeof *guard);
+    if (!guard)
+        return report_error(ERR_MEMORY, NULL, "no memory for the connections");
+    guard->num_places = options->num_places;
+    guard->silent_ms = options->silent_ms;
+    guard->budget.rate = (struct rpc_rate){options->budget_per_second, options->budget_burst};
+    guard->epoll = guard->wake = -1;
+    pthread_mutex_init(&guard->mutex, NULL);
+    int error = start(guard);
+    if (error != 0) {
+        free_guard(guard);
+        return error;
+    }
+    *out = guard;
+    return 0;
+}
+
+void rpc_guard_close(struct rpc_guard *guard)
+{
+    if (!guard)
+        return;
+    pthread_mutex_lock(&guard->mutex);
+    guard->closing = true;
+    pthread_mutex_unlock(&guard->mutex);
+    uint64_t one = 1;
+    (void)!write(guard->wake, &one, sizeof one);
+    pthread_join(guard->thread, NULL);
+    free_guard(guard);
+}

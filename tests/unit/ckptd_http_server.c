@@ -1,0 +1,130 @@
+/* ckptd_http_server.c - what the HTTP listener says while the service thread stands still or ends.
+ *
+ * Goal: /healthz turns 503 within seconds when the service thread does not answer, and comes back;
+ * /readyz is 503 during the end, while saves of connected ranks are still taken; a slow request
+ * ends in its time. Method: a real service on the bed, whose thread is held; a request is a socket.
+ * The rest is told by tests/integration/web.py. */
+#include "ckptd/core/service.h"
+#include "tests/unit/ckptd_bed.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+
+static struct peer peers[RANKS];
+static uint16_t port;
+
+/* One that is free now; the listener takes it again. */
+static uint16_t find_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+static int set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    port = find_port();
+    snprintf(bed->config.http_listen, sizeof bed->config.http_listen, "127.0.0.1:%u", port);
+    return bed_start(bed);
+}
+
+static char said[4096];
+
+/* The code; 0: no answer in time. What was said is in `said`. Asserts nothing that could fail while
+ * the service thread is held: the bed would wait for it. */
+static int get(const char *path)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct timeval patience = {.tv_sec = 10};
+    size_t used = 0;
+    int code = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    dprintf(fd, "GET %s HTTP/1.1\r\nHost: here\r\n\r\n", path);
+    for (ssize_t got = 1; got > 0; used += got > 0 ? (size_t)got : 0)
+        got = recv(fd, said + used, sizeof said - 1 - used, 0);
+    close(fd);
+    said[used] = '\0';
+    return sscanf(said, "HTTP/1.1 %d ", &code) == 1 ? code : 0;
+}
+
+static void test_web__a_service_thread_that_stands_still_is_not_healthy(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(get("/healthz"), 200);
+    bed_hold(bed);
+    sleep_ms(300); /* the answer before is old by now */
+    int64_t before = loop_now_ms();
+    int code = get("/healthz");
+    int64_t took_ms = loop_now_ms() - before;
+    bed_go_on(bed);
+    assert_int_equal(code, 503);
+    assert_non_null(strstr(said, "does not answer"));
+    assert_true(took_ms > 1000 && took_ms < 10000);
+    assert_int_equal(get("/healthz"), 200);
+}
+
+/* A request that is never whole, of which a byte comes every 100 ms; so long it was read. */
+static int64_t trickle(void)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char byte;
+    int64_t began_ms = loop_now_ms();
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    dprintf(fd, "GET /healthz HTTP/1.1\r\nX: ");
+    while (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN &&
+           loop_now_ms() - began_ms < 9000) {
+        sleep_ms(100);
+        send(fd, "x", 1, MSG_NOSIGNAL);
+    }
+    close(fd);
+    return loop_now_ms() - began_ms;
+}
+
+static void test_web__a_request_that_comes_byte_by_byte_has_its_time(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.http_request_ms = 1000;
+    assert_int_equal(bed_start(bed), 0);
+    int64_t took_ms = trickle();
+    assert_true(took_ms >= 1000 && took_ms < 5000);
+    assert_int_equal(get("/healthz"), 200);
+}
+
+static void test_web__a_ckptd_that_ends_is_healthy_and_not_ready(void **state)
+{
+    struct bed *bed = *state;
+    bed_open_world(bed, peers, RANKS); /* they may save a last time: the end waits for them */
+    assert_int_equal(get("/readyz"), 200);
+    bed->config.limit_drain_ms = bed->config.limit_last_save_ms = 20000;
+    service_drain(bed->service);
+    sleep_ms(300);
+    assert_int_equal(get("/readyz"), 503);
+    assert_non_null(strstr(said, "shutting down"));
+    assert_int_equal(get("/healthz"), 200);
+    peers_close(peers, RANKS);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_web__a_service_thread_that_stands_still_is_not_healthy),
+        CASE(test_web__a_request_that_comes_byte_by_byte_has_its_time),
+        CASE(test_web__a_ckptd_that_ends_is_healthy_and_not_ready),
+    };
+#undef CASE
+    log_setup("ckptd_http_server", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* ckptd_replicate.c - how the daemon ends when it is told to.
+ *
+ * Goal: saves in work are finished, ranks that are connected may save a last time, all else is
+ * refused; and the end comes: nobody who is idle or never ends his save holds it up. Method: the
+ * daemon inside the test with raw peers (ckptd_bed.h), told to end in the middle of what they do.
+ */
+#include "tests/unit/ckptd_loading.h"
+
+static struct peer peers[RANKS];
+
+static void *finish_late(void *peer)
+{
+    sleep_ms(200);
+    peer_finish(peer, 1);
+    return NULL;
+}
+
+static void test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones(void **state)
+{
+    struct bed *bed = *state;
+    pthread_t thread;
+    bed_open_world(bed, peers, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    service_drain(bed->service);
+    sleep_ms(50);
+    assert_int_equal(peer_begin(&peers[0], 2), ERR_UNAVAILABLE);
+    assert_int_equal(open_attempt(bed, 1), ERR_UNAVAILABLE);
+    pthread_create(&thread, NULL, finish_late, &peers[0]);
+    pthread_join(bed->thread, NULL); /* it ends by itself */
+    pthread_join(thread, NULL);
+    rpc_client_close(bed->rpc);
+    service_close(bed->service);
+    bed->service = NULL;
+    peers_close(peers, 1);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+/* The service with a time for last saves, and its ranks. */
+static void restart_with_last_saves(struct bed *bed, int64_t ms, uint32_t world_size)
+{
+    bed_stop(bed);
+    bed->config.limit_last_save_ms = ms;
+    bed->config.limit_drain_ms = 20000;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, world_size);
+}
+
+static void test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it(void **state)
+{
+    struct bed *bed = *state;
+    restart_with_last_saves(bed, 15000, RANKS);
+    int64_t start = loop_now_ms();
+    service_drain(bed->service);
+    sleep_ms(200); /* the step that the ranks are in */
+    assert_int_equal(open_attempt(bed, 1), ERR_UNAVAILABLE);
+    assert_true(save_step(peers, RANKS, 1));
+    peers_close(peers, RANKS);
+    pthread_join(bed->thread, NULL); /* it ends by itself, and waits for nobody else */
+    assert_true(loop_now_ms() - start < 10000);
+    rpc_client_close(bed->rpc);
+    bed_close_service(bed);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void test_drain__a_drain_waits_for_idle_ranks_only_so_long(void **state)
+{
+    struct bed *bed = *state;
+    restart_with_last_saves(bed, 300, 1);
+    int64_t start = loop_now_ms();
+    bed_stop(bed);
+    int64_t took = loop_now_ms() - start;
+    assert_true(took >= 290 && took < 5000);
+    peers_close(peers, 1);
+    assert_int_equal(bed_start(bed), 0);
+}
+
+static void test_drain__a_drain_ends_at_once_without_ranks(void **state)
+{
+    struct bed *bed = *state;
+    restart_with_last_saves(bed, 15000, 1);
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+    int64_t start = loop_now_ms();
+    bed_stop(bed);
+    assert_true(loop_now_ms() - start < 5000);
+    assert_int_equal(bed_start(bed), 0);
+}
+
+static void test_drain__ranks_join_a_save_that_another_began_before_the_drain(void **state)
+{
+    struct bed *bed = *state;
+    restart_with_last_saves(bed, 0, RANKS);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    service_drain(bed->service);
+    sleep_ms(100);
+    assert_int_equal(peer_begin(&peers[1], 2), ERR_UNAVAILABLE);
+    assert_int_equal(peer_begin(&peers[1], 1), 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], 1);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    bed_stop(bed);
+    peers_close(peers, RANKS);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void test_drain__a_drain_gives_up_a_save_that_never_ends(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.limit_drain_ms = 200;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, RANKS);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    int64_t start = loop_now_ms();
+    bed_stop(bed);
+    assert_true(loop_now_ms() - start < 5000);
+    peers_close(peers, RANKS);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, -1, NULL), ERR_NOT_FOUND);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
+        CASE(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it),
+        CASE(test_drain__a_drain_waits_for_idle_ranks_only_so_long),
+        CASE(test_drain__a_drain_ends_at_once_without_ranks),
+        CASE(test_drain__ranks_join_a_save_that_another_began_before_the_drain),
+        CASE(test_drain__a_drain_gives_up_a_save_that_never_ends),
+    };
+#undef CASE
+    log_setup("ckptd_replicate", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

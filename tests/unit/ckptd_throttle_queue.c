@@ -1,0 +1,339 @@
+/* ckptd_throttle_queue.c - the daemon's manners: rate, phases, and who need not wait for them.
+ *
+ * Goal: a save takes the time that pace.write_rate gives it and is committed; a trainer that is
+ * busy for ever, or says nonsense, holds it up by pace.quiet_wait_ms at most; whoever waits for a
+ * save (WaitSave, a drain, a new attempt, a rank without a free image) does not wait for manners.
+ * Method: a service in this process (ckptd_bed.h) with 4 MiB of state; a save is asked after
+ * without waiting, since waiting would hurry it; times are compared with what the rate alone would
+ * take. */
+#include "tests/unit/ckptd_loading.h"
+
+#define STATE_BYTES ((int64_t)ROWS * COLUMNS * 4)
+/* At which a save takes more than 4 s: so long that a hurry shows. */
+#define RATE_SLOW ((int64_t)MIB)
+#define SLOW_MS (STATE_BYTES * 1000 / RATE_SLOW)
+/* What is hurried takes a fraction of a second, and on a busy machine seconds. */
+#define HURRIED_MS (SLOW_MS * 7 / 8)
+#define PATIENCE_MS 600
+#define PATIENCE_LONG_MS 60000
+#define SOON_MS (PATIENCE_LONG_MS / 2)
+
+static struct peer peers[RANKS];
+
+/* ---- the bed ---- */
+
+static int set_up(void **state)
+{
+    *state = bed_new();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    peers_close(peers, RANKS);
+    return bed_tear_down(state);
+}
+
+static struct bed *start_with_rate(void **state, int64_t rate, uint32_t world_size)
+{
+    struct bed *bed = *state;
+    bed->config.pace_write_rate = rate;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, world_size);
+    return bed;
+}
+
+static struct bed *start_with_phases(void **state, int64_t quiet_wait_ms)
+{
+    struct bed *bed = *state;
+    bed->config.pace_quiet = true;
+    bed->config.pace_quiet_wait_ms = quiet_wait_ms;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, RANKS);
+    return bed;
+}
+
+static void begin_all(uint32_t world_size, uint64_t step)
+{
+    for (uint32_t i = 0; i < world_size; i++)
+        assert_int_equal(peer_begin(&peers[i], step), 0);
+    for (uint32_t i = 0; i < world_size; i++)
+        peer_finish(&peers[i], step);
+}
+
+/* Milliseconds from `since` until it is committed. */
+static int64_t until_committed(struct bed *bed, uint64_t step, int64_t since)
+{
+    Holdfast__V1__SaveState state;
+    while ((state = ask_save(bed, step, 0, NULL)) == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING) {
+        assert_true(loop_now_ms() - since < SOON_MS);
+        sleep_ms(5);
+    }
+    assert_int_equal(state, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    return loop_now_ms() - since;
+}
+
+static double number_of(struct bed *bed, const char *name)
+{
+    return status_number(bed, "pace", name);
+}
+
+static void say(struct peer *peer, enum arena_phase phase)
+{
+    uint64_t one = 1;
+    if (arena_set_phase(peer->control, phase))
+        assert_int_equal(write(peer->event_fd, &one, sizeof one), sizeof one);
+}
+
+static void say_all(enum arena_phase phase)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        say(&peers[i], phase);
+}
+
+/* ---- the rate ---- */
+
+static void test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed(void **state)
+{
+    struct bed *bed = start_with_rate(state, 4 * MIB, RANKS);
+    int64_t start = loop_now_ms(), bytes = 0;
+    begin_all(RANKS, 1);
+    int64_t ms = until_committed(bed, 1, start);
+    for (uint32_t i = 0; i < RANKS; i++)
+        bytes += (int64_t)peers[i].image_bytes;
+    assert_true(ms >= bytes * 1000 / (4 * MIB));
+    assert_true(ms < 10 * bytes * 1000 / (4 * MIB));
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_true(number_of(bed, "held_by_rate_seconds") > 0.5);
+    assert_true(number_of(bed, "held_by_phases_seconds") == 0);
+    assert_true(number_of(bed, "chunks_held") == 0);
+}
+
+static void test_gate__loads_are_not_held_to_the_rate(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    begin_all(1, 1);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    peers_close(peers, 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    int64_t start = loop_now_ms();
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_true(loop_now_ms() - start < HURRIED_MS);
+}
+
+static void await_held(struct bed *bed)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS && number_of(bed, "chunks_held") == 0; ms += 10)
+        sleep_ms(10);
+    assert_true(number_of(bed, "chunks_held") > 0);
+}
+
+/* ---- who does not wait ---- */
+
+static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    int64_t start = loop_now_ms();
+    begin_all(1, 1);
+    await_held(bed);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_true(number_of(bed, "chunks_held") > 0); /* so asking did not hurry it */
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(loop_now_ms() - start < HURRIED_MS);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_int_equal(ask_save(bed, 1, 20, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    int64_t start = loop_now_ms();
+    peer_finish(&peers[0], 1);
+    assert_true(until_committed(bed, 1, start) < HURRIED_MS);
+}
+
+static void test_gate__a_drain_does_not_wait_for_the_rate(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    begin_all(1, 1);
+    sleep_ms(100);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    int64_t start = loop_now_ms();
+    bed_stop(bed);
+    assert_true(loop_now_ms() - start < HURRIED_MS);
+    peers_close(peers, 1);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0); /* it was finished, not given up */
+}
+
+static void test_gate__a_new_attempt_does_not_wait_for_the_rate(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, RANKS);
+    uint64_t step;
+    begin_all(RANKS, 1);
+    sleep_ms(100);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    peers_close(peers, RANKS); /* dead */
+    int64_t start = loop_now_ms();
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_true(loop_now_ms() - start < HURRIED_MS);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 1);
+}
+
+static void test_gate__a_rank_without_a_free_image_hurries_its_older_saves(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    int64_t start = loop_now_ms();
+    begin_all(1, 1);
+    begin_all(1, 2);
+    assert_int_equal(peer_begin(&peers[0], 3), ERR_BUSY);
+    assert_true(until_committed(bed, 1, start) < HURRIED_MS);
+    assert_true(until_committed(bed, 2, start) < SLOW_MS);
+    begin_all(1, 3);
+    assert_int_equal(wait_save(bed, 3, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+static void
+test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    int64_t start = loop_now_ms();
+    begin_all(1, 1);
+    begin_all(1, 2);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(loop_now_ms() - start < HURRIED_MS);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+/* The rank waits for room in it. */
+static void test_gate__a_window_is_not_held_back(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.pool_bytes = 4 * MIB; /* an image needs 5 segments */
+    bed = start_with_rate(state, RATE_SLOW, 1);
+    int64_t start = loop_now_ms();
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_true(peers[0].num_segments < peers[0].image_bytes / MIB + 1);
+    struct arena_window window;
+    for (uint64_t at = peers[0].data_byte, end = at + peers[0].bytes; at < end; at = window.end) {
+        arena_window_get(&window, peers[0].control);
+        assert_true(loop_now_ms() - start < SOON_MS);
+        window.end = window.end < end ? window.end : end;
+        if (window.end <= at) {
+            window.end = at;
+            sleep_ms(1);
+            continue;
+        }
+        peer_announce(&peers[0], ARENA_ENTRY_RANGE, at, window.end - at);
+    }
+    peer_announce(&peers[0], ARENA_ENTRY_END, 0, 0);
+    assert_true(until_committed(bed, 1, start) < HURRIED_MS);
+}
+
+static void test_gate__a_save_that_is_given_up_leaves_nothing_behind(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    begin_all(1, 1);
+    await_held(bed);
+    peer_abort(&peers[0]);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_true(number_of(bed, "chunks_held") == 0);
+    begin_all(1, 2);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+/* ---- phases ---- */
+
+static void test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound(void **state)
+{
+    struct bed *bed = start_with_phases(state, PATIENCE_MS);
+    say_all(ARENA_PHASE_BUSY);
+    int64_t start = loop_now_ms();
+    begin_all(RANKS, 1);
+    int64_t ms = until_committed(bed, 1, start);
+    assert_true(ms >= PATIENCE_MS && ms < PATIENCE_MS + SOON_MS);
+    assert_true(number_of(bed, "chunks_in_busy_phases") >= 4);
+    assert_true(number_of(bed, "ranks_busy") == RANKS);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void test_gate__a_save_is_written_when_the_last_rank_becomes_quiet(void **state)
+{
+    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
+    say_all(ARENA_PHASE_BUSY);
+    begin_all(RANKS, 1);
+    await_held(bed);
+    sleep_ms(200);
+    say(&peers[0], ARENA_PHASE_QUIET);
+    sleep_ms(200);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_true(number_of(bed, "chunks_held") > 0);
+    int64_t start = loop_now_ms();
+    say(&peers[1], ARENA_PHASE_QUIET);
+    assert_true(until_committed(bed, 1, start) < SOON_MS);
+    assert_true(number_of(bed, "held_by_phases_seconds") >= 0.35);
+    assert_true(number_of(bed, "chunks_in_busy_phases") == 0);
+}
+
+static void test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back(void **state)
+{
+    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
+    say_all(ARENA_PHASE_BUSY);
+    begin_all(RANKS, 1);
+    sleep_ms(100);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    int64_t start = loop_now_ms();
+    peers_close(peers, RANKS);
+    assert_true(until_committed(bed, 1, start) < SOON_MS);
+}
+
+static void test_gate__any_other_number_in_the_control_page_means_quiet(void **state)
+{
+    static const uint32_t numbers[] = {0, 2, 3, 0x80000001, UINT32_MAX};
+    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
+    for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        __atomic_store_n(&peers[0].control->phase, numbers[i], __ATOMIC_RELAXED);
+        int64_t start = loop_now_ms();
+        begin_all(RANKS, i + 1);
+        assert_true(until_committed(bed, i + 1, start) < SOON_MS);
+    }
+    assert_true(number_of(bed, "held_by_phases_seconds") == 0);
+}
+
+static void test_gate__a_waiting_call_does_not_wait_for_phases(void **state)
+{
+    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
+    say_all(ARENA_PHASE_BUSY);
+    begin_all(RANKS, 1);
+    int64_t start = loop_now_ms();
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(loop_now_ms() - start < SOON_MS);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed),
+        CASE(test_gate__loads_are_not_held_to_the_rate),
+        CASE(test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate),
+        CASE(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either),
+        CASE(test_gate__a_drain_does_not_wait_for_the_rate),
+        CASE(test_gate__a_new_attempt_does_not_wait_for_the_rate),
+        CASE(test_gate__a_rank_without_a_free_image_hurries_its_older_saves),
+        CASE(test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before),
+        CASE(test_gate__a_window_is_not_held_back),
+        CASE(test_gate__a_save_that_is_given_up_leaves_nothing_behind),
+        CASE(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound),
+        CASE(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet),
+        CASE(test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back),
+        CASE(test_gate__any_other_number_in_the_control_page_means_quiet),
+        CASE(test_gate__a_waiting_call_does_not_wait_for_phases),
+    };
+#undef CASE
+    log_setup("ckptd_throttle_queue", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

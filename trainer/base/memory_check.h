@@ -1,0 +1,32 @@
+/* memory_check.h - is there memory for what a start is going to allocate? */
+#ifndef HOLDFAST_TRAINER_BASE_MEMORY_CHECK_H
+#define HOLDFAST_TRAINER_BASE_MEMORY_CHECK_H
+
+#include "trainer/base/memory_plan.h"
+
+/* Bytes that this process may still take: MemAvailable and free swap, bounded by the limits of its
+ * control groups (versions 1 and 2). `root`: "", or a folder with proc and sys for tests.
+ * UINT64_MAX: the system does not say. */
+uint64_t memory_check_available(const char *root);
+/* The most that it could be without swap: the machine's memory, bounded by the same limits. */
+uint64_t memory_check_capacity(const char *root);
+
+/* What this process has taken, in bytes; 0: the system does not say. */
+struct memory_check_taken {
+    uint64_t peak; /* resident, since the start or since memory_check_forget_peak() */
+    uint64_t own;  /* neither a file's nor shared with ckptd, swapped out or not */
+};
+struct memory_check_taken memory_check_taken(const char *root);
+void memory_check_forget_peak(const char *root);
+
+/* Whose memory, and so which part of a plan: all of it lies in a machine that computes. */
+enum memory_check_of { MEMORY_MACHINE, MEMORY_GPU, MEMORY_HOST_OF_GPU };
+/* ERR_INVALID when so many ranks of this plan, all there, need more than is available; the message
+ * has the plan's largest parts. Nothing is allocated. */
+int memory_check(const struct memory *plan, enum memory_check_of of, uint32_t num_ranks,
+                 uint64_t available);
+/* Likewise of a GPU's memory, before any is taken. Ranks that are threads of this process take the
+ * GPUs in turn; a process has one to itself: num_threads is 1. ERR_UNAVAILABLE. */
+int memory_check_device(const struct memory *plan, struct device *device, uint32_t num_threads);
+
+#endif

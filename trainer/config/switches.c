@@ -1,0 +1,147 @@
+/* switches.c - switch files and clocks (see switches.h). */
+#include "trainer/config/switches.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
+#include "trainer/base/memory_check.h"
+#include "trainer/config/launched.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MEMORY_SECONDS 1.0 /* between two looks at it */
+
+#define LEAD_FACTOR 2.0 /* over the longest step and save so far */
+
+static const double gib = 1 << 30;
+
+void switches_open(struct switches *out, const struct config *config)
+{
+    *out = (struct switches){
+        .config = config, .opened_at = clock_seconds(), .root = "", .job_end = launched_job_end()};
+    switches_saved(out);
+}
+
+void switches_saved(struct switches *switches)
+{
+    switches->saved_at = clock_seconds();
+}
+
+static bool is_there(const char *path)
+{
+    return path[0] != '\0' && access(path, F_OK) == 0;
+}
+
+bool switches_is_killed(const struct config *config)
+{
+    return is_there(config->kill_switch);
+}
+
+/* A switch that stays would ask for a save behind every step. */
+static bool take_save_switch(struct switches *switches)
+{
+    const char *path = switches->config->save_switch;
+    if (switches->is_save_broken || !is_there(path))
+        return false;
+    if (unlink(path) == 0) {
+        log_info("checkpoint", "the save switch %s was seen and removed", path);
+        return true;
+    }
+    report_errno(ERR_IO, "could not remove the save switch", path);
+    log_warn("checkpoint", "%s; it is ignored from here on", report_line());
+    switches->is_save_broken = true;
+    return true;
+}
+
+static bool interval_is_over(const struct switches *switches)
+{
+    const struct config *config = switches->config;
+    return strcmp(config->interval_type, "seconds") == 0 &&
+           clock_seconds() - switches->saved_at >= (double)config->interval;
+}
+
+static bool duration_is_over(const struct switches *switches)
+{
+    double minutes = switches->config->exit_minutes;
+    return minutes > 0 && clock_seconds() - switches->opened_at >= 60 * minutes;
+}
+
+/* How long before a limit a run has to end, in seconds. */
+static double lead_of(struct switches *switches, double save_seconds)
+{
+    double now = clock_seconds(), lap = switches->looked_at > 0 ? now - switches->looked_at : 0;
+    switches->looked_at = now;
+    switches->longest_lap = lap > switches->longest_lap ? lap : switches->longest_lap;
+    double lead = LEAD_FACTOR * (switches->longest_lap + save_seconds);
+    if (save_seconds > 0 && lead > LEAD_FACTOR * switches->said_lead) {
+        log_info("train",
+                 "a stop takes up to %.1f s, twice the longest step of %.2f s and save of %.2f s: "
+                 "whoever signals this run at a limit should do so earlier than that",
+                 lead, switches->longest_lap, save_seconds);
+        switches->said_lead = lead;
+    }
+    return lead;
+}
+
+static bool job_is_over(const struct switches *switches, double lead)
+{
+    struct timespec now;
+    double least = switches->config->exit_lead_seconds;
+    if (switches->job_end <= 0 || least <= 0)
+        return false;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double left = switches->job_end - (double)now.tv_sec;
+    lead = lead > least ? lead : least;
+    if (left > lead)
+        return false;
+    log_info("train", "the job ends in %.0f s, and a stop may take %.1f s", left, lead);
+    return true;
+}
+
+unsigned switches_look(struct switches *switches, double save_seconds)
+{
+    unsigned seen = job_is_over(switches, lead_of(switches, save_seconds)) ? SWITCH_DURATION : 0;
+    if (take_save_switch(switches) || interval_is_over(switches))
+        seen |= SWITCH_SAVE;
+    if (switches_is_killed(switches->config)) {
+        log_warn("train", "the kill switch %s is there", switches->config->kill_switch);
+        seen |= SWITCH_KILL;
+    }
+    if (duration_is_over(switches)) {
+        log_info("train", "training.exit_duration_in_mins = %g are over",
+                 switches->config->exit_minutes);
+        seen |= SWITCH_DURATION;
+    }
+    return seen;
+}
+
+bool switches_memory_is_short(struct switches *switches)
+{
+    const struct config *config = switches->config;
+    double most = config->exit_memory_gib, least = config->exit_free_memory_gib;
+    double now = clock_seconds();
+    if ((most <= 0 && least <= 0) || now - switches->memory_at < MEMORY_SECONDS)
+        return false;
+    switches->memory_at = now;
+    double own = (double)memory_check_taken(switches->root).own / gib;
+    double available = (double)memory_check_available(switches->root) / gib;
+    if (most > 0 && own >= most)
+        log_warn("train",
+                 "%.2f GiB of memory are this process's own: training.exit_memory_gib = %g", own,
+                 most);
+    else if (least > 0 && available <= least)
+        log_warn("train",
+                 "%.2f GiB of memory are left here: training.exit_free_memory_gib = %g; this "
+                 "process has %.2f GiB of its own",
+                 available, least, own);
+    else
+        return false;
+    return true;
+}
+
+int switches_exit_code(unsigned seen)
+{
+    if (seen & SWITCHES_FOR_GOOD)
+        return EXIT_DO_NOT_RETRY;
+    return seen & SWITCH_DURATION ? EXIT_TIME_IS_OVER : EXIT_RUN_AGAIN;
+}

@@ -1,0 +1,115 @@
+/* break.c - where the numbers of a step stopped being finite (contract in parallel.h).
+ *
+ * Costs nothing until it is asked. Weights that are not finite come first: they break all else. The
+ * losses of all leaves are known to all ranks: the first that is not finite names the rank that
+ * computed it. Where all of them are, some backward made the first such number, and carried it to
+ * the tensors in front of that: each rank looks which of its sums of gradients are finite, tensor
+ * by tensor, and the one nearest to the loss is named. */
+#include "proto/base/report.h"
+#include "trainer/parallel/private.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The rank of a leaf's last stage, first in its tensor and context parallel. */
+static uint32_t rank_of_leaf(const struct parallel *p, uint32_t data_rank)
+{
+    const uint32_t *degree = p->mesh.degree;
+    uint32_t inner = degree[AXIS_CP] * degree[AXIS_TP];
+    return ((degree[AXIS_PP] - 1) * num_data_ranks(p) + data_rank) * inner;
+}
+
+static bool find_loss(const struct parallel *p, struct step_break *out)
+{
+    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
+        uint32_t data_rank, micro_step;
+        leaves_find(&p->leaves, leaf, &data_rank, &micro_step);
+        size_t place = (size_t)data_rank * p->num_micro_steps + micro_step;
+        if (isfinite(p->all_losses[place * p->leaf_values]))
+            continue;
+        *out = (struct step_break){.rank = rank_of_leaf(p, data_rank),
+                                   .stage = p->mesh.degree[AXIS_PP] - 1,
+                                   .is_loss = true,
+                                   .leaf = leaf};
+        return true;
+    }
+    return false;
+}
+
+/* Exact sums of squares are finite where all numbers are. */
+static void sum_weights(struct parallel *p, const struct state_slice *slice)
+{
+    const struct box *box = &slice->param.box;
+    kernel_sum_squares(p->kernels, p->lane,
+                       &(struct kernel_sum_squares){.sum = &p->numbers->squares,
+                                                    .x = p->state.param + slice->param.at,
+                                                    .rows = box->extent[0],
+                                                    .width = box->extent[1],
+                                                    .dtype = KERNEL_F32});
+}
+
+static int is_finite_here(struct parallel *p, const struct state_slice *slice, bool is_weight,
+                          bool *out)
+{
+    lane_zero(p->lane, &p->numbers->squares, sizeof(p->numbers->squares));
+    if (is_weight)
+        sum_weights(p, slice);
+    else
+        reduce_sum_squares(p, &p->numbers->squares, slice->tensor);
+    lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares,
+              sizeof(p->numbers->squares));
+    ERR_TRY(lane_settle(p->lane));
+    *out = isfinite(kernel_exact_value(&p->host_numbers->squares));
+    return 0;
+}
+
+/* `broken` [num_tensors]: how many ranks have rows of it that are not finite. */
+static int count_broken(struct parallel *p, bool is_weight, int64_t *broken)
+{
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        bool is_finite = true;
+        ERR_TRY(is_finite_here(p, slice, is_weight, &is_finite));
+        broken[slice->tensor - p->table->tensors] = !is_finite;
+    }
+    return 0;
+}
+
+/* Of weights the model's first tensor is named, of gradients the one nearest to the loss.
+ * `broken` [2][num_tensors]. */
+static int find_tensor(struct parallel *p, bool is_weight, int64_t *broken, struct step_break *out)
+{
+    struct comm *world = p->mesh.world;
+    uint32_t num = p->table->num_tensors, found = num;
+    bool is_mine;
+    ERR_TRY(count_broken(p, is_weight, broken));
+    memcpy(broken + num, broken, num * sizeof(*broken));
+    ERR_TRY(comm_all_reduce_i64(world, broken, num));
+    *out = (struct step_break){.rank = world->rank, .is_weight = is_weight};
+    for (uint32_t i = 0; i < num; i++) {
+        out->num_tensors += broken[i] > 0;
+        found = broken[i] > 0 && (found == num || !is_weight) ? i : found;
+    }
+    is_mine = found < num && broken[num + found] != 0;
+    int rc = parallel_agree_quietly(world, is_mine ? ERR_INVALID : 0, &out->rank);
+    if (rc != 0 && rc != ERR_INVALID)
+        return rc;
+    out->stage = out->rank / (world->size / p->mesh.degree[AXIS_PP]);
+    if (found < num)
+        strcpy(out->tensor, p->table->tensors[found].name);
+    return 0;
+}
+
+int parallel_find_break(struct parallel *p, struct step_break *out)
+{
+    uint32_t num = p->table->num_tensors;
+    int64_t *broken = calloc(4 * (size_t)num, sizeof(*broken));
+    if (broken == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to look for what is not finite");
+    int rc = find_tensor(p, true, broken, out);
+    if (rc == 0 && out->num_tensors == 0 && !find_loss(p, out))
+        rc = find_tensor(p, false, broken + 2 * (size_t)num, out);
+    free(broken);
+    return rc;
+}

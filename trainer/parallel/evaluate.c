@@ -1,0 +1,154 @@
+/* evaluate.c - the loss of a validation set on the ranks of a mesh (see parallel.h).
+ *
+ * Leaf i of local_batch_size sequences is of data rank i % d, as in a step. After each round of d
+ * leaves their losses are gathered and added in rank order, which is leaf order: so the sum is the
+ * same bits on every mesh. Sequences that are shorter than those of training lie at the beginning
+ * of their rows; what is behind them counts for nothing, and nothing looks back at it. */
+#include "proto/base/report.h"
+#include "trainer/parallel/private.h"
+
+#include <string.h>
+
+enum { STOP = 1, FAILED = 2 };
+
+/* What a rank brings to a round: at most as many numbers as a step brings of a leaf. */
+struct round {
+    double loss, counted, flags;
+};
+_Static_assert(sizeof(struct round) == ROUND_NUMBERS * sizeof(double), "a round fits");
+
+/* From rows of `seq` numbers to rows of `row` numbers, in place, the last row first. */
+static void widen_rows(int32_t *numbers, uint32_t rows, uint32_t seq, uint32_t row, int32_t fill)
+{
+    for (uint32_t b = rows; b-- > 0;) {
+        memmove(numbers + (size_t)b * row, numbers + (size_t)b * seq, seq * sizeof(*numbers));
+        for (uint32_t t = seq; t < row; t++)
+            numbers[(size_t)b * row + t] = fill;
+    }
+}
+
+static int read_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
+                     const struct tokens *to)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size, row = (uint32_t)p->config->seq_len;
+    uint32_t seq = data_info(of->data)->seq_len;
+    uint64_t first = leaf * batch;
+    ERR_TRY(data_read(of->data, first, batch,
+                      &(struct data_batch){to->inputs, to->targets, to->starts}));
+    widen_rows(to->inputs, batch, seq, row, 0);
+    widen_rows(to->targets, batch, seq, row, -1);
+    if (to->starts != NULL)
+        widen_rows(to->starts, batch, seq, row, (int32_t)seq);
+    for (uint32_t b = 0; b < batch; b++)
+        for (uint32_t t = 0; t < row && first + b >= of->samples; t++)
+            to->targets[(size_t)b * row + t] = -1;
+    return 0;
+}
+
+/* A leaf that could not be read is computed of zeros: all learn of it behind the round. */
+static void clear_leaf(const struct parallel *p, const struct tokens *to)
+{
+    size_t rows = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len;
+    memset(to->inputs, 0, rows * sizeof(*to->inputs));
+    memset(to->targets, 0xff, rows * sizeof(*to->targets));
+    if (to->starts != NULL)
+        memset(to->starts, 0, rows * sizeof(*to->starts));
+}
+
+/* This rank's leaf of a round; without one, the walk. */
+static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
+                         struct round *out)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size;
+    size_t rows = (size_t)batch * (size_t)p->config->seq_len;
+    bool has_leaf = leaf * batch < of->samples;
+    struct leaf_tokens *to = &p->tokens[0];
+    struct tokens raw;
+    struct model_batch mine = step_batch(p, to);
+    struct execution execution = {.batch = has_leaf ? &mine : NULL};
+    *out = (struct round){0};
+    if (has_leaf) {
+        ERR_TRY(step_begin_tokens(p, to, &raw));
+        p->failure = read_leaf(p, of, leaf, &raw);
+        if (p->failure != 0)
+            clear_leaf(p, &raw);
+        step_send_tokens(p, &raw, to);
+    }
+    for (size_t i = 0; i < rows && has_leaf; i++)
+        out->counted += raw.targets[i] >= 0;
+    out->flags =
+        (of->want_stop != NULL && *of->want_stop != 0 ? STOP : 0) + (p->failure != 0 ? FAILED : 0);
+    ERR_TRY(execute_program(p, p->evaluation, &execution));
+    out->loss = execution.loss;
+    return 0;
+}
+
+/* Do all ranks of this rank's leaf and of the others want to go on? One number for all. */
+static int agree_on_flags(struct parallel *p, const struct round *mine, bool *out_failed,
+                          bool *out_stop)
+{
+    int64_t counts[2] = {mine->flags >= FAILED, mine->flags == STOP};
+    struct comm *world = p->mesh.world;
+    ERR_TRY(comm_all_reduce_i64(world, counts, 2));
+    *out_failed = counts[0] > 0;
+    *out_stop = counts[1] > 0;
+    return 0;
+}
+
+/* All data ranks' rounds in their order, which the last stage has, in *out; valid until the next
+ * call. */
+static int gather_rounds(struct parallel *p, const struct round *mine, const struct round **out)
+{
+    struct comm *data = p->mesh.of[GROUP_DATA], *stages = p->mesh.of[GROUP_PP];
+    uint32_t d = num_data_ranks(p);
+    size_t *bytes = p->lists, *at = p->lists + d;
+    for (uint32_t r = 0; r < d; r++) {
+        bytes[r] = sizeof(*mine);
+        at[r] = r * sizeof(*mine);
+    }
+    *out = (const struct round *)p->all_losses;
+    memcpy(p->losses, mine, sizeof(*mine));
+    if (data != NULL)
+        ERR_TRY(comm_all_gather_v(data, p->losses, sizeof(*mine), p->all_losses, bytes, at));
+    else
+        memcpy(p->all_losses, mine, sizeof(*mine));
+    if (stages == NULL)
+        return 0;
+    return comm_broadcast(stages, p->all_losses, d * sizeof(*mine), stages->size - 1);
+}
+
+/* Leaves [first, first + d): those of all data ranks in *out, valid until the next call. */
+static int evaluate_round(struct parallel *p, const struct evaluation *of, uint64_t first,
+                          const struct round **out, bool *out_failed, bool *out_stop)
+{
+    struct round mine;
+    ERR_TRY(evaluate_leaf(p, of, first + my_data_rank(p), &mine));
+    ERR_TRY(gather_rounds(p, &mine, out));
+    return agree_on_flags(p, &mine, out_failed, out_stop);
+}
+
+int parallel_evaluate(struct parallel *p, const struct evaluation *of,
+                      struct evaluation_result *out)
+{
+    uint32_t d = num_data_ranks(p);
+    uint64_t batch = (uint64_t)p->config->local_batch_size;
+    uint64_t leaves = (of->samples + batch - 1) / batch;
+    double sum = 0, counted = 0;
+    p->failure = 0;
+    *out = (struct evaluation_result){0};
+    for (uint64_t first = 0; first < leaves && !out->is_dropped; first += d) {
+        const struct round *all;
+        bool has_failed = false;
+        int rc = evaluate_round(p, of, first, &all, &has_failed, &out->is_dropped);
+        if (rc != 0)
+            return comm_fail(p->mesh.world, rc);
+        for (uint32_t r = 0; r < d; r++) {
+            sum += all[r].loss;
+            counted += all[r].counted;
+        }
+        if (has_failed)
+            return parallel_agree(p->mesh.world, p->failure);
+    }
+    out->loss = counted > 0 ? sum / counted : 0;
+    return 0;
+}

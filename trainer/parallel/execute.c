@@ -1,0 +1,576 @@
+/* execute.c - runs the program of a step, operation by operation.
+ *
+ * The thread that walks the program computes. It posts gathers and exchanges on lanes of their own,
+ * each a thread with a queue, and waits where the program says `after`. Where communicators do not
+ * allow threads, what is posted has ended at once: the same order, the same places, no overlap.
+ * Places in memory are taken when an operation is posted, and given back when it has been waited
+ * for, by the walking thread alone.
+ *
+ * The same walk with nothing to compute records the memory plan: every buffer is taken and given by
+ * the operation that needs it. What concerns the step and not the model (tokens, losses, the norm,
+ * stopping) is done by the `at_op` of who runs the program.
+ *
+ * What is sent to another stage is copied to a buffer of its own, which lives for the whole run,
+ * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
+ * again. What comes from another stage goes to where it is read, on a lane of its own.
+ *
+ * Copies of the state are made by the save that is under way (parallel.h, struct step_copies).
+ *
+ * An error of an operation ends the waits of all lanes of all ranks at once (comm_fail): another
+ * rank would wait for this one for ever, and so would a lane of this one for that rank. */
+#include "kernels/device.h"
+#include "proto/base/report.h"
+#include "trainer/base/memory_plan.h"
+#include "trainer/comm/flight.h"
+#include "trainer/parallel/private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct transfer {
+    void *buffer;
+    struct comm *comm; /* of the last send */
+    struct comm_request request;
+    bool is_posted;
+};
+
+struct transfers {
+    uint32_t num_slots;
+    struct transfer *of[NUM_WAYS]; /* [num_slots] */
+};
+
+/* ---- between stages ---- */
+
+int transfers_new(struct parallel *p)
+{
+    struct transfers *t = calloc(1, sizeof(*t));
+    p->transfers = t;
+    if (t == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
+    t->num_slots = p->program->num_slots;
+    for (uint32_t d = 0; d < NUM_WAYS; d++) {
+        t->of[d] = calloc(t->num_slots, sizeof(*t->of[d]));
+        if (t->of[d] == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
+    }
+    return 0;
+}
+
+void transfers_free(struct parallel *p)
+{
+    if (p->transfers == NULL)
+        return;
+    for (uint32_t d = 0; d < NUM_WAYS; d++)
+        free(p->transfers->of[d]);
+    free(p->transfers);
+}
+
+void transfers_take(struct parallel *p)
+{
+    static const char *const names[NUM_WAYS] = {"stream to send", "gradient to send"};
+    for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
+        for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
+            p->transfers->of[d][slot].buffer =
+                memory_take(p->memory, names[d], slot, model_stream_bytes(p->model));
+}
+
+/* Both ends know the boundary by the stage behind it. */
+static int tag_of(const struct program_options *o, const struct op *op, enum direction d,
+                  uint32_t boundary)
+{
+    uint32_t stages = o->num_ranks * o->chunks;
+    return (int)(((op->leaf % 4096) * (stages + 1) + boundary) * NUM_WAYS + d) + COMM_TAG_STAGES;
+}
+
+static int settle(struct transfer *transfer)
+{
+    if (!transfer->is_posted)
+        return 0;
+    transfer->is_posted = false;
+    return comm_wait(transfer->comm, &transfer->request);
+}
+
+static bool is_live(const struct parallel *p, uint32_t slot)
+{
+    return model_is_active(p->model, slot) && !memory_is_recording(p->memory);
+}
+
+static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    gather_pointers(p, op->block, w);
+    return model_keys(p->model, slot, op->block, op->is_second, w);
+}
+
+/* Of an operation that sends: until it was received. */
+static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
+{
+    enum direction d = op->kind == OP_SEND ? WAY_DOWN : WAY_UP;
+    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    return settle(&p->transfers->of[d][slot]);
+}
+
+static int send(struct parallel *p, const struct op *op, uint32_t slot, enum direction d,
+                const void *data)
+{
+    struct transfer *transfer = &p->transfers->of[d][slot];
+    uint32_t boundary = op->stage + (d == WAY_DOWN ? 1 : 0), peer;
+    size_t bytes = model_stream_bytes(p->model);
+    CHECK(!transfer->is_posted); /* the program waits for it */
+    lane_copy(p->lane, transfer->buffer, data, bytes);
+    transfer->comm = channel_to_send(p, d, boundary, &peer);
+    transfer->is_posted = true;
+    return comm_send(transfer->comm, peer, tag_of(&p->shape, op, d, boundary), transfer->buffer,
+                     bytes, &transfer->request);
+}
+
+static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    struct model *m = p->model;
+    uint32_t behind = p->first_block[op->stage + 1];
+    int rc = 0;
+    if (op->kind == OP_SEND) {
+        model_close_stream(m, slot, behind);
+        rc = is_live(p, slot) ? send(p, op, slot, WAY_DOWN, model_stream(m, slot, behind)) : 0;
+        model_give_stream(m, slot, behind);
+        return rc;
+    }
+    rc = is_live(p, slot) ? send(p, op, slot, WAY_UP, model_gradient(m, slot)) : 0;
+    model_give_gradient(m, slot);
+    return rc;
+}
+
+/* Where what is received is read. */
+static void receive_take(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    if (op->kind == OP_RECEIVE)
+        (void)model_take_stream(p->model, slot, p->first_block[op->stage]);
+    else
+        (void)model_take_gradient(p->model, slot);
+}
+
+static int receive_run(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
+{
+    const struct model *m = p->model;
+    enum direction d = op->kind == OP_RECEIVE ? WAY_DOWN : WAY_UP;
+    void *to =
+        d == WAY_DOWN ? model_stream(m, slot, p->first_block[op->stage]) : model_gradient(m, slot);
+    uint32_t boundary = op->stage + (d == WAY_UP ? 1 : 0), peer;
+    struct comm *comm = channel_to_receive(p, d, boundary, &peer);
+    if (!model_is_active(m, slot))
+        return 0;
+    return comm_receive_on(comm, peer, tag_of(&p->shape, op, d, boundary), to,
+                           model_stream_bytes(m), lane, lane_name(op->lane));
+}
+
+static int settle_all(struct parallel *p)
+{
+    for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
+        for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
+            ERR_TRY(settle(&p->transfers->of[d][slot]));
+    return 0;
+}
+
+/* ---- lanes beside compute ---- */
+
+#define UNDER_WAY_MAX 64u /* of a lane; more than gather_ahead and exchange_behind allow */
+
+struct side_ring {
+    struct under_way {
+        const struct op *op;
+        uint32_t after; /* as those that wait count it */
+        struct mark mark;
+    } ops[UNDER_WAY_MAX]; /* in the order of posting */
+    uint32_t first, num;
+};
+
+struct side_lanes {
+    struct device *device;
+    struct lane *here[NUM_LANES]; /* of the rank's device: what a lane's thread posts on */
+    struct lane *of[NUM_LANES];
+};
+
+struct side_work {
+    struct parallel *p;
+    const struct program *program; /* which outlives the step */
+    const struct op *op;
+    uint32_t slot;
+};
+
+static void use_lane(struct parallel *p, enum group group, enum lane_of lane, bool is_beside)
+{
+    struct comm *comm = p->mesh.of[group];
+    if (comm == NULL)
+        return;
+    comm->lane = lane_name(lane);
+    if (is_beside)
+        comm->device_lane = p->sides->here[lane];
+}
+
+int side_lanes_open(struct parallel *p)
+{
+    bool has_sides = p->shape.gather_ahead + p->shape.exchange_behind > 0 ||
+                     p->shape.receives_ahead || p->shape.ring_ahead;
+    bool is_queued = (p->mesh.world->ops->flags & COMM_THREADS) != 0 &&
+                     (p->device->ops->flags & DEVICE_DRY) == 0;
+    if (!has_sides)
+        return 0;
+    p->sides = calloc(1, sizeof(*p->sides));
+    if (p->sides == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for lanes");
+    ERR_TRY(device_open(&p->sides->device, &device_cpu,
+                        &(struct device_options){.is_queued = is_queued}));
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND; lane++) {
+        ERR_TRY(lane_open(&p->sides->of[lane], p->sides->device, lane_name(lane)));
+        ERR_TRY(lane_open(&p->sides->here[lane], p->device, lane_name(lane)));
+    }
+    use_lane(p, GROUP_SHARD, LANE_GATHER, p->shape.gather_ahead > 0);
+    use_lane(p, GROUP_RING, LANE_RING, p->shape.ring_ahead);
+    use_lane(p, GROUP_SUMS, LANE_REDUCE, p->shape.exchange_behind > 0);
+    use_lane(p, GROUP_OWNERS, LANE_REDUCE, p->shape.exchange_behind > 0);
+    use_lane(p, GROUP_REPLICA, LANE_REDUCE, p->shape.exchange_behind > 0);
+    use_lane(p, GROUP_REPLICAS, LANE_REDUCE, p->shape.exchange_behind > 0);
+    return 0;
+}
+
+void side_lanes_close(struct parallel *p)
+{
+    if (p->sides == NULL)
+        return;
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        lane_close(p->sides->of[lane]);
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        lane_close(p->sides->here[lane]);
+    device_close(p->sides->device);
+    free(p->sides);
+    p->sides = NULL;
+}
+
+/* The flight recorder's lanes: what is sent is called by the thread that computes. */
+static enum lane_of thread_of(const struct op *op)
+{
+    return op->lane == LANE_SEND ? LANE_COMPUTE : op->lane;
+}
+
+static struct flight_place place_of(const struct program *program, const struct op *op)
+{
+    return (struct flight_place){.what = op_name(op->kind),
+                                 .index = (uint32_t)(op - program->ops),
+                                 .stage = op->stage,
+                                 .leaf = op->leaf,
+                                 .block = op->block};
+}
+
+static bool find_next(const void *user, const char *lane, uint32_t index, struct flight_place *out)
+{
+    const struct program *program = user;
+    for (; index < program->num_ops; index++) {
+        const struct op *op = &program->ops[index];
+        if (strcmp(lane_name(thread_of(op)), lane) != 0)
+            continue;
+        *out = place_of(program, op);
+        return true;
+    }
+    return false;
+}
+
+static void begin_op(struct parallel *p, const struct program *program, const struct op *op)
+{
+    struct flight_place place = place_of(program, op);
+    flight_enter(p->mesh.world->flight, lane_name(thread_of(op)), &place);
+    observe(p, op, false);
+}
+
+static void end_op(struct parallel *p, const struct op *op)
+{
+    observe(p, op, true);
+    flight_leave();
+}
+
+static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    if (op->kind == OP_GATHER)
+        gather_take(p, op->block, op->is_second);
+    else if (op->kind == OP_EXCHANGE)
+        reduce_take(p, op->block, op->num_blocks);
+    else if (op->kind == OP_JOIN)
+        join_take(p, op->block, op->num_blocks);
+    else if (op->kind == OP_COLLECT)
+        collect_take(p, op->block, op->num_blocks);
+    else if (op->kind == OP_RING)
+        model_ring_take(p->model, op->block);
+    else
+        receive_take(p, op, slot);
+}
+
+static int run_for(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
+{
+    if (op->kind == OP_GATHER)
+        return gather_run(p, lane, op->block);
+    if (op->kind == OP_EXCHANGE)
+        return reduce_run(p, lane, op);
+    if (op->kind == OP_JOIN)
+        return join_run(p, lane, op);
+    if (op->kind == OP_COLLECT)
+        return collect_run(p, lane, op);
+    if (op->kind == OP_RING)
+        return model_ring_run(p->model, lane, p->mesh.of[GROUP_RING], slot, op->block);
+    return receive_run(p, lane, op, slot);
+}
+
+/* What was received is given back by who reads it. */
+static void give_for(struct parallel *p, const struct op *op)
+{
+    if (op->kind == OP_GATHER)
+        gather_give(p, op->block);
+    else if (op->kind == OP_EXCHANGE)
+        reduce_give(p, op->block, op->num_blocks);
+    else if (op->kind == OP_JOIN)
+        join_give(p, op->block, op->num_blocks);
+    else if (op->kind == OP_COLLECT)
+        collect_give(p, op->block, op->num_blocks);
+    else if (op->kind == OP_RING)
+        model_ring_give(p->model, op->block);
+}
+
+static int run_side_work(void *args)
+{
+    const struct side_work *work = args;
+    struct lane *lane = work->p->sides->here[work->op->lane];
+    begin_op(work->p, work->program, work->op);
+    int rc = run_for(work->p, lane, work->op, work->slot);
+    if (rc == 0)
+        rc = lane_settle(lane); /* who waits for the thread's mark waits for this, too */
+    if (rc != 0) /* now: whoever would notice may be waiting for what waits for this */
+        return comm_fail(work->p->mesh.world, rc);
+    end_op(work->p, work->op);
+    return 0;
+}
+
+static void post_side(struct parallel *p, const struct program *program, struct side_ring *ring,
+                      const struct op *op)
+{
+    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    CHECK(ring->num < UNDER_WAY_MAX);
+    struct under_way *at = &ring->ops[(ring->first + ring->num++) % UNDER_WAY_MAX];
+    *at = (struct under_way){.op = op, .after = (uint32_t)(op - program->ops) + 1};
+    take_for(p, op, slot);
+    if (memory_is_recording(p->memory))
+        return;
+    struct lane *lane = p->sides->of[op->lane];
+    (void)lane_settle(p->lane); /* all compute in front is over; it keeps its error */
+    lane_call(lane, run_side_work, &(struct side_work){p, program, op, slot},
+              sizeof(struct side_work));
+    lane_mark(lane, &at->mark);
+}
+
+/* Waits for what a lane was given up to `after`. */
+static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane, uint32_t after)
+{
+    while (ring->num > 0 && ring->ops[ring->first].after <= after) {
+        struct under_way *at = &ring->ops[ring->first];
+        if (!memory_is_recording(p->memory))
+            ERR_TRY(lane_settle_mark(p->sides->of[lane], &at->mark));
+        give_for(p, at->op);
+        ring->first = (ring->first + 1) % UNDER_WAY_MAX;
+        ring->num--;
+    }
+    return 0;
+}
+
+/* What has lanes of its own, on the thread that computes. */
+static int run_here(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    take_for(p, op, slot);
+    int rc = memory_is_recording(p->memory) ? 0 : run_for(p, p->lane, op, slot);
+    give_for(p, op);
+    return rc;
+}
+
+/* ---- a save's copies ---- */
+
+void parallel_note_copy(struct parallel *p, const struct op *op, bool is_end)
+{
+    observe(p, op, is_end);
+}
+
+static void post_copy(struct parallel *p, const struct execution *e, const struct op *op)
+{
+    if (e->copies != NULL && e->copies->post(e->copies->user, op->block, op))
+        return;
+    observe(p, op, false);
+    observe(p, op, true);
+}
+
+/* `copy`: the last that must have ended. */
+static void settle_copy(struct parallel *p, const struct execution *e, const struct op *copy)
+{
+    if (e->copies != NULL)
+        e->copies->wait(e->copies->user, copy->block, p->lane);
+}
+
+/* ---- blocks ---- */
+
+static void forward_pointers(struct parallel *p, uint32_t block, const void **w)
+{
+    gather_pointers(p, block, w);
+    if (block == p->table->num_blocks - 1 && is_tied(p))
+        gather_pointers(p, p->table->num_blocks, &w[1]);
+}
+
+static int run_forward(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    forward_pointers(p, op->block, w);
+    return model_forward(p->model, slot, op->block, w);
+}
+
+static int run_loss(struct parallel *p, struct execution *e, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    forward_pointers(p, op->block, w);
+    return model_loss(p->model, slot, w, &e->loss);
+}
+
+static int run_recompute(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    gather_pointers(p, op->block, w);
+    return model_recompute(p->model, slot, op->block, w);
+}
+
+static int run_backward(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
+    uint32_t halves = op->kind == OP_BACKWARD         ? MODEL_INPUT | MODEL_WEIGHT
+                      : op->kind == OP_BACKWARD_INPUT ? MODEL_INPUT
+                                                      : MODEL_WEIGHT;
+    if (op->block > 0 && (halves & MODEL_INPUT))
+        gather_pointers(p, op->block, w);
+    if (halves & MODEL_WEIGHT)
+        reduce_begin_block(p, op->block, dw);
+    return model_backward(p->model, slot, op->block, halves, w, dw);
+}
+
+static int run(struct parallel *p, struct execution *e, const struct op *op, uint32_t slot)
+{
+    uint32_t first = p->first_block[op->stage], end = p->first_block[op->stage + 1];
+    switch (op->kind) {
+    case OP_BEGIN:
+        model_begin(p->model, slot, e->batch);
+        return 0;
+    case OP_GATHER:
+    case OP_EXCHANGE:
+    case OP_JOIN:
+    case OP_COLLECT:
+    case OP_RECEIVE:
+    case OP_RECEIVE_GRADIENT:
+    case OP_RING:
+        return run_here(p, op, slot);
+    case OP_DROP:
+        gather_drop(p, op->block);
+        return 0;
+    case OP_KEYS:
+        return run_keys(p, op, slot);
+    case OP_FORWARD:
+        return run_forward(p, op, slot);
+    case OP_LOSS:
+        return run_loss(p, e, op, slot);
+    case OP_RECOMPUTE:
+        return run_recompute(p, op, slot);
+    case OP_BACKWARD:
+    case OP_BACKWARD_INPUT:
+    case OP_BACKWARD_WEIGHT:
+        return run_backward(p, op, slot);
+    case OP_FORGET:
+        model_forget(p->model, slot, first, end);
+        return 0;
+    case OP_ENCODE:
+        return codes_make(p);
+    case OP_REDUCE:
+        return reduce_step(p);
+    case OP_SPREAD:
+        return gather_updated(p);
+    case OP_SEND:
+    case OP_SEND_GRADIENT:
+        return run_send(p, op, slot);
+    default: /* the step's own */
+        return 0;
+    }
+}
+
+/* What is the same each step, to the byte: a device may queue it at once. */
+static bool is_batch(const struct op *op)
+{
+    return op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
+           op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT || op->kind == OP_UPDATE;
+}
+
+static int run_op(struct parallel *p, const struct program *program, struct execution *e,
+                  const struct op *op)
+{
+    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    begin_op(p, program, op);
+    if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
+        ERR_TRY(e->at_op(p, e, op));
+    watch_begin(p, program, op);
+    if (is_batch(op))
+        lane_batch_begin(p->lane);
+    int rc = run(p, e, op, slot);
+    if (rc == 0 && op->kind != OP_BEGIN && e->at_op != NULL)
+        rc = e->at_op(p, e, op);
+    if (is_batch(op))
+        lane_batch_end(p->lane);
+    if (rc == 0)
+        rc = watch_end(p, op);
+    if (rc == 0)
+        end_op(p, op);
+    return rc;
+}
+
+static int walk(struct parallel *p, const struct program *program, struct execution *e)
+{
+    struct side_ring sides[NUM_LANES] = {0};
+    for (uint32_t i = 0; i < program->num_ops && !e->is_asked_to_stop; i++) {
+        const struct op *op = &program->ops[i];
+        for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+            ERR_TRY(settle_side(p, &sides[lane], lane, op->after[lane]));
+        if (op->after[LANE_SEND] > 0)
+            ERR_TRY(settle_send(p, program, &program->ops[op->after[LANE_SEND] - 1]));
+        if (op->after[LANE_COPY] > 0)
+            settle_copy(p, e, &program->ops[op->after[LANE_COPY] - 1]);
+        if (op->lane == LANE_COPY)
+            post_copy(p, e, op);
+        else if (op->lane == LANE_COMPUTE || op->lane == LANE_SEND)
+            ERR_TRY(run_op(p, program, e, op));
+        else
+            post_side(p, program, &sides[op->lane], op);
+    }
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        ERR_TRY(settle_side(p, &sides[lane], lane, UINT32_MAX));
+    return settle_all(p);
+}
+
+/* The walk may have lost what it waited for by an error of a lane beside it, which has kept it. */
+static int fail_all(struct parallel *p, int rc)
+{
+    rc = comm_fail(p->mesh.world, rc);
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND && p->sides != NULL; lane++) {
+        int kept = report_message()[0] == '\0' ? lane_settle(p->sides->of[lane]) : 0;
+        rc = kept != 0 ? kept : rc;
+    }
+    return rc;
+}
+
+int execute_program(struct parallel *p, const struct program *program, struct execution *e)
+{
+    struct flight *flight = p->mesh.world->flight;
+    flight_follow(flight, &(struct flight_program){find_next, program});
+    int rc = walk(p, program, e);
+    if (rc != 0 && !e->is_common && !memory_is_recording(p->memory))
+        rc = fail_all(p, rc);
+    flight_follow(flight, NULL);
+    flight_leave();
+    return rc;
+}

@@ -1,0 +1,400 @@
+/* step.c - one training step on a mesh (see parallel/parallel.h): what it adds to its program.
+ *
+ * Stop. With one stage all ranks agree before each leaf whether some rank is asked to stop; with a
+ * pipeline before the step. Norm. Squares are summed exactly (kernel_sum_squares), each element by
+ * one rank, limbs as integers over all ranks: the same bits however the rows are held. Loss. Leaf
+ * losses are gathered and added in double in leaf order. */
+#include "kernels/device.h"
+#include "proto/base/report.h"
+#include "trainer/config/switches.h"
+#include "trainer/data/ahead.h"
+#include "trainer/parallel/private.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct step {
+    struct execution execution;
+    const struct step_input *input;
+    struct step_result *out;
+    struct model_batch batch;
+};
+
+static bool is_asked_to_stop(const struct step_input *input)
+{
+    return input->want_stop != NULL && *input->want_stop != 0;
+}
+
+/* ---- leaves ---- */
+
+static void order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size, seq = (uint32_t)p->config->seq_len;
+    uint32_t chunk = model_chunk_length(&p->cut, seq);
+    if (p->cut.cp_blocks == 1)
+        return;                                                        /* they are read in place */
+    for (uint32_t i = 0; i < model_num_chunks(&p->cut) * batch; i++) { /* [chunk][sequence] */
+        uint32_t first = model_chunk_first(&p->cut, seq, p->cut.cp_place, i / batch);
+        size_t from = (size_t)(i % batch) * seq + first, at = (size_t)i * chunk;
+        memcpy(out->inputs + at, raw->inputs + from, chunk * sizeof(int32_t));
+        memcpy(out->targets + at, raw->targets + from, chunk * sizeof(int32_t));
+        if (out->starts != NULL)
+            memcpy(out->starts + at, raw->starts + from, chunk * sizeof(int32_t));
+    }
+}
+
+int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tokens *out_raw)
+{
+    *out_raw = p->cut.cp_blocks > 1 ? p->raw : tokens->host;
+    return lane_settle_mark(p->lane, &tokens->copied);
+}
+
+void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens)
+{
+    const struct tokens *from = &tokens->host, *to = &tokens->device;
+    size_t rows = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len / p->cut.cp;
+    size_t lists = 2 + (from->starts != NULL) + (from->own != NULL ? 3 : 0);
+    order_tokens(p, raw, &tokens->host);
+    if (from->own != NULL)
+        model_localize(p->model, from->inputs, from->own, from->own_or_other, from->owners);
+    lane_copy(p->lane, to->inputs, from->inputs, lists * rows * sizeof(int32_t));
+    lane_mark(p->lane, &tokens->copied);
+}
+
+static double tokens_that_count(const struct parallel *p)
+{
+    double leaf = (double)((uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len);
+    return p->counted > 0 ? (double)p->counted : (double)p->num_leaves * leaf;
+}
+
+static void count_sequences(const struct parallel *p, const struct tokens *tokens, double *out)
+{
+    uint32_t seq_len = (uint32_t)p->config->seq_len;
+    for (int64_t b = 0; b < p->config->local_batch_size; b++) {
+        out[b] = 0;
+        for (uint32_t t = 0; t < seq_len; t++)
+            out[b] += tokens->targets[(size_t)b * seq_len + t] >= 0;
+    }
+}
+
+static double *values_of(const struct parallel *p, uint32_t leaf)
+{
+    return p->losses + (size_t)leaf * p->leaf_values;
+}
+
+/* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
+static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
+{
+    struct leaf_tokens *to = &p->tokens[leaf % p->num_reads];
+    struct tokens raw;
+    size_t bytes = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len * 4;
+    double *values = values_of(p, leaf);
+    memset(values, 0, p->leaf_values * sizeof(*values));
+    if (!rank_has_leaf(p, my_data_rank(p), leaf))
+        return 0;
+    ERR_TRY(step_begin_tokens(p, to, &raw));
+    if (p->failure == 0 && s->input->ahead != NULL)
+        p->failure =
+            ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
+    if (p->failure != 0) {
+        memset(raw.inputs, 0, bytes);
+        memset(raw.targets, 0xff, bytes);
+        if (raw.starts != NULL)
+            memset(raw.starts, 0, bytes);
+    }
+    if (p->leaf_values > 1)
+        count_sequences(p, &raw, values + 1 + p->config->local_batch_size);
+    step_send_tokens(p, &raw, to);
+    return 0;
+}
+
+struct model_batch step_batch(const struct parallel *p, const struct leaf_tokens *tokens)
+{
+    const struct tokens *at = &tokens->device;
+    return (struct model_batch){.inputs = at->inputs,
+                                .targets = at->targets,
+                                .starts = at->starts,
+                                .own = at->own,
+                                .own_or_other = at->own_or_other,
+                                .owners = at->owners,
+                                .loss_scale = &p->numbers->loss_scale};
+}
+
+static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
+{
+    s->batch = step_batch(p, &p->tokens[leaf % p->num_reads]);
+    if (p->leaf_values > 1)
+        s->batch.sequence_losses = values_of(p, leaf) + 1;
+    s->execution.batch = rank_has_leaf(p, my_data_rank(p), leaf) ? &s->batch : NULL;
+}
+
+/* ---- stopping ---- */
+
+/* debug.pause_at_step: rank 0 waits in mid-step, and so do the others in their next collective,
+ * until it is killed or asked to stop. */
+static void pause_in_step(const struct step_input *input)
+{
+    log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)input->step);
+    while (!is_asked_to_stop(input))
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
+{
+    const struct step_input *input = s->input;
+    if (p->mesh.world->rank != 0)
+        return;
+    log_debug("train", "micro-step %u of %u of step %lld is done", leaf + 1, p->num_micro_steps,
+              (long long)input->step);
+    bool is_first = leaf == 0 || p->mesh.degree[AXIS_PP] > 1;
+    if (is_first && input->step == p->config->crash_at_step)
+        pause_in_step(input);
+}
+
+/* A step may take longer than the notice that whoever stops a job gives. */
+static int agree_to_stop(struct parallel *p, struct step *s)
+{
+    int64_t stop = is_asked_to_stop(s->input);
+    ERR_TRY(comm_all_reduce_i64(p->mesh.world, &stop, 1));
+    s->out->stop = s->out->is_dropped = s->execution.is_asked_to_stop = stop != 0;
+    return 0;
+}
+
+static int norm_and_stop(struct parallel *p, struct step *s)
+{
+    const struct step_input *input = s->input;
+    unsigned seen = input->look != NULL ? input->look(input->user) : 0;
+    struct {
+        struct kernel_exact_sum sum;
+        int64_t stop, failures, seen[SWITCHES_BITS]; /* ranks that saw it */
+    } all = {.stop = is_asked_to_stop(input), .failures = p->failure != 0};
+    for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
+        all.seen[bit] = seen >> bit & 1;
+    lane_zero(p->lane, &p->numbers->squares, sizeof(all.sum));
+    reduce_sum_squares(p, &p->numbers->squares, NULL);
+    lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares, sizeof(all.sum));
+    ERR_TRY(lane_settle(p->lane));
+    all.sum = p->host_numbers->squares;
+    ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
+    s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
+    s->out->stop = all.stop != 0;
+    s->out->seen = 0;
+    for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
+        s->out->seen |= (all.seen[bit] != 0 ? 1u : 0u) << bit;
+    s->execution.is_common = all.failures != 0;
+    return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
+}
+
+/* ---- losses ---- */
+
+/* Adds a leaf's sequences to the sums of their sources. */
+static void add_to_sources(const struct parallel *p, const struct step_input *input, uint32_t leaf,
+                           const double *values, struct step_result *out)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size;
+    uint64_t sample;
+    for (uint32_t b = 0; b < batch; b++) {
+        uint32_t source = data_locate(ahead_data(input->ahead),
+                                      input->first_sample + (uint64_t)leaf * batch + b, &sample);
+        out->sources[source].sum += values[b];
+        out->sources[source].counted += (uint64_t)values[batch + b];
+    }
+}
+
+/* The values of all data ranks, which the last stage has, to all ranks. */
+static int gather_values(struct parallel *p)
+{
+    struct comm *data = p->mesh.of[GROUP_DATA], *stages = p->mesh.of[GROUP_PP];
+    uint32_t d = num_data_ranks(p);
+    size_t *bytes = p->lists, *at = p->lists + d;
+    for (uint32_t r = 0; r < d; r++) {
+        bytes[r] = (size_t)p->num_micro_steps * p->leaf_values * sizeof(double);
+        at[r] = r * bytes[r];
+    }
+    if (data != NULL)
+        ERR_TRY(comm_all_gather_v(data, p->losses, bytes[0], p->all_losses, bytes, at));
+    else
+        memcpy(p->all_losses, p->losses, bytes[0]);
+    if (stages == NULL)
+        return 0;
+    return comm_broadcast(stages, p->all_losses, d * bytes[0], stages->size - 1);
+}
+
+/* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
+ * of each of its sequences; added in leaf order. */
+static int gather_losses(struct parallel *p, struct step *s)
+{
+    struct step_result *out = s->out;
+    ERR_TRY(gather_values(p));
+    double sum = 0, most = 0;
+    memset(out->sources, 0, sizeof(out->sources));
+    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
+        uint32_t rank, micro_step;
+        leaves_find(&p->leaves, leaf, &rank, &micro_step);
+        size_t place = (size_t)rank * p->num_micro_steps + micro_step;
+        const double *values = p->all_losses + place * p->leaf_values;
+        sum += values[0];
+        most = fmax(most, values[0]);
+        if (p->leaf_values > 1)
+            add_to_sources(p, s->input, leaf, values + 1, out);
+    }
+    out->data_seconds = s->input->ahead != NULL ? ahead_waited(s->input->ahead) : 0;
+    out->max_loss = most / (tokens_that_count(p) / (double)p->num_leaves);
+    if (p->counted > 0) {
+        out->loss = sum / (double)p->counted;
+        return 0;
+    }
+    uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
+    out->loss = sum / (double)p->num_leaves / (double)tokens;
+    return 0;
+}
+
+/* ---- the step ---- */
+
+/* All ranks decide alike. */
+static int decide(struct step *s)
+{
+    const struct step_input *input = s->input;
+    int rc = input->decide != NULL ? input->decide(input->user, s->out) : 0;
+    s->execution.is_common = rc != 0;
+    return rc;
+}
+
+static int at_op(struct parallel *p, struct execution *e, const struct op *op)
+{
+    struct step *s = (struct step *)e;
+    switch (op->kind) {
+    case OP_ASK_STOP:
+        if (op->leaf > 0)
+            end_leaf(p, s, op->leaf - 1);
+        return agree_to_stop(p, s);
+    case OP_READ:
+        return read_leaf(p, s, op->leaf);
+    case OP_BEGIN:
+        begin_leaf(p, s, op->leaf);
+        return 0;
+    case OP_LOSS:
+        values_of(p, op->leaf)[0] = e->loss;
+        return 0;
+    case OP_NORM:
+        end_leaf(p, s, p->num_micro_steps - 1);
+        ERR_TRY(watch_agree(p, s->input->step, &e->is_common));
+        return norm_and_stop(p, s);
+    case OP_LOSSES:
+        ERR_TRY(gather_losses(p, s));
+        return decide(s);
+    case OP_UPDATE:
+        if (s->input->update != NULL)
+            s->input->update(s->input->user, op->block);
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+/* What the loss is divided by, where a mask leaves tokens out: known to all before the first leaf,
+ * so that each leaf's gradient is scaled once, as it is computed. */
+static int count_tokens(struct parallel *p, const struct step_input *input)
+{
+    struct comm *data = p->mesh.of[GROUP_DATA];
+    int64_t counted = 0;
+    uint64_t mine = 0;
+    p->counted = 0;
+    if (input->ahead == NULL || !data_info(ahead_data(input->ahead))->has_mask)
+        return 0;
+    p->failure = ahead_count(input->ahead, &mine);
+    counted = (int64_t)mine;
+    if (data != NULL)
+        ERR_TRY(comm_all_reduce_i64(data, &counted, 1));
+    p->counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
+    if (counted == 0 && p->failure == 0 && p->mesh.world->rank == 0 && !p->has_warned_of_masks) {
+        log_warn("data",
+                 "step %" PRId64 " has no token that counts: the mask leaves all out, and its "
+                 "gradient is 0; later such steps are not named",
+                 input->step);
+        p->has_warned_of_masks = true;
+    }
+    return 0;
+}
+
+/* The sizes of the step, which a ramp changes, and what it is divided by. */
+static int begin_step(struct parallel *p, const struct step_input *input)
+{
+    bool has_data = input->ahead != NULL;
+    bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
+    p->failure = 0;
+    watch_step(p, input->step);
+    set_leaves(p, trainer_config_leaves(p->config, input->step - 1));
+    reduce_begin(p);
+    p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
+    uint32_t round = has_groups(p) ? leaves_round(&p->leaves) : 0;
+    if (p->program->num_leaves != p->num_micro_steps || p->shape.round_leaves != round) {
+        p->shape.num_leaves = p->num_micro_steps;
+        p->shape.round_leaves = round;
+        program_free(p->program);
+        p->program = NULL;
+        ERR_TRY(program_build(&p->program, &p->shape));
+    }
+    if (has_data)
+        ahead_step(input->ahead, input->step - 1, input->first_sample);
+    ERR_TRY(count_tokens(p, input));
+    /* The copy of the step before is over: its norm was waited for. */
+    bool is_broken = input->step == p->config->nonfinite_at_step;
+    p->host_numbers->loss_scale = is_broken ? NAN : (float)(1.0 / tokens_that_count(p));
+    lane_copy(p->lane, &p->numbers->loss_scale, &p->host_numbers->loss_scale, sizeof(float));
+    return 0;
+}
+
+int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
+{
+    struct step step = {
+        .execution = {.at_op = at_op, .copies = input->copies}, .input = input, .out = out};
+    int rc = begin_step(p, input);
+    out->seen = 0;
+    if (rc != 0)
+        return comm_fail(p->mesh.world, rc);
+    return execute_program(p, p->program, &step.execution);
+}
+
+/* ---- logits ---- */
+
+static int at_logits(struct parallel *p, struct execution *e, const struct op *op)
+{
+    bool is_head = op->kind == OP_FORWARD && op->block == p->table->num_blocks - 1;
+    if (is_head && e->logits != NULL)
+        return model_copy_logits(p->model, 0, e->logits);
+    return 0;
+}
+
+int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_sample,
+                    float *out_logits)
+{
+    struct leaf_tokens *tokens = &p->tokens[0];
+    struct model_batch batch = step_batch(p, tokens);
+    struct tokens raw;
+    struct execution execution = {.at_op = at_logits};
+    uint32_t stages = p->mesh.degree[AXIS_PP];
+    int rc = 0;
+    if (stages * p->cut.cp_blocks * p->cut.tp_blocks > 1 || p->cut.loss_chunks > 1)
+        return report_error(ERR_INVALID, "run it without a pipeline, with one block or chunk each",
+                            "debug.logits_file: pp %u, canonical.cp_blocks %u, tp_blocks %u and "
+                            "loss_chunks %u cut the logits",
+                            stages, p->cut.cp_blocks, p->cut.tp_blocks, p->cut.loss_chunks);
+    if (p->mesh.world->rank == 0) {
+        ahead_step(ahead, 0, first_sample);
+        rc = step_begin_tokens(p, tokens, &raw);
+        if (rc == 0)
+            rc = ahead_take(ahead, &(struct data_batch){raw.inputs, raw.targets, NULL});
+        if (rc == 0)
+            step_send_tokens(p, &raw, tokens);
+        batch.starts = NULL;
+        /* The others wait in the gathers: what could not be read is walked. */
+        execution.batch = rc == 0 ? &batch : NULL;
+        execution.logits = out_logits;
+    }
+    ERR_TRY(execute_program(p, p->evaluation, &execution));
+    return rc;
+}

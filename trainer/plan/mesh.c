@@ -1,0 +1,175 @@
+/* mesh.c - the grid of ranks (see mesh.h). */
+#include "trainer/plan/mesh.h"
+#include "proto/base/report.h"
+
+#include <string.h>
+
+static const uint32_t axes_of[NUM_GROUPS] = {
+    [GROUP_PP] = 1u << AXIS_PP,
+    [GROUP_DATA] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD,
+    [GROUP_SHARD] = 1u << AXIS_SHARD,
+    [GROUP_SUMS] = 1u << AXIS_SHARD,
+    [GROUP_COPIES] = 1u << AXIS_REPLICATE | 1u << AXIS_CP,
+    [GROUP_PEERS] = 1u << AXIS_REPLICATE | 1u << AXIS_CP | 1u << AXIS_TP,
+    [GROUP_OWNERS] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD | 1u << AXIS_CP,
+    [GROUP_REPLICA] = 1u << AXIS_SHARD | 1u << AXIS_CP,
+    [GROUP_REPLICAS] = 1u << AXIS_REPLICATE,
+    [GROUP_CP] = 1u << AXIS_CP,
+    [GROUP_RING] = 1u << AXIS_CP,
+    [GROUP_TP] = 1u << AXIS_TP,
+};
+
+static const char *const group_names[NUM_GROUPS] = {
+    [GROUP_PP] = "pp",           [GROUP_DATA] = "dp",
+    [GROUP_SHARD] = "dp_shard",  [GROUP_COPIES] = "copies",
+    [GROUP_PEERS] = "peers",     [GROUP_OWNERS] = "owners",
+    [GROUP_CP] = "cp",           [GROUP_TP] = "tp",
+    [GROUP_REPLICA] = "replica", [GROUP_REPLICAS] = "replicas",
+    [GROUP_RING] = "ring",       [GROUP_SUMS] = "sums",
+};
+
+static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+
+const char *mesh_axis_name(enum axis axis)
+{
+    return names[axis];
+}
+
+static uint32_t place_among(const struct mesh *mesh, const uint32_t place[NUM_AXES], uint32_t axes)
+{
+    uint32_t at = 0;
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+        if (axes >> axis & 1)
+            at = at * mesh->degree[axis] + place[axis];
+    return at;
+}
+
+uint32_t mesh_rank_of(const struct mesh *mesh, const uint32_t place[NUM_AXES])
+{
+    return place_among(mesh, place, (1u << NUM_AXES) - 1);
+}
+
+uint32_t mesh_group_size(const struct mesh *mesh, enum group group)
+{
+    uint32_t size = 1;
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+        size *= axes_of[group] >> axis & 1 ? mesh->degree[axis] : 1;
+    return size;
+}
+
+uint32_t mesh_group_place(const struct mesh *mesh, enum group group)
+{
+    return place_among(mesh, mesh->place, axes_of[group]);
+}
+
+uint32_t mesh_group_rank(const struct mesh *mesh, enum group group, uint32_t place)
+{
+    uint32_t places[NUM_AXES];
+    memcpy(places, mesh->place, sizeof(places));
+    for (uint32_t axis = NUM_AXES; axis-- > 0;)
+        if (axes_of[group] >> axis & 1) {
+            places[axis] = place % mesh->degree[axis];
+            place /= mesh->degree[axis];
+        }
+    return mesh_rank_of(mesh, places);
+}
+
+/* The degrees of the configuration; dp_shard -1 takes the ranks that are left. */
+static int fit(struct mesh *mesh, const struct config *config, uint32_t size)
+{
+    const char *hint = "change the parallelism degrees or the number of ranks";
+    const int64_t wanted[NUM_AXES] = {config->pp, config->dp_replicate, config->dp_shard,
+                                      config->cp, config->tp};
+    int64_t others = 1, shards = config->dp_shard;
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++) {
+        if (axis == AXIS_SHARD)
+            continue;
+        if (wanted[axis] < 1)
+            return report_error(ERR_INVALID, hint, "the degree of %s is %lld", names[axis],
+                                (long long)wanted[axis]);
+        others *= wanted[axis];
+        mesh->degree[axis] = (uint32_t)wanted[axis];
+    }
+    if (shards == -1 && size % others != 0)
+        return report_error(ERR_INVALID, hint,
+                            "%u ranks do not divide by pp %lld x dp_replicate %lld x cp %lld x tp "
+                            "%lld = %lld",
+                            size, (long long)config->pp, (long long)config->dp_replicate,
+                            (long long)config->cp, (long long)config->tp, (long long)others);
+    if (shards == -1)
+        shards = size / others;
+    if (shards < 1 || others * shards != size)
+        return report_error(ERR_INVALID, hint,
+                            "pp %lld x dp_replicate %lld x dp_shard %lld x cp %lld x tp %lld = "
+                            "%lld ranks, but %u were started",
+                            (long long)config->pp, (long long)config->dp_replicate,
+                            (long long)shards, (long long)config->cp, (long long)config->tp,
+                            (long long)(others * shards), size);
+    mesh->degree[AXIS_SHARD] = (uint32_t)shards;
+    return 0;
+}
+
+static void find_places(const struct mesh *mesh, uint32_t rank, uint32_t place[NUM_AXES])
+{
+    for (uint32_t axis = NUM_AXES; axis-- > 0;) {
+        place[axis] = rank % mesh->degree[axis];
+        rank /= mesh->degree[axis];
+    }
+}
+
+int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size)
+{
+    *out = (struct mesh){.world = out->world,
+                         .has_sums = out->has_sums,
+                         .tp_blocks = (uint32_t)config->tp_blocks,
+                         .has_leaf_groups = config->groups > 1,
+                         .has_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
+    ERR_TRY(fit(out, config, size));
+    find_places(out, rank, out->place);
+    return 0;
+}
+
+uint32_t mesh_group_on_machine(const struct mesh *mesh, enum group group, uint32_t machine_ranks)
+{
+    uint32_t others = ~axes_of[group], num = 0;
+    uint32_t first = mesh_rank_of(mesh, mesh->place) / machine_ranks * machine_ranks;
+    for (uint32_t rank = first; rank < first + machine_ranks; rank++) {
+        uint32_t place[NUM_AXES];
+        find_places(mesh, rank, place);
+        num += rank < mesh->world->size &&
+               place_among(mesh, place, others) == place_among(mesh, mesh->place, others);
+    }
+    return num;
+}
+
+struct leaves mesh_leaves(const struct mesh *mesh, const struct config *config)
+{
+    return (struct leaves){.num = (uint32_t)config->micro_batches,
+                           .groups = (uint32_t)config->groups,
+                           .replicas = mesh->degree[AXIS_REPLICATE],
+                           .shards = mesh->degree[AXIS_SHARD]};
+}
+
+int mesh_split(struct mesh *mesh)
+{
+    for (uint32_t group = 0; group < NUM_GROUPS; group++) {
+        bool is_of_leaf_groups = group == GROUP_REPLICA || group == GROUP_REPLICAS;
+        if (mesh_group_size(mesh, group) == 1 || (is_of_leaf_groups && !mesh->has_leaf_groups) ||
+            (group == GROUP_RING && !mesh->has_ring) || (group == GROUP_SUMS && !mesh->has_sums))
+            continue;
+        uint32_t all = (1u << NUM_AXES) - 1;
+        uint32_t color = place_among(mesh, mesh->place, all & ~axes_of[group]);
+        uint32_t size = mesh_group_size(mesh, group);
+        ERR_TRY(COMM_CALL(mesh->world, .kind = COMM_SPLIT, .out = &mesh->of[group], .color = color,
+                          .key = mesh_group_place(mesh, group), .group_size = size));
+        CHECK(mesh->of[group]->size == size);
+        mesh->of[group]->name = group_names[group];
+    }
+    return 0;
+}
+
+void mesh_free_groups(struct mesh *mesh)
+{
+    for (uint32_t group = 0; group < NUM_GROUPS; group++)
+        comm_free(mesh->of[group]);
+}

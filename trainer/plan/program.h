@@ -1,0 +1,143 @@
+/* program.h - one step of one rank as a list: what is done, in which order. Pure: built from
+ * numbers, checked (check.c), printed (`trainer --print-program`); the memory plan is its walk,
+ * execute.c runs it.
+ *
+ * A schedule (pipe.h) says which stage computes which leaf when; lowering it adds what that needs:
+ * blocks of parameters are gathered and dropped, the residual stream and its gradient are sent from
+ * stage to stage, what was not kept is computed again, gradients are exchanged and folded. */
+#ifndef HOLDFAST_TRAINER_PLAN_PROGRAM_H
+#define HOLDFAST_TRAINER_PLAN_PROGRAM_H
+
+#include "trainer/plan/pipe.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+enum op_kind {
+    OP_COPY,     /* a block's state to ckptd's memory, where a save of the step before goes on */
+    OP_ASK_STOP, /* is some rank asked to stop? Then the step is dropped */
+    OP_ENCODE,   /* this rank's shard to float8 codes, for the gathers, with all shards' scales */
+    OP_READ,     /* tokens of a leaf */
+    OP_BEGIN,    /* a leaf's way through a stage of this rank */
+    OP_GATHER,
+    OP_DROP,    /* the parameters of a block */
+    OP_RECEIVE, /* the residual stream in front of a stage, from `peer` */
+    OP_KEYS,    /* a layer's queries, keys and values, where these go around a ring: */
+    OP_RING,    /* its keys, then its values, to all ranks of context parallel */
+    OP_FORWARD,
+    OP_LOSS,
+    OP_SEND,             /* the stream behind a stage */
+    OP_RECEIVE_GRADIENT, /* of the stream behind a stage */
+    OP_RECOMPUTE,
+    OP_BACKWARD, /* both halves */
+    OP_BACKWARD_INPUT,
+    OP_BACKWARD_WEIGHT,
+    OP_EXCHANGE, /* a bucket's gradient of a leaf to its owners, who fold it in leaf order */
+    OP_JOIN,     /* a bucket's sums of a group of leaves, to those of all groups, in their order */
+    OP_COLLECT,  /* a bucket's sums of the step, from their owners to all copies of the shard; of
+                  * the fast reduction, of all ranks to the shards */
+    OP_SEND_GRADIENT, /* of the stream in front of a stage */
+    OP_FORGET,        /* what a forward kept: no backward comes */
+    OP_REDUCE,        /* the end of the sums: of a tied matrix both */
+    OP_NORM,          /* of the gradient, with what all ranks have to know */
+    OP_LOSSES,        /* of all leaves */
+    OP_UPDATE,        /* a block's state, by the optimizer */
+    OP_SPREAD,        /* the parameters that copies have updated, to each other (ZeRO) */
+    NUM_OP_KINDS
+};
+
+/* Queues of work. Each runs its operations in the order of the program, and none before all compute
+ * in front of it has ended; between lanes there is no other order than `after`. What is sent is
+ * posted by compute and ends when it is received, one before or behind another: an `after` of that
+ * lane is for this operation alone. Copies are made by the thread of the save (save/copier.h), and
+ * where no save goes on they have ended at once. */
+enum lane_of {
+    LANE_COMPUTE,
+    LANE_GATHER,
+    LANE_REDUCE,
+    LANE_RECEIVE,
+    LANE_RING,
+    LANE_SEND,
+    LANE_COPY,
+    NUM_LANES
+};
+
+struct op {
+    uint8_t kind;
+    uint8_t lane;
+    uint8_t is_second; /* OP_GATHER, OP_KEYS, OP_RING: for a backward */
+    uint16_t peer;     /* rank of the pipeline */
+    uint32_t stage, leaf;
+    uint32_t block;
+    uint32_t num_blocks;       /* of OP_EXCHANGE, _JOIN, _COLLECT: the bucket, from `block` on */
+    uint32_t after[NUM_LANES]; /* 1 + an operation of that lane that must have ended; 0: none */
+};
+
+#define PROGRAM_BLOCK_NONE UINT32_MAX
+
+struct program {
+    struct op *ops;
+    uint32_t num_ops, capacity;
+    uint32_t num_leaves, rank;
+    uint32_t num_slots;   /* leaves under way at a time, of all stages of this rank */
+    uint32_t *first_slot; /* per chunk, and one more for the end */
+    uint32_t num_reads;   /* leaves whose tokens are held at a time */
+    double bubble;
+};
+
+struct program_options {
+    uint32_t num_blocks; /* L + 2; the tied output's is num_blocks */
+    bool is_tied;
+    const uint8_t *keep;              /* [L] enum model_keep */
+    uint32_t num_ranks, rank, chunks; /* of the pipeline */
+    const uint32_t *first_block;      /* [num_ranks * chunks + 1] of each stage, and the end */
+    enum pipe_schedule schedule;
+    const char *file;
+    /* [num_blocks + 1] A block's gradient is exchanged at once with those of the blocks behind it
+     * that wait; those that wait at the end of a stage's backward are, too. NULL: each alone. */
+    const uint8_t *ends_bucket;
+    bool has_ring;            /* of context parallel */
+    bool ring_ahead;          /* for a backward: while the block behind is computed */
+    uint32_t num_leaves;      /* per data rank */
+    uint32_t round_leaves;    /* behind so many OP_JOIN comes; 0: never */
+    uint32_t gather_ahead;    /* uses ahead of which blocks are gathered; 0: when they are used */
+    uint32_t exchange_behind; /* exchanges that a backward need not wait for; 0: none */
+    bool receives_ahead; /* what an action needs of another stage: while the one in front works */
+    bool collects;       /* each copy of a shard updates all of it, or sums are made so */
+    bool spreads;        /* each copy of a shard updates a part of it */
+    bool encodes;        /* shards are coded before they are gathered */
+    bool copies;         /* a save's copies go on behind the step */
+    bool drops;          /* parameters are dropped after each use, else held to the step's end */
+    /* The head's backward makes the loss, which is known behind it; its halves are never apart. */
+    bool has_loss_chunks;
+};
+
+/* ERR_INVALID as pipe_new; ERR_MEMORY. */
+int program_build(struct program **out, const struct program_options *options);
+/* One leaf forward through all stages, its loss, and nothing kept. */
+int program_build_evaluation(struct program **out, const struct program_options *options);
+void program_free(struct program *program);
+/* lanes.c: the end of both. ERR_MEMORY. */
+int program_overlap(struct program *program, const struct program_options *options);
+
+/* The slot of a leaf in a stage of this rank. */
+uint32_t program_slot(const struct program *program, const struct program_options *options,
+                      uint32_t stage, uint32_t leaf);
+uint32_t program_stage_of(const struct program_options *options, uint32_t block);
+/* Has this rank a state of the block? A tied output has one of its own beside another stage's
+ * embedding alone. */
+bool program_has_state(const struct program_options *options, uint32_t block);
+
+/* check.c: the programs of all ranks of a pipeline together: each leaf of each block once forward,
+ * once backward of input and once of weight, those and the exchange in the order of leaves;
+ * parameters are there where they are used; every receive finds its send, and nothing waits for
+ * itself; sums, norm, losses, then the update of each block, once and behind its copy. Keys and
+ * values have been all around the ring where they are used, of two layers at a time at most. The
+ * ranks of a ring have the same list. ERR_INVALID names the operation. */
+int program_check(const struct program *const *ranks, const struct program_options *options);
+
+const char *op_name(enum op_kind kind);
+const char *lane_name(enum lane_of lane);
+void program_print(const struct program *program, FILE *out);
+
+#endif

@@ -1,0 +1,62 @@
+/* rank.h - one rank with everything it works with: opened in order, closed in reverse. */
+#ifndef HOLDFAST_TRAINER_RUN_RANK_H
+#define HOLDFAST_TRAINER_RUN_RANK_H
+
+#include "trainer/config/switches.h"
+#include "trainer/observe/breaks.h"
+#include "trainer/observe/metrics.h"
+
+#include <signal.h>
+
+struct rank {
+    struct config *config; /* borrowed, as are world and want_stop */
+    struct comm *world;
+    const volatile sig_atomic_t *want_stop; /* not 0: asked to stop */
+    struct data *data;
+    struct ahead *ahead;
+    struct data *validation; /* NULL: there is none */
+    struct device *device;   /* NULL: the CPU */
+    struct kernels *kernels;
+    struct model_table *table;
+    struct parallel *parallel;
+    struct trace *trace; /* NULL: no step is drawn */
+    char *environment;   /* environment.h */
+    struct snapshot *snapshot;
+    struct metrics *metrics;
+    struct history history; /* rank 0's goes into checkpoints */
+    struct switches switches;
+    struct breaks breaks;
+    struct progress progress;
+    bool has_stepped; /* in this start */
+};
+
+/* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;
+ * all ranks return the same code. A half opened rank is closed by rank_close too. */
+int rank_open(struct rank *rank);
+/* Of that the device and the kernels alone. */
+int rank_open_compute(struct rank *rank);
+/* What measures on them, with a lane of its own. */
+struct rank_bench {
+    struct device *device; /* the rank's, or where that is the host's memory `own` */
+    struct device *own;
+    struct lane *lane;
+};
+/* Calls rank_open_compute. *bench is zero; closed in any case, before the rank. */
+int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
+void rank_bench_close(struct rank_bench *bench);
+void rank_close(struct rank *rank);
+/* job.print_config, job.save_config_file; rank 0, when all is settled. Collective. */
+int rank_show_config(const struct rank *rank);
+/* From the newest checkpoint, or the initial weights. Collective. */
+int rank_load(struct rank *rank);
+/* The loss of the validation set, in the log and the loss file. *out_stop: some rank was asked to
+ * stop, and it was given up. Collective. */
+int rank_validate(struct rank *rank, const volatile sig_atomic_t *want_stop, bool *out_stop);
+/* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
+ */
+int rank_write_logits(struct rank *rank);
+/* Prints what a step takes on a mesh (of comm.ranks ranks when dp_shard is -1; estimate.h), or with
+ * debug.print_program the program of the first rank of each stage, without starting any. */
+int rank_estimate(struct config *config);
+
+#endif

@@ -1,0 +1,113 @@
+/* ranks.c - the ranks of a process (see ranks.h). */
+#include "trainer/run/ranks.h"
+#include "proto/base/report.h"
+#include "proto/base/stacks.h"
+#include "trainer/comm/comm.h"
+#include "trainer/comm/flight.h"
+#include "trainer/comm/tcp/tcp.h"
+#include "trainer/config/launched.h"
+#include "trainer/save/seed.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+struct launch {
+    const struct config *config;
+    const volatile sig_atomic_t *want_stop;
+    int (*work)(struct rank *rank, int *out_exit);
+    atomic_int exit_code; /* the same from every rank that did not fail */
+};
+
+/* Memory that is not there will not be there at the next start either. */
+static int exit_code_of(int error)
+{
+    return err_retry(error) && error != ERR_MEMORY ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+}
+
+static int set_flight(struct comm *world, const struct config *config)
+{
+    struct flight_options options = {
+        .num_records = config->trace_records > 0 ? (uint32_t)config->trace_records : 1,
+        .folder = config->trace_folder,
+        .prefix = config->trace_prefix};
+    return flight_set(world->flight, &options);
+}
+
+static int with_world(struct comm *world, void *user)
+{
+    struct launch *launch = user;
+    struct config config = *launch->config;
+    struct rank rank = {.config = &config, .world = world, .want_stop = launch->want_stop};
+    int exit_code = EXIT_DONE;
+    stacks_join((int)world->rank);
+    int rc = set_flight(world, launch->config);
+    if (rc == 0)
+        rc = seed_settle(&config, world);
+    if (rc == 0)
+        rc = launch->work(&rank, &exit_code);
+    if (rc != 0 && report_message()[0] != 0)
+        log_error("train", "rank %u: %s", world->rank, report_line());
+    if (world->is_lost)
+        comm_abort(world, exit_code_of(rc));
+    rank_close(&rank);
+    launch->exit_code = exit_code;
+    return rc;
+}
+
+/* With comm.backend nccl the world is one of NCCL over that of the threads, of MPI or of TCP. */
+static int rank_main(struct comm *bootstrap, void *user)
+{
+    struct launch *launch = user;
+    struct comm *world = NULL;
+    if (strcmp(launch->config->comm_backend, "nccl") != 0)
+        return with_world(bootstrap, user);
+    int rc = comm_nccl_open(&world, bootstrap);
+    if (rc != 0) {
+        log_error("train", "rank %u: %s", bootstrap->rank, report_line());
+        return rc;
+    }
+    rc = with_world(world, user);
+    comm_free(world);
+    return rc;
+}
+
+static bool are_threads(const struct config *config)
+{
+    return strcmp(config->comm_backend, "local") == 0 ||
+           (strcmp(config->comm_backend, "nccl") == 0 && config_num_launched() == 1);
+}
+
+/* The world of processes: of torchrun, else of MPI. */
+static int open_world(struct comm **out, const struct config *config)
+{
+    struct tcp_options options;
+    if (strcmp(config->comm_backend, "nccl") != 0 || !launched_by_torchrun())
+        return comm_mpi_open(out);
+    ERR_TRY(tcp_options_of_environment(&options));
+    options.timeout_seconds = config->comm_init_timeout;
+    return comm_tcp_open(out, &options);
+}
+
+int ranks_run(const struct config *config, const volatile sig_atomic_t *want_stop,
+              int (*work)(struct rank *rank, int *out_exit))
+{
+    struct launch launch = {.config = config, .want_stop = want_stop, .work = work};
+    struct comm *world = NULL;
+    if (strcmp(config->comm_backend, "nccl") == 0 && comm_nccl_open == NULL) {
+        log_error("train", "comm.backend = nccl: this trainer was built without NCCL (set "
+                           "comm.backend to local or mpi, or build where nvcc and nccl.h are)");
+        return EXIT_DO_NOT_RETRY;
+    }
+    if (are_threads(config)) {
+        int rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
+        return rc != 0 ? exit_code_of(rc) : launch.exit_code;
+    }
+    int rc = open_world(&world, config);
+    if (rc != 0) {
+        log_error("train", "%s", report_line());
+        return exit_code_of(rc);
+    }
+    rc = rank_main(world, &launch);
+    comm_free(world);
+    return rc != 0 ? exit_code_of(rc) : launch.exit_code;
+}

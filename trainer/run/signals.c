@@ -1,0 +1,83 @@
+/* signals.c - the one thread of a trainer that signals come to (see signals.h). */
+#include "trainer/run/signals.h"
+#include "proto/base/report.h"
+#include "proto/base/stacks.h"
+#include "trainer/comm/flight.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+struct watch {
+    sigset_t waited_for, others;
+    volatile sig_atomic_t *stop;
+};
+
+static void end_at_once(int number)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    signal(number, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    raise(number);
+}
+
+static void *take_signals(void *user)
+{
+    const struct watch *watch = user;
+    int number, interrupts = 0;
+    pthread_sigmask(SIG_UNBLOCK, &watch->others, NULL);
+    while (sigwait(&watch->waited_for, &number) == 0) {
+        if (number == SIGQUIT) {
+            stacks_dump_all("asked by a signal");
+            continue;
+        }
+        if (number == SIGUSR2) {
+            flight_dump_all("asked by a signal");
+            continue;
+        }
+        *watch->stop = 1;
+        if (number == SIGINT && ++interrupts > 1)
+            end_at_once(number);
+    }
+    return NULL;
+}
+
+static bool is_ignored(int number)
+{
+    struct sigaction now;
+    return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+static void choose(struct watch *out)
+{
+    static const int ours[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGHUP, SIGINT};
+    static const int of_threads[] = {SIGSEGV, SIGBUS,  SIGFPE, SIGILL,
+                                     SIGTRAP, SIGABRT, SIGSYS, SIGPIPE};
+    sigemptyset(&out->waited_for);
+    sigfillset(&out->others);
+    for (size_t i = 0; i < sizeof(of_threads) / sizeof(of_threads[0]); i++)
+        sigdelset(&out->others, of_threads[i]);
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+        if ((ours[i] == SIGHUP || ours[i] == SIGINT) && is_ignored(ours[i]))
+            continue;
+        sigaddset(&out->waited_for, ours[i]);
+        sigdelset(&out->others, ours[i]);
+    }
+}
+
+int signals_start(volatile sig_atomic_t *out_stop)
+{
+    static struct watch watch;
+    pthread_t thread;
+    watch.stop = out_stop;
+    choose(&watch);
+    stacks_start();
+    if (pthread_sigmask(SIG_BLOCK, &watch.others, NULL) != 0 ||
+        pthread_sigmask(SIG_BLOCK, &watch.waited_for, NULL) != 0 ||
+        pthread_create(&thread, NULL, take_signals, &watch) != 0)
+        return report_error(ERR_BUSY, "allow more threads", "no thread that takes signals");
+    pthread_setname_np(thread, "signals");
+    pthread_detach(thread);
+    return 0;
+}

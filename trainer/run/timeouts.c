@@ -1,0 +1,22 @@
+/* timeouts.c - how long a rank waits for the others (see timeouts.h). */
+#include "trainer/run/timeouts.h"
+
+#define DURABLE_SECONDS 600 /* that a save may take to become durable (save/save.c) */
+
+static const char init_key[] = "comm.init_timeout_seconds";
+static const char train_key[] = "comm.train_timeout_seconds";
+
+void timeouts_set(struct flight *flight, const struct config *config, enum timeouts patience)
+{
+    int64_t train = config->comm_timeout, seconds = 0;
+    bool is_init = patience == PATIENCE_INIT;
+    if (is_init)
+        seconds = config->comm_init_timeout;
+    else if (patience == PATIENCE_TRAIN)
+        seconds = train;
+    else if (patience == PATIENCE_SERVER && train > 0)
+        seconds = train + config->busy_wait_seconds + config->final_seconds + DURABLE_SECONDS;
+    if (config->crash_at_step >= 0)
+        seconds = 0;
+    flight_set_limit(flight, seconds, is_init ? init_key : train_key);
+}
