@@ -31,8 +31,8 @@
 struct bulk_plane {
     struct service *service;
     struct tickets *tickets;
-    struct proxy_ranks *standins;
-    struct timer sweep; /* of the stand-ins */
+    struct proxy_ranks *proxies;
+    struct timer sweep; /* of the proxies */
     struct bulk_server *server;
     char address[288]; /* as clients are told */
 };
@@ -124,7 +124,7 @@ static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
     memcpy(entered->opened.who, right.node, sizeof right.node);
     int error = 0;
     if (right.kind == TICKET_SESSION)
-        error = proxy_rank_enter(&entered->proxy, plane->standins, right.session);
+        error = proxy_rank_enter(&entered->proxy, plane->proxies, right.session);
     if (error == 0)
         *out = entered;
     else
@@ -305,7 +305,7 @@ static void take_address(struct bulk_plane *plane, const char *text)
 static void sweep(struct timer *timer)
 {
     struct bulk_plane *plane = CONTAINER_OF(timer, struct bulk_plane, sweep);
-    proxy_ranks_sweep(plane->standins, loop_now_ms());
+    proxy_ranks_sweep(plane->proxies, loop_now_ms());
     loop_timer(plane->service->loop, &plane->sweep, SWEEP_MS);
 }
 
@@ -323,7 +323,7 @@ int plane_open(struct service *service)
     take_address(plane,
                  config->tls_bulk_advertise[0] ? config->tls_bulk_advertise : config->tls_bulk);
     ERR_TRY(tickets_open(&plane->tickets));
-    ERR_TRY(proxy_ranks_open(&plane->standins, service->arena_path));
+    ERR_TRY(proxy_ranks_open(&plane->proxies, service->arena_path));
     ERR_TRY(address_listen(&listener, config->tls_bulk, "tls.bulk"));
     const struct bulk_server_options options = {
         .ops = &ops,
@@ -363,9 +363,9 @@ void plane_close(struct service *service)
     if (!plane)
         return;
     loop_timer_cancel(service->loop, &plane->sweep);
-    proxy_ranks_cut(plane->standins);
+    proxy_ranks_cut(plane->proxies);
     bulk_server_close(plane->server);
-    proxy_ranks_close(plane->standins);
+    proxy_ranks_close(plane->proxies);
     tickets_close(plane->tickets);
     free(plane);
     service->bulk = NULL;

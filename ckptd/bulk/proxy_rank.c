@@ -1,13 +1,13 @@
 /* proxy_rank.c - who does here what a rank of this node would do by itself.
  *
  * ckptd's core knows ranks by their arena connection, by the memory that it lends them and by the
- * ring in which they announce what is in it. A stand-in is such a rank: it connects to the arena
+ * ring in which they announce what is in it. A proxy is such a rank: it connects to the arena
  * socket, maps the control pages and, as they are asked for, the segments, by the same requests and
  * the same checks (listen.c). The far rank's blocks go from its connections straight into the
  * segments, and each is announced when it is whole and proven. So everything that holds of a rank,
  * a hostile one too, holds of a far one, and the core has no second way.
  *
- * All connections of a session share one stand-in. It outlives them by PROXY_RANK_GRACE_MS, and so
+ * All connections of a session share one proxy. It outlives them by PROXY_RANK_GRACE_MS, and so
  * does the session; what arrived meanwhile is known by its number, so that nothing is put, or
  * announced, twice:
  *
@@ -16,7 +16,7 @@
  * is still being received of older ones, before the memory is written that both may have been lent.
  *  S3. A block is announced once, after it is whole.
  *
- * Locks: the mutex of all is for the list and the making of one; that of a stand-in for its state.
+ * Locks: the mutex of all is for the list and the making of one; that of a proxy for its state.
  * Both are held while the core answers on the arena socket: its thread, while it serves, waits for
  * neither. */
 #include "ckptd/bulk/proxy_rank.h"
@@ -154,57 +154,57 @@ static int fail_over(void)
 
 int proxy_ranks_open(struct proxy_ranks **out, const char *arena_path)
 {
-    struct proxy_ranks *standins = calloc(1, sizeof *standins);
-    if (!standins)
+    struct proxy_ranks *proxies = calloc(1, sizeof *proxies);
+    if (!proxies)
         return report_error(ERR_MEMORY, NULL, "no memory for sessions of other nodes");
-    standins->arena_path = arena_path;
-    pthread_mutex_init(&standins->mutex, NULL);
-    *out = standins;
+    proxies->arena_path = arena_path;
+    pthread_mutex_init(&proxies->mutex, NULL);
+    *out = proxies;
     return 0;
 }
 
-void proxy_ranks_cut(struct proxy_ranks *standins)
+void proxy_ranks_cut(struct proxy_ranks *proxies)
 {
-    if (!standins)
+    if (!proxies)
         return;
-    pthread_mutex_lock(&standins->mutex);
-    for (struct proxy_rank *proxy = standins->first; proxy; proxy = proxy->next)
+    pthread_mutex_lock(&proxies->mutex);
+    for (struct proxy_rank *proxy = proxies->first; proxy; proxy = proxy->next)
         shutdown(proxy->link.socket, SHUT_RDWR); /* without its mutex: its holder may wait here */
-    pthread_mutex_unlock(&standins->mutex);
+    pthread_mutex_unlock(&proxies->mutex);
 }
 
-void proxy_ranks_close(struct proxy_ranks *standins)
+void proxy_ranks_close(struct proxy_ranks *proxies)
 {
-    if (!standins)
+    if (!proxies)
         return;
-    while (standins->first) {
-        struct proxy_rank *proxy = standins->first;
-        standins->first = proxy->next;
+    while (proxies->first) {
+        struct proxy_rank *proxy = proxies->first;
+        proxies->first = proxy->next;
         free_standin(proxy);
     }
-    pthread_mutex_destroy(&standins->mutex);
-    free(standins);
+    pthread_mutex_destroy(&proxies->mutex);
+    free(proxies);
 }
 
-int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *standins, uint64_t session)
+int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *proxies, uint64_t session)
 {
     int error = 0;
-    pthread_mutex_lock(&standins->mutex);
-    struct proxy_rank *found = standins->first;
+    pthread_mutex_lock(&proxies->mutex);
+    struct proxy_rank *found = proxies->first;
     while (found && found->session != session)
         found = found->next;
     if (!found) {
-        error = new_standin(&found, standins, session);
+        error = new_standin(&found, proxies, session);
         if (error == 0) {
-            found->next = standins->first;
-            standins->first = found;
+            found->next = proxies->first;
+            proxies->first = found;
         }
     }
     if (error == 0) {
         found->num_users++;
         *out = found;
     }
-    pthread_mutex_unlock(&standins->mutex);
+    pthread_mutex_unlock(&proxies->mutex);
     return error;
 }
 
@@ -224,11 +224,11 @@ static void cut_active(struct proxy_rank *proxy, uint64_t before)
             tls_stream_cut(row->stream);
 }
 
-void proxy_ranks_sweep(struct proxy_ranks *standins, int64_t now_ms)
+void proxy_ranks_sweep(struct proxy_ranks *proxies, int64_t now_ms)
 {
-    if (pthread_mutex_trylock(&standins->mutex) != 0)
+    if (pthread_mutex_trylock(&proxies->mutex) != 0)
         return; /* its holder may wait for an answer of this thread; the next sweep comes */
-    for (struct proxy_rank **at = &standins->first; *at;) {
+    for (struct proxy_rank **at = &proxies->first; *at;) {
         struct proxy_rank *proxy = *at;
         bool goes = proxy->num_users == 0 &&
                     (proxy->has_left || now_ms - proxy->left_ms >= PROXY_RANK_GRACE_MS);
@@ -245,7 +245,7 @@ void proxy_ranks_sweep(struct proxy_ranks *standins, int64_t now_ms)
         } else
             at = &proxy->next;
     }
-    pthread_mutex_unlock(&standins->mutex);
+    pthread_mutex_unlock(&proxies->mutex);
 }
 
 /* ---- segments ---- */

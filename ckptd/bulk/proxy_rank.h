@@ -17,13 +17,13 @@ struct proxy_rank;  /* of one */
 int proxy_ranks_open(struct proxy_ranks **out, const char *arena_path);
 /* Ends what waits for ckptd's core, which answers no more; then, when nobody uses one, all go. NULL
  * is fine. */
-void proxy_ranks_cut(struct proxy_ranks *standins);
-void proxy_ranks_close(struct proxy_ranks *standins);
+void proxy_ranks_cut(struct proxy_ranks *proxies);
+void proxy_ranks_close(struct proxy_ranks *proxies);
 /* Those that nobody has come to for the grace, or whose session has ended, go. Now and then. */
-void proxy_ranks_sweep(struct proxy_ranks *standins, int64_t now_ms);
+void proxy_ranks_sweep(struct proxy_ranks *proxies, int64_t now_ms);
 
 /* For one connection more, or less. ERR_NOT_FOUND: no such session. */
-int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *standins, uint64_t session);
+int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *proxies, uint64_t session);
 void proxy_rank_leave(struct proxy_rank *proxy, int64_t now_ms);
 
 /* A run of bytes of a segment that LoadShard has lent, mapped; `*out_map` for proxy_rank_unmap.

@@ -63,43 +63,43 @@ struct service {
     const struct coordinator_ops *coordinator_ops; /* run/run.c */
     const struct hooks *hooks;                     /* server.c */
     struct outcomes *outcomes;                     /* run/outcomes.c */
-    struct newcomer *newcomers;     /* run/open.c: starts that wait for a run, oldest first */
-    struct beginning *beginnings;   /* run/begin.c: calls that wait for an image, oldest first */
-    uint32_t num_last_waiting;      /* of them for memory for the last save of a run */
-    struct load_table *loads;       /* restore/lease.c */
-    struct held_files *held;        /* restore/held.c */
-    struct collecting *collecting;  /* keep/gc.c: a Gc under way, or NULL */
-    struct retention *retention;    /* keep/retain.c */
-    struct trash *trash;            /* keep/trash.c */
-    struct trash *far_trash;        /* likewise; NULL: there is no far tier */
-    struct scrub *scrub;            /* keep/scrub.c; NULL: off */
-    struct far_scrub *remote_scrub; /* keep/remote_scrub.c; likewise */
-    struct rescans *rescans;        /* rescan.c */
-    struct refreshes *store_looks;  /* likewise: who waits for one at the store's directory */
-    struct reload *reload;          /* reload.c */
-    struct journals *journals;      /* history.c */
+    struct newcomer *newcomers;        /* run/open.c: starts that wait for a run, oldest first */
+    struct beginning *beginnings;      /* run/begin.c: calls that wait for an image, oldest first */
+    uint32_t num_last_waiting;         /* of them for memory for the last save of a run */
+    struct load_table *loads;          /* restore/lease.c */
+    struct held_files *held;           /* restore/held.c */
+    struct collecting *collecting;     /* keep/gc.c: a Gc under way, or NULL */
+    struct retention *retention;       /* keep/retain.c */
+    struct trash *trash;               /* keep/trash.c */
+    struct trash *far_trash;           /* likewise; NULL: there is no far tier */
+    struct scrub *scrub;               /* keep/scrub.c; NULL: off */
+    struct remote_scrub *remote_scrub; /* keep/remote_scrub.c; likewise */
+    struct rescans *rescans;           /* rescan.c */
+    struct refreshes *store_looks;     /* likewise: who waits for one at the store's directory */
+    struct reload *reload;             /* reload.c */
+    struct journals *journals;         /* history.c */
     struct replication
-        *replications[NUM_TIERS];         /* tiers/replicate.c; NULL: there is no such tier */
-    struct far *remote_stores[NUM_TIERS]; /* tiers/remote_store.c; likewise */
-    struct choices *choices;              /* copies.c; NULL: each is made anew */
-    struct queue *queue;                  /* tiers/queue.c; NULL: there is no other tier */
-    struct timer remote_leases;           /* run/remote_lease.c */
-    struct timer replicate_soon;          /* tiers/replicate.c, */
-    int64_t replicate_looked_ms;          /* likewise: the last look at all queues */
+        *replications[NUM_TIERS]; /* tiers/replicate.c; NULL: there is no such tier */
+    struct remote_store *remote_stores[NUM_TIERS]; /* tiers/remote_store.c; likewise */
+    struct choices *choices;                       /* copies.c; NULL: each is made anew */
+    struct queue *queue;                           /* tiers/queue.c; NULL: there is no other tier */
+    struct timer remote_leases;                    /* run/remote_lease.c */
+    struct timer replicate_soon;                   /* tiers/replicate.c, */
+    int64_t replicate_looked_ms;                   /* likewise: the last look at all queues */
     struct buffers *peer_buffers; /* tiers/shard_copy.c: of all peers; NULL: there is none */
-    struct drain_waiter *durability_waiters; /* tiers/wait_durability.c */
-    struct serving *serving;                 /* peers/serve.c */
-    struct followers *followers;             /* peers/join_save.c; NULL: there are no other nodes */
-    struct lead *lead_save;                  /* peers/lead_save.c; likewise */
-    struct rounds *rounds;                   /* peers/rounds.c; likewise */
-    struct publishing *publishings;          /* tiers/majority.c: numbers on their way */
-    struct told *peer_status;                /* peers/peer_status.c; likewise */
-    struct metrics *metrics;                 /* metrics.c; NULL: off */
-    struct http_server *http_server;         /* status/http_server.c; likewise */
-    struct listeners *listeners;             /* listen.c */
-    struct network *network;                 /* network.c; NULL: no other machine comes in */
-    struct tls_relay *relay;                 /* its own, lent; NULL likewise */
-    struct bulk_plane *bulk;                 /* bulk/plane.c; NULL: nor do bytes */
+    struct durability_waiter *durability_waiters; /* tiers/wait_durability.c */
+    struct serving *serving;                      /* peers/serve.c */
+    struct followers *followers;     /* peers/join_save.c; NULL: there are no other nodes */
+    struct lead_save *lead_save;     /* peers/lead_save.c; likewise */
+    struct rounds *rounds;           /* peers/rounds.c; likewise */
+    struct publishing *publishings;  /* tiers/majority.c: numbers on their way */
+    struct peer_status *peer_status; /* peers/peer_status.c; likewise */
+    struct metrics *metrics;         /* metrics.c; NULL: off */
+    struct http_server *http_server; /* status/http_server.c; likewise */
+    struct listeners *listeners;     /* listen.c */
+    struct network *network;         /* network.c; NULL: no other machine comes in */
+    struct tls_relay *relay;         /* its own, lent; NULL likewise */
+    struct bulk_plane *bulk;         /* bulk/plane.c; NULL: nor do bytes */
 };
 
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */

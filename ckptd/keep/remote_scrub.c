@@ -45,7 +45,7 @@
 #define IDLE_MS_MIN 200 /* but not more often than this */
 #define NOTE_MS 30000   /* what a crash makes it read again, at most */
 
-struct far_scrub {
+struct remote_scrub {
     struct service *service;
     struct timer timer;
     struct job job;
@@ -73,14 +73,14 @@ struct far_scrub {
     uint64_t bytes_read, checkpoints_read, damaged;
 };
 
-static struct storage *far_of(const struct far_scrub *scrub)
+static struct storage *far_of(const struct remote_scrub *scrub)
 {
     return scrub->service->tiers[TIER_FAR].storage;
 }
 
 /* ---- on the crew ---- */
 
-static void close_shard(struct far_scrub *scrub)
+static void close_shard(struct remote_scrub *scrub)
 {
     storage_object_close(far_of(scrub), scrub->object);
     free(scrub->table);
@@ -88,7 +88,7 @@ static void close_shard(struct far_scrub *scrub)
     scrub->table = NULL;
 }
 
-static void close_checkpoint(struct far_scrub *scrub)
+static void close_checkpoint(struct remote_scrub *scrub)
 {
     close_shard(scrub);
     manifest_free(scrub->manifest);
@@ -98,7 +98,7 @@ static void close_checkpoint(struct far_scrub *scrub)
 }
 
 /* Behind the lease nobody removes it: what is missing then was gone before, or is damage. */
-static int open_checkpoint(struct far_scrub *scrub)
+static int open_checkpoint(struct remote_scrub *scrub)
 {
     char prefix[STORAGE_KEY_MAX];
     const struct manifest_summary *summary = &scrub->summary;
@@ -116,7 +116,7 @@ static int open_checkpoint(struct far_scrub *scrub)
     return error;
 }
 
-static int open_shard(struct far_scrub *scrub)
+static int open_shard(struct remote_scrub *scrub)
 {
     const struct manifest *manifest = scrub->manifest;
     ERR_TRY(file_geometry(&scrub->geometry, manifest, scrub->shard));
@@ -127,7 +127,7 @@ static int open_shard(struct far_scrub *scrub)
 }
 
 /* The blocks of [at, at + bytes), which begins with one. */
-static int check_blocks(const struct far_scrub *scrub, uint64_t bytes)
+static int check_blocks(const struct remote_scrub *scrub, uint64_t bytes)
 {
     const struct manifest_summary *summary = &scrub->manifest->summary;
     uint64_t identity = checksum_shard_identity(summary->nonce, scrub->shard, summary->shards);
@@ -142,7 +142,7 @@ static int check_blocks(const struct far_scrub *scrub, uint64_t bytes)
     return 0;
 }
 
-static int read_some(struct far_scrub *scrub)
+static int read_some(struct remote_scrub *scrub)
 {
     uint64_t left = scrub->geometry.file_bytes - scrub->at;
     uint64_t bytes = left < READ_BYTES ? left : READ_BYTES;
@@ -161,7 +161,7 @@ static int read_some(struct far_scrub *scrub)
 
 static void work_read(struct job *job)
 {
-    struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
+    struct remote_scrub *scrub = CONTAINER_OF(job, struct remote_scrub, job);
     int error = scrub->manifest ? 0 : open_checkpoint(scrub);
     if (error == 0 && !scrub->object)
         error = open_shard(scrub);
@@ -176,12 +176,12 @@ static void work_read(struct job *job)
 
 static void work_close(struct job *job)
 {
-    close_checkpoint(CONTAINER_OF(job, struct far_scrub, job));
+    close_checkpoint(CONTAINER_OF(job, struct remote_scrub, job));
 }
 
 static void work_fetch(struct job *job)
 {
-    struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
+    struct remote_scrub *scrub = CONTAINER_OF(job, struct remote_scrub, job);
     int error = tier_reach(scrub->service, TIER_FAR);
     if (error == 0)
         error = scrub_log_fetch(far_of(scrub), scrub->run, &scrub->number, &scrub->text);
@@ -191,7 +191,7 @@ static void work_fetch(struct job *job)
 
 static void work_keep(struct job *job)
 {
-    struct far_scrub *scrub = CONTAINER_OF(job, struct far_scrub, job);
+    struct remote_scrub *scrub = CONTAINER_OF(job, struct remote_scrub, job);
     int error = tier_reach(scrub->service, TIER_FAR);
     if (error == 0)
         error = scrub_log_keep(far_of(scrub), scrub->run, scrub->number, scrub->text);
@@ -201,12 +201,12 @@ static void work_keep(struct job *job)
 
 /* ---- on the service thread ---- */
 
-static void go_on_in(struct far_scrub *scrub, int64_t ms)
+static void go_on_in(struct remote_scrub *scrub, int64_t ms)
 {
     loop_timer(scrub->service->loop, &scrub->timer, ms);
 }
 
-static void start_job(struct far_scrub *scrub, void (*work)(struct job *),
+static void start_job(struct remote_scrub *scrub, void (*work)(struct job *),
                       void (*done)(struct event *))
 {
     scrub->fault = (struct fault){0};
@@ -214,13 +214,13 @@ static void start_job(struct far_scrub *scrub, void (*work)(struct job *),
     tier_work(scrub->service, TIER_FAR, &scrub->job);
 }
 
-static void name_run(struct far_scrub *scrub, const struct run *run)
+static void name_run(struct remote_scrub *scrub, const struct run *run)
 {
     snprintf(scrub->run, sizeof scrub->run, "%s", run->name);
     scrub->number = run->proven.number;
 }
 
-static void free_text(struct far_scrub *scrub)
+static void free_text(struct remote_scrub *scrub)
 {
     free(scrub->text);
     scrub->text = NULL;
@@ -229,7 +229,7 @@ static void free_text(struct far_scrub *scrub)
 /* Where it cannot be read, the scrub begins with what is known. */
 static void fetched(struct event *event)
 {
-    struct far_scrub *scrub = CONTAINER_OF(event, struct far_scrub, job.done);
+    struct remote_scrub *scrub = CONTAINER_OF(event, struct remote_scrub, job.done);
     struct run *run;
     bool is_fetched = scrub->fault.code == 0;
     if (run_find(&run, scrub->service, scrub->run, false) == 0) {
@@ -248,7 +248,7 @@ static void fetched(struct event *event)
 
 static void kept(struct event *event)
 {
-    struct far_scrub *scrub = CONTAINER_OF(event, struct far_scrub, job.done);
+    struct remote_scrub *scrub = CONTAINER_OF(event, struct remote_scrub, job.done);
     struct run *run;
     bool is_taken = scrub->fault.code == ERR_EXISTS; /* by another ckptd: read first, then again */
     if (run_find(&run, scrub->service, scrub->run, false) == 0) {
@@ -264,7 +264,7 @@ static void kept(struct event *event)
     go_on_in(scrub, 0);
 }
 
-static void judge(struct far_scrub *scrub)
+static void judge(struct remote_scrub *scrub)
 {
     const struct fault *fault = &scrub->fault;
     struct checkpoint *checkpoint = scrub->checkpoint;
@@ -281,7 +281,7 @@ static void judge(struct far_scrub *scrub)
         catalog_damage(checkpoint, TIER_FAR, fault);
 }
 
-static void note_place(struct far_scrub *scrub)
+static void note_place(struct remote_scrub *scrub)
 {
     scrub->checkpoint->run->proven.place = (struct proven_place){.step = scrub->summary.step,
                                                                  .attempt = scrub->summary.attempt,
@@ -290,7 +290,7 @@ static void note_place(struct far_scrub *scrub)
                                                                  .begun = scrub->begun};
 }
 
-static void let_go(struct far_scrub *scrub)
+static void let_go(struct remote_scrub *scrub)
 {
     struct checkpoint *checkpoint = scrub->checkpoint;
     checkpoint->run->proven.must_keep = true;
@@ -300,7 +300,7 @@ static void let_go(struct far_scrub *scrub)
 
 static void was_read(struct event *event)
 {
-    struct far_scrub *scrub = CONTAINER_OF(event, struct far_scrub, job.done);
+    struct remote_scrub *scrub = CONTAINER_OF(event, struct remote_scrub, job.done);
     struct checkpoint *checkpoint = scrub->checkpoint;
     int64_t ms = (int64_t)(scrub->bytes * 1000 / (uint64_t)scrub->service->config->scrub_rate);
     scrub->bytes_read += scrub->bytes;
@@ -321,7 +321,7 @@ static void was_read(struct event *event)
 
 static void closed(struct event *event)
 {
-    struct far_scrub *scrub = CONTAINER_OF(event, struct far_scrub, job.done);
+    struct remote_scrub *scrub = CONTAINER_OF(event, struct remote_scrub, job.done);
     let_go(scrub);
     go_on_in(scrub, 0);
 }
@@ -378,7 +378,7 @@ static struct run *find_run(const struct service *service)
     return NULL;
 }
 
-static void take_next(struct far_scrub *scrub)
+static void take_next(struct remote_scrub *scrub)
 {
     struct checkpoint *next = find_next(scrub->service);
     scrub->checkpoint = next;
@@ -394,7 +394,7 @@ static void take_next(struct far_scrub *scrub)
 }
 
 /* Fetches or keeps what has to be. False: there is nothing of that. */
-static bool see_to_notes(struct far_scrub *scrub)
+static bool see_to_notes(struct remote_scrub *scrub)
 {
     struct run *run = find_run(scrub->service);
     if (!run)
@@ -411,7 +411,7 @@ static bool see_to_notes(struct far_scrub *scrub)
     return scrub->text != NULL;
 }
 
-static void rest(struct far_scrub *scrub)
+static void rest(struct remote_scrub *scrub)
 {
     int64_t ms = 1000 * scrub->service->config->scrub_period;
     go_on_in(scrub, ms < IDLE_MS_MIN ? IDLE_MS_MIN : ms < IDLE_MS ? ms : IDLE_MS);
@@ -419,7 +419,7 @@ static void rest(struct far_scrub *scrub)
 
 static void go_on(struct timer *timer)
 {
-    struct far_scrub *scrub = CONTAINER_OF(timer, struct far_scrub, timer);
+    struct remote_scrub *scrub = CONTAINER_OF(timer, struct remote_scrub, timer);
     struct service *service = scrub->service;
     bool is_paused = scrub_is_paused(service);
     if (service->draining || service->offline[0])
@@ -457,7 +457,7 @@ int remote_scrub_open(struct service *service)
     void *buffer = NULL;
     if (!tier_has_far(service) || service->config->scrub_rate == 0)
         return 0;
-    struct far_scrub *scrub = calloc(1, sizeof *scrub);
+    struct remote_scrub *scrub = calloc(1, sizeof *scrub);
     if (!scrub || posix_memalign(&buffer, STORAGE_ALIGN, READ_BYTES) != 0) {
         free(scrub);
         return report_error(ERR_MEMORY, NULL, "no memory for the scrub of the far tier");
@@ -472,7 +472,7 @@ int remote_scrub_open(struct service *service)
 
 void remote_scrub_close(struct service *service)
 {
-    struct far_scrub *scrub = service->remote_scrub;
+    struct remote_scrub *scrub = service->remote_scrub;
     if (!scrub)
         return;
     close_checkpoint(scrub);
@@ -484,7 +484,7 @@ void remote_scrub_close(struct service *service)
 
 json_t *remote_scrub_describe(const struct service *service)
 {
-    const struct far_scrub *scrub = service->remote_scrub;
+    const struct remote_scrub *scrub = service->remote_scrub;
     const struct checkpoint *checkpoint = scrub ? scrub->checkpoint : NULL;
     if (!scrub)
         return json_null();

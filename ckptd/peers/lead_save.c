@@ -43,13 +43,13 @@
 #define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 65536u) /* of what an answer carries */
 #define NO_NONCE "00000000000000000000000000000000"
 
-struct lead {
+struct lead_save {
     struct service *service;
     struct timer timer;
     uint64_t boot_id[MEMBERS_PEERS_MAX + 1]; /* by 1 + the index of the peer; 0: none was heard */
 };
 
-static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id);
+static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id);
 static bool give_up_save(struct save *save, uint32_t restarted);
 
 static const char *name_of(const struct service *service, uint32_t node)
@@ -532,7 +532,7 @@ static bool give_up_left(struct run *run, uint32_t restarted)
     return false;
 }
 
-static void give_up(struct lead *lead, uint32_t restarted)
+static void give_up(struct lead_save *lead, uint32_t restarted)
 {
     for (struct run *run = lead->service->catalog->runs; run; run = run->next)
         while (give_up_left(run, restarted)) {
@@ -540,7 +540,7 @@ static void give_up(struct lead *lead, uint32_t restarted)
 }
 
 /* 0 is of a release that tells none. */
-static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id)
+static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id)
 {
     uint64_t before = lead->boot_id[node];
     if (boot_id == 0 || boot_id == before)
@@ -552,7 +552,7 @@ static void note_boot(struct lead *lead, uint32_t node, uint64_t boot_id)
 
 static void look(struct timer *timer)
 {
-    struct lead *lead = CONTAINER_OF(timer, struct lead, timer);
+    struct lead_save *lead = CONTAINER_OF(timer, struct lead_save, timer);
     give_up(lead, 0);
     loop_timer(lead->service->loop, timer, LOOK_MS);
 }

@@ -1,7 +1,7 @@
 /* peer_call.h - a call to another node's ckptd, made by a crew, and what lies around it; see
  * peer_call.c.
  *
- *     struct my_errand { struct peer_call peer_call; Holdfast__V1__JoinRequest request; ... };
+ *     struct my_call { struct peer_call peer_call; Holdfast__V1__JoinRequest request; ... };
  *
  * The peer_call is the caller's until `done`, which frees it; the request is only read. */
 #ifndef HOLDFAST_CKPTD_PEERS_PEER_CALL_H

@@ -39,7 +39,7 @@ struct telling {
     struct job job;
 };
 
-struct told {
+struct peer_status {
     struct telling peers[MEMBERS_PEERS_MAX];
 };
 

@@ -20,25 +20,26 @@
 #include <string.h>
 #include <time.h>
 
-void perform_work(struct replication *drain, void (*work)(struct job *),
+void perform_work(struct replication *replication, void (*work)(struct job *),
                   void (*done)(struct event *))
 {
-    drain->fault = (struct fault){0};
-    drain->job = (struct job){.work = work, .done.run = done};
-    tier_work(drain->service, tier_of_crew(drain->from, drain->tier), &drain->job);
+    replication->fault = (struct fault){0};
+    replication->job = (struct job){.work = work, .done.run = done};
+    tier_work(replication->service, tier_of_crew(replication->from, replication->tier),
+              &replication->job);
 }
 
-static struct storage *far_of(const struct replication *drain)
+static struct storage *far_of(const struct replication *replication)
 {
-    return drain->service->tiers[drain->tier].storage;
+    return replication->service->tiers[replication->tier].storage;
 }
 
 /* ---- the end of one ---- */
 
 /* What was not ended here is no use without its manifest, and takes space. */
-static void remove_rest(const struct replication *drain, const char *prefix)
+static void remove_rest(const struct replication *replication, const char *prefix)
 {
-    int error = storage_group_clear(far_of(drain), &checkpoint_kind, prefix);
+    int error = storage_group_clear(far_of(replication), &checkpoint_kind, prefix);
     if (error != 0)
         log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
 }
@@ -55,41 +56,42 @@ static void forget_verify(struct storage *storage, const char *prefix)
 
 static void work_close(struct job *job)
 {
-    struct replication *drain = CONTAINER_OF(job, struct replication, job);
+    struct replication *replication = CONTAINER_OF(job, struct replication, job);
     char prefix[STORAGE_KEY_MAX];
-    memcpy(prefix, drain->claim.prefix, sizeof prefix);
-    precommit_left_drop(&drain->left_early, far_of(drain), drain->manifest);
-    precommit_left_leave(&drain->left_early);
-    hold_end(&drain->claim, drain->is_held);
-    if (!drain->is_held && replicate_is_keeping(drain) && !replicate_is_completing(drain) &&
-        prefix[0])
-        remove_rest(drain, prefix);
-    if (!drain->is_held || !drain->is_mending)
+    memcpy(prefix, replication->claim.prefix, sizeof prefix);
+    precommit_left_drop(&replication->left_early, far_of(replication), replication->manifest);
+    precommit_left_leave(&replication->left_early);
+    hold_end(&replication->claim, replication->is_held);
+    if (!replication->is_held && replicate_is_keeping(replication) &&
+        !replicate_is_completing(replication) && prefix[0])
+        remove_rest(replication, prefix);
+    if (!replication->is_held || !replication->is_mending)
         return;
-    int error = storage_group_unnote(far_of(drain), STORAGE_QUARANTINE, prefix);
+    int error = storage_group_unnote(far_of(replication), STORAGE_QUARANTINE, prefix);
     if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
         log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
-    forget_verify(far_of(drain), prefix);
+    forget_verify(far_of(replication), prefix);
 }
 
 /* For retention, which gives up the local copy, and for the scrub of the far tier. */
-static void note_proven(struct replication *drain)
+static void note_proven(struct replication *replication)
 {
-    struct checkpoint *checkpoint = drain->checkpoint;
-    copies_note(checkpoint, drain->tier)->proven = (int64_t)time(NULL);
-    checkpoint->run->proven.must_keep |= drain->tier == TIER_FAR;
+    struct checkpoint *checkpoint = replication->checkpoint;
+    copies_note(checkpoint, replication->tier)->proven = (int64_t)time(NULL);
+    checkpoint->run->proven.must_keep |= replication->tier == TIER_FAR;
 }
 
 /* Whole again: for the list, the journal and status. */
-static void note_mended(struct replication *drain)
+static void note_mended(struct replication *replication)
 {
-    struct checkpoint *checkpoint = drain->checkpoint;
+    struct checkpoint *checkpoint = replication->checkpoint;
     char detail[128];
     snprintf(detail, sizeof detail, "the copy in the tier %s, from the tier %s",
-             tier_name(drain->service, drain->tier), tier_name(drain->service, drain->from));
-    drain->mended++;
-    catalog_mended(checkpoint, drain->tier);
-    note_proven(drain);
+             tier_name(replication->service, replication->tier),
+             tier_name(replication->service, replication->from));
+    replication->mended++;
+    catalog_mended(checkpoint, replication->tier);
+    note_proven(replication);
     history_note(checkpoint->run, &(struct history_event){.name = "mend",
                                                           .step = checkpoint->summary.step,
                                                           .attempt = checkpoint->summary.attempt,
@@ -98,66 +100,67 @@ static void note_mended(struct replication *drain)
     log_info("drain", "run %s, step %llu, attempt %llu: mended %s, %llu bytes",
              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
              (unsigned long long)checkpoint->summary.attempt, detail,
-             (unsigned long long)(drain->copy.bytes_sent - drain->bytes_before));
+             (unsigned long long)(replication->copy.bytes_sent - replication->bytes_before));
 }
 
 static void closed(struct event *event)
 {
-    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
-    struct checkpoint *checkpoint = drain->checkpoint;
-    if (drain->is_held && drain->is_mending)
-        note_mended(drain);
-    space_end(&drain->room, drain->service);
-    precommit_left_free(&drain->left_early);
-    manifest_free(drain->manifest);
-    drain->manifest = NULL;
-    drain->checkpoint = NULL;
-    checkpoint->is_going_far &= drain->tier != TIER_FAR;
+    struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
+    struct checkpoint *checkpoint = replication->checkpoint;
+    if (replication->is_held && replication->is_mending)
+        note_mended(replication);
+    space_end(&replication->room, replication->service);
+    precommit_left_free(&replication->left_early);
+    manifest_free(replication->manifest);
+    replication->manifest = NULL;
+    replication->checkpoint = NULL;
+    checkpoint->is_going_far &= replication->tier != TIER_FAR;
     catalog_unlease(checkpoint);
-    drain->ended(drain, checkpoint->run);
+    replication->ended(replication, checkpoint->run);
 }
 
-void perform_close(struct replication *drain, bool is_held)
+void perform_close(struct replication *replication, bool is_held)
 {
-    drain->is_held = is_held;
-    perform_work(drain, work_close, closed);
+    replication->is_held = is_held;
+    perform_work(replication, work_close, closed);
 }
 
 /* It takes what is sent. */
-static void forget_error(struct replication *drain)
+static void forget_error(struct replication *replication)
 {
-    drain->newest_error[0] = '\0';
-    drain->service->tiers[drain->tier].takes_nothing = false;
+    replication->newest_error[0] = '\0';
+    replication->service->tiers[replication->tier].takes_nothing = false;
 }
 
-static const char *event_name(const struct replication *drain)
+static const char *event_name(const struct replication *replication)
 {
-    if (drain->tier == TIER_FAR)
+    if (replication->tier == TIER_FAR)
         return "drain";
-    return replicate_is_keeping(drain) && !replicate_is_completing(drain) ? "keep" : "replicate";
+    return replicate_is_keeping(replication) && !replicate_is_completing(replication) ? "keep"
+                                                                                      : "replicate";
 }
 
-static void do_held(struct replication *drain, const struct transfer_action *action)
+static void do_held(struct replication *replication, const struct transfer_action *action)
 {
-    struct checkpoint *checkpoint = drain->checkpoint;
+    struct checkpoint *checkpoint = replication->checkpoint;
     const struct manifest_summary *summary = &checkpoint->summary;
-    double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
-    uint64_t sent = drain->copy.bytes_sent - drain->bytes_before;
+    double seconds = (double)(loop_now_ms() - replication->begun_ms) / 1000.0;
+    uint64_t sent = replication->copy.bytes_sent - replication->bytes_before;
     (void)action;
-    forget_error(drain);
-    if (drain->is_mending) {
-        perform_close(drain, true);
+    forget_error(replication);
+    if (replication->is_mending) {
+        perform_close(replication, true);
         return;
     }
-    catalog_completed(checkpoint, drain->tier);
-    copies_note(checkpoint, drain->tier)->is_volatile = drain->is_volatile;
-    checkpoint->is_wanted_far &= drain->tier != TIER_FAR;
-    checkpoint->is_wanted_local &= drain->tier != TIER_LOCAL;
-    note_proven(drain);
-    copies_note(checkpoint, drain->tier)->manifest_hash = drain->text_hash;
-    drain->checkpoints++;
-    drain->rate = seconds > 0 ? (double)sent / seconds : drain->rate;
-    history_note(checkpoint->run, &(struct history_event){.name = event_name(drain),
+    catalog_completed(checkpoint, replication->tier);
+    copies_note(checkpoint, replication->tier)->is_volatile = replication->is_volatile;
+    checkpoint->is_wanted_far &= replication->tier != TIER_FAR;
+    checkpoint->is_wanted_local &= replication->tier != TIER_LOCAL;
+    note_proven(replication);
+    copies_note(checkpoint, replication->tier)->manifest_hash = replication->text_hash;
+    replication->checkpoints++;
+    replication->rate = seconds > 0 ? (double)sent / seconds : replication->rate;
+    history_note(checkpoint->run, &(struct history_event){.name = event_name(replication),
                                                           .step = summary->step,
                                                           .attempt = summary->attempt,
                                                           .by = "ckptd"});
@@ -165,267 +168,273 @@ static void do_held(struct replication *drain, const struct transfer_action *act
              "run %s, step %llu, attempt %llu is in the tier %s: %llu of %llu bytes sent in "
              "%.3f s (%.3f GB/s), durability %s",
              checkpoint->run->name, (unsigned long long)summary->step,
-             (unsigned long long)summary->attempt, tier_name(drain->service, drain->tier),
-             (unsigned long long)sent, (unsigned long long)summary->bytes, seconds,
+             (unsigned long long)summary->attempt,
+             tier_name(replication->service, replication->tier), (unsigned long long)sent,
+             (unsigned long long)summary->bytes, seconds,
              seconds > 0 ? (double)sent / seconds / 1e9 : 0.0, copies_level(checkpoint));
-    perform_close(drain, true);
+    perform_close(replication, true);
 }
 
-void perform_give_up(struct replication *drain, const char *why)
+void perform_give_up(struct replication *replication, const char *why)
 {
-    struct checkpoint *checkpoint = drain->checkpoint;
-    copies_note(checkpoint, drain->tier)->is_given_up = true;
-    if (drain->tier == TIER_FAR)
+    struct checkpoint *checkpoint = replication->checkpoint;
+    copies_note(checkpoint, replication->tier)->is_given_up = true;
+    if (replication->tier == TIER_FAR)
         snprintf(checkpoint->given_up, sizeof checkpoint->given_up, "%s", why);
-    drain->given_up++;
+    replication->given_up++;
     log_error("drain",
               "run %s, step %llu, attempt %llu does not go into the tier %s until ckptd is "
               "started again: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
               (unsigned long long)checkpoint->summary.attempt,
-              tier_name(drain->service, drain->tier), why);
+              tier_name(replication->service, replication->tier), why);
 }
 
-static void do_over(struct replication *drain, const struct transfer_action *action)
+static void do_over(struct replication *replication, const struct transfer_action *action)
 {
     (void)action;
-    bool is_damage = drain->copy.is_of_source && catalog_is_proof(&drain->fault) &&
-                     catalog_has_copy(drain->checkpoint, drain->copy.from);
-    if (!is_damage || drain->copy.from == TIER_LOCAL)
-        perform_give_up(drain, drain->fault.message); /* else another tier may have it whole */
+    bool is_damage = replication->copy.is_of_source && catalog_is_proof(&replication->fault) &&
+                     catalog_has_copy(replication->checkpoint, replication->copy.from);
+    if (!is_damage || replication->copy.from == TIER_LOCAL)
+        perform_give_up(replication,
+                        replication->fault.message); /* else another tier may have it whole */
     if (is_damage)
-        catalog_damage(drain->checkpoint, drain->copy.from, &drain->fault);
-    perform_close(drain, false);
+        catalog_damage(replication->checkpoint, replication->copy.from, &replication->fault);
+    perform_close(replication, false);
 }
 
 /* ---- a rest ---- */
 
 /* The node that has the shard of a part is not there: the queue says what may go meanwhile. What
  * has come of it stays. */
-static bool is_without_source(const struct replication *drain)
+static bool is_without_source(const struct replication *replication)
 {
-    return replicate_is_completing(drain) && drain->machine.state == TRANSFER_COPYING &&
-           drain->copy.is_of_source && drain->service->tiers[drain->copy.from].offline[0];
+    return replicate_is_completing(replication) && replication->machine.state == TRANSFER_COPYING &&
+           replication->copy.is_of_source &&
+           replication->service->tiers[replication->copy.from].offline[0];
 }
 
 void perform_rested(struct timer *timer)
 {
-    struct replication *drain = CONTAINER_OF(timer, struct replication, rest);
-    if (is_without_source(drain)) {
-        transfer_forget(&drain->machine);
-        perform_close(drain, false);
+    struct replication *replication = CONTAINER_OF(timer, struct replication, rest);
+    if (is_without_source(replication)) {
+        transfer_forget(&replication->machine);
+        perform_close(replication, false);
         return;
     }
-    perform_action(drain, transfer_rested(&drain->machine));
+    perform_action(replication, transfer_rested(&replication->machine));
 }
 
-static void do_rest(struct replication *drain, const struct transfer_action *action)
+static void do_rest(struct replication *replication, const struct transfer_action *action)
 {
-    bool is_first = !drain->newest_error[0];
-    drain->service->tiers[drain->tier].takes_nothing = !drain->copy.is_of_source;
-    drain->errors++;
-    catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
+    bool is_first = !replication->newest_error[0];
+    replication->service->tiers[replication->tier].takes_nothing = !replication->copy.is_of_source;
+    replication->errors++;
+    catalog_damage_text(replication->newest_error, sizeof replication->newest_error,
+                        &replication->fault);
     if (is_first)
         log_error("drain", "the tier %s takes nothing, and is tried again: %s",
-                  tier_name(drain->service, drain->tier), drain->newest_error);
-    loop_timer(drain->service->loop, &drain->rest, action->ms);
+                  tier_name(replication->service, replication->tier), replication->newest_error);
+    loop_timer(replication->service->loop, &replication->rest, action->ms);
     if (is_first)
-        drain->look(drain->service); /* another node may do */
+        replication->look(replication->service); /* another node may do */
 }
 
 /* ---- claim ---- */
 
 static void work_claim(struct job *job)
 {
-    struct replication *drain = CONTAINER_OF(job, struct replication, job);
-    drain->outcome =
-        hold_take(&drain->claim, drain->service, drain->tier, &drain->manifest->summary);
-    if (drain->outcome != PUBLICATION_DURABLE)
-        fault_take(&drain->fault, ERR_IO);
+    struct replication *replication = CONTAINER_OF(job, struct replication, job);
+    replication->outcome = hold_take(&replication->claim, replication->service, replication->tier,
+                                     &replication->manifest->summary);
+    if (replication->outcome != PUBLICATION_DURABLE)
+        fault_take(&replication->fault, ERR_IO);
 }
 
 static void claimed(struct event *event)
 {
-    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
-    perform_action(drain, transfer_claimed(&drain->machine, drain->outcome));
+    struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
+    perform_action(replication, transfer_claimed(&replication->machine, replication->outcome));
 }
 
-static void do_claim(struct replication *drain, const struct transfer_action *action)
+static void do_claim(struct replication *replication, const struct transfer_action *action)
 {
     (void)action;
-    perform_work(drain, work_claim, claimed);
+    perform_work(replication, work_claim, claimed);
 }
 
 /* ---- shards ---- */
 
 /* A source that does not answer says nothing about what lies there; a disk of this node with errors
  * is not troubled for what is whole elsewhere. */
-static bool no_try_helps(const struct replication *drain, const struct shard_copy *copy)
+static bool no_try_helps(const struct replication *replication, const struct shard_copy *copy)
 {
     if (!copy->is_of_source)
-        return replicate_is_keeping(drain);
+        return replicate_is_keeping(replication);
     return copy->from == TIER_LOCAL || replicate_is_loss(&copy->fault);
 }
 
 void perform_arrived(struct shard_copy *copy)
 {
-    struct replication *drain = CONTAINER_OF(copy, struct replication, copy);
-    drain->fault = copy->fault;
+    struct replication *replication = CONTAINER_OF(copy, struct replication, copy);
+    replication->fault = copy->fault;
     if (copy->fault.code == 0) {
-        if (drain->tier == TIER_FAR)
-            memcpy(drain->manifest->part_sums[copy->shard].sha256, copy->sha256,
+        if (replication->tier == TIER_FAR)
+            memcpy(replication->manifest->part_sums[copy->shard].sha256, copy->sha256,
                    CHECKSUM_SHA256_HEX);
-        forget_error(drain);
+        forget_error(replication);
     }
-    if (copy->fault.code == 0 && replicate_is_keeping(drain) &&
-        !precommit_left_has_file(&drain->left_early, copy->shard))
-        space_use(&drain->room, drain->service, copy->geometry.file_bytes);
-    perform_action(drain, transfer_copied(&drain->machine, copy->shard, copy->fault.code,
-                                          no_try_helps(drain, copy)));
+    if (copy->fault.code == 0 && replicate_is_keeping(replication) &&
+        !precommit_left_has_file(&replication->left_early, copy->shard))
+        space_use(&replication->room, replication->service, copy->geometry.file_bytes);
+    perform_action(replication, transfer_copied(&replication->machine, copy->shard,
+                                                copy->fault.code, no_try_helps(replication, copy)));
 }
 
-bool perform_is_due(const struct replication *drain, uint32_t shard)
+bool perform_is_due(const struct replication *replication, uint32_t shard)
 {
-    const struct checkpoint *checkpoint = drain->checkpoint;
-    if (replicate_is_completing(drain))
-        return !copies_has_shard(checkpoint, drain->tier, shard);
-    return !drain->is_of_part || checkpoint->places[shard] == drain->tier;
+    const struct checkpoint *checkpoint = replication->checkpoint;
+    if (replicate_is_completing(replication))
+        return !copies_has_shard(checkpoint, replication->tier, shard);
+    return !replication->is_of_part || checkpoint->places[shard] == replication->tier;
 }
 
-static void do_copy(struct replication *drain, const struct transfer_action *action)
+static void do_copy(struct replication *replication, const struct transfer_action *action)
 {
-    const struct checkpoint *checkpoint = drain->checkpoint;
+    const struct checkpoint *checkpoint = replication->checkpoint;
     struct transfer_action next = *action;
-    while (next.kind == TRANSFER_COPY && !perform_is_due(drain, next.shard))
-        next = transfer_copied(&drain->machine, next.shard, 0, false);
+    while (next.kind == TRANSFER_COPY && !perform_is_due(replication, next.shard))
+        next = transfer_copied(&replication->machine, next.shard, 0, false);
     if (next.kind != TRANSFER_COPY) {
-        perform_action(drain, next);
+        perform_action(replication, next);
         return;
     }
-    drain->copy.is_hurried = queue_is_wanted(checkpoint, drain->tier);
-    shard_copy_start(&drain->copy, drain->checkpoint, drain->manifest, next.shard,
-                     next.shard < drain->left_early.count ? &drain->left_early.ships[next.shard]
-                                                          : NULL);
+    replication->copy.is_hurried = queue_is_wanted(checkpoint, replication->tier);
+    shard_copy_start(&replication->copy, replication->checkpoint, replication->manifest, next.shard,
+                     next.shard < replication->left_early.count
+                         ? &replication->left_early.ships[next.shard]
+                         : NULL);
 }
 
 /* ---- names and manifest ---- */
 
 static void work_names(struct job *job)
 {
-    struct replication *drain = CONTAINER_OF(job, struct replication, job);
-    int error = remote_manifest_publish_origin(far_of(drain), &drain->manifest->summary);
-    if (error == 0 && drain->tier == TIER_FAR)
-        error = remote_manifest_publish_pin(drain->service, drain->claim.prefix);
+    struct replication *replication = CONTAINER_OF(job, struct replication, job);
+    int error =
+        remote_manifest_publish_origin(far_of(replication), &replication->manifest->summary);
+    if (error == 0 && replication->tier == TIER_FAR)
+        error = remote_manifest_publish_pin(replication->service, replication->claim.prefix);
     if (error == 0)
-        error = storage_sync_names(far_of(drain), drain->claim.prefix);
+        error = storage_sync_names(far_of(replication), replication->claim.prefix);
     if (error != 0)
-        fault_take(&drain->fault, error);
+        fault_take(&replication->fault, error);
 }
 
 static void named(struct event *event)
 {
-    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
-    perform_action(drain, transfer_named(&drain->machine, drain->fault.code));
+    struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
+    perform_action(replication, transfer_named(&replication->machine, replication->fault.code));
 }
 
-static void do_names(struct replication *drain, const struct transfer_action *action)
+static void do_names(struct replication *replication, const struct transfer_action *action)
 {
     (void)action;
-    perform_work(drain, work_names, named);
+    perform_work(replication, work_names, named);
 }
 
 /* As a peer does of its own: peers/serve.c. */
-static enum publication complete_here(const struct replication *drain)
+static enum publication complete_here(const struct replication *replication)
 {
-    int error = complete_copy(far_of(drain), &drain->manifest->summary);
+    int error = complete_copy(far_of(replication), &replication->manifest->summary);
     bool is_lost = error == ERR_NOT_FOUND || error == ERR_CORRUPT;
     return error == 0 ? PUBLICATION_DURABLE : is_lost ? PUBLICATION_LOST : PUBLICATION_UNKNOWN;
 }
 
 static int visit_step(void *user, const struct storage_entry *entry)
 {
-    struct replication *drain = user;
-    const struct manifest_summary *summary = &drain->manifest->summary;
+    struct replication *replication = user;
+    const struct manifest_summary *summary = &replication->manifest->summary;
     uint64_t step, attempt;
     if (retain_parse(entry->name, &step, &attempt) && step == summary->step &&
         attempt == summary->attempt)
-        drain->is_volatile = entry->is_volatile;
+        replication->is_volatile = entry->is_volatile;
     return 0;
 }
 
 /* On the peer's disk, or in its memory? The peer says: each node has that setting for itself. What
  * cannot be asked is not said to be on a disk; the next look at the peer knows. */
-static void look_where_it_is(struct replication *drain)
+static void look_where_it_is(struct replication *replication)
 {
-    if (drain->outcome != PUBLICATION_DURABLE || !tier_is_peer(drain->tier))
+    if (replication->outcome != PUBLICATION_DURABLE || !tier_is_peer(replication->tier))
         return;
-    drain->is_volatile = true;
-    storage_list(far_of(drain), drain->manifest->summary.run, visit_step, drain);
+    replication->is_volatile = true;
+    storage_list(far_of(replication), replication->manifest->summary.run, visit_step, replication);
 }
 
 static void work_publish(struct job *job)
 {
-    struct replication *drain = CONTAINER_OF(job, struct replication, job);
-    const struct remote_manifest marker = {.service = drain->service,
-                                           .manifest = drain->manifest,
-                                           .from = drain->from,
-                                           .to = drain->tier,
-                                           .is_mending = drain->is_mending};
-    drain->outcome = remote_manifest_publish(&marker, &drain->text_hash);
-    if (drain->outcome == PUBLICATION_DURABLE && replicate_is_keeping(drain) &&
-        replicate_is_completing(drain))
-        drain->outcome = complete_here(drain);
-    if (drain->outcome != PUBLICATION_DURABLE)
-        fault_take(&drain->fault, ERR_IO);
-    look_where_it_is(drain);
+    struct replication *replication = CONTAINER_OF(job, struct replication, job);
+    const struct remote_manifest marker = {.service = replication->service,
+                                           .manifest = replication->manifest,
+                                           .from = replication->from,
+                                           .to = replication->tier,
+                                           .is_mending = replication->is_mending};
+    replication->outcome = remote_manifest_publish(&marker, &replication->text_hash);
+    if (replication->outcome == PUBLICATION_DURABLE && replicate_is_keeping(replication) &&
+        replicate_is_completing(replication))
+        replication->outcome = complete_here(replication);
+    if (replication->outcome != PUBLICATION_DURABLE)
+        fault_take(&replication->fault, ERR_IO);
+    look_where_it_is(replication);
 }
 
 static void published(struct event *event)
 {
-    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
-    perform_action(drain, transfer_published(&drain->machine, drain->outcome));
+    struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
+    perform_action(replication, transfer_published(&replication->machine, replication->outcome));
 }
 
-static void do_publish(struct replication *drain, const struct transfer_action *action)
+static void do_publish(struct replication *replication, const struct transfer_action *action)
 {
     (void)action;
-    perform_work(drain, work_publish, published);
+    perform_work(replication, work_publish, published);
 }
 
 static void work_settle(struct job *job)
 {
-    struct replication *drain = CONTAINER_OF(job, struct replication, job);
+    struct replication *replication = CONTAINER_OF(job, struct replication, job);
     char key[STORAGE_KEY_MAX + 1];
-    const struct manifest_summary *summary = &drain->manifest->summary;
-    drain->outcome = manifest_key(key, sizeof key, summary) == 0
-                         ? tier_settle(far_of(drain), key, summary->nonce)
-                         : PUBLICATION_UNKNOWN;
-    if (drain->outcome != PUBLICATION_DURABLE)
-        fault_take(&drain->fault, ERR_IO);
-    look_where_it_is(drain);
+    const struct manifest_summary *summary = &replication->manifest->summary;
+    replication->outcome = manifest_key(key, sizeof key, summary) == 0
+                               ? tier_settle(far_of(replication), key, summary->nonce)
+                               : PUBLICATION_UNKNOWN;
+    if (replication->outcome != PUBLICATION_DURABLE)
+        fault_take(&replication->fault, ERR_IO);
+    look_where_it_is(replication);
 }
 
 static void settled(struct event *event)
 {
-    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
-    perform_action(drain, transfer_settled(&drain->machine, drain->outcome));
+    struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
+    perform_action(replication, transfer_settled(&replication->machine, replication->outcome));
 }
 
-static void do_settle(struct replication *drain, const struct transfer_action *action)
+static void do_settle(struct replication *replication, const struct transfer_action *action)
 {
     (void)action;
-    perform_work(drain, work_settle, settled);
+    perform_work(replication, work_settle, settled);
 }
 
 /* ---- what is decided, and by whom it is done ---- */
 
-static void do_nothing(struct replication *drain, const struct transfer_action *action)
+static void do_nothing(struct replication *replication, const struct transfer_action *action)
 {
-    (void)drain;
+    (void)replication;
     (void)action;
 }
 
-void perform_action(struct replication *drain, struct transfer_action action)
+void perform_action(struct replication *replication, struct transfer_action action)
 {
     static void (*const performers[])(struct replication *, const struct transfer_action *) = {
         [TRANSFER_NOTHING] = do_nothing, [TRANSFER_CLAIM] = do_claim,
@@ -434,5 +443,5 @@ void perform_action(struct replication *drain, struct transfer_action action)
         [TRANSFER_REST] = do_rest,       [TRANSFER_HELD] = do_held,
         [TRANSFER_OVER] = do_over,
     };
-    performers[action.kind](drain, &action);
+    performers[action.kind](replication, &action);
 }

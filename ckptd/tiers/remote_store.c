@@ -77,7 +77,7 @@ struct look {
     struct job job;
 };
 
-struct far {
+struct remote_store {
     struct refreshes looks;
     struct look *now;  /* the one under way, or NULL */
     uint64_t changes;  /* removals by this ckptd */
@@ -413,7 +413,7 @@ static void looked(struct event *event)
     struct look *look = CONTAINER_OF(event, struct look, job.done);
     struct service *service = look->service;
     struct tier *tier = &service->tiers[look->tier];
-    struct far *far = service->remote_stores[look->tier];
+    struct remote_store *far = service->remote_stores[look->tier];
     const char *name = tier_name(service, look->tier);
     bool was_offline = tier->offline[0];
     if (look->fault.code == 0 && look->changes != far->changes) {
@@ -472,7 +472,7 @@ static int note_known(struct look *look, struct service *service)
 static void start_look(struct refreshes *looks)
 {
     struct service *service = looks->service;
-    struct far *far = service->remote_stores[looks->tier];
+    struct remote_store *far = service->remote_stores[looks->tier];
     struct look *look = calloc(1, sizeof *look);
     int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
     if (look) {
@@ -503,7 +503,7 @@ void remote_store_look(struct service *service, enum tier_index tier, struct ref
 
 bool remote_store_is_fresh(const struct service *service, enum tier_index tier, int64_t max_age_ms)
 {
-    const struct far *far = service->remote_stores[tier];
+    const struct remote_store *far = service->remote_stores[tier];
     return !far || (far->looked_ms > 0 && loop_now_ms() - far->looked_ms <= max_age_ms);
 }
 
@@ -517,7 +517,7 @@ int remote_store_open(struct service *service)
     for (unsigned tier = TIER_LOCAL + 1; tier < NUM_TIERS; tier++) {
         if (!tier_is_open(service, (enum tier_index)tier))
             continue;
-        struct far *far = calloc(1, sizeof *far);
+        struct remote_store *far = calloc(1, sizeof *far);
         if (!far)
             return report_error(ERR_MEMORY, NULL, "no memory for a tier");
         refresh_init(&far->looks, service, (enum tier_index)tier, start_look);
@@ -537,7 +537,7 @@ void remote_store_end(struct service *service)
 void remote_store_close(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        struct far *far = service->remote_stores[tier];
+        struct remote_store *far = service->remote_stores[tier];
         if (far && far->now)
             free_look(far->now);
         free(far);

@@ -1,11 +1,11 @@
-/* replicate.c - a drain per tier: what another tier has committed and this one lacks goes there,
- * one checkpoint after the other; into the far one and to each peer from the local one. A copy that
- * is damaged, here or in the far tier, is mended the same way, from a tier that has it whole: its
- * good shards are kept, the others replaced (shard_copy.c), and the quarantine is lifted. So does
- * what ranks have loaded from another tier into the local one, when it fits (space_check.c). A part
- * of what ranks of several nodes saved becomes a whole copy so, too, here and at a peer: its own
- * shards lie there already, and the others come, each from its node. This file says which is next,
- * transfer.c decides what is to be done, perform.c does it:
+/* replicate.c - a replication per tier: what another tier has committed and this one lacks goes
+ * there, one checkpoint after the other; into the far one and to each peer from the local one. A
+ * copy that is damaged, here or in the far tier, is mended the same way, from a tier that has it
+ * whole: its good shards are kept, the others replaced (shard_copy.c), and the quarantine is
+ * lifted. So does what ranks have loaded from another tier into the local one, when it fits
+ * (space_check.c). A part of what ranks of several nodes saved becomes a whole copy so, too, here
+ * and at a peer: its own shards lie there already, and the others come, each from its node. This
+ * file says which is next, transfer.c decides what is to be done, perform.c does it:
  *
  *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    hold.c
  *                                                      TRANSFER_COPY     shard_copy.c, shard by
@@ -56,109 +56,115 @@ static int make_room_for_sums(struct manifest *manifest)
 /* The manifest, and room for the hashes that the far one has behind it. */
 static void work_begin(struct job *job)
 {
-    struct replication *drain = CONTAINER_OF(job, struct replication, job);
-    int error = catalog_read_manifest(&drain->manifest, drain->service->tiers[drain->from].storage,
-                                      &drain->checkpoint->summary);
-    if (error == 0 && !manifest_has_header_hashes(drain->manifest))
+    struct replication *replication = CONTAINER_OF(job, struct replication, job);
+    int error = catalog_read_manifest(&replication->manifest,
+                                      replication->service->tiers[replication->from].storage,
+                                      &replication->checkpoint->summary);
+    if (error == 0 && !manifest_has_header_hashes(replication->manifest))
         error = report_error(ERR_VERSION, "ckpt-cli convert makes a new one of it",
                              "its manifest is of version 1, which no tier takes");
     if (error == 0)
-        error = make_room_for_sums(drain->manifest);
+        error = make_room_for_sums(replication->manifest);
     if (error != 0)
-        fault_take(&drain->fault, error);
+        fault_take(&replication->fault, error);
 }
 
 /* Another tier that does not answer is asked again, later. */
-static void begin_failed(struct replication *drain)
+static void begin_failed(struct replication *replication)
 {
-    if (drain->from == TIER_LOCAL) {
-        perform_give_up(drain, drain->fault.message);
-    } else if (replicate_is_loss(&drain->fault)) {
-        catalog_damage(drain->checkpoint, drain->from, &drain->fault);
+    if (replication->from == TIER_LOCAL) {
+        perform_give_up(replication, replication->fault.message);
+    } else if (replicate_is_loss(&replication->fault)) {
+        catalog_damage(replication->checkpoint, replication->from, &replication->fault);
     } else {
-        drain->errors++;
-        catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
-        drain->has_looked = false;
-        loop_timer(drain->service->loop, &drain->look_again, drain->service->config->tier_retry_ms);
+        replication->errors++;
+        catalog_damage_text(replication->newest_error, sizeof replication->newest_error,
+                            &replication->fault);
+        replication->has_looked = false;
+        loop_timer(replication->service->loop, &replication->look_again,
+                   replication->service->config->tier_retry_ms);
     }
-    perform_close(drain, false);
+    perform_close(replication, false);
 }
 
 /* It is served from where it lies. */
-static void lacks_room(struct replication *drain)
+static void lacks_room(struct replication *replication)
 {
-    drain->checkpoint->is_wanted_local = false;
-    drain->checkpoint->copies.local.is_given_up = replicate_is_completing(drain);
+    replication->checkpoint->is_wanted_local = false;
+    replication->checkpoint->copies.local.is_given_up = replicate_is_completing(replication);
     log_warn("drain", "run %s, step %llu is not kept on this node's disk: %s",
-             drain->checkpoint->run->name, (unsigned long long)drain->checkpoint->summary.step,
-             report_line());
-    perform_close(drain, false);
+             replication->checkpoint->run->name,
+             (unsigned long long)replication->checkpoint->summary.step, report_line());
+    perform_close(replication, false);
 }
 
-static uint64_t bytes_missing(const struct replication *drain)
+static uint64_t bytes_missing(const struct replication *replication)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < drain->manifest->summary.shards; i++)
-        if (!copies_has_shard(drain->checkpoint, drain->tier, i) &&
-            !precommit_left_has_file(&drain->left_early, i))
-            bytes += drain->manifest->shards[i].bytes;
+    for (uint32_t i = 0; i < replication->manifest->summary.shards; i++)
+        if (!copies_has_shard(replication->checkpoint, replication->tier, i) &&
+            !precommit_left_has_file(&replication->left_early, i))
+            bytes += replication->manifest->shards[i].bytes;
     return bytes;
 }
 
 /* Nothing else is under way there. What went before the commit is gone on with. */
 static void given(struct precommit *early)
 {
-    struct replication *drain = CONTAINER_OF(early, struct replication, early);
-    drain->left_early = precommit_take(early, &drain->manifest->summary);
-    drain->claim = drain->left_early.claim;
-    if (replicate_is_keeping(drain) &&
-        space_promise(&drain->room, drain->service, bytes_missing(drain),
-                      drain->manifest->summary.shards) != 0) {
-        lacks_room(drain);
+    struct replication *replication = CONTAINER_OF(early, struct replication, early);
+    replication->left_early = precommit_take(early, &replication->manifest->summary);
+    replication->claim = replication->left_early.claim;
+    if (replicate_is_keeping(replication) &&
+        space_promise(&replication->room, replication->service, bytes_missing(replication),
+                      replication->manifest->summary.shards) != 0) {
+        lacks_room(replication);
         return;
     }
-    perform_action(drain, transfer_begin(&drain->machine, drain->manifest->summary.shards,
-                                         drain->service->config->tier_retry_ms));
+    perform_action(replication,
+                   transfer_begin(&replication->machine, replication->manifest->summary.shards,
+                                  replication->service->config->tier_retry_ms));
 }
 
 static void begun(struct event *event)
 {
-    struct replication *drain = CONTAINER_OF(event, struct replication, job.done);
-    if (drain->fault.code != 0) {
-        begin_failed(drain);
+    struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
+    if (replication->fault.code != 0) {
+        begin_failed(replication);
         return;
     }
-    if (precommit_give(&drain->early, &drain->manifest->summary, given))
-        given(&drain->early);
+    if (precommit_give(&replication->early, &replication->manifest->summary, given))
+        given(&replication->early);
 }
 
-static void look_at_queue(struct replication *drain)
+static void look_at_queue(struct replication *replication)
 {
-    struct service *service = drain->service;
-    if (!drain->has_looked || service->draining)
+    struct service *service = replication->service;
+    if (!replication->has_looked || service->draining)
         return;
-    if (drain->checkpoint) {
-        drain->copy.is_hurried = queue_is_wanted(drain->checkpoint, drain->tier);
-        copy_queue_look(&drain->queue);
-        return;
-    }
-    drain->checkpoint = queue_next(service, drain->tier, &drain->left, &drain->left_bytes);
-    if (!drain->checkpoint) {
-        precommit_pass(&drain->early);
+    if (replication->checkpoint) {
+        replication->copy.is_hurried = queue_is_wanted(replication->checkpoint, replication->tier);
+        copy_queue_look(&replication->queue);
         return;
     }
-    catalog_lease(drain->checkpoint);
-    drain->checkpoint->is_going_far |= drain->tier == TIER_FAR;
-    drain->begun_ms = loop_now_ms();
-    drain->bytes_before = drain->copy.bytes_sent;
-    drain->from = drain->copy.from = queue_source(drain->checkpoint, drain->tier);
-    drain->copy.is_of_source = drain->is_volatile = false;
-    drain->is_mending = queue_is_damaged(drain->checkpoint, drain->tier);
-    drain->is_of_part = queue_is_part(drain->checkpoint, drain->tier);
-    drain->copy.stamp = drain->queue.pace.quiet_ms;
-    drain->claim = (struct hold){0};
-    drain->room = (struct ledger_promise){0};
-    perform_work(drain, work_begin, begun);
+    replication->checkpoint =
+        queue_next(service, replication->tier, &replication->left, &replication->left_bytes);
+    if (!replication->checkpoint) {
+        precommit_pass(&replication->early);
+        return;
+    }
+    catalog_lease(replication->checkpoint);
+    replication->checkpoint->is_going_far |= replication->tier == TIER_FAR;
+    replication->begun_ms = loop_now_ms();
+    replication->bytes_before = replication->copy.bytes_sent;
+    replication->from = replication->copy.from =
+        queue_source(replication->checkpoint, replication->tier);
+    replication->copy.is_of_source = replication->is_volatile = false;
+    replication->is_mending = queue_is_damaged(replication->checkpoint, replication->tier);
+    replication->is_of_part = queue_is_part(replication->checkpoint, replication->tier);
+    replication->copy.stamp = replication->queue.pace.quiet_ms;
+    replication->claim = (struct hold){0};
+    replication->room = (struct ledger_promise){0};
+    perform_work(replication, work_begin, begun);
 }
 
 void replicate_look(struct service *service)
@@ -198,11 +204,11 @@ void replicate_look_soon(struct service *service)
         loop_timer(service->loop, &service->replicate_soon, LOOKS_APART_MS - since_ms);
 }
 
-static void ended(struct replication *drain, struct run *run)
+static void ended(struct replication *replication, struct run *run)
 {
-    durability_look(drain->service);
-    drain->service->hooks->apply_retention(run);
-    replicate_look(drain->service);
+    durability_look(replication->service);
+    replication->service->hooks->apply_retention(run);
+    replicate_look(replication->service);
 }
 
 void replicate_phase_changed(struct service *service)
@@ -276,65 +282,66 @@ void replicate_save_over(struct service *service, const struct stage *stages, bo
 /* ---- beginning and end ---- */
 
 /* A peer is looked at every nodes.look_ms anyway; until it has answered once, or again, its own
- * drain asks soon at first, and no more often than that in the end. */
-static int64_t pause_before_look(struct replication *drain)
+ * replication asks soon at first, and no more often than that in the end. */
+static int64_t pause_before_look(struct replication *replication)
 {
-    const struct config *config = drain->service->config;
-    int64_t pause_ms = config->tier_retry_ms << drain->looks_failed;
-    if (!tier_is_peer(drain->tier))
+    const struct config *config = replication->service->config;
+    int64_t pause_ms = config->tier_retry_ms << replication->looks_failed;
+    if (!tier_is_peer(replication->tier))
         return config->tier_retry_ms;
     if (pause_ms >= config->nodes_look_ms)
         return config->nodes_look_ms;
-    drain->looks_failed++;
+    replication->looks_failed++;
     return pause_ms;
 }
 
 static void look_first(struct timer *timer)
 {
-    struct replication *drain = CONTAINER_OF(timer, struct replication, look_again);
-    if (drain->tier == TIER_LOCAL) { /* which is known */
-        drain->has_looked = true;
-        replicate_look(drain->service);
+    struct replication *replication = CONTAINER_OF(timer, struct replication, look_again);
+    if (replication->tier == TIER_LOCAL) { /* which is known */
+        replication->has_looked = true;
+        replicate_look(replication->service);
         return;
     }
-    remote_store_look(drain->service, drain->tier, &drain->first_look,
-                      drain->service->config->tier_wait_ms);
+    remote_store_look(replication->service, replication->tier, &replication->first_look,
+                      replication->service->config->tier_wait_ms);
 }
 
 /* Without knowing what is there everything would be read again. */
 static void looked_first(struct refresh_waiter *waiter)
 {
-    struct replication *drain = CONTAINER_OF(waiter, struct replication, first_look);
-    if (drain->service->is_closing)
+    struct replication *replication = CONTAINER_OF(waiter, struct replication, first_look);
+    if (replication->service->is_closing)
         return;
-    drain->has_looked = waiter->fault.code == 0;
-    if (drain->has_looked)
-        drain->looks_failed = 0;
+    replication->has_looked = waiter->fault.code == 0;
+    if (replication->has_looked)
+        replication->looks_failed = 0;
     else
-        loop_timer(drain->service->loop, &drain->look_again, pause_before_look(drain));
-    replicate_look_soon(drain->service);
+        loop_timer(replication->service->loop, &replication->look_again,
+                   pause_before_look(replication));
+    replicate_look_soon(replication->service);
 }
 
 static int open_one(struct service *service, enum tier_index tier)
 {
-    struct replication *drain = calloc(1, sizeof *drain);
-    if (!drain)
+    struct replication *replication = calloc(1, sizeof *replication);
+    if (!replication)
         return report_error(ERR_MEMORY, NULL, "no memory for a drain");
-    service->replications[tier] = drain;
-    drain->service = service;
-    drain->tier = tier;
-    drain->ended = ended;
-    drain->look = replicate_look;
-    drain->first_look.go_on = looked_first;
-    drain->look_again.run = look_first;
-    drain->rest.run = perform_rested;
-    int error = copy_queue_open(&drain->queue, service, tier);
-    shard_copy_open(&drain->copy, &drain->queue);
-    precommit_init(&drain->early, service, tier, &drain->queue);
-    drain->copy.arrived = perform_arrived;
-    drain->has_looked = tier == TIER_LOCAL;
+    service->replications[tier] = replication;
+    replication->service = service;
+    replication->tier = tier;
+    replication->ended = ended;
+    replication->look = replicate_look;
+    replication->first_look.go_on = looked_first;
+    replication->look_again.run = look_first;
+    replication->rest.run = perform_rested;
+    int error = copy_queue_open(&replication->queue, service, tier);
+    shard_copy_open(&replication->copy, &replication->queue);
+    precommit_init(&replication->early, service, tier, &replication->queue);
+    replication->copy.arrived = perform_arrived;
+    replication->has_looked = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
-        remote_store_look(service, tier, &drain->first_look, service->config->tier_wait_ms);
+        remote_store_look(service, tier, &replication->first_look, service->config->tier_wait_ms);
     return error;
 }
 
@@ -362,17 +369,17 @@ void replicate_end(struct service *service)
 void replicate_close(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
-        struct replication *drain = service->replications[tier];
-        if (!drain)
+        struct replication *replication = service->replications[tier];
+        if (!replication)
             continue;
-        precommit_close(&drain->early);
-        precommit_left_leave(&drain->left_early);
-        precommit_left_free(&drain->left_early);
-        shard_copy_close(&drain->copy);
-        copy_queue_close(&drain->queue);
-        hold_leave(&drain->claim);
-        manifest_free(drain->manifest);
-        free(drain);
+        precommit_close(&replication->early);
+        precommit_left_leave(&replication->left_early);
+        precommit_left_free(&replication->left_early);
+        shard_copy_close(&replication->copy);
+        copy_queue_close(&replication->queue);
+        hold_leave(&replication->claim);
+        manifest_free(replication->manifest);
+        free(replication);
         service->replications[tier] = NULL;
     }
     buffers_close(service->peer_buffers);
@@ -383,36 +390,37 @@ void replicate_close(struct service *service)
 
 /* ---- Status ---- */
 
-static json_t *describe_now(const struct replication *drain)
+static json_t *describe_now(const struct replication *replication)
 {
     static const char *const states[] = {"begin", "claim", "copy", "names", "publish", "settle"};
-    const struct checkpoint *checkpoint = drain->checkpoint;
+    const struct checkpoint *checkpoint = replication->checkpoint;
     if (!checkpoint)
         return json_null();
-    uint64_t sent = drain->copy.bytes_sent - drain->bytes_before;
-    double seconds = (double)(loop_now_ms() - drain->begun_ms) / 1000.0;
+    uint64_t sent = replication->copy.bytes_sent - replication->bytes_before;
+    double seconds = (double)(loop_now_ms() - replication->begun_ms) / 1000.0;
     double rate = seconds > 0 ? (double)sent / seconds : 0;
     uint64_t left = checkpoint->summary.bytes > sent ? checkpoint->summary.bytes - sent : 0;
     return json_pack("{s:s, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:o}", "run", checkpoint->run->name,
                      "step", (json_int_t)checkpoint->summary.step, "attempt",
-                     (json_int_t)checkpoint->summary.attempt, "state", states[drain->machine.state],
-                     "resting", (int)drain->machine.is_resting, "bytes_sent", (json_int_t)sent,
-                     "bytes", (json_int_t)checkpoint->summary.bytes, "bytes_per_second", rate,
+                     (json_int_t)checkpoint->summary.attempt, "state",
+                     states[replication->machine.state], "resting",
+                     (int)replication->machine.is_resting, "bytes_sent", (json_int_t)sent, "bytes",
+                     (json_int_t)checkpoint->summary.bytes, "bytes_per_second", rate,
                      "seconds_left", rate > 0 ? json_real((double)left / rate) : json_null());
 }
 
 json_t *replicate_describe(const struct service *service, enum tier_index tier)
 {
-    const struct replication *drain = service->replications[tier];
+    const struct replication *replication = service->replications[tier];
     const bool is_far = tier == TIER_FAR;
     json_int_t held = 0;
-    if (!drain)
+    if (!replication)
         return json_null();
-    uint64_t left = drain->left, left_bytes = drain->left_bytes;
-    if (!drain->has_looked) /* all that it may find missing there */
+    uint64_t left = replication->left, left_bytes = replication->left_bytes;
+    if (!replication->has_looked) /* all that it may find missing there */
         queue_next(service, tier, &left, &left_bytes);
     const char *unread = service->tiers[tier].offline; /* else it may take nothing */
-    const char *offline = unread[0] ? unread : drain->newest_error;
+    const char *offline = unread[0] ? unread : replication->newest_error;
     for (const struct copy *copy = service->tiers[tier].copies; copy; copy = copy->next)
         held += copy->is_there && !copy->checkpoint->is_promised;
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, "
@@ -420,11 +428,12 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
                      "store", is_far ? service->config->tier_store : tier_name(service, tier),
                      "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
                      "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
-                     (json_int_t)left_bytes, "drained", (json_int_t)drain->checkpoints, "mended",
-                     (json_int_t)drain->mended, "bytes_sent", (json_int_t)drain->copy.bytes_sent,
-                     "bytes_from_memory", (json_int_t)drain->copy.bytes_from_memory,
-                     "bytes_before_commit", (json_int_t)precommit_count_bytes(&drain->early),
-                     "errors", (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up,
-                     "bytes_per_second", drain->rate, "last_error", drain->newest_error, "now",
-                     describe_now(drain));
+                     (json_int_t)left_bytes, "drained", (json_int_t)replication->checkpoints,
+                     "mended", (json_int_t)replication->mended, "bytes_sent",
+                     (json_int_t)replication->copy.bytes_sent, "bytes_from_memory",
+                     (json_int_t)replication->copy.bytes_from_memory, "bytes_before_commit",
+                     (json_int_t)precommit_count_bytes(&replication->early), "errors",
+                     (json_int_t)replication->errors, "given_up", (json_int_t)replication->given_up,
+                     "bytes_per_second", replication->rate, "last_error", replication->newest_error,
+                     "now", describe_now(replication));
 }

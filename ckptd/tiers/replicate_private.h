@@ -1,5 +1,5 @@
-/* replicate_private.h - a drain, as replicate.c, which says what goes next, and perform.c share it.
- * On the service thread, but for what a job works on. */
+/* replicate_private.h - a replication, as replicate.c, which says what goes next, and perform.c
+ * share it. On the service thread, but for what a job works on. */
 #ifndef HOLDFAST_CKPTD_TIERS_REPLICATE_PRIVATE_H
 #define HOLDFAST_CKPTD_TIERS_REPLICATE_PRIVATE_H
 
@@ -22,9 +22,10 @@ struct replication {
     struct service *service;
     enum tier_index tier;
     enum tier_index from; /* of the checkpoint under way */
-    /* replicate.c's: the one of that run is over, another may be next; another drain may have more.
+    /* replicate.c's: the one of that run is over, another may be next; another replication may have
+     * more.
      */
-    void (*ended)(struct replication *drain, struct run *run);
+    void (*ended)(struct replication *replication, struct run *run);
     void (*look)(struct service *service);
     struct refresh_waiter first_look;
     struct timer look_again;
@@ -59,30 +60,30 @@ struct replication {
 };
 
 /* Does what the machine has decided. */
-void perform_action(struct replication *drain, struct transfer_action action);
+void perform_action(struct replication *replication, struct transfer_action action);
 void perform_arrived(struct shard_copy *copy); /* of a shard */
 void perform_rested(struct timer *timer);
 /* Has it done by the crew. */
-void perform_work(struct replication *drain, void (*work)(struct job *),
+void perform_work(struct replication *replication, void (*work)(struct job *),
                   void (*done)(struct event *));
 /* The checkpoint under way is over, `is_held` there or not; the next one comes. */
-void perform_close(struct replication *drain, bool is_held);
+void perform_close(struct replication *replication, bool is_held);
 /* Is that shard to be sent? Of a part that becomes whole what it lacks, of one that is mended what
  * it has. */
-bool perform_is_due(const struct replication *drain, uint32_t shard);
+bool perform_is_due(const struct replication *replication, uint32_t shard);
 /* The checkpoint under way never goes into that tier, until a restart. */
-void perform_give_up(struct replication *drain, const char *why);
+void perform_give_up(struct replication *replication, const char *why);
 
 /* Comes what is loaded from another tier into this one? */
-static inline bool replicate_is_keeping(const struct replication *drain)
+static inline bool replicate_is_keeping(const struct replication *replication)
 {
-    return drain->tier == TIER_LOCAL && !drain->is_mending;
+    return replication->tier == TIER_LOCAL && !replication->is_mending;
 }
 
 /* Does a part become a whole copy? */
-static inline bool replicate_is_completing(const struct replication *drain)
+static inline bool replicate_is_completing(const struct replication *replication)
 {
-    return drain->is_of_part && !drain->is_mending;
+    return replication->is_of_part && !replication->is_mending;
 }
 
 static inline bool replicate_is_loss(const struct fault *fault)

@@ -12,8 +12,8 @@
 
 #include <stdlib.h>
 
-struct drain_waiter {
-    struct drain_waiter *next;
+struct durability_waiter {
+    struct durability_waiter *next;
     struct service *service;
     struct rpc_call *call;
     struct run *run;
@@ -22,11 +22,11 @@ struct drain_waiter {
     struct timer timer;
 };
 
-static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state,
+static void answer(struct durability_waiter *waiter, Holdfast__V1__SaveState state,
                    const char *durability, const char *reason)
 {
     Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
-    struct drain_waiter **at = &waiter->service->durability_waiters;
+    struct durability_waiter **at = &waiter->service->durability_waiters;
     while (*at != waiter)
         at = &(*at)->next;
     *at = waiter->next;
@@ -40,14 +40,14 @@ static void answer(struct drain_waiter *waiter, Holdfast__V1__SaveState state,
 
 static void waited_enough(struct timer *timer)
 {
-    answer(CONTAINER_OF(timer, struct drain_waiter, timer), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING,
-           DURABILITY_LOCAL, "");
+    answer(CONTAINER_OF(timer, struct durability_waiter, timer),
+           HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, DURABILITY_LOCAL, "");
 }
 
 void durability_look(struct service *service)
 {
-    struct drain_waiter *next;
-    for (struct drain_waiter *waiter = service->durability_waiters; waiter; waiter = next) {
+    struct durability_waiter *next;
+    for (struct durability_waiter *waiter = service->durability_waiters; waiter; waiter = next) {
         next = waiter->next;
         const struct checkpoint *checkpoint =
             catalog_find(waiter->run, waiter->step, waiter->attempt);
@@ -72,19 +72,19 @@ void durability_look(struct service *service)
 void wait_durability(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
                      enum durability level, uint32_t timeout_ms)
 {
-    struct drain_waiter *waiter = calloc(1, sizeof *waiter);
+    struct durability_waiter *waiter = calloc(1, sizeof *waiter);
     if (!waiter) {
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to wait for a checkpoint"));
         return;
     }
-    *waiter = (struct drain_waiter){.next = service->durability_waiters,
-                                    .service = service,
-                                    .call = call,
-                                    .run = checkpoint->run,
-                                    .step = checkpoint->summary.step,
-                                    .attempt = checkpoint->summary.attempt,
-                                    .level = level,
-                                    .timer.run = waited_enough};
+    *waiter = (struct durability_waiter){.next = service->durability_waiters,
+                                         .service = service,
+                                         .call = call,
+                                         .run = checkpoint->run,
+                                         .step = checkpoint->summary.step,
+                                         .attempt = checkpoint->summary.attempt,
+                                         .level = level,
+                                         .timer.run = waited_enough};
     service->durability_waiters = waiter;
     checkpoint->is_wanted_far |= level == DURABLE_BUCKET;
     checkpoint->is_wanted_replicated |= level == DURABLE_REPLICATED;

@@ -57,7 +57,7 @@ static void expect_closed(void)
 
 /* One telling. `cut`: the power goes at the operation, and again during the start after it. Returns
  * the operations of what was told; UINT64_MAX when there was no start. */
-static uint64_t tell(const struct story *story, struct told *told, struct bed *bed,
+static uint64_t tell(const struct story *story, struct peer_status *told, struct bed *bed,
                      const char *settings, bool cut)
 {
     char plain[160];
@@ -107,7 +107,7 @@ static void tell_all_of(const struct story *story, struct bed *bed, const char *
         assert_true(operation < OPERATIONS_MAX);
         for (size_t i = 0; i < (is_torture ? NUM_ERRNOS : 1); i++, tellings++) {
             char settings[100];
-            struct told told;
+            struct peer_status told;
             snprintf(settings, sizeof settings, format, operation,
                      errnos[(first + i) % NUM_ERRNOS]);
             all = tell(story, &told, bed, settings, cut) < operation && all;
@@ -146,7 +146,7 @@ static const struct story *find_story(struct bed *bed, const char *name, uint64_
 {
     for (size_t i = 0; i < NUM_STORIES; i++) {
         char settings[100];
-        struct told told;
+        struct peer_status told;
         snprintf(settings, sizeof settings, "only=%s", name);
         *out_calls = tell(&stories[i], &told, bed, settings, false);
         if (*out_calls > 0)
@@ -162,7 +162,7 @@ static void fail_call(const struct story *story, struct bed *bed, const char *na
     bool is_met = false;
     for (int i = 0; i < TRIES_MAX && !is_met; i++) { /* tellings differ by a few operations */
         char settings[100];
-        struct told told;
+        struct peer_status told;
         uint64_t at = 1 + next_random(calls);
         snprintf(settings, sizeof settings, "late=0.5,only=%s,%s=%" PRIu64 ",errno=%u", name, how,
                  at, number);
@@ -198,7 +198,7 @@ static void test_faults__a_manifest_that_comes_back_has_all_its_shards(void **st
     for (uint32_t publish = 1; publish <= PUBLISHES; publish++)
         for (uint32_t i = 0; i < come_backs; i++) {
             char settings[100];
-            struct told told;
+            struct peer_status told;
             snprintf(settings, sizeof settings, "late=1,only=publish,fail_at=%u", publish);
             tell(&stories[0], &told, *state, settings, true);
             num_first += !told.saved[LAST_STEP - 1];

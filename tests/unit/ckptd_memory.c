@@ -14,7 +14,7 @@
 #include "tests/unit/memory_bed.h"
 
 /* What was acknowledged is in the list of the same daemon, whatever failed behind the answer. */
-static void check_listed(struct bed *bed, const struct told *told)
+static void check_listed(struct bed *bed, const struct peer_status *told)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
     uint64_t steps = 0;
@@ -29,7 +29,7 @@ static void tell_story(void *user, const struct lack *lack)
 {
     struct bed *bed = user;
     char plain[160];
-    struct told told = {0};
+    struct peer_status told = {0};
     struct tool_lease reader;
     snprintf(plain, sizeof plain, "%s/told", bed->root);
     shell("cp -r '%s/store' '%s'", bed->root, plain);

@@ -28,10 +28,10 @@
 
 static struct {
     unsigned at[TOLD_MAX], count; /* changes there were when it was told */
-    struct told told[TOLD_MAX];
+    struct peer_status told[TOLD_MAX];
 } heard;
 
-static void hear(const struct told *told)
+static void hear(const struct peer_status *told)
 {
     assert_true(heard.count < TOLD_MAX);
     heard.at[heard.count] = power_changes();
@@ -53,9 +53,9 @@ struct telling {
     struct bed *bed;
     const struct story *story;
     bool is_torture;
-    struct sample sample; /* of the states */
-    char cut[160];        /* where a state is made */
-    struct told told;     /* by the state that is looked at */
+    struct sample sample;    /* of the states */
+    char cut[160];           /* where a state is made */
+    struct peer_status told; /* by the state that is looked at */
     unsigned num_cut;
     unsigned num_walked, num_ends; /* starts cut after each change; looked at after such cuts */
 };
@@ -132,7 +132,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
     unsigned times_told = count_told(state->num_changes);
     if ((!is_first && walk->count % walk->stride != 0) || !sample_takes(&telling->sample))
         return;
-    telling->told = times_told > 0 ? heard.told[times_told - 1] : (struct told){0};
+    telling->told = times_told > 0 ? heard.told[times_told - 1] : (struct peer_status){0};
     snprintf(telling->cut, sizeof telling->cut, "%s/cut", bed->root);
     snprintf(bed->config.store, sizeof bed->config.store, "%s", telling->cut);
     bool is_cut_again = walk->visited++ % CUT_AGAIN == 0;
@@ -149,7 +149,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
 static void record_story(const struct story *story, struct bed *bed)
 {
     char plain[160];
-    struct told told = {0};
+    struct peer_status told = {0};
     struct tool_lease tool;
     snprintf(plain, sizeof plain, "%s/told", bed->root);
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);

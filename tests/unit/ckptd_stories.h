@@ -15,9 +15,9 @@ struct story {
     /* (optional) What others do there when the daemon has started. */
     void (*bring)(struct bed *bed, const char *plain);
     /* What is asked of the daemon then. */
-    void (*live)(struct bed *bed, struct told *told);
+    void (*live)(struct bed *bed, struct peer_status *told);
     /* Afterwards, without faults: looks at the store, on which all has to work again. */
-    void (*check)(struct bed *bed, const char *plain, const struct told *told);
+    void (*check)(struct bed *bed, const char *plain, const struct peer_status *told);
     uint64_t leased_step;      /* a tool leases it meanwhile; 0: none */
     uint32_t operations_least; /* or it has not been told */
 };
@@ -33,13 +33,13 @@ static inline void bring_rubbish(struct bed *bed, const char *plain)
     put_rubbish(plain);
 }
 
-static inline void live_with_tools(struct bed *bed, struct told *told)
+static inline void live_with_tools(struct bed *bed, struct peer_status *told)
 {
     (void)told;
     ask_to_clean(bed);
 }
 
-static inline void check_clean(struct bed *bed, const char *plain, const struct told *told)
+static inline void check_clean(struct bed *bed, const char *plain, const struct peer_status *told)
 {
     (void)told;
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
@@ -59,13 +59,13 @@ static inline void bring_shards(struct bed *bed, const char *plain)
     put_shards(bed, plain);
 }
 
-static inline void live_with_adoption(struct bed *bed, struct told *told)
+static inline void live_with_adoption(struct bed *bed, struct peer_status *told)
 {
     told->adopted = adopt(bed, manifest) == 0;
     tell_observer(told);
 }
 
-static inline void check_adopted(struct bed *bed, const char *plain, const struct told *told)
+static inline void check_adopted(struct bed *bed, const char *plain, const struct peer_status *told)
 {
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     assert_int_equal(bed_start(bed), 0);
@@ -91,7 +91,7 @@ static const struct story stories[] = {
 
 /* A start and what follows; `bed` serves afterwards, unless the start failed. */
 static inline void live_story(const struct story *story, struct bed *bed, const char *plain,
-                              struct told *told)
+                              struct peer_status *told)
 {
     memset(told, 0, sizeof *told);
     if (bed_start(bed) != 0)

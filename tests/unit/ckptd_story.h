@@ -62,16 +62,16 @@ static inline int open_with_story(void **state)
 /* ---- the story ---- */
 
 /* What an observer outside was told. */
-struct told {
+struct peer_status {
     bool saved[LAST_STEP + 1];
     bool pinned, was_pruned; /* asked for; whatever the answer */
     bool adopted;
 };
 
 /* (optional) Hears it at once. */
-static void (*when_told)(const struct told *told);
+static void (*when_told)(const struct peer_status *told);
 
-static inline void tell_observer(const struct told *told)
+static inline void tell_observer(const struct peer_status *told)
 {
     if (when_told)
         when_told(told);
@@ -99,7 +99,7 @@ static inline bool story_save(struct bed *bed, uint64_t step)
     return committed;
 }
 
-static inline void live_through(struct bed *bed, struct told *told)
+static inline void live_through(struct bed *bed, struct peer_status *told)
 {
     load_all(bed, -1, NULL);
     if (open_attempt(bed, RANKS) == 0) {
@@ -141,7 +141,7 @@ static inline void check_leased(const char *plain, uint64_t step)
     shell("ls '%s/" RUN "/step-%08u-a0001/'shard-* >/dev/null", plain, (unsigned)step);
 }
 
-static inline void check_store(struct bed *bed, const char *plain, const struct told *told)
+static inline void check_store(struct bed *bed, const char *plain, const struct peer_status *told)
 {
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     assert_int_equal(bed_start(bed), 0);

@@ -39,7 +39,7 @@ struct late {
 };
 
 /* What the tier holds. */
-struct far {
+struct remote_store {
     int number, manifest; /* whose */
     bool shard[STORES][SHARDS_MAX];
     bool names[STORES];
@@ -59,7 +59,7 @@ struct store {
 };
 
 struct world {
-    struct far far;
+    struct remote_store far;
     struct store stores[STORES];
     uint32_t faults; /* per thousand */
 };
@@ -71,7 +71,7 @@ static bool fault(const struct world *world)
 
 /* ---- the far tier ---- */
 
-static int *place_of(struct far *far, bool is_claim)
+static int *place_of(struct remote_store *far, bool is_claim)
 {
     return is_claim ? &far->number : &far->manifest;
 }

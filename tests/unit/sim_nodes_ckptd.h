@@ -1,6 +1,5 @@
-/* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and
- * tells: around the machines of ckptd, what peers/lead_save.c, follow.c, part.c and returned.c do.
- */
+/* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and tells: around
+ * the machines of ckptd, what lead_save.c, join_save.c, part.c and recover_parts.c of peers/ do. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 
