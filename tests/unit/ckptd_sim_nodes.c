@@ -19,7 +19,8 @@
  *   N6  COMMITTED is heard only of what was acknowledged.
  *   N7  When the faults stop: no save is in work any more, no node keeps a part without a manifest
  *       whose coordinator can be asked, and all that is whole comes on two domains, also while a
- *       node is away that can be done without.
+ *       node is away that can be done without. But of an attempt whose number was taken while a
+ *       disk was lost: a node may have given that number to another start, and takes no copies.
  *   N8  The same seed gives the same trace.
  *   N9  What an older attempt asks for is refused; OVER is said of a part by who knows it.
  *
@@ -497,7 +498,9 @@ static void heal_some(struct world *world)
     settle(world, 0);
     require(&world->sim, is_quiet(world), "N7: it comes to rest");
     for (uint32_t s = world->first_healed; s < world->num_made; s++)
-        require(&world->sim, !world->made[s].acked || is_whole_without_one(world, s),
+        require(&world->sim,
+                !world->made[s].acked || world->is_doubted[world->made[s].attempt] ||
+                    is_whole_without_one(world, s),
                 "N7: what is committed comes on two domains, also without one node");
     if (world->sim.broken)
         say_rest(world);

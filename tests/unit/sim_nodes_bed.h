@@ -140,6 +140,7 @@ struct world {
     bool is_ending;        /* the run saves no more */
     uint64_t answered;     /* the highest number of an attempt */
     uint64_t num_acked, num_replicated, num_opened, num_refused, num_crashed, num_lost;
+    bool is_doubted[ATTEMPTS_MAX]; /* a disk, and numbers on it, was lost while it was taken */
 };
 
 /* ---- links ---- */

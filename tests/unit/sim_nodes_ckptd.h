@@ -110,6 +110,7 @@ static struct made *find_newest(struct world *world, const struct node *node)
 static void check_start(struct world *world, const struct node *node, uint64_t number)
 {
     const struct made *newest = find_newest(world, node);
+    world->is_doubted[number] = node->lost_before != world->num_lost;
     require(&world->sim, number > node->answered_before || world->num_lost > 1, "N3: numbers grow");
     for (uint32_t s = 0; s < world->num_made; s++)
         require(&world->sim,
