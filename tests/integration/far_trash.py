@@ -8,7 +8,6 @@ so only the tier has them.
 """
 
 import os
-import shutil
 
 from lib_store import World, comes_to, make_tier
 from lib_tap import end, test
@@ -62,7 +61,8 @@ def comes_and_drains(world, options):
     world.launch(*options, "--retention.trash_s", "86400", *DAY)
     save(world, 4)
     world.cli("rm", f"{world.run}@4-a4", "--yes", *world.where)
-    shutil.rmtree(os.path.join(world.far, world.run, "trash"))
+    wait_until(lambda: 4 not in far_steps(world) and 4 in far_steps(world, "trash"), world.log)
+    os.rename(os.path.join(world.far, world.run, "trash"), os.path.join(world.folder, "lost"))
     code, out, err = world.cli("undelete", f"{world.run}@4", *world.where)
     test("what comes back here alone drains at once", code == 0 and
          comes_to(lambda: 4 in far_steps(world), True), (out, err, far_steps(world)))
