@@ -9,9 +9,13 @@ static void perform(struct world *world, struct node *node, const struct commit_
 
 /* ---- what a node knows of the others ---- */
 
+/* As remote_store.c: of a run also the newest number. */
 static void look_at(const struct world *world, struct node *node, uint32_t peer)
 {
     memcpy(node->knows[peer], world->nodes[peer].held, sizeof node->knows[peer]);
+    for (uint64_t number = node->newest + 1; number < ATTEMPTS_MAX; number++)
+        if (world->nodes[peer].owner[number] != 0)
+            node->newest = number;
     node->is_away[peer] = false;
 }
 
