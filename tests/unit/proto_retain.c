@@ -202,6 +202,26 @@ static void test_retain__a_span_shorter_than_the_usual_gap_works(void **state)
     assert_int_equal(plan(items, 10, (struct retain_rules){.keep_within = 1}), 8);
 }
 
+/* One is said to have vanished, then nobody can tell. */
+static int look_once(void *user, uint32_t index)
+{
+    struct retain_item *items = user;
+    items[index].is_vanished = true;
+    return index == 0 ? 0 : ERR_UNAVAILABLE;
+}
+
+static void test_retain__nothing_goes_by_a_plan_that_could_not_look(void **state)
+{
+    const struct retain_rules rules = {.keep_last = 2, .may_remove_most = true};
+    struct retain_item items[4];
+    uint32_t removed = 0;
+    (void)state;
+    for (uint64_t i = 0; i < 4; i++)
+        items[i] = (struct retain_item){.step = i + 1, .attempt = 1, .time = (int64_t)i};
+    assert_int_equal(retain_plan_seen(items, 4, &rules, &removed, look_once, items),
+                     ERR_UNAVAILABLE);
+}
+
 static void test_retain__refusals_say_why(void **state)
 {
     (void)state;
@@ -523,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_retain__a_clock_that_jumped_empties_nothing),
         cmocka_unit_test(test_retain__a_jump_of_the_clock_only_keeps_more),
         cmocka_unit_test(test_retain__a_span_shorter_than_the_usual_gap_works),
+        cmocka_unit_test(test_retain__nothing_goes_by_a_plan_that_could_not_look),
         cmocka_unit_test(test_retain__refusals_say_why),
         cmocka_unit_test(test_retain__only_names_that_we_write_parse),
         cmocka_unit_test(test_retain__a_metric_is_a_number_of_that_name),
