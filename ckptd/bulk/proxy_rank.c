@@ -82,7 +82,7 @@ struct proxy_ranks {
 
 /* ---- one ---- */
 
-static void free_standin(struct proxy_rank *proxy)
+static void free_proxy(struct proxy_rank *proxy)
 {
     for (uint32_t i = 0; i < proxy->num_mappings; i++)
         if (proxy->mappings[i].data)
@@ -116,7 +116,7 @@ static int take_control(struct proxy_rank *proxy)
     return error;
 }
 
-static int new_standin(struct proxy_rank **out, struct proxy_ranks *all, uint64_t session)
+static int new_proxy(struct proxy_rank **out, struct proxy_ranks *all, uint64_t session)
 {
     struct proxy_rank *proxy = calloc(1, sizeof *proxy);
     if (!proxy)
@@ -132,7 +132,7 @@ static int new_standin(struct proxy_rank **out, struct proxy_ranks *all, uint64_
     if (error == 0)
         *out = proxy;
     else
-        free_standin(proxy);
+        free_proxy(proxy);
     return error;
 }
 
@@ -180,7 +180,7 @@ void proxy_ranks_close(struct proxy_ranks *proxies)
     while (proxies->first) {
         struct proxy_rank *proxy = proxies->first;
         proxies->first = proxy->next;
-        free_standin(proxy);
+        free_proxy(proxy);
     }
     pthread_mutex_destroy(&proxies->mutex);
     free(proxies);
@@ -194,7 +194,7 @@ int proxy_rank_enter(struct proxy_rank **out, struct proxy_ranks *proxies, uint6
     while (found && found->session != session)
         found = found->next;
     if (!found) {
-        error = new_standin(&found, proxies, session);
+        error = new_proxy(&found, proxies, session);
         if (error == 0) {
             found->next = proxies->first;
             proxies->first = found;
@@ -241,7 +241,7 @@ void proxy_ranks_sweep(struct proxy_ranks *proxies, int64_t now_ms)
         }
         if (goes) {
             *at = proxy->next;
-            free_standin(proxy);
+            free_proxy(proxy);
         } else
             at = &proxy->next;
     }

@@ -307,7 +307,7 @@ static void look_first(struct timer *timer)
                       replication->service->config->tier_wait_ms);
 }
 
-/* Without knowing what is there everything would be read again. */
+/* Nothing is sent before the tier told what it has: else all of it is read once more. */
 static void looked_first(struct refresh_waiter *waiter)
 {
     struct replication *replication = CONTAINER_OF(waiter, struct replication, first_look);

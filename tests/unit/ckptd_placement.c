@@ -1,8 +1,8 @@
 /* ckptd_placement.c - which node gets a copy, what copies survive, what a majority is.
  *
  * Goal: the invariants R1 to R6 of ckptd/machines/placement.c. Method: the cases where a mistake
- * would be believed, and every cluster of up to five nodes in three domains: copies are sent as the
- * function says until it says no more, then any n - 1 domains are taken away. With parts, every
+ * is easily believed, and every cluster of up to five nodes in three domains: copies are sent as
+ * the function says until it says no more, then any n - 1 domains are taken away. With parts, every
  * cluster of up to four. */
 #include "ckptd/machines/members.h"
 #include "ckptd/machines/placement.h"

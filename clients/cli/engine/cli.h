@@ -385,7 +385,7 @@ struct tags {
     struct tag *list;
     uint32_t count, room;
 };
-/* It begins with a letter, or it would be a step. ERR_INVALID. */
+/* A tag begins with a letter: what begins with a digit is a step. ERR_INVALID. */
 int tags_check_name(const char *name);
 void tags_key(char out[STORAGE_KEY_MAX + 1], const char *run, const char *name);
 /* Puts the checkpoint in place of RUN@NAME among the arguments. ERR_NOT_FOUND. */
