@@ -22,24 +22,11 @@
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Of a manifest that is to come back. */
-static int check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes)
-{
-    return presence_check_shards(storage, storage_fetch, prefix, text, bytes);
-}
-
-const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
-                                                   .is_ours = origin_is_member,
-                                                   .is_group = retain_is_checkpoint,
-                                                   .mark = MARK_NAME,
-                                                   .is_marked = mark_is_of,
-                                                   .check = check_shards};
 
 int catalog_open(struct service *service, const struct catalog_events *events)
 {
@@ -421,7 +408,7 @@ int catalog_read_pin(struct pin *out, struct storage *storage, const char *run, 
     *out = (struct pin){.is_made = true};
     int error = shard_dir_key(prefix, sizeof prefix, run, step, attempt);
     if (error == 0)
-        error = storage_group_find_pin(storage, &is_pinned, prefix, text, sizeof text);
+        error = store_find_pin(storage, &is_pinned, prefix, text, sizeof text);
     if (error != 0 || !text[0])
         return error == ERR_MEMORY ? error : 0;
     out->note = strdup(text);

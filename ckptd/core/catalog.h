@@ -20,9 +20,6 @@ bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw);
 /* It has no manifest: it is set aside or in doubt. */
 bool catalog_is_uncommitted(const struct checkpoint *checkpoint);
 
-/* A checkpoint's directory as storage sees it. */
-extern const struct storage_group_kind checkpoint_kind;
-
 /* What catalog.c and scan.c need of whom attempts and saves belong to: run/coordinator.c. */
 struct catalog_events {
     int (*made)(struct run *run);             /* a run has come: ERR_MEMORY */

@@ -11,7 +11,7 @@
 #include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ struct noting {
 
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text)
 {
-    int error = storage_group_note(storage, STORAGE_QUARANTINE, prefix, text);
+    int error = store_put_note(storage, STORE_QUARANTINE, prefix, text);
     if (error != 0 && error != ERR_EXISTS)
         log_warn("catalog", "%s is quarantined until the next start only: %s", prefix,
                  report_line());
@@ -121,7 +121,7 @@ static void work_note(struct job *job)
 static void work_forget(struct job *job)
 {
     struct noting *noting = CONTAINER_OF(job, struct noting, job);
-    int error = storage_group_erase(noting->storage, &checkpoint_kind, noting->prefix);
+    int error = store_erase(noting->storage, noting->prefix);
     if (error != 0)
         log_warn("catalog", "%s stays in memory: %s", noting->prefix, report_line());
 }

@@ -15,7 +15,7 @@
 #include "proto/wire/arena.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,8 +166,8 @@ static void work_show(struct job *job)
     int error =
         storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
     if (error == 0 && !showing->is_pinned) /* a note that cannot be read hides no manifest */
-        storage_group_find_pin(own, &showing->is_pinned, showing->prefix, showing->pin_note,
-                               sizeof showing->pin_note);
+        store_find_pin(own, &showing->is_pinned, showing->prefix, showing->pin_note,
+                       sizeof showing->pin_note);
     if (error != 0)
         fault_take(&showing->fault, error);
 }

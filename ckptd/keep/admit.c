@@ -55,7 +55,7 @@
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,7 +204,7 @@ static int adopt(struct admission *admission)
     if (error == 0)
         error = check_directory(storage, run, name);
     if (error == 0)
-        error = storage_group_lease(storage, &lease, admission->prefix, "ckptd adopts it\n");
+        error = store_lease(storage, &lease, admission->prefix, "ckptd adopts it\n");
     if (error == 0)
         error = check_files(admission);
     if (error == 0)
@@ -371,8 +371,7 @@ static void work_release(struct job *job)
     uint64_t step = admission->summary.step, attempt = admission->summary.attempt;
     int error = scan_look(&admission->summary, &admission->places, admission->run, step, attempt);
     if (error == 0) {
-        error = storage_group_unnote(admission->service->storage, STORAGE_QUARANTINE,
-                                     admission->prefix);
+        error = store_remove_note(admission->service->storage, STORE_QUARANTINE, admission->prefix);
         error = error == ERR_NOT_FOUND ? 0 : error; /* an error of a read leaves none */
     }
     if (error != 0)

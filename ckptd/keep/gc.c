@@ -16,7 +16,7 @@
  * ckptd has begun in the far tier; what it may begin again is left out, like what is in work here.
  * A far tier that is away is named as something that could not be looked into.
  *
- * Limits: one at a time (ERR_BUSY); STORAGE_RUBBISH_MAX findings; an answer lists as many as it
+ * Limits: one at a time (ERR_BUSY); STORE_RUBBISH_MAX findings; an answer lists as many as it
  * holds and counts all. */
 #include "ckptd/keep/gc.h"
 #include "ckptd/core/catalog.h"
@@ -31,7 +31,7 @@
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ struct collecting {
     struct store {
         struct storage *storage; /* NULL: there is none */
         const char *place;       /* before the names of what lies there */
-        struct storage_rubbish_list list;
+        struct store_rubbish_list list;
     } stores[NUM_STORES];  /* the local one; the far tier */
     char far_offline[512]; /* why that is not looked into */
     struct fault fault;    /* of the search: there are no lists */
@@ -61,14 +61,14 @@ static int visit_run(void *user, const struct storage_entry *entry)
 {
     struct store *store = user;
     return entry->is_dir && run_name_valid(entry->name)
-               ? storage_rubbish_find(&store->list, store->storage, &checkpoint_kind, entry->name)
+               ? store_rubbish_find(&store->list, store->storage, entry->name)
                : 0;
 }
 
 static int find_in(struct store *store)
 {
     ERR_TRY(storage_list(store->storage, "", visit_run, store));
-    return storage_rubbish_find_above(&store->list, store->storage);
+    return store_rubbish_find_above(&store->list, store->storage);
 }
 
 /* It is named by its place where it is away. */
@@ -84,7 +84,7 @@ static int find_far(struct collecting *collecting, struct store *far)
     far->place = service->config->tier_store;
     if (error == 0)
         error = find_in(far);
-    return error != 0 ? storage_rubbish_unknown(&far->list, "", error) : 0;
+    return error != 0 ? store_rubbish_unknown(&far->list, "", error) : 0;
 }
 
 static void work_find(struct job *job)
@@ -101,13 +101,13 @@ static void work_find(struct job *job)
 
 /* ---- what is left alone ---- */
 
-static void run_of(char out[STORAGE_KEY_MAX + 1], const struct storage_rubbish *item)
+static void run_of(char out[STORAGE_KEY_MAX + 1], const struct store_rubbish *item)
 {
     snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", (int)strcspn(item->key, "/"), item->key);
 }
 
 /* Which checkpoint of its run a finding is about; false: none. */
-static bool parse_finding(uint64_t *step, uint64_t *attempt, const struct storage_rubbish *item)
+static bool parse_finding(uint64_t *step, uint64_t *attempt, const struct store_rubbish *item)
 {
     char name[STORAGE_KEY_MAX + 1];
     const char *last = strrchr(item->key, '/');
@@ -117,7 +117,7 @@ static bool parse_finding(uint64_t *step, uint64_t *attempt, const struct storag
     return retain_parse(name, step, attempt);
 }
 
-static bool is_live(const struct collecting *collecting, const struct storage_rubbish *item)
+static bool is_live(const struct collecting *collecting, const struct store_rubbish *item)
 {
     char name[STORAGE_KEY_MAX + 1];
     uint64_t step, attempt;
@@ -126,12 +126,12 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
     int error = run_find(&run, collecting->service, name, false);
     if (error != 0)
         return error != ERR_NOT_FOUND; /* nobody knows what it has: name_unreadable */
-    if (item->what == STORAGE_UNKNOWN || item->what == STORAGE_LEFTOVER ||
-        item->what == STORAGE_ASIDE || !parse_finding(&step, &attempt, item))
+    if (item->what == STORE_UNKNOWN || item->what == STORE_LEFTOVER || item->what == STORE_ASIDE ||
+        !parse_finding(&step, &attempt, item))
         return false;
     if (run->adopting != 0)
         return true;
-    if (item->what == STORAGE_CUT_SHORT)
+    if (item->what == STORE_CUT_SHORT)
         return run->pruning != NULL;
     for (const struct save *save = run->coordinator->saves; save; save = save->next)
         if (save->step == step && save->attempt == attempt)
@@ -139,7 +139,7 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
     return catalog_find(run, step, attempt) && strstr(item->key, "/leases/") == NULL;
 }
 
-static void leave_out_live(const struct collecting *collecting, struct storage_rubbish_list *list)
+static void leave_out_live(const struct collecting *collecting, struct store_rubbish_list *list)
 {
     size_t kept = 0;
     for (size_t i = 0; i < list->count; i++)
@@ -156,8 +156,8 @@ static int name_unreadable(struct collecting *collecting)
     int error = 0;
     for (const struct run *run = collecting->service->catalog->runs; run && error == 0;
          run = run->next)
-        error = storage_rubbish_unknown(&collecting->stores[0].list, run->name,
-                                        fault_raise(&run->unreadable));
+        error = store_rubbish_unknown(&collecting->stores[0].list, run->name,
+                                      fault_raise(&run->unreadable));
     return error;
 }
 
@@ -166,7 +166,7 @@ bool gc_is_removing(const struct service *service)
     return service->collecting && service->collecting->is_removing;
 }
 
-static bool is_of(const struct storage_rubbish *item, const char *run, uint64_t step,
+static bool is_of(const struct store_rubbish *item, const char *run, uint64_t step,
                   uint64_t attempt)
 {
     char name[STORAGE_KEY_MAX + 1];
@@ -176,11 +176,11 @@ static bool is_of(const struct storage_rubbish *item, const char *run, uint64_t 
            its_step == step && its_attempt == attempt;
 }
 
-static bool list_has(const struct storage_rubbish_list *list, const char *run, uint64_t step,
+static bool list_has(const struct store_rubbish_list *list, const char *run, uint64_t step,
                      uint64_t attempt)
 {
     for (size_t i = 0; i < list->count; i++)
-        if (storage_rubbish_goes(&list->items[i]) && is_of(&list->items[i], run, step, attempt))
+        if (store_rubbish_goes(&list->items[i]) && is_of(&list->items[i], run, step, attempt))
             return true;
     return false;
 }
@@ -198,7 +198,7 @@ bool gc_removes(const struct service *service, const char *run, uint64_t step, u
 /* ---- the answer ---- */
 
 /* With the place of its store before it, in the item itself: nothing reads its key any more. */
-static char *name_of(const struct store *store, struct storage_rubbish *item)
+static char *name_of(const struct store *store, struct store_rubbish *item)
 {
     char name[sizeof item->key];
     int bytes = snprintf(name, sizeof name, "%s%s%s", store->place,
@@ -213,10 +213,10 @@ static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *ent
                         const struct store *store, bool stay)
 {
     for (size_t i = 0; i < store->list.count; i++) {
-        struct storage_rubbish *item = &store->list.items[i];
-        if (storage_rubbish_goes(item) == stay)
+        struct store_rubbish *item = &store->list.items[i];
+        if (store_rubbish_goes(item) == stay)
             continue;
-        const char *reason = item->error != 0 ? storage_rubbish_reason(item) : "";
+        const char *reason = item->error != 0 ? store_rubbish_reason(item) : "";
         char *name = name_of(store, item);
         size_t bytes = ENTRY_BYTES_MAX + strlen(name) + strlen(reason);
         reply->files += stay ? 0 : item->files;
@@ -269,21 +269,21 @@ static void finish(struct collecting *collecting)
         rpc_call_fail(collecting->call, error);
     service->collecting = NULL;
     for (unsigned at = 0; at < NUM_STORES; at++)
-        storage_rubbish_free(&collecting->stores[at].list);
+        store_rubbish_free(&collecting->stores[at].list);
     free(collecting);
     service_retry_saves(service);
 }
 
 /* ---- removal ---- */
 
-static void remove_one(const struct store *store, struct storage_rubbish *item)
+static void remove_one(const struct store *store, struct store_rubbish *item)
 {
-    if (item->what == STORAGE_ASIDE)
+    if (item->what == STORE_ASIDE)
         log_warn("gc", "%s has no manifest, and no mark of unfinished work: set aside", item->key);
-    else if (storage_rubbish_remove(store->storage, &checkpoint_kind, item) == 0)
+    else if (store_rubbish_remove(store->storage, item) == 0)
         log_info("gc", "removed %s", item->key);
     else
-        log_warn("gc", "%s stays: %s", item->key, storage_rubbish_reason(item));
+        log_warn("gc", "%s stays: %s", item->key, store_rubbish_reason(item));
 }
 
 static void remove_all(struct store *store)
@@ -312,7 +312,7 @@ static void removed(struct event *event)
     size_t num_gone = 0;
     for (unsigned at = 0; at < NUM_STORES; at++)
         for (size_t i = 0; i < collecting->stores[at].list.count; i++)
-            num_gone += storage_rubbish_goes(&collecting->stores[at].list.items[i]);
+            num_gone += store_rubbish_goes(&collecting->stores[at].list.items[i]);
     log_info("gc", "removed %zu of %zu findings of rubbish", num_gone, count_found(collecting));
     finish(collecting);
 }

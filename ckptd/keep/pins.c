@@ -23,7 +23,7 @@
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +55,8 @@ static void free_pinning(struct pinning *pinning)
 static int change_note(struct pinning *pinning, struct storage *storage, struct pin *out)
 {
     int error = pinning->is_unpin
-                    ? storage_group_unnote(storage, STORAGE_PIN, pinning->prefix)
-                    : storage_group_note(storage, STORAGE_PIN, pinning->prefix, pinning->note);
+                    ? store_remove_note(storage, STORE_PIN, pinning->prefix)
+                    : store_put_note(storage, STORE_PIN, pinning->prefix, pinning->note);
     bool was_so = error == (pinning->is_unpin ? ERR_NOT_FOUND : ERR_EXISTS);
     pinning->is_changed |= error == 0;
     if (error != 0 && !was_so)

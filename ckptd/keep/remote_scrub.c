@@ -29,7 +29,7 @@
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <jansson.h>
 
@@ -107,7 +107,7 @@ static int open_checkpoint(struct remote_scrub *scrub)
     if (error != 0)
         return error;
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
-    error = storage_group_lease(far_of(scrub), &scrub->lease, prefix, "ckptd scrubs it\n");
+    error = store_lease(far_of(scrub), &scrub->lease, prefix, "ckptd scrubs it\n");
     if (error == 0)
         error = catalog_read_manifest(&scrub->manifest, far_of(scrub), summary);
     scrub->is_gone = error == ERR_NOT_FOUND;

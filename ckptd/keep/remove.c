@@ -4,8 +4,8 @@
  * What goes is this node's: on the disk, in the far tier, and in memory, where it has no trash.
  * What other nodes have the reply names: a node may not remove at another (peers/serve.c).
  *
- *   Remove ──► out of the catalog, so that nobody opens it ──► worker: storage_group_erase, or of a
- *              run storage_groups_erase ──► gone; or back in the list, with the reason
+ *   Remove ──► out of the catalog, so that nobody opens it ──► worker: store_erase, or of a
+ *              run store_erase_run ──► gone; or back in the list, with the reason
  *
  * Pins, readers and a run that is being trained refuse it before anything goes. While a run goes
  * every other call on it is answered ERR_BUSY; afterwards its place among limits.runs is free. A
@@ -30,7 +30,7 @@
 #include "proto/base/toml.h"
 #include "proto/format/presence.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,13 +94,13 @@ static int remove_in(const struct removal *removal, enum tier_index tier)
     if (!is_in(removal, tier))
         return 0;
     if (to_trash && removal->checkpoint)
-        error = storage_trash_put(storage, &checkpoint_kind, removal->prefix, now, true);
+        error = store_trash_put(storage, removal->prefix, now, true);
     else if (to_trash)
-        error = storage_trash_put_all(storage, &checkpoint_kind, removal->prefix, now, &count);
+        error = store_trash_put_all(storage, removal->prefix, now, &count);
     else if (removal->checkpoint)
-        error = storage_group_erase(storage, &checkpoint_kind, removal->prefix);
+        error = store_erase(storage, removal->prefix);
     else
-        error = storage_groups_erase(storage, &checkpoint_kind, removal->prefix);
+        error = store_erase_run(storage, removal->prefix);
     return error;
 }
 

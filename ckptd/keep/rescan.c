@@ -40,7 +40,7 @@
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,12 +172,11 @@ static void look_at_newcomer(struct rescan *rescan, struct look *look, struct ne
         error = presence_check(service.storage, storage_fetch, &found->summary, 0);
     if (error == 0)
         error = shard_dir_key(prefix, sizeof prefix, look->name, step, attempt);
-    if (error == 0 &&
-        storage_group_find_note(service.storage, STORAGE_QUARANTINE, prefix, NULL, 0) == 0)
+    if (error == 0 && store_find_note(service.storage, STORE_QUARANTINE, prefix, NULL, 0) == 0)
         error = report_error(ERR_CORRUPT, "ckpt-cli verify --release", "it is in quarantine");
     if (error == 0)
-        storage_group_find_pin(service.storage, &found->is_pinned, prefix, found->pin_note,
-                               sizeof found->pin_note);
+        store_find_pin(service.storage, &found->is_pinned, prefix, found->pin_note,
+                       sizeof found->pin_note);
     if (error != 0)
         fault_take(&found->fault, error);
     found->summary.step = step;

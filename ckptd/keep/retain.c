@@ -4,7 +4,7 @@
  *   2. A worker makes the plan (retain_plan.c): what vanished leaves the catalog.
  *   3. Each one that goes, if nobody has leased it since, leaves the catalog and memory, so that
  *      nobody can open it any more.
- *   4. A worker removes it (storage_group_remove), which looks for a pin once more behind its
+ *   4. A worker removes it (store_remove), which looks for a pin once more behind its
  *      tombstone. One that is still whole then (pinned meanwhile, a failed operation) comes back
  *      into the catalog.
  *
@@ -35,7 +35,7 @@
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,9 +125,8 @@ static int remove_one(const struct pruning *pruning, const struct manifest_summa
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error != 0)
         return error;
-    return pruning->trash > 0
-               ? storage_trash_put(storage, &checkpoint_kind, prefix, (uint64_t)time(NULL), false)
-               : storage_group_remove(storage, &checkpoint_kind, prefix);
+    return pruning->trash > 0 ? store_trash_put(storage, prefix, (uint64_t)time(NULL), false)
+                              : store_remove(storage, prefix);
 }
 
 /* Without its manifest a checkpoint is gone, whatever else went wrong. */

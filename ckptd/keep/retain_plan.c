@@ -15,7 +15,7 @@
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/presence.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 struct storage *retain_storage(const struct pruning *pruning)
 {
@@ -151,8 +151,8 @@ static void hold_back(struct pruning *pruning)
 static int read_pins_in(struct pruning *pruning, enum tier_index tier)
 {
     struct pin_visit visit = {pruning, tier};
-    return storage_groups_noted(pruning->service->tiers[tier].storage, STORAGE_PIN,
-                                pruning->run->name, visit_pin, &visit);
+    return store_for_notes(pruning->service->tiers[tier].storage, STORE_PIN, pruning->run->name,
+                           visit_pin, &visit);
 }
 
 /* A pin holds in all tiers, whichever it lies in. Those of the far one are read when copies there
@@ -171,13 +171,13 @@ void retain_work_plan(struct job *job)
     const char *run = pruning->run->name;
     /* A tombstone that could not be taken back keeps readers away: no removal of this run is under
      * way now, so what there is of them is such a one. */
-    if (!pruning->is_dry && storage_groups_recover(storage, &checkpoint_kind, run) != 0)
+    if (!pruning->is_dry && store_recover_run(storage, run) != 0)
         log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
     int error = tier_reach(pruning->service, pruning->tier); /* is it the same store? */
     if (error == 0)
         error = read_pins(pruning);
     if (error == 0)
-        error = storage_groups_leased(storage, run, visit_lease, pruning);
+        error = store_for_leases(storage, run, visit_lease, pruning);
     if (error == 0)
         error = read_verified(pruning);
     if (error == 0)

@@ -38,7 +38,7 @@
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +110,7 @@ struct step {
     uint64_t attempt, step;
     bool committed; /* it has a manifest */
     bool has_mark;
-    enum storage_rest rest;            /* without one */
+    enum store_rest rest;              /* without one */
     char coordinator[MARK_NODE_BYTES]; /* without one: of the save that it is a part of; "" */
     struct manifest_summary summary;
     struct places places;
@@ -206,7 +206,7 @@ static void look_at_step(const struct scan *scan, struct step *step)
             verified_fetch(&step->verified, scan->service->storage, storage_fetch, &step->summary);
     } else if (error == 0) {
         struct shard_identity identity;
-        error = storage_group_rest(scan->service->storage, &checkpoint_kind, dir, &step->rest);
+        error = store_rest(scan->service->storage, dir, &step->rest);
         if (!step->has_mark || mark_fetch_part(&identity, step->coordinator, scan->service->storage,
                                                storage_fetch, dir) != 0)
             step->coordinator[0] = '\0';
@@ -301,7 +301,7 @@ static int remove_rubbish(struct scan *scan, const struct step *step)
     int error = step_dir(dir, sizeof dir, scan, step);
     if (error != 0)
         return error;
-    error = storage_group_clear(scan->service->storage, &checkpoint_kind, dir);
+    error = store_clear(scan->service->storage, dir);
     if (error == ERR_DENIED)
         log_info("catalog", "%s has no manifest, and stays: %s", dir, report_line());
     else if (error != 0)
@@ -369,7 +369,7 @@ static int scan_steps(struct scan *scan)
         if (error == 0 && step->error != 0 && !step->fault)
             error = report_error(ERR_MEMORY, NULL, "no memory to read the store");
         else if (error == 0 &&
-                 (step->committed || is_of_store(step->error) || step->rest == STORAGE_REST_ASIDE))
+                 (step->committed || is_of_store(step->error) || step->rest == STORE_REST_ASIDE))
             error = add_checkpoint(scan, step);
         else if (error == 0)
             error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);
@@ -407,8 +407,8 @@ static int keep_quarantined(struct checkpoint *checkpoint)
     char prefix[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error == 0)
-        error = storage_group_find_note(checkpoint->run->service->storage, STORAGE_QUARANTINE,
-                                        prefix, text, sizeof text);
+        error = store_find_note(checkpoint->run->service->storage, STORE_QUARANTINE, prefix, text,
+                                sizeof text);
     if (error == ERR_MEMORY || error == ERR_NOT_FOUND) /* released meanwhile */
         return error == ERR_MEMORY ? error : 0;
     if (error != 0)
@@ -420,8 +420,8 @@ static int keep_quarantined(struct checkpoint *checkpoint)
 static int read_quarantine(struct scan *scan)
 {
     struct names names = {0};
-    int error = storage_groups_noted(scan->service->storage, STORAGE_QUARANTINE, scan->run->name,
-                                     visit_name, &names);
+    int error = store_for_notes(scan->service->storage, STORE_QUARANTINE, scan->run->name,
+                                visit_name, &names);
     for (size_t i = 0; i < names.count && error == 0; i++) {
         uint64_t step, attempt;
         struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
@@ -451,8 +451,7 @@ static int visit_pin_at_start(void *user, const struct storage_entry *entry)
 
 static int read_pins(struct run *run)
 {
-    return storage_groups_noted(run->service->storage, STORAGE_PIN, run->name, visit_pin_at_start,
-                                run);
+    return store_for_notes(run->service->storage, STORE_PIN, run->name, visit_pin_at_start, run);
 }
 
 static int read_run(struct scan *scan)
@@ -462,7 +461,7 @@ static int read_run(struct scan *scan)
     if (error != 0)
         return error;
     /* Removals that were cut short come to their end, or are taken back. */
-    if (storage_groups_recover(scan->service->storage, &checkpoint_kind, run->name) != 0)
+    if (store_recover_run(scan->service->storage, run->name) != 0)
         log_warn("catalog", "run %s: what a removal left stays: %s", run->name, report_line());
     error = scan_steps(scan);
     /* A checkpoint proves its attempt, whatever became of the attempt's file. */

@@ -24,7 +24,7 @@
 #include "ckptd/core/service.h"
 #include "proto/base/array.h"
 #include "proto/base/report.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@
 #define JUMP_MS 60000 /* a wall clock that is set by less has not jumped */
 
 struct emptied {
-    struct storage_trashed item;
+    struct store_trashed item;
     char *key;
     uint64_t seconds, files, bytes, term;
     bool is_gone;
@@ -88,7 +88,7 @@ static int64_t wall_ms(void)
 
 /* ---- a look, on a worker ---- */
 
-static int add_item(void *user, const struct storage_trashed *item)
+static int add_item(void *user, const struct store_trashed *item)
 {
     struct sweep *sweep = user;
     ERR_TRY(array_reserve(&sweep->items, &sweep->room, sweep->count, sizeof *sweep->items));
@@ -106,7 +106,7 @@ static int add_item(void *user, const struct storage_trashed *item)
 
 static void empty(struct sweep *sweep, struct emptied *item, const char *why)
 {
-    int error = storage_trash_empty(storage_of(sweep), &checkpoint_kind, &item->item);
+    int error = store_trash_empty(storage_of(sweep), &item->item);
     item->is_gone = true; /* also one that stays is no room that a save could count on */
     if (error != 0)
         log_warn("trash", "%s stays: %s", item->key, report_line());
@@ -142,9 +142,9 @@ static void work_sweep(struct job *job)
     for (uint32_t i = 0; i < sweep->num_runs; i++) {
         const struct sweep_run *run = &sweep->runs[i];
         sweep->term = run->term;
-        int error = storage_trash_set_term(storage, run->name, run->term);
+        int error = store_trash_set_term(storage, run->name, run->term);
         if (error == 0)
-            error = storage_trash_list(storage, &checkpoint_kind, run->name, add_item, sweep);
+            error = store_trash_list(storage, run->name, add_item, sweep);
         if (error != 0)
             log_warn("trash", "the trash of run %s: %s", run->name, report_line());
     }

@@ -30,7 +30,7 @@
 #include "proto/format/places.h"
 #include "proto/format/presence.h"
 #include "proto/format/retain.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@
 
 struct found {
     enum tier_index tier;
-    struct storage_trashed at;
+    struct store_trashed at;
     uint64_t step, attempt;
     struct manifest_summary summary;
     struct places places; /* owned */
@@ -68,13 +68,13 @@ struct undeleting {
 
 /* ---- on a worker ---- */
 
-static int add_found(void *user, const struct storage_trashed *item)
+static int add_found(void *user, const struct store_trashed *item)
 {
     struct undeleting *undeleting = user;
     const Holdfast__V1__UndeleteRequest *request = undeleting->request;
     uint64_t step, attempt;
     bool is_all = request->all || request->dry_run;
-    if (!retain_parse(strrchr(item->group, '/') + 1, &step, &attempt) ||
+    if (!retain_parse(strrchr(item->prefix, '/') + 1, &step, &attempt) ||
         undeleting->count == UNDELETE_MAX || item->is_back ||
         (!is_all &&
          (step != request->step || (request->attempt != 0 && attempt != request->attempt))))
@@ -115,7 +115,7 @@ static int look_far(struct storage *storage, struct found *found, const struct r
 static void take_back(struct undeleting *undeleting, struct found *found)
 {
     struct storage *storage = undeleting->service->tiers[found->tier].storage;
-    int error = storage_trash_take(storage, &checkpoint_kind, &found->at);
+    int error = store_trash_take(storage, &found->at);
     found->is_taken = error == 0;
     if (error == ERR_EXISTS)
         error = report_error(error, "rename or remove that one first",
@@ -136,8 +136,8 @@ static int take_from(struct undeleting *undeleting, enum tier_index tier)
     uint32_t first = undeleting->count;
     undeleting->tier = tier;
     ERR_TRY(tier_reach(undeleting->service, tier));
-    ERR_TRY(storage_trash_list(undeleting->service->tiers[tier].storage, &checkpoint_kind,
-                               undeleting->run->name, add_found, undeleting));
+    ERR_TRY(store_trash_list(undeleting->service->tiers[tier].storage, undeleting->run->name,
+                             add_found, undeleting));
     uint32_t count = undeleting->count - first;
     struct found *items = count > 0 ? undeleting->items + first : NULL;
     if (count > 0)

@@ -23,7 +23,7 @@
 #include "proto/format/places.h"
 #include "proto/format/presence.h"
 #include "proto/wire/ckpt.pb-c.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static int remove_part(struct asking *asking)
     mark_write(text, &asking->identity, service->boot_id);
     ERR_TRY(storage_remove(service->storage, key));
     ERR_TRY(storage_publish(service->storage, key, text, strlen(text)));
-    ERR_TRY(storage_group_clear(service->storage, &checkpoint_kind, dir));
+    ERR_TRY(store_clear(service->storage, dir));
     asking->is_over = true;
     return 0;
 }

@@ -29,6 +29,7 @@
 #include "proto/format/mark.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
+#include "storage/store/store.h"
 
 #include <jansson.h>
 
@@ -96,12 +97,11 @@ static void evict_one(struct service *service, struct evicting *evicting, const 
     char prefix[STORAGE_KEY_MAX + 1];
     evicting->name = name;
     evicting->is_leased = false;
-    int error =
-        storage_groups_leased(service->storage, evicting->newest->run, visit_lease, evicting);
+    int error = store_for_leases(service->storage, evicting->newest->run, visit_lease, evicting);
     if (evicting->is_leased || (error != 0 && error != ERR_NOT_FOUND) ||
         !storage_join(prefix, evicting->newest->run, name))
         return;
-    error = storage_group_erase(service->tiers[TIER_MEMORY].storage, &checkpoint_kind, prefix);
+    error = store_erase(service->tiers[TIER_MEMORY].storage, prefix);
     if (error != 0)
         log_warn("nodes", "%s stays in memory until a newer one comes: %s", prefix, report_line());
 }
@@ -127,11 +127,11 @@ void replica_remove_left(struct service *service, const char *lease)
         !storage_join(prefix, run, name))
         return;
     struct storage *storage = replica_place(service, prefix);
-    int error = storage_groups_leased(service->storage, run, visit_lease, &evicting);
+    int error = store_for_leases(service->storage, run, visit_lease, &evicting);
     if (evicting.is_leased || (error != 0 && error != ERR_NOT_FOUND) ||
         !is_left(service, storage, prefix))
         return;
-    error = storage_group_clear(storage, &checkpoint_kind, prefix);
+    error = store_clear(storage, prefix);
     if (error == 0)
         log_info("nodes", "%s, which another node has not finished, was removed", prefix);
     else

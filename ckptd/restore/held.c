@@ -25,7 +25,7 @@
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ void held_take(struct storage_hold **out, struct storage *storage,
     snprintf(text, sizeof text, HELD_BY ", process %ld\n", (long)getpid());
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error == 0)
-        error = storage_group_lease(storage, out, prefix, text);
+        error = store_lease(storage, out, prefix, text);
     if (error != 0)
         log_debug("restore", "no file says that %s is read: %s", prefix, report_line());
     report_restore(&kept, 0);
@@ -55,8 +55,7 @@ int held_take_far(struct storage_hold **out, struct service *service,
     char prefix[STORAGE_KEY_MAX];
     *out = NULL;
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
-    int error =
-        storage_group_lease(service->tiers[TIER_FAR].storage, out, prefix, HELD_BY " loads it\n");
+    int error = store_lease(service->tiers[TIER_FAR].storage, out, prefix, HELD_BY " loads it\n");
     if (error != 0 && error != ERR_NOT_FOUND)
         log_warn("restore", "%s is loaded from the far tier without a lease there: %s", prefix,
                  report_line());
@@ -156,7 +155,7 @@ static void forget_files(const struct checkpoint *checkpoint)
     const struct manifest_summary *summary = &checkpoint->summary;
     if (shard_dir_key(prefix, sizeof prefix, checkpoint->run->name, summary->step,
                       summary->attempt) == 0)
-        storage_groups_forget(checkpoint->run->service->storage, prefix);
+        store_forget_leases(checkpoint->run->service->storage, prefix);
 }
 
 static void end_awaited(struct service *service)
@@ -187,8 +186,8 @@ int held_open(struct service *service)
     uint32_t count = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next) {
         /* A run whose leases cannot be read has none that could be held again. */
-        if (run->unreadable.code == 0 && storage_groups_left(service->storage, run->name, HELD_BY,
-                                                             hold_again, run) == ERR_MEMORY)
+        if (run->unreadable.code == 0 && store_for_left_leases(service->storage, run->name, HELD_BY,
+                                                               hold_again, run) == ERR_MEMORY)
             return ERR_MEMORY;
         for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
             if (c->is_awaited)

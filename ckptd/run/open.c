@@ -32,7 +32,7 @@
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static void work_take(struct job *job)
     int error = attempt_publish(&work->attempt, run, work->number, work->text);
     if (error != 0)
         fault_take(&work->fault, error);
-    else if (storage_groups_prepare(run->service->storage, run->name) != 0)
+    else if (store_prepare_run(run->service->storage, run->name) != 0)
         log_warn("session", "run %s: a prune may need room that a full disk lacks: %s", run->name,
                  report_line());
 }

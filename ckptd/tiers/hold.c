@@ -20,6 +20,7 @@
 #include "proto/base/report.h"
 #include "proto/format/mark.h"
 #include "proto/format/shard.h"
+#include "storage/store/store.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,7 +101,7 @@ static enum publication claim_directory(struct hold *claim, const struct service
     mark_write(text, &identity, service->boot_id);
     snprintf(key, sizeof key, "%s/" MARK_NAME, claim->prefix);
     if (!claim->lease &&
-        storage_group_lease(claim->storage, &claim->lease, claim->prefix, "ckptd drains it\n") != 0)
+        store_lease(claim->storage, &claim->lease, claim->prefix, "ckptd drains it\n") != 0)
         return PUBLICATION_UNKNOWN;
     enum publication outcome =
         tier_publish(claim->storage, key, text, strlen(text), summary->nonce);
@@ -126,7 +127,7 @@ enum publication hold_take(struct hold *claim, struct service *service, enum tie
     if (outcome != PUBLICATION_DURABLE)
         return outcome;
     /* A peer sees to its own tombstones. */
-    if (!tier_is_peer(tier) && storage_groups_prepare(claim->storage, summary->run) != 0)
+    if (!tier_is_peer(tier) && store_prepare_run(claim->storage, summary->run) != 0)
         return PUBLICATION_UNKNOWN;
     return claim_directory(claim, service, tier, summary);
 }

@@ -14,7 +14,7 @@
 #include "proto/format/manifest.h"
 #include "proto/format/origin.h"
 #include "proto/format/retain.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static struct storage *far_of(const struct replication *replication)
 /* What was not ended here is no use without its manifest, and takes space. */
 static void remove_rest(const struct replication *replication, const char *prefix)
 {
-    int error = storage_group_clear(far_of(replication), &checkpoint_kind, prefix);
+    int error = store_clear(far_of(replication), prefix);
     if (error != 0)
         log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
 }
@@ -67,7 +67,7 @@ static void work_close(struct job *job)
         remove_rest(replication, prefix);
     if (!replication->is_held || !replication->is_mending)
         return;
-    int error = storage_group_unnote(far_of(replication), STORAGE_QUARANTINE, prefix);
+    int error = store_remove_note(far_of(replication), STORE_QUARANTINE, prefix);
     if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
         log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
     forget_verify(far_of(replication), prefix);

@@ -14,7 +14,7 @@
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/format/origin.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,10 +34,10 @@ int remote_manifest_publish_origin(struct storage *storage, const struct manifes
 int remote_manifest_publish_pin(struct service *service, const char *prefix)
 {
     char note[PIN_NOTE_MAX];
-    int error = storage_group_find_note(service->storage, STORAGE_PIN, prefix, note, sizeof note);
+    int error = store_find_note(service->storage, STORE_PIN, prefix, note, sizeof note);
     if (error != 0)
         return error == ERR_NOT_FOUND ? 0 : error;
-    error = storage_group_note(service->tiers[TIER_FAR].storage, STORAGE_PIN, prefix, note);
+    error = store_put_note(service->tiers[TIER_FAR].storage, STORE_PIN, prefix, note);
     return error == ERR_EXISTS ? 0 : error;
 }
 

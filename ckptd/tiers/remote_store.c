@@ -30,7 +30,7 @@
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/tls/why.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,8 +228,7 @@ static int list_run(void *user, size_t index)
         error = sets_find(&run->sets, storage, run->name);
     if (error == 0)
         error = storage_list(storage, run->name, visit_step, run);
-    return error == 0 ? storage_groups_noted(storage, STORAGE_PIN, run->name, visit_pin, run)
-                      : error;
+    return error == 0 ? store_for_notes(storage, STORE_PIN, run->name, visit_pin, run) : error;
 }
 
 /* A listing may lag. */

@@ -59,8 +59,9 @@ def story(kind, fault):
     return happened, server, count
 
 
-SHARDS = "p/run/step-1/shard-0", "p/run/step-1/shard-1"
-LISTED, TRASHED = "p/run/step-1/manifest.json", "p/run/trash/step-1.1000/manifest.json"
+STEP = "step-00000001-a0001"
+SHARDS = [f"p/run/{STEP}/shard-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+LISTED, TRASHED = f"p/run/{STEP}/manifest.json", f"p/run/trash/{STEP}.1000/manifest.json"
 
 
 def trash_story(kind, fault):
@@ -72,12 +73,7 @@ def trash_story(kind, fault):
     with Driver("s3://checkpoints/p", server.environment) as driver:
         happened["open"] = driver.opened
 
-        def make():
-            for number in (0, 1):
-                driver.good("publish", f"run/step-1/shard-{number}", TEXT)
-            driver.good("publish", "run/step-1/manifest.json", TEXT)
-
-        make()
+        driver.good("trash", "make")
         first = len(server.log)
         server.fault = fault
         for name, what in (("put", "put"), ("take", "take"), ("put again", "put"),
@@ -86,7 +82,7 @@ def trash_story(kind, fault):
                 happened[name] = driver.do("trash", what)
             elif not any(key in server.objects for key in (*SHARDS, LISTED, TRASHED)):
                 held, server.fault = server.fault, None
-                make()
+                driver.good("trash", "make")
                 server.fault = held
             with server.lock:
                 seen.append((name, frozenset(server.objects)))
@@ -109,7 +105,7 @@ def trash_violations(happened, server, fault, seen):
         is_straight = is_straight and happened.get(name, ("OK",))[0] == "OK"
         if manifests and not keys.issuperset(SHARDS):
             found.append(f"behind {name} {manifests} lacks a shard")
-        if keys.intersection(SHARDS) and not manifests and "p/run/tombstones/step-1" not in keys:
+        if keys.intersection(SHARDS) and not manifests and f"p/run/tombstones/{STEP}" not in keys:
             found.append(f"behind {name} no manifest names the shards")
         if not is_straight or name not in want:
             continue

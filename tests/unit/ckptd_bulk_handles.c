@@ -7,7 +7,7 @@
 #include "ckptd/bulk/bulk_handles.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
-#include "tests/unit/group_bed.h"
+#include "tests/unit/store_bed.h"
 
 #define BLOCK 8192u
 #define SIZE (4 * BLOCK)

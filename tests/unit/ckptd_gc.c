@@ -74,8 +74,7 @@ static void test_gc__what_a_tool_writes_stays_until_it_dies(void **state)
     save_one(bed, 1);
     peers_close(peers, RANKS);
     assert_int_equal(storage_open(&tool, &storage_local, bed->config.store, NULL), 0);
-    assert_int_equal(
-        storage_group_lease(tool, &lease, "new/step-00000000-a0001", "the tool writes it"), 0);
+    assert_int_equal(store_lease(tool, &lease, "new/step-00000000-a0001", "the tool writes it"), 0);
     shell("cd '%s/store' && cp -r " RUN "/step-00000001-a0001 new/step-00000000-a0001 &&"
           " rm new/step-00000000-a0001/manifest.json",
           bed->root);
@@ -121,7 +120,7 @@ static void test_gc__whole_shards_without_a_manifest_are_set_aside(void **state)
     for (int is_dry = 1; is_dry >= 0; is_dry--) {
         assert_int_equal(ask_gc(&reply, bed, is_dry != 0), 0);
         assert_int_equal(reply->n_entries, 1);
-        assert_int_equal(reply->entries[0]->what, STORAGE_ASIDE);
+        assert_int_equal(reply->entries[0]->what, STORE_ASIDE);
         assert_string_equal(reply->entries[0]->name, RUN "/step-00000001-a0001");
         assert_true(reply->files == 0 && reply->bytes == 0 && !reply->entries[0]->error[0]);
         FREE_REPLY(reply);

@@ -7,6 +7,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/run/mark.h"
 #include "ckptd/run/save.h"
+#include "storage/store/store.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/storage_bed.h"
 
@@ -54,10 +55,10 @@ static void close_bed(struct bed *bed)
     bed_remove_directory(bed->path);
 }
 
-static enum storage_rest rest_of(const struct bed *bed)
+static enum store_rest rest_of(const struct bed *bed)
 {
-    enum storage_rest rest;
-    assert_int_equal(storage_group_rest(bed->plain, &checkpoint_kind, DIR, &rest), 0);
+    enum store_rest rest;
+    assert_int_equal(store_rest(bed->plain, DIR, &rest), 0);
     return rest;
 }
 
@@ -74,7 +75,7 @@ static void test_mark__a_shard_that_stayed_is_marked_at_every_moment(void **stat
         assert_true(error == 0 || error == ERR_IO);
         assert_int_equal(bed.save.is_marked, error == 0);
         assert_int_equal(storage_fault_crash(bed.service.storage), 0);
-        assert_int_equal(rest_of(&bed), STORAGE_REST_UNFINISHED);
+        assert_int_equal(rest_of(&bed), STORE_REST_UNFINISHED);
         close_bed(&bed);
         assert_true(at < 10);
     }
@@ -88,9 +89,9 @@ static void test_mark__what_is_none_is_replaced(void **state)
     open_bed(&bed, "seed=1:");
     assert_int_equal(storage_remove(bed.plain, DIR "/" MARK_NAME), 0);
     assert_int_equal(storage_publish(bed.plain, DIR "/" MARK_NAME, "{}", 2), 0);
-    assert_int_equal(rest_of(&bed), STORAGE_REST_ASIDE);
+    assert_int_equal(rest_of(&bed), STORE_REST_ASIDE);
     assert_int_equal(mark_make(&bed.save), 0);
-    assert_int_equal(rest_of(&bed), STORAGE_REST_UNFINISHED);
+    assert_int_equal(rest_of(&bed), STORE_REST_UNFINISHED);
     close_bed(&bed);
 }
 
@@ -101,7 +102,7 @@ static void test_mark__goes_when_no_shard_needs_it(void **state)
     open_bed(&bed, "seed=1:");
     assert_int_equal(mark_make(&bed.save), 0);
     mark_give_up(&bed.save);
-    assert_int_equal(rest_of(&bed), STORAGE_REST_UNFINISHED);
+    assert_int_equal(rest_of(&bed), STORE_REST_UNFINISHED);
     assert_int_equal(storage_remove(bed.service.storage, SHARD), 0);
     mark_give_up(&bed.save);
     assert_false(bed_exists(bed.service.storage, DIR "/" MARK_NAME));

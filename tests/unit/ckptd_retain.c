@@ -3,6 +3,7 @@
  * Goal: rules remove what they say, never what is pinned, leased or newest; what is listed loads.
  * Method: the service and the raw client of ckptd_bed.h. ckptd_faults.c has the prunes that fail.
  */
+#include "storage/store/store.h"
 #include "tests/unit/ckptd_loading.h"
 
 #include "proto/format/retain.h"
@@ -287,18 +288,18 @@ static void test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune
     shell("cd '%s/store/" RUN "' && mkdir -p tombstones && : >tombstones/step-00000003-a0001",
           bed->root);
     assert_int_equal(storage_open(&tool, &storage_local, bed->config.store, NULL), 0);
-    assert_int_equal(storage_group_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"),
+    assert_int_equal(store_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"),
                      ERR_NOT_FOUND); /* it is being removed, as far as the tool can tell */
     Holdfast__V1__PruneRequest request = keep_last(3);
     request.dry_run = true;
     assert_int_equal(prune(bed, &request, &reply), 0);
     FREE_REPLY(reply);
-    assert_int_equal(storage_group_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"),
+    assert_int_equal(store_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"),
                      ERR_NOT_FOUND);
     request.dry_run = false;
     assert_int_equal(prune(bed, &request, &reply), 0);
     FREE_REPLY(reply);
-    assert_int_equal(storage_group_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"), 0);
+    assert_int_equal(store_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"), 0);
     storage_release(tool, lease);
     storage_close(tool);
     assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 3));
@@ -482,13 +483,13 @@ static void test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_
     bed_save_steps(bed, peers, RANKS, 1, 4);
     assert_int_equal(storage_open(&tool, &storage_local, bed->config.store, NULL), 0);
     assert_int_equal(load_open(&loading, bed, 1), 0);
-    assert_int_equal(storage_groups_leased(tool, RUN, count_lease, &leases), 0);
+    assert_int_equal(store_for_leases(tool, RUN, count_lease, &leases), 0);
     assert_int_equal(leases, 1);
     bed_stop(bed);
     leases = 0;
-    assert_int_equal(storage_groups_leased(tool, RUN, count_lease, &leases), 0);
+    assert_int_equal(store_for_leases(tool, RUN, count_lease, &leases), 0);
     assert_int_equal(leases, 0);
-    assert_int_equal(storage_groups_left(tool, RUN, "ckptd", count_lease, &leases), 0);
+    assert_int_equal(store_for_left_leases(tool, RUN, "ckptd", count_lease, &leases), 0);
     assert_int_equal(leases, 1);
     close(loading.peer.socket);
     storage_close(tool);

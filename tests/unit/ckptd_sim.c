@@ -31,8 +31,8 @@
  *
  * Two things are taken for granted. A request has its effect, if ever, before the rules of the
  * bucket come to what it would publish. And they leave alone what is leased, which a checkpoint on
- * its way is until its node, or that node's disk, gives it up (storage/group.c; storage_group.c
- * proves it).
+ * its way is until its node, or that node's disk, gives it up (storage/store/remove.c;
+ * storage_store_remove.c proves it).
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "ckptd/keep/drop_copies.h"

@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 #define HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 
+#include "storage/store/store.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/mark_bed.h"
 
@@ -103,7 +104,7 @@ static inline int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
     uint64_t files = 0, bytes = 0;
     int count = 0;
     for (size_t i = 0; i < reply->n_entries; i++) {
-        if (reply->entries[i]->error[0] || reply->entries[i]->what == STORAGE_ASIDE)
+        if (reply->entries[i]->error[0] || reply->entries[i]->what == STORE_ASIDE)
             continue;
         files += reply->entries[i]->files;
         bytes += reply->entries[i]->bytes;
@@ -145,7 +146,7 @@ static inline void tool_lease_take(struct tool_lease *out, const char *path, uin
         .is_quiet = true, .force_pwrite = true, .num_threads = 1};
     snprintf(prefix, sizeof prefix, RUN "/step-%08" PRIu64 "-a0001", step);
     assert_int_equal(storage_open(&out->store, &storage_local, path, &options), 0);
-    assert_int_equal(storage_group_lease(out->store, &out->hold, prefix, "a tool"), 0);
+    assert_int_equal(store_lease(out->store, &out->hold, prefix, "a tool"), 0);
 }
 
 static inline void tool_lease_end(struct tool_lease *lease)

@@ -7,6 +7,7 @@
  * with each errno.
  */
 #include "storage/engine.h"
+#include "storage/store/store.h"
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/clients_store_bed.h"
 
@@ -115,15 +116,9 @@ static void test_lease__each_failure_is_told_or_refuses_the_read(void **state)
     fixture_close(&fixture);
 }
 
-static bool is_ours(const char *name)
-{
-    return strncmp(name, "shard-", 6) == 0;
-}
-
 /* A prune sees no lease, and removes: what is being read ends in an error. */
 static void test_lease__without_one_a_prune_ends_the_read_with_an_error(void **state)
 {
-    static const struct storage_group_kind kind = {.marker = "manifest.json", .is_ours = is_ours};
     struct fixture fixture;
     struct checkpoint checkpoint;
     bool is_told;
@@ -138,7 +133,7 @@ static void test_lease__without_one_a_prune_ends_the_read_with_an_error(void **s
     first_in_hold = 0;
     struct storage *pruner = NULL;
     assert_int_equal(storage_open(&pruner, &storage_local, fixture.root, NULL), 0);
-    assert_int_equal(storage_group_remove(pruner, &kind, "run/step-00000007-a0001"), 0);
+    assert_int_equal(store_remove(pruner, "run/step-00000007-a0001"), 0);
     storage_close(pruner);
     int error = checkpoint_load(&checkpoint, LOAD_HEADERS);
     assert_true(error != 0 || checkpoint_need_whole(&checkpoint) == ERR_CORRUPT);

@@ -5,7 +5,7 @@
 
 #include "ckptd/core/catalog.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/sim_bed.h"
 
@@ -45,7 +45,7 @@ static void remove_in_the_dark(struct world *world, const struct saved *saved)
              4 + below(&world->sim, REMOVAL_OPERATIONS));
     if (shard_dir_key(dir, sizeof dir, "r", saved->step, saved->attempt) != 0 ||
         storage_open(&disk, &storage_fault, where, NULL) != 0 || put_checkpoint(disk, dir) != 0 ||
-        (storage_group_remove(disk, &checkpoint_kind, dir) != 0 && storage_fault_crash(disk) != 0))
+        (store_remove(disk, dir) != 0 && storage_fault_crash(disk) != 0))
         require(&world->sim, false, "the simulator has a disk");
     bool is_any = false, is_all = true;
     for (uint32_t i = 0; disk && i < 2; i++) {
@@ -56,7 +56,7 @@ static void remove_in_the_dark(struct world *world, const struct saved *saved)
     bool is_there = disk && has_object(disk, dir, MANIFEST_NAME);
     note(&world->sim, "in the dark", is_there, is_any);
     require(&world->sim, !is_there || is_all, "S11: a removal leaves it whole, or gone");
-    for (uint32_t i = 0; disk && i < 2 && storage_group_remove(disk, &checkpoint_kind, dir) != 0;)
+    for (uint32_t i = 0; disk && i < 2 && store_remove(disk, dir) != 0;)
         i++;
     require(&world->sim, disk && !has_object(disk, dir, removal_objects[0]),
             "S11: a removal that was cut short is taken up again");

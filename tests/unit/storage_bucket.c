@@ -12,6 +12,7 @@
 #include "storage/bucket/sources.h"
 #include "storage/bucket/xml.h"
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/store_bed.h"
 
 #include <inttypes.h>
 
@@ -500,30 +501,29 @@ static int drive_describe(struct drive *drive)
     return 0;
 }
 
-static bool is_shard(const char *name)
+/* Small objects, as in a bucket that a tool has copied the checkpoint into. */
+static int publish_checkpoint(struct storage *storage)
 {
-    return strncmp(name, "shard-", 6) == 0;
+    for (int i = 0; i < SHARDS; i++) {
+        char key[96];
+        shard_of(key, i);
+        ERR_TRY(storage_publish(storage, key, the_checkpoint()->shards[i], BYTES));
+    }
+    return publish_manifest(storage, MANIFEST);
 }
 
-static bool is_step(const char *name)
-{
-    return strncmp(name, "step-", 5) == 0;
-}
-
-/* "trash put|take|empty|erase": of one group, and of the second 1000. */
+/* "trash make|put|take|empty|erase": of one checkpoint, and of the second 1000. */
 static int drive_trash(struct drive *drive)
 {
-    static const struct storage_group_kind kind = {
-        .marker = "manifest.json", .is_ours = is_shard, .is_group = is_step};
-    static const struct storage_trashed item = {
-        .group = "run/step-1", .key = "run/trash/step-1.1000", .seconds = 1000};
+    static const struct store_trashed item = {
+        .prefix = GROUP, .key = "run/trash/" STEP ".1000", .seconds = 1000};
     const char *what = drive->arguments[0];
-    int error = strcmp(what, "put") == 0
-                    ? storage_trash_put(drive->storage, &kind, item.group, item.seconds, true)
-                : strcmp(what, "take") == 0 ? storage_trash_take(drive->storage, &kind, &item)
-                : strcmp(what, "empty") == 0
-                    ? storage_trash_empty(drive->storage, &kind, &item)
-                    : storage_group_erase(drive->storage, &kind, item.group);
+    int error = strcmp(what, "make") == 0 ? publish_checkpoint(drive->storage)
+                : strcmp(what, "put") == 0
+                    ? store_trash_put(drive->storage, item.prefix, item.seconds, true)
+                : strcmp(what, "take") == 0  ? store_trash_take(drive->storage, &item)
+                : strcmp(what, "empty") == 0 ? store_trash_empty(drive->storage, &item)
+                                             : store_erase(drive->storage, item.prefix);
     if (error == 0)
         printf("OK\n");
     return error;

@@ -9,6 +9,7 @@
  * in PLANS_APART of these plans, so that each call meets some and each errno some calls; SEED=
  * repeats a run, SAMPLE=1 makes all (sample.h). The io_uring engine makes its calls in the kernel:
  * storage_uring.c has those. */
+#include "storage/store/store.h"
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"
@@ -193,10 +194,10 @@ static int use_lease(void)
     struct storage *storage = open_plain();
     struct storage_hold *hold = NULL;
     unsigned count = 0;
-    int error = storage_group_lease(storage, &hold, "run/older", "a reader");
+    int error = store_lease(storage, &hold, "run/older", "a reader");
     assert_int_equal(error == 0, hold != NULL);
     if (error == 0)
-        error = storage_groups_leased(storage, "run", count_entry, &count);
+        error = store_for_leases(storage, "run", count_entry, &count);
     assert_true(error != 0 || count == 1);
     storage_release(storage, hold);
     storage_close(storage);

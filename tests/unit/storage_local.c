@@ -6,6 +6,7 @@
  * mount namespace of a child (needs root, else the case is skipped); io_uring is refused, and syncs
  * fail, by a seccomp filter in a child.
  */
+#include "storage/store/store.h"
 #include "tests/unit/storage_bed.h"
 
 #include <dirent.h>
@@ -467,8 +468,8 @@ static void check_roots_lease(const char *where)
         _exit(77);
     }
     CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
-    CHECK(storage_group_lease(storage, &root_lease, "run/step-1", "root reads it") == 0);
-    CHECK(storage_group_note(storage, STORAGE_PIN, "run/step-1", "root keeps it") == 0);
+    CHECK(store_lease(storage, &root_lease, "run/step-1", "root reads it") == 0);
+    CHECK(store_put_note(storage, STORE_PIN, "run/step-1", "root keeps it") == 0);
     CHECK(owner_of(where, "run/leases") == uid && owner_of(where, "run/pins") == uid);
     CHECK(storage_object_create(storage, &object, "new/step/a", BYTES) == 0);
     storage_object_close(storage, object);
@@ -476,8 +477,8 @@ static void check_roots_lease(const char *where)
     CHECK(owner_of(where, "new") == uid && owner_of(where, "new/step") == uid);
     CHECK(owner_of(where, "new/step/a") == uid && owner_of(where, ".holdfast.lock") == uid);
     CHECK(setgid(uid) == 0 && setuid(uid) == 0);
-    CHECK(storage_group_lease(storage, &lease, "run/step-1", "its user reads it") == 0);
-    CHECK(storage_group_unnote(storage, STORAGE_PIN, "run/step-1") == 0);
+    CHECK(store_lease(storage, &lease, "run/step-1", "its user reads it") == 0);
+    CHECK(store_remove_note(storage, STORE_PIN, "run/step-1") == 0);
     storage_release(storage, lease);
     storage_release(storage, root_lease);
     storage_close(storage);

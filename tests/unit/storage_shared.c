@@ -4,7 +4,7 @@
  * somebody else changes nothing any more; one whose file cannot be made again is told once. Method:
  * the store is open twice, as by two clients; a lock is forgotten as the server of NFS forgets it,
  * behind the back of the store: the descriptor that has it is found in /proc, and unlocked. */
-#include "tests/unit/group_bed.h"
+#include "tests/unit/store_bed.h"
 
 #include <dirent.h>
 #include <fcntl.h>

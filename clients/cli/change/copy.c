@@ -93,7 +93,7 @@ static int claim(struct copy *copy, uint64_t bytes)
         return 0;
     snprintf(text, sizeof text, "ckpt-cli copies it, process %ld\n", (long)getpid());
     ERR_TRY(server_prepare_write(&copy->to, bytes));
-    return storage_group_lease(copy->store, &copy->lease, copy->directory, text);
+    return store_lease(copy->store, &copy->lease, copy->directory, text);
 }
 
 /* *out_is_there: with the same manifest, byte for byte. */

@@ -186,8 +186,8 @@ static int rename_store(const struct cli *cli)
     if (error == 0)
         error = store_need_run(store, cli->args[0]);
     if (error == 0)
-        error = storage_groups_leased(store, cli->args[0], refuse_lease,
-                                      (void *)(uintptr_t)cli->args[0]);
+        error =
+            store_for_leases(store, cli->args[0], refuse_lease, (void *)(uintptr_t)cli->args[0]);
     if (error == 0)
         error = catalog_read(&catalog, store, cli->args[0]);
     if (error == 0)

@@ -35,14 +35,14 @@ static int pin_stored(struct storage *store, const struct selection *selection, 
                       const char *note)
 {
     struct report_text text;
-    int error = storage_group_note(store, STORAGE_PIN, prefix, note);
+    int error = store_put_note(store, STORE_PIN, prefix, note);
     if (error != 0)
         return error;
     error = store_need_checkpoint(store, selection);
     if (error != ERR_NOT_FOUND)
         return error;
     report_keep(&text);
-    if (storage_group_unnote(store, STORAGE_PIN, prefix) != 0)
+    if (store_remove_note(store, STORE_PIN, prefix) != 0)
         log_warn("pin", "the pin on %s stays: %s", prefix, report_line());
     return report_restore(&text, error);
 }
@@ -63,7 +63,7 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
     if (error == 0 && is_named && !is_unpin)
         error = store_need_checkpoint(store, selection);
     if (error == 0)
-        error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)
+        error = is_unpin ? store_remove_note(store, STORE_PIN, prefix)
                          : pin_stored(store, selection, prefix, cli->note);
     storage_close(store);
     return error;

@@ -1,6 +1,6 @@
 /* prune.c - prune: through a running ckptd, or on a directory that nobody serves.
  *
- * The plan is that of proto/format/retain.c and the removal that of storage_group_remove, the same
+ * The plan is that of proto/format/retain.c and the removal that of store_remove, the same
  * as in ckptd. What was read back or found damaged is known from the cursor that the scrub of a
  * ckptd leaves in each run, and from what verify leaves beside each checkpoint. On a directory,
  * prune takes the store's lock: while a ckptd has it, the lock names the pid and the hint says
@@ -178,7 +178,7 @@ static int fill_item(struct retain_item *out, struct storage *store,
     out->is_damaged = !is_whole || verified_stays(error, &verified);
     out->is_proven = verified_is_read_back(
         &verified, scrub_has_proven(scrubbed, summary->step, summary->attempt));
-    error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);
+    error = store_find_note(store, STORE_PIN, prefix, NULL, 0);
     out->is_pinned = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
@@ -192,9 +192,8 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, run, outcome->step, outcome->attempt);
     if (error == 0)
-        error = keeps ? storage_trash_put(store, &store_checkpoint_kind, prefix,
-                                          (uint64_t)time(NULL), false)
-                      : storage_group_remove(store, &store_checkpoint_kind, prefix);
+        error = keeps ? store_trash_put(store, prefix, (uint64_t)time(NULL), false)
+                      : store_remove(store, prefix);
     outcome->is_removed = error == 0;
     outcome->code = error;
     if (error != 0)
@@ -282,8 +281,7 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
     if (error == 0)
         error = fill_items(items, store, cli, catalog);
     if (error == 0)
-        error = storage_groups_leased(store, run, visit_lease,
-                                      &(struct leasing){items, catalog->count});
+        error = store_for_leases(store, run, visit_lease, &(struct leasing){items, catalog->count});
     if (error == 0) {
         error = retain_plan_seen(items, catalog->count, rules, &removed, look_at,
                                  &(struct looking){store, catalog, items});
@@ -296,7 +294,7 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
                                         .bytes = catalog->entries[i].summary.bytes,
                                         .reasons = items[i].reasons};
     if (error == 0 && !cli->is_now)
-        error = storage_trash_term(store, run, &out->trash);
+        error = store_trash_term(store, run, &out->trash);
     if (error == 0 && !cli->is_dry_run)
         remove_planned(out, store, cli, run);
     free(items);
@@ -314,7 +312,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     if (error == 0 && !cli->is_dry_run)
         error = store_lock(store, "--server");
     if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
-        error = storage_groups_recover(store, &store_checkpoint_kind, run);
+        error = store_recover_run(store, run);
     if (error == 0)
         error = catalog_read(&catalog, store, run);
     if (error == 0)

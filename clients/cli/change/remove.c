@@ -84,14 +84,11 @@ static int erase_stored(const struct loss *loss, struct storage *store,
     uint64_t count, now = (uint64_t)time(NULL);
     char prefix[STORAGE_KEY_MAX];
     if (selection->attempt == 0)
-        return loss->trash > 0
-                   ? storage_trash_put_all(store, &store_checkpoint_kind, selection->run, now,
-                                           &count)
-                   : storage_groups_erase(store, &store_checkpoint_kind, selection->run);
+        return loss->trash > 0 ? store_trash_put_all(store, selection->run, now, &count)
+                               : store_erase_run(store, selection->run);
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
                           selection->attempt));
-    return loss->trash > 0 ? storage_trash_put(store, &store_checkpoint_kind, prefix, now, true)
-                           : storage_group_erase(store, &store_checkpoint_kind, prefix);
+    return loss->trash > 0 ? store_trash_put(store, prefix, now, true) : store_erase(store, prefix);
 }
 
 static int remove_stored(struct loss *out, const struct cli *cli, const struct selection *selection,
@@ -105,7 +102,7 @@ static int remove_stored(struct loss *out, const struct cli *cli, const struct s
     if (error == 0)
         error = measure_stored(out, store, selection, cli->is_forced);
     if (error == 0 && !cli->is_now && out->checkpoints > 0)
-        error = storage_trash_term(store, selection->run, &out->trash);
+        error = store_trash_term(store, selection->run, &out->trash);
     if (error == 0 && !is_dry)
         error = erase_stored(out, store, selection);
     if (store != NULL)

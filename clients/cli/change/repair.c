@@ -211,7 +211,7 @@ static int release(const struct repair *repair)
     if (repair->cli->server[0] != '\0')
         return server_release(repair->cli, summary);
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
-    int error = storage_group_unnote(repair->store, STORAGE_QUARANTINE, prefix);
+    int error = store_remove_note(repair->store, STORE_QUARANTINE, prefix);
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 

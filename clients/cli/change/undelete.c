@@ -16,7 +16,7 @@
 
 /* One checkpoint in the trash, from either side. */
 struct removed {
-    struct storage_trashed at; /* of a directory */
+    struct store_trashed at; /* of a directory */
     uint64_t step, attempt, bytes, seconds;
     bool is_back, is_far;
     char error[256];
@@ -93,11 +93,11 @@ static int undelete_served(struct trash *out, const struct cli *cli,
 
 /* ---- on a directory ---- */
 
-static int visit_trashed(void *user, const struct storage_trashed *item)
+static int visit_trashed(void *user, const struct store_trashed *item)
 {
     struct removed removed = {.at = *item, .bytes = item->bytes, .seconds = item->seconds};
     return !item->is_back &&
-                   retain_parse(strrchr(item->group, '/') + 1, &removed.step, &removed.attempt)
+                   retain_parse(strrchr(item->prefix, '/') + 1, &removed.step, &removed.attempt)
                ? add_removed(user, &removed)
                : 0;
 }
@@ -129,7 +129,7 @@ static int take_meant(struct trash *trash, struct storage *store, const struct s
                         trash->list[kept - 1].attempt == removed->attempt;
         if (!is_meant(removed, selection) || is_older || (selection->step >= 0 && kept > 0))
             continue;
-        int error = storage_trash_take(store, &store_checkpoint_kind, &removed->at);
+        int error = store_trash_take(store, &removed->at);
         removed->is_back = error == 0;
         if (error != 0)
             snprintf(removed->error, sizeof removed->error, "%s",
@@ -153,10 +153,9 @@ static int undelete_stored(struct trash *out, const struct cli *cli,
     if (error == 0 && !cli->is_dry_run)
         error = store_lock(store, "--server");
     if (error == 0)
-        error = storage_trash_term(store, selection->run, &out->term);
+        error = store_trash_term(store, selection->run, &out->term);
     if (error == 0)
-        error =
-            storage_trash_list(store, &store_checkpoint_kind, selection->run, visit_trashed, out);
+        error = store_trash_list(store, selection->run, visit_trashed, out);
     if (error == 0 && out->count > 0)
         qsort(out->list, out->count, sizeof *out->list, compare_removed);
     if (error == 0 && !cli->is_dry_run)

@@ -140,7 +140,7 @@ static int take_lease(struct checkpoint *out, const struct selection *selection)
                               (uint64_t)selection->step, selection->attempt);
     snprintf(text, sizeof text, "ckpt-cli, process %ld\n", (long)getpid());
     if (error == 0)
-        error = storage_group_lease(out->store, &out->lease, directory, text);
+        error = store_lease(out->store, &out->lease, directory, text);
     if (error != ERR_DENIED && error != ERR_SPACE)
         return error;
     log_warn("store", "%s is read without a lease, a prune may remove it: %s", directory,

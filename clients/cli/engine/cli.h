@@ -17,7 +17,7 @@
 #include "proto/format/shard.h"
 #include "proto/format/verified.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -293,9 +293,6 @@ int store_read_cursor(struct scrub_cursor *out, struct storage *store, const cha
 /* Before a checkpoint is committed: it was not read back, though newer ones may have been. Under
  * the store's lock. */
 int store_note_unread(struct storage *store, const struct manifest_summary *summary);
-
-/* A checkpoint's directory as storage sees it. */
-extern const struct storage_group_kind store_checkpoint_kind;
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 

@@ -25,19 +25,6 @@
 #define CATALOG_MAX (1u << 20)
 #define THREADS_AFAR 4u /* transfers at once, of a store that another ckptd serves */
 
-/* Of a manifest that is to come back. */
-static int check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes)
-{
-    return presence_check_shards(storage, storage_fetch, prefix, text, bytes);
-}
-
-const struct storage_group_kind store_checkpoint_kind = {.marker = MANIFEST_NAME,
-                                                         .is_ours = origin_is_member,
-                                                         .is_group = retain_is_checkpoint,
-                                                         .mark = MARK_NAME,
-                                                         .is_marked = mark_is_of,
-                                                         .check = check_shards};
-
 /* ---- a store, or another directory ---- */
 
 struct search {
@@ -304,11 +291,11 @@ static int read_summary(struct catalog_entry *entry, const void *text, size_t by
 /* Not committed: in work, rubbish, or shards of which nobody knows what they are. */
 static int look_aside(struct catalog_entry *entry, const struct visit *visit, const char *directory)
 {
-    enum storage_rest rest = STORAGE_REST_EMPTY;
-    int error = storage_group_rest(visit->store, &store_checkpoint_kind, directory, &rest);
+    enum store_rest rest = STORE_REST_EMPTY;
+    int error = store_rest(visit->store, directory, &rest);
     if (error == ERR_MEMORY)
         return error;
-    if (error != 0 || rest != STORAGE_REST_ASIDE)
+    if (error != 0 || rest != STORE_REST_ASIDE)
         return 0;
     char coordinator[MARK_NODE_BYTES];
     struct shard_identity identity;
@@ -388,7 +375,7 @@ static struct catalog_entry *find_entry(struct catalog *catalog, const char *run
 
 int store_fetch_reason(char *out, size_t size, struct storage *store, const char *directory)
 {
-    int error = storage_group_find_note(store, STORAGE_QUARANTINE, directory, out, size);
+    int error = store_find_note(store, STORE_QUARANTINE, directory, out, size);
     if (error == 0 && out[0] == '\0')
         snprintf(out, size, "no reason was noted");
     return error;
@@ -418,8 +405,8 @@ static int read_run(struct visit *visit)
         error = storage_for_many(visit->store, catalog->count - visit->first, look_at_step, visit);
     if (error == 0)
         drop_others(catalog, visit->first);
-    return error == 0 ? storage_groups_noted(visit->store, STORAGE_QUARANTINE, visit->run,
-                                             visit_quarantine, visit)
+    return error == 0 ? store_for_notes(visit->store, STORE_QUARANTINE, visit->run,
+                                        visit_quarantine, visit)
                       : error;
 }
 
@@ -515,7 +502,7 @@ int catalog_find_pins(struct catalog *catalog, struct storage *store)
 {
     for (uint32_t i = 0; i < catalog->count;) {
         struct visit visit = {catalog, store, catalog->entries[i].summary.run, i};
-        int error = storage_groups_noted(store, STORAGE_PIN, visit.run, visit_pin, &visit);
+        int error = store_for_notes(store, STORE_PIN, visit.run, visit_pin, &visit);
         if (error == ERR_MEMORY)
             return error;
         for (; i < catalog->count && strcmp(catalog->entries[i].summary.run, visit.run) == 0; i++)
@@ -597,7 +584,7 @@ int store_read_pin(struct store_pin *out, struct storage *store,
     out->note[0] = '\0';
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error == 0)
-        error = storage_group_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
+        error = store_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
     if (error == 0 || error == ERR_MEMORY)
         return error;
     snprintf(out->note, sizeof out->note, "its note could not be read");

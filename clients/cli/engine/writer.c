@@ -62,7 +62,7 @@ static int clear_directory(struct writer *writer, bool is_forced)
     if (error != ERR_NOT_FOUND)
         return error;
     if (is_forced) /* what nothing proves to be unfinished stays */
-        return storage_group_clear(writer->store, &store_checkpoint_kind, writer->directory);
+        return store_clear(writer->store, writer->directory);
     error = storage_list(writer->store, writer->directory, visit_leftover, writer);
     if (error == 0) /* empty, but for what a publication left: it is not there, or goes, or stays */
         storage_remove(writer->store, writer->directory);
@@ -99,7 +99,7 @@ static int refuse_others(struct writer *writer)
 {
     struct holders holders = {.name = strrchr(writer->directory, '/') + 1};
     int error =
-        storage_groups_leased(writer->store, writer->manifest.summary.run, visit_holder, &holders);
+        store_for_leases(writer->store, writer->manifest.summary.run, visit_holder, &holders);
     return error == 0 && holders.count > (writer->lease != NULL)
                ? report_error(ERR_BUSY, "wait for it, or name another store or run",
                               "somebody else is writing %s", writer->directory)
@@ -111,8 +111,7 @@ static int take_lease(struct writer *writer)
     char text[64];
     int error = server_prepare_write(writer->served, writer->manifest.summary.bytes);
     snprintf(text, sizeof text, "ckpt-cli writes it, process %ld\n", (long)getpid());
-    return error == 0 ? storage_group_lease(writer->store, &writer->lease, writer->directory, text)
-                      : error;
+    return error == 0 ? store_lease(writer->store, &writer->lease, writer->directory, text) : error;
 }
 
 int writer_mark(struct storage *store, const char *directory,

@@ -25,7 +25,7 @@
 struct space {
     const struct cli *cli;
     struct storage *store;
-    struct storage_rubbish_list rubbish;
+    struct store_rubbish_list rubbish;
     uint64_t found_files, found_bytes; /* of all that goes, also what the list does not hold */
     bool is_first;
     struct progress *progress;
@@ -118,14 +118,14 @@ static int begin_look(struct space *space, const char *verb, const struct select
 
 /* ---- gc ---- */
 
-static const char *what_text(enum storage_rubbish_what what)
+static const char *what_text(enum store_rubbish_what what)
 {
-    static const char *const texts[] = {[STORAGE_UNFINISHED] = "unfinished save",
-                                        [STORAGE_CUT_SHORT] = "removal that was cut short",
-                                        [STORAGE_STALE] = "note or lease that is over",
-                                        [STORAGE_LEFTOVER] = "temporary file of a publication",
-                                        [STORAGE_UNKNOWN] = "nobody knows what",
-                                        [STORAGE_ASIDE] =
+    static const char *const texts[] = {[STORE_UNFINISHED] = "unfinished save",
+                                        [STORE_CUT_SHORT] = "removal that was cut short",
+                                        [STORE_STALE] = "note or lease that is over",
+                                        [STORE_LEFTOVER] = "temporary file of a publication",
+                                        [STORE_UNKNOWN] = "nobody knows what",
+                                        [STORE_ASIDE] =
                                             "set aside: without a manifest, stays (rm)"};
     return texts[what];
 }
@@ -146,7 +146,7 @@ static void note_looked(void *user)
 
 static int collect(struct space *space, const char *run)
 {
-    return storage_rubbish_find(&space->rubbish, space->store, &store_checkpoint_kind, run);
+    return store_rubbish_find(&space->rubbish, space->store, run);
 }
 
 static void remove_rubbish(struct space *space)
@@ -156,17 +156,17 @@ static void remove_rubbish(struct space *space)
         bytes += space->rubbish.items[i].bytes;
     progress_begin(space->progress, space->cli, "gc", bytes);
     for (size_t i = 0; i < space->rubbish.count; i++) {
-        struct storage_rubbish *item = &space->rubbish.items[i];
-        storage_rubbish_remove(space->store, &store_checkpoint_kind, item);
+        struct store_rubbish *item = &space->rubbish.items[i];
+        store_rubbish_remove(space->store, item);
         progress_add(space->progress, item->bytes);
     }
     progress_end(space->progress);
 }
 
 /* Nothing stays, or the first thing that does: it could not be `deed`. ERR_IO, ERR_MEMORY. */
-static int judge_rubbish(const struct storage_rubbish_list *list, const char *deed)
+static int judge_rubbish(const struct store_rubbish_list *list, const char *deed)
 {
-    const struct storage_rubbish *first = NULL;
+    const struct store_rubbish *first = NULL;
     size_t failed = 0;
     for (size_t i = list->count; i-- > 0;)
         if (list->items[i].error != 0) {
@@ -176,14 +176,14 @@ static int judge_rubbish(const struct storage_rubbish_list *list, const char *de
     return failed == 0 ? 0
                        : report_error(first->error == ERR_MEMORY ? ERR_MEMORY : ERR_IO, NULL,
                                       "%zu of %zu findings could not be %s: %s", failed,
-                                      list->count, deed, storage_rubbish_reason(first));
+                                      list->count, deed, store_rubbish_reason(first));
 }
 
-static void print_found(const struct cli *cli, const struct storage_rubbish *item, bool is_first)
+static void print_found(const struct cli *cli, const struct store_rubbish *item, bool is_first)
 {
     char size[32], safe[STORAGE_KEY_MAX + 1], why[REPORT_TEXT_MAX];
     const char *key = item->key[0] != '\0' ? item->key : ".";
-    const char *reason = item->error != 0 ? storage_rubbish_reason(item) : "";
+    const char *reason = item->error != 0 ? store_rubbish_reason(item) : "";
     if (!cli->is_json) {
         printf("%-56s %11s  %s%s%s\n", text_safe(safe, sizeof safe, key),
                text_bytes(size, sizeof size, item->bytes), what_text(item->what),
@@ -200,8 +200,7 @@ static void print_found(const struct cli *cli, const struct storage_rubbish *ite
 
 static int compare_rubbish(const void *a, const void *b)
 {
-    return strcmp(((const struct storage_rubbish *)a)->key,
-                  ((const struct storage_rubbish *)b)->key);
+    return strcmp(((const struct store_rubbish *)a)->key, ((const struct store_rubbish *)b)->key);
 }
 
 /* `note`: behind the sum. */
@@ -242,16 +241,16 @@ static int gc_store(struct space *space)
     if (error == 0)
         error = for_all_runs(space, &all, collect);
     if (error == 0)
-        error = storage_rubbish_find_above(&space->rubbish, space->store);
+        error = store_rubbish_find_above(&space->rubbish, space->store);
     progress_end(space->progress);
     if (error != 0)
         return error;
     if (!cli->is_dry_run)
         remove_rubbish(space);
     for (size_t i = 0; i < space->rubbish.count; i++) {
-        const struct storage_rubbish *item = &space->rubbish.items[i];
-        space->found_files += storage_rubbish_goes(item) ? item->files : 0;
-        space->found_bytes += storage_rubbish_goes(item) ? item->bytes : 0;
+        const struct store_rubbish *item = &space->rubbish.items[i];
+        space->found_files += store_rubbish_goes(item) ? item->files : 0;
+        space->found_bytes += store_rubbish_goes(item) ? item->bytes : 0;
     }
     print_collected(space, is_served, is_served ? note : "");
     return judge_rubbish(&space->rubbish, "looked into or removed");
@@ -260,16 +259,16 @@ static int gc_store(struct space *space)
 /* What the server found, as if it had been found here. */
 static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
 {
-    struct storage_rubbish_list *list = &space->rubbish;
+    struct store_rubbish_list *list = &space->rubbish;
     list->items = calloc(reply->n_entries + 1, sizeof *list->items);
     if (list->items == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a list of rubbish");
     for (size_t i = 0; i < reply->n_entries; i++) {
         const Holdfast__V1__GcEntry *entry = reply->entries[i];
-        struct storage_rubbish *item = &list->items[list->count];
-        if (entry->what > STORAGE_ASIDE)
+        struct store_rubbish *item = &list->items[list->count];
+        if (entry->what > STORE_ASIDE)
             continue; /* of a newer ckptd */
-        item->what = (enum storage_rubbish_what)entry->what;
+        item->what = (enum store_rubbish_what)entry->what;
         item->files = entry->files;
         item->bytes = entry->bytes;
         snprintf(item->key, sizeof item->key, "%s", entry->name);
@@ -306,7 +305,7 @@ int cli_gc(const struct cli *cli)
     struct progress progress = {0};
     struct space space = {.cli = cli, .progress = &progress};
     int error = cli->store[0] != '\0' ? gc_store(&space) : gc_server(&space);
-    storage_rubbish_free(&space.rubbish);
+    store_rubbish_free(&space.rubbish);
     storage_close(space.store);
     return error;
 }
@@ -455,7 +454,7 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     return 0;
 }
 
-static int add_trashed(void *user, const struct storage_trashed *item)
+static int add_trashed(void *user, const struct store_trashed *item)
 {
     struct space *space = user;
     if (item->is_back)
@@ -486,9 +485,7 @@ static int measure_checkpoints(struct measure *measure)
         progress_add(space->progress, 1);
     }
     free(names.list);
-    return error == 0 ? storage_trash_list(space->store, &store_checkpoint_kind, measure->run,
-                                           add_trashed, space)
-                      : error;
+    return error == 0 ? store_trash_list(space->store, measure->run, add_trashed, space) : error;
 }
 
 /* `error`: what kept du from counting the rest; "": nothing. */
@@ -528,13 +525,13 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
             ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint of step %lld%s", run,
             (long long)selection->step, selection->attempt != 0 ? " by that attempt" : "");
     if (error == 0)
-        error = storage_rubbish_find(&space.rubbish, space.store, &store_checkpoint_kind, run);
+        error = store_rubbish_find(&space.rubbish, space.store, run);
     uint64_t rubbish = 0;
     for (size_t i = 0; i < space.rubbish.count; i++)
         rubbish += space.rubbish.items[i].bytes;
     if (error == 0)
         error = judge_rubbish(&space.rubbish, "looked into");
-    storage_rubbish_free(&space.rubbish);
+    store_rubbish_free(&space.rubbish);
     failure_keep(&sums->failure, error);
     print_run_end(&measure, rubbish, error != 0 ? report_line() : "");
     sums->is_first = false;

@@ -18,7 +18,7 @@
 struct survey {
     struct storage *store;
     struct catalog catalog;
-    struct storage_rubbish_list rubbish;
+    struct store_rubbish_list rubbish;
     struct storage_space space;
     bool is_in_use;
     json_int_t num_runs;
@@ -28,7 +28,7 @@ static int look_at_run(void *user, const char *run)
 {
     struct survey *survey = user;
     survey->num_runs++;
-    return storage_rubbish_find(&survey->rubbish, survey->store, &store_checkpoint_kind, run);
+    return store_rubbish_find(&survey->rubbish, survey->store, run);
 }
 
 static int survey_open(struct survey *out, const struct cli *cli)
@@ -51,7 +51,7 @@ static int survey_open(struct survey *out, const struct cli *cli)
 
 static void survey_close(struct survey *survey)
 {
-    storage_rubbish_free(&survey->rubbish);
+    store_rubbish_free(&survey->rubbish);
     catalog_free(&survey->catalog);
     if (survey->store != NULL)
         storage_close(survey->store);
@@ -92,9 +92,9 @@ static json_t *describe_unreadable(const struct survey *survey)
             add_unreadable(list, entry->summary.run, entry->damage);
     }
     for (size_t i = 0; i < survey->rubbish.count; i++) {
-        const struct storage_rubbish *item = &survey->rubbish.items[i];
+        const struct store_rubbish *item = &survey->rubbish.items[i];
         if (item->error != 0 && item->error != ERR_CORRUPT) /* that was read, and makes no sense */
-            add_unreadable(list, item->key, storage_rubbish_reason(item));
+            add_unreadable(list, item->key, store_rubbish_reason(item));
     }
     return list;
 }
@@ -117,10 +117,10 @@ static json_t *describe_saves(const struct survey *survey)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < survey->rubbish.count; i++) {
-        const struct storage_rubbish *item = &survey->rubbish.items[i];
+        const struct store_rubbish *item = &survey->rubbish.items[i];
         uint64_t step, attempt;
         size_t length = strcspn(item->key, "/");
-        if (item->what == STORAGE_UNFINISHED && item->key[length] == '/' &&
+        if (item->what == STORE_UNFINISHED && item->key[length] == '/' &&
             retain_parse(item->key + length + 1, &step, &attempt))
             json_array_append_new(
                 list, json_pack("{ss% sI sI sI sI ss}", "run", item->key, length, "step",

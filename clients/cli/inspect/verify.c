@@ -18,7 +18,7 @@
  * one that was committed; it proves nothing about the data, and says so. */
 #include "clients/cli/engine/blocks.h"
 #include "proto/format/places.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -251,7 +251,7 @@ static int release(const struct verify *verify)
         error = store_open_writable(&store, verify->cli);
     if (error != 0)
         return error;
-    error = storage_group_unnote(store, STORAGE_QUARANTINE, prefix);
+    error = store_remove_note(store, STORE_QUARANTINE, prefix);
     storage_close(store);
     if (!verify->cli->is_json && (error == 0 || error == ERR_NOT_FOUND))
         printf("%s: %s\n", verify->checkpoint.name,

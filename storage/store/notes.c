@@ -1,11 +1,11 @@
-/* notes.c - the small objects beside a group: notes on it, tombstones, leases.
+/* notes.c - the small objects beside a checkpoint: notes, tombstones, leases.
  *
- * Notes are durable and stay until somebody takes them away. A lease is a file
- * "leases/<group>.<nonce>" that its holder keeps locked, so it ends with its holder however that
- * ends; a file that nobody holds is rubbish, which whoever removes the group removes too. Whoever
- * holds back writes first and looks for a tombstone then; whoever removes, the other way round: of
- * two at the same time one sees the other. */
-#include "storage/notes.h"
+ * Notes are durable and stay until they are removed. A lease is a file "leases/<name>.<nonce>" that
+ * its holder keeps locked, so it ends with its holder; a file without a holder is rubbish, which a
+ * removal of the checkpoint takes along. A process that makes a note or a lease writes it first and
+ * looks for a tombstone then; a remover does it the other way round. So of two at the same time one
+ * sees the other. */
+#include "storage/store/private.h"
 
 #include "proto/base/array.h"
 
@@ -19,9 +19,9 @@
 #define LEASE_TEXT_BYTES 64 /* of a lease that are looked at */
 
 const char *const note_folders[NOTE_KINDS] = {
-    [STORAGE_PIN] = "pins", [STORAGE_QUARANTINE] = "quarantine"};
+    [STORE_PIN] = "pins", [STORE_QUARANTINE] = "quarantine"};
 static const char *const states[NOTE_KINDS] = {
-    [STORAGE_PIN] = "pinned", [STORAGE_QUARANTINE] = "in quarantine"};
+    [STORE_PIN] = "pinned", [STORE_QUARANTINE] = "in quarantine"};
 
 int names_add(struct names *names, const char *name)
 {
@@ -42,20 +42,20 @@ void names_free(struct names *names)
 
 /* ---- keys ---- */
 
-/* Where the name begins in the key of a group. */
+/* Where the name begins in the key of a checkpoint. */
 static size_t name_in(const char *prefix)
 {
     const char *slash = strrchr(prefix, '/');
     return slash != NULL ? (size_t)(slash + 1 - prefix) : 0;
 }
 
-void group_parent_of(char out[STORAGE_KEY_MAX + 1], const char *key)
+void note_parent_of(char out[STORAGE_KEY_MAX + 1], const char *key)
 {
     size_t length = name_in(key);
     snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", length > 0 ? (int)length - 1 : 0, key);
 }
 
-int group_key_in(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name)
+int note_key_in(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name)
 {
     int length = snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", folder, folder[0] ? "/" : "", name);
     return length <= STORAGE_KEY_MAX
@@ -64,18 +64,18 @@ int group_key_in(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *
                               STORAGE_KEY_MAX);
 }
 
-int group_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
+int note_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
 {
     char parent[STORAGE_KEY_MAX + 1];
-    group_parent_of(parent, prefix);
-    return group_key_in(out, parent, kind);
+    note_parent_of(parent, prefix);
+    return note_key_in(out, parent, kind);
 }
 
 int note_key(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
 {
     char folder[STORAGE_KEY_MAX + 1];
-    int error = group_folder_beside(folder, kind, prefix);
-    return error == 0 ? group_key_in(out, folder, prefix + name_in(prefix)) : error;
+    int error = note_folder_beside(folder, kind, prefix);
+    return error == 0 ? note_key_in(out, folder, prefix + name_in(prefix)) : error;
 }
 
 int note_remove(struct storage *storage, const char *kind, const char *prefix)
@@ -84,7 +84,7 @@ int note_remove(struct storage *storage, const char *kind, const char *prefix)
     int error = note_key(key, kind, prefix);
     if (error == 0)
         error = storage_remove(storage, key);
-    group_parent_of(folder, key);
+    note_parent_of(folder, key);
     return error == 0 ? storage_sync_names(storage, folder) : error;
 }
 
@@ -116,7 +116,7 @@ int note_refuse(struct storage *storage, const char *kind, const char *prefix, i
 struct leases {
     struct storage *storage;
     const char *folder;
-    const char *left; /* only those that nobody holds, whose text begins so; NULL: that are held */
+    const char *left; /* those without a holder whose text begins so; NULL: those with one */
     int (*visit)(void *user, const struct storage_entry *entry);
     void *user;
 };
@@ -132,7 +132,7 @@ static bool cut_nonce(char *name)
     return true;
 }
 
-/* Does the text of the lease begin as is asked? What cannot be read does not. */
+/* Does the text of the lease begin as is asked? False also where it cannot be read. */
 static bool is_by(const struct leases *list, const char *key)
 {
     char text[LEASE_TEXT_BYTES] = "";
@@ -145,34 +145,34 @@ static int visit_lease(void *user, const struct storage_entry *entry)
 {
     const struct leases *list = user;
     char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
-    struct storage_entry group = {.name = name};
+    struct storage_entry checkpoint = {.name = name};
     snprintf(name, sizeof(name), "%s", entry->name);
     if (entry->is_dir || !cut_nonce(name))
         return 0;
-    int error = group_key_in(key, list->folder, entry->name);
+    int error = note_key_in(key, list->folder, entry->name);
     if (error == 0)
         error = storage_find_holder(list->storage, key);
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
     bool is_asked = list->left == NULL ? error == 0 : error != 0 && is_by(list, key);
-    return is_asked ? list->visit(list->user, &group) : 0;
+    return is_asked ? list->visit(list->user, &checkpoint) : 0;
 }
 
-int storage_groups_leased(struct storage *storage, const char *parent,
-                          int (*visit)(void *user, const struct storage_entry *entry), void *user)
+int store_for_leases(struct storage *storage, const char *parent,
+                     int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     char folder[STORAGE_KEY_MAX + 1];
     struct leases list = {storage, folder, NULL, visit, user};
-    int error = group_key_in(folder, parent, NOTE_LEASES);
+    int error = note_key_in(folder, parent, NOTE_LEASES);
     return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
 }
 
-int storage_groups_left(struct storage *storage, const char *parent, const char *text,
-                        int (*visit)(void *user, const struct storage_entry *entry), void *user)
+int store_for_left_leases(struct storage *storage, const char *parent, const char *text,
+                          int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     char folder[STORAGE_KEY_MAX + 1];
     struct leases list = {storage, folder, text, visit, user};
-    int error = group_key_in(folder, parent, NOTE_LEASES);
+    int error = note_key_in(folder, parent, NOTE_LEASES);
     return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
 }
 
@@ -188,8 +188,8 @@ static int deny_lease(void *user, const struct storage_entry *entry)
 int lease_refuse(struct storage *storage, const char *prefix)
 {
     char parent[STORAGE_KEY_MAX + 1];
-    group_parent_of(parent, prefix);
-    return storage_groups_leased(storage, parent, deny_lease, (void *)(uintptr_t)prefix);
+    note_parent_of(parent, prefix);
+    return store_for_leases(storage, parent, deny_lease, (void *)(uintptr_t)prefix);
 }
 
 static int collect_lease(void *user, const struct storage_entry *entry)
@@ -197,16 +197,16 @@ static int collect_lease(void *user, const struct storage_entry *entry)
     return entry->is_dir ? 0 : names_add(user, entry->name);
 }
 
-/* One that may not be removed is no harm. */
-int storage_groups_forget(struct storage *storage, const char *prefix)
+/* A lease file that stays is harmless. */
+int store_forget_leases(struct storage *storage, const char *prefix)
 {
     struct names names = {0};
     char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1];
-    int error = group_folder_beside(folder, NOTE_LEASES, prefix);
+    int error = note_folder_beside(folder, NOTE_LEASES, prefix);
     if (error == 0)
         error = storage_list(storage, folder, collect_lease, &names);
     for (size_t i = 0; i < names.count && error == 0; i++) {
-        error = group_key_in(key, folder, names.list[i]);
+        error = note_key_in(key, folder, names.list[i]);
         if (error == 0 && cut_nonce(names.list[i]) &&
             strcmp(names.list[i], prefix + name_in(prefix)) == 0 &&
             storage_find_holder(storage, key) == ERR_NOT_FOUND)
@@ -218,7 +218,7 @@ int storage_groups_forget(struct storage *storage, const char *prefix)
 
 /* ---- removals ---- */
 
-/* A small object "<folder>/<group>.<nonce>" that this process holds; its key is *out_key. */
+/* A small object "<folder>/<checkpoint>.<nonce>" that this process holds; its key is *out_key. */
 static int hold_beside(struct storage *storage, struct storage_hold **out,
                        char out_key[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix,
                        const char *text)
@@ -235,14 +235,14 @@ static int hold_beside(struct storage *storage, struct storage_hold **out,
     return storage_hold(storage, out, out_key, text, strlen(text));
 }
 
-bool removing_is_name(const char *name)
+bool remover_is_name(const char *name)
 {
     char copy[STORAGE_KEY_MAX + 1];
     snprintf(copy, sizeof(copy), "%s", name);
     return cut_nonce(copy);
 }
 
-int removing_begin(struct removing *removing, struct storage *storage, const char *prefix)
+int remover_begin(struct removing *removing, struct storage *storage, const char *prefix)
 {
     removing->hold = NULL;
     if (storage_is_locked(storage))
@@ -250,7 +250,7 @@ int removing_begin(struct removing *removing, struct storage *storage, const cha
     return hold_beside(storage, &removing->hold, removing->key, NOTE_TOMBSTONES, prefix, "");
 }
 
-int removing_check(const struct removing *removing, struct storage *storage)
+int remover_check(const struct removing *removing, struct storage *storage)
 {
     int error = removing->hold ? storage_find_holder(storage, removing->key) : 0;
     return error == ERR_NOT_FOUND
@@ -260,7 +260,7 @@ int removing_check(const struct removing *removing, struct storage *storage)
 
 struct removers {
     struct leases list;
-    const char *prefix; /* of the group */
+    const char *prefix; /* of the checkpoint */
     const char *ours;   /* not looked at */
 };
 
@@ -272,7 +272,7 @@ static int visit_removing(void *user, const struct storage_entry *entry)
     snprintf(name, sizeof(name), "%s", entry->name);
     if (entry->is_dir || !cut_nonce(name) || strcmp(name, prefix + name_in(prefix)) != 0)
         return 0;
-    int error = group_key_in(key, removers->list.folder, entry->name);
+    int error = note_key_in(key, removers->list.folder, entry->name);
     if (error == 0 && strcmp(key, removers->ours) == 0)
         return 0;
     if (error == 0)
@@ -284,7 +284,7 @@ static int find_remover(struct storage *storage, const char *prefix, const char 
 {
     char folder[STORAGE_KEY_MAX + 1];
     struct removers removers = {{storage, folder, NULL, NULL, NULL}, prefix, ours};
-    int error = group_folder_beside(folder, NOTE_TOMBSTONES, prefix);
+    int error = note_folder_beside(folder, NOTE_TOMBSTONES, prefix);
     if (error == 0)
         error = storage_list(storage, folder, visit_removing, &removers);
     return error == IS_REMOVED ? 0
@@ -292,7 +292,7 @@ static int find_remover(struct storage *storage, const char *prefix, const char 
                                : error;
 }
 
-int removing_find(struct storage *storage, const char *prefix)
+int remover_find(struct storage *storage, const char *prefix)
 {
     return find_remover(storage, prefix, "");
 }
@@ -307,7 +307,7 @@ static int refuse_tool(struct storage *storage)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-int removing_alone(const struct removing *removing, struct storage *storage, const char *prefix)
+int remover_alone(const struct removing *removing, struct storage *storage, const char *prefix)
 {
     int error = find_remover(storage, prefix, removing->hold ? removing->key : "");
     if (error == 0)
@@ -315,7 +315,7 @@ int removing_alone(const struct removing *removing, struct storage *storage, con
     return error == ERR_NOT_FOUND ? refuse_tool(storage) : error;
 }
 
-int removing_forget(struct storage *storage, const char *name)
+int remover_forget(struct storage *storage, const char *name)
 {
     char key[STORAGE_KEY_MAX + 1];
     ERR_TRY(note_key(key, NOTE_TOMBSTONES, name));
@@ -325,12 +325,12 @@ int removing_forget(struct storage *storage, const char *name)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* A tombstone is of a removal under way only while somebody has the store's lock: who takes that
- * first ends or takes back what an earlier one left. Who removes without that lock holds something
- * of its own, and whoever asks looks for that whether there is a tombstone or not. */
+/* A tombstone tells of a removal under way only while a process has the store's lock: whoever takes
+ * the lock next completes or takes back what was left. A remover without the lock holds an object
+ * of its own, which is looked for whether there is a tombstone or not. */
 static int refuse_removal(struct storage *storage, const char *prefix)
 {
-    int error = removing_find(storage, prefix);
+    int error = remover_find(storage, prefix);
     if (error == ERR_NOT_FOUND) {
         error = note_find(storage, NOTE_TOMBSTONES, prefix);
         if (error == 0)
@@ -341,8 +341,8 @@ static int refuse_removal(struct storage *storage, const char *prefix)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-int storage_group_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
-                        const char *text)
+int store_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
+                const char *text)
 {
     char key[STORAGE_KEY_MAX + 1];
     int error = hold_beside(storage, out, key, NOTE_LEASES, prefix, text);
@@ -357,8 +357,8 @@ int storage_group_lease(struct storage *storage, struct storage_hold **out, cons
 
 /* ---- notes ---- */
 
-/* `error` forbids the note, which is taken back. Where that fails, a note too many keeps what could
- * go: harmless. */
+/* `error` forbids the note, which is removed again. If that fails, the note keeps too much:
+ * harmless. */
 static int give_way(struct storage *storage, const char *folder, const char *prefix, int error)
 {
     struct report_text text;
@@ -370,8 +370,8 @@ static int give_way(struct storage *storage, const char *folder, const char *pre
     return report_restore(&text, error);
 }
 
-int storage_group_note(struct storage *storage, enum storage_note kind, const char *prefix,
-                       const char *text)
+int store_put_note(struct storage *storage, enum store_note kind, const char *prefix,
+                   const char *text)
 {
     const char *folder = note_folders[kind];
     int error = note_publish(storage, folder, prefix, text);
@@ -382,15 +382,15 @@ int storage_group_note(struct storage *storage, enum storage_note kind, const ch
     return error != 0 ? error : give_way(storage, folder, prefix, refuse_removal(storage, prefix));
 }
 
-int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix)
+int store_remove_note(struct storage *storage, enum store_note kind, const char *prefix)
 {
     int error = note_remove(storage, note_folders[kind], prefix);
     return error == ERR_NOT_FOUND ? report_error(error, NULL, "%s is not %s", prefix, states[kind])
                                   : error;
 }
 
-int storage_group_find_note(struct storage *storage, enum storage_note kind, const char *prefix,
-                            char *text, size_t size)
+int store_find_note(struct storage *storage, enum store_note kind, const char *prefix, char *text,
+                    size_t size)
 {
     char key[STORAGE_KEY_MAX + 1];
     uint64_t bytes = 0;
@@ -404,18 +404,18 @@ int storage_group_find_note(struct storage *storage, enum storage_note kind, con
     return error;
 }
 
-int storage_group_find_pin(struct storage *storage, bool *out_is_pinned, const char *prefix,
-                           char *note, size_t size)
+int store_find_pin(struct storage *storage, bool *out_is_pinned, const char *prefix, char *note,
+                   size_t size)
 {
-    int error = storage_group_find_note(storage, STORAGE_PIN, prefix, note, size);
+    int error = store_find_note(storage, STORE_PIN, prefix, note, size);
     *out_is_pinned = error != ERR_NOT_FOUND;
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-int storage_groups_noted(struct storage *storage, enum storage_note kind, const char *parent,
-                         int (*visit)(void *user, const struct storage_entry *entry), void *user)
+int store_for_notes(struct storage *storage, enum store_note kind, const char *parent,
+                    int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     char folder[STORAGE_KEY_MAX + 1];
-    int error = group_key_in(folder, parent, note_folders[kind]);
+    int error = note_key_in(folder, parent, note_folders[kind]);
     return error == 0 ? storage_list(storage, folder, visit, user) : error;
 }

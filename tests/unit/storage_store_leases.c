@@ -1,11 +1,11 @@
-/* storage_leases.c - who holds a group back, and what nobody holds any more.
+/* storage_store_leases.c - who holds a checkpoint back, and what nobody holds any more.
  *
  * Goal: what is being read or written is not removed; a lease lasts as long as its holder, and one
  * of two, holder and remover, sees the other; what crashes left is found, and goes. Method: leases
  * are held, and dropped by a kill, in a process of their own; what leases and rubbish ask of the
  * storage fails and is cut at each operation.
  */
-#include "tests/unit/group_bed.h"
+#include "tests/unit/store_bed.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,12 +14,12 @@
 
 /* ---- leases ---- */
 
-/* Leases the group, says so, and waits to be killed. */
+/* Leases the checkpoint, says so, and waits to be killed. */
 static void read_until_killed(const char *path, int fd)
 {
     struct storage *storage = open_local(path, true);
     struct storage_hold *hold;
-    char answer = storage_group_lease(storage, &hold, GROUP, "a reader") == 0 && hold ? 'y' : 'n';
+    char answer = store_lease(storage, &hold, GROUP, "a reader") == 0 && hold ? 'y' : 'n';
     if (write(fd, &answer, 1) == 1)
         pause();
     _exit(1);
@@ -47,7 +47,7 @@ static pid_t start_reader(const char *path)
 
 static int count_step(void *user, const struct storage_entry *entry)
 {
-    assert_string_equal(entry->name, "step-1");
+    assert_string_equal(entry->name, STEP);
     ++*(int *)user;
     return 0;
 }
@@ -55,7 +55,7 @@ static int count_step(void *user, const struct storage_entry *entry)
 static int count_leased(struct storage *storage)
 {
     int count = 0;
-    assert_int_equal(storage_groups_leased(storage, "run", count_step, &count), 0);
+    assert_int_equal(store_for_leases(storage, "run", count_step, &count), 0);
     return count;
 }
 
@@ -66,24 +66,24 @@ static void test_leases__a_lease_lasts_as_long_as_its_holder(void **state)
     struct storage_hold *hold;
     bed_make_directory(path);
     struct storage *storage = open_local(path, false);
-    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_lock(storage), 0);
     pid_t reader = start_reader(path);
-    assert_int_equal(storage_group_lease(storage, &hold, GROUP, "another"), 0);
+    assert_int_equal(store_lease(storage, &hold, GROUP, "another"), 0);
     assert_int_equal(count_leased(storage), 2);
-    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
     assert_non_null(strstr(report_line(), "somebody reads it"));
     storage_release(storage, hold);
     assert_int_equal(count_leased(storage), 1);
-    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
     kill(reader, SIGKILL);
     assert_int_equal(waitpid(reader, NULL, 0), reader);
     assert_int_equal(count_names(storage, "run/leases"), 1); /* a file that nobody holds */
     assert_int_equal(count_leased(storage), 0);
-    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
-    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    assert_int_equal(store_remove(storage, GROUP), 0);
+    assert_int_equal(count_names(storage, GROUP), 0);
     assert_int_equal(count_names(storage, "run/leases"), 0);
     storage_close(storage);
     bed_remove_directory(path);
@@ -97,16 +97,16 @@ static void test_leases__a_pin_outlives_a_tombstone_that_a_crash_left(void **sta
     char path[BED_PATH_BYTES];
     bed_make_directory(path);
     struct storage *storage = open_local(path, false), *remover = open_local(path, false);
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
     assert_int_equal(storage_lock(remover), 0);
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "late"), ERR_NOT_FOUND);
+    assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "late"), ERR_NOT_FOUND);
     storage_close(remover);
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "in time"), 0);
+    assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "in time"), 0);
     remover = open_local(path, false);
     assert_int_equal(storage_lock(remover), 0);
-    assert_int_equal(storage_group_remove(remover, &kind, GROUP), ERR_DENIED);
-    assert_int_equal(storage_groups_recover(remover, &kind, "run"), 0);
+    assert_int_equal(store_remove(remover, GROUP), ERR_DENIED);
+    assert_int_equal(store_recover_run(remover, "run"), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
     assert_int_equal(count_names(storage, "run/pins"), 1);
@@ -125,11 +125,11 @@ static int granted;
 static int lease_behind_marker(struct storage *storage, const char *key)
 {
     struct storage_hold *hold = NULL;
-    if (strcmp(key, GROUP "/manifest") == 0) {
-        assert_int_equal(storage_groups_recover(beside, &kind, "run"), 0);
-        granted += storage_group_lease(beside, &hold, GROUP, "late") == 0;
+    if (strcmp(key, MANIFEST) == 0) {
+        assert_int_equal(store_recover_run(beside, "run"), 0);
+        granted += store_lease(beside, &hold, GROUP, "late") == 0;
         storage_release(beside, hold);
-        granted += storage_group_note(beside, STORAGE_PIN, GROUP, "late") == 0;
+        granted += store_put_note(beside, STORE_PIN, GROUP, "late") == 0;
         assert_non_null(strstr(report_line(), "being removed"));
     }
     return storage_local.remove(storage, key);
@@ -169,8 +169,8 @@ static void test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_
     bed_make_directory(path);
     struct storage *remover = open_remover(path);
     hooked.remove = lease_behind_marker;
-    assert_int_equal(make_group(beside), 0);
-    assert_int_equal(storage_group_remove(remover, &kind, GROUP), 0);
+    assert_int_equal(make_checkpoint(beside), 0);
+    assert_int_equal(store_remove(remover, GROUP), 0);
     assert_int_equal(granted, 0);
     assert_int_equal(count_names(beside, GROUP), 0);
     assert_int_equal(count_names(beside, "run/pins"), 0);
@@ -188,8 +188,8 @@ static void test_leases__a_remover_that_has_lost_its_hold_removes_nothing(void *
     bed_make_directory(path);
     struct storage *remover = open_remover(path);
     hooked.list = lose_hold;
-    assert_int_equal(make_group(beside), 0);
-    assert_int_equal(storage_group_remove(remover, &kind, GROUP), ERR_STALE);
+    assert_int_equal(make_checkpoint(beside), 0);
+    assert_int_equal(store_remove(remover, GROUP), ERR_STALE);
     assert_true(is_whole(beside));
     assert_int_equal(count_names(beside, "run/tombstones"), 0);
     storage_close(beside);
@@ -202,20 +202,20 @@ static void
 test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died(void **state)
 {
     (void)state;
-    static const char held[] = "run/tombstones/step-1.0123456789abcdef";
+    static const char held[] = "run/tombstones/step-00000001-a0001.0123456789abcdef";
     char path[BED_PATH_BYTES];
     struct storage_hold *hold, *lease;
     bed_make_directory(path);
     struct storage *storage = open_local(path, false), *other = open_local(path, false);
-    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_hold(storage, &hold, held, "", 0), 0);
-    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
-    assert_int_equal(storage_groups_recover(other, &kind, "run"), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
+    assert_int_equal(store_recover_run(other, "run"), 0);
     assert_int_equal(count_names(storage, "run/tombstones"), 2);
-    assert_int_equal(storage_group_lease(other, &lease, GROUP, ""), ERR_NOT_FOUND);
+    assert_int_equal(store_lease(other, &lease, GROUP, ""), ERR_NOT_FOUND);
     storage_leave(storage, hold);
-    assert_int_equal(storage_group_lease(other, &lease, GROUP, ""), 0);
-    assert_int_equal(storage_groups_recover(other, &kind, "run"), 0);
+    assert_int_equal(store_lease(other, &lease, GROUP, ""), 0);
+    assert_int_equal(store_recover_run(other, "run"), 0);
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
     assert_true(is_whole(storage));
     storage_release(other, lease);
@@ -231,11 +231,11 @@ static void test_leases__what_has_the_name_of_a_pin_is_none(void **state)
     char path[BED_PATH_BYTES];
     bed_make_directory(path);
     struct storage *storage = open_local(path, false);
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_publish(storage, "run/pins/step-1/x", "", 0), 0);
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), ERR_IO);
-    assert_non_null(strstr(report_line(), "pins/step-1 cannot be made"));
-    assert_int_equal(storage_group_find_note(storage, STORAGE_PIN, GROUP, NULL, 0), ERR_NOT_FOUND);
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/pins/step-00000001-a0001/x", "", 0), 0);
+    assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "keep it"), ERR_IO);
+    assert_non_null(strstr(report_line(), "pins/step-00000001-a0001 cannot be made"));
+    assert_int_equal(store_find_note(storage, STORE_PIN, GROUP, NULL, 0), ERR_NOT_FOUND);
     storage_close(storage);
     bed_remove_directory(path);
 }
@@ -248,12 +248,12 @@ static void test_leases__a_lease_is_refused_while_a_removal_is_under_way(void **
     struct storage_hold *hold;
     bed_make_directory(path);
     struct storage *storage = open_local(path, false), *reader = open_local(path, true);
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
-    assert_int_equal(storage_group_lease(reader, &hold, GROUP, ""), 0); /* a crash left it */
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
+    assert_int_equal(store_lease(reader, &hold, GROUP, ""), 0); /* a crash left it */
     storage_release(reader, hold);
     assert_int_equal(storage_lock(storage), 0);
-    assert_int_equal(storage_group_lease(reader, &hold, GROUP, ""), ERR_NOT_FOUND);
+    assert_int_equal(store_lease(reader, &hold, GROUP, ""), ERR_NOT_FOUND);
     assert_null(hold);
     assert_non_null(strstr(report_line(), "being removed"));
     assert_int_equal(count_names(storage, "run/leases"), 0);
@@ -262,37 +262,37 @@ static void test_leases__a_lease_is_refused_while_a_removal_is_under_way(void **
     bed_remove_directory(path);
 }
 
-/* Who writes a group leases it, too: until there is a marker, or the writer is gone. */
+/* Who writes a checkpoint leases it, too: until there is a manifest, or the writer is gone. */
 static void test_leases__one_without_a_marker_goes_when_nobody_leases_it(void **state)
 {
     (void)state;
     char path[BED_PATH_BYTES];
-    struct storage_rubbish_list list = {0};
+    struct store_rubbish_list list = {0};
     bed_make_directory(path);
     struct storage *storage = open_local(path, false);
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 0);
-    assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
-    assert_true(is_whole(storage)); /* it has a marker */
+    assert_int_equal(store_clear(storage, GROUP), 0);
+    assert_true(is_whole(storage)); /* it has a manifest */
     pid_t writer = start_reader(path);
-    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
-    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(make_unfinished(storage), 0);
+    assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 0);
-    assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
-    assert_int_equal(count_names(storage, GROUP), SHARDS);
+    assert_int_equal(store_clear(storage, GROUP), ERR_DENIED);
+    assert_int_equal(count_names(storage, GROUP), SHARDS + 1);
     kill(writer, SIGKILL);
     assert_int_equal(waitpid(writer, NULL, 0), writer);
-    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 2); /* and the file of its lease */
-    assert_int_equal(list.items[0].what, STORAGE_UNFINISHED);
+    assert_int_equal(list.items[0].what, STORE_UNFINISHED);
     assert_int_equal(list.items[0].files, SHARDS);
     assert_int_equal(list.items[0].bytes, SHARDS * BYTES);
     for (size_t i = 0; i < list.count; i++)
-        assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[i]), 0);
+        assert_int_equal(store_rubbish_remove(storage, &list.items[i]), 0);
     assert_int_equal(count_names(storage, GROUP), 0);
     assert_int_equal(count_names(storage, "run/leases"), 0);
-    storage_rubbish_free(&list);
+    store_rubbish_free(&list);
     storage_close(storage);
     bed_remove_directory(path);
 }
@@ -305,11 +305,11 @@ static bool refuse_leased(const char *settings, unsigned at)
     struct storage_hold *hold;
     bed_make_directory(path);
     struct storage *reader = open_local(path, false);
-    assert_int_equal(make_group(reader), 0);
-    assert_int_equal(storage_group_lease(reader, &hold, GROUP, "a reader"), 0);
+    assert_int_equal(make_checkpoint(reader), 0);
+    assert_int_equal(store_lease(reader, &hold, GROUP, "a reader"), 0);
     snprintf(where, sizeof(where), "seed=%u,%s=%u:local:%s", at, settings, at, path);
     struct storage *storage = open_fault(where);
-    int error = storage_group_remove(storage, &kind, GROUP);
+    int error = store_remove(storage, GROUP);
     assert_true(error == ERR_DENIED || error == ERR_IO);
     bool is_reached = storage_fault_operations(storage) >= at;
     assert_int_equal(storage_fault_crash(storage), 0);
@@ -317,7 +317,7 @@ static bool refuse_leased(const char *settings, unsigned at)
     assert_true(is_whole(reader));
     assert_int_equal(count_leased(reader), 1);
     storage_release(reader, hold);
-    assert_int_equal(storage_group_remove(reader, &kind, GROUP), 0);
+    assert_int_equal(store_remove(reader, GROUP), 0);
     assert_int_equal(count_names(reader, GROUP), 0);
     storage_close(reader);
     bed_remove_directory(path);
@@ -340,18 +340,18 @@ static bool lease_over(const char *settings, unsigned at)
     struct storage_hold *hold;
     bed_make_directory(path);
     struct storage *plain = open_local(path, false);
-    assert_int_equal(make_group(plain), 0);
+    assert_int_equal(make_checkpoint(plain), 0);
     snprintf(where, sizeof(where), "seed=%u,%s=%u:local:%s", at, settings, at, path);
     struct storage *storage = open_fault(where);
-    int error = storage_group_lease(storage, &hold, GROUP, "a reader");
+    int error = store_lease(storage, &hold, GROUP, "a reader");
     assert_int_equal(error == 0, hold != NULL);
     assert_int_equal(count_leased(plain), error == 0);
     assert_true(error == 0 || error == ERR_IO);
     if (error == 0)
-        assert_int_equal(storage_group_remove(plain, &kind, GROUP), ERR_DENIED);
+        assert_int_equal(store_remove(plain, GROUP), ERR_DENIED);
     bool is_reached = storage_fault_operations(storage) >= at;
     assert_int_equal(storage_fault_crash(storage), 0);
-    assert_int_equal(storage_group_remove(plain, &kind, GROUP), 0);
+    assert_int_equal(store_remove(plain, GROUP), 0);
     assert_int_equal(count_names(plain, "run/leases"), 0);
     storage_release(storage, hold);
     storage_close(storage);
@@ -369,31 +369,32 @@ static void test_leases__a_lease_is_seen_or_refused_whatever_fails(void **state)
     assert_int_equal(at, 4); /* hold, removers, tombstone */
 }
 
-static void check_without_marker(enum storage_note note, const char *said)
+static void check_without_marker(enum store_note note, const char *said)
 {
     struct storage *storage = open_fault("lost=1:memory:");
-    struct storage_rubbish_list list = {0};
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_group_note(storage, note, GROUP, "keep it"), 0);
-    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
-    assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
-    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
-    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    struct store_rubbish_list list = {0};
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(store_put_note(storage, note, GROUP, "keep it"), 0);
+    assert_int_equal(storage_remove(storage, MANIFEST), 0);
+    assert_int_equal(store_clear(storage, GROUP), ERR_DENIED);
+    assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
+    assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 1);
-    assert_int_equal(list.items[0].what, STORAGE_UNKNOWN);
-    assert_non_null(strstr(storage_rubbish_reason(&list.items[0]), said));
-    assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[0]), ERR_CORRUPT);
+    assert_int_equal(list.items[0].what, STORE_UNKNOWN);
+    assert_non_null(strstr(store_rubbish_reason(&list.items[0]), said));
+    assert_int_equal(store_rubbish_remove(storage, &list.items[0]), ERR_CORRUPT);
     assert_int_equal(count_names(storage, GROUP), SHARDS);
-    storage_rubbish_free(&list);
-    assert_int_equal(storage_group_unnote(storage, note, GROUP), 0);
-    assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
+    store_rubbish_free(&list);
+    assert_int_equal(store_remove_note(storage, note, GROUP), 0);
+    assert_int_equal(store_clear(storage, GROUP), ERR_DENIED); /* nothing proves it rubbish */
+    assert_int_equal(store_erase(storage, GROUP), 0);
     assert_int_equal(count_names(storage, GROUP), 0);
     /* A note on nothing at all goes. */
-    assert_int_equal(storage_group_note(storage, note, GROUP, "keep it"), 0);
-    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(store_put_note(storage, note, GROUP, "keep it"), 0);
+    assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 1);
-    assert_int_equal(list.items[0].what, STORAGE_STALE);
-    storage_rubbish_free(&list);
+    assert_int_equal(list.items[0].what, STORE_STALE);
+    store_rubbish_free(&list);
     storage_close(storage);
 }
 
@@ -401,23 +402,24 @@ static void check_without_marker(enum storage_note note, const char *said)
 static void test_leases__what_is_noted_stays_without_its_marker(void **state)
 {
     (void)state;
-    check_without_marker(STORAGE_PIN, "pinned");
-    check_without_marker(STORAGE_QUARANTINE, "quarantine");
+    check_without_marker(STORE_PIN, "pinned");
+    check_without_marker(STORE_QUARANTINE, "quarantine");
 }
 
 /* ---- rubbish ---- */
 
-/* A group without a marker, notes and a lease on none, and what a publication left. */
+/* A checkpoint without a manifest, notes and a lease on none, and what a publication left. */
 static void make_rubbish(struct storage *storage, const char *path)
 {
     static const struct timespec old[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
     char name[BED_PATH_BYTES + 64];
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
-    assert_int_equal(storage_publish(storage, "run/step-2/manifest", "{}", 2), 0);
-    assert_int_equal(storage_publish(storage, "run/pins/step-8", "", 0), 0);
-    assert_int_equal(storage_publish(storage, "run/tombstones/step-7", "", 0), 0);
-    assert_int_equal(storage_publish(storage, "run/leases/step-2.0123456789abcdef", "", 0), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(make_unfinished(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/step-00000002-a0001/manifest.json", "{}", 2), 0);
+    assert_int_equal(storage_publish(storage, "run/pins/step-00000008-a0001", "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-00000007-a0001", "", 0), 0);
+    assert_int_equal(
+        storage_publish(storage, "run/leases/step-00000002-a0001.0123456789abcdef", "", 0), 0);
     snprintf(name, sizeof(name), "%s/run/.holdfast.tmp.0123456789abcdef", path);
     FILE *file = fopen(name, "w");
     assert_non_null(file);
@@ -428,15 +430,15 @@ static void make_rubbish(struct storage *storage, const char *path)
 /* How much of it was found; with `must_work` all of that goes. */
 static size_t collect(struct storage *storage, bool must_work)
 {
-    struct storage_rubbish_list list = {0};
-    int error = storage_rubbish_find(&list, storage, &kind, "run");
+    struct store_rubbish_list list = {0};
+    int error = store_rubbish_find(&list, storage, "run");
     assert_true(error == 0 || !must_work);
     for (size_t i = 0; i < list.count && error == 0; i++) {
-        int failed = storage_rubbish_remove(storage, &kind, &list.items[i]);
+        int failed = store_rubbish_remove(storage, &list.items[i]);
         assert_true(failed == 0 || !must_work);
     }
     size_t count = list.count;
-    storage_rubbish_free(&list);
+    store_rubbish_free(&list);
     return count;
 }
 
@@ -455,7 +457,7 @@ static bool cut_collection(unsigned at)
     collect(plain, true);
     assert_int_equal(collect(plain, true), 0);
     assert_int_equal(count_names(plain, GROUP), 0);
-    assert_true(bed_exists(plain, "run/step-2/manifest"));
+    assert_true(bed_exists(plain, "run/step-00000002-a0001/manifest.json"));
     storage_close(plain);
     bed_remove_directory(path);
     return is_reached;

@@ -1,16 +1,16 @@
-/* storage_trash.c - the trash of a store that several processes share, where nothing can be
+/* storage_store_trash.c - the trash of a store that several processes share, where nothing can be
  * renamed.
  *
- * Goal: whatever two of them do to one group at a time, a marker, in its place or in the trash,
- * never lacks an object that it names. Method: one process's store has a hook at the worst point of
- * a removal, a put or an undelete; there the other one does its part. Both are stores of one
- * directory, without a rename, as a bucket.
+ * Goal: whatever two of them do to one checkpoint at a time, a manifest, in its place or in the
+ * trash, never lacks an object that it names. Method: one process's store has a hook at the worst
+ * point of a removal, a put or an undelete; there the other one does its part. Both are stores of
+ * one directory, without a rename, as a bucket.
  */
-#include "tests/unit/group_bed.h"
+#include "tests/unit/store_bed.h"
 
-#define TRASHED "run/trash/step-1.1000"
+#define TRASHED "run/trash/" STEP ".1000"
 
-static const struct storage_trashed in_trash = {.group = GROUP, .key = TRASHED, .seconds = 1000};
+static const struct store_trashed in_trash = {.prefix = GROUP, .key = TRASHED, .seconds = 1000};
 
 /* What `other` does at the point, once, and what it is told. */
 static struct storage_ops parted, hooked;
@@ -28,27 +28,27 @@ static void meet(void)
 
 static int put(void)
 {
-    return storage_trash_put(other, &kind, GROUP, 1000, false);
+    return store_trash_put(other, GROUP, 1000, false);
 }
 
 static int erase(void)
 {
-    return storage_group_erase(other, &kind, GROUP);
+    return store_erase(other, GROUP);
 }
 
 static int remove_by_rule(void)
 {
-    return storage_group_remove(other, &kind, GROUP);
+    return store_remove(other, GROUP);
 }
 
 static int empty(void)
 {
-    return storage_trash_empty(other, &kind, &in_trash);
+    return store_trash_empty(other, &in_trash);
 }
 
 static int take(void)
 {
-    return storage_trash_take(other, &kind, &in_trash);
+    return store_trash_take(other, &in_trash);
 }
 
 static int hold_behind(struct storage *storage, struct storage_hold **out, const char *key,
@@ -60,14 +60,14 @@ static int hold_behind(struct storage *storage, struct storage_hold **out, const
 
 static int publish_behind(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
-    if (strstr(key, "/manifest"))
+    if (strstr(key, "/manifest.json"))
         meet();
     return storage_local.publish(storage, key, data, bytes);
 }
 
 static int remove_behind(struct storage *storage, const char *key)
 {
-    if (strstr(key, "/manifest"))
+    if (strstr(key, "/manifest.json"))
         meet();
     return storage_local.remove(storage, key);
 }
@@ -80,7 +80,7 @@ static void open_both(char path[BED_PATH_BYTES])
     hooked = parted;
     one = open_local(path, false);
     other = open_local(path, false);
-    assert_int_equal(make_group(other), 0);
+    assert_int_equal(make_checkpoint(other), 0);
     ((struct storage_base *)one)->ops = &hooked;
     ((struct storage_base *)other)->ops = &parted;
     at_point = NULL;
@@ -98,14 +98,14 @@ static void close_both(const char *path)
 
 static bool is_trashed(void)
 {
-    return bed_exists(other, TRASHED "/manifest");
+    return bed_exists(other, TRASHED "/manifest.json");
 }
 
 /* It comes back with all that it names. */
 static void assert_comes_back(void)
 {
-    assert_true(is_trashed() && !bed_exists(other, GROUP "/manifest"));
-    assert_int_equal(storage_trash_take(other, &kind, &in_trash), 0);
+    assert_true(is_trashed() && !bed_exists(other, MANIFEST));
+    assert_int_equal(store_trash_take(other, &in_trash), 0);
     assert_true(is_whole(other) && !is_trashed());
 }
 
@@ -118,7 +118,7 @@ static void test_trash__who_removes_for_good_gives_way_to_a_put(void **state)
         open_both(path);
         hooked.publish = publish_behind;
         at_point = removals[i];
-        assert_int_equal(storage_trash_put(one, &kind, GROUP, 1000, false), 0);
+        assert_int_equal(store_trash_put(one, GROUP, 1000, false), 0);
         assert_int_equal(told, ERR_BUSY);
         assert_comes_back();
         close_both(path);
@@ -133,8 +133,7 @@ static void test_trash__a_put_gives_way_to_who_removes_for_good(void **state)
         open_both(path);
         hooked.remove = remove_behind;
         at_point = put;
-        assert_int_equal((is_told ? storage_group_erase : storage_group_remove)(one, &kind, GROUP),
-                         0);
+        assert_int_equal((is_told ? store_erase : store_remove)(one, GROUP), 0);
         assert_int_equal(told, ERR_BUSY);
         assert_false(is_trashed());
         assert_int_equal(count_names(other, GROUP), 0);
@@ -150,7 +149,7 @@ static void test_trash__a_rule_that_comes_late_removes_nothing_of_what_was_put(v
     open_both(path);
     hooked.hold = hold_behind;
     at_point = put;
-    assert_int_equal(storage_group_remove(one, &kind, GROUP), 0);
+    assert_int_equal(store_remove(one, GROUP), 0);
     assert_int_equal(told, 0);
     assert_comes_back();
     close_both(path);
@@ -164,14 +163,14 @@ static void test_trash__a_removal_for_good_takes_the_trash_along(void **state)
     open_both(path);
     hooked.hold = hold_behind;
     at_point = put;
-    assert_int_equal(storage_group_erase(one, &kind, GROUP), 0);
+    assert_int_equal(store_erase(one, GROUP), 0);
     assert_int_equal(told, 0);
     assert_false(is_trashed());
     assert_int_equal(count_names(other, GROUP), 0);
     close_both(path);
 }
 
-/* The emptying comes while the shards are looked at, or just before the marker comes back. */
+/* The emptying comes while the shards are looked at, or just before the manifest comes back. */
 static void test_trash__an_undelete_is_not_emptied_under_its_hands(void **state)
 {
     (void)state;
@@ -180,7 +179,7 @@ static void test_trash__an_undelete_is_not_emptied_under_its_hands(void **state)
     assert_int_equal(put(), 0);
     hooked.publish = publish_behind;
     at_point = empty;
-    assert_int_equal(storage_trash_take(one, &kind, &in_trash), 0);
+    assert_int_equal(store_trash_take(one, &in_trash), 0);
     assert_int_equal(told, ERR_DENIED);
     assert_true(is_whole(other) && !is_trashed());
     close_both(path);
@@ -194,7 +193,7 @@ static void test_trash__what_is_being_emptied_does_not_come_back(void **state)
     assert_int_equal(put(), 0);
     hooked.remove = remove_behind;
     at_point = take;
-    assert_int_equal(storage_trash_empty(one, &kind, &in_trash), 0);
+    assert_int_equal(store_trash_empty(one, &in_trash), 0);
     assert_int_equal(told, ERR_NOT_FOUND);
     assert_false(is_trashed());
     assert_int_equal(count_names(other, GROUP), 0);
@@ -209,8 +208,8 @@ static void test_trash__who_has_no_lock_gives_way_to_a_tool(void **state)
     open_both(path);
     assert_int_equal(storage_lock(other), 0);
     hooked.hold = hold_behind;
-    assert_int_equal(storage_trash_put(one, &kind, GROUP, 1000, false), ERR_BUSY);
-    assert_int_equal(storage_group_remove(one, &kind, GROUP), ERR_BUSY);
+    assert_int_equal(store_trash_put(one, GROUP, 1000, false), ERR_BUSY);
+    assert_int_equal(store_remove(one, GROUP), ERR_BUSY);
     assert_true(is_whole(other));
     assert_int_equal(erase(), 0);
     assert_int_equal(count_names(other, GROUP), 0);

@@ -1,17 +1,17 @@
-/* storage_group_move.c - removals of a group that can be taken back: the trash.
+/* store_move.c - removals of a checkpoint that can be taken back: the trash.
  *
- * Goal: whatever is cut short, and whoever else acts in between, the group is whole in its place or
- * in the trash, or it has been emptied; no marker is ever seen without its objects. Method: where
- * names can be renamed every operation fails once, then the power; where none can, as in a bucket,
- * what changes something is cut before and behind its effect.
+ * Goal: whatever is cut short, and whoever else acts in between, the checkpoint is whole in its
+ * place or in the trash, or it has been emptied; no manifest is ever seen without its objects.
+ * Method: where names can be renamed every operation fails once, then the power; where none can, as
+ * in a bucket, what changes something is cut before and behind its effect.
  */
-#include "tests/unit/group_bed.h"
+#include "tests/unit/store_bed.h"
 
 /* ---- the trash ---- */
 
-static int keep_item(void *user, const struct storage_trashed *item)
+static int keep_item(void *user, const struct store_trashed *item)
 {
-    *(struct storage_trashed *)user = *item;
+    *(struct store_trashed *)user = *item;
     return 0;
 }
 
@@ -26,17 +26,17 @@ static void test_move__what_is_held_does_not_go_into_the_trash(void **state)
 {
     (void)state;
     struct storage *storage = open_memory();
-    assert_int_equal(make_group(storage), 0);
-    for (int kept = STORAGE_PIN; kept <= STORAGE_QUARANTINE; kept++) {
-        assert_int_equal(storage_group_note(storage, (enum storage_note)kept, GROUP, "keep"), 0);
-        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), ERR_DENIED);
+    assert_int_equal(make_checkpoint(storage), 0);
+    for (int kept = STORE_PIN; kept <= STORE_QUARANTINE; kept++) {
+        assert_int_equal(store_put_note(storage, (enum store_note)kept, GROUP, "keep"), 0);
+        assert_int_equal(store_trash_put(storage, GROUP, 1000, false), ERR_DENIED);
         assert_true(is_whole(storage));
         assert_int_equal(count_names(storage, "run/tombstones"), 0);
-        assert_int_equal(storage_group_unnote(storage, (enum storage_note)kept, GROUP), 0);
+        assert_int_equal(store_remove_note(storage, (enum store_note)kept, GROUP), 0);
     }
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep"), 0);
+    assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "keep"), 0);
     uint64_t count;
-    assert_int_equal(storage_trash_put_all(storage, &kind, "run", 1000, &count), ERR_DENIED);
+    assert_int_equal(store_trash_put_all(storage, "run", 1000, &count), ERR_DENIED);
     assert_true(is_whole(storage) && count == 0);
     storage_close(storage);
 }
@@ -45,27 +45,25 @@ static void test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptie
 {
     (void)state;
     struct storage *storage = open_memory();
-    struct storage_trashed item = {.seconds = 0}, newer = {.seconds = 0};
-    assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_group_note(storage, STORAGE_QUARANTINE, GROUP, "block 7"), 0);
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, true),
-                     0); /* a person names it */
-    assert_false(bed_exists(storage, GROUP "/manifest"));
+    struct store_trashed item = {.seconds = 0}, newer = {.seconds = 0};
+    assert_int_equal(make_checkpoint(storage), 0);
+    assert_int_equal(store_put_note(storage, STORE_QUARANTINE, GROUP, "block 7"), 0);
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, true), 0); /* a person names it */
+    assert_false(bed_exists(storage, MANIFEST));
     assert_int_equal(count_names(storage, "run/quarantine"), 0);
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
-    assert_int_equal(storage_trash_list(storage, &kind, "run", keep_item, &item), 0);
+    assert_int_equal(store_trash_list(storage, "run", keep_item, &item), 0);
     assert_true(item.seconds == 1000 && item.files == SHARDS + 1 &&
-                item.bytes == SHARDS * BYTES + 2);
-    assert_string_equal(item.group, GROUP);
-    assert_int_equal(make_group(storage), 0); /* another one has its name */
-    assert_int_equal(storage_trash_take(storage, &kind, &item), ERR_EXISTS);
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false),
-                     0); /* in the same second */
+                item.bytes == SHARDS * BYTES + the_checkpoint()->manifest_bytes);
+    assert_string_equal(item.prefix, GROUP);
+    assert_int_equal(make_checkpoint(storage), 0); /* another one has its name */
+    assert_int_equal(store_trash_take(storage, &item), ERR_EXISTS);
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0); /* in the same second */
     newer = item;
-    snprintf(newer.key, sizeof(newer.key), "run/trash/step-1.1001");
-    assert_int_equal(storage_trash_take(storage, &kind, &newer), 0);
+    snprintf(newer.key, sizeof(newer.key), "run/trash/" STEP ".1001");
+    assert_int_equal(store_trash_take(storage, &newer), 0);
     assert_true(is_whole(storage));
-    assert_int_equal(storage_group_discard(storage, &kind, item.key), 0);
+    assert_int_equal(store_discard(storage, item.key), 0);
     assert_int_equal(count_names(storage, "run/trash"), 0);
     assert_true(is_whole(storage));
     storage_close(storage);
@@ -76,23 +74,23 @@ static void test_move__the_term_of_the_trash_is_in_the_store(void **state)
     (void)state;
     struct storage *storage = open_memory();
     uint64_t seconds = 1;
-    assert_int_equal(storage_trash_term(storage, "run", &seconds), 0);
+    assert_int_equal(store_trash_term(storage, "run", &seconds), 0);
     assert_true(seconds == 0);
     for (uint64_t term = 0; term <= 604800; term += 302400) {
-        assert_int_equal(storage_trash_set_term(storage, "run", term), 0);
-        assert_int_equal(storage_trash_term(storage, "run", &seconds), 0);
+        assert_int_equal(store_trash_set_term(storage, "run", term), 0);
+        assert_int_equal(store_trash_term(storage, "run", &seconds), 0);
         assert_true(seconds == term);
     }
-    assert_int_equal(storage_trash_set_term(storage, "run", 0), 0);
+    assert_int_equal(store_trash_set_term(storage, "run", 0), 0);
     assert_int_equal(count_names(storage, "run/trash"), 0);
     storage_close(storage);
 }
 
-/* Where the group is: under one of the two names, and whole. */
+/* Where the checkpoint is: under one of the two names, and whole. */
 static bool is_in_trash(struct storage *storage)
 {
-    bool is_there = bed_exists(storage, "run/trash/step-1.1000/manifest");
-    assert_true(is_there ? count_names(storage, "run/trash/step-1.1000") == SHARDS + 1 &&
+    bool is_there = bed_exists(storage, "run/trash/" STEP ".1000/manifest.json");
+    assert_true(is_there ? count_names(storage, "run/trash/" STEP ".1000") == SHARDS + 1 &&
                                count_names(storage, GROUP) == 0
                          : is_whole(storage));
     return is_there;
@@ -105,20 +103,20 @@ static bool cut_trash_short(int n, const char *settings, int *made)
     char where[96];
     snprintf(where, sizeof(where), "seed=%d,%s,fail_at=%d:memory:", n, settings, n);
     struct storage *storage = open_fault(where);
-    if (make_group(storage) != 0) { /* it failed before the removal */
+    if (make_checkpoint(storage) != 0) { /* it failed before the removal */
         storage_close(storage);
         return true;
     }
-    int error = storage_trash_put(storage, &kind, GROUP, 1000, false);
+    int error = store_trash_put(storage, GROUP, 1000, false);
     assert_true(error == 0 || error == ERR_IO);
     assert_int_equal(storage_fault_crash(storage), 0);
     if (error == 0) /* the failing operation is still to come: meet it here */
         assert_int_equal(storage_sync_names(storage, ""), ERR_IO);
     assert_true(is_in_trash(storage) || error != 0);
-    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0);
+    assert_int_equal(store_recover_run(storage, "run"), 0);
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
     if (!is_in_trash(storage))
-        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+        assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_true(is_in_trash(storage));
     *made += error != 0;
@@ -161,7 +159,7 @@ static int end_cut(int error)
 
 #define CUTS_MAX 1000 /* what has not ended then never will */
 
-/* What somebody else does just before the marker at `key` is published or removed. */
+/* What somebody else does just before the manifest at `key` is published or removed. */
 static struct {
     const char *key;
     void (*act)(struct storage *storage);
@@ -227,7 +225,7 @@ static struct storage *open_parted(void)
     ops.sync_names = sync_nothing;
     cut = made = 0;
     assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
-    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
     ((struct storage_base *)storage)->ops = &ops;
     return storage;
 }
@@ -236,73 +234,69 @@ static bool has_shards(struct storage *storage)
 {
     int count = 0;
     for (int i = 0; i < SHARDS; i++) {
-        char key[64];
-        snprintf(key, sizeof(key), "run/step-1/shard-%d", i);
+        char key[96];
+        shard_of(key, i);
         count += bed_exists(storage, key);
     }
     assert_true(count == 0 || count == SHARDS || cut > 0);
     return count == SHARDS;
 }
 
-static void collect_as(struct storage *storage, const struct storage_group_kind *as)
-{
-    struct storage_rubbish_list list = {0};
-    assert_int_equal(storage_groups_recover(storage, as, "run"), 0);
-    assert_int_equal(storage_rubbish_find(&list, storage, as, "run"), 0);
-    for (size_t i = 0; i < list.count; i++)
-        assert_int_equal(storage_rubbish_remove(storage, as, &list.items[i]), 0);
-    storage_rubbish_free(&list);
-}
-
 static void collect_all(struct storage *storage)
 {
-    collect_as(storage, &kind);
+    struct store_rubbish_list list = {0};
+    assert_int_equal(store_recover_run(storage, "run"), 0);
+    assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
+    for (size_t i = 0; i < list.count; i++)
+        assert_int_equal(store_rubbish_remove(storage, &list.items[i]), 0);
+    store_rubbish_free(&list);
 }
 
-static const struct storage_trashed in_trash = {
-    .group = GROUP, .key = "run/trash/step-1.1000", .seconds = 1000};
+static const struct store_trashed in_trash = {
+    .prefix = GROUP, .key = "run/trash/" STEP ".1000", .seconds = 1000};
 
 static void test_move__parted__the_marker_goes_alone_and_comes_back(void **state)
 {
     (void)state;
     struct storage *storage = open_parted();
-    struct storage_trashed item = {.seconds = 0};
-    enum storage_rest rest = STORAGE_REST_ASIDE;
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-    assert_true(!bed_exists(storage, GROUP "/manifest") && has_shards(storage));
-    assert_int_equal(storage_group_rest(storage, &kind, GROUP, &rest), 0);
-    assert_int_equal(rest, STORAGE_REST_TRASHED);
-    assert_int_equal(storage_trash_list(storage, &kind, "run", keep_item, &item), 0);
+    struct store_trashed item = {.seconds = 0};
+    enum store_rest rest = STORE_REST_ASIDE;
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+    assert_true(!bed_exists(storage, MANIFEST) && has_shards(storage));
+    assert_int_equal(store_rest(storage, GROUP, &rest), 0);
+    assert_int_equal(rest, STORE_REST_TRASHED);
+    assert_int_equal(store_trash_list(storage, "run", keep_item, &item), 0);
     assert_string_equal(item.key, in_trash.key);
     assert_true(!item.is_back && item.files == SHARDS + 1 && item.bytes > SHARDS * BYTES);
-    collect_all(storage); /* gc keeps off what a marker in the trash names */
+    collect_all(storage); /* gc keeps off what a manifest in the trash names */
     assert_true(has_shards(storage));
-    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    assert_int_equal(store_remove(storage, GROUP), 0);
     assert_true(has_shards(storage));
-    assert_int_equal(storage_trash_take(storage, &kind, &item), 0);
+    assert_int_equal(store_trash_take(storage, &item), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/trash"), 0);
-    assert_int_equal(storage_trash_take(storage, &kind, &item), ERR_NOT_FOUND);
+    assert_int_equal(store_trash_take(storage, &item), ERR_NOT_FOUND);
     storage_close(storage);
 }
 
-/* A marker in the trash beside the group's own one names nothing that may go. */
+/* A manifest in the trash beside the checkpoint's own one names nothing that may go. */
 static void test_move__parted__a_marker_left_in_the_trash_costs_no_shard(void **state)
 {
     (void)state;
     struct storage *storage = open_parted();
-    struct storage_trashed item = {.seconds = 0};
-    assert_int_equal(storage_publish(storage, "run/trash/step-1.1000/manifest", "{}", 2), 0);
-    assert_int_equal(storage_trash_list(storage, &kind, "run", keep_item, &item), 0);
+    struct store_trashed item = {.seconds = 0};
+    assert_int_equal(publish_manifest(storage, "run/trash/" STEP ".1000/manifest.json"), 0);
+    assert_int_equal(store_trash_list(storage, "run", keep_item, &item), 0);
     assert_true(item.is_back);
-    assert_int_equal(storage_trash_take(storage, &kind, &item), ERR_EXISTS);
-    assert_int_equal(storage_trash_empty(storage, &kind, &item), 0);
+    assert_int_equal(store_trash_take(storage, &item), ERR_EXISTS);
+    assert_int_equal(store_trash_empty(storage, &item), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/trash"), 0);
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 2000, false), 0);
-    assert_int_equal(storage_publish(storage, "run/trash/step-1.1000/manifest", "{}", 2), 0);
-    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0); /* the other one stays */
-    assert_true(has_shards(storage) && bed_exists(storage, "run/trash/step-1.2000/manifest"));
+    assert_int_equal(store_trash_put(storage, GROUP, 2000, false), 0);
+    assert_int_equal(publish_manifest(storage, "run/trash/" STEP ".1000/manifest.json"), 0);
+    assert_int_equal(store_trash_empty(storage, &in_trash), 0); /* the other one stays */
+    assert_true(has_shards(storage) &&
+                bed_exists(storage, "run/trash/" STEP ".2000/manifest.json"));
     storage_close(storage);
 }
 
@@ -311,30 +305,24 @@ static void test_move__parted__what_is_held_is_not_emptied(void **state)
 {
     (void)state;
     struct storage *storage = open_parted();
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep"), 0);
-    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), ERR_DENIED);
-    assert_true(has_shards(storage) && bed_exists(storage, "run/trash/step-1.1000/manifest"));
-    assert_int_equal(storage_group_unnote(storage, STORAGE_PIN, GROUP), 0);
-    assert_int_equal(storage_trash_take(storage, &kind, &in_trash), 0);
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+    assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "keep"), 0);
+    assert_int_equal(store_trash_empty(storage, &in_trash), ERR_DENIED);
+    assert_true(has_shards(storage) &&
+                bed_exists(storage, "run/trash/" STEP ".1000/manifest.json"));
+    assert_int_equal(store_remove_note(storage, STORE_PIN, GROUP), 0);
+    assert_int_equal(store_trash_take(storage, &in_trash), 0);
     assert_true(is_whole(storage));
     storage_close(storage);
-}
-
-static int check_all(struct storage *storage, const char *prefix, const void *text, size_t bytes)
-{
-    assert_string_equal(prefix, GROUP);
-    assert_true(bytes > 0 && text != NULL);
-    return has_shards(storage) ? 0 : report_error(ERR_CORRUPT, NULL, "a shard is missing");
 }
 
 static void test_move__parted__what_was_not_removed_is_not_told_as_emptied(void **state)
 {
     (void)state;
     struct storage *storage = open_parted();
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-    refused = GROUP "/shard-1";
-    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), ERR_EXISTS);
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+    refused = SHARD(2);
+    assert_int_equal(store_trash_empty(storage, &in_trash), ERR_EXISTS);
     refused = NULL;
     collect_all(storage); /* the tombstone says that it is to go */
     assert_int_equal(count_names(storage, GROUP), 0);
@@ -346,16 +334,14 @@ static void test_move__parted__what_lacks_a_shard_does_not_come_back(void **stat
 {
     (void)state;
     struct storage *storage = open_parted();
-    struct storage_group_kind asking = kind;
-    asking.check = check_all;
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), 0);
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-    assert_int_equal(storage_remove(storage, "run/step-1/shard-1"), 0);
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+    assert_int_equal(store_trash_take(storage, &in_trash), 0);
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+    assert_int_equal(storage_remove(storage, SHARD(2)), 0);
     cut = 1000; /* has_shards() may find some */
-    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), ERR_CORRUPT);
-    assert_false(bed_exists(storage, GROUP "/manifest"));
-    assert_true(bed_exists(storage, "run/trash/step-1.1000/manifest"));
+    assert_int_equal(store_trash_take(storage, &in_trash), ERR_CORRUPT);
+    assert_false(bed_exists(storage, MANIFEST));
+    assert_true(bed_exists(storage, "run/trash/" STEP ".1000/manifest.json"));
     storage_close(storage);
 }
 
@@ -370,12 +356,14 @@ static int lose_lease(void *user, const struct storage_entry *entry)
 static void empty_without_lease(struct storage *storage)
 {
     assert_int_equal(storage_list(storage, "run/leases", lose_lease, storage), 0);
-    assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0);
+    assert_int_equal(store_trash_empty(storage, &in_trash), 0);
 }
 
 static void bring_back_late(struct storage *storage)
 {
-    assert_int_equal(storage_memory.publish(storage, GROUP "/manifest", "{}", 2), 0);
+    const struct made_checkpoint *made = the_checkpoint();
+    assert_int_equal(
+        storage_memory.publish(storage, MANIFEST, made->manifest, made->manifest_bytes), 0);
 }
 
 /* Between an undelete's look at the shards and its publication its lease is lost. */
@@ -383,13 +371,11 @@ static void test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back
 {
     (void)state;
     struct storage *storage = open_parted();
-    struct storage_group_kind asking = kind;
-    asking.check = check_all;
-    assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-    other.key = GROUP "/manifest";
+    assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+    other.key = MANIFEST;
     other.act = empty_without_lease;
-    assert_int_equal(storage_trash_take(storage, &asking, &in_trash), ERR_NOT_FOUND);
-    assert_false(bed_exists(storage, GROUP "/manifest") || has_shards(storage));
+    assert_int_equal(store_trash_take(storage, &in_trash), ERR_NOT_FOUND);
+    assert_false(bed_exists(storage, MANIFEST) || has_shards(storage));
     storage_close(storage);
 }
 
@@ -399,56 +385,48 @@ static void test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_g
     (void)state;
     for (int is_erased = 0; is_erased < 2; is_erased++) {
         struct storage *storage = open_parted();
-        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
-        other.key = "run/trash/step-1.1000/manifest";
+        assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+        other.key = "run/trash/" STEP ".1000/manifest.json";
         other.act = bring_back_late;
-        assert_int_equal(is_erased ? storage_group_erase(storage, &kind, GROUP)
-                                   : storage_trash_empty(storage, &kind, &in_trash),
-                         0);
+        assert_int_equal(
+            is_erased ? store_erase(storage, GROUP) : store_trash_empty(storage, &in_trash), 0);
         assert_null(other.key);
         assert_int_equal(has_shards(storage), !is_erased);
-        assert_int_equal(bed_exists(storage, GROUP "/manifest"), !is_erased);
+        assert_int_equal(bed_exists(storage, MANIFEST), !is_erased);
         storage_close(storage);
     }
 }
 
-/* Lists of the trash show nothing yet: the tombstone of a killed put tells where the marker is. */
+/* Lists of the trash show nothing yet: the tombstone of a killed put tells where the manifest is.
+ */
 static int list_behind(struct storage *storage, const char *prefix,
                        int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     return strcmp(prefix, "run/trash") == 0 ? 0 : storage_memory.list(storage, prefix, visit, user);
 }
 
-static bool is_never(const char *prefix, const char *text)
-{
-    return prefix == text;
-}
-
 static void test_move__parted__a_list_that_lags_behind_costs_no_shard(void **state)
 {
     (void)state;
-    struct storage_group_kind marked = kind; /* as checkpoints are */
-    marked.mark = "mark";
-    marked.is_marked = is_never;
     for (int n = 1, error = ERR_IO; error != 0; n++) {
         assert_true(n < CUTS_MAX);
         struct storage *storage = open_parted();
         struct storage_ops late = *((struct storage_base *)storage)->ops;
         cut = n;
-        error = storage_trash_put(storage, &kind, GROUP, 1000, false);
+        error = store_trash_put(storage, GROUP, 1000, false);
         cut = 0;
         late.list = list_behind;
         ((struct storage_base *)storage)->ops = &late;
-        collect_as(storage, &marked);
+        collect_all(storage);
         assert_true(has_shards(storage));
-        if (!bed_exists(storage, GROUP "/manifest"))
-            assert_int_equal(storage_trash_take(storage, &kind, &in_trash), 0);
+        if (!bed_exists(storage, MANIFEST))
+            assert_int_equal(store_trash_take(storage, &in_trash), 0);
         assert_true(is_whole(storage));
         storage_close(storage);
     }
 }
 
-/* Each way, killed at each operation: the group is in the list or in the trash, and whole. */
+/* Each way, killed at each operation: the checkpoint is in the list or in the trash, and whole. */
 static void test_move__parted__cut_anywhere_it_is_in_one_of_two_places(void **state)
 {
     (void)state;
@@ -458,16 +436,16 @@ static void test_move__parted__cut_anywhere_it_is_in_one_of_two_places(void **st
             assert_true(n < CUTS_MAX);
             struct storage *storage = open_parted();
             if (way >= 2)
-                assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+                assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
             cut = n;
-            error = way < 2 ? storage_trash_put(storage, &kind, GROUP, 1000, false)
-                            : storage_trash_take(storage, &kind, &in_trash);
+            error = way < 2 ? store_trash_put(storage, GROUP, 1000, false)
+                            : store_trash_take(storage, &in_trash);
             assert_true(n > 1 || error != 0);
             cut = 0;
             collect_all(storage);
             assert_true(has_shards(storage));
-            if (!bed_exists(storage, GROUP "/manifest"))
-                assert_int_equal(storage_trash_take(storage, &kind, &in_trash), 0);
+            if (!bed_exists(storage, MANIFEST))
+                assert_int_equal(store_trash_take(storage, &in_trash), 0);
             assert_true(is_whole(storage));
             assert_int_equal(count_names(storage, "run/tombstones"), 0);
             storage_close(storage);
@@ -481,16 +459,16 @@ static void test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever(v
     for (int n = 1, error = ERR_IO; error != 0; n++) {
         assert_true(n < CUTS_MAX);
         struct storage *storage = open_parted();
-        assert_int_equal(storage_trash_put(storage, &kind, GROUP, 1000, false), 0);
+        assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
         cut = n;
-        error = storage_trash_empty(storage, &kind, &in_trash);
+        error = store_trash_empty(storage, &in_trash);
         cut = 0;
-        if (bed_exists(storage, "run/trash/step-1.1000/manifest"))
+        if (bed_exists(storage, "run/trash/" STEP ".1000/manifest.json"))
             assert_true(has_shards(storage));
         collect_all(storage);
-        if (bed_exists(storage, "run/trash/step-1.1000/manifest"))
-            assert_int_equal(storage_trash_empty(storage, &kind, &in_trash), 0);
-        assert_int_equal(count_names(storage, "run/step-1"), 0);
+        if (bed_exists(storage, "run/trash/" STEP ".1000/manifest.json"))
+            assert_int_equal(store_trash_empty(storage, &in_trash), 0);
+        assert_int_equal(count_names(storage, GROUP), 0);
         assert_int_equal(count_names(storage, "run/trash"), 0);
         assert_int_equal(count_names(storage, "run/tombstones"), 0);
         storage_close(storage);

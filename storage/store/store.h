@@ -1,0 +1,179 @@
+/* store.h - what a store of checkpoints is: one library for ckptd, libckpt and ckpt-cli, on any
+ * back-end of storage.h.
+ *
+ *   <run>/step-NNNNNNNN-aNNNN/   a checkpoint's directory: shards, and a manifest written last. It
+ *                                exists for readers while the manifest does.
+ *   <run>/pins/<name>            a note: an operator wants the checkpoint of that name kept
+ *   <run>/quarantine/<name>      a note: it is damaged
+ *   <run>/leases/<name>.<nonce>  a process reads it, or writes it and has no manifest yet
+ *   <run>/tombstones/<name>      it is being removed
+ *   <run>/trash/<name>.<time>    it was removed at that time, and can be brought back
+ *
+ * `prefix` is the key of a checkpoint's directory, "<run>/step-NNNNNNNN-aNNNN". Names: retain.h;
+ * which files may lie beside a manifest: origin.h; unfinished work: mark.h.
+ *
+ * All functions block, on any thread. Errors are those of storage.h where none is named. */
+#ifndef HOLDFAST_STORAGE_STORE_STORE_H
+#define HOLDFAST_STORAGE_STORE_STORE_H
+
+#include "proto/format/manifest.h"
+#include "storage/storage.h"
+
+/* ---- a directory without a manifest ---- */
+
+enum store_rest {
+    STORE_REST_EMPTY,      /* nothing of ours is in it */
+    STORE_REST_UNFINISHED, /* its mark says so */
+    STORE_REST_TRASHED,    /* its manifest lies in the trash, and names what is here */
+    STORE_REST_CUT_SHORT,  /* a removal, which left its tombstone */
+    STORE_REST_WRITTEN,    /* a process that writes it holds a lease */
+    STORE_REST_ASIDE       /* unknown: it is kept as it is */
+};
+int store_rest(struct storage *storage, const char *prefix, enum store_rest *out);
+
+/* ---- notes and leases ---- */
+
+enum store_note { STORE_PIN, STORE_QUARANTINE };
+/* Writes a note, durably, and then looks for a removal under way: of a note and a removal at the
+ * same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: there is a note. */
+int store_put_note(struct storage *storage, enum store_note kind, const char *prefix,
+                   const char *text);
+/* ERR_NOT_FOUND: there was none. */
+int store_remove_note(struct storage *storage, enum store_note kind, const char *prefix);
+/* 0: there is one; its text, printable, cut to `size` and ended by a NUL, when `size` > 0.
+ * ERR_NOT_FOUND. */
+int store_find_note(struct storage *storage, enum store_note kind, const char *prefix, char *text,
+                    size_t size);
+/* Is it pinned, and why? A pin that cannot be read, which is an error, holds all the same; its note
+ * is "" then. */
+int store_find_pin(struct storage *storage, bool *out_is_pinned, const char *prefix, char *note,
+                   size_t size);
+/* storage_list of a run's notes; an entry has the name of its checkpoint. */
+int store_for_notes(struct storage *storage, enum store_note kind, const char *run,
+                    int (*visit)(void *user, const struct storage_entry *entry), void *user);
+/* Leases the checkpoint to this process until storage_release(), or until the process ends: no
+ * process removes it meanwhile. Take it before the manifest is read; what is there then stays.
+ * `text` says who reads. *out is NULL where the back-end is within one process. ERR_NOT_FOUND: it
+ * is being removed. ERR_DENIED, ERR_SPACE: no lease can be written here, so no removal sees it. */
+int store_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
+                const char *text);
+/* Visits every lease of a run whose holder lives; an entry has the checkpoint's name. */
+int store_for_leases(struct storage *storage, const char *run,
+                     int (*visit)(void *user, const struct storage_entry *entry), void *user);
+/* Likewise the leases without a holder whose text begins with `text`: processes that ended without
+ * releasing them. store_forget_leases() removes all such files of a checkpoint. */
+int store_for_left_leases(struct storage *storage, const char *run, const char *text,
+                          int (*visit)(void *user, const struct storage_entry *entry), void *user);
+int store_forget_leases(struct storage *storage, const char *prefix);
+
+/* ---- removals ---- */
+
+/* In "tombstones": no tombstone, but the place of the next one where the disk is full. */
+#define STORE_RESERVE "reserve"
+/* Makes a run's directory of tombstones and the reserve in it, while there is room: on a full disk
+ * a removal then needs neither a block nor an inode. */
+int store_prepare_run(struct storage *storage, const char *run);
+/* Removes a checkpoint so that a crash at any point leaves it whole or gone: tombstone, a look for
+ * notes and leases, manifest, the rest, tombstone; each durable before the next. Files that are not
+ * ours stay, with their directory. The same call takes up a removal that was cut short. ERR_DENIED:
+ * a note or a lease keeps it, and nothing happened. */
+int store_remove(struct storage *storage, const char *prefix);
+/* Likewise, because a person has named it: also from quarantine, and one without a manifest. Pins
+ * and leases keep it all the same. */
+int store_erase(struct storage *storage, const char *prefix);
+/* All checkpoints of a run, what lies beside them, and the run; see erase.c. */
+int store_erase_run(struct storage *storage, const char *run);
+/* Removes the rest of a directory without a manifest that is unfinished work, and a tombstone on
+ * it; where there is a manifest the tombstone alone. ERR_DENIED: a process that writes it holds a
+ * lease; a note says that it had its manifest; or it is set aside. */
+int store_clear(struct storage *storage, const char *prefix);
+/* Completes the removals of a run that were cut short where the manifest is gone, and takes the
+ * others back. */
+int store_recover_run(struct storage *storage, const char *run);
+
+/* ---- removals that can be taken back: move.c, trash.c ---- */
+
+/* "<run>/trash/<name>.<seconds since 1970>" is a removed checkpoint, or its manifest alone where
+ * nothing can be renamed. How long it stays is told in "<run>/trash/term", in seconds, to every
+ * tool that removes. */
+#define STORE_TRASH "trash"
+struct store_trashed {
+    char prefix[STORAGE_KEY_MAX + 1]; /* the key that it had */
+    char key[STORAGE_KEY_MAX + 1];    /* and has now */
+    uint64_t seconds;                 /* when it was removed */
+    uint64_t files, bytes;
+    bool is_back; /* a manifest that was left in the trash: the checkpoint has its own */
+};
+/* 0 seconds: removals are final. */
+int store_trash_term(struct storage *storage, const char *run, uint64_t *out_seconds);
+int store_trash_set_term(struct storage *storage, const char *run, uint64_t seconds);
+/* Removes a checkpoint into the trash at that time. `is_told` as of store_erase(). Errors as of
+ * store_move(). */
+int store_trash_put(struct storage *storage, const char *prefix, uint64_t seconds, bool is_told);
+/* All checkpoints of a run, when a person has said so; pins and leases refuse it before any goes.
+ * Where nothing can be renamed, directories without a manifest stay. */
+int store_trash_put_all(struct storage *storage, const char *run, uint64_t seconds,
+                        uint64_t *out_count);
+/* Takes one back. ERR_EXISTS: another checkpoint has its key. ERR_NOT_FOUND: it is not there any
+ * more. ERR_CORRUPT: a shard that its manifest names is missing; it stays where it is. */
+int store_trash_take(struct storage *storage, const struct store_trashed *item);
+/* Removes one for good. ERR_BUSY, ERR_DENIED: another process works on it; it stays. */
+int store_trash_empty(struct storage *storage, const struct store_trashed *item);
+/* In no order; a checkpoint may be there several times. A run without a trash lists nothing. */
+int store_trash_list(struct storage *storage, const char *run,
+                     int (*visit)(void *user, const struct store_trashed *item), void *user);
+
+/* Gives the checkpoint another key, whose readers do not look there. Where nothing can be renamed
+ * (storage_renames) its manifest alone gets it. As a removal it leaves a tombstone meanwhile, and
+ * gives way to notes, leases and other removers (ERR_BUSY); a crash leaves the checkpoint under the
+ * one key or the other, or its manifest under both. */
+int store_move(struct storage *storage, const char *prefix, const char *other, bool is_told);
+/* Removes what is at such a key: the manifest first. Files that are not ours stay, with their
+ * directory. */
+int store_discard(struct storage *storage, const char *key);
+
+/* ---- rubbish: what crashes left beside whole checkpoints; rubbish.c ---- */
+
+enum store_rubbish_what {
+    STORE_UNFINISHED, /* a directory without a manifest, which nobody leases */
+    STORE_CUT_SHORT,  /* a removal: such a directory under a tombstone, or a tombstone */
+    STORE_STALE,      /* a note on a checkpoint that is gone, a lease without a holder, a mark
+                       * beside a manifest */
+    STORE_LEFTOVER,   /* old temporary files of publications, in the directory `key` */
+    STORE_UNKNOWN,    /* it could not be looked into; it stays, and `error` says why */
+    STORE_ASIDE       /* without a manifest, and nothing proves it rubbish: it stays */
+};
+struct store_rubbish {
+    enum store_rubbish_what what;
+    uint64_t files, bytes;
+    int error;    /* it could not be looked into, or not be removed; 0: it could */
+    char *reason; /* of that, freed with the list; NULL: there was no memory for it */
+    char key[STORAGE_KEY_MAX + 1];
+};
+struct store_rubbish_list {
+    struct store_rubbish *items;
+    size_t count;
+    uint32_t room;
+    void (*looked)(void *user); /* (optional) at a checkpoint: for a progress bar */
+    void *user;
+};
+#define STORE_RUBBISH_MAX 65536u /* findings in a list; more wait for the next */
+/* Adds a run's rubbish, removing nothing. ERR_MEMORY: the list is not whole. */
+int store_rubbish_find(struct store_rubbish_list *out, struct storage *storage, const char *run);
+/* Adds what lies in the root itself. */
+int store_rubbish_find_above(struct store_rubbish_list *out, struct storage *storage);
+/* Adds `key` as something that could not be looked into, for this thread's last error; ERR_MEMORY
+ * says nothing about it and is returned. */
+int store_rubbish_unknown(struct store_rubbish_list *out, const char *key, int error);
+void store_rubbish_free(struct store_rubbish_list *list);
+/* What is gone already, or no rubbish any more, is no error. What stays has item->error. */
+int store_rubbish_remove(struct storage *storage, struct store_rubbish *item);
+/* Is it to be removed, or was it? */
+static inline bool store_rubbish_goes(const struct store_rubbish *item)
+{
+    return item->error == 0 && item->what != STORE_ASIDE;
+}
+/* Why item->error; never NULL. */
+const char *store_rubbish_reason(const struct store_rubbish *item);
+
+#endif
