@@ -99,8 +99,8 @@ static int show(struct metadata *out, struct ckpt *ckpt, int64_t step, uint64_t 
 static int show_offline(struct metadata *out, const struct ckpt *ckpt, int64_t step,
                         uint64_t attempt)
 {
-    char damage[OFFLINE_DAMAGE_BYTES];
-    const struct offline_choice choice = {.step = step, .attempt = attempt};
+    char damage[STORE_DAMAGE_BYTES];
+    const struct store_choice choice = {.run = ckpt->run, .step = step, .attempt = attempt};
     int error = offline_manifest(&out->manifest, damage, ckpt, &choice);
     if (error != 0)
         return error;
@@ -185,36 +185,23 @@ static int add_entry(struct list *list, const Holdfast__V1__CheckpointSummary *s
     return keep_text(&entry->pin_note, summary->pin_note);
 }
 
-static int add_offline_run(struct list *list, const struct ckpt *ckpt, const char *run)
+static int add_offline(struct list *list, const struct ckpt *ckpt, const char *run)
 {
-    struct offline_entry *entries;
+    struct store_list found;
     struct ckpt_list_entry *entry;
-    uint32_t count;
-    ERR_TRY(offline_entries(&entries, &count, ckpt, run));
+    ERR_TRY(offline_list(&found, ckpt, run));
     int error = 0;
-    for (uint32_t i = 0; i < count && error == 0; i++) {
-        bool is_damaged = entries[i].damage[0] != '\0';
+    for (uint32_t i = 0; i < found.count && error == 0; i++) {
+        const char *damage = found.entries[i].damage;
         error = new_entry(&entry, list);
         if (error != 0)
             break;
-        entry->pinned = entries[i].pinned;
-        fill_info(&entry->info, &entries[i].summary,
-                  is_damaged ? "damaged" : offline_durability(ckpt));
-        error = keep_text(&entry->damage, entries[i].damage);
+        entry->pinned = found.entries[i].may_be_pinned;
+        fill_info(&entry->info, &found.entries[i].summary,
+                  damage != NULL ? "damaged" : offline_durability(ckpt));
+        error = keep_text(&entry->damage, damage != NULL ? damage : "");
     }
-    free(entries);
-    return error;
-}
-
-static int add_offline(struct list *list, const struct ckpt *ckpt, bool all_runs)
-{
-    char *runs = NULL;
-    if (!all_runs)
-        return add_offline_run(list, ckpt, ckpt->run);
-    int error = offline_runs(&runs, ckpt);
-    for (const char *run = runs; error == 0 && run[0] != '\0'; run += strlen(run) + 1)
-        error = add_offline_run(list, ckpt, run);
-    free(runs);
+    store_list_free(&found);
     return error;
 }
 
@@ -250,7 +237,7 @@ int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out)
     if (list != NULL)
         list->seen.size = sizeof list->seen;
     if (error == 0 && offline_is(ckpt))
-        error = add_offline(list, ckpt, all_runs);
+        error = add_offline(list, ckpt, all_runs ? "" : ckpt->run);
     for (uint32_t i = 0; error == 0 && !offline_is(ckpt) && (i == 0 || page[0] != '\0'); i++) {
         error = add_page(list, ckpt, all_runs ? "" : ckpt->run, &page);
         if (error == 0 && i == LIST_PAGES_MAX)

@@ -54,8 +54,12 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     request.n_slices = load->tensors.count;
     int error = 0;
     if (offline_is(ckpt)) {
-        const struct offline_choice choice = {options->step, options->below_step, options->attempt,
-                                              load->passed};
+        const struct store_choice choice = {.run = ckpt->run,
+                                            .step = options->step,
+                                            .attempt = options->attempt,
+                                            .below_step = options->below_step,
+                                            .passed_step = load->passed.step,
+                                            .passed_attempt = load->passed.attempt};
         return offline_load_open(&load->offline, &load->plan, ckpt, &choice, &load->tensors);
     }
     error = session_tensors_pack(&request.slices, &load->tensors);

@@ -20,6 +20,11 @@ struct load_fetch {
     uint32_t num_boxes, room_boxes;
 };
 
+/* The name of a checkpoint within its run; attempt 0: none. */
+struct load_mark {
+    uint64_t step, attempt;
+};
+
 struct load {
     struct ckpt *ckpt;
     struct session_tensors tensors;         /* what is wanted */
@@ -38,7 +43,7 @@ struct load {
     bool from_file; /* what was lent last was changed meanwhile: ask for the file instead */
     bool asks_together, is_together; /* with the other ranks: asked for; and granted by ckptd */
     bool is_closed;                  /* by ckptd */
-    struct offline_mark passed;
+    struct load_mark passed;
 };
 
 /* Opens the load, copies all of it, and makes *out, which is the caller's also after an error. */

@@ -66,7 +66,7 @@ static int load_one(struct load *load, const struct ckpt_load_options *options,
 
 /* What was passed over. */
 struct passing {
-    struct offline_mark last;
+    struct load_mark last;
     struct report_text why; /* of the last */
     char *lines;            /* without ckptd: of each */
 };
@@ -84,7 +84,7 @@ static int add_line(struct passing *passing)
     return 0;
 }
 
-static bool is_older(const struct load *load, const struct offline_mark *than)
+static bool is_older(const struct load *load, const struct load_mark *than)
 {
     const Holdfast__V1__CheckpointSummary *found = load->plan->checkpoint;
     if (than->attempt == 0 || found->attempt == 0) /* as none has */
@@ -97,7 +97,7 @@ static int pass_over(struct passing *passing, const struct load *load)
 {
     const Holdfast__V1__CheckpointSummary *found = load->plan->checkpoint;
     report_keep(&passing->why);
-    passing->last = (struct offline_mark){found->step, found->attempt};
+    passing->last = (struct load_mark){found->step, found->attempt};
     return offline_is(load->ckpt) ? add_line(passing) : 0;
 }
 

@@ -7,21 +7,7 @@
 #define HOLDFAST_CLIENTS_OFFLINE_H
 
 #include "clients/session.h"
-#include "proto/format/manifest.h"
-
-#define OFFLINE_DAMAGE_BYTES 512u
-
-/* The name of a checkpoint within its run; attempt 0: none. */
-struct offline_mark {
-    uint64_t step, attempt;
-};
-
-/* A checkpoint of the store, and what is wrong with it. */
-struct offline_entry {
-    struct manifest_summary summary;
-    bool pinned;
-    char damage[OFFLINE_DAMAGE_BYTES];
-};
+#include "storage/store/store.h"
 
 static inline bool offline_is(const struct ckpt *ckpt)
 {
@@ -34,29 +20,21 @@ int offline_open(struct ckpt *ckpt);
 void offline_close(struct ckpt *ckpt);
 /* How durable is what it holds? "local", or "bucket". */
 const char *offline_durability(const struct ckpt *ckpt);
-/* All of a run, newest first (by attempt, then step); *out is freed with free(). ERR_NOT_FOUND:
- * there is no such run. */
-int offline_entries(struct offline_entry **out, uint32_t *out_count, const struct ckpt *ckpt,
-                    const char *run);
-/* The names of all runs, each ended by a NUL, an empty one at the end; freed with free(). */
-int offline_runs(char **out, const struct ckpt *ckpt);
-/* Which checkpoint is meant. below_step 0: no limit. *out_damage, when not NULL, gets what is wrong
- * with one that was named; the newest that is meant is never a damaged one. ERR_NOT_FOUND,
- * ERR_CORRUPT: all are damaged. */
-struct offline_choice {
-    int64_t step, below_step;
-    uint64_t attempt;
-    struct offline_mark passed; /* only what comes after this one in the list */
-};
-int offline_manifest(struct manifest **out, char out_damage[OFFLINE_DAMAGE_BYTES],
-                     const struct ckpt *ckpt, const struct offline_choice *choice);
+/* All of a run, or of all runs with "", newest first, with their pins; store_list_free().
+ * ERR_NOT_FOUND: there is no such run. */
+int offline_list(struct store_list *out, const struct ckpt *ckpt, const char *run);
+/* The manifest of the one that is meant. *out_damage, when not NULL, gets what is wrong with one
+ * that was named; the newest that is meant is never a damaged one. ERR_NOT_FOUND, ERR_CORRUPT: all
+ * are damaged. */
+int offline_manifest(struct manifest **out, char out_damage[STORE_DAMAGE_BYTES],
+                     const struct ckpt *ckpt, const struct store_choice *choice);
 
 /* A load in work. */
 struct offline_load;
 /* Plans it: *out_plan is what ckptd's OpenLoad would have answered. Free both, also after an error,
  * with offline_load_free and protobuf_c_message_free_unpacked. */
 int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **out_plan,
-                      const struct ckpt *ckpt, const struct offline_choice *choice,
+                      const struct ckpt *ckpt, const struct store_choice *choice,
                       const struct session_tensors *wanted);
 void offline_load_free(struct offline_load *load);
 /* Whole, verified blocks of a shard from the one that holds byte `at` on, as far as `end`, at most

@@ -122,7 +122,7 @@ static int plan_items(Holdfast__V1__OpenLoadReply *plan, const struct manifest *
 }
 
 int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **out_plan,
-                      const struct ckpt *ckpt, const struct offline_choice *choice,
+                      const struct ckpt *ckpt, const struct store_choice *choice,
                       const struct session_tensors *wanted)
 {
     struct offline_load *load = *out = calloc(1, sizeof *load);

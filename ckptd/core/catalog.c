@@ -14,11 +14,11 @@
 #include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
+#include "proto/format/flaw.h"
 #include "proto/format/manifest.h"
 #include "proto/format/mark.h"
 #include "proto/format/origin.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -358,44 +358,6 @@ void catalog_take_out(struct checkpoint *checkpoint)
     *at = checkpoint->next;
     run->service->catalog->num_checkpoints--;
     promise(checkpoint);
-}
-
-int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
-                   uint64_t step, uint64_t attempt)
-{
-    return origin_settle(summary,
-                         &(struct origin_place){run, step, attempt, storage_fetch, storage});
-}
-
-int catalog_fetch_manifest(void **out, size_t *out_bytes, struct storage *storage,
-                           const struct manifest_summary *summary)
-{
-    char key[STORAGE_KEY_MAX + 1];
-    *out = NULL;
-    ERR_TRY(manifest_key(key, sizeof key, summary));
-    return storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, out, out_bytes);
-}
-
-int catalog_read_manifest(struct manifest **out, struct storage *storage,
-                          const struct manifest_summary *summary)
-{
-    void *text = NULL;
-    size_t bytes = 0;
-    *out = NULL;
-    int error = catalog_fetch_manifest(&text, &bytes, storage, summary);
-    if (error == 0)
-        error = manifest_read(out, text, bytes);
-    free(text);
-    if (error == 0)
-        error = catalog_settle(&(*out)->summary, storage, summary->run, summary->step,
-                               summary->attempt);
-    if (error == 0 && summary->nonce[0] && !manifest_summary_equal(&(*out)->summary, summary))
-        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd started");
-    if (error != 0) {
-        manifest_free(*out);
-        *out = NULL;
-    }
-    return error;
 }
 
 /* ---- pins ---- */

@@ -15,7 +15,7 @@
 
 struct service;
 
-/* FLAW_ASIDE, ... of proto/format/presence.h */
+/* FLAW_ASIDE, ... of proto/format/flaw.h */
 bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw);
 /* It has no manifest: it is set aside or in doubt. */
 bool catalog_is_uncommitted(const struct checkpoint *checkpoint);
@@ -124,17 +124,6 @@ enum durability
 catalog_durability(const struct checkpoint *checkpoint); /* of its copies together */
 /* Empties the list of a run. */
 void catalog_forget(struct run *run);
-/* A summary as the manifest in that directory has it; see origin_settle(). Blocks; any thread. */
-int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
-                   uint64_t step, uint64_t attempt);
-/* Its manifest's text, to be freed. Blocks; any thread. */
-int catalog_fetch_manifest(void **out, size_t *out_bytes, struct storage *storage,
-                           const struct manifest_summary *summary);
-/* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
- * Blocks; any thread. */
-int catalog_read_manifest(struct manifest **out, struct storage *storage,
-                          const struct manifest_summary *summary);
-
 /* The pin that is there, with its note. Blocks; any thread. ERR_MEMORY. */
 int catalog_read_pin(struct pin *out, struct storage *storage, const char *run, uint64_t step,
                      uint64_t attempt);

@@ -82,7 +82,7 @@ struct checkpoint {
     struct copies copies;
     bool damaged; /* quarantined: no tier has it whole; reported, never deleted, never served */
     const char
-        *flaw; /* while damaged: FLAW_..., proto/format/presence.h; it may be whole all the same */
+        *flaw; /* while damaged: FLAW_..., proto/format/flaw.h; it may be whole all the same */
     bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */

@@ -8,7 +8,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "proto/base/report.h"
-#include "proto/format/presence.h"
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "storage/store/store.h"
@@ -75,10 +75,10 @@ static int put_verified(struct storage *storage, const struct manifest_summary *
 int catalog_note_verified(struct verified *out, struct storage *storage,
                           const struct manifest_summary *summary, const struct verified *result)
 {
-    int error = verified_fetch(out, storage, storage_fetch, summary);
+    int error = store_read_verified(out, storage, summary);
     if (error == 0 || error == ERR_NOT_FOUND)
         error = put_verified(storage, summary, result, out);
-    return error == 0 ? verified_fetch(out, storage, storage_fetch, summary) : error;
+    return error == 0 ? store_read_verified(out, storage, summary) : error;
 }
 
 void catalog_note_whole(struct storage *storage, const struct manifest_summary *summary)

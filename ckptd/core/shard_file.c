@@ -11,7 +11,7 @@
 #include "proto/format/manifest.h"
 #include "proto/format/origin.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,11 +129,7 @@ int file_check_all(struct storage *storage, const struct manifest_summary *summa
                    const void *text, size_t bytes)
 {
     struct manifest *manifest = NULL;
-    int error = manifest_read(&manifest, text, bytes);
-    if (error == 0)
-        error = origin_settle(&manifest->summary,
-                              &(struct origin_place){summary->run, summary->step, summary->attempt,
-                                                     storage_fetch, storage});
+    int error = store_parse_manifest(&manifest, storage, summary, text, bytes);
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
         error = check_one(storage, manifest, i);
     manifest_free(manifest);

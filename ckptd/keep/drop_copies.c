@@ -17,9 +17,8 @@
 #include "ckptd/core/shard_file.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -94,7 +93,7 @@ static int prove_all(struct storage *storage, const struct manifest_summary *sum
 {
     struct manifest *manifest = NULL;
     void *room = NULL;
-    int error = catalog_read_manifest(&manifest, storage, summary);
+    int error = store_read_manifest(&manifest, storage, summary);
     if (error == 0 &&
         posix_memalign(&room, STORAGE_ALIGN, BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES) != 0)
         error = report_error(ERR_MEMORY, NULL, "no memory to read a checkpoint back");
@@ -114,6 +113,6 @@ int drop_copy_check_other(struct service *service, const struct manifest_summary
     if (other->need == DROP_COPY_ARRIVAL)
         return report_error(ERR_BUSY, NULL, "it is not in the tier %s yet",
                             tier_name(service, other->tier));
-    ERR_TRY(presence_check(storage, storage_fetch, summary, other->manifest_hash));
+    ERR_TRY(store_check(storage, summary, other->manifest_hash));
     return other->need == DROP_COPY_PROOF ? prove_all(storage, summary) : 0;
 }

@@ -109,7 +109,7 @@ static int open_checkpoint(struct remote_scrub *scrub)
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
     error = store_lease(far_of(scrub), &scrub->lease, prefix, "ckptd scrubs it\n");
     if (error == 0)
-        error = catalog_read_manifest(&scrub->manifest, far_of(scrub), summary);
+        error = store_read_manifest(&scrub->manifest, far_of(scrub), summary);
     scrub->is_gone = error == ERR_NOT_FOUND;
     if (error == 0 && scrub->shard >= scrub->manifest->summary.shards) /* a place of nothing */
         scrub->shard = scrub->at = 0;

@@ -28,7 +28,7 @@
 #include "ckptd/tiers/remote_store.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
-#include "proto/format/presence.h"
+#include "proto/format/flaw.h"
 #include "proto/format/shard.h"
 #include "storage/store/store.h"
 

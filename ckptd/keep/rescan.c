@@ -9,7 +9,6 @@
  * The times of the store's directory and of every run are asked for; names are read only where one
  * has changed, or where the look before found a step that is not whole (yet): a copy takes its
  * time, and its end does not show in the run's directory. A new checkpoint must have a manifest and
- * every shard's size and header right (proto/format/presence.h), else it is not listed, and nothing
  * is noted: the next look sees to it again. Its data are proven when they are loaded, as always.
  *
  * Left alone is what could be ckptd's own: a step in work, a run from which checkpoints are being
@@ -35,7 +34,6 @@
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -126,38 +124,26 @@ static struct place_of_step *find_known(const struct look *look, uint64_t step, 
                : NULL;
 }
 
-struct visit {
-    struct rescan *rescan;
-    struct look *look;
-};
-
-static int visit_step(void *user, const struct storage_entry *entry)
+/* Which of the known steps are there, and which steps are not known. */
+static int list_steps(struct look *look, struct storage *storage)
 {
-    struct look *look = ((struct visit *)user)->look;
-    uint64_t step, attempt;
-    if (!entry->is_dir || !retain_parse(entry->name, &step, &attempt))
-        return 0;
-    struct place_of_step *known = find_known(look, step, attempt);
-    if (known) {
-        known->is_there = true;
-        return 0;
+    struct store_names names;
+    int error = store_list_names(&names, storage, look->name);
+    for (uint32_t i = 0; i < names.count && error == 0; i++) {
+        const struct store_name *name = &names.list[i];
+        struct place_of_step *known = find_known(look, name->step, name->attempt);
+        if (known) {
+            known->is_there = true;
+            continue;
+        }
+        error =
+            array_reserve(&look->found, &look->room_found, look->num_found, sizeof *look->found);
+        if (error == 0)
+            look->found[look->num_found++] =
+                (struct newcomer){.summary = {.step = name->step, .attempt = name->attempt}};
     }
-    ERR_TRY(array_reserve(&look->found, &look->room_found, look->num_found, sizeof *look->found));
-    struct newcomer *found = &look->found[look->num_found++];
-    memset(found, 0, sizeof *found);
-    found->summary.step = step;
-    found->summary.attempt = attempt;
-    return 0;
-}
-
-static int visit_attempt(void *user, const struct storage_entry *entry)
-{
-    struct look *look = ((struct visit *)user)->look;
-    char *end;
-    unsigned long long number = strtoull(entry->name, &end, 10);
-    if (*end == '\0' && number > look->attempt && number < UINT64_MAX)
-        look->attempt = number;
-    return 0;
+    store_names_free(&names);
+    return error;
 }
 
 static void look_at_newcomer(struct rescan *rescan, struct look *look, struct newcomer *found)
@@ -169,7 +155,7 @@ static void look_at_newcomer(struct rescan *rescan, struct look *look, struct ne
     snprintf(run.name, sizeof run.name, "%s", look->name);
     int error = scan_look(&found->summary, &found->places, &run, step, attempt);
     if (error == 0)
-        error = presence_check(service.storage, storage_fetch, &found->summary, 0);
+        error = store_check(service.storage, &found->summary, 0);
     if (error == 0)
         error = shard_dir_key(prefix, sizeof prefix, look->name, step, attempt);
     if (error == 0 && store_find_note(service.storage, STORE_QUARANTINE, prefix, NULL, 0) == 0)
@@ -187,18 +173,15 @@ static void look_at_newcomer(struct rescan *rescan, struct look *look, struct ne
 static int look_at_run(struct rescan *rescan, struct look *look)
 {
     struct storage *storage = rescan->service->storage;
-    struct visit visit = {rescan, look};
     uint64_t stamp, age_ms;
-    char attempts[STORAGE_KEY_MAX];
     int error = storage_stamp(storage, look->name, &stamp, &age_ms);
     if (error == ERR_NOT_FOUND)
         stamp = 0; /* the run is gone */
     else if (error != 0 || (stamp == look->stamp && stamp != 0))
         return error;
-    snprintf(attempts, sizeof attempts, "%s/attempts", look->name);
-    error = storage_list(storage, look->name, visit_step, &visit);
+    error = list_steps(look, storage);
     if (error == 0 && !look->is_known)
-        error = storage_list(storage, attempts, visit_attempt, &visit);
+        error = store_newest_attempt(&look->attempt, storage, look->name);
     if (error != 0)
         return error;
     look->has_names = true;

@@ -1,7 +1,6 @@
 /* retain_plan.c - the plan of a prune or of retention: which checkpoints of a tier go.
  *
  * A worker reads pins, leases, metrics and what tools have found, makes the plan
- * (proto/format/retain.c), and looks at all that it keeps (proto/format/presence.h): what vanished
  * keeps nothing from going.
  *
  * The decision is that of proto/format/retain.c, the same as in `ckpt-cli prune --store`. Pins,
@@ -14,7 +13,6 @@
 #include "ckptd/keep/retain_private.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
-#include "proto/format/presence.h"
 #include "storage/store/store.h"
 
 struct storage *retain_storage(const struct pruning *pruning)
@@ -68,8 +66,8 @@ static int read_verified(struct pruning *pruning)
     for (uint32_t i = 0; i < pruning->count && pruning->tier == TIER_LOCAL; i++) {
         struct retain_item *item = &pruning->items[i];
         struct verified *verified = &pruning->candidates[i].verified;
-        int error = verified_fetch(verified, retain_storage(pruning), storage_fetch,
-                                   &pruning->candidates[i].summary);
+        int error =
+            store_read_verified(verified, retain_storage(pruning), &pruning->candidates[i].summary);
         if (error == ERR_MEMORY)
             return error;
         item->is_damaged |= verified_stays(error, verified);
@@ -82,8 +80,8 @@ static int read_metric(struct pruning *pruning, uint32_t index)
 {
     struct retain_item *item = &pruning->items[index];
     struct manifest *manifest = NULL;
-    int error = catalog_read_manifest(&manifest, retain_storage(pruning),
-                                      &pruning->candidates[index].summary);
+    int error = store_read_manifest(&manifest, retain_storage(pruning),
+                                    &pruning->candidates[index].summary);
     if (error == ERR_MEMORY)
         return error;
     if (error == ERR_NOT_FOUND) {
@@ -117,13 +115,11 @@ static int look_at(void *user, uint32_t index)
     struct pruning *pruning = user;
     struct candidate *candidate = &pruning->candidates[index];
     struct retain_item *item = &pruning->items[index];
-    int error = presence_check(retain_storage(pruning), storage_fetch, &candidate->summary,
-                               candidate->manifest_hash);
+    int error = store_check(retain_storage(pruning), &candidate->summary, candidate->manifest_hash);
     struct verified verified = {0};
-    int unread =
-        error == 0 && pruning->tier == TIER_FAR
-            ? verified_fetch(&verified, retain_storage(pruning), storage_fetch, &candidate->summary)
-            : ERR_NOT_FOUND;
+    int unread = error == 0 && pruning->tier == TIER_FAR
+                     ? store_read_verified(&verified, retain_storage(pruning), &candidate->summary)
+                     : ERR_NOT_FOUND;
     item->is_vanished = error == ERR_NOT_FOUND;
     item->is_damaged = (error != 0 && error != ERR_NOT_FOUND) || verified_stays(unread, &verified);
     if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)

@@ -31,10 +31,10 @@
 #include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
+#include "proto/format/flaw.h"
 #include "proto/format/manifest.h"
 #include "proto/format/mark.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -159,21 +159,12 @@ static int check_files(const struct step *step, const struct names *names)
 }
 
 /* 0, or what is wrong with the checkpoint. Of its manifest the summary is read and no more. */
-static int read_checkpoint(const struct scan *scan, struct step *step, const char *dir,
-                           const struct names *names)
+static int read_checkpoint(const struct scan *scan, struct step *step, const struct names *names)
 {
-    char key[STORAGE_KEY_MAX + 32], text[MANIFEST_SUMMARY_BYTES] = "";
-    uint64_t bytes = 0;
-    snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
-    int damage = storage_fetch(scan->service->storage, key, text, sizeof text, &bytes);
-    if (damage == 0)
-        damage =
-            manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
-    if (damage == 0)
-        damage = catalog_settle(&step->summary, scan->service->storage, scan->run->name, step->step,
-                                step->attempt);
+    int damage = store_read_summary(&step->summary, scan->service->storage, scan->run->name,
+                                    step->step, step->attempt);
     if (damage == 0 && find_name(names, PLACES_NAME))
-        damage = places_fetch(&step->places, scan->service->storage, storage_fetch, &step->summary);
+        damage = store_read_places(&step->places, scan->service->storage, &step->summary);
     bool is_proven = damage == 0; /* another tier may mend it */
     if (is_proven)
         damage = check_files(step, names);
@@ -201,14 +192,14 @@ static void look_at_step(const struct scan *scan, struct step *step)
     }
     if (error == 0 && find_name(&names, MANIFEST_NAME)) {
         step->committed = true;
-        error = read_checkpoint(scan, step, dir, &names);
+        error = read_checkpoint(scan, step, &names);
         if (error == 0 && find_name(&names, VERIFIED_NAME))
-            verified_fetch(&step->verified, scan->service->storage, storage_fetch, &step->summary);
+            store_read_verified(&step->verified, scan->service->storage, &step->summary);
     } else if (error == 0) {
         struct shard_identity identity;
         error = store_rest(scan->service->storage, dir, &step->rest);
-        if (!step->has_mark || mark_fetch_part(&identity, step->coordinator, scan->service->storage,
-                                               storage_fetch, dir) != 0)
+        if (!step->has_mark ||
+            store_read_part(&identity, step->coordinator, scan->service->storage, dir) != 0)
             step->coordinator[0] = '\0';
     }
     free(names.list);
@@ -286,7 +277,7 @@ static int add_checkpoint(struct scan *scan, struct step *step)
         return error;
     catalog_damage_text(text, sizeof text, step->fault);
     if (step->error == ERR_MISMATCH || step->error == ERR_VERSION) {
-        catalog_set_aside(checkpoint, step->error == ERR_VERSION ? FLAW_NEWER : FLAW_MOVED, text);
+        catalog_set_aside(checkpoint, store_flaw(step->error), text);
         return 0;
     }
     catalog_quarantine(checkpoint, text, catalog_is_proof(step->fault));
@@ -313,43 +304,22 @@ static int remove_rubbish(struct scan *scan, const struct step *step)
     return 0;
 }
 
-/* False: not a name that we write. */
-static bool parse_step(struct step *out, const struct scan *scan, const char *name)
-{
-    unsigned long long step, attempt;
-    char dir[STORAGE_KEY_MAX];
-    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2)
-        return false;
-    *out = (struct step){.attempt = attempt, .step = step};
-    return step_dir(dir, sizeof dir, scan, out) == 0 && strcmp(strrchr(dir, '/') + 1, name) == 0;
-}
-
 /* Oldest first: then each has its place at the head of the list. */
-static int compare_steps(const void *a, const void *b)
-{
-    const struct step *x = a, *y = b;
-    if (x->attempt != y->attempt)
-        return x->attempt < y->attempt ? -1 : 1;
-    return x->step < y->step ? -1 : x->step > y->step;
-}
-
 static int list_steps(struct scan *scan)
 {
-    struct names names;
+    struct store_names names;
     scan->num_steps = 0;
-    int error = list_names(&names, scan->service->storage, scan->run->name);
-    if (error != 0)
-        return error;
-    scan->steps = calloc(names.count + 1, sizeof *scan->steps);
-    if (!scan->steps)
-        error = report_error(ERR_MEMORY, NULL, "no memory for a list of %u steps", names.count);
-    for (size_t i = 0; error == 0 && i < names.count; i++)
-        if (names.list[i].is_dir &&
-            parse_step(&scan->steps[scan->num_steps], scan, names.list[i].text))
-            scan->num_steps++;
-    free(names.list);
-    if (error == 0)
-        qsort(scan->steps, scan->num_steps, sizeof *scan->steps, compare_steps);
+    ERR_TRY(store_list_names(&names, scan->service->storage, scan->run->name));
+    scan->steps = calloc((size_t)names.count + 1, sizeof *scan->steps);
+    for (uint32_t i = 0; scan->steps && i < names.count; i++) {
+        const struct store_name *name = &names.list[names.count - 1 - i];
+        scan->steps[scan->num_steps++] =
+            (struct step){.step = name->step, .attempt = name->attempt};
+    }
+    int error = scan->steps ? 0
+                            : report_error(ERR_MEMORY, NULL, "no memory for a list of %u steps",
+                                           names.count);
+    store_names_free(&names);
     return error;
 }
 
@@ -383,19 +353,13 @@ static int scan_steps(struct scan *scan)
 
 static int scan_attempts(struct scan *scan)
 {
-    char prefix[STORAGE_KEY_MAX];
-    struct names names;
-    snprintf(prefix, sizeof prefix, "%s/attempts", scan->run->name);
-    int error = list_names(&names, scan->service->storage, prefix);
-    for (size_t i = 0; error == 0 && i < names.count; i++) {
-        char *end;
-        unsigned long long number = strtoull(names.list[i].text, &end, 10);
-        if (*end == 0 && number > scan->run->newest_attempt && number < UINT64_MAX)
-            scan->run->newest_attempt = number;
-    }
-    if (error == 0 && names.count > 0)
-        error = sets_find(&scan->run->sets, scan->service->storage, scan->run->name);
-    free(names.list);
+    struct run *run = scan->run;
+    uint64_t newest;
+    int error = store_newest_attempt(&newest, scan->service->storage, run->name);
+    if (newest > run->newest_attempt)
+        run->newest_attempt = newest;
+    if (error == 0 && newest > 0)
+        error = sets_find(&run->sets, scan->service->storage, run->name);
     return error == ERR_CORRUPT ? 0 : error;
 }
 

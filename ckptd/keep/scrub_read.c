@@ -6,6 +6,7 @@
 #include "ckptd/keep/scrub_private.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
+#include "storage/store/store.h"
 
 #include <stdlib.h>
 
@@ -33,9 +34,9 @@ static int open_shard(struct scrub *scrub)
     uint32_t shard = (uint32_t)scrub->at.shard;
     int error = 0;
     if (!scrub->manifest) {
-        error = catalog_read_manifest(&scrub->manifest, storage, &scrub->summary);
+        error = store_read_manifest(&scrub->manifest, storage, &scrub->summary);
         if (error == 0)
-            error = places_fetch(&scrub->places, storage, storage_fetch, &scrub->summary);
+            error = store_read_places(&scrub->places, storage, &scrub->summary);
     }
     if (error == 0 && !places_is_here(&scrub->places, shard))
         return 0; /* its node reads it */

@@ -26,9 +26,9 @@
 #include "ckptd/tiers/remote_store.h"
 #include "proto/base/array.h"
 #include "proto/base/report.h"
+#include "proto/format/flaw.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "storage/store/store.h"
 
@@ -125,7 +125,7 @@ static void take_back(struct undeleting *undeleting, struct found *found)
                                         : scan_look(&found->summary, &found->places,
                                                     undeleting->run, found->step, found->attempt);
     if (error == 0)
-        error = presence_check(storage, storage_fetch, &found->summary, 0);
+        error = store_check(storage, &found->summary, 0);
     if (error != 0)
         fault_take(&found->fault, error);
 }

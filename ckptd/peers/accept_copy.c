@@ -15,7 +15,7 @@
 #include "ckptd/tiers/remote_store.h"
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/report.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ int accept_copy_publish(struct accept_copy *arrival, struct storage *storage, co
     struct manifest_summary *summary = &arrival->summary;
     size_t head = bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES;
     ERR_TRY(manifest_read_summary(summary, text, head));
-    ERR_TRY(catalog_settle(summary, storage, place->run, place->step, place->attempt));
+    ERR_TRY(store_settle(summary, storage, place->run, place->step, place->attempt));
     int error = file_check_all(storage, summary, text, bytes);
     if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
         return report_error(ERR_STALE, "send them again", "its shards are not whole here: %s",

@@ -19,9 +19,9 @@
 #include "ckptd/peers/join_part.h"
 #include "ckptd/peers/peer_call.h"
 #include "proto/base/report.h"
+#include "proto/format/flaw.h"
 #include "proto/format/mark.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "storage/store/store.h"
 
@@ -57,8 +57,7 @@ static int read_mark(struct peer_call *peer_call)
     struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     char dir[STORAGE_KEY_MAX], coordinator[MARK_NODE_BYTES];
     ERR_TRY(dir_of(dir, asking));
-    ERR_TRY(mark_fetch_part(&asking->identity, coordinator, peer_call->service->storage,
-                            storage_fetch, dir));
+    ERR_TRY(store_read_part(&asking->identity, coordinator, peer_call->service->storage, dir));
     unsigned tier = catalog_tier_of(peer_call->service, coordinator);
     if (tier == NUM_TIERS || tier == TIER_LOCAL)
         return report_error(ERR_NOT_FOUND, NULL, "no peer coordinates it");

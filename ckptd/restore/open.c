@@ -24,13 +24,13 @@
 #include "ckptd/run/describe.h"
 #include "ckptd/tiers/refresh_gate.h"
 #include "proto/base/report.h"
+#include "proto/format/flaw.h"
 #include "proto/format/layout.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,9 +191,9 @@ static int choose(struct opening *opening)
 static int read_manifest(struct opening *opening)
 {
     return opening->cached ? 0
-                           : catalog_read_manifest(&opening->manifest,
-                                                   opening->service->tiers[opening->tier].storage,
-                                                   &opening->checkpoint->summary);
+                           : store_read_manifest(&opening->manifest,
+                                                 opening->service->tiers[opening->tier].storage,
+                                                 &opening->checkpoint->summary);
 }
 
 static void work_open(struct job *job)
@@ -206,8 +206,8 @@ static void work_open(struct job *job)
     if (error == 0)
         error = read_manifest(opening);
     if (error == 0 && !opening->cached && opening->tier != TIER_FAR)
-        error = places_fetch(&opening->places, opening->service->tiers[opening->tier].storage,
-                             storage_fetch, &opening->checkpoint->summary);
+        error = store_read_places(&opening->places, opening->service->tiers[opening->tier].storage,
+                                  &opening->checkpoint->summary);
     /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint, nor
      * does a far tier that does not answer. */
     opening->is_damage =

@@ -31,7 +31,7 @@
 #include "proto/format/layout.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,7 +211,7 @@ static void read_before(struct save *save)
     if (save->before.attempt == 0)
         return;
     snprintf(before.run, sizeof before.run, "%s", save->run->name);
-    if (catalog_read_manifest(&manifest, save->service->storage, &before) == 0)
+    if (store_read_manifest(&manifest, save->service->storage, &before) == 0)
         hash_content(save->before.content, manifest->table, manifest->digests);
     else
         log_warn("commit", "run %s: step %llu cannot be compared with step %llu, attempt %llu: %s",

@@ -14,7 +14,6 @@
 #include "ckptd/run/save.h"
 #include "ckptd/tiers/wait_durability.h"
 #include "proto/base/report.h"
-#include "proto/format/presence.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 

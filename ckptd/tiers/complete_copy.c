@@ -14,7 +14,7 @@
 #include "proto/base/report.h"
 #include "proto/format/places.h"
 #include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int check_shards(struct storage *storage, const struct manifest_summary *
 {
     void *text = NULL;
     size_t bytes = 0;
-    int error = catalog_fetch_manifest(&text, &bytes, storage, summary);
+    int error = store_fetch_manifest(&text, &bytes, storage, summary);
     if (error == 0)
         error = file_check_all(storage, summary, text, bytes);
     free(text);
@@ -47,14 +47,9 @@ int complete_copy(struct storage *storage, const struct manifest_summary *summar
 static int read_places(struct places *out, struct storage *storage,
                        const struct manifest_summary *place)
 {
-    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
     struct manifest_summary summary;
-    uint64_t bytes = 0;
-    ERR_TRY(manifest_key(key, sizeof key, place));
-    ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
-    ERR_TRY(manifest_read_summary(&summary, text, bytes < sizeof text ? bytes : sizeof text));
-    ERR_TRY(catalog_settle(&summary, storage, place->run, place->step, place->attempt));
-    return places_fetch(out, storage, storage_fetch, &summary);
+    ERR_TRY(store_read_summary(&summary, storage, place->run, place->step, place->attempt));
+    return store_read_places(out, storage, &summary);
 }
 
 static bool shard_of_name(uint32_t *out, const char *name, const struct places *places)

@@ -70,7 +70,7 @@ static int remove_damaged(const struct remote_manifest *marker, struct storage *
                           const char *key)
 {
     struct manifest *manifest = NULL;
-    int error = catalog_read_manifest(&manifest, storage, &marker->manifest->summary);
+    int error = store_read_manifest(&manifest, storage, &marker->manifest->summary);
     manifest_free(manifest);
     if (error == ERR_CORRUPT)
         error = storage_remove(storage, key);

@@ -26,7 +26,6 @@
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/tls/why.h"
@@ -160,40 +159,39 @@ static int visit_step(void *user, const struct storage_entry *entry)
                                             .is_volatile = entry->is_volatile});
 }
 
-/* Without the file it is whole, if the manifest is still there: a removal takes that first. */
-static int read_places(struct storage *storage, struct far_step *step, const char *key)
+static int manifest_is_there(struct storage *storage, const struct manifest_summary *summary)
 {
+    char key[STORAGE_KEY_MAX + 1];
     uint64_t bytes;
-    ERR_TRY(places_fetch(&step->places, storage, storage_fetch, &step->summary));
-    return step->places.num_shards > 0 ? 0 : storage_fetch(storage, key, NULL, 0, &bytes);
+    ERR_TRY(manifest_key(key, sizeof key, summary));
+    return storage_fetch(storage, key, NULL, 0, &bytes);
 }
 
-/* Only a manifest makes it one. What cannot be read is seen to by the next look. */
+/* Without a file of places all shards are here, if the manifest is still there: a removal takes
+ * that first. */
+static int read_parts(struct storage *storage, const struct far_run *run, struct far_step *step)
+{
+    ERR_TRY(store_read_summary(&step->summary, storage, run->name, step->step, step->attempt));
+    ERR_TRY(store_read_places(&step->places, storage, &step->summary));
+    return step->places.num_shards > 0 ? 0 : manifest_is_there(storage, &step->summary);
+}
+
+/* Only a manifest makes it a checkpoint. The next look tries again what could not be read. */
 static int read_summary(struct storage *storage, const struct far_run *run, struct far_step *step)
 {
-    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
-    uint64_t bytes = 0;
-    const struct manifest_summary place = {.step = step->step, .attempt = step->attempt};
-    struct manifest_summary named = place;
+    struct manifest_summary named = {.step = step->step, .attempt = step->attempt};
     snprintf(named.run, sizeof named.run, "%s", run->name);
-    int error = manifest_key(key, sizeof key, &named);
-    if (error == 0)
-        error = storage_fetch(storage, key, text, sizeof text, &bytes);
-    if (error == 0 && step->is_known && !step->is_part)
-        return 0;
-    if (error == 0)
-        error =
-            manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
-    if (error == 0)
-        error = catalog_settle(&step->summary, storage, run->name, step->step, step->attempt);
-    if (error == 0)
-        error = read_places(storage, step, key);
+    bool is_whole = step->is_known && !step->is_part;
+    int error = is_whole ? manifest_is_there(storage, &named) : read_parts(storage, run, step);
+    if (!step->is_there) /* the list, which may lag, does not tell */
+        step->is_volatile = step->was_volatile;
     step->is_there = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND && error != ERR_CORRUPT && error != ERR_MISMATCH &&
         error != ERR_VERSION)
         return error;
     if (error != 0 && error != ERR_NOT_FOUND)
-        log_warn("tier", "%s in the far tier is not listed: %s", key, report_line());
+        log_warn("tier", "%s/step %llu, attempt %llu in the far tier is not listed: %s", run->name,
+                 (unsigned long long)step->step, (unsigned long long)step->attempt, report_line());
     return 0;
 }
 

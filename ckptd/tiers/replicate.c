@@ -33,7 +33,7 @@
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <jansson.h>
 
@@ -57,9 +57,9 @@ static int make_room_for_sums(struct manifest *manifest)
 static void work_begin(struct job *job)
 {
     struct replication *replication = CONTAINER_OF(job, struct replication, job);
-    int error = catalog_read_manifest(&replication->manifest,
-                                      replication->service->tiers[replication->from].storage,
-                                      &replication->checkpoint->summary);
+    int error = store_read_manifest(&replication->manifest,
+                                    replication->service->tiers[replication->from].storage,
+                                    &replication->checkpoint->summary);
     if (error == 0 && !manifest_has_header_hashes(replication->manifest))
         error = report_error(ERR_VERSION, "ckpt-cli convert makes a new one of it",
                              "its manifest is of version 1, which no tier takes");

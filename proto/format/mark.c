@@ -46,18 +46,6 @@ bool mark_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_B
            strcmp(directory, key) == 0;
 }
 
-int mark_fetch_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
-                    struct storage *storage, presence_fetch *fetch, const char *directory)
-{
-    char key[512], text[MARK_BYTES_MAX] = "";
-    uint64_t bytes = 0;
-    snprintf(key, sizeof key, "%s/" MARK_NAME, directory);
-    ERR_TRY(fetch(storage, key, text, sizeof text - 1, &bytes));
-    return mark_read_part(out, out_coordinator, directory, text)
-               ? 0
-               : report_error(ERR_NOT_FOUND, NULL, "%s is of no part of a save", key);
-}
-
 bool mark_is_of(const char *directory, const char *text)
 {
     struct shard_identity found = {0};

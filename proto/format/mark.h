@@ -5,7 +5,6 @@
 #ifndef HOLDFAST_PROTO_FORMAT_MARK_H
 #define HOLDFAST_PROTO_FORMAT_MARK_H
 
-#include "proto/format/presence.h"
 #include "proto/format/shard.h"
 
 #define MARK_NAME "unfinished"
@@ -22,10 +21,6 @@ void mark_write_part(char out[MARK_BYTES_MAX], const struct shard_identity *iden
 #define MARK_NODE_BYTES 33
 bool mark_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
                     const char *directory, const char *text);
-/* Likewise of the mark that lies in `directory`. ERR_NOT_FOUND: there is none, or no such mark.
- * Blocks. */
-int mark_fetch_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
-                    struct storage *storage, presence_fetch *fetch, const char *directory);
 /* Is it a mark on the directory "<run>/step-..."? */
 bool mark_is_of(const char *directory, const char *text);
 

@@ -4,7 +4,6 @@
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,8 +56,7 @@ void origin_rename(struct manifest_summary *summary, const char *run)
     strcpy(summary->run, run);
 }
 
-/* Does the file say that this manifest was saved under the name that it has? ERR_CORRUPT. */
-static int check_file(const char *text, size_t bytes, const struct manifest_summary *summary)
+int origin_check(const char *text, size_t bytes, const struct manifest_summary *summary)
 {
     json_error_t reason;
     json_t *root = NULL;
@@ -75,38 +73,5 @@ static int check_file(const char *text, size_t bytes, const struct manifest_summ
         error = report_error(ERR_CORRUPT, "ckpt-cli adopt writes it anew",
                              "its " ORIGIN_NAME " is of another checkpoint, of run %.127s", run);
     json_decref(root);
-    return error;
-}
-
-static int report_moved(const struct manifest_summary *summary, const char *run)
-{
-    return report_error(ERR_MISMATCH, "or move it back",
-                        "it was saved in run %s and moved or copied here by hand; "
-                        "`ckpt-cli adopt %s` makes it loadable",
-                        summary->run, run);
-}
-
-int origin_settle(struct manifest_summary *summary, const struct origin_place *place)
-{
-    char key[512 + 32], text[ORIGIN_BYTES_MAX];
-    uint64_t bytes = 0;
-    if (summary->step != place->step || summary->attempt != place->attempt)
-        return report_error(ERR_MISMATCH, "give the directory its old name",
-                            "its manifest belongs to %s, step %" PRIu64 ", attempt %" PRIu64,
-                            summary->run, summary->step, summary->attempt);
-    if (strcmp(summary->run, place->run) == 0)
-        return 0;
-    struct manifest_summary settled = *summary;
-    origin_rename(&settled, place->run);
-    int error = origin_key(key, sizeof(key), &settled);
-    if (error == 0)
-        error = place->fetch(place->storage, key, text, sizeof(text), &bytes);
-    if (error == 0)
-        error = check_file(text, bytes < sizeof(text) ? bytes : sizeof(text), summary);
-    memcpy(summary->origin, settled.origin, sizeof(summary->origin));
-    if (error == ERR_NOT_FOUND)
-        return report_moved(summary, place->run);
-    if (error == 0)
-        *summary = settled;
     return error;
 }

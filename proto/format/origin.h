@@ -2,8 +2,8 @@
  *
  * The run's name is in the manifest and in the header of every shard. `ckpt-cli rename`, `cp` and
  * `adopt` do not rewrite these: they put a small file beside the manifest, which names the run that
- * the checkpoint was saved under and its nonce. Every reader of a store settles a summary that it
- * has read here before it believes the run in it.
+ * the checkpoint was saved under and its nonce. storage/store/read.c settles a summary that
+ * it has read by that file before anyone believes the run in it.
  *
  * Without that file a checkpoint in another run's directory was moved or copied by hand. It is not
  * damaged, so nothing is noted about it, but nothing loads it: ERR_MISMATCH names the run that it
@@ -19,26 +19,13 @@
 #define VERIFIED_NAME "verified.json"            /* what the last `ckpt-cli verify` found */
 #define PLACES_NAME "places.json"                /* which shards lie on which nodes: places.h */
 
-struct storage;
-
 /* The file's text, for a checkpoint whose manifest holds this run and nonce. */
 void origin_write(char out[ORIGIN_BYTES_MAX], const char *run, const char *nonce);
 /* "<run>/step-.../origin.json", as manifest_key. */
 int origin_key(char *out, size_t size, const struct manifest_summary *summary);
 
-/* The directory that a manifest was read from, and how to read a small file of its store. */
-struct origin_place {
-    const char *run;
-    uint64_t step, attempt;
-    int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
-                 uint64_t *out_bytes); /* storage_fetch */
-    struct storage *storage;
-};
-/* `summary` as the manifest in that directory has it. Where the run is another one and the origin
- * file vouches for it, summary->run becomes the directory's and summary->origin the manifest's.
- * ERR_MISMATCH: moved here by hand, and summary->origin tells from which run. Other errors are
- * those of fetch, and ERR_CORRUPT for an origin file that is not one. */
-int origin_settle(struct manifest_summary *summary, const struct origin_place *place);
+/* 0: the text says that this manifest was saved under the name that it has. ERR_CORRUPT. */
+int origin_check(const char *text, size_t bytes, const struct manifest_summary *summary);
 /* Before what a server has settled: takes the directory's name for the manifest's. */
 void origin_rename(struct manifest_summary *summary, const char *run);
 /* The name in the manifest and in the shards' headers. */

@@ -159,27 +159,3 @@ int places_read(struct places *out, const char *text, size_t bytes,
         places_free(out);
     return error;
 }
-
-int places_fetch(struct places *out, struct storage *storage,
-                 int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
-                              uint64_t *out_bytes),
-                 const struct manifest_summary *summary)
-{
-    char key[512 + 32];
-    uint64_t bytes = 0, bytes_now = 0;
-    memset(out, 0, sizeof *out);
-    ERR_TRY(places_key(key, sizeof key, summary));
-    int error = fetch(storage, key, NULL, 0, &bytes);
-    if (error != 0)
-        return error == ERR_NOT_FOUND ? 0 : error;
-    if (bytes > PLACES_BYTES_MAX)
-        return refuse("is too large");
-    char *text = malloc(bytes + 1);
-    if (!text)
-        return report_error(ERR_MEMORY, NULL, "no memory to read where shards lie");
-    error = fetch(storage, key, text, bytes, &bytes_now);
-    if (error == 0)
-        error = places_read(out, text, bytes_now < bytes ? bytes_now : bytes, summary);
-    free(text);
-    return error;
-}

@@ -35,12 +35,6 @@ int places_read(struct places *out, const char *text, size_t bytes,
                 const struct manifest_summary *summary);
 /* "<run>/step-.../places.json", as manifest_key. */
 int places_key(char *out, size_t size, const struct manifest_summary *summary);
-/* Those of a directory; without the file num_shards is 0. Blocks. ERR_CORRUPT, those of fetch. */
-struct storage;
-int places_fetch(struct places *out, struct storage *storage,
-                 int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
-                              uint64_t *out_bytes), /* storage_fetch */
-                 const struct manifest_summary *summary);
 bool places_is_here(const struct places *places, uint32_t shard);
 void places_free(struct places *places);
 

@@ -47,12 +47,12 @@ void verified_write(char out[VERIFIED_BYTES_MAX], const struct manifest_summary 
              (unsigned long long)result->damages, known_names[find_known(result, before->known)]);
 }
 
-/* ERR_NOT_FOUND: not a note on it. */
-static int parse(struct verified *out, const char *text, size_t bytes,
-                 const struct manifest_summary *summary)
+int verified_read(struct verified *out, const char *text, size_t bytes,
+                  const struct manifest_summary *summary)
 {
     json_error_t reason;
     json_t *root = NULL;
+    *out = (struct verified){0};
     int error = json_read(&root, text, bytes, &reason);
     if (error != 0)
         return error == ERR_MEMORY ? error : ERR_NOT_FOUND;
@@ -73,24 +73,8 @@ static int parse(struct verified *out, const char *text, size_t bytes,
         out->known = find_known(out, out->known);
     }
     json_decref(root);
-    return is_it && out->percent > 0 && out->percent <= 100 && retain_time(out->time) > 0
-               ? 0
-               : ERR_NOT_FOUND;
-}
-
-int verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
-                   const struct manifest_summary *summary)
-{
-    char key[512], text[VERIFIED_BYTES_MAX];
-    uint64_t bytes = 0;
-    struct report_text before;
+    if (is_it && out->percent > 0 && out->percent <= 100 && retain_time(out->time) > 0)
+        return 0;
     *out = (struct verified){0};
-    ERR_TRY(verified_key(key, sizeof key, summary));
-    report_keep(&before);
-    int error = fetch(storage, key, text, sizeof text, &bytes);
-    if (error == 0)
-        error = parse(out, text, bytes < sizeof text ? bytes : sizeof text, summary);
-    if (error != 0)
-        *out = (struct verified){0};
-    return error == ERR_NOT_FOUND ? report_restore(&before, error) : error;
+    return ERR_NOT_FOUND;
 }

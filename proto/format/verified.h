@@ -15,7 +15,6 @@
 
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
-#include "proto/format/presence.h"
 
 #define VERIFIED_BYTES_MAX 512u
 
@@ -39,12 +38,11 @@ const char *verified_known_name(enum verified_known known); /* "unknown", "whole
 /* Now. `before`: of the file that is replaced; zeros without one. */
 void verified_write(char out[VERIFIED_BYTES_MAX], const struct manifest_summary *summary,
                     const struct verified *result, const struct verified *before);
-/* ERR_NOT_FOUND: there is none of this checkpoint, and its text is not reported. On any error
- * zeros. Blocks; any thread. */
-int verified_fetch(struct verified *out, struct storage *storage, presence_fetch *fetch,
-                   const struct manifest_summary *summary);
-/* Does retention take it for damaged, after that answer of verified_fetch()? What cannot be read
- * may say so. */
+/* ERR_NOT_FOUND, with zeros: it is no note of this checkpoint. */
+int verified_read(struct verified *out, const char *text, size_t bytes,
+                  const struct manifest_summary *summary);
+/* Does retention take it for damaged, after that answer of store_read_verified()? What cannot be
+ * read may say so. */
 static inline bool verified_stays(int error, const struct verified *verified)
 {
     return (error != 0 && error != ERR_NOT_FOUND) || verified->known == VERIFIED_DAMAGED;

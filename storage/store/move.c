@@ -107,7 +107,7 @@ static int bring_back(struct storage *storage, const char *from, const char *pre
         return storage_rename(storage, from, prefix);
     int error = fetch_manifest(storage, from, &text, &bytes);
     if (error == 0) /* `rm --now` elsewhere may have come between */
-        error = presence_check_shards(storage, storage_fetch, prefix, text, bytes);
+        error = store_check_shards(storage, prefix, text, bytes);
     if (error == 0)
         error = publish_manifest(storage, prefix, text, bytes, false);
     if (error == 0)

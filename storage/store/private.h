@@ -4,9 +4,7 @@
 #define HOLDFAST_STORAGE_STORE_PRIVATE_H
 
 #include "proto/base/report.h"
-#include "proto/format/mark.h"
 #include "proto/format/origin.h"
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "storage/store/store.h"
 

@@ -17,7 +17,51 @@
 #define HOLDFAST_STORAGE_STORE_STORE_H
 
 #include "proto/format/manifest.h"
+#include "proto/format/mark.h"
+#include "proto/format/places.h"
+#include "proto/format/verified.h"
 #include "storage/storage.h"
+
+/* ---- what a checkpoint's directory says: read.c, check.c ---- */
+
+/* `summary` as the manifest in that directory has it. Where the run is another one and the origin
+ * file vouches for it, summary->run becomes the directory's and summary->origin the manifest's.
+ * ERR_MISMATCH: it was moved here by hand, and summary->origin tells from which run. ERR_CORRUPT:
+ * the origin file is none. */
+int store_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
+                 uint64_t step, uint64_t attempt);
+/* The beginning of its manifest, settled. ERR_NOT_FOUND: it has none. ERR_CORRUPT, ERR_VERSION;
+ * errors of store_settle(). */
+int store_read_summary(struct manifest_summary *out, struct storage *storage, const char *run,
+                       uint64_t step, uint64_t attempt);
+/* The whole manifest, proven and settled, of the directory that the summary names; where that has a
+ * nonce it must be that save's, else ERR_CORRUPT. Parse: of a text that was fetched, to be freed.
+ */
+int store_read_manifest(struct manifest **out, struct storage *storage,
+                        const struct manifest_summary *summary);
+int store_fetch_manifest(void **out, size_t *out_bytes, struct storage *storage,
+                         const struct manifest_summary *summary);
+int store_parse_manifest(struct manifest **out, struct storage *storage,
+                         const struct manifest_summary *summary, const void *text, size_t bytes);
+/* Where its shards lie; num_shards 0: all of them here. ERR_CORRUPT. */
+int store_read_places(struct places *out, struct storage *storage,
+                      const struct manifest_summary *summary);
+/* What its last verify found. ERR_NOT_FOUND: nothing is noted of this save, and this thread's
+ * report is as before. */
+int store_read_verified(struct verified *out, struct storage *storage,
+                        const struct manifest_summary *summary);
+/* The mark of a part of a save that another node coordinates. ERR_NOT_FOUND: there is none. */
+int store_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
+                    struct storage *storage, const char *prefix);
+/* Why it is in quarantine, never "". ERR_NOT_FOUND: it is not. */
+int store_read_reason(char *out, size_t size, struct storage *storage, const char *prefix);
+/* 0: it is the one that the summary tells of, and all shards that must lie here do, with the right
+ * size and header; `text_hash`, when not 0, is that of its manifest. ERR_NOT_FOUND: it has no
+ * manifest. ERR_CORRUPT: it is damaged, or another one. Other errors: unknown. */
+int store_check(struct storage *storage, const struct manifest_summary *summary,
+                uint64_t text_hash);
+/* Likewise of the shards at `prefix` that a manifest names which is not there now. */
+int store_check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes);
 
 /* ---- a directory without a manifest ---- */
 
@@ -30,6 +74,75 @@ enum store_rest {
     STORE_REST_ASIDE       /* unknown: it is kept as it is */
 };
 int store_rest(struct storage *storage, const char *prefix, enum store_rest *out);
+
+/* ---- which checkpoints there are: list.c ---- */
+
+#define STORE_LIST_MAX (1u << 20) /* checkpoints; then ERR_BUSY */
+#define STORE_DAMAGE_BYTES 512u   /* of a text that says what is wrong with one */
+
+/* The directories of checkpoints in a run, whatever is in them, newest first: by attempt, then step
+ * (retain.h). store_names_free(). */
+struct store_names {
+    struct store_name {
+        uint64_t step, attempt;
+        bool is_volatile; /* as of storage_list() */
+    } * list;
+    uint32_t count, room;
+    bool is_any; /* the run's directory has something in it */
+};
+int store_list_names(struct store_names *out, struct storage *storage, const char *run);
+void store_names_free(struct store_names *names);
+int store_newest_first(const void *left, const void *right); /* of struct store_name, for qsort() */
+/* Calls look for every directory that may be a run, in no order; a result other than 0 stops. */
+int store_for_runs(struct storage *storage, int (*look)(void *user, const char *run), void *user);
+/* The highest number among the attempts of a run; 0: there is none. */
+int store_newest_attempt(uint64_t *out, struct storage *storage, const char *run);
+
+struct store_entry {
+    struct manifest_summary summary; /* run, step and attempt are those of the directory's name;
+                                        attempt 0: the run itself, which could not be read */
+    char *damage;     /* what is wrong, or why it is in quarantine; owned; NULL: nothing is known */
+    bool is_denied;   /* it could not be read, and `damage` says why */
+    const char *flaw; /* of proto/format/flaw.h; NULL: none */
+    bool may_be_pinned; /* of store_list_find_pins() */
+};
+/* One checkpoint, without its notes. ERR_NOT_FOUND: there is none, or unfinished work. */
+int store_read_entry(struct store_entry *out, struct storage *storage, const char *run,
+                     uint64_t step, uint64_t attempt);
+/* Where it is in quarantine, the reason becomes its damage. */
+int store_read_quarantine(struct store_entry *entry, struct storage *storage);
+void store_entry_free(struct store_entry *entry);
+/* The flaw of a checkpoint whose summary was read with that error. */
+const char *store_flaw(int error);
+
+struct store_list {
+    struct store_entry *entries; /* by run; newest first */
+    uint32_t count, room;
+};
+/* Those of one run, or of all with run "", where a run that cannot be read has an entry of its own
+ * and does not end the list. */
+int store_list_read(struct store_list *out, struct storage *storage, const char *run);
+void store_list_free(struct store_list *list);
+/* Has it one of that name? */
+bool store_list_has(const struct store_list *list, const struct manifest_summary *summary);
+/* Finds the pins of a list by one request a run; where they cannot be listed, all of the run may be
+ * pinned. ERR_MEMORY. */
+int store_list_find_pins(struct store_list *list, struct storage *storage);
+
+/* Which checkpoint is meant. */
+struct store_choice {
+    const char *run;
+    int64_t step;                         /* -1: the newest */
+    uint64_t attempt;                     /* 0: any */
+    int64_t below_step;                   /* of the newest: only such steps; 0: any */
+    uint64_t passed_step, passed_attempt; /* attempt not 0: only those after this one in a list */
+};
+/* The first that is meant. One that is damaged or cannot be read is taken only where its step is
+ * named, else `skip` (or NULL) is told of it, and a result other than 0 ends the search. One of a
+ * later version is taken, since an older one is another state than the newest. Free the entry.
+ * ERR_NOT_FOUND. */
+int store_find(struct store_entry *out, struct storage *storage, const struct store_choice *choice,
+               int (*skip)(void *user, const struct store_entry *entry), void *user);
 
 /* ---- notes and leases ---- */
 

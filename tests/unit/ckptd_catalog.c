@@ -5,9 +5,9 @@
  * on a service that has nothing else. And what comes into the list by the one way that there is:
  * what it has already gains a place. */
 #include "ckptd/core/copies.h"
+#include "proto/format/flaw.h"
 #include "proto/format/origin.h"
 #include "proto/format/places.h"
-#include "proto/format/presence.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd.h"
 

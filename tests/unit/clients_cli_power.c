@@ -145,7 +145,7 @@ static void find_listed(struct listed *out, struct world *world, const char *pat
 {
     static struct cli cli; /* too large for a stack */
     struct storage *store = NULL;
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     char name[200];
     struct stat status;
     out->count = 0;
@@ -155,7 +155,7 @@ static void find_listed(struct listed *out, struct world *world, const char *pat
         return;
     int error = store_open(&store, &cli);
     if (error == 0)
-        error = catalog_read(&catalog, store, "");
+        error = store_list_read(&catalog, store, "");
     expect(world, error == 0 || error == ERR_NOT_FOUND, report_line());
     for (uint32_t i = 0; i < catalog.count; i++) {
         const struct manifest_summary *summary = &catalog.entries[i].summary;
@@ -163,7 +163,7 @@ static void find_listed(struct listed *out, struct world *world, const char *pat
                  (unsigned long long)summary->step, (unsigned long long)summary->attempt);
         add(out, name);
     }
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     if (store != NULL)
         storage_close(store);
 }

@@ -231,18 +231,18 @@ static void assert_shard_is_refused(const struct victim *victim, uint32_t shard,
 static void assert_manifest_is_refused(const struct victim *victim, bool in_summary)
 {
     struct checkpoint checkpoint;
-    struct catalog catalog;
+    struct store_list catalog;
     int error = checkpoint_open(&checkpoint, victim->store, NAME);
     /* Another checkpoint's manifest looks like a directory that was moved. */
     assert_true(error == ERR_CORRUPT || error == ERR_VERSION || error == ERR_MISMATCH);
     assert_non_null(strstr(report_message(), DIRECTORY ": "));
     assert_non_null(strstr(report_message(), "manifest"));
-    assert_int_equal(catalog_read(&catalog, victim->store, "run"), 0);
+    assert_int_equal(store_list_read(&catalog, victim->store, "run"), 0);
     assert_int_equal(catalog.count, 2);
     assert_int_equal(catalog.entries[0].damage != NULL, in_summary);
     assert_int_equal(catalog.entries[0].summary.step, 7);
     assert_null(catalog.entries[1].damage);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
 }
 
 /* ---- bytes ---- */

@@ -42,7 +42,7 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
-    struct catalog catalog;
+    struct store_list catalog;
     (void)state;
     fixture_open(&fixture, 1, 500);
     write_checkpoint(&fixture, "run", 100, 1);
@@ -54,7 +54,7 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
           "run/step-00000100-a0001 run/step-00000300-a0001",
           fixture.root);
     struct storage *store = open_store(&fixture);
-    assert_int_equal(catalog_read(&catalog, store, ""), 0);
+    assert_int_equal(store_list_read(&catalog, store, ""), 0);
     assert_int_equal(catalog.count, 6);
     assert_string_equal(catalog.entries[0].summary.run, "other");
     assert_int_equal(catalog.entries[1].summary.step, 150);
@@ -62,7 +62,7 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
     /* The copy under another name says so. */
     assert_int_equal(catalog.entries[3].summary.step, 300);
     assert_non_null(catalog.entries[3].damage);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     assert_int_equal(checkpoint_open(&checkpoint, store, "run"), 0);
     assert_string_equal(checkpoint.name, "run@150-a2");
     checkpoint_close(&checkpoint);

@@ -279,14 +279,10 @@ static void test_retain__a_metric_is_a_number_of_that_name(void **state)
 
 /* The store of one note. */
 static char stored_note[VERIFIED_BYTES_MAX];
-static int fetch_note(struct storage *storage, const char *key, void *data, size_t size,
-                      uint64_t *out_bytes)
+
+static int read_note(struct verified *out, const struct manifest_summary *summary)
 {
-    (void)storage;
-    assert_string_equal(key, "book/step-00000007-a0002/verified.json");
-    *out_bytes = strlen(stored_note);
-    memcpy(data, stored_note, *out_bytes < size ? *out_bytes : size);
-    return stored_note[0] ? 0 : ERR_NOT_FOUND;
+    return verified_read(out, stored_note, strlen(stored_note), summary);
 }
 
 static enum verified_known known_after(double percent, uint64_t damages)
@@ -294,10 +290,9 @@ static enum verified_known known_after(double percent, uint64_t damages)
     const struct manifest_summary summary = {
         .run = "book", .step = 7, .attempt = 2, .nonce = "0123456789abcdef0123456789abcdef"};
     struct verified now = {.percent = percent, .damages = damages}, found;
-    assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary),
-                     stored_note[0] ? 0 : ERR_NOT_FOUND);
+    assert_int_equal(read_note(&found, &summary), stored_note[0] ? 0 : ERR_NOT_FOUND);
     verified_write(stored_note, &summary, &now, &found);
-    assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary), 0);
+    assert_int_equal(read_note(&found, &summary), 0);
     assert_true(found.percent == percent && found.damages == damages);
     return found.known;
 }
@@ -317,7 +312,7 @@ static void test_retain__a_note_of_verify_says_what_is_known(void **state)
     assert_int_equal(known_after(5, 0), VERIFIED_DAMAGED);
     assert_int_equal(known_after(100, 0), VERIFIED_WHOLE);
     summary.nonce[0] = 'f'; /* saved again in its place */
-    assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary), ERR_NOT_FOUND);
+    assert_int_equal(read_note(&found, &summary), ERR_NOT_FOUND);
     assert_false(verified_stays(ERR_NOT_FOUND, &found));
     assert_true(verified_stays(ERR_IO, &found));
     assert_int_equal(found.known, VERIFIED_UNKNOWN);
@@ -330,7 +325,7 @@ static void test_retain__a_note_of_verify_says_what_is_known(void **state)
         snprintf(stored_note, sizeof stored_note,
                  "{\"nonce\":\"%s\",\"time\":\"2026-01-02T03:04:05Z\",\"percent\":%s",
                  summary.nonce, tails[i]);
-        assert_int_equal(verified_fetch(&found, NULL, fetch_note, &summary), 0);
+        assert_int_equal(read_note(&found, &summary), 0);
         assert_int_equal(found.known, want[i]);
     }
 }

@@ -284,13 +284,13 @@ static int copy_one(struct copy *copy, const char *name)
  * source, as far as it has come. */
 static int copy_run(struct copy *copy, const char *run)
 {
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     char name[200];
     int error = store_need_run(copy->source, run);
     if (error == 0)
-        error = catalog_read(&catalog, copy->source, run);
+        error = store_list_read(&catalog, copy->source, run);
     for (uint32_t i = catalog.count; i-- > 0 && error == 0;) {
-        const struct catalog_entry *entry = &catalog.entries[i];
+        const struct store_entry *entry = &catalog.entries[i];
         snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)entry->summary.step,
                  (unsigned long long)entry->summary.attempt);
         if (entry->damage != NULL)
@@ -298,7 +298,7 @@ static int copy_run(struct copy *copy, const char *run)
         else
             error = copy_one(copy, name);
     }
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     return error;
 }
 

@@ -8,8 +8,8 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
+#include "proto/format/flaw.h"
 #include "proto/format/origin.h"
-#include "proto/format/presence.h"
 #include "proto/wire/ckpt.pb-c.h"
 
 #include <string.h>
@@ -21,8 +21,7 @@ static int check_origin(struct storage *store, const struct manifest_summary *su
                         const char *run)
 {
     struct manifest_summary settled = *summary;
-    return origin_settle(&settled, &(struct origin_place){run, summary->step, summary->attempt,
-                                                          storage_fetch, store});
+    return store_settle(&settled, store, run, summary->step, summary->attempt);
 }
 
 int origin_put(struct storage *store, const struct manifest_summary *summary, const char *run)
@@ -57,7 +56,7 @@ static int read_own_summary(struct manifest_summary *out, struct storage *store,
 }
 
 /* One that is damaged anyway is told and left as it is. */
-static int put_or_tell(bool *out_is_put, struct storage *store, const struct catalog_entry *entry)
+static int put_or_tell(bool *out_is_put, struct storage *store, const struct store_entry *entry)
 {
     struct manifest_summary own;
     int error = read_own_summary(&own, store, &entry->summary);
@@ -75,7 +74,7 @@ static int put_or_tell(bool *out_is_put, struct storage *store, const struct cat
 /* ---- adopt ---- */
 
 static int adopt_entry(bool *out_is_put, const struct cli *cli, struct storage *store,
-                       const struct catalog_entry *entry)
+                       const struct store_entry *entry)
 {
     *out_is_put = false;
     if (!entry->flaw || strcmp(entry->flaw, FLAW_MOVED) != 0)
@@ -86,7 +85,7 @@ static int adopt_entry(bool *out_is_put, const struct cli *cli, struct storage *
                : error;
 }
 
-static int adopt_all(const struct cli *cli, struct storage *store, const struct catalog *catalog)
+static int adopt_all(const struct cli *cli, struct storage *store, const struct store_list *catalog)
 {
     struct progress progress;
     uint32_t adopted = 0;
@@ -114,7 +113,7 @@ static int adopt_all(const struct cli *cli, struct storage *store, const struct 
 int cli_adopt(const struct cli *cli)
 {
     struct storage *store = NULL;
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     struct selection selection;
     int error = selection_parse_run(&selection, cli->args[0]);
     if (error == 0 && cli->server[0] != '\0')
@@ -124,10 +123,10 @@ int cli_adopt(const struct cli *cli)
     if (error == 0)
         error = store_need_run(store, selection.run);
     if (error == 0)
-        error = catalog_read(&catalog, store, selection.run);
+        error = store_list_read(&catalog, store, selection.run);
     if (error == 0)
         error = adopt_all(cli, store, &catalog);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     if (store != NULL)
         storage_close(store);
     return error;
@@ -156,7 +155,7 @@ static int check_names(const struct cli *cli)
 }
 
 static int rename_stored(const struct cli *cli, struct storage *store,
-                         const struct catalog *catalog)
+                         const struct store_list *catalog)
 {
     struct progress progress;
     int error = 0;
@@ -179,7 +178,7 @@ static int rename_stored(const struct cli *cli, struct storage *store,
 static int rename_store(const struct cli *cli)
 {
     struct storage *store = NULL;
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     int error = store_open_writable(&store, cli);
     if (error == 0)
         error = store_lock(store, "--server");
@@ -189,10 +188,10 @@ static int rename_store(const struct cli *cli)
         error =
             store_for_leases(store, cli->args[0], refuse_lease, (void *)(uintptr_t)cli->args[0]);
     if (error == 0)
-        error = catalog_read(&catalog, store, cli->args[0]);
+        error = store_list_read(&catalog, store, cli->args[0]);
     if (error == 0)
         error = rename_stored(cli, store, &catalog);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     if (store != NULL)
         storage_close(store);
     return error;

@@ -6,14 +6,12 @@
  * prune takes the store's lock: while a ckptd has it, the lock names the pid and the hint says
  * --server.
  *
- * What a prune keeps is looked at first (proto/format/presence.h): a directory that is gone or
  * damaged keeps no other from staying.
  *
  * A prune prints its plan, a line per checkpoint with what keeps it. --dry-run prints the plan and
  * removes nothing. A plan that would remove more than half of the run is refused without --most. */
 #include "clients/cli/engine/cli.h"
 
-#include "proto/format/presence.h"
 #include "proto/format/retain.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -127,7 +125,7 @@ static int visit_file(void *user, const struct storage_entry *entry)
 
 /* Are all its files there, with all their bytes? What is not counts as unverifiable, and stays.
  * ERR_MEMORY: nobody knows. */
-static int look_at_files(bool *out_whole, struct storage *store, const struct catalog_entry *entry,
+static int look_at_files(bool *out_whole, struct storage *store, const struct store_entry *entry,
                          const char *prefix)
 {
     struct files files = {0};
@@ -158,7 +156,7 @@ static int read_metric(struct retain_item *item, struct storage *store, const ch
 }
 
 static int fill_item(struct retain_item *out, struct storage *store,
-                     const struct catalog_entry *entry, const struct scrub_cursor *scrubbed,
+                     const struct store_entry *entry, const struct scrub_cursor *scrubbed,
                      const struct cli *cli)
 {
     const struct manifest_summary *summary = &entry->summary;
@@ -172,7 +170,7 @@ static int fill_item(struct retain_item *out, struct storage *store,
         error = look_at_files(&is_whole, store, entry, prefix);
     if (error != 0)
         return error;
-    error = verified_fetch(&verified, store, storage_fetch, summary);
+    error = store_read_verified(&verified, store, summary);
     if (error == ERR_MEMORY)
         return error;
     out->is_damaged = !is_whole || verified_stays(error, &verified);
@@ -202,7 +200,7 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
 
 struct looking {
     struct storage *store;
-    const struct catalog *catalog;
+    const struct store_list *catalog;
     struct retain_item *items;
 };
 
@@ -210,8 +208,7 @@ static int look_at(void *user, uint32_t index)
 {
     const struct looking *looking = user;
     struct retain_item *item = &looking->items[index];
-    int error =
-        presence_check(looking->store, storage_fetch, &looking->catalog->entries[index].summary, 0);
+    int error = store_check(looking->store, &looking->catalog->entries[index].summary, 0);
     item->is_vanished = error == ERR_NOT_FOUND;
     item->is_damaged = error == ERR_CORRUPT || error == ERR_VERSION;
     return item->is_vanished || item->is_damaged ? 0 : error;
@@ -235,7 +232,7 @@ static int visit_lease(void *user, const struct storage_entry *entry)
 
 /* What is known of each, by a look at its files. */
 static int fill_items(struct retain_item *items, struct storage *store, const struct cli *cli,
-                      const struct catalog *catalog)
+                      const struct store_list *catalog)
 {
     struct progress progress;
     struct scrub_cursor scrubbed = {0};
@@ -271,7 +268,7 @@ static void remove_planned(struct outcomes *outcomes, struct storage *store, con
 }
 
 static int prune_catalog(struct outcomes *out, struct storage *store, const struct cli *cli,
-                         const char *run, const struct catalog *catalog,
+                         const char *run, const struct store_list *catalog,
                          const struct retain_rules *rules)
 {
     uint32_t removed = 0;
@@ -305,7 +302,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
                        const struct retain_rules *rules)
 {
     struct storage *store = NULL;
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     int error = cli->is_dry_run ? store_open(&store, cli) : store_open_writable(&store, cli);
     if (error == 0)
         error = store_need_run(store, run);
@@ -314,10 +311,10 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
         error = store_recover_run(store, run);
     if (error == 0)
-        error = catalog_read(&catalog, store, run);
+        error = store_list_read(&catalog, store, run);
     if (error == 0)
         error = prune_catalog(out, store, cli, run, &catalog, rules);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     if (store != NULL)
         storage_close(store);
     return error;

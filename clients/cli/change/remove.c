@@ -5,7 +5,7 @@
  * checkpoint is named with its attempt, so that nothing else is meant. */
 #include "clients/cli/engine/cli.h"
 
-#include "proto/format/presence.h"
+#include "proto/format/flaw.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -51,11 +51,11 @@ static int measure_stored(struct loss *out, struct storage *store,
                           const struct selection *selection, bool is_forced)
 {
     int error = 0;
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     ERR_TRY(store_need_run(store, selection->run));
-    ERR_TRY(catalog_read(&catalog, store, selection->run));
+    ERR_TRY(store_list_read(&catalog, store, selection->run));
     for (uint32_t i = 0; i < catalog.count; i++) {
-        const struct catalog_entry *entry = &catalog.entries[i];
+        const struct store_entry *entry = &catalog.entries[i];
         if (selection->attempt != 0 && (entry->summary.step != (uint64_t)selection->step ||
                                         entry->summary.attempt != selection->attempt))
             continue;
@@ -68,7 +68,7 @@ static int measure_stored(struct loss *out, struct storage *store,
         out->damaged += entry->damage != NULL;
         out->bytes += entry->summary.bytes;
     }
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     if (error != 0)
         return error;
     return out->checkpoints > 0 || selection->attempt == 0

@@ -7,7 +7,7 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
-#include "proto/format/presence.h"
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 
 #include <fnmatch.h>
@@ -18,24 +18,10 @@
 
 #define OPTIMIZER_PREFIX "optimizer."
 
-static bool is_older(const struct manifest_summary *summary, const struct selection *than)
+static int skip_damaged(void *user, const struct store_entry *entry)
 {
-    return summary->attempt < than->passed_attempt ||
-           (summary->attempt == than->passed_attempt && summary->step < than->passed_step);
-}
-
-static bool is_selected(const struct selection *selection, const struct catalog_entry *entry)
-{
-    const struct manifest_summary *summary = &entry->summary;
-    if (selection->attempt != 0 && summary->attempt != selection->attempt)
-        return false;
-    if (selection->passed_attempt != 0 && !is_older(summary, selection))
-        return false;
-    return selection->step < 0 || summary->step == (uint64_t)selection->step;
-}
-
-static int skip_damaged(struct checkpoint *checkpoint, const struct catalog_entry *entry)
-{
+    struct checkpoint *checkpoint = user;
+    checkpoint->any_denied |= entry->is_denied;
     uint32_t at = checkpoint->num_skipped;
     if (at == RPC_SKIPPED_MAX)
         return 0;
@@ -66,16 +52,15 @@ static int find_manifest(struct storage *store, const struct selection *selectio
 }
 
 /* ckptd says it in the same words (ckptd/front/server.c). */
-static int report_none(struct storage *store, const struct selection *selection, bool any_damaged,
-                       bool any_denied)
+static int report_none(const struct checkpoint *passed, const struct selection *selection)
 {
     char step[32] = "";
-    ERR_TRY(store_need_run(store, selection->run));
-    if (selection->step < 0 && any_denied)
+    ERR_TRY(store_need_run(passed->store, selection->run));
+    if (selection->step < 0 && passed->any_denied)
         return report_error(ERR_DENIED, "read it as its owner",
                             "no checkpoint of run '%s' may be read, or it is damaged",
                             selection->run);
-    if (selection->step < 0 && any_damaged)
+    if (selection->step < 0 && passed->num_skipped > 0)
         return report_error(ERR_CORRUPT, "name a step to look at it all the same",
                             "every checkpoint of run '%s' is damaged", selection->run);
     if (selection->step >= 0)
@@ -87,48 +72,35 @@ static int report_none(struct storage *store, const struct selection *selection,
 int store_need_checkpoint(struct storage *store, const struct selection *selection)
 {
     int error = find_manifest(store, selection);
-    return error == ERR_NOT_FOUND ? report_none(store, selection, false, false) : error;
-}
-
-/* An older one would be another state than the newest: not taken in its place. */
-static bool is_newer(const struct catalog_entry *entry)
-{
-    return entry->flaw != NULL && strcmp(entry->flaw, FLAW_NEWER) == 0;
+    return error == ERR_NOT_FOUND ? report_none(&(struct checkpoint){.store = store}, selection)
+                                  : error;
 }
 
 /* Fills in step and attempt where the selection leaves them open. */
 static int find_selected(struct selection *selection, struct checkpoint *out)
 {
-    struct catalog catalog;
+    struct store_entry entry;
     if (selection->step >= 0 && selection->attempt != 0 &&
         find_manifest(out->store, selection) == 0)
         return 0;
-    int error = catalog_read(&catalog, out->store, selection->run);
+    int error = store_find(&entry, out->store,
+                           &(struct store_choice){.run = selection->run,
+                                                  .step = selection->step,
+                                                  .attempt = selection->attempt,
+                                                  .passed_step = selection->passed_step,
+                                                  .passed_attempt = selection->passed_attempt},
+                           skip_damaged, out);
+    if (error == ERR_NOT_FOUND)
+        return report_none(out, selection);
     if (error != 0)
         return error;
-    const struct catalog_entry *found = NULL;
-    bool any_denied = false;
-    for (uint32_t i = 0; i < catalog.count && !found && error == 0; i++) {
-        const struct catalog_entry *entry = &catalog.entries[i];
-        if (!is_selected(selection, entry))
-            continue;
-        any_denied = any_denied || entry->is_denied;
-        if (selection->step < 0 && entry->damage != NULL && !is_newer(entry))
-            error = skip_damaged(out, entry);
-        else
-            found = entry;
-    }
-    if (found) {
-        selection->step = (int64_t)found->summary.step;
-        selection->attempt = found->summary.attempt;
-        for (uint32_t i = 0; i < out->num_skipped; i++)
-            skipped_tell(selection->run, out->skipped[i].step, out->skipped[i].attempt,
-                         out->skipped[i].damage);
-    }
-    catalog_free(&catalog);
-    return error != 0 || found
-               ? error
-               : report_none(out->store, selection, out->num_skipped > 0, any_denied);
+    selection->step = (int64_t)entry.summary.step;
+    selection->attempt = entry.summary.attempt;
+    for (uint32_t i = 0; i < out->num_skipped; i++)
+        skipped_tell(selection->run, out->skipped[i].step, out->skipped[i].attempt,
+                     out->skipped[i].damage);
+    store_entry_free(&entry);
+    return 0;
 }
 
 /* Without the right to write, or room for a file, there is no lease: a prune may then remove what
@@ -154,7 +126,7 @@ static int read_quarantine(struct checkpoint *out, const struct selection *selec
     int error = shard_dir_key(directory, sizeof directory, selection->run,
                               (uint64_t)selection->step, selection->attempt);
     if (error == 0)
-        error = store_fetch_reason(out->quarantine, sizeof out->quarantine, out->store, directory);
+        error = store_read_reason(out->quarantine, sizeof out->quarantine, out->store, directory);
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
@@ -228,21 +200,22 @@ int checkpoint_manifest(struct manifest **out, struct storage *store,
                         const struct selection *selection)
 {
     struct selection one = *selection;
-    struct catalog catalog;
+    struct store_entry entry;
+    struct store_choice choice = {.run = one.run, .step = -1, .attempt = one.attempt};
+    int unread = ERR_NOT_FOUND, error = 0;
     *out = NULL;
     if (one.step >= 0)
         return read_manifest_alone(out, store, &one);
-    int error = catalog_read(&catalog, store, one.run), unread = ERR_NOT_FOUND;
-    for (uint32_t i = 0; error == 0 && i < catalog.count && unread != 0; i++) {
-        const struct catalog_entry *entry = &catalog.entries[i];
-        if (entry->summary.attempt != one.attempt || entry->damage != NULL)
-            continue;
-        one.step = (int64_t)entry->summary.step;
+    while (unread != 0 && (error = store_find(&entry, store, &choice, NULL, NULL)) == 0) {
+        choice.passed_step = entry.summary.step;
+        choice.passed_attempt = entry.summary.attempt;
+        one.step = (int64_t)entry.summary.step;
+        store_entry_free(&entry);
         unread = read_manifest_alone(out, store, &one);
-        error = unread == ERR_MEMORY ? unread : 0;
+        if (unread == ERR_MEMORY)
+            return unread;
     }
-    catalog_free(&catalog);
-    return error != 0 ? error : unread;
+    return error != 0 && error != ERR_NOT_FOUND ? error : unread;
 }
 
 void checkpoint_close(struct checkpoint *checkpoint)

@@ -235,18 +235,6 @@ int selection_parse(struct selection *out, const char *text);
 /* A run alone. */
 int selection_parse_run(struct selection *out, const char *text);
 
-struct catalog_entry {
-    struct manifest_summary summary; /* run, step and attempt are those of the directory's name;
-                                        attempt 0: the run itself, which could not be read */
-    char *damage;   /* what is wrong with the manifest, or its quarantine's reason; NULL: nothing */
-    bool is_denied; /* nobody knows: it could not be read, `damage` says why */
-    const char *flaw;   /* FLAW_DAMAGED, ... of proto/format/presence.h; NULL: none */
-    bool may_be_pinned; /* of catalog_find_pins() */
-};
-struct catalog {
-    struct catalog_entry *entries; /* by run; newest first */
-    uint32_t count, room;
-};
 /* For reading. ERR_NOT_FOUND: there is no such directory, or it is no store. */
 int store_open(struct storage **out, const struct cli *cli);
 /* Likewise: no directory becomes a store by it. */
@@ -257,26 +245,10 @@ int store_compare(bool *out_is_same, const char *store, const char *other);
 const char *store_durability(const char *store);
 /* For the only one that writes. ERR_BUSY: `option` names the ckptd that may do the work. */
 int store_lock(struct storage *store, const char *option);
-/* Calls look for every directory that may be a run, in no order; what is not 0 stops. */
-int store_for_runs(struct storage *store, int (*look)(void *user, const char *run), void *user);
-/* A manifest's own words against the directory that it lies in; the run may be an older name. */
-int store_settle(struct manifest_summary *summary, struct storage *store, const char *run,
-                 uint64_t step, uint64_t attempt);
-/* Why the checkpoint of that directory is in quarantine; ERR_NOT_FOUND: it is not. */
-int store_fetch_reason(char *out, size_t size, struct storage *store, const char *directory);
 /* ERR_NOT_FOUND: the store has no run of that name. */
 int store_need_run(struct storage *store, const char *run);
 /* ERR_NOT_FOUND: the run has none of that step and attempt, which are both named. */
 int store_need_checkpoint(struct storage *store, const struct selection *selection);
-/* Reads the summaries of one run, or of all with run "", where one that cannot be read has an entry
- * of its own and keeps nobody from the others. */
-int catalog_read(struct catalog *out, struct storage *store, const char *run);
-void catalog_free(struct catalog *catalog);
-/* Has it one of that name? */
-bool catalog_has(const struct catalog *catalog, const struct manifest_summary *summary);
-/* Which of them a pin is listed for, by one request a run; all of a run whose pins cannot be
- * listed. ERR_MEMORY. */
-int catalog_find_pins(struct catalog *catalog, struct storage *store);
 struct store_pin {
     bool is_there;
     char note[256];
@@ -296,12 +268,11 @@ int store_note_unread(struct storage *store, const struct manifest_summary *summ
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
-#define DAMAGE_BYTES 512u /* of a text that says what it is */
 
 /* A newer one that is damaged, when the newest that is whole was asked for. */
 struct skipped {
     uint64_t step, attempt;
-    char damage[DAMAGE_BYTES];
+    char damage[STORE_DAMAGE_BYTES];
 };
 /* Says so on stderr. */
 void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage);
@@ -311,12 +282,13 @@ struct checkpoint {
     struct storage *store;
     struct skipped *skipped; /* at most RPC_SKIPPED_MAX, the newest first */
     uint32_t num_skipped, room_skipped;
+    bool any_denied; /* of them */
     struct storage_hold *lease; /* NULL where none can be written */
     struct manifest *manifest;
     char *text; /* the manifest's bytes */
     size_t text_bytes;
     char name[200];                /* "run@1000-a3" */
-    char quarantine[DAMAGE_BYTES]; /* why it is there; "": it is not */
+    char quarantine[STORE_DAMAGE_BYTES]; /* why it is there; "": it is not */
     struct shard_file *shards;     /* of checkpoint_load(), one per shard */
     struct shard_file **opened;
     uint64_t clock; /* for the one of `opened` that was taken longest ago */
@@ -404,7 +376,7 @@ int origin_put(struct storage *store, const struct manifest_summary *summary, co
 
 /* What the looks of a watch have seen; zero before the first. */
 struct store_looks {
-    struct catalog before;          /* of the last one; catalog_free() */
+    struct store_list before;          /* of the last one; store_list_free() */
     uint64_t count, commits, bytes; /* committed since the first */
 };
 /* An object as of cli_call_status, of what files tell; json_decref() it. NULL: it is one look. */

@@ -40,7 +40,7 @@ static int put_note(const struct cli *cli, const struct manifest_summary *summar
     int error = open_for_note(&store, cli, summary);
     bool is_open = error == 0;
     if (is_open)
-        error = verified_fetch(&before, store, storage_fetch, summary);
+        error = store_read_verified(&before, store, summary);
     if (is_open && (error == 0 || error == ERR_NOT_FOUND)) {
         verified_write(text, summary, result, &before);
         error = storage_remove(store, key);
@@ -106,7 +106,7 @@ bool verified_find(struct verified *out, struct storage *store,
     struct report_text before; /* of what the caller has to say */
     *out = (struct verified){0};
     report_keep(&before);
-    int error = store != NULL ? verified_fetch(out, store, storage_fetch, summary) : ERR_NOT_FOUND;
+    int error = store != NULL ? store_read_verified(out, store, summary) : ERR_NOT_FOUND;
     report_restore(&before, 0);
     return error == 0;
 }

@@ -6,7 +6,7 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
-#include "proto/format/presence.h"
+#include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -275,12 +275,12 @@ static int add_row(struct batch *batch, const struct row *row)
 /* ---- of a store ---- */
 
 /* The rows of a catalog. */
-static int print_catalog(struct batch *batch, const struct catalog *catalog)
+static int print_catalog(struct batch *batch, const struct store_list *catalog)
 {
     struct scrub_cursor scrubbed = {0}; /* of the row's run */
     int error = 0;
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
-        const struct catalog_entry *entry = &catalog->entries[i];
+        const struct store_entry *entry = &catalog->entries[i];
         const struct manifest_summary *from = &entry->summary;
         bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
         bool is_run = from->attempt == 0; /* that could not be read */
@@ -309,16 +309,16 @@ static int print_catalog(struct batch *batch, const struct catalog *catalog)
 static int list_store(const struct cli *cli)
 {
     struct storage *store = NULL;
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     struct tally tally = {0};
     struct batch *batch = NULL;
     int error = store_open(&store, cli);
     if (error == 0 && cli->num_args > 0)
         error = store_need_run(store, cli->args[0]);
     if (error == 0)
-        error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
+        error = store_list_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
     if (error == 0 && cli->typed == NULL)
-        error = catalog_find_pins(&catalog, store);
+        error = store_list_find_pins(&catalog, store);
     if (error == 0)
         error = new_batch(&batch, cli, &tally, store);
     if (error == 0)
@@ -328,7 +328,7 @@ static int list_store(const struct cli *cli)
     if (error == 0)
         print_rows_end(cli, catalog.count);
     free(batch);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     if (store != NULL)
         storage_close(store);
     tags_free(&tally.tags);

@@ -17,7 +17,7 @@
 /* What the files of a store tell, as far as they could be read. */
 struct survey {
     struct storage *store;
-    struct catalog catalog;
+    struct store_list catalog;
     struct store_rubbish_list rubbish;
     struct storage_space space;
     bool is_in_use;
@@ -43,7 +43,7 @@ static int survey_open(struct survey *out, const struct cli *cli)
     if (error == ERR_NOT_FOUND && out->store != NULL)
         error = 0;
     if (error == 0)
-        error = catalog_read(&out->catalog, out->store, "");
+        error = store_list_read(&out->catalog, out->store, "");
     if (error == 0)
         error = store_for_runs(out->store, look_at_run, out);
     return error;
@@ -52,7 +52,7 @@ static int survey_open(struct survey *out, const struct cli *cli)
 static void survey_close(struct survey *survey)
 {
     store_rubbish_free(&survey->rubbish);
-    catalog_free(&survey->catalog);
+    store_list_free(&survey->catalog);
     if (survey->store != NULL)
         storage_close(survey->store);
 }
@@ -87,7 +87,7 @@ static json_t *describe_unreadable(const struct survey *survey)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < survey->catalog.count; i++) {
-        const struct catalog_entry *entry = &survey->catalog.entries[i];
+        const struct store_entry *entry = &survey->catalog.entries[i];
         if (entry->summary.attempt == 0)
             add_unreadable(list, entry->summary.run, entry->damage);
     }
@@ -103,7 +103,7 @@ static json_t *describe_catalog(const struct survey *survey)
 {
     json_int_t checkpoints = 0, damaged = 0, bytes = 0;
     for (uint32_t i = 0; i < survey->catalog.count; i++) {
-        const struct catalog_entry *entry = &survey->catalog.entries[i];
+        const struct store_entry *entry = &survey->catalog.entries[i];
         checkpoints += entry->summary.attempt != 0;
         damaged += entry->summary.attempt != 0 && entry->damage != NULL;
         bytes += (json_int_t)entry->summary.bytes;
@@ -136,7 +136,7 @@ static json_t *describe_newest(const struct survey *survey, const char *store)
 {
     const struct manifest_summary *newest = NULL;
     for (uint32_t i = 0; i < survey->catalog.count; i++) {
-        const struct catalog_entry *entry = &survey->catalog.entries[i];
+        const struct store_entry *entry = &survey->catalog.entries[i];
         if (entry->damage == NULL &&
             (newest == NULL || strcmp(entry->summary.time, newest->time) > 0))
             newest = &entry->summary;
@@ -149,28 +149,28 @@ static json_t *describe_newest(const struct survey *survey, const char *store)
 }
 
 /* Nobody knows which ones were there at the look before. */
-static bool is_of_unread(const struct catalog *before, const struct catalog_entry *entry)
+static bool is_of_unread(const struct store_list *before, const struct store_entry *entry)
 {
     struct manifest_summary run = {0};
     memcpy(run.run, entry->summary.run, sizeof run.run);
-    return catalog_has(before, &run);
+    return store_list_has(before, &run);
 }
 
 /* Adds what came since the look before, and keeps what is there for the next. */
-static void compare_looks(struct store_looks *looks, struct catalog *catalog)
+static void compare_looks(struct store_looks *looks, struct store_list *catalog)
 {
     for (uint32_t i = 0; i < catalog->count && looks->count > 0; i++) {
-        const struct catalog_entry *entry = &catalog->entries[i];
-        if (entry->damage != NULL || catalog_has(&looks->before, &entry->summary) ||
+        const struct store_entry *entry = &catalog->entries[i];
+        if (entry->damage != NULL || store_list_has(&looks->before, &entry->summary) ||
             is_of_unread(&looks->before, entry))
             continue;
         looks->commits++;
         looks->bytes += entry->summary.bytes;
     }
-    catalog_free(&looks->before);
+    store_list_free(&looks->before);
     looks->before = *catalog;
     looks->count++;
-    *catalog = (struct catalog){0};
+    *catalog = (struct store_list){0};
 }
 
 int status_of_store(json_t **out, const struct cli *cli, struct store_looks *looks)

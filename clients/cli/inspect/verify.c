@@ -203,8 +203,8 @@ static int verify_all(struct verify *verify)
     int error =
         checkpoint_load(&verify->checkpoint, verify->cli->is_quick ? LOAD_QUICK : LOAD_HEADERS);
     if (error == 0)
-        error = places_fetch(&places, verify->checkpoint.store, storage_fetch,
-                             &verify->checkpoint.manifest->summary);
+        error = store_read_places(&places, verify->checkpoint.store,
+                                  &verify->checkpoint.manifest->summary);
     if (error != 0)
         return error;
     print_begin(verify);
@@ -310,12 +310,12 @@ static int note_unread(struct verify *verify, const char *name, int error, struc
 static int verify_each(bool *out_is_damaged, struct verify *verify, struct storage *store,
                        const char *run)
 {
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     struct failure failure = {0};
     char name[200];
     int error = run[0] != '\0' ? store_need_run(store, run) : 0;
     if (error == 0)
-        error = catalog_read(&catalog, store, run);
+        error = store_list_read(&catalog, store, run);
     if (verify->cli->is_json && error == 0)
         printf("[");
     for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
@@ -333,7 +333,7 @@ static int verify_each(bool *out_is_damaged, struct verify *verify, struct stora
     }
     if (verify->cli->is_json && error == 0)
         printf("]\n");
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     return error == 0 ? failure_report(&failure) : error;
 }
 

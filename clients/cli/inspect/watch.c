@@ -184,6 +184,6 @@ int cli_watch(const struct cli *cli)
         nanosleep(&pause, NULL);
         error = look_again(&last, &looks, cli);
     }
-    catalog_free(&looks.before);
+    store_list_free(&looks.before);
     return error;
 }

@@ -526,7 +526,7 @@ static int visit_attempt(void *user, const struct storage_entry *entry)
  * whose ranks may be about to save. */
 static int check_new(struct import *import)
 {
-    struct catalog catalog = {0};
+    struct store_list catalog = {0};
     char attempts[STORAGE_KEY_MAX];
     int error = 0;
     snprintf(attempts, sizeof attempts, "%s/attempts", import->cli->run);
@@ -534,12 +534,12 @@ static int check_new(struct import *import)
         error = storage_list(import->writer.store, attempts, visit_attempt,
                              (void *)(uintptr_t)import->cli->run);
     if (error == 0)
-        error = catalog_read(&catalog, import->writer.store, import->cli->run);
+        error = store_list_read(&catalog, import->writer.store, import->cli->run);
     if (error == 0 && catalog.count > 0)
         error = report_error(ERR_EXISTS, "give --run another name",
                              "%s has checkpoints of run %s already", import->cli->store,
                              import->cli->run);
-    catalog_free(&catalog);
+    store_list_free(&catalog);
     return error;
 }
 

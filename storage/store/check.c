@@ -1,0 +1,91 @@
+/* check.c - is a committed checkpoint really there? Asked before another one is removed because of
+ * it: who keeps two checkpoints must not keep two names.
+ *
+ * Read are the manifest, whole, and of every shard that must lie there (proto/format/places.h) its
+ * size and its header; no tensor. */
+#include "storage/store/private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int check_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard,
+                       struct shard_expected *expected)
+{
+    const struct manifest_shard *entry = &manifest->shards[shard];
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes = 0;
+    manifest_identity(&identity, &manifest->summary, shard);
+    ERR_TRY(shard_key(key, sizeof key, &identity));
+    void *header = malloc(entry->data_start);
+    if (!header)
+        return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
+    int error = storage_fetch(storage, key, header, entry->data_start, &bytes);
+    if (error == ERR_NOT_FOUND)
+        error = report_error(ERR_CORRUPT, NULL, "%s is missing", key);
+    else if (error == 0 && bytes != entry->bytes)
+        error = report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
+                             (unsigned long long)bytes, (unsigned long long)entry->bytes);
+    else if (error == 0)
+        error = manifest_check_header(expected, manifest, shard, header);
+    if (error == ERR_CORRUPT || error == ERR_VERSION)
+        error = report_error(error, NULL, "%s: %s", key, report_message());
+    free(header);
+    return error;
+}
+
+static int check_shards(struct storage *storage, const struct manifest *manifest,
+                        const struct manifest_summary *place)
+{
+    struct places places = {0};
+    struct shard_expected expected = {0};
+    int error = store_read_places(&places, storage, place);
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        if (places_is_here(&places, i))
+            error = check_shard(storage, manifest, i, &expected);
+    shard_expected_free(&expected);
+    places_free(&places);
+    return error;
+}
+
+/* A manifest of another directory is damage here. */
+static int parse(struct manifest **out, struct storage *storage,
+                 const struct manifest_summary *place, const void *text, size_t bytes)
+{
+    int error = store_parse_manifest(out, storage, place, text, bytes);
+    return error == ERR_MISMATCH ? report_error(ERR_CORRUPT, NULL, "%s", report_message()) : error;
+}
+
+int store_check(struct storage *storage, const struct manifest_summary *summary, uint64_t text_hash)
+{
+    struct manifest *manifest = NULL;
+    void *text = NULL;
+    size_t bytes = 0;
+    int error = store_fetch_manifest(&text, &bytes, storage, summary);
+    if (error == 0)
+        error = parse(&manifest, storage, summary, text, bytes);
+    free(text);
+    if (error == 0 && (!manifest_summary_equal(&manifest->summary, summary) ||
+                       (text_hash != 0 && manifest->text_hash != text_hash)))
+        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since it was listed");
+    if (error == 0)
+        error = check_shards(storage, manifest, summary);
+    manifest_free(manifest);
+    return error;
+}
+
+int store_check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes)
+{
+    struct manifest_summary place = {0};
+    struct manifest *manifest = NULL;
+    const char *slash = strrchr(prefix, '/');
+    if (!slash || (size_t)(slash - prefix) >= sizeof place.run ||
+        !retain_parse(slash + 1, &place.step, &place.attempt))
+        return report_error(ERR_INVALID, NULL, "%s is no directory of a checkpoint", prefix);
+    memcpy(place.run, prefix, (size_t)(slash - prefix));
+    int error = parse(&manifest, storage, &place, text, bytes);
+    if (error == 0)
+        error = check_shards(storage, manifest, &place);
+    manifest_free(manifest);
+    return error;
+}
