@@ -113,9 +113,6 @@ void catalog_take_verified(struct checkpoint *checkpoint, const struct verified 
 /* Leaves such a note: all of it was read in the local tier now, and is whole. Blocks; any thread.
  */
 void catalog_note_whole(struct storage *storage, const struct manifest_summary *summary);
-/* Likewise the result of a tool, in place of the note before; *out: what the new one says. */
-int catalog_note_verified(struct verified *out, struct storage *storage,
-                          const struct manifest_summary *summary, const struct verified *result);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
 /* This node and its peers, for the checkpoint; so many. */

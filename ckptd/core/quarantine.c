@@ -61,30 +61,10 @@ void catalog_take_verified(struct checkpoint *checkpoint, const struct verified 
         checkpoint->is_suspect = false;
 }
 
-static int put_verified(struct storage *storage, const struct manifest_summary *summary,
-                        const struct verified *result, const struct verified *before)
-{
-    char key[STORAGE_KEY_MAX + 32], text[VERIFIED_BYTES_MAX];
-    verified_write(text, summary, result, before);
-    ERR_TRY(verified_key(key, sizeof key, summary));
-    int error = storage_remove(storage, key);
-    return error == 0 || error == ERR_NOT_FOUND ? storage_publish(storage, key, text, strlen(text))
-                                                : error;
-}
-
-int catalog_note_verified(struct verified *out, struct storage *storage,
-                          const struct manifest_summary *summary, const struct verified *result)
-{
-    int error = store_read_verified(out, storage, summary);
-    if (error == 0 || error == ERR_NOT_FOUND)
-        error = put_verified(storage, summary, result, out);
-    return error == 0 ? store_read_verified(out, storage, summary) : error;
-}
-
 void catalog_note_whole(struct storage *storage, const struct manifest_summary *summary)
 {
-    const struct verified whole = {.percent = 100};
-    if (put_verified(storage, summary, &whole, &(struct verified){0}) != 0)
+    struct verified kept;
+    if (store_put_verified(&kept, storage, summary, &(struct verified){.percent = 100}) != 0)
         log_warn("catalog", "run %s, step %llu is whole, which the next start does not know: %s",
                  summary->run, (unsigned long long)summary->step, report_line());
 }

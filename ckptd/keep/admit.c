@@ -182,16 +182,9 @@ static int check_files(const struct admission *admission)
 static int publish(struct admission *admission)
 {
     struct storage *storage = admission->service->storage;
-    char key[STORAGE_KEY_MAX + 32];
-    int error = storage_sync_names(storage, admission->prefix);
-    if (error != 0)
-        return error;
-    snprintf(key, sizeof key, "%s/" MANIFEST_NAME, admission->prefix);
-    error = storage_publish(storage, key, admission->text, admission->text_bytes);
-    admission->is_unknown = error == ERR_IO; /* a power loss may bring it back */
-    snprintf(key, sizeof key, "%s/" MARK_NAME, admission->prefix);
-    if (error == 0 && storage_remove(storage, key) == ERR_IO) /* of an older tool there is none */
-        log_warn("catalog", "%s stays until the next start: %s", key, report_line());
+    ERR_TRY(storage_sync_names(storage, admission->prefix));
+    int error = store_commit(storage, admission->prefix, admission->text, admission->text_bytes);
+    admission->is_unknown = error == ERR_IO;
     return error;
 }
 

@@ -242,13 +242,10 @@ static int look_at_one(void *user, size_t index)
  * tries again. A checkpoint without one was made durable before its mark went (I11). */
 static void remove_mark(const struct scan *scan, const char *dir)
 {
-    struct storage *storage = scan->service->storage;
-    char key[STORAGE_KEY_MAX + 32];
-    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
-    if (storage_sync_names(storage, dir) != 0)
+    if (storage_sync_names(scan->service->storage, dir) != 0)
         service_go_offline(scan->service, report_line());
-    else if (storage_remove(storage, key) != 0)
-        log_warn("catalog", "%s stays: %s", key, report_line());
+    else
+        store_unmark(scan->service->storage, dir);
 }
 
 static int add_checkpoint(struct scan *scan, struct step *step)

@@ -13,6 +13,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "proto/base/report.h"
+#include "storage/store/store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,8 @@ struct keeping {
 static void work_keep(struct job *job)
 {
     struct keeping *keeping = CONTAINER_OF(job, struct keeping, job);
-    int error = catalog_note_verified(&keeping->kept, keeping->service->storage,
-                                      &keeping->checkpoint->summary, &keeping->result);
+    int error = store_put_verified(&keeping->kept, keeping->service->storage,
+                                   &keeping->checkpoint->summary, &keeping->result);
     if (error != 0)
         fault_take(&keeping->fault, error);
 }

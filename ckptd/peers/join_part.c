@@ -35,7 +35,7 @@
 #include "proto/format/places.h"
 #include "proto/format/replica.h"
 #include "proto/wire/ckpt.pb-c.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +196,7 @@ static int publish(struct storage *storage, const struct manifest_summary *summa
 int part_place(struct manifest_summary *out, struct storage *storage, const void *text,
                size_t bytes, const char *nonce, const struct places *places)
 {
-    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    char dir[STORAGE_KEY_MAX];
     size_t head = bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES;
     struct manifest *manifest = NULL;
     ERR_TRY(manifest_read_summary(out, text, head));
@@ -205,13 +205,10 @@ int part_place(struct manifest_summary *out, struct storage *storage, const void
     if (strcmp(out->nonce, nonce) != 0)
         return report_error(ERR_CORRUPT, NULL, "the manifest of another save came");
     ERR_TRY(shard_dir_key(dir, sizeof dir, out->run, out->step, out->attempt));
-    ERR_TRY(publish_places(storage, out, places));
+    ERR_TRY(store_put_places(storage, out, places));
     ERR_TRY(publish(storage, out, text, bytes));
     ERR_TRY(storage_sync_names(storage, dir)); /* it may have been there before */
-    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
-    int error = storage_remove(storage, key);
-    if (error != 0 && error != ERR_NOT_FOUND)
-        log_warn("commit", "%s stays until the next start: %s", key, report_line());
+    store_unmark(storage, dir);
     return 0;
 }
 

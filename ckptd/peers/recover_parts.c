@@ -69,12 +69,11 @@ static int read_mark(struct peer_call *peer_call)
 static int remove_part(struct asking *asking)
 {
     struct service *service = asking->peer_call.service;
-    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
+    char dir[STORAGE_KEY_MAX];
     ERR_TRY(dir_of(dir, asking));
-    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
-    mark_write(text, &asking->identity, service->boot_id);
-    ERR_TRY(storage_remove(service->storage, key));
-    ERR_TRY(storage_publish(service->storage, key, text, strlen(text)));
+    ERR_TRY(store_mark(service->storage, &(struct store_mark){.identity = asking->identity,
+                                                              .boot_id = service->boot_id,
+                                                              .may_replace = true}));
     ERR_TRY(store_clear(service->storage, dir));
     asking->is_over = true;
     return 0;

@@ -13,7 +13,7 @@
 #include "proto/base/report.h"
 #include "proto/format/mark.h"
 #include "proto/format/places.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -24,34 +24,13 @@ static void key_of(char out[STORAGE_KEY_MAX + 32], const struct save *save)
     snprintf(out, STORAGE_KEY_MAX + 32, "%s/" MARK_NAME, save->dir);
 }
 
-/* A save of this step was given up, and a shard of it could not be removed: that one needs its mark
- * at every moment, and for the next save the mark proves the same. */
-static bool is_marked_before(const struct save *save, const char *key)
-{
-    char text[MARK_BYTES_MAX] = "";
-    uint64_t bytes;
-    return storage_fetch(save->service->storage, key, text, sizeof text - 1, &bytes) == 0 &&
-           mark_is_of(save->dir, text);
-}
-
 static int publish_mark(const struct save *save)
 {
-    char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
-    struct shard_identity identity;
-    struct storage *storage = save->service->storage;
-    save_identity(&identity, save, 0);
+    struct store_mark mark = {.boot_id = save->service->boot_id, .may_replace = true};
+    save_identity(&mark.identity, save, 0);
     if (save->is_part)
-        mark_write_part(text, &identity, save->run->coordinator->attempt->coordinator);
-    else
-        mark_write(text, &identity, save->service->boot_id);
-    key_of(key, save);
-    int error = storage_publish(storage, key, text, strlen(text));
-    if (error != ERR_EXISTS)
-        return error;
-    if (is_marked_before(save, key))
-        return storage_sync_names(storage, save->dir);
-    error = storage_remove(storage, key);
-    return error == 0 ? storage_publish(storage, key, text, strlen(text)) : error;
+        mark.coordinator = save->run->coordinator->attempt->coordinator;
+    return store_mark(save->service->storage, &mark);
 }
 
 int mark_make(struct save *save)
@@ -66,15 +45,6 @@ int mark_make(struct save *save)
     }
     pthread_mutex_unlock(&save->mark_lock);
     return error;
-}
-
-void mark_end(const struct save *save)
-{
-    char key[STORAGE_KEY_MAX + 32];
-    key_of(key, save);
-    int error = storage_remove(save->service->storage, key);
-    if (error != 0 && error != ERR_NOT_FOUND) /* a Gc was faster */
-        log_warn("commit", "%s stays until the next start: %s", key, report_line());
 }
 
 static int visit_shard(void *user, const struct storage_entry *entry)

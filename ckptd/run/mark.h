@@ -7,8 +7,6 @@ struct save;
 /* Before the first file of a save: the directory has the mark, durably, and the store is where it
  * was. Any number of the save's workers at once; only the first has work. */
 int mark_make(struct save *save);
-/* The manifest is durable. A mark that stays is taken away by the next start. */
-void mark_end(const struct save *save);
 /* The save was given up: the mark, when no shard is left that needs it, and the directory. */
 void mark_give_up(const struct save *save);
 

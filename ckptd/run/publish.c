@@ -103,28 +103,10 @@ static enum commit_outcome judge_publish(int error)
     return error == ERR_IO || error == ERR_EXISTS ? OUTCOME_UNKNOWN : OUTCOME_ABSENT;
 }
 
-int publish_places(struct storage *storage, const struct manifest_summary *summary,
-                   const struct places *places)
-{
-    char key[STORAGE_KEY_MAX], *text = NULL;
-    if (places->num_shards == 0)
-        return 0;
-    ERR_TRY(places_key(key, sizeof key, summary));
-    ERR_TRY(places_write(&text, places, summary->nonce));
-    int error = storage_publish(storage, key, text, strlen(text));
-    if (error == ERR_EXISTS) { /* of a save of this step that was given up */
-        error = storage_remove(storage, key);
-        if (error == 0)
-            error = storage_publish(storage, key, text, strlen(text));
-    }
-    free(text);
-    return error;
-}
-
 static int write_manifest(struct save *save)
 {
     const struct attempt *attempt = save->run->coordinator->attempt;
-    char *text = NULL, *mesh = NULL, key[STORAGE_KEY_MAX + 32];
+    char *text = NULL, *mesh = NULL;
     size_t bytes = 0;
     struct manifest manifest = {
         .summary = save->summary,
@@ -159,14 +141,11 @@ static int write_manifest(struct save *save)
         manifest.mesh_json = mesh;
     if (error == 0)
         error = manifest_write(&text, &bytes, &manifest);
-    snprintf(key, sizeof key, "%s/%s", save->dir, MANIFEST_NAME);
     if (error == 0)
-        error = publish_places(save->service->storage, &save->summary, &save->places);
+        error = store_put_places(save->service->storage, &save->summary, &save->places);
     if (error == 0) {
-        error = storage_publish(save->service->storage, key, text, bytes);
+        error = store_commit(save->service->storage, save->dir, text, bytes); /* I11 */
         save->outcome = judge_publish(error);
-        if (error == 0)
-            mark_end(save); /* I11 */
         save->manifest_hash = checksum_bytes(text, bytes);
     }
     if (save->outcome == OUTCOME_DURABLE && save->places.num_shards > 0) {

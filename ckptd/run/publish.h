@@ -5,16 +5,10 @@
 struct run;
 struct commit_action;
 struct storage;
-struct places;
-struct manifest_summary;
 
 /* Performers of COMMIT_SYNC_NAMES and COMMIT_PUBLISH (run.c); they end with commit_names_synced,
  * commit_published. */
 void publish_sync_names(struct run *run, const struct commit_action *action);
 void publish_manifest(struct run *run, const struct commit_action *action);
-
-/* The file of places beside a manifest, before that; nothing where all is here. Blocks. */
-int publish_places(struct storage *storage, const struct manifest_summary *summary,
-                   const struct places *places);
 
 #endif

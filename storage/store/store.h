@@ -75,6 +75,32 @@ enum store_rest {
 };
 int store_rest(struct storage *storage, const char *prefix, enum store_rest *out);
 
+/* ---- how a checkpoint comes into being: publish.c ---- */
+
+struct store_mark {
+    struct shard_identity identity; /* of any shard of the save */
+    uint64_t boot_id;               /* of the ckptd that writes it; 0: a tool */
+    const char *coordinator;        /* of a part of a save: the node that decides; else NULL */
+    bool may_replace;               /* a mark that an earlier save of that step has left */
+};
+/* Marks the save's directory as unfinished work, durably: before its first shard. ERR_EXISTS. */
+int store_mark(struct storage *storage, const struct store_mark *mark);
+/* Removes the mark, where the manifest is durable. One that stays is told in the log. */
+void store_unmark(struct storage *storage, const char *prefix);
+/* Small files beside a manifest, whatever was there before. Places: none where all shards lie here.
+ * Origin: of a checkpoint whose manifest has this summary, in the directory of `run`, unless it is
+ * there. Verified: the result of a reading; *out is what the file says now. */
+int store_put(struct storage *storage, const char *key, const void *text, size_t bytes);
+int store_put_places(struct storage *storage, const struct manifest_summary *summary,
+                     const struct places *places);
+int store_put_origin(struct storage *storage, const struct manifest_summary *summary,
+                     const char *run);
+int store_put_verified(struct verified *out, struct storage *storage,
+                       const struct manifest_summary *summary, const struct verified *result);
+/* Publishes the manifest of a directory whose names are durable (storage_sync_names), and removes
+ * the mark. ERR_EXISTS. ERR_IO: a power loss may bring the manifest back, so the shards stay. */
+int store_commit(struct storage *storage, const char *prefix, const void *text, size_t bytes);
+
 /* ---- which checkpoints there are: list.c ---- */
 
 #define STORE_LIST_MAX (1u << 20) /* checkpoints; then ERR_BUSY */

@@ -199,24 +199,20 @@ static int commit(struct copy *copy)
 {
     const struct manifest_summary *summary = &copy->made.manifest->summary;
     struct manifest_summary own = *summary;
-    char key[STORAGE_KEY_MAX + 32];
     int error = 0;
     strcpy(own.run, origin_run(summary));
     own.origin[0] = '\0';
     if (summary->origin[0] != '\0')
-        error = origin_put(copy->store, &own, copy->run);
+        error = store_put_origin(copy->store, &own, copy->run);
     if (error == 0)
         error = storage_sync_names(copy->store, copy->directory);
     if (error == 0 && copy->to.server[0] != '\0')
         return server_adopt(&copy->to, copy->from.text, copy->from.text_bytes, false, copy->run);
     if (error == 0)
         error = store_note_unread(copy->store, summary);
-    snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
-    if (error == 0)
-        error = storage_publish(copy->store, key, copy->from.text, copy->from.text_bytes);
-    if (error == 0)
-        writer_unmark(copy->store, copy->directory);
-    return error;
+    return error == 0
+               ? store_commit(copy->store, copy->directory, copy->from.text, copy->from.text_bytes)
+               : error;
 }
 
 static int check_source(struct copy *copy)
@@ -236,7 +232,9 @@ static int write_copy(struct copy *copy)
     ERR_TRY(claim(copy, copy->from.manifest->summary.bytes));
     ERR_TRY(look_at_made(copy));
     progress_begin(&copy->progress, copy->cli, "cp", copy->from.manifest->summary.bytes);
-    int error = writer_mark(copy->store, copy->directory, &copy->made.manifest->summary);
+    struct store_mark mark = {.boot_id = 0};
+    manifest_identity(&mark.identity, &copy->made.manifest->summary, 0);
+    int error = store_mark(copy->store, &mark);
     error = error == ERR_EXISTS ? 0 : error; /* of the try that is taken up again */
     for (uint32_t i = 0; i < shards && error == 0; i++)
         error = keep_or_copy(copy, i);

@@ -16,29 +16,6 @@
 
 #define RUN_NAME_MAX 100 /* as ckptd has it */
 
-/* Is there one, and is it that of this manifest? `summary`: as the manifest has it. */
-static int check_origin(struct storage *store, const struct manifest_summary *summary,
-                        const char *run)
-{
-    struct manifest_summary settled = *summary;
-    return store_settle(&settled, store, run, summary->step, summary->attempt);
-}
-
-int origin_put(struct storage *store, const struct manifest_summary *summary, const char *run)
-{
-    struct manifest_summary placed = *summary;
-    char key[STORAGE_KEY_MAX + 32], text[ORIGIN_BYTES_MAX];
-    bool is_there = strcmp(summary->run, run) != 0 && check_origin(store, summary, run) == 0;
-    if (is_there)
-        return 0;
-    origin_rename(&placed, run);
-    origin_write(text, summary->run, summary->nonce);
-    ERR_TRY(origin_key(key, sizeof key, &placed));
-    int error = storage_remove(store, key); /* one that says something else */
-    return error == 0 || error == ERR_NOT_FOUND ? storage_publish(store, key, text, strlen(text))
-                                                : error;
-}
-
 /* What the manifest in the directory of an entry says of itself. */
 static int read_own_summary(struct manifest_summary *out, struct storage *store,
                             const struct manifest_summary *entry)
@@ -61,7 +38,7 @@ static int put_or_tell(bool *out_is_put, struct storage *store, const struct sto
     struct manifest_summary own;
     int error = read_own_summary(&own, store, &entry->summary);
     if (error == 0)
-        error = origin_put(store, &own, entry->summary.run);
+        error = store_put_origin(store, &own, entry->summary.run);
     *out_is_put = error == 0;
     if (error != ERR_CORRUPT && error != ERR_MISMATCH && error != ERR_VERSION)
         return error;

@@ -269,7 +269,7 @@ static int place(const struct found *found, const struct manifest_summary *summa
     snprintf(key, sizeof key, "%s/" MANIFEST_NAME, found->directory);
     snprintf(kept, sizeof kept, "%s/" MANIFEST_DAMAGED_NAME, found->directory);
     if (strcmp(summary->run, found->selection->run) != 0)
-        ERR_TRY(origin_put(found->store, summary, found->selection->run));
+        ERR_TRY(store_put_origin(found->store, summary, found->selection->run));
     ERR_TRY(storage_sync_names(found->store, found->directory)); /* of the shards */
     int error = storage_rename(found->store, key, kept);
     if (error != 0 && error != ERR_NOT_FOUND)

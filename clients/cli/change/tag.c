@@ -31,9 +31,7 @@ static int put_tag(struct storage *store, const struct selection *selection, con
     tags_key(key, selection->run, name);
     snprintf(text, sizeof text, "step-%08llu-a%04llu\n", (unsigned long long)selection->step,
              (unsigned long long)selection->attempt);
-    int error = storage_remove(store, key); /* it moves */
-    return error == 0 || error == ERR_NOT_FOUND ? storage_publish(store, key, text, strlen(text))
-                                                : error;
+    return store_put(store, key, text, strlen(text)); /* it moves */
 }
 
 static int pin_too(const struct cli *cli, const struct selection *selection)

@@ -268,7 +268,6 @@ int store_note_unread(struct storage *store, const struct manifest_summary *summ
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
-
 /* A newer one that is damaged, when the newest that is whole was asked for. */
 struct skipped {
     uint64_t step, attempt;
@@ -282,14 +281,14 @@ struct checkpoint {
     struct storage *store;
     struct skipped *skipped; /* at most RPC_SKIPPED_MAX, the newest first */
     uint32_t num_skipped, room_skipped;
-    bool any_denied; /* of them */
+    bool any_denied;            /* of them */
     struct storage_hold *lease; /* NULL where none can be written */
     struct manifest *manifest;
     char *text; /* the manifest's bytes */
     size_t text_bytes;
-    char name[200];                /* "run@1000-a3" */
+    char name[200];                      /* "run@1000-a3" */
     char quarantine[STORE_DAMAGE_BYTES]; /* why it is there; "": it is not */
-    struct shard_file *shards;     /* of checkpoint_load(), one per shard */
+    struct shard_file *shards;           /* of checkpoint_load(), one per shard */
     struct shard_file **opened;
     uint64_t clock; /* for the one of `opened` that was taken longest ago */
 };
@@ -366,17 +365,11 @@ const char *tags_text(char *out, size_t size, const struct tags *tags, uint64_t 
                       uint64_t attempt);
 void tags_free(struct tags *tags);
 
-/* ---- move.c: a checkpoint in another run's directory ---- */
-
-/* Leaves the file in the directory of `run` that vouches for a manifest with this summary, as the
- * manifest itself has it, unless it is there. Durable. */
-int origin_put(struct storage *store, const struct manifest_summary *summary, const char *run);
-
 /* ---- status.c: of a store without a ckptd ---- */
 
 /* What the looks of a watch have seen; zero before the first. */
 struct store_looks {
-    struct store_list before;          /* of the last one; store_list_free() */
+    struct store_list before;       /* of the last one; store_list_free() */
     uint64_t count, commits, bytes; /* committed since the first */
 };
 /* An object as of cli_call_status, of what files tell; json_decref() it. NULL: it is one look. */

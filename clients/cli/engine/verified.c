@@ -33,20 +33,11 @@ static int open_for_note(struct storage **out, const struct cli *cli,
 static int put_note(const struct cli *cli, const struct manifest_summary *summary,
                     const struct verified *result)
 {
-    char key[STORAGE_KEY_MAX + 32], text[VERIFIED_BYTES_MAX];
     struct storage *store = NULL;
-    struct verified before;
-    ERR_TRY(verified_key(key, sizeof key, summary));
+    struct verified noted;
     int error = open_for_note(&store, cli, summary);
-    bool is_open = error == 0;
-    if (is_open)
-        error = store_read_verified(&before, store, summary);
-    if (is_open && (error == 0 || error == ERR_NOT_FOUND)) {
-        verified_write(text, summary, result, &before);
-        error = storage_remove(store, key);
-    }
-    if (is_open && (error == 0 || error == ERR_NOT_FOUND))
-        error = storage_publish(store, key, text, strlen(text));
+    if (error == 0)
+        error = store_put_verified(&noted, store, summary, result);
     storage_close(store);
     return error;
 }

@@ -114,28 +114,12 @@ static int take_lease(struct writer *writer)
     return error == 0 ? store_lease(writer->store, &writer->lease, writer->directory, text) : error;
 }
 
-int writer_mark(struct storage *store, const char *directory,
-                const struct manifest_summary *summary)
-{
-    char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
-    struct shard_identity identity;
-    manifest_identity(&identity, summary, 0);
-    mark_write(text, &identity, 0);
-    snprintf(key, sizeof key, "%s/" MARK_NAME, directory);
-    return storage_publish(store, key, text, strlen(text));
-}
-
-void writer_unmark(struct storage *store, const char *directory)
-{
-    char key[STORAGE_KEY_MAX + 32];
-    snprintf(key, sizeof key, "%s/" MARK_NAME, directory);
-    storage_remove(store, key); /* the next start or gc does what this cannot */
-}
-
 static int make_mark(struct writer *writer)
 {
+    struct store_mark mark = {.boot_id = 0};
     writer->is_marked = true; /* an error may leave it */
-    return writer_mark(writer->store, writer->directory, &writer->manifest.summary);
+    manifest_identity(&mark.identity, &writer->manifest.summary, 0);
+    return store_mark(writer->store, &mark);
 }
 
 int writer_open(struct writer *writer, const char *where, bool is_forced)
@@ -490,7 +474,7 @@ static void remove_shards(struct writer *writer, int error)
             storage_remove(writer->store, key);
     }
     if (writer->is_marked && storage_sync_names(writer->store, writer->directory) == 0)
-        writer_unmark(writer->store, writer->directory);
+        store_unmark(writer->store, writer->directory);
     storage_release(writer->store, writer->lease);
     writer->lease = NULL;
     snprintf(key, sizeof key, "%s/leases", writer->manifest.summary.run);
@@ -518,11 +502,7 @@ static int commit(struct writer *writer, const char *text, size_t bytes)
     snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
     if (writer->served == NULL) {
         int error = store_note_unread(writer->store, &writer->manifest.summary);
-        if (error == 0)
-            error = storage_publish(writer->store, key, text, bytes);
-        if (error == 0)
-            writer_unmark(writer->store, writer->directory);
-        return error;
+        return error == 0 ? store_commit(writer->store, writer->directory, text, bytes) : error;
     }
     struct failure failure = {0};
     failure_keep(&failure, server_adopt(writer->served, text, bytes, writer->begins_run, NULL));

@@ -69,12 +69,6 @@ int writer_take(struct output_file *file, uint32_t worker, uint64_t index, void 
  * unless NULL: the digests that must have come out, per tensor of the table. */
 int writer_end(struct writer *writer, int error, const struct digest *proof);
 
-/* Before the first file of a new checkpoint: what a crash leaves is known by it
- * (proto/format/mark.h). And after its manifest. ERR_EXISTS: an earlier try has left one. */
-int writer_mark(struct storage *store, const char *directory,
-                const struct manifest_summary *summary);
-void writer_unmark(struct storage *store, const char *directory);
-
 /* The table of a checkpoint that parts x replicas ranks of a trainer would save: every tensor cut
  * along its first dimension into `parts`, each held `replicas` times. */
 int writer_plan_rows(struct layout_table **out, const struct layout_table *from, uint32_t replicas,
