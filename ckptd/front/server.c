@@ -267,7 +267,8 @@ static bool is_quiet(const struct service *service)
             run->adopting != 0)
             return false;
     for (const struct image *image = service->images; image; image = image->next)
-        if (image->busy > 0 || image->in_pass) /* its file may be opened by another tier's crew */
+        /* The crew of another tier may be opening its file. */
+        if (image->busy > 0 || image->reading.state != READ_IDLE)
             return false;
     return loop_is_idle(service->loop);
 }

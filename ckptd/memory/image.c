@@ -64,14 +64,6 @@ struct chunk *image_chunk(const struct image *image, uint32_t index)
     return &image->chunks[index % image->num_rooms];
 }
 
-bool image_has_chunk(const struct image *image, uint32_t index)
-{
-    if (image->num_missing == 0)
-        return true;
-    return index >= image->first_chunk && index < image->end_chunk &&
-           image_chunk(image, index)->is_proven;
-}
-
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes)
 {
     uint64_t segment = pool_segment_bytes(service->pool);
@@ -372,6 +364,11 @@ int image_new_window(struct image **out, struct service *service,
         image->num_rooms =
             (uint32_t)(image->max_segments * (pool_segment_bytes(service->pool) / chunk_bytes));
     image->chunks = calloc(image->num_rooms, sizeof *image->chunks);
+    image->reading.file = (struct read_file){.file_bytes = geometry->file_bytes,
+                                             .data_start = geometry->data_start,
+                                             .table_start = geometry->table_start,
+                                             .chunk_bytes = chunk_bytes};
+    image->reading.chunks = calloc(image->num_rooms, sizeof *image->reading.chunks);
     image->sums = calloc(geometry->num_blocks, sizeof *image->sums);
     image->segments = calloc(image->max_segments, sizeof *image->segments);
     image->generations = calloc(image->max_segments, sizeof *image->generations);
@@ -379,7 +376,8 @@ int image_new_window(struct image **out, struct service *service,
     if (image->next)
         image->next->prev = image;
     service->images = image;
-    if (!image->chunks || !image->sums || !image->segments || !image->generations) {
+    if (!image->chunks || !image->reading.chunks || !image->sums || !image->segments ||
+        !image->generations) {
         image_free(image);
         return report_error(ERR_MEMORY, NULL, "no memory for an image of %llu bytes",
                             (unsigned long long)geometry->file_bytes);
@@ -412,6 +410,7 @@ void image_free(struct image *image)
     free(image->segments);
     free(image->generations);
     free(image->chunks);
+    free(image->reading.chunks);
     free(image->sums);
     free(image->digests);
     free(image->stored_table);

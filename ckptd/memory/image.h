@@ -5,6 +5,7 @@
 
 #include "ckptd/core/loop.h"
 #include "ckptd/core/tier.h"
+#include "ckptd/machines/read_plan.h"
 #include "ckptd/memory/pool.h"
 #include "proto/format/layout.h"
 #include "proto/format/shard.h"
@@ -45,8 +46,6 @@ struct chunk {
     uint32_t index;       /* in the file; a window's chunks take the next one when theirs is done */
     atomic_uint steps;    /* under way; the one that ends last reports the chunk */
     bool is_written;      /* PASS_STAGE: its bytes are in the file */
-    bool is_asked;        /* a READ is to take it, and has not yet */
-    bool is_proven;       /* PASS_READ: its bytes are in memory, and are what the table says */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
     struct job job;
     struct event reported;
@@ -72,10 +71,10 @@ struct image {
                                     * ever; NULL: for loads, and only ckptd writes to it */
     struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
     uint32_t shard;
-    enum tier_index tier; /* READING: where its file is; of a save the local one */
-    uint32_t readers;     /* loads, and the pass; not reclaimed while > 0 */
-    uint64_t table_hash;  /* of its checksum table, as the manifest has it */
-    bool in_pass;         /* READ */
+    enum tier_index tier;      /* READING: where its file is; of a save the local one */
+    uint32_t readers;          /* loads, and the pass; not reclaimed while > 0 */
+    uint64_t table_hash;       /* of its checksum table, as the manifest has it */
+    struct read_shard reading; /* which of its chunks are there, and the READ under way */
     int64_t pass_begun_ms;
     uint64_t read_until; /* loads up to this number were open when its bytes came from the store */
     bool in_hand; /* its rank may still copy into it, also when the save is over: lent to nobody */
@@ -87,7 +86,6 @@ struct image {
     uint64_t identity;    /* of the block checksums */
     uint64_t *sums;       /* per block */
     uint32_t num_chunks;  /* of the file */
-    uint32_t num_missing; /* of them, still to be read; not 0: those that are there are proven */
     struct chunk *chunks; /* by image_chunk() */
     uint32_t num_rooms;   /* chunks in memory at once */
     enum image_pass pass;
@@ -105,11 +103,7 @@ struct image {
 
     struct job job;             /* before and after a READ pass */
     struct shard_wait *waiting; /* for that pass; service thread */
-    uint32_t num_asked;         /* chunks that are asked */
-    uint64_t asked_bytes;       /* since the pass began */
-    /* PASS_READ: what may be in memory; of a part only these chunks (restore/part.c). */
-    uint32_t first_chunk, end_chunk;
-    uint8_t *stored_table; /* as it is in the file, from a multiple of STORAGE_ALIGN */
+    uint8_t *stored_table;      /* as it is in the file, from a multiple of STORAGE_ALIGN */
 
     /* PASS_STAGE */
     struct stage *stage;
@@ -148,8 +142,6 @@ bool image_chunk_is_tail(const struct image *image, uint32_t index); /* touches 
 /* Of a window only while the chunk is in it. */
 struct chunk *image_chunk(const struct image *image, uint32_t index);
 uint32_t image_tail_chunks(const struct service *service, const struct shard_geometry *geometry);
-/* Are its bytes in memory? Proven or not: of what a save left they always are. */
-bool image_has_chunk(const struct image *image, uint32_t index);
 /* Is what it has of the checksum table in that chunk the same as in `table`? */
 bool image_has_table(const struct image *image, uint32_t index, const uint8_t *table);
 /* In which its file is. */

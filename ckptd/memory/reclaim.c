@@ -15,16 +15,12 @@
 
 #include <stdio.h>
 
-/* Loads go through the shards upwards: memory of a later shard may go for an earlier one, never the
- * other way, or a slow rank would find what a fast one has taken. Another checkpoint's goes when
- * somebody waits; a save takes what it needs. */
+/* A save takes what it needs. */
 static bool may_take_wanted(const struct image *asking, const struct image *image)
 {
-    if (asking->state != IMAGE_READING)
-        return true;
-    if (asking->checkpoint == image->checkpoint)
-        return image->shard > asking->shard;
-    return asking->waiting != NULL;
+    const struct read_taker taker = {asking->checkpoint, asking->shard, asking->waiting != NULL};
+    return asking->state != IMAGE_READING ||
+           read_plan_may_take(&taker, image->checkpoint, image->shard);
 }
 
 /* How soon an image may go when memory is short: 1 first; 0 never. */

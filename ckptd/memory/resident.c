@@ -10,7 +10,8 @@ static bool is_in_memory(const struct checkpoint *checkpoint)
     if (checkpoint->num_images < checkpoint->summary.shards)
         return false;
     for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (checkpoint->images[i]->state != IMAGE_RESIDENT || checkpoint->images[i]->num_missing)
+        if (checkpoint->images[i]->state != IMAGE_RESIDENT ||
+            checkpoint->images[i]->reading.num_missing)
             return false;
     return checkpoint->summary.shards > 0;
 }

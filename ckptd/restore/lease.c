@@ -1,10 +1,10 @@
 /* lease.c - the table of loads: what each wants and holds, and for how long.
  *
- * A load is a lease on a checkpoint and on the images that it was lent; a checkpoint's manifest is
- * kept while it is leased. The shards of its plan are wanted until it releases them: images of them
- * stay in memory for it when others are done with them (image.c). A load ends by CloseLoad, with
- * its session, or when nobody asks it for anything for limits.lease_ms. limits.loads bounds their
- * number (ERR_BUSY). */
+ * A load is a lease on a checkpoint and on the images that it was lent. ckptd keeps the manifest of
+ * a leased checkpoint. A load wants the shards of its plan until it releases them: their images
+ * stay in memory for it when other loads have released them (image.c). A load ends by CloseLoad,
+ * with its session, or when no call names it for limits.lease_ms. limits.loads bounds the number of
+ * loads (ERR_BUSY). */
 #include "ckptd/restore/lease.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -14,8 +14,8 @@
 #include "ckptd/memory/session.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/loads.h"
+#include "ckptd/restore/pump.h"
 #include "ckptd/restore/together.h"
-#include "ckptd/restore/want.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -41,18 +41,18 @@ int load_find(struct load **out, struct service *service, uint64_t number)
 
 static void let_go(struct load *load, uint32_t shard)
 {
-    struct image *image = load->shards[shard].held;
-    load->shards[shard].held = NULL;
+    struct image *image = load->held[shard];
+    load->held[shard] = NULL;
     if (image)
         image_end_reading(image);
 }
 
 void load_hold(struct load *load, uint32_t shard, struct image *image)
 {
-    if (load->shards[shard].held == image)
+    if (load->held[shard] == image)
         return;
     let_go(load, shard); /* an image of the shard that was found to be damaged */
-    load->shards[shard].held = image;
+    load->held[shard] = image;
     if (image)
         image->readers++;
 }
@@ -60,9 +60,8 @@ void load_hold(struct load *load, uint32_t shard, struct image *image)
 static void release_shard(struct load *load, uint32_t shard)
 {
     struct checkpoint *checkpoint = load->checkpoint;
-    if (load->shards[shard].wanted)
+    if (read_plan_release(&load->reads, shard))
         checkpoint->uses[shard].loads--;
-    load->shards[shard].wanted = false;
     let_go(load, shard);
     if (catalog_image(checkpoint, shard)) /* read for this load, which never asked for it */
         image_drop_unwanted(catalog_image(checkpoint, shard));
@@ -70,9 +69,10 @@ static void release_shard(struct load *load, uint32_t shard)
 
 static void free_plan(struct load *load)
 {
-    free(load->shards);
-    free(load->plan);
-    free(load->ranges);
+    free(load->held);
+    free(load->reads.shards);
+    free(load->reads.order);
+    free(load->reads.ranges);
 }
 
 void load_end(struct load *load)
@@ -112,7 +112,7 @@ void restore_end_session(struct session *session)
 static bool holds_segment(const struct load *load, uint32_t segment)
 {
     for (uint32_t shard = 0; shard < load->checkpoint->summary.shards; shard++) {
-        const struct image *image = load->shards[shard].held;
+        const struct image *image = load->held[shard];
         for (uint32_t i = 0; image && i < image->num_segments; i++)
             if (image->segments[i] == segment)
                 return true;
@@ -139,39 +139,60 @@ static void lease_expired(struct timer *timer)
     load_end(load);
 }
 
-/* The distinct shards of the items, in their order, and what is needed of each. */
+/* ---- what it wants ---- */
+
+/* The chunks of its shard that hold the part which the item names. */
+static struct read_range range_of(const struct load *load, const struct load_item *item,
+                                  const struct tensor_meta *tensor)
+{
+    uint64_t first, end, chunk = (uint64_t)load->service->config->block_bytes;
+    uint64_t start = load->checkpoint->manifest->shards[item->shard].data_start + item->data_byte;
+    box_span(&first, &end, &item->saved, &item->part, tensor->dims, dtype_bytes(tensor->dtype));
+    return (struct read_range){(uint32_t)((start + first) / chunk),
+                               (uint32_t)((start + end - 1) / chunk) + 1};
+}
+
 static int note_plan(struct load *load, const struct load_item *items, uint32_t num_items,
                      const struct slice *slices)
 {
     struct checkpoint *checkpoint = load->checkpoint;
-    uint32_t shards = checkpoint->summary.shards;
-    load->shards = calloc((size_t)shards + 1, sizeof *load->shards);
-    load->plan = calloc((size_t)shards + 1, sizeof *load->plan);
+    struct read_load *reads = &load->reads;
+    size_t shards = checkpoint->summary.shards;
+    load->held = calloc(shards + 1, sizeof(struct image *));
+    *reads = (struct read_load){.checkpoint = checkpoint,
+                                .shards = calloc(shards + 1, sizeof *reads->shards),
+                                .order = calloc(shards + 1, sizeof *reads->order),
+                                .ranges = calloc((size_t)num_items + 1, sizeof *reads->ranges)};
     if (!checkpoint->uses)
-        checkpoint->uses = calloc((size_t)shards + 1, sizeof *checkpoint->uses);
-    if (!load->shards || !load->plan || !checkpoint->uses)
+        checkpoint->uses = calloc(shards + 1, sizeof *checkpoint->uses);
+    if (!load->held || !reads->shards || !reads->order || !reads->ranges || !checkpoint->uses)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
-    int error = want_note(load, items, num_items, slices);
-    if (error != 0)
-        return error;
-    for (uint32_t i = 0; i < num_items; i++) {
-        uint32_t shard = items[i].shard;
-        if (load->shards[shard].wanted)
-            continue;
-        load->shards[shard].wanted = true;
-        load->plan[load->num_planned++] = shard;
+    for (uint32_t i = 0; i < num_items; i++)
+        read_plan_add(reads, items[i].shard,
+                      range_of(load, &items[i], &slices[items[i].slice].tensor));
+    read_plan_added(reads);
+    struct read_range *less =
+        realloc(reads->ranges, ((size_t)reads->num_ranges + 1) * sizeof *less);
+    if (less)
+        reads->ranges = less;
+    for (uint32_t i = 0; i < reads->num_planned; i++) {
+        uint32_t shard = reads->order[i];
+        reads->shards[shard].is_in_parts = pump_is_in_parts(checkpoint, shard);
         checkpoint->uses[shard].loads++;
     }
     return 0;
 }
 
-/* What is being read is read for this load, too: a READ that begins takes what all need. */
+/* Passes that are under way read for this load, too. */
 static void join_passes(struct load *load)
 {
-    for (uint32_t i = 0; i < load->num_planned; i++) {
-        struct image *image = catalog_image(load->checkpoint, load->plan[i]);
-        if (image && image->state == IMAGE_READING)
-            want_ask(load, image);
+    for (uint32_t i = 0; i < load->reads.num_planned; i++) {
+        uint32_t shard = load->reads.order[i];
+        struct image *image = catalog_image(load->checkpoint, shard);
+        if (!image || image->state != IMAGE_READING)
+            continue;
+        read_plan_ask(&image->reading, &load->reads, shard);
+        pump_start(image);
     }
 }
 

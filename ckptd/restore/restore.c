@@ -1,25 +1,24 @@
-/* restore.c - loads as a whole: whom a pass tells what, and what is tried again when memory comes
- * back. */
+/* restore.c - opens and closes the table of loads, and tries again when memory comes back. */
 #include "ckptd/restore/restore.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/restore/ahead.h"
+#include "ckptd/memory/pool.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/loads.h"
+#include "ckptd/restore/pump.h"
 #include "ckptd/restore/shard.h"
-#include "ckptd/restore/want.h"
 #include "proto/base/report.h"
 
 #include <stdlib.h>
 
 static const struct pass_events events = {
-    .begins = want_ask_all, .grew = shard_grew, .verified = shard_verified, .failed = shard_failed};
+    .grew = shard_grew, .verified = shard_verified, .failed = shard_failed};
 
 static void try_again(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct service, retry_loads);
     shard_retry_starved(service);
-    ahead_run(service);
+    pump_read_ahead(service);
 }
 
 int restore_open(struct service *service)
@@ -31,6 +30,8 @@ int restore_open(struct service *service)
     if (!table || !table->rows)
         return report_error(ERR_MEMORY, NULL, "no memory for the table of loads");
     table->events = &events;
+    read_plan_init(&table->plan, (uint32_t)service->config->queue_depth,
+                   pool_segment_bytes(service->pool));
     service->retry_loads.run = try_again;
     return 0;
 }
@@ -44,7 +45,7 @@ void restore_close(struct service *service)
         if (table->rows[i].number != 0)
             load_end(&table->rows[i]);
     shard_fail_starved(service);
-    CHECK(table->chunks_in_passes == 0); /* the loop ends when it is idle */
+    CHECK(table->plan.num_asked == 0); /* the loop ends when it is idle */
     while (table->together) {
         struct together *together = table->together;
         table->together = together->next;

@@ -1,50 +1,75 @@
-/* shard.c - LoadShard: shards are lent when they are proven, or for the reader to prove.
+/* shard.c - LoadShard: performs what machines/read_plan.c decides of a call.
  *
  *   LoadShard ──► in memory ──► lent at once
- *             └─► a pass over it is under way, or started now (pass.c) ──► lent
+ *             └─► a pass over it is under way, or begins now (pump.c) ──► lent
  *
- * A shard that comes from disk is lent as far as it is proven, LEND_BYTES or more at a time, or as
- * much as comes in one piece: the ranks copy while the rest is read. What lies before the byte that
- * is asked for is not lent, even where it shares a segment with it: it may not have been read.
+ * A shard that comes from disk is lent as far as it is verified, in one piece: the ranks copy while
+ * the rest is read. Bytes before the one that is asked for are not lent, even where they share a
+ * segment with it: perhaps they were not read. Calls for one shard share one pass. A shard that is
+ * larger than the pool is lent in parts.
  *
- * What was read is lent when every block was hashed and compared, whatever tier it came from; only
- * ckptd writes to its segments. Calls for one shard share one pass.
+ * The image of a save lies in segments that ranks mapped, and ckptd cannot know which processes map
+ * them still: bytes that ckptd verified there could change before, or while, a reader copies them.
+ * So ckptd verifies none of it and lends it whole, with what the reader needs to verify its own
+ * copies. Where these are not right, the reader asks for the file, and the image is dropped. A
+ * reader that does not verify is lent the file, too.
  *
- * The image of a save lies in segments that ranks mapped, and ckptd cannot know who maps them
- * still: what it verified there could be changed before, or while, a reader copies it. So ckptd
- * verifies nothing of it; the reader verifies its own copies. Where they do not fit, it asks for
- * the file, and the image is dropped. To a reader that does not verify such an image is not lent at
- * all.
- *
- * Damage on disk, a shard that is missing or
- * cannot be read, has the next tier read that has the checkpoint whole; without one it quarantines
- * the checkpoint: ERR_CORRUPT now, and passed over from then on.
- *
- * A shard that is larger than the pool is lent in parts (join_part.c).
+ * If a shard is damaged or missing on disk, ckptd reads it from the next tier that has the
+ * checkpoint whole. Without such a tier it quarantines the checkpoint: the calls fail with
+ * ERR_CORRUPT, and later loads pass it over.
  *
  * Limit: memory: a LoadShard waits limits.load_wait_ms for segments, in order, then ERR_BUSY. */
 #include "ckptd/restore/shard.h"
+#include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/memory/image.h"
+#include "ckptd/memory/pool.h"
 #include "ckptd/restore/lease.h"
-#include "ckptd/restore/lend.h"
 #include "ckptd/restore/loads.h"
-#include "ckptd/restore/part.h"
-#include "ckptd/restore/pass.h"
-#include "ckptd/restore/want.h"
+#include "ckptd/restore/pump.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void begin_wait(struct shard_wait *wait);
 
 /* ---- lent, or not ---- */
+
+/* Answers with what is there of the image from the byte on, in one piece, and frees `wait`. */
+static void lend_shard(struct shard_wait *wait, struct image *image)
+{
+    Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
+    uint64_t segment = pool_segment_bytes(wait->service->pool);
+    uint64_t start = image->reading.first * image->reading.file.chunk_bytes;
+    uint64_t skip = (wait->read.from_byte - start) / segment;
+    struct load *load;
+    int error = load_find(&load, wait->service, wait->load);
+    if (error != 0) {
+        rpc_call_fail(wait->call, error);
+        free(wait);
+        return;
+    }
+    load_hold(load, wait->shard, image);
+    reply.segments = image->segments + skip;
+    reply.part_start = start + skip * segment;
+    reply.part_bytes = read_plan_lend_end(&wait->read, &image->reading) - reply.part_start;
+    reply.n_segments = (reply.part_bytes + segment - 1) / segment;
+    reply.bytes = image->geometry.file_bytes;
+    if (image->run) {
+        reply.table_start = image->geometry.table_start;
+        reply.table_hash = image->table_hash;
+        reply.identity = image->identity;
+    }
+    /* "memory" is not said of bytes that were read when this load was open, for whichever load. */
+    bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
+    reply.tier = from_memory ? "memory" : (char *)(uintptr_t)tier_name(wait->service, image->tier);
+    rpc_call_reply(wait->call, &reply.base);
+    free(wait);
+}
 
 static struct shard_wait *take_waiting(struct image *image)
 {
@@ -63,21 +88,12 @@ void shard_verified(struct image *image)
     }
 }
 
-/* Is there as much as is lent at once, or all that comes in one piece? */
-static bool may_lend(struct shard_wait *wait, const struct image *image)
-{
-    if (!image_has_chunk(image, want_chunk(wait->service, wait->from_byte)))
-        return false;
-    return lend_end(wait, image) >= wait->from_byte + pass_lend_bytes(wait->service) ||
-           wait->end_chunk >= image->end_chunk || !image_chunk(image, wait->end_chunk)->is_asked;
-}
-
 void shard_grew(struct image *image)
 {
     struct shard_wait **at = &image->waiting;
-    while (*at && image->state == IMAGE_READING && image->fault.code == 0) {
+    while (*at) {
         struct shard_wait *wait = *at;
-        if (!may_lend(wait, image)) {
+        if (!read_plan_may_lend(&wait->read, &image->reading)) {
             at = &wait->next;
             continue;
         }
@@ -86,11 +102,26 @@ void shard_grew(struct image *image)
     }
 }
 
+/* Notes damage of the image's file, which makes the fault ERR_CORRUPT. True: only the copy in that
+ * tier is damaged, and another tier has the checkpoint whole. */
+static bool note_damage(const struct image *image, struct fault *fault)
+{
+    struct checkpoint *checkpoint = image->checkpoint;
+    if (!read_plan_is_damage(fault->code, image->tier))
+        return false;
+    if (image->tier == TIER_LOCAL && checkpoint->uses)
+        checkpoint->uses[image->shard].is_bad_here = true;
+    if (!checkpoint->damaged && !copies_at(checkpoint, image->tier)->is_damaged)
+        catalog_damage(checkpoint, image->tier, fault);
+    fault->code = ERR_CORRUPT;
+    return !checkpoint->damaged;
+}
+
 void shard_failed(struct image *image)
 {
     struct fault fault = image->fault;
     struct shard_wait *wait = take_waiting(image);
-    bool is_elsewhere = lend_note_damage(image, &fault);
+    bool is_elsewhere = note_damage(image, &fault);
     image_leave_checkpoint(image);
     while (wait) {
         struct shard_wait *next = wait->next;
@@ -150,9 +181,29 @@ void shard_retry_starved(struct service *service)
 
 /* ---- the call ---- */
 
-/* A read for the call was started, or there is an error. */
-static void started(struct shard_wait *wait, int error)
+/* The call waits for the next pass over the image, or for that which is under way. */
+static void wait_for(struct image *image, struct shard_wait *wait)
 {
+    wait->next = image->waiting;
+    image->waiting = wait;
+}
+
+/* While its file is opened or closed the call waits for the end of the pass: a reader that has all
+ * it needs then leaves an idle image, whose memory a save may take. */
+static void join_pass(struct shard_wait *wait, struct image *image)
+{
+    wait_for(image, wait);
+    read_plan_ask_from(&image->reading, wait->read.from_byte);
+    pump_start(image);
+    if (image->reading.state == READ_RUNNING)
+        shard_grew(image);
+}
+
+/* The load lets go of what it was lent before, whose memory may be what is short. */
+static void make_image(struct shard_wait *wait, struct load *load)
+{
+    load_hold(load, wait->shard, NULL);
+    int error = pump_read(load->checkpoint, wait->shard, wait);
     if (error == ERR_BUSY)
         starve(wait);
     else if (error != 0)
@@ -161,42 +212,55 @@ static void started(struct shard_wait *wait, int error)
         loop_timer_cancel(wait->service->loop, &wait->timer);
 }
 
-/* Lent at once, or when the pass is over that is under way or starts now. */
-static void lend_or_read(struct shard_wait *wait, struct image *image)
-{
-    loop_timer_cancel(wait->service->loop, &wait->timer);
-    if (!image->in_pass && image_has_chunk(image, want_chunk(wait->service, wait->from_byte))) {
-        lend_shard(wait, image);
-        return;
-    }
-    wait->next = image->waiting;
-    image->waiting = wait;
-    if (!image->in_pass) {
-        pass_begin(image);
-        return;
-    }
-    want_ask_from(image, wait->from_byte);
-    if (image->busy > 0) /* before and after that a worker has the fault */
-        shard_grew(image);
-}
-
-/* Is the image of use to this call? Else the file decides. One that a pass reads is. */
-static bool may_use(const struct shard_wait *wait, const struct image *image)
+static void drop_image(const struct shard_wait *wait, struct image *image)
 {
     const struct checkpoint *checkpoint = image->checkpoint;
-    if (image->in_pass)
-        return true;
-    if (image->run && wait->from_file)
+    if (image->run && wait->read.from_file)
         log_error("restore",
                   "run %s, step %llu: shard %u was changed in memory after the save; it is read "
                   "from disk",
                   checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
                   image->shard);
-    return image->table_hash == checkpoint->manifest->shards[image->shard].table_hash &&
-           (!image->run || (wait->checks && !wait->from_file));
+    image_leave_checkpoint(image);
 }
 
-/* Finds out what the call needs, and starts it or waits for it. */
+/* Lends what the call needs, or reads it, or waits for it. */
+static void answer(struct shard_wait *wait, struct load *load)
+{
+    const struct checkpoint *checkpoint = load->checkpoint;
+    const struct manifest_shard *saved = &checkpoint->manifest->shards[wait->shard];
+    struct image *image = catalog_image(checkpoint, wait->shard), *held = load->held[wait->shard];
+    const struct read_found found = {.image = image ? &image->reading : NULL,
+                                     .part = held && held->is_window ? &held->reading : NULL,
+                                     .is_of_save = image && image->run,
+                                     .is_right = image && image->table_hash == saved->table_hash,
+                                     .is_in_parts = pump_is_in_parts(checkpoint, wait->shard),
+                                     .bytes = saved->bytes};
+    enum read_answer due =
+        read_plan_call(&wait->read, &found, (uint64_t)wait->service->config->block_bytes);
+    wait->next = NULL;
+    if (due == READ_ANSWER_REPLACE)
+        drop_image(wait, image);
+    if (due == READ_ANSWER_REPLACE || due == READ_ANSWER_MAKE || due == READ_ANSWER_MAKE_PART) {
+        make_image(wait, load);
+        return;
+    }
+    if (due == READ_ANSWER_BEYOND) {
+        fail_wait(wait, report_error(ERR_INVALID, NULL, "byte %llu of shard %u lies behind its end",
+                                     (unsigned long long)wait->read.from_byte, wait->shard));
+        return;
+    }
+    loop_timer_cancel(wait->service->loop, &wait->timer);
+    if (due == READ_ANSWER_WAIT) {
+        join_pass(wait, image);
+    } else if (due == READ_ANSWER_READ) {
+        wait_for(image, wait);
+        pump_begin(image);
+    } else {
+        lend_shard(wait, due == READ_ANSWER_LEND_PART ? held : image);
+    }
+}
+
 static void begin_wait(struct shard_wait *wait)
 {
     struct load *load;
@@ -204,40 +268,10 @@ static void begin_wait(struct shard_wait *wait)
     if (error == 0 && load->checkpoint->damaged)
         error = report_error(ERR_CORRUPT, "load another step", "the checkpoint is damaged: %s",
                              load->checkpoint->damage);
-    if (error != 0) {
+    if (error != 0)
         fail_wait(wait, error);
-        return;
-    }
-    struct checkpoint *checkpoint = load->checkpoint;
-    struct image *image = catalog_image(checkpoint, wait->shard);
-    uint64_t bytes = checkpoint->manifest->shards[wait->shard].bytes;
-    if (wait->from_byte >= bytes) {
-        fail_wait(wait, report_error(ERR_INVALID, NULL, "byte %llu of shard %u lies behind its end",
-                                     (unsigned long long)wait->from_byte, wait->shard));
-        return;
-    }
-    wait->next = NULL;
-    wait->end_chunk = want_chunk(wait->service, wait->from_byte);
-    if (!image && part_is_needed(checkpoint, wait->shard)) {
-        struct image *part = part_held(load, wait);
-        if (part)
-            lend_or_read(wait, part);
-        else
-            started(wait, part_load(load, wait));
-        return;
-    }
-    if (image && !may_use(wait, image)) {
-        image_leave_checkpoint(image);
-        image = NULL;
-    }
-    if (!image) {
-        /* What the load was lent before has left the checkpoint; its memory may be what is short.
-         */
-        load_hold(load, wait->shard, NULL);
-        started(wait, pass_read(checkpoint, wait->shard, wait));
-        return;
-    }
-    lend_or_read(wait, image);
+    else
+        answer(wait, load);
 }
 
 void restore_load_shard(struct service *service, struct rpc_call *call,
@@ -261,9 +295,9 @@ void restore_load_shard(struct service *service, struct rpc_call *call,
                                 .call = call,
                                 .load = request->load,
                                 .shard = request->shard,
-                                .from_byte = request->from_byte,
-                                .checks = request->checks,
-                                .from_file = request->from_file,
+                                .read = {.from_byte = request->from_byte,
+                                         .checks = request->checks,
+                                         .from_file = request->from_file},
                                 .timer.run = starved_to_death};
     begin_wait(wait);
 }

@@ -143,7 +143,7 @@ static struct image *find_image(const struct shard_copy *copy)
     if (copy->is_early)
         return copy->stage ? copy->stage->image : NULL;
     struct image *image = copy->is_from_file ? NULL : catalog_image(copy->checkpoint, copy->shard);
-    bool is_usable = image && image->state == IMAGE_RESIDENT && image->num_missing == 0 &&
+    bool is_usable = image && image->state == IMAGE_RESIDENT && image->reading.num_missing == 0 &&
                      !image->is_window &&
                      image->table_hash == copy->manifest->shards[copy->shard].table_hash;
     return is_usable ? image : NULL;

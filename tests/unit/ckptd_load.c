@@ -116,26 +116,6 @@ static void test_load__through_a_small_pool_ranks_read_each_byte_once(void **sta
     load_close(&slow);
 }
 
-static void test_load__a_rank_that_comes_late_gets_its_shards_too(void **state)
-{
-    struct bed *bed = *state;
-    struct loading early, late;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
-    restart(bed, 2);
-    assert_int_equal(load_open_rows(&early, bed, -1, 0, ROWS), 0);
-    for (uint32_t shard = 0; shard < 4; shard++)
-        step_through(&early, shard);
-    assert_int_equal(load_open_rows(&late, bed, -1, 0, ROWS), 0);
-    for (uint32_t shard = 0; shard < SHARDS; shard++) {
-        step_through(&late, shard);
-        if (shard >= 4)
-            step_through(&early, shard);
-    }
-    load_close(&early);
-    load_close(&late);
-}
-
 static void test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else(void **state)
 {
     struct bed *bed = *state;
@@ -229,18 +209,6 @@ static void save_one_shard(struct bed *bed)
 
 #define SLOW_STARTS 24u /* the delays are drawn: in one of so many a first part comes first */
 
-static void test_load__a_shard_is_lent_as_far_as_it_is_proven(void **state)
-{
-    struct bed *bed = *state;
-    uint32_t early = 0;
-    save_one_shard(bed);
-    for (uint32_t seed = 1; seed <= SLOW_STARTS; seed++) {
-        restart_slow(bed, seed);
-        assert_int_equal(load_in_parts(bed, &early), ERR_INVALID); /* asked for what lies behind */
-    }
-    assert_true(early > 0);
-}
-
 static void test_load__damage_further_on_ends_a_load_that_has_begun(void **state)
 {
     struct bed *bed = *state;
@@ -305,11 +273,9 @@ int main(void)
 #define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
         CASE(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing),
         CASE(test_load__through_a_small_pool_ranks_read_each_byte_once),
-        CASE(test_load__a_rank_that_comes_late_gets_its_shards_too),
         CASE(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else),
         CASE(test_load__a_save_takes_what_was_only_read_ahead),
         CASE(test_load__what_a_killed_writer_left_is_lent_without_a_read),
-        CASE(test_load__a_shard_is_lent_as_far_as_it_is_proven),
         CASE(test_load__damage_further_on_ends_a_load_that_has_begun),
         CASE(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect),
         CASE(test_load__a_reader_that_goes_while_it_waits_leaves_nothing),

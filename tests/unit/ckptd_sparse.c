@@ -1,26 +1,21 @@
-/* ckptd_sparse.c - what a load of some of a checkpoint reads.
+/* ckptd_sparse.c - what a load of some of a checkpoint reads of the device.
  *
- * Goal: of the device only the chunks that an open load needs are read, each once however loads
- * meet, and every byte that is lent is the saved one; damage elsewhere does not matter, and is
- * found when it does; who reads a shard from its first byte on gets all of it. Method: a service in
- * this process and raw clients (ckptd_bed.h) that want ranges of rows and ask for what they need
- * next; a model of which chunks are in memory says to the byte what may be read. Rows are of 4 KiB
- * and lie in one chunk each; the table of a file that holds all of them has a chunk of its own. The
- * gate holds a worker where a race needs it.
- */
+ * Goal: ckptd reads only the chunks that open loads need, counts them, and lends saved bytes;
+ * damage elsewhere does not matter, and is found when a load needs the chunk; a reader that goes
+ * through a shard from its first byte gets all of it. Method: a service in this process and raw
+ * clients (ckptd_bed.h) that want ranges of rows of one shard and ask for what they need next. Rows
+ * are of 4 KiB and lie in one chunk each; the checksum table has a chunk of its own. The gate holds
+ * a worker where a race needs it. Which chunks any loads need together is told by
+ * ckptd_read_plan_any.c. */
 #define ROWS 1023u
 #define COLUMNS 1024u
 #include "tests/unit/ckptd_loading.h"
-#include "tests/unit/random.h"
 
 #define ROW_BYTES (COLUMNS * 4u)
-#define SHARDS_MAX_HERE 3u /* a shard of all rows has 5 chunks, one of a third has 2 */
 #define CHUNKS_MAX 5u
 #define RANGES_MAX 4u
-#define LOADS_MAX 4u
-#define ROUNDS 25
 
-static struct peer peers[SHARDS_MAX_HERE];
+static struct peer peers[1];
 
 /* While it is shut, a worker that closes the file of a shard waits. */
 static struct {
@@ -39,11 +34,11 @@ void __wrap_storage_object_close(struct storage *storage, struct storage_object 
     __real_storage_object_close(storage, object);
 }
 
-void __real_want_ask_from(struct image *image, uint64_t byte);
-void __wrap_want_ask_from(struct image *image, uint64_t byte);
-void __wrap_want_ask_from(struct image *image, uint64_t byte)
+void __real_read_plan_ask_from(struct read_shard *shard, uint64_t byte);
+void __wrap_read_plan_ask_from(struct read_shard *shard, uint64_t byte);
+void __wrap_read_plan_ask_from(struct read_shard *shard, uint64_t byte)
 {
-    __real_want_ask_from(image, byte);
+    __real_read_plan_ask_from(shard, byte);
     atomic_fetch_add(&gate.asked, 1);
 }
 
@@ -58,49 +53,8 @@ struct wanting {
     uint32_t num_ranges;
 };
 
-/* ---- the model ---- */
-
-struct model {
-    uint32_t shards;
-    bool there[SHARDS_MAX_HERE][CHUNKS_MAX];
-};
-
-static uint64_t data_end(uint32_t shards)
-{
-    return DATA_START + ROWS / shards * ROW_BYTES;
-}
-
-static uint64_t file_bytes(uint32_t shards)
-{
-    return data_end(shards) + 4096; /* the table */
-}
-
-static void want(struct model *model, const struct wanting *wanting)
-{
-    uint64_t each = ROWS / model->shards, end = file_bytes(model->shards);
-    for (uint32_t i = 0; i < wanting->num_ranges; i++) {
-        const struct range *range = &wanting->ranges[i];
-        for (uint64_t row = range->first; row < range->first + range->count; row++)
-            model->there[row / each][(DATA_START + row % each * ROW_BYTES) / MIB] = true;
-    }
-    for (uint32_t shard = 0; shard < model->shards; shard++) {
-        bool all = true;
-        for (uint64_t at = 0; at < data_end(model->shards); at += MIB)
-            all = all && model->there[shard][at / MIB];
-        for (uint64_t at = 0; all && at < end; at += MIB)
-            model->there[shard][at / MIB] = true; /* the table, too */
-    }
-}
-
-static uint64_t bytes_there(const struct model *model)
-{
-    uint64_t bytes = 0, end = file_bytes(model->shards);
-    for (uint32_t shard = 0; shard < model->shards; shard++)
-        for (uint64_t at = 0; at < end; at += MIB)
-            if (model->there[shard][at / MIB])
-                bytes += end - at < MIB ? end - at : MIB;
-    return bytes;
-}
+#define DATA_END (DATA_START + (uint64_t)ROWS * ROW_BYTES)
+#define FILE_BYTES (DATA_END + 4096) /* with the table */
 
 /* ---- loads ---- */
 
@@ -122,16 +76,14 @@ static struct wanting wants(struct bed *bed, uint64_t first, uint64_t count)
     return out;
 }
 
-/* The first byte of the shard from `from` on that is wanted; UINT64_MAX: none. */
-static uint64_t next_wanted(const struct wanting *wanting, uint32_t shard, uint64_t from)
+/* The first byte from `from` on that is wanted; UINT64_MAX: none. */
+static uint64_t next_wanted(const struct wanting *wanting, uint64_t from)
 {
-    uint64_t each = ROWS / wanting->loading.shards, next = UINT64_MAX;
+    uint64_t next = UINT64_MAX;
     for (uint32_t i = 0; i < wanting->num_ranges; i++) {
-        uint64_t first = wanting->ranges[i].first, end = first + wanting->ranges[i].count;
-        first = first > shard * each ? first - shard * each : 0;
-        end = end > shard * each ? end - shard * each : 0;
-        end = DATA_START + (end < each ? end : each) * ROW_BYTES;
-        first = DATA_START + first * ROW_BYTES;
+        const struct range *range = &wanting->ranges[i];
+        uint64_t first = DATA_START + range->first * ROW_BYTES;
+        uint64_t end = first + range->count * ROW_BYTES;
         first = first > from ? first : from;
         if (first < end && first < next)
             next = first;
@@ -140,13 +92,12 @@ static uint64_t next_wanted(const struct wanting *wanting, uint32_t shard, uint6
 }
 
 /* Are the bytes from `from` to the end of what was lent those of the shard? */
-static bool lent_is_right(const struct loading *loading, uint32_t shard, uint64_t from)
+static bool lent_is_right(const struct loading *loading, uint64_t from)
 {
-    uint64_t end = loading->part_start + loading->part_bytes, data = data_end(loading->shards);
-    uint64_t first = (uint64_t)shard * (ROWS / loading->shards) * COLUMNS;
+    uint64_t end = loading->part_start + loading->part_bytes;
     assert_true(loading->part_start <= from && from < end && end <= loading->peer.image_bytes);
-    for (uint64_t at = from < DATA_START ? DATA_START : from; at < end && at < data; at += 4) {
-        uint32_t value = element(1, first + (at - DATA_START) / 4), found;
+    for (uint64_t at = from < DATA_START ? DATA_START : from; at < end && at < DATA_END; at += 4) {
+        uint32_t value = element(1, (at - DATA_START) / 4), found;
         memcpy(&found, peer_byte(&loading->peer, at - loading->part_start), 4);
         if (found != value)
             return false;
@@ -154,31 +105,24 @@ static bool lent_is_right(const struct loading *loading, uint32_t shard, uint64_
     return true;
 }
 
-static int take_shard(struct wanting *wanting, uint32_t shard)
+/* Everything that the load wants, compared; the first error. */
+static int take_wanted(struct wanting *wanting)
 {
     struct loading *loading = &wanting->loading;
-    for (uint64_t at = next_wanted(wanting, shard, 0); at != UINT64_MAX;
-         at = next_wanted(wanting, shard, loading->part_start + loading->part_bytes)) {
-        int error = load_shard_from(loading, shard, at, NULL);
+    for (uint64_t at = next_wanted(wanting, 0); at != UINT64_MAX;
+         at = next_wanted(wanting, loading->part_start + loading->part_bytes)) {
+        int error = load_shard_from(loading, 0, at, NULL);
         if (error != 0)
             return error;
-        assert_true(lent_is_right(loading, shard, at));
+        assert_true(lent_is_right(loading, at));
     }
     return 0;
 }
 
-/* Everything that the load wants, compared; the first error. */
-static int take_wanted(struct wanting *wanting)
+static void take_and_release(struct wanting *wanting)
 {
-    int error = 0;
-    for (uint32_t shard = 0; shard < wanting->loading.shards && error == 0; shard++) {
-        if (next_wanted(wanting, shard, 0) == UINT64_MAX)
-            continue;
-        error = take_shard(wanting, shard);
-        if (error == 0)
-            assert_int_equal(load_release(&wanting->loading, shard), 0);
-    }
-    return error;
+    assert_int_equal(take_wanted(wanting), 0);
+    assert_int_equal(load_release(&wanting->loading, 0), 0);
 }
 
 /* A load may have all it needs before the last chunk that is read has come. */
@@ -195,25 +139,12 @@ static bool is_in_memory(struct bed *bed)
     return in_memory;
 }
 
-/* Starts the service on a store in which step 1 was saved by so many ranks. */
-static void begin(struct bed *bed, uint32_t shards)
+/* Starts the service on a store in which step 1 was saved by one rank. */
+static void begin(struct bed *bed)
 {
-    bed_save_steps(bed, peers, shards, 1, 1);
+    bed_save_steps(bed, peers, 1, 1, 1);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
-}
-
-/* Starts it anew on a store that holds each request back for up to so long. */
-static void restart_slow(struct bed *bed, uint64_t seed, uint32_t delay_us)
-{
-    char store[sizeof bed->config.store];
-    bed_stop(bed);
-    memcpy(store, bed->config.store, sizeof store);
-    int length = snprintf(bed->config.store, sizeof store, "fault:seed=%u,delay_us=%u:local:%.300s",
-                          (unsigned)seed, delay_us, store);
-    assert_in_range(length, 1, sizeof store - 1);
-    assert_int_equal(bed_start(bed), 0);
-    memcpy(bed->config.store, store, sizeof store);
 }
 
 /* When all is over, so that a read too many is seen as well. */
@@ -229,15 +160,15 @@ static void end_having_read(struct bed *bed, uint64_t bytes)
 static void test_sparse__a_few_rows_cost_the_chunks_they_lie_in(void **state)
 {
     struct bed *bed = *state;
-    begin(bed, 1);
+    begin(bed);
     struct wanting few = wants(bed, 300, 100);            /* of chunk 1 */
     assert_true(wait_number(bed, "images", "proven", 1)); /* read before it is asked for */
     assert_true(has_read(bed, MIB));
-    assert_int_equal(take_wanted(&few), 0);
+    take_and_release(&few);
     load_close(&few.loading);
     struct wanting border = wants(bed, 254, 2); /* the last of chunk 0, the first of chunk 1 */
     assert_true(has_read(bed, 2 * MIB));        /* chunk 0 ahead, too */
-    assert_int_equal(take_wanted(&border), 0);
+    take_and_release(&border);
     load_close(&border.loading);
     assert_false(is_in_memory(bed));
     end_having_read(bed, 2 * MIB);
@@ -247,13 +178,13 @@ static void test_sparse__a_later_load_reads_the_rest_and_then_nothing(void **sta
 {
     struct bed *bed = *state;
     char tier[16];
-    begin(bed, 1);
+    begin(bed);
     struct wanting some = wants(bed, 300, 300);
-    assert_int_equal(take_wanted(&some), 0);
+    take_and_release(&some);
     assert_true(has_read(bed, 2 * MIB));
     struct wanting all = wants(bed, 0, ROWS);
-    assert_int_equal(take_wanted(&all), 0);
-    assert_true(has_read(bed, file_bytes(1)));
+    take_and_release(&all);
+    assert_true(has_read(bed, FILE_BYTES));
     assert_true(wait_number(bed, "images", "proven", 1));
     assert_true(is_in_memory(bed)); /* its table as well, though nobody needs that */
     load_close(&some.loading);
@@ -261,48 +192,28 @@ static void test_sparse__a_later_load_reads_the_rest_and_then_nothing(void **sta
     struct wanting again = wants(bed, 0, ROWS);
     assert_int_equal(load_shard_from(&again.loading, 0, DATA_START, tier), 0);
     assert_string_equal(tier, "memory");
-    assert_int_equal(again.loading.part_bytes, file_bytes(1));
+    assert_int_equal(again.loading.part_bytes, FILE_BYTES);
     load_close(&again.loading);
-    end_having_read(bed, file_bytes(1));
-}
-
-static void test_sparse__loads_that_meet_read_each_byte_once(void **state)
-{
-    struct bed *bed = *state;
-    begin(bed, 1);
-    for (uint64_t seed = 1; seed <= 8; seed++) {
-        restart_slow(bed, seed, 20000);
-        struct wanting first = wants(bed, 0, 600);
-        struct wanting second = wants(bed, 400, 300);
-        assert_int_equal(load_shard_from(&first.loading, 0, DATA_START, NULL), 0);
-        struct wanting third = wants(bed, 100, ROWS - 100);
-        assert_int_equal(take_wanted(&third), 0);
-        assert_int_equal(take_wanted(&second), 0);
-        assert_int_equal(take_wanted(&first), 0);
-        load_close(&first.loading);
-        load_close(&second.loading);
-        load_close(&third.loading);
-        assert_true(has_read(bed, file_bytes(1)));
-    }
+    end_having_read(bed, FILE_BYTES);
 }
 
 static void test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard(void **state)
 {
     struct bed *bed = *state;
     uint32_t calls = 0;
-    begin(bed, 1);
+    begin(bed);
     struct wanting few = wants(bed, 600, 10);
     assert_true(wait_number(bed, "images", "proven", 1));
-    for (uint64_t at = 0; at < file_bytes(1);
+    for (uint64_t at = 0; at < FILE_BYTES;
          at = few.loading.part_start + few.loading.part_bytes, calls++) {
         assert_int_equal(load_shard_from(&few.loading, 0, at, NULL), 0);
-        assert_true(lent_is_right(&few.loading, 0, at));
+        assert_true(lent_is_right(&few.loading, at));
     }
     assert_in_range(calls, 1, CHUNKS_MAX);
     load_close(&few.loading);
     assert_true(wait_number(bed, "images", "proven", 1));
     assert_true(is_in_memory(bed));
-    end_having_read(bed, file_bytes(1));
+    end_having_read(bed, FILE_BYTES);
 }
 
 /* ---- damage ---- */
@@ -317,19 +228,19 @@ static void assert_durability(struct bed *bed, const char *want)
 static void test_sparse__damage_counts_when_somebody_needs_the_chunk(void **state)
 {
     struct bed *bed = *state;
-    begin(bed, 1);
+    begin(bed);
     bed_flip_byte(bed, 2 * MIB + 12345);
     struct wanting before = wants(bed, 0, 500), behind = wants(bed, 800, ROWS - 800);
-    assert_int_equal(take_wanted(&before), 0);
-    assert_int_equal(take_wanted(&behind), 0);
+    take_and_release(&before);
+    take_and_release(&behind);
     assert_durability(bed, "local");
     assert_int_equal(load_shard_from(&behind.loading, 0, 4 * MIB - ROW_BYTES, NULL), 0);
     struct wanting hit = wants(bed, 600, 1);
     assert_int_equal(take_wanted(&hit), ERR_CORRUPT);
     assert_durability(bed, "damaged");
     /* What was lent before stays what it was as long as the load has it. */
-    assert_true(lent_is_right(&behind.loading, 0, 4 * MIB - ROW_BYTES));
-    assert_int_equal(take_shard(&behind, 0), ERR_CORRUPT);
+    assert_true(lent_is_right(&behind.loading, 4 * MIB - ROW_BYTES));
+    assert_int_equal(take_wanted(&behind), ERR_CORRUPT);
     load_close(&before.loading);
     load_close(&behind.loading);
     load_close(&hit.loading);
@@ -342,13 +253,13 @@ static void test_sparse__of_a_part_only_what_is_needed_is_read_and_once(void **s
 {
     struct bed *bed = *state;
     char tier[16];
-    begin(bed, 1);
+    begin(bed);
     bed_stop(bed);
     bed->config.pool_bytes = bed->config.segment_bytes = 4 * MIB; /* the table does not fit in */
     assert_int_equal(bed_start(bed), 0);
     struct wanting ends = {.ranges = {{1000, 10}, {10, 10}}, .num_ranges = 2};
     assert_int_equal(open_wanting(&ends, bed), 0);
-    assert_int_equal(take_wanted(&ends), 0);
+    take_and_release(&ends);
     assert_true(has_read(bed, 2 * MIB));
     load_close(&ends.loading);
     struct wanting all = wants(bed, 0, ROWS);
@@ -357,23 +268,12 @@ static void test_sparse__of_a_part_only_what_is_needed_is_read_and_once(void **s
         assert_int_equal(load_shard_from(&all.loading, 0, DATA_START, tier), 0);
         assert_string_equal(tier, "local");
     }
-    assert_int_equal(take_wanted(&all), 0);
+    take_and_release(&all);
     assert_true(has_read(bed, 6 * MIB));
     load_close(&all.loading);
 }
 
-/* ---- anything ---- */
-
-static void draw_ranges(struct wanting *wanting)
-{
-    *wanting = (struct wanting){.num_ranges = 1 + (uint32_t)next_random(RANGES_MAX)};
-    for (uint32_t i = 0; i < wanting->num_ranges; i++) {
-        uint64_t first = next_random(ROWS);
-        uint64_t most = next_random(3) == 0 ? ROWS - first : 1 + next_random(40);
-        most = most < ROWS - first ? most : ROWS - first;
-        wanting->ranges[i] = (struct range){first, 1 + next_random(most)};
-    }
-}
+/* ---- races ---- */
 
 struct taking {
     struct wanting wanting;
@@ -412,7 +312,7 @@ static void test_sparse__what_is_asked_for_while_the_file_is_closed_is_read(void
 {
     struct bed *bed = *state;
     struct taking late = {.error = 1};
-    begin(bed, 1);
+    begin(bed);
     shut_gate();
     struct wanting few = wants(bed, 300, 100); /* of chunk 1 */
     wait_until(&gate.closing, 1);
@@ -422,7 +322,7 @@ static void test_sparse__what_is_asked_for_while_the_file_is_closed_is_read(void
     atomic_store(&gate.is_shut, false);
     pthread_join(late.thread, NULL);
     assert_int_equal(late.error, 0);
-    assert_int_equal(take_wanted(&few), 0);
+    take_and_release(&few);
     assert_true(has_read(bed, 2 * MIB));
     assert_true(wait_number(bed, "images", "proven", 1));
     assert_int_equal(atomic_load(&gate.closing), 2);
@@ -430,53 +330,12 @@ static void test_sparse__what_is_asked_for_while_the_file_is_closed_is_read(void
     load_close(&late.wanting.loading);
 }
 
-/* Up to LOADS_MAX loads of anything, opened and taken as it comes; then the model is held against
- * what was read. */
-static void meet(struct bed *bed, struct model *model)
-{
-    struct taking takings[LOADS_MAX];
-    uint32_t count = 1 + (uint32_t)next_random(LOADS_MAX);
-    for (uint32_t i = 0; i < count; i++) {
-        draw_ranges(&takings[i].wanting);
-        want(model, &takings[i].wanting);
-        assert_int_equal(open_wanting(&takings[i].wanting, bed), 0);
-        pthread_create(&takings[i].thread, NULL, take_thread, &takings[i]);
-        if (next_random(2) == 0)
-            sleep_ms((long)next_random(5));
-    }
-    for (uint32_t i = 0; i < count; i++)
-        pthread_join(takings[i].thread, NULL);
-    for (uint32_t i = 0; i < count; i++) {
-        assert_int_equal(takings[i].error, 0);
-        load_close(&takings[i].wanting.loading);
-    }
-    assert_true(has_read(bed, bytes_there(model)));
-}
-
-static void test_sparse__any_loads_read_the_union_of_their_chunks(void **state)
-{
-    struct bed *bed = *state;
-    seed_random();
-    for (int round = 0; round < ROUNDS; round++) {
-        struct model model = {.shards = next_random(2) == 0 ? 1 : 3};
-        shell("rm -rf '%s/store/" RUN "'", bed->root);
-        bed_stop(bed);
-        bed->config.segment_bytes = MIB << next_random(3); /* of 1 to 4 chunks */
-        assert_int_equal(bed_start(bed), 0);
-        begin(bed, model.shards);
-        restart_slow(bed, next_random(1000), next_random(2) == 0 ? 0 : 2000);
-        for (uint32_t meetings = 0; meetings < 3; meetings++)
-            meet(bed, &model);
-        assert_int_equal(status_number(bed, "sessions", "loads"), 0);
-    }
-}
-
 /* The file is opened a second time for what is missing, when the pool holds no second image. */
 static void test_sparse__a_read_that_could_not_begin_can_be_asked_for_again(void **state)
 {
     struct bed *bed = *state;
     char store[sizeof bed->config.store];
-    begin(bed, 1);
+    begin(bed);
     bed_stop(bed);
     bed->config.pool_bytes = 6 * MIB;
     bed->config.segment_bytes = 2 * MIB;
@@ -501,7 +360,6 @@ int main(void)
 #define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
         CASE(test_sparse__a_few_rows_cost_the_chunks_they_lie_in),
         CASE(test_sparse__a_later_load_reads_the_rest_and_then_nothing),
-        CASE(test_sparse__loads_that_meet_read_each_byte_once),
         CASE(test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard),
         CASE(test_sparse__damage_counts_when_somebody_needs_the_chunk),
         CASE(test_sparse__of_a_part_only_what_is_needed_is_read_and_once),
@@ -509,7 +367,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_sparse__what_is_asked_for_while_the_file_is_closed_is_read, bed_set_up,
             tear_down_gate),
-        CASE(test_sparse__any_loads_read_the_union_of_their_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
