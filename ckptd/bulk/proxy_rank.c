@@ -11,10 +11,11 @@
  * does the session; what arrived meanwhile is known by its number, so that nothing is put, or
  * announced, twice:
  *
- *  S1. A block of a number is received by one connection at a time. Who comes with it again ends
- * the other first: that one's peer has given it up. S2. The first block of a newer save ends what
- * is still being received of older ones, before the memory is written that both may have been lent.
- *  S3. A block is announced once, after it is whole.
+ *   proxy_rank.S1  A block of a number is received by one connection at a time. A connection that
+ *       comes with it again ends the other first: the peer of that one has given it up.
+ *   proxy_rank.S2  The first block of a newer save ends what is still being received of older ones,
+ *       before the memory is written that both may have been lent.
+ *   proxy_rank.S3  A block is announced once, after it is whole.
  *
  * Locks: the mutex of all is for the list and the making of one; that of a proxy for its state.
  * Both are held while the core answers on the arena socket: its thread, while it serves, waits for
@@ -387,7 +388,7 @@ static bool any_older(const struct proxy_rank *proxy, uint64_t save)
     return false;
 }
 
-/* S2 */
+/* proxy_rank.S2 */
 static int turn_to_save(struct proxy_rank *proxy, uint64_t save)
 {
     if (save < proxy->save)
@@ -413,7 +414,7 @@ static struct active *find_active(struct proxy_rank *proxy, uint64_t save, uint3
     return NULL;
 }
 
-/* S1 */
+/* proxy_rank.S1 */
 static void end_other(struct proxy_rank *proxy, uint64_t save, uint32_t number)
 {
     struct active *row;
@@ -490,7 +491,7 @@ int proxy_rank_put_end(struct proxy_rank *proxy, const struct bulk_request *requ
     pthread_mutex_lock(&proxy->mutex);
     struct active *row = find_active(proxy, request->save, request->number);
     CHECK(row != NULL);
-    if (error == 0) /* S3 */
+    if (error == 0) /* proxy_rank.S3 */
         error = announce(proxy, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
                                                       .image = request->image,
                                                       .save = request->save,

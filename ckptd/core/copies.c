@@ -5,7 +5,7 @@
  * whole. Parts become whole copies by tiers/complete_copy.c. A checkpoint has a record of each peer
  * that has a copy of it, not of each peer, and what a peer has is found from its tier: so neither
  * memory nor time follows the product of nodes and checkpoints. A copy in the memory of a node
- * counts for its failure domain beside one on a disk (M4 of peers/replica.c); the level is named
+ * counts for its failure domain beside one on a disk (replica.M4); the level is named
  * "replicated(mem)" then. */
 #include "ckptd/core/copies.h"
 #include "ckptd/core/catalog.h"
@@ -243,7 +243,7 @@ static struct copy *note_part(struct checkpoint *checkpoint, enum tier_index tie
     if (copy->is_there)
         return copy;
     clear(copy);
-    copy->is_there = copy->is_part = true; /* it has the manifest, too: I10 of commit.c */
+    copy->is_there = copy->is_part = true; /* it has the manifest, too: commit.I10 */
     return copy;
 }
 

@@ -168,7 +168,7 @@ static int check_runs(struct service *service, const ProtobufCMessage *message,
     char *const *field = field_of(message, "run", PROTOBUF_C_TYPE_STRING);
     bool has_owner = field_of(message, "session", PROTOBUF_C_TYPE_UINT64) ||
                      field_of(message, "load", PROTOBUF_C_TYPE_UINT64) ||
-                     field_of(message, "handle", PROTOBUF_C_TYPE_UINT64); /* peers/serve.c, P4 */
+                     field_of(message, "handle", PROTOBUF_C_TYPE_UINT64); /* serve.P4 */
     const char *owner = owner_of(service, message), *run = field ? *field : "";
     if (run[0] != '\0' || !has_owner)
         ERR_TRY(rights_check(principal, who, right, run));

@@ -239,7 +239,7 @@ static int look_at_one(void *user, size_t index)
 
 /* A crash came between the manifest and the end of its mark, perhaps before the manifest's name was
  * durable: this start is about to call the checkpoint local. Where the mark stays the next start
- * tries again. A checkpoint without one was made durable before its mark went (I11). */
+ * tries again. A checkpoint without one was made durable before its mark went (commit.I11). */
 static void remove_mark(const struct scan *scan, const char *dir)
 {
     if (storage_sync_names(scan->service->storage, dir) != 0)

@@ -3,7 +3,7 @@
  * A tool on this node writes its note into the directory itself. One elsewhere cannot, so ckptd
  * writes it (proto/format/verified.h). Retention counts on "whole" and passes over "damaged", so
  * the call takes an operator, who may remove by name. A tool reads the local copy where there is
- * one (peers/serve.c, P7); without one the note would tell of another copy, and is refused.
+ * one (serve.P7); without one the note would tell of another copy, and is refused.
  *
  * The checkpoint is leased until the note is durable: a removal meanwhile would leave a directory
  * with the note alone. */

@@ -6,8 +6,8 @@
  *        (free) ────────────────────────────────► STAGING ───┐ a rank fails, dies, skips it,
  *           ▲                                        │       │ gives it up; a new attempt comes
  *           │            commit_durable of the last  │       │ before every rank ended; it makes
- *           │            rank, and no earlier step   ▼       ▼ way for a later one (I12)
- *           │            in work (I8)      SYNC_NAMES│    DISCARDING ◄──────────┐
+ *           │            rank, and no earlier step   ▼       ▼ way for a later one
+ *           │            in work           SYNC_NAMES│    DISCARDING ◄──────────┐
  *           │                                        ▼       │ commit_discarded │
  *           │                                     NAMING ────┼── sync failed ───┤
  *           │                     commit_names_synced│       │                  │
@@ -29,33 +29,38 @@
  * A restart begins CLOSED with the newest durable attempt; CLOSED ─resume─► OPEN.
  *
  * Invariants (cited in the code and checked by tests/unit/ckptd_commit.c):
- *   I1  A manifest is published only when every shard and every name is durable.
- *   I2  A save is called committed only after its publication was reported durable.
- *   I3  The files of a save may be removed only while no manifest can name them: never after
+ *   commit.I1  A manifest is published only when every shard and every name is durable.
+ *   commit.I2  A save is called committed only after its publication was reported durable.
+ *   commit.I3  The files of a save may be removed only while no manifest can name them: never after
  *       PUBLISH, unless the publication was reported absent.
- *   I4  When an attempt is answered, no save of an older attempt is in work, and none begins later.
- *   I5  Attempt numbers grow, beyond all that this node has heard of, and a number is durable
- *       before it is answered.
- *   I6  At most one save of a step is in work, its files included; a rank's steps never fall within
- *       an attempt. A step is begun again only when its save was given up, its files are gone, and
- *       every rank that was copying knows: so all ranks of a save mean the same one.
- *   I7  A rank only moves forward within a save; a save that is being discarded never comes back.
- *   I8  Saves in work at once are published in the order of their steps: a later one waits for the
- *       earlier, which needs no rank any more: who began the later one has ended or left it.
- *   I9  A step that has, or may have, a manifest is not begun again by its attempt.
- *   I10 A save is called committed only after every node that holds a shard of it has said that the
- *       manifest is durable there, each counted once. From the coordinator's PUBLISH on nothing of
- *       it is removed, whatever becomes of those nodes (I3).
- *   I11 The first file of a save is created when the mark of the save is durable in its directory,
- *       and the mark goes behind the manifest, or behind the last of its files: what nothing proves
- *       to be unfinished work is never deleted (mark.c; checked by tests/unit/ckptd_power.c).
- *   I12 Of the saves in work the earliest is never given up for a later one (commit_give_way): so
- *       where saves come faster than they are written, one always goes on to its end.
+ *   commit.I4  When an attempt is answered, no save of an older attempt is in work, and none begins
+ *       later.
+ *   commit.I5  Attempt numbers grow, beyond all that this node has heard of, and a number is
+ *       durable before it is answered.
+ *   commit.I6  At most one save of a step is in work, its files included; a rank's steps never fall
+ *       within an attempt. A step is begun again only when its save was given up, its files are
+ *       gone, and every rank that was copying knows: so all ranks of a save mean the same one.
+ *   commit.I7  A rank only moves forward within a save; a save that is being discarded never comes
+ *       back.
+ *   commit.I8  Saves in work at once are published in the order of their steps: a later one waits
+ *       for the earlier, which needs no rank any more: who began the later one has ended or left
+ *       it.
+ *   commit.I9  A step that has, or may have, a manifest is not begun again by its attempt.
+ *   commit.I10  A save is called committed only after every node that holds a shard of it has said
+ *       that the manifest is durable there, each counted once. From the coordinator's PUBLISH on
+ *       nothing of it is removed, whatever becomes of those nodes (commit.I3).
+ *   commit.I11  The first file of a save is created when the mark of the save is durable in its
+ *       directory, and the mark goes behind the manifest, or behind the last of its files: what
+ *       nothing proves to be unfinished work is never deleted (mark.c; checked by
+ *       tests/unit/ckptd_power.c).
+ *   commit.I12  Of the saves in work the earliest is never given up for a later one
+ *       (commit_give_way): so where saves come faster than they are written, one always goes on to
+ *       its end.
  *
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
- * their state was. Without a manifest the files are rubbish, which their mark proves (I11; scan.c
- * removes them); with one the checkpoint is whole by I1. So every arrow above may be cut at any
- * point. */
+ * their state was. Without a manifest the files are rubbish, which their mark proves (commit.I11;
+ * scan.c removes them); with one the checkpoint is whole by commit.I1. So every arrow above may be
+ * cut at any point. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 
@@ -145,7 +150,7 @@ void commit_init(struct commit *commit, uint64_t newest_attempt)
 static void discard(struct commit *commit, struct commit_save *save, struct commit_actions *actions,
                     int64_t rank, int error, const char *reason)
 {
-    CHECK(save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING); /* I7 */
+    CHECK(save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING); /* commit.I7 */
     save->state = COMMIT_DISCARDING;
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->ranks[i] == RANK_BEGUN)
@@ -179,7 +184,7 @@ static void name_next(struct commit *commit, struct commit_actions *actions)
         if (save->state != COMMIT_STAGING || save->num_durable < save->world_size ||
             must_wait(commit, save))
             continue;
-        save->state = COMMIT_NAMING; /* I8: every later one waits for it now */
+        save->state = COMMIT_NAMING; /* commit.I8: every later one waits for it now */
         push_save(actions, COMMIT_SYNC_NAMES, save);
     }
 }
@@ -228,7 +233,7 @@ uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions)
     struct commit_save *newest = NULL;
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
         struct commit_save *save = &commit->saves[i];
-        if (save->state == COMMIT_STAGING && must_wait(commit, save) && /* I12 */
+        if (save->state == COMMIT_STAGING && must_wait(commit, save) && /* commit.I12 */
             (!newest || save->step > newest->step))
             newest = save;
     }
@@ -250,10 +255,10 @@ static void forget_steps(struct commit *commit)
 
 static void take(struct commit *commit, struct commit_actions *actions)
 {
-    CHECK(commit_num_saves(commit) == 0); /* I4 */
+    CHECK(commit_num_saves(commit) == 0); /* commit.I4 */
     commit->state = RUN_TAKING;
     commit->taking =
-        (commit->heard > commit->attempt ? commit->heard : commit->attempt) + 1; /* I5 */
+        (commit->heard > commit->attempt ? commit->heard : commit->attempt) + 1; /* commit.I5 */
     push(actions,
          (struct commit_action){.kind = COMMIT_TAKE, .number = commit->taking, .rank = -1});
 }
@@ -305,7 +310,7 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
     if (commit->state != RUN_TAKING || number != commit->taking)
         return;
     if (error == 0 || error == ERR_EXISTS)
-        commit->attempt = number; /* I5: this number is used up, by us or by another */
+        commit->attempt = number; /* commit.I5: this number is used up, by us or by another */
     if (error == ERR_EXISTS && ++commit->take_tries < COMMIT_TAKE_TRIES) {
         take(commit, actions);
         return;
@@ -409,11 +414,11 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
     if (rank >= commit->world_size || step >= UINT64_MAX - 1)
         return report_error(ERR_INVALID, NULL, "rank %u of %u cannot save step %llu", rank,
                             commit->world_size, (unsigned long long)step);
-    if (commit->latest[rank] > step + 1) /* I6 */
+    if (commit->latest[rank] > step + 1) /* commit.I6 */
         return report_error(ERR_EXISTS, "steps of an attempt only grow; open a new attempt",
                             "rank %u has begun the save of step %llu before", rank,
                             (unsigned long long)(commit->latest[rank] - 1));
-    if (commit->sealed > step) /* I9 */
+    if (commit->sealed > step) /* commit.I9 */
         return report_error(ERR_EXISTS, "steps of an attempt only grow; open a new attempt",
                             "the attempt has committed step %llu before",
                             (unsigned long long)(commit->sealed - 1));
@@ -424,7 +429,7 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
         return report_error(ERR_ABORTED, "the next save is not affected",
                             "the save of step %llu is over already", (unsigned long long)step);
     if (commit->latest_max == step + 1)
-        error = may_repeat(commit, step); /* I6 */
+        error = may_repeat(commit, step); /* commit.I6 */
     if (error == 0 && commit_num_saves(commit) == COMMIT_SAVES_MAX)
         error = report_error(ERR_BUSY, "save less often, or use a faster disk",
                              "%u saves of the run are still in work", COMMIT_SAVES_MAX);
@@ -457,7 +462,8 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
     const struct commit_save *known = commit_find_step(commit, step);
     if (known)
         save = find(commit, known->id);
-    CHECK(save && (!known || save->state == COMMIT_STAGING)); /* I6: it waits for this rank */
+    CHECK(save &&
+          (!known || save->state == COMMIT_STAGING)); /* commit.I6: it waits for this rank */
     if (!known) {
         memset(save, 0, offsetof(struct commit_save, ranks));
         memset(save->ranks, RANK_ABSENT, commit->world_size);
@@ -466,7 +472,7 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
         save->step = step;
         save->world_size = commit->world_size;
     }
-    CHECK(save->ranks[rank] == RANK_ABSENT); /* I7 */
+    CHECK(save->ranks[rank] == RANK_ABSENT); /* commit.I7 */
     save->ranks[rank] = RANK_BEGUN;
     save->num_begun++;
     commit->latest[rank] = step + 1;
@@ -521,7 +527,7 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
         name_next(commit, actions);
         return;
     }
-    CHECK(save->num_durable == save->world_size); /* I1 */
+    CHECK(save->num_durable == save->world_size); /* commit.I1 */
     save->state = COMMIT_PUBLISHING;
     push_save(actions, COMMIT_PUBLISH, save);
 }
@@ -542,19 +548,19 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
     struct commit_save *save = find(commit, save_id);
     if (!save || save->state != COMMIT_PUBLISHING)
         return;
-    if (outcome == OUTCOME_ABSENT) { /* I3 */
+    if (outcome == OUTCOME_ABSENT) { /* commit.I3 */
         discard(commit, save, actions, -1, error,
                 error == ERR_ABORTED ? "it was refused" : "its manifest could not be written");
         name_next(commit, actions);
         return;
     }
-    commit->sealed = save->step + 1; /* I9; it grows: I8 */
+    commit->sealed = save->step + 1; /* commit.I9; it grows: commit.I8 */
     if (outcome == OUTCOME_DURABLE && save->num_holders > 0) {
-        save->state = COMMIT_PLACING; /* I10 */
+        save->state = COMMIT_PLACING; /* commit.I10 */
         push_save(actions, COMMIT_PLACE, save);
         return;
     }
-    struct commit_action done = {.kind = COMMIT_DONE, .save = save->id, .rank = -1}; /* I2 */
+    struct commit_action done = {.kind = COMMIT_DONE, .save = save->id, .rank = -1}; /* commit.I2 */
     if (outcome != OUTCOME_DURABLE) {
         done.kind = COMMIT_KEEP;
         done.error = error;
@@ -577,7 +583,7 @@ void commit_placed(struct commit *commit, struct commit_actions *actions, uint64
         done.kind = COMMIT_KEEP;
         done.error = error;
         done.reason = "a node that holds a shard of it did not say that it has the manifest";
-    } else if (save->num_placed < save->num_holders) { /* I10 */
+    } else if (save->num_placed < save->num_holders) { /* commit.I10 */
         return;
     }
     end_published(commit, actions, save, &done);

@@ -1,12 +1,14 @@
 /* decision.c - a part of a save, between the node that has it and the coordinator that decides.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sim_nodes.c):
- *   M2  Nothing of a part is removed but for the coordinator's OVER, or while not all of its shards
- *       are durable, so no manifest can name them. What has a manifest here is not removed at all.
- *   L2  That a save is over is told only by who knows its attempt; else the node keeps what it has.
- *   L3  COMMITTED is told only to a node that has said that it has the manifest.
- *   L4  A save waits for a rank that has begun its part while its node tells of that part, and for
- *       one that has not while its node names it among those that are connected. */
+ *   part.M2  Nothing of a part is removed but for the coordinator's OVER, or while not all of its
+ *       shards are durable, so no manifest can name them. What has a manifest here is not removed
+ *       at all.
+ *   lead.L2  That a save is over is told only by who knows its attempt; else the node keeps what it
+ *       has.
+ *   lead.L3  COMMITTED is told only to a node that has said that it has the manifest.
+ *   lead.L4  A save waits for a rank that has begun its part while its node tells of that part, and
+ *       for one that has not while its node names it among those that are connected. */
 #include "ckptd/machines/decision.h"
 
 bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *facts)
@@ -21,9 +23,9 @@ bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *fa
     }
     if (!facts->is_here) {
         *out = HOLDFAST__V1__PART_VERDICT__VERDICT_OVER;
-        return !facts->is_unsure; /* L2 */
+        return !facts->is_unsure; /* lead.L2 */
     }
-    *out = facts->says_placed && facts->was_committed /* L3 */
+    *out = facts->says_placed && facts->was_committed /* lead.L3 */
                ? HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED
                : HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT;
     return true;
@@ -36,7 +38,7 @@ enum part_step decision_heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
         [HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE] = {PART_PLACES, PART_STAYS},
         [HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED] = {PART_STAYS, PART_IS_COMMITTED},
         [HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT] = {PART_PLACES, PART_IS_KEPT},
-        [HOLDFAST__V1__PART_VERDICT__VERDICT_OVER] = {PART_GOES, PART_STAYS}, /* M2 */
+        [HOLDFAST__V1__PART_VERDICT__VERDICT_OVER] = {PART_GOES, PART_STAYS}, /* part.M2 */
     };
     bool is_known = (size_t)verdict < sizeof steps / sizeof steps[0];
     return is_known ? steps[verdict][is_placed] : PART_STAYS;
@@ -49,10 +51,11 @@ bool decision_has_left(const struct commit_save *save, uint32_t rank, uint32_t n
         return facts->is_part_gone && !commit_has_placed(save, node);
     if (save->state != COMMIT_STAGING || save->ranks[rank] == RANK_DURABLE)
         return false;
-    return save->ranks[rank] == RANK_ABSENT ? facts->is_rank_gone : facts->is_part_gone; /* L4 */
+    return save->ranks[rank] == RANK_ABSENT ? facts->is_rank_gone
+                                            : facts->is_part_gone; /* lead.L4 */
 }
 
 bool decision_may_leave(uint32_t num_begun, uint32_t num_durable)
 {
-    return num_durable < num_begun; /* M2 */
+    return num_durable < num_begun; /* part.M2 */
 }

@@ -1,15 +1,16 @@
 /* placement.c - copies lie in different failure domains; numbers are held by a majority.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_placement.c):
- *   R1  replicated(n) means that any n - 1 failure domains may be lost: two copies in one domain
- *       count once.
- *   R2  A copy goes only into a domain that has none.
- *   R3  No more copies are sent than are lacking: with those under way at most n domains get one,
- *       while the nodes that were chosen answer.
- *   R4  A node that does not answer is chosen only where no other can give that domain's copy.
- *   R5  Two majorities of the same nodes have a node in common; half of them is none.
- *   R6  A part is no copy. The parts of all nodes together are one, while no whole copy lies in the
- *       domain of a part: what is lost with that domain is lost with both.
+ *   placement.R1  replicated(n) means that any n - 1 failure domains may be lost: two copies in one
+ *       domain count once.
+ *   placement.R2  A copy goes only into a domain that has none.
+ *   placement.R3  No more copies are sent than are lacking: with those under way at most n domains
+ *       get one, while the nodes that were chosen answer.
+ *   placement.R4  A node that does not answer is chosen only where no other can give that domain's
+ *       copy.
+ *   placement.R5  Two majorities of the same nodes have a node in common; half of them is none.
+ *   placement.R6  A part is no copy. The parts of all nodes together are one, while no whole copy
+ *       lies in the domain of a part: what is lost with that domain is lost with both.
  *
  * So domains without a part are chosen first: there one copy less is enough. Where all have parts,
  * this node is first, and copies of what it has fetched go on to others.
@@ -38,7 +39,7 @@ struct domains {
     struct domain *all;
     uint32_t num;
     bool is_any_part;   /* somewhere */
-    bool is_any_double; /* a domain has a copy and a part: R6 */
+    bool is_any_double; /* a domain has a copy and a part: placement.R6 */
 };
 
 static int compare_sites(const void *a, const void *b, void *user)
@@ -68,7 +69,8 @@ static bool find_domains(struct domains *out, const struct site *sites, uint32_t
     qsort_r(out->by_name, count, sizeof *out->by_name, compare_sites, (void *)(uintptr_t)sites);
     for (uint32_t i = 0; i < count; i++) {
         const struct site *site = &sites[out->by_name[i]];
-        if (out->num == 0 || strcmp(out->all[out->num - 1].name, site->domain) != 0) /* R1 */
+        if (out->num == 0 ||
+            strcmp(out->all[out->num - 1].name, site->domain) != 0) /* placement.R1 */
             out->all[out->num++] = (struct domain){.name = site->domain};
         struct domain *domain = &out->all[out->num - 1];
         out->of[out->by_name[i]] = out->num - 1;
@@ -80,7 +82,7 @@ static bool find_domains(struct domains *out, const struct site *sites, uint32_t
     return true;
 }
 
-/* R1, R6. */
+/* placement.R1, placement.R6. */
 static uint32_t count_domains(const struct domains *domains)
 {
     uint32_t count = domains->is_any_part && !domains->is_any_double;
@@ -101,7 +103,7 @@ static bool is_before(const struct domains *domains, uint32_t a, uint32_t b)
 {
     const struct site *sites = domains->sites;
     bool is_part = domains->all[domains->of[a]].has_part;
-    if (sites[a].is_away != sites[b].is_away) /* R4 */
+    if (sites[a].is_away != sites[b].is_away) /* placement.R4 */
         return sites[b].is_away;
     if (is_part != domains->all[domains->of[b]].has_part)
         return !is_part;
@@ -119,7 +121,7 @@ static int64_t find_candidate(const struct domains *domains, uint32_t *at)
     for (; *at < domains->count && domains->of[domains->by_name[*at]] == domain; ++*at)
         if (is_before(domains, domains->by_name[*at], best))
             best = domains->by_name[*at];
-    if (domains->all[domain].has_copy) /* R2 */
+    if (domains->all[domain].has_copy) /* placement.R2 */
         return -1;
     /* What this node has not is sent to it by who has it. */
     return best == 0 && !domains->sites[best].has_part ? -1 : (int64_t)best;
@@ -142,7 +144,7 @@ static uint32_t rank(uint32_t *out, uint32_t most, const struct domains *domains
     return num;
 }
 
-/* So many of the ranked are to get one: R3. None when all together gain nothing. */
+/* So many of the ranked are to get one: placement.R3. None when all together gain nothing. */
 static uint32_t count_needed(struct domains *domains, const uint32_t *ranked, uint32_t num,
                              uint32_t replicas)
 {
@@ -182,7 +184,7 @@ uint64_t placement_order(const char *run, const char *node)
 
 bool placement_is_majority(uint32_t holders, uint32_t nodes)
 {
-    return holders > nodes / 2; /* R5 */
+    return holders > nodes / 2; /* placement.R5 */
 }
 
 struct quorum quorum_begin(uint32_t nodes)

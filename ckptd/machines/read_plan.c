@@ -34,18 +34,18 @@
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_read_plan.c):
  *   read_plan.P1  A chunk is started only when it is asked for, never while it is there or under
- *                 way: as long as an image stays, each of its chunks is read once.
+ *       way: as long as an image stays, each of its chunks is read once.
  *   read_plan.P2  Only chunks that open loads or waiting calls need are asked for, and the rest of
- *                 an image whose tensor data are all there or asked for.
+ *       an image whose tensor data are all there or asked for.
  *   read_plan.P3  What is lent is verified, in one piece, from the chunk of the byte asked for on.
  *   read_plan.P4  A pass ends when nothing is asked for, or, after a failure, when nothing is under
- *                 way. What is asked for while the file is closed is read before the pass is DONE.
+ *       way. What is asked for while the file is closed is read before the pass is DONE.
  *   read_plan.P5  read_plan.num_asked is the sum over all shards, and 0 when all are idle.
  *   read_plan.P6  The lowest shard that an open load of the checkpoint lacks is read ahead first,
- *                 and nothing while a call starves or chunks_max chunks are asked for.
+ *       and nothing while a call starves or chunks_max chunks are asked for.
  *   read_plan.P7  Memory that open loads want goes to a lower shard of the same checkpoint, or to
- *                 another checkpoint's when a call waits. Never to a higher shard: a slow rank
- *                 would find what a fast one has taken.
+ *       another checkpoint's when a call waits. Never to a higher shard: a slow rank would find
+ *       what a fast one has taken.
  *   read_plan.P8  Memory that ranks may write to is lent only to a reader that verifies its copies.
  */
 #include "ckptd/machines/read_plan.h"
@@ -67,7 +67,7 @@ void read_plan_init(struct read_plan *plan, uint32_t queue_depth, uint64_t segme
 
 bool read_plan_has_room(const struct read_plan *plan, bool is_starved)
 {
-    return !is_starved && plan->num_asked < plan->chunks_max; /* P6 */
+    return !is_starved && plan->num_asked < plan->chunks_max; /* read_plan.P6 */
 }
 
 /* ---- what a load wants ---- */
@@ -203,11 +203,11 @@ static void ask(struct read_shard *shard, struct read_range range)
     uint32_t first = range.first > shard->first ? range.first : shard->first;
     uint32_t end = range.end < shard->end ? range.end : shard->end;
     for (uint32_t chunk = first; chunk < end; chunk++) {
-        if (*at(shard, chunk) != READ_CHUNK_MISSING) /* P1 */
+        if (*at(shard, chunk) != READ_CHUNK_MISSING) /* read_plan.P1 */
             continue;
         *at(shard, chunk) = READ_CHUNK_ASKED;
         shard->num_asked++;
-        shard->plan->num_asked++; /* P5 */
+        shard->plan->num_asked++; /* read_plan.P5 */
         if (chunk < shard->cursor)
             shard->cursor = chunk;
     }
@@ -218,7 +218,7 @@ static bool all_is_asked(const struct read_shard *shard)
     return shard->num_asked >= shard->num_missing;
 }
 
-/* P2: is every chunk with tensor data there, or asked for? Then so are the others. */
+/* read_plan.P2: is every chunk with tensor data there, or asked for? Then so are the others. */
 static void ask_rest(struct read_shard *shard)
 {
     if (shard->is_part || all_is_asked(shard))
@@ -302,7 +302,7 @@ enum read_action read_plan_came(struct read_shard *shard, uint32_t chunk, bool i
 enum read_action read_plan_closed(struct read_shard *shard)
 {
     CHECK(shard->state == READ_CLOSING);
-    if (!shard->has_failed && shard->num_asked > 0) { /* P4 */
+    if (!shard->has_failed && shard->num_asked > 0) { /* read_plan.P4 */
         shard->state = READ_OPENING;
         return READ_OPEN;
     }
@@ -311,7 +311,7 @@ enum read_action read_plan_closed(struct read_shard *shard)
             continue;
         *at(shard, chunk) = READ_CHUNK_MISSING;
         shard->num_asked--;
-        shard->plan->num_asked--; /* P5 */
+        shard->plan->num_asked--; /* read_plan.P5 */
     }
     shard->state = READ_IDLE;
     return shard->has_failed ? READ_FAILED : READ_DONE;
@@ -340,7 +340,7 @@ bool read_plan_offer(struct read_next *next, struct read_load *load, const struc
         load->next++;
         return false;
     }
-    if (!next->load || number < next->shard) /* P6 */
+    if (!next->load || number < next->shard) /* read_plan.P6 */
         *next = (struct read_next){load, number};
     return true;
 }
@@ -357,7 +357,8 @@ static bool may_use(const struct read_call *call, const struct read_found *found
 {
     if (found->image->state != READ_IDLE)
         return true;
-    return found->is_right && (!found->is_of_save || (call->checks && !call->from_file)); /* P8 */
+    return found->is_right &&
+           (!found->is_of_save || (call->checks && !call->from_file)); /* read_plan.P8 */
 }
 
 enum read_answer read_plan_call(struct read_call *call, const struct read_found *found,
@@ -392,7 +393,7 @@ uint64_t read_plan_lend_end(struct read_call *call, const struct read_shard *sha
 bool read_plan_may_lend(struct read_call *call, const struct read_shard *shard)
 {
     if (shard->is_part || shard->has_failed ||
-        !read_plan_has(shard, chunk_of(shard, call->from_byte))) /* P3 */
+        !read_plan_has(shard, chunk_of(shard, call->from_byte))) /* read_plan.P3 */
         return false;
     return read_plan_lend_end(call, shard) >= call->from_byte + shard->plan->lend_bytes ||
            call->end_chunk >= shard->end || !is_asked(shard, call->end_chunk);
@@ -403,7 +404,7 @@ bool read_plan_may_lend(struct read_call *call, const struct read_shard *shard)
 bool read_plan_may_take(const struct read_taker *taker, const void *checkpoint, uint32_t shard)
 {
     if (taker->checkpoint == checkpoint)
-        return shard > taker->shard; /* P7 */
+        return shard > taker->shard; /* read_plan.P7 */
     return taker->is_awaited;
 }
 

@@ -8,13 +8,14 @@
  *   needs most of n1,n4,n5; while nobody knows that 0008 came to be, most of n1,n2,n3 as well
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sets.c):
- *   S1  A number is answered when most of each of its sets hold it: those of the settings, those of
- *       the last attempt, and those which that one needed, unless it is known to be held.
- *   S2  A node takes a number only when it is higher than any it has, and when its sets name those
- *       of the newest attempt there. So of two that were opened apart from each other one at most
- *       is answered, and a later one counts on the nodes of every one that was answered before.
- *   S3  What was answered is S2's past: copies of its file are taken at any time. So is what an
- *       operator forced, or the far tier took.
+ *   sets.S1  A number is answered when most of each of its sets hold it: those of the settings,
+ *       those of the last attempt, and those which that one needed, unless it is known to be held.
+ *   sets.S2  A node takes a number only when it is higher than any it has, and when its sets name
+ *       those of the newest attempt there. So of two that were opened apart from each other one at
+ *       most is answered, and a later one counts on the nodes of every one that was answered
+ *       before.
+ *   sets.S3  What was answered is sets.S2's past: copies of its file are taken at any time. So is
+ *       what an operator forced, or the far tier took.
  *
  * A node that knows nothing of a run cannot know whom to ask: where the settings change by one node
  * at a time, most of the new ones have one in common with most of the old ones. */
@@ -99,7 +100,7 @@ int sets_next(struct sets *out, const struct sets *last, const struct members *m
     *out = (struct sets){0};
     write_own(names, members, own);
     int error = add(out, names);
-    for (uint32_t i = 0; i < last->count && error == 0; i++) /* S1 */
+    for (uint32_t i = 0; i < last->count && error == 0; i++) /* sets.S1 */
         if (i == 0 || !last->is_held)
             error = add(out, last->names[i]);
     if (error == 0 && last->is_full && !last->is_held)
@@ -295,7 +296,7 @@ int sets_find(struct sets *out, struct storage *storage, const char *run)
 /* Of all runs: starts are rare. */
 static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
 
-/* S2. A number that is there is for storage_publish() to refuse. */
+/* sets.S2. A number that is there is for storage_publish() to refuse. */
 static int check_next(const struct sets *next, struct storage *storage, const char *run)
 {
     struct sets last;
@@ -336,7 +337,7 @@ static int take(struct sets *out, struct storage *storage, const char *key, cons
     if (parse_text(out, &is_attempt, text, bytes) != 0)
         sets_free(out); /* as of another release: it counts on nobody */
     pthread_mutex_lock(&taking);
-    int error = out->count > 0 && !out->is_held ? check_next(out, storage, run) : 0; /* S3 */
+    int error = out->count > 0 && !out->is_held ? check_next(out, storage, run) : 0; /* sets.S3 */
     if (error == 0)
         error = storage_publish(storage, key, kept, kept == text ? bytes : strlen(kept));
     pthread_mutex_unlock(&taking);

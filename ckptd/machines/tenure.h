@@ -9,16 +9,18 @@
  *     renewal:  none or ours ──► published, or, when the ranks are gone, ended
  *               a stranger's ──► this attempt is fenced
  *
- * T1  No two clocks are compared: a lease is fresh when its number changes while a start watches
- *     it, for TENURE_INTERVALS of the intervals that it names itself, by the watcher's clock.
- * T2  A stranger's fresh lease is passed over only by a start that was told to take over.
- * T3  A lease that cannot be read stops no training: the start goes on, a renewal is tried again.
- * T4  A start passes over the lease that it saw. One that moved on since lives: the start gives
- *     way, unless it was told to take over.
- * T5  A lease that was lost is never taken again by the same attempt.
- * T6  Only the attempt that a lease names ends it.
- * T7  What a fenced attempt had committed still drains: it is whole, and older than all that the
- *     attempt which fenced it saves. Nobody is told that it is durable there. */
+ * tenure.T1  No two clocks are compared: a lease is fresh when its number changes while a start
+ *     watches it, for TENURE_INTERVALS of the intervals that it names itself, by the watcher's
+ *     clock.
+ * tenure.T2  A stranger's fresh lease is passed over only by a start that was told to take over.
+ * tenure.T3  A lease that cannot be read stops no training: the start goes on, a renewal is tried
+ *     again.
+ * tenure.T4  A start passes over the lease that it saw. One that moved on since lives: the start
+ *     gives way, unless it was told to take over.
+ * tenure.T5  A lease that was lost is never taken again by the same attempt.
+ * tenure.T6  Only the attempt that a lease names ends it.
+ * tenure.T7  What a fenced attempt had committed still drains: it is whole, and older than all that
+ *     the attempt which fenced it saves. Nobody is told that it is durable there. */
 #ifndef HOLDFAST_CKPTD_MACHINES_TENURE_H
 #define HOLDFAST_CKPTD_MACHINES_TENURE_H
 
@@ -48,11 +50,11 @@ static inline enum tenure_answer tenure_decide(const struct tenure_start *start)
 {
     const struct tenure_seen *seen = &start->seen;
     if (start->is_unknown || seen->number == 0 || seen->is_ours || seen->is_ended)
-        return TENURE_GO; /* T3 */
+        return TENURE_GO; /* tenure.T3 */
     if (start->is_forced)
-        return TENURE_GO; /* T2 */
+        return TENURE_GO; /* tenure.T2 */
     if (start->watched != 0 && seen->number != start->watched)
-        return TENURE_REFUSED; /* T1 */
+        return TENURE_REFUSED; /* tenure.T1 */
     return start->watched_ms >= TENURE_INTERVALS * start->every_ms ? TENURE_GO : TENURE_WATCH;
 }
 
@@ -71,7 +73,7 @@ static inline enum tenure_step tenure_renew(const struct tenure_renewal *renewal
     const struct tenure_seen *seen = &renewal->seen;
     bool is_own = seen->number != 0 && seen->is_ours && seen->attempt == renewal->attempt;
     if (!renewal->is_training)
-        return is_own && !seen->is_ended ? TENURE_END : TENURE_NOTHING; /* T6 */
+        return is_own && !seen->is_ended ? TENURE_END : TENURE_NOTHING; /* tenure.T6 */
     if (seen->number == 0)
         return TENURE_PUBLISH;
     if (seen->is_ours) /* a newer attempt of the cluster fences by other means */
@@ -80,7 +82,7 @@ static inline enum tenure_step tenure_renew(const struct tenure_renewal *renewal
         return TENURE_PUBLISH;
     if (seen->is_ended && seen->attempt < renewal->attempt)
         return TENURE_PUBLISH;
-    return TENURE_LOST; /* T4 */
+    return TENURE_LOST; /* tenure.T4 */
 }
 
 #endif

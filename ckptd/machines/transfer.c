@@ -20,17 +20,20 @@
  * An error of the tier in any state rests there and goes on with the same step; pauses double.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_transfer_any.c):
- *   T1  The manifest is published only when every shard and every name is durable in the tier.
- *   T2  HELD is said only after the publication was reported durable or its own nonce was read.
- *   T3  Once a manifest may have been sent, the transfer ends only as HELD, or because another's
- *       was read in its place. Until then no file of it is removed: the effect may be late.
- *   T4  Nothing is copied before the attempt's number is this store's in the tier, so two stores
- *       that took one number apart from each other never mix their files.
- *   T5  What somebody else has taken ends the transfer: it is never overwritten.
- *   T6  No error of the tier ends a transfer, and no pause is longer than 2^TRANSFER_DOUBLINGS
- *       times the first.
- *   T7  When the tier says that shards are gone which it had taken (LOST), all of them are proven
- *       or sent again, behind a new claim, before the manifest is sent again.
+ *   transfer.T1  The manifest is published only when every shard and every name is durable in the
+ *       tier.
+ *   transfer.T2  HELD is said only after the publication was reported durable or its own nonce was
+ *       read.
+ *   transfer.T3  Once a manifest may have been sent, the transfer ends only as HELD, or because
+ *       another's was read in its place. Until then no file of it is removed: the effect may be
+ *       late.
+ *   transfer.T4  Nothing is copied before the attempt's number is this store's in the tier, so two
+ *       stores that took one number apart from each other never mix their files.
+ *   transfer.T5  What somebody else has taken ends the transfer: it is never overwritten.
+ *   transfer.T6  No error of the tier ends a transfer, and no pause is longer than
+ *       2^TRANSFER_DOUBLINGS times the first.
+ *   transfer.T7  When the tier says that shards are gone which it had taken (LOST), all of them are
+ *       proven or sent again, behind a new claim, before the manifest is sent again.
  *
  * What a crash finds. The machine is memory only. The next start sees in the catalog that the tier
  * lacks the checkpoint and begins again: numbers, marks and shards that are there already are met
@@ -61,10 +64,10 @@ static struct transfer_action step(const struct transfer *transfer)
     case TRANSFER_COPYING:
         return (struct transfer_action){.kind = TRANSFER_COPY, .shard = transfer->shard};
     case TRANSFER_NAMING:
-        CHECK(transfer->shard == transfer->shards); /* T1 */
+        CHECK(transfer->shard == transfer->shards); /* transfer.T1 */
         return act(TRANSFER_NAMES);
     case TRANSFER_PUBLISHING:
-        CHECK(transfer->shard == transfer->shards); /* T1 */
+        CHECK(transfer->shard == transfer->shards); /* transfer.T1 */
         return act(TRANSFER_PUBLISH);
     case TRANSFER_SETTLING:
         return act(TRANSFER_SETTLE);
@@ -80,7 +83,7 @@ static struct transfer_action go_on(struct transfer *transfer, enum transfer_sta
     return step(transfer);
 }
 
-/* T6. */
+/* transfer.T6. */
 static struct transfer_action rest(struct transfer *transfer, enum transfer_state state)
 {
     uint32_t doublings =
@@ -91,7 +94,7 @@ static struct transfer_action rest(struct transfer *transfer, enum transfer_stat
     return (struct transfer_action){.kind = TRANSFER_REST, .ms = transfer->retry_ms << doublings};
 }
 
-/* T7. */
+/* transfer.T7. */
 static struct transfer_action begin_again(struct transfer *transfer)
 {
     transfer->shard = 0;
@@ -122,9 +125,9 @@ struct transfer_action transfer_claimed(struct transfer *transfer, enum publicat
 {
     if (!is_in(transfer, TRANSFER_CLAIMING))
         return nothing;
-    if (outcome == PUBLICATION_TAKEN) /* T5 */
+    if (outcome == PUBLICATION_TAKEN) /* transfer.T5 */
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
-    if (outcome != PUBLICATION_DURABLE) /* T4 */
+    if (outcome != PUBLICATION_DURABLE) /* transfer.T4 */
         return rest(transfer, TRANSFER_CLAIMING);
     return go_on(transfer, TRANSFER_COPYING);
 }
@@ -153,13 +156,13 @@ struct transfer_action transfer_published(struct transfer *transfer, enum public
 {
     if (!is_in(transfer, TRANSFER_PUBLISHING))
         return nothing;
-    if (outcome == PUBLICATION_DURABLE) /* T2 */
+    if (outcome == PUBLICATION_DURABLE) /* transfer.T2 */
         return end(transfer, TRANSFER_HELD, 0);
-    if (outcome == PUBLICATION_TAKEN) /* T5 */
+    if (outcome == PUBLICATION_TAKEN) /* transfer.T5 */
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
-    if (outcome == PUBLICATION_LOST) /* T7 */
+    if (outcome == PUBLICATION_LOST) /* transfer.T7 */
         return begin_again(transfer);
-    /* T3: only a refusal says that it may simply be sent again. */
+    /* transfer.T3: only a refusal says that it may simply be sent again. */
     return rest(transfer, outcome == PUBLICATION_ABSENT ? TRANSFER_PUBLISHING : TRANSFER_SETTLING);
 }
 
@@ -167,11 +170,11 @@ struct transfer_action transfer_settled(struct transfer *transfer, enum publicat
 {
     if (!is_in(transfer, TRANSFER_SETTLING))
         return nothing;
-    if (outcome == PUBLICATION_DURABLE) /* T2 */
+    if (outcome == PUBLICATION_DURABLE) /* transfer.T2 */
         return end(transfer, TRANSFER_HELD, 0);
-    if (outcome == PUBLICATION_TAKEN) /* T5 */
+    if (outcome == PUBLICATION_TAKEN) /* transfer.T5 */
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
-    if (outcome == PUBLICATION_UNKNOWN) /* T3 */
+    if (outcome == PUBLICATION_UNKNOWN) /* transfer.T3 */
         return rest(transfer, TRANSFER_SETTLING);
     return go_on(transfer, TRANSFER_PUBLISHING); /* with the same nonce: at most one effect */
 }

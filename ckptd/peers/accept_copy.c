@@ -1,6 +1,6 @@
 /* accept_copy.c - a checkpoint that another node has sent becomes one of this ckptd's: its shards
  * are proven, its manifest is published, a look at the store lists it. serve.c has the invariants
- * P1 to P6. */
+ * serve.P1 to P6. */
 #include "ckptd/peers/accept_copy.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -41,7 +41,7 @@ static int complete_part(const struct manifest_summary *summary, struct storage 
     return error;
 }
 
-/* P1. */
+/* serve.P1. */
 int accept_copy_publish(struct accept_copy *arrival, struct storage *storage, const char *key,
                         const struct manifest_summary *place, const void *text, size_t bytes)
 {
@@ -78,7 +78,8 @@ static void go_on(struct refresh_waiter *waiter)
     arrival->done(arrival);
 }
 
-/* The copy is listed now, and is whole (P1). The node that sent it has one itself, or a part. */
+/* The copy is listed now, and is whole (serve.P1). The node that sent it has one itself, or a part.
+ */
 static void looked(struct refresh_waiter *waiter)
 {
     struct accept_copy *arrival = CONTAINER_OF(waiter, struct accept_copy, look);

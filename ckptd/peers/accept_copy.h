@@ -26,8 +26,8 @@ struct accept_copy {
     struct refresh_waiter look;
 };
 
-/* On the crew: its manifest, to be published under `key`, which is that of `place`. P1 of serve.c:
- * ERR_STALE. */
+/* On the crew: its manifest, to be published under `key`, which is that of `place`. serve.P1
+ *: ERR_STALE. */
 int accept_copy_publish(struct accept_copy *arrival, struct storage *storage, const char *key,
                         const struct manifest_summary *place, const void *text, size_t bytes);
 /* On the service thread, behind a commit: it is listed, loaded and retained from now on. Then

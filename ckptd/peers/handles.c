@@ -38,7 +38,7 @@ void handles_close(struct handles *handles, struct storage *storage)
 static struct handle **find(struct handles *handles, const char *who, uint64_t token)
 {
     for (struct handle **at = &handles->first; *at; at = &(*at)->next)
-        if ((*at)->token == token && strcmp((*at)->who, who) == 0) /* P3 */
+        if ((*at)->token == token && strcmp((*at)->who, who) == 0) /* serve.P3 */
             return at;
     return NULL;
 }

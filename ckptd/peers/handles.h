@@ -1,8 +1,8 @@
 /* handles.h - what others have open in this ckptd's store, over TCP: objects that nodes read or
  * write and tools read, and what they hold.
  *
- * P3: a handle is used by the identity that it was given to, and by no other. It ends when its
- * client, one store that was opened from afar, has been silent for HANDLES_SILENT_MS, or for
+ * serve.P3: a handle is used by the identity that it was given to, and by no other. It ends when
+ * its client, one store that was opened from afar, has been silent for HANDLES_SILENT_MS, or for
  * nodes.lost_ms where that is less, and it is not in use. At most HANDLES_MAX; of them of those who
  * are no nodes HANDLES_READERS, of one HANDLES_EACH.
  * Threads: any, for what is no object yet and what says so; a handle in use stays. */

@@ -11,9 +11,10 @@
  *   OVER       ──► its shards are removed, then the mark
  *
  * Invariants:
- *   M1  A shard is reported durable only when its name is, too.
- *   M2  (decision.c) Until a part is removed or has its manifest, its mark names the coordinator.
- *   M3  `placed` is said only when the manifest is durable here. */
+ *   part.M1  A shard is reported durable only when its name is, too.
+ *   part.M2  (in decision.c)
+ *   part.M3  `placed` is said only when the manifest is durable here.
+ *   part.M4  Until a part is removed or has its manifest, its mark names the coordinator. */
 #include "ckptd/peers/join_part.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -157,7 +158,7 @@ static int fill(struct reporting *reporting, const struct save *save)
     request->attempt = save->attempt;
     request->step = save->step;
     request->boot_id = save->service->boot_id;
-    request->placed = save->is_placed; /* M3 */
+    request->placed = save->is_placed; /* part.M3 */
     request->missed = save->has_missed;
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->stages[i].options.save)
@@ -168,7 +169,7 @@ static int fill(struct reporting *reporting, const struct save *save)
     return 0;
 }
 
-/* On the crew. M1. */
+/* On the crew. part.M1. */
 static int sync_names(struct peer_call *peer_call)
 {
     struct reporting *reporting = CONTAINER_OF(peer_call, struct reporting, peer_call);
@@ -432,7 +433,7 @@ void part_completed(struct run *run, const struct manifest_summary *summary)
     for (struct save *save = run->coordinator->saves; save; save = save->next)
         if (save->is_part && !save->is_placing && save->step == summary->step &&
             strcmp(save->nonce, summary->nonce) == 0) {
-            save->is_whole = save->is_placed = true; /* M3: the manifest came with them */
+            save->is_whole = save->is_placed = true; /* part.M3: the manifest came with them */
             part_report(save);
         }
 }

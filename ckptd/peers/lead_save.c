@@ -7,15 +7,15 @@
  *
  * A node asks; the coordinator never calls one. Each call says all that its node knows, so one that
  * is lost, repeated or late changes nothing:
- *   L1  A report counts only for the save with its attempt, step and nonce, and only of ranks that
- *       described themselves at the node that sends it.
- *   L2, L3, L4: decision.c.
+ *   lead.L1  A report counts only for the save with its attempt, step and nonce, and only of ranks
+ *       that described themselves at the node that sends it.
+ *   lead.L2, lead.L3, lead.L4: decision.c.
  *
  * A node that has told nothing of its part of a save for nodes.silent_ms has left it, whatever else
  * it tells, and so has one whose ckptd is another than before, for what the former had in memory is
  * gone: saves that lack its parts fail, and those whose manifest it was to write are not called
- * committed (I10 of commit.c). A rank that has no part yet has left when its node has not named it
- * for as long (Join, `present`): its trainer, its node or the link is gone. */
+ * committed (commit.I10). A rank that has no part yet has left when its node has not named it for
+ * as long (Join, `present`): its trainer, its node or the link is gone. */
 #include "ckptd/peers/lead_save.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -188,7 +188,7 @@ void lead_save_begin(struct service *service, struct rpc_call *call,
 
 /* ---- ReportPart ---- */
 
-/* L1. */
+/* lead.L1. */
 static struct save *find_save(const struct run *run, const Holdfast__V1__ReportPartRequest *request)
 {
     struct save *save = run->coordinator->saves;
@@ -276,7 +276,7 @@ static void take_part(struct save *save, struct commit_actions *actions,
     save_part_written(save, part->rank, is_durable ? UINT64_MAX : part->written);
 }
 
-/* L1. ERR_DENIED: one of the parts is not of a rank of that node. */
+/* lead.L1. ERR_DENIED: one of the parts is not of a rank of that node. */
 static int check_parts(const struct save *save, const Holdfast__V1__ReportPartRequest *request,
                        uint32_t node)
 {

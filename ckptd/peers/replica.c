@@ -7,18 +7,21 @@
  * send it again.
  *
  * Invariants (cited in the code):
- *   M1  A step has one place for what nodes send: the disk, where its manifest is there (a part
- *       that becomes whole), else memory. Numbers of attempts and leases are always on the disk.
- *   M2  Loads, drains, peers and tools find a copy in memory as one on the disk, which goes first.
- *   M3  A copy goes from memory only when a newer one of its run is whole there, and nobody leases
- *       it; or when it is damaged. What a sender left unfinished goes, from memory and from the
- *       disk, when it lets go of its lease, or is silent: a save that it gave up, or its end.
- *   M4  It counts for the node's failure domain, beside a copy on another node's disk, and the
- *       level is named "replicated(mem)" (copies.c). Alone it is "accepted".
- *   M5  Where no disk that is not lost has the checkpoint, the node writes its copy on its own disk
- *       (tiers/queue.c). So does one whose ranks load it.
- *   M6  What does not fit into nodes.memory_bytes is refused before its first byte (ERR_SPACE): the
- *       sender says so, and another node gets it. Nothing acknowledged goes for it.
+ *   replica.M1  A step has one place for what nodes send: the disk, where its manifest is there (a
+ *       part that becomes whole), else memory. Numbers of attempts and leases are always on the
+ *       disk.
+ *   replica.M2  Loads, drains, peers and tools find a copy in memory as one on the disk, which goes
+ *       first.
+ *   replica.M3  A copy goes from memory only when a newer one of its run is whole there, and nobody
+ *       leases it; or when it is damaged. What a sender left unfinished goes, from memory and from
+ *       the disk, when it lets go of its lease, or is silent: a save that it gave up, or its end.
+ *   replica.M4  It counts for the node's failure domain, beside a copy on another node's disk, and
+ *       the level is named "replicated(mem)" (copies.c). Alone it is "accepted".
+ *   replica.M5  Where no disk that is not lost has the checkpoint, the node writes its copy on its
+ *       own disk (tiers/queue.c). So does one whose ranks load it.
+ *   replica.M6  What does not fit into nodes.memory_bytes is refused before its first byte
+ *       (ERR_SPACE): the sender says so, and another node gets it. Nothing acknowledged goes for
+ *       it.
  *
  * Not done: the newest copy of a run that has ended stays until ckptd ends. */
 #include "ckptd/peers/replica.h"
@@ -54,7 +57,8 @@ struct storage *replica_place(struct service *service, const char *key)
     uint64_t bytes;
     if (!memory || !find_step(&step, key) || manifest_key(manifest, sizeof manifest, &step) != 0)
         return service->storage;
-    bool is_on_disk = storage_fetch(service->storage, manifest, NULL, 0, &bytes) == 0; /* M1 */
+    bool is_on_disk =
+        storage_fetch(service->storage, manifest, NULL, 0, &bytes) == 0; /* replica.M1 */
     return is_on_disk ? service->storage : memory;
 }
 
@@ -91,7 +95,7 @@ static int visit_step(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* M3. */
+/* replica.M3. */
 static void evict_one(struct service *service, struct evicting *evicting, const char *name)
 {
     char prefix[STORAGE_KEY_MAX + 1];

@@ -1,24 +1,27 @@
 /* serve.c - other nodes put copies of their checkpoints into this ckptd's store, or its memory
- * (replica.c has the invariants M1 to M6), and they and tools read what is there: the server's side
- * of storage/peer.c.
+ * (replica.c has the invariants replica.M1 to M6), and they and tools read what is there: the
+ * server's side of storage/peer.c.
  *
  *   service thread: who asks, is the key one that it may name, whose handle is it ──► crew: the
  *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store
  *   (accept_copy.c), so that the checkpoint is listed, loaded and retained like this ckptd's own
  *
  * Invariants (cited in the code):
- *   P1  A manifest becomes durable only when every shard that it names is here, with its header,
- *       size and checksum table. Else the answer is ERR_STALE, and the node sends them again: what
- *       it sent before may have been removed as unfinished work when this ckptd was started again.
- *   P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it takes
- *       away its own unfinished files alone. Those of shards that a part lacks are such.
- *   P3  A handle is used by the identity that it was given to, and by no other (handles.c).
- *   P4  Who is no node opens, reads, fetches, lists and leases alone, and who may ask about one run
- *       alone names files of that run alone.
- *   P5  The number of a start is taken only as sets.c says (S2).
- *   P6  A tool reads a shard of a part from whichever node has it; a node asks that one itself.
- *   P7  A tool reads what this ckptd lists: of a checkpoint that is not in its own store the files
- * in the tier that a load would read, and lists have its name. A node is told of its own store.
+ *   serve.P1  A manifest becomes durable only when every shard that it names is here, with its
+ *       header, size and checksum table. Else the answer is ERR_STALE, and the node sends them
+ *       again: what it sent before may have been removed as unfinished work when this ckptd was
+ *       started again.
+ *   serve.P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it
+ *       takes away its own unfinished files alone. Those of shards that a part lacks are such.
+ *   serve.P3  A handle is used by the identity that it was given to, and by no other (handles.c).
+ *   serve.P4  Who is no node opens, reads, fetches, lists and leases alone, and who may ask about
+ *       one run alone names files of that run alone.
+ *   serve.P5  The number of a start is taken only as sets.c says (sets.S2).
+ *   serve.P6  A tool reads a shard of a part from whichever node has it; a node asks that one
+ *       itself.
+ *   serve.P7  A tool reads what this ckptd lists: of a checkpoint that is not in its own store the
+ *       files in the tier that a load would read, and lists have its name. A node is told of its
+ *       own store.
  *
  * What a node holds (leases) keeps this ckptd's own removals away meanwhile. Bytes come and go over
  * the bulk plane (bulk/bulk_handles.c) where there is one, else by these calls. */
@@ -63,7 +66,7 @@ struct errand {
     struct rpc_call *call;
     const Holdfast__V1__PeerRequest *request; /* the call's */
     struct principal principal;
-    enum tier_index tier;  /* P7 */
+    enum tier_index tier;  /* serve.P7 */
     struct handle *handle; /* busy, or made by this call, or NULL */
     struct handle *old;    /* ended: to be closed */
     void *data;
@@ -88,7 +91,7 @@ static int do_create(struct errand *errand, struct storage *storage)
                             (unsigned long long)request->bytes);
     ERR_TRY(storage_space(storage, &space));
     if (storage != errand->service->storage)
-        ledger.usable_fraction = 1.0; /* M6: the setting says how much */
+        ledger.usable_fraction = 1.0; /* replica.M6: the setting says how much */
     if (space.bytes_total > 0 && ledger_room(&ledger, &space) < request->bytes)
         return report_error(ERR_SPACE, "free space on the node, or raise its usable_fraction",
                             "no room for %llu bytes of a copy", (unsigned long long)request->bytes);
@@ -125,7 +128,7 @@ static int open_elsewhere(struct errand *errand, struct storage *storage)
     return report_error(error, "start that node", "%s lies on node %s: %s", key, node, why);
 }
 
-/* P6. */
+/* serve.P6. */
 static int do_open(struct errand *errand, struct storage *storage)
 {
     struct handle *handle = errand->handle;
@@ -134,7 +137,7 @@ static int do_open(struct errand *errand, struct storage *storage)
     int error = storage_object_open(storage, &handle->object, key, &handle->bytes);
     if (error == 0 && errand->tier != TIER_LOCAL)
         handle->elsewhere = storage;
-    if (error == ERR_NOT_FOUND && memory) { /* M2 */
+    if (error == ERR_NOT_FOUND && memory) { /* replica.M2 */
         error = storage_object_open(memory, &handle->object, key, &handle->bytes);
         handle->elsewhere = error == 0 ? memory : NULL;
     }
@@ -222,7 +225,7 @@ static int do_fetch(struct errand *errand, struct storage *storage)
     struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
     const char *key = errand->request->key;
     int error = storage_fetch(storage, key, errand->data, size, &errand->bytes);
-    if (error == ERR_NOT_FOUND && memory) /* M2 */
+    if (error == ERR_NOT_FOUND && memory) /* replica.M2 */
         error = storage_fetch(memory, key, errand->data, size, &errand->bytes);
     errand->data_bytes = errand->bytes < size ? errand->bytes : size;
     return error;
@@ -264,7 +267,7 @@ static int do_list(struct errand *errand, struct storage *storage)
 {
     struct storage *memory = errand->service->tiers[TIER_MEMORY].storage;
     int error = storage_list(storage, errand->request->key, visit_entry, errand);
-    if (memory && (error == 0 || error == ERR_NOT_FOUND)) /* M2 */
+    if (memory && (error == 0 || error == ERR_NOT_FOUND)) /* replica.M2 */
         error = storage_list(memory, errand->request->key, visit_entry, errand);
     if (errand->principal.role != ROLE_NODE && errand->num_entries > 0)
         qsort(errand->entries, errand->num_entries, sizeof(Holdfast__V1__PeerEntry *),
@@ -272,7 +275,7 @@ static int do_list(struct errand *errand, struct storage *storage)
     return error;
 }
 
-/* P2. */
+/* serve.P2. */
 static int do_remove(struct errand *errand, struct storage *storage)
 {
     struct manifest_summary place = {0};
@@ -394,7 +397,7 @@ static int add_name(struct errand *errand, const char *name, uint32_t known)
     return visit_entry(errand, &(struct storage_entry){.name = name, .is_dir = true});
 }
 
-/* P7: the names that other tiers alone have, of runs and of a run's checkpoints. */
+/* serve.P7: the names that other tiers alone have, of runs and of a run's checkpoints. */
 static int add_elsewhere(struct errand *errand)
 {
     const char *key = errand->request->key;
@@ -466,7 +469,7 @@ static void performed(struct event *event)
         free_errand(errand);
 }
 
-/* P4. That it may read at all rights.c has said. */
+/* serve.P4. That it may read at all rights.c has said. */
 static int check_reader(const struct errand *errand, const struct operation *operation)
 {
     const struct principal *principal = &errand->principal;
@@ -479,7 +482,7 @@ static int check_reader(const struct errand *errand, const struct operation *ope
                         principal->name, principal->run);
 }
 
-/* P7. */
+/* serve.P7. */
 static enum tier_index find_tier(const struct errand *errand)
 {
     struct manifest_summary place;

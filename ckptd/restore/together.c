@@ -9,14 +9,15 @@
  *      ▲                   │                           │
  *      └───────────────────┴── the choice is damaged ──┘     (the next to open chooses again)
  *
- * L1  Ranks that go on from a load together go on from the same checkpoint, the choice.
- * L2  No rank goes on from a choice that was found damaged before the first rank went on.
- * L3  Once a rank goes on, the choice stays: a rank that finds it damaged after that is refused,
- *     and its load fails. When a rank that is done opens the newest, another load together begins.
- * L4  A rank waits for those that are loading the choice. For those that have not opened it, it
- *     waits at most TOGETHER_WAIT_MS from when the first rank had it: programs may load on some
- *     ranks only, or on one after the other.
- * L5  A rank whose load failed, or whose session ended, is not waited for.
+ * together.L1  Ranks that go on from a load together go on from the same checkpoint, the choice.
+ * together.L2  No rank goes on from a choice that was found damaged before the first rank went on.
+ * together.L3  Once a rank goes on, the choice stays: a rank that finds it damaged after that is
+ *     refused, and its load fails. When a rank that is done opens the newest, another load together
+ *     begins.
+ * together.L4  A rank waits for those that are loading the choice. For those that have not opened
+ *     it, it waits at most TOGETHER_WAIT_MS from when the first rank had it: programs may load on
+ *     some ranks only, or on one after the other.
+ * together.L5  A rank whose load failed, or whose session ended, is not waited for.
  *
  * A group is kept from the first load of an attempt until every rank is done, or the session of its
  * last rank ends: there are at most as many as runs that have ranks here. A restart of ckptd
@@ -63,7 +64,7 @@ enum together_open together_open(struct together *together, uint32_t rank, enum 
     if (fate == TOGETHER_DAMAGED && !together->is_decided)
         return TOGETHER_CHOOSE;
     together->ranks[rank] = fate == TOGETHER_DAMAGED ? TOGETHER_DONE : TOGETHER_LOADS;
-    return fate == TOGETHER_DAMAGED ? TOGETHER_REFUSED : TOGETHER_JOIN; /* L3 */
+    return fate == TOGETHER_DAMAGED ? TOGETHER_REFUSED : TOGETHER_JOIN; /* together.L3 */
 }
 
 void together_choose(struct together *together, uint32_t rank, struct together_choice choice)
@@ -89,9 +90,9 @@ enum together_word together_has(struct together *together, uint32_t rank,
                                 int64_t now_ms)
 {
     if (!is_choice(together, loaded))
-        return TOGETHER_AGAIN; /* L1 */
+        return TOGETHER_AGAIN; /* together.L1 */
     if (!together->is_decided && fate != TOGETHER_WHOLE) {
-        together->ranks[rank] = TOGETHER_OUT; /* L2 */
+        together->ranks[rank] = TOGETHER_OUT; /* together.L2 */
         return TOGETHER_AGAIN;
     }
     together->ranks[rank] = TOGETHER_HAS;
@@ -100,7 +101,7 @@ enum together_word together_has(struct together *together, uint32_t rank,
     bool is_late = now_ms - together->first_ms >= TOGETHER_WAIT_MS;
     if (!together->is_decided &&
         (count(together, TOGETHER_LOADS) > 0 || (count(together, TOGETHER_OUT) > 0 && !is_late)))
-        return TOGETHER_WAIT; /* L4 */
+        return TOGETHER_WAIT; /* together.L4 */
     together->is_decided = true;
     together->ranks[rank] = TOGETHER_DONE;
     return TOGETHER_AGREED;
@@ -111,8 +112,10 @@ void together_fail(struct together *together, uint32_t rank, struct together_cho
 {
     if (!is_choice(together, choice) || together->ranks[rank] == TOGETHER_DONE)
         return;
-    /* A rank that met the damage opens again: it is refused then, once another went on (L3). */
-    together->ranks[rank] = fate == TOGETHER_DAMAGED ? TOGETHER_OUT : TOGETHER_DONE; /* L5 */
+    /* A rank that met the damage opens again: it is refused then, once another went on
+     * (together.L3). */
+    together->ranks[rank] =
+        fate == TOGETHER_DAMAGED ? TOGETHER_OUT : TOGETHER_DONE; /* together.L5 */
 }
 
 bool together_is_over(const struct together *together)
@@ -238,7 +241,7 @@ void together_leave(const struct session *session)
     struct together **at = session->is_rank ? find(session->run, session->attempt) : NULL;
     if (!at || !*at)
         return;
-    (*at)->ranks[session->rank] = TOGETHER_DONE; /* L5 */
+    (*at)->ranks[session->rank] = TOGETHER_DONE; /* together.L5 */
     if (together_is_over(*at) || session_ranks_of(session->run).count <= 1)
         forget(at);
 }

@@ -1,27 +1,27 @@
 /* manifest_fanout.c - see manifest_fanout.h.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_manifest_fanout.c):
- *   S1  Each node, the coordinator too, gives it to at most FANOUT_EACH nodes that ask for the
- *       first time.
- *   S2  Who asks again, as the answer was lost, is answered at once: no slot of S1 is waited for
- *       that a lost answer has taken.
- *   S3  Only who has said that it has it is named.
- *   S4  Who says that the node that was named did not give it gets it from the coordinator: nobody
- *       waits for a node that is gone. */
+ *   fanout.S1  Each node, the coordinator too, gives it to at most FANOUT_EACH nodes that ask for
+ *       the first time.
+ *   fanout.S2  Who asks again, as the answer was lost, is answered at once: no slot of fanout.S1 is
+ *       waited for that a lost answer has taken.
+ *   fanout.S3  Only who has said that it has it is named.
+ *   fanout.S4  Who says that the node that was named did not give it gets it from the coordinator:
+ *       nobody waits for a node that is gone. */
 #include "ckptd/run/manifest_fanout.h"
 
 enum fanout_way fanout_ask(struct fanout *spread, uint32_t *from, uint32_t node, bool has_missed)
 {
     bool asks_again = node_set_has(&spread->asked, node);
-    uint32_t giver = spread->num_given / FANOUT_EACH; /* 0: the coordinator. S1 */
+    uint32_t giver = spread->num_given / FANOUT_EACH; /* 0: the coordinator. fanout.S1 */
     if (asks_again)
-        giver = spread->num_sources; /* S2 */
+        giver = spread->num_sources; /* fanout.S2 */
     if (giver > spread->num_sources)
-        return FANOUT_WAIT; /* S3 */
+        return FANOUT_WAIT; /* fanout.S3 */
     node_set_add(&spread->asked, node);
     spread->num_given += !asks_again;
     if (giver == 0 || has_missed)
-        return FANOUT_HERE; /* S4 */
+        return FANOUT_HERE; /* fanout.S4 */
     *from = spread->sources[giver - 1];
     return FANOUT_FROM;
 }

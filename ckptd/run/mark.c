@@ -1,5 +1,5 @@
-/* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (I11 of
- * commit.c; the text is in proto/format/mark.h).
+/* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (commit.I11;
+ * the text is in proto/format/mark.h).
  *
  * The mark is published before the first shard is created, so it is durable before the first byte;
  * it is removed behind the manifest, or behind the last shard of a save that was given up. Whatever

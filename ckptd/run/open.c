@@ -187,7 +187,8 @@ void open_done(struct run *run, const struct commit_action *action)
     uint64_t number = action->number;
     struct attempt *attempt = run->coordinator->take.attempt;
     run->coordinator->take.attempt = NULL;
-    CHECK(attempt && attempt->number == number && !run->coordinator->saves); /* I4, I5 */
+    CHECK(attempt && attempt->number == number &&
+          !run->coordinator->saves); /* commit.I4, commit.I5 */
     sets_merge(&run->sets, &attempt->sets);
     run->newest_attempt = number;
     run->coordinator->is_forced = false;
@@ -494,7 +495,7 @@ static void refuse_stranger(struct newcomer *newcomer)
     free(newcomer);
 }
 
-/* T1 to T3 of tenure.h. */
+/* tenure.T1 to T3. */
 static void looked_at_lease(struct remote_lease_look *look)
 {
     struct newcomer *newcomer = CONTAINER_OF(look, struct newcomer, lease);

@@ -9,7 +9,7 @@
  * checkpoint before (save.c).
  *
  * How a publication ended is one of three: durable, absent, or unknown. Unknown is never taken for
- * either of the others (commit.c, I2 and I3). */
+ * either of the others (commit.I2 and commit.I3). */
 #include "ckptd/run/publish.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
@@ -144,7 +144,7 @@ static int write_manifest(struct save *save)
     if (error == 0)
         error = store_put_places(save->service->storage, &save->summary, &save->places);
     if (error == 0) {
-        error = store_commit(save->service->storage, save->dir, text, bytes); /* I11 */
+        error = store_commit(save->service->storage, save->dir, text, bytes); /* commit.I11 */
         save->outcome = judge_publish(error);
         save->manifest_hash = checksum_bytes(text, bytes);
     }

@@ -305,7 +305,7 @@ static void start(struct run *run)
     if (!lease && trains)
         lease = lease_of(run);
     if (!lease || lease->busy || (!trains && !lease->is_held) ||
-        (number != 0 && run->fenced_attempt == number)) /* T5 */
+        (number != 0 && run->fenced_attempt == number)) /* tenure.T5 */
         return;
     lease->renewal = (struct tenure_renewal){.attempt = trains ? number : lease->renewal.attempt,
                                              .passed = lease->passed,

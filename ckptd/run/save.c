@@ -397,7 +397,7 @@ static void early_left(void *user)
     check_stopped(user);
 }
 
-/* The mark goes behind all shards, those of other nodes, too (E7 of tiers/precommit_copy.c). */
+/* The mark goes behind all shards, those of other nodes, too (precommit.E7). */
 static void check_stopped(struct save *save)
 {
     if (save->num_stopped < save->num_begun ||
@@ -507,7 +507,7 @@ static void stage_stopped(struct stage *stage)
     check_stopped(save);
 }
 
-/* On a worker. I11 of commit.c. */
+/* On a worker. commit.I11. */
 static int stage_prepare(struct stage *stage)
 {
     return mark_make(stage->options.save);

@@ -5,9 +5,9 @@
  *   all of them are proven against the manifest ──► places.json is removed: a whole copy
  *
  * Invariants (cited in the code):
- *   W1  places.json goes last: until then the shards that are not this node's are no part of the
- *       copy, whole or not, and after a crash they are proven, or sent again.
- *   W2  The shards that a committed copy has are removed by nobody but this ckptd. */
+ *   complete.W1  places.json goes last: until then the shards that are not this node's are no part
+ *       of the copy, whole or not, and after a crash they are proven, or sent again.
+ *   complete.W2  The shards that a committed copy has are removed by nobody but this ckptd. */
 #include "ckptd/tiers/complete_copy.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/shard_file.h"
@@ -38,7 +38,7 @@ int complete_copy(struct storage *storage, const struct manifest_summary *summar
     ERR_TRY(shard_dir_key(dir, sizeof dir, summary->run, summary->step, summary->attempt));
     ERR_TRY(places_key(key, sizeof key, summary));
     ERR_TRY(storage_sync_names(storage, dir));
-    int error = storage_remove(storage, key); /* W1 */
+    int error = storage_remove(storage, key); /* complete.W1 */
     if (error == ERR_NOT_FOUND)
         return 0; /* it was whole */
     return error == 0 ? storage_sync_names(storage, dir) : error;

@@ -241,7 +241,7 @@ void copy_io_remove_early(struct shard_copy *copy, struct storage *storage,
 static void end_left(struct shard_copy *left, const struct shard_copy *copy, bool is_taken)
 {
     copy_io_close(left);
-    left->num_sent = 0; /* it counts once: T7 of transfer.c */
+    left->num_sent = 0; /* it counts once: transfer.T7 */
     if (left->is_ours && !is_taken)
         copy_io_remove_early(left, copy_io_storage(copy, copy->to), &copy->manifest->summary);
     left->is_ours = false;

@@ -7,10 +7,10 @@
  *
  * Of which nodes most are needed sets.c says: of those in the settings, and of the last attempt's.
  *
- * Two majorities have a node in common (R5 of placement.c). So a node that comes back with old
- * state meets, before it starts a run, one that knows what was started without it: it neither gives
- * a number away twice, nor begins behind an older checkpoint than the newest start could know. It
- * is a write quorum for one number, and no consensus: a number that too few took is spent.
+ * Two majorities have a node in common (placement.R5). So a node that comes back with old state
+ * meets, before it starts a run, one that knows what was started without it: it neither gives a
+ * number away twice, nor begins after an older checkpoint than the newest start could know. It is a
+ * write quorum for one number, and no consensus: a number that too few took is spent.
  *
  * Where there is no majority the far tier decides, which takes each number once. Without a far tier
  * an operator does (run/force.c). */
@@ -160,7 +160,7 @@ struct publishing {
     atomic_bool is_over; /* whom it has not reached yet it does not go to */
     bool has_asked_all;
     uint32_t num_waiting;
-    struct fault refused; /* S2: a peer knows what this node does not */
+    struct fault refused; /* sets.S2: a peer knows what this node does not */
     struct publishing_peer {
         struct publishing *publishing;
         uint32_t peer;

@@ -19,17 +19,21 @@
  * has no part gets all shards, those of this node and those of others, through this one.
  *
  * Invariants (cited in the code):
- *   E1  Nothing is published here, so no peer lists, loads or counts what is not committed.
- *   E2  Only what was hashed and written goes, and it is proven again in the buffer that is sent.
- *   E3  An image is held while a part of it is copied, never longer: no rank waits for a peer.
- *   E4  What the save leaves goes from the peer: with the lease, which ends with this call or this
- *       process, the peer removes what has no manifest (peers/replica.c).
- *   E5  An error of the peer ends this transfer alone. The drain takes its own way at the commit.
- *   E6  The drain touches the directory only when nothing of this is under way in it.
- *   E7  What comes here lies under the mark of its save, which stays until the last of it is
- *       removed: a start removes it, too (I11 of commit.c).
- *   E8  Of a shard at another node only what is final there is read, and it counts only when the
- *       manifest's table has the same sums; else its file goes, and all of it comes again.
+ *   precommit.E1  Nothing is published here, so no peer lists, loads or counts what is not
+ *       committed.
+ *   precommit.E2  Only what was hashed and written goes, and it is proven again in the buffer that
+ *       is sent.
+ *   precommit.E3  An image is held while a part of it is copied, never longer: no rank waits for a
+ *       peer.
+ *   precommit.E4  What the save leaves goes from the peer: with the lease, which ends with this
+ *       call or this process, the peer removes what has no manifest (peers/replica.c).
+ *   precommit.E5  An error of the peer ends this transfer alone. The drain takes its own way at the
+ *       commit.
+ *   precommit.E6  The drain touches the directory only when nothing of this is under way in it.
+ *   precommit.E7  What comes here lies under the mark of its save, which stays until the last of it
+ *       is removed: a start removes it, too (commit.I11).
+ *   precommit.E8  Of a shard at another node only what is final there is read, and it counts only
+ *       when the manifest's table has the same sums; else its file goes, and all of it comes again.
  *
  * One save at a time for each peer, and one that comes; the newest of the others waits for its end.
  * A window's bytes leave memory as they are written: behind its commit it goes. So does what a node
@@ -134,7 +138,7 @@ static void begin_next(struct precommit *early)
         precommit_begin(early, &next);
 }
 
-/* E7. */
+/* precommit.E7. */
 static void work_remove(struct job *job)
 {
     struct precommit *early = CONTAINER_OF(job, struct precommit, job);
@@ -142,7 +146,7 @@ static void work_remove(struct job *job)
     precommit_left_drop(&left, early->service->tiers[early->tier].storage, &early->manifest);
 }
 
-/* E4. */
+/* precommit.E4. */
 static void work_close(struct job *job)
 {
     struct precommit *early = CONTAINER_OF(job, struct precommit, job);
@@ -233,7 +237,7 @@ void precommit_pass(struct precommit *early)
         drop(early);
 }
 
-/* E6. */
+/* precommit.E6. */
 bool precommit_give(struct precommit *early, const struct manifest_summary *summary,
                     void (*given)(struct precommit *early))
 {
@@ -275,7 +279,7 @@ void precommit_close(struct precommit *early)
 
 /* ---- on its way ---- */
 
-/* E5. */
+/* precommit.E5. */
 static void fail(struct precommit *early, const char *why)
 {
     const struct manifest_summary *summary = &early->manifest.summary;
@@ -389,7 +393,7 @@ void precommit_begin(struct precommit *early, const struct precommit_save *save)
     }
     early->of = early->stages = save->stages;
     early->is_dropped = false;
-    early->is_claiming = !is_coming; /* E7 */
+    early->is_claiming = !is_coming; /* precommit.E7 */
     early->state = PRECOMMIT_GOING;
     if (!is_coming)
         work_on(early, work_claim, claimed);

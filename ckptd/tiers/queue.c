@@ -108,8 +108,8 @@ static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
     if (tier == TIER_LOCAL && queue_is_part(checkpoint, tier))
         return !fetches_rest(checkpoint);
     if (tier == TIER_LOCAL)
-        return is_there ||
-               !(checkpoint->is_wanted_local || copies_is_last_in_memory(checkpoint)); /* M5 */
+        return is_there || !(checkpoint->is_wanted_local ||
+                             copies_is_last_in_memory(checkpoint)); /* replica.M5 */
     if (!tier_is_peer(tier))
         return is_there;
     return catalog_has_whole(checkpoint, tier) || !copies_goes(checkpoint, tier) ||

@@ -25,7 +25,7 @@ static int newest_first(const void *a, const void *b)
     return retain_newest_first(*(struct retain_item *const *)a, *(struct retain_item *const *)b);
 }
 
-/* R1 to R4. */
+/* retain.R1 to R4. */
 static void protect(struct retain_item **sorted, uint32_t count)
 {
     uint32_t good = 0, proven = 0;
@@ -44,7 +44,7 @@ static void protect(struct retain_item **sorted, uint32_t count)
     }
 }
 
-/* R3: of those that are not damaged. */
+/* retain.R3: of those that are not damaged. */
 static void keep_last(struct retain_item **sorted, uint32_t count, uint32_t wanted)
 {
     for (uint32_t i = 0; i < count && wanted > 0; i++)

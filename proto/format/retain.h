@@ -5,13 +5,15 @@
  * server took its checksum), that it is damaged (whatever found it), or neither. Whatever the rules
  * say:
  *
- * R1  A checkpoint that is known whole is not removed while fewer than RETAIN_GOOD_MIN newer ones
- *     are known whole: if what is newer turns out to be damaged, these are left.
- * R2  One that is not known to be damaged is not removed while fewer than RETAIN_GOOD_MIN newer
- *     ones are not, either. A run of which nothing was read back is pruned by R2 alone.
- * R3  One that is known to be damaged is not removed: it is evidence. It counts nowhere: not for
- *     R1 and R2, for no rule, and not among those of which more than half may not go.
- * R4  What is pinned or leased is not removed.
+ * retain.R1  A checkpoint that is known whole is not removed while fewer than RETAIN_GOOD_MIN newer
+ *     ones are known whole: if what is newer turns out to be damaged, these are left.
+ * retain.R2  One that is not known to be damaged is not removed while fewer than RETAIN_GOOD_MIN
+ *     newer ones are not, either. A run of which nothing was read back is pruned by retain.R2
+ *     alone.
+ * retain.R3  One that is known to be damaged is not removed: it is evidence. It counts nowhere: not
+ *     for retain.R1 and retain.R2, for no rule, and not among those of which more than half may not
+ *     go.
+ * retain.R4  What is pinned or leased is not removed.
  *
  * Ages are measured from the newest checkpoint of the run that is not damaged, never from a
  * clock, and from one checkpoint to the next: where the clock jumped in between, or the run paused
@@ -31,7 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RETAIN_GOOD_MIN 2u /* R1, R2 */
+#define RETAIN_GOOD_MIN 2u /* retain.R1, retain.R2 */
 #define RETAIN_JUMP 100    /* times the median gap between checkpoints */
 
 /* Zero means: no such rule. At least one must be given. */

@@ -144,7 +144,7 @@ static void test_commit__a_holder_that_does_not_answer_keeps_the_files(void **st
     uint64_t save = bring_to_placing();
     commit_failed(&machine, &actions, save, 2, ERR_UNAVAILABLE, "late");
     commit_rank_died(&machine, &actions, machine.attempt, 2);
-    expect_none(); /* I3: nothing is removed any more */
+    expect_none(); /* commit.I3: nothing is removed any more */
     commit_placed(&machine, &actions, save, 3, 0);
     commit_placed(&machine, &actions, save, 5, ERR_UNAVAILABLE);
     assert_int_equal(expect_action(COMMIT_KEEP).error, ERR_UNAVAILABLE);
@@ -159,7 +159,7 @@ static void test_commit__a_later_save_waits_for_one_that_is_being_placed(void **
     uint64_t save = bring_to_placing(), later = begin_all(3, 11);
     end_all(3, later);
     make_all_durable(3, later);
-    expect_none(); /* I8 */
+    expect_none(); /* commit.I8 */
     commit_placed(&machine, &actions, save, 3, 0);
     commit_placed(&machine, &actions, save, 5, 0);
     assert_int_equal(actions.count, 2);
@@ -428,7 +428,7 @@ static void test_commit__the_newest_save_that_waits_behind_another_makes_way(voi
     expect_action(COMMIT_SYNC_NAMES); /* what is about to be committed still counts as earlier */
     assert_int_equal(commit_give_way(&machine, &actions), saves[1]);
     assert_int_equal(expect_action(COMMIT_DISCARD).save, saves[1]);
-    assert_int_equal(commit_give_way(&machine, &actions), 0); /* I12 */
+    assert_int_equal(commit_give_way(&machine, &actions), 0); /* commit.I12 */
     expect_none();
 }
 

@@ -1,12 +1,12 @@
 /* ckptd_commit_any.c - the state machine that decides when a checkpoint exists, in any order.
  *
- * Goal: the invariants I1 to I10 and I12 of commit.c under any order of events. Method: a seeded
- * scheduler plays ranks, disk and operator against the machine; completions come late, in any
- * order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks die, give
- * up, begin again; the daemon crashes at any point and starts from what its disk shows. After every
- * event the world is checked: no acknowledged checkpoint is lost, nothing with a manifest lacks a
- * file. At the end the faults stop and everything must settle. Replay one world with
- * SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
+ * Goal: the invariants commit.I1 to I10 and commit.I12 under any order of events.
+ * Method: a seeded scheduler plays ranks, disk and operator against the machine; completions come
+ * late, in any order, twice, or for saves that are gone; I/O fails or its outcome is unknown; ranks
+ * die, give up, begin again; the daemon crashes at any point and starts from what its disk shows.
+ * After every event the world is checked: no acknowledged checkpoint is lost, nothing with a
+ * manifest lacks a file. At the end the faults stop and everything must settle. Replay one world
+ * with SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 #include "tests/unit/sim.h"
@@ -83,23 +83,23 @@ static void perform_one(struct world *world, const struct commit_action *action)
     }
     switch (action->kind) {
     case COMMIT_SYNC_NAMES:
-        require(&world->sim, all_durable(truth), "I1: shards before names");
+        require(&world->sim, all_durable(truth), "commit.I1: shards before names");
         break;
     case COMMIT_PUBLISH:
         require(&world->sim, all_durable(truth) && truth->names_durable,
-                "I1: all before the manifest");
+                "commit.I1: all before the manifest");
         truth->handed_out = true;
         break;
     case COMMIT_PLACE:
-        require(&world->sim, truth->manifest, "I10: the coordinator's manifest comes first");
+        require(&world->sim, truth->manifest, "commit.I10: the coordinator's manifest comes first");
         break;
     case COMMIT_DONE:
-        require(&world->sim, truth->manifest, "I2: done means durable");
+        require(&world->sim, truth->manifest, "commit.I2: done means durable");
         require(&world->sim, (truth->holders & ~1u & ~truth->placed) == 0,
-                "I10: every holder has the manifest");
+                "commit.I10: every holder has the manifest");
         require(&world->sim,
                 truth->attempt != world->done_attempt || truth->step > world->done_step,
-                "I8: commits come in the order of steps");
+                "commit.I8: commits come in the order of steps");
         world->done_attempt = truth->attempt;
         world->done_step = truth->step;
         truth->acknowledged = true;
@@ -108,17 +108,17 @@ static void perform_one(struct world *world, const struct commit_action *action)
         return;
     case COMMIT_DISCARD:
         require(&world->sim, !truth->manifest && !truth->maybe,
-                "I3: no file goes that a manifest names");
+                "commit.I3: no file goes that a manifest names");
         break;
     case COMMIT_KEEP:
         truth->live = false;
         return;
     case COMMIT_OPENED:
         require(&world->sim, commit_num_saves(&world->machine) == 0,
-                "I4: settled before it is answered");
-        require(&world->sim, action->number > world->answered_attempt, "I5: attempts grow");
+                "commit.I4: settled before it is answered");
+        require(&world->sim, action->number > world->answered_attempt, "commit.I5: attempts grow");
         require(&world->sim, action->number <= world->durable_attempt,
-                "I5: durable before answered");
+                "commit.I5: durable before answered");
         world->answered_attempt = action->number;
         for (uint32_t i = 0; i < world->world_size; i++) {
             world->rank_attempt[i] = action->number;
@@ -130,7 +130,7 @@ static void perform_one(struct world *world, const struct commit_action *action)
         return;
     case COMMIT_TAKE:
         require(&world->sim, commit_num_saves(&world->machine) == 0,
-                "I4: settled before it is taken");
+                "commit.I4: settled before it is taken");
         break;
     }
     require(&world->sim, world->num_pending < PENDING_MAX, "answers on their way are bounded");
@@ -257,9 +257,9 @@ static void log_save(struct world *world, uint64_t id, uint64_t step)
         if (former->attempt != attempt || former->step != step)
             continue;
         require(&world->sim, former->removed && !former->live,
-                "I6: the files of a step are of one save");
+                "commit.I6: the files of a step are of one save");
         require(&world->sim, !former->manifest && !former->maybe,
-                "I9: what may be committed stays");
+                "commit.I9: what may be committed stays");
     }
     require(&world->sim, world->num_saves < SAVES_LOGGED, "the log is long enough");
     world->log[world->num_saves++] = (struct truth){.id = id,
@@ -286,7 +286,7 @@ static void rank_begins(struct world *world, uint32_t rank)
     int error = commit_begin(&world->machine, &list, &id, attempt, rank, step);
     require(&world->sim, may == error || may == ERR_ABORTED, "may_begin and begin agree");
     if (attempt != world->machine.attempt || world->machine.state != RUN_OPEN)
-        require(&world->sim, error == ERR_STALE, "I4: only the open attempt saves");
+        require(&world->sim, error == ERR_STALE, "commit.I4: only the open attempt saves");
     if (error == 0 || error == ERR_ABORTED)
         world->rank_step[rank] = step;
     perform(world, &list);
@@ -299,7 +299,7 @@ static void rank_begins(struct world *world, uint32_t rank)
         require(&world->sim,
                 world->rank_attempt[i] != attempt || world->rank_step[i] != step ||
                     world->rank_save[i] == 0 || world->rank_save[i] == id,
-                "I6: all ranks that copy a step mean the same save");
+                "commit.I6: all ranks that copy a step mean the same save");
 }
 
 /* A rank gives up what it copies, or has copied all of a save that is over. */
@@ -325,7 +325,7 @@ static void one_makes_way(struct world *world)
         if (save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING && save->step < earliest)
             earliest = save->step;
     }
-    require(&world->sim, !given || given->step > earliest, "I12: the earliest goes on");
+    require(&world->sim, !given || given->step > earliest, "commit.I12: the earliest goes on");
     perform(world, &list);
 }
 
@@ -430,7 +430,7 @@ static void check_world(struct world *world)
             const struct commit_save *a = &world->machine.saves[i], *b = &world->machine.saves[j];
             bool both = a->state != COMMIT_FREE && b->state != COMMIT_FREE &&
                         a->state != COMMIT_DISCARDING && b->state != COMMIT_DISCARDING;
-            require(&world->sim, !both || a->step != b->step, "I6: one save of a step");
+            require(&world->sim, !both || a->step != b->step, "commit.I6: one save of a step");
         }
     }
 }

@@ -1,7 +1,7 @@
 /* ckptd_manifest_fanout.c - who hands the manifest of a save to whom.
  *
- * Goal: S1 to S4 of run/manifest_fanout.c, and that every node gets it, in whatever order they
- * come, also when answers are lost and when those that are named are gone. Method: nodes in an
+ * Goal: fanout.S1 to S4 of run/manifest_fanout.c, and that every node gets it, in whatever order
+ * they come, also when answers are lost and when those that are named are gone. Method: nodes in an
  * order of the seed; what is counted is what each one gives. */
 #include "ckptd/run/manifest_fanout.h"
 #include "tests/unit/random.h"
@@ -32,14 +32,14 @@ static bool ask(struct world *world, uint32_t node, bool loses)
         world->by_coordinator++;
         break;
     case FANOUT_FROM:
-        assert_true(from < NODES && from != node && world->has[from]); /* S3 */
-        assert_false(world->has_missed[node]);                         /* S4 */
+        assert_true(from < NODES && from != node && world->has[from]); /* fanout.S3 */
+        assert_false(world->has_missed[node]);                         /* fanout.S4 */
         world->given[from] += !world->has_lost[node];
-        assert_true(world->given[from] <= FANOUT_EACH); /* S1 */
+        assert_true(world->given[from] <= FANOUT_EACH); /* fanout.S1 */
         world->has_missed[node] = world->is_gone[from];
         break;
     case FANOUT_WAIT:
-        assert_false(world->has_lost[node]); /* S2 */
+        assert_false(world->has_lost[node]); /* fanout.S2 */
         return false;
     }
     if (!loses || splitmix64(&world->random) % GONE != 0)
@@ -106,7 +106,8 @@ static void test_spread__nobody_is_named_who_has_not_said_it(void **state)
         assert_int_equal(fanout_ask(&spread, &from, node, false), FANOUT_HERE);
     assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_WAIT);
     assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_WAIT); /* it got nothing */
-    assert_int_equal(fanout_ask(&spread, &from, 5, false), FANOUT_HERE);   /* S2: all were lost */
+    assert_int_equal(fanout_ask(&spread, &from, 5, false),
+                     FANOUT_HERE); /* fanout.S2: all were lost */
     fanout_has(&spread, 3);
     fanout_has(&spread, 3);
     for (uint32_t node = 100; node < 100 + FANOUT_EACH; node++) {
@@ -115,7 +116,7 @@ static void test_spread__nobody_is_named_who_has_not_said_it(void **state)
     }
     assert_int_equal(fanout_ask(&spread, &from, 200, false), FANOUT_WAIT);
     assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_FROM);
-    assert_int_equal(fanout_ask(&spread, &from, 100, true), FANOUT_HERE); /* S4 */
+    assert_int_equal(fanout_ask(&spread, &from, 100, true), FANOUT_HERE); /* fanout.S4 */
 }
 
 int main(void)

@@ -1,9 +1,9 @@
 /* ckptd_placement.c - which node gets a copy, what copies survive, what a majority is.
  *
- * Goal: the invariants R1 to R6 of ckptd/machines/placement.c. Method: the cases where a mistake
- * is easily believed, and every cluster of up to five nodes in three domains: copies are sent as
- * the function says until it says no more, then any n - 1 domains are taken away. With parts, every
- * cluster of up to four. */
+ * Goal: the invariants placement.R1 to R6 of ckptd/machines/placement.c. Method: the cases where a
+ * mistake is easily believed, and every cluster of up to five nodes in three domains: copies are
+ * sent as the function says until it says no more, then any n - 1 domains are taken away. With
+ * parts, every cluster of up to four. */
 #include "ckptd/machines/members.h"
 #include "ckptd/machines/placement.h"
 #include "proto/base/report.h"
@@ -105,7 +105,7 @@ static void check_cluster(uint32_t code, uint32_t count, uint32_t replicas)
     uint32_t sent = send_all(sites, count, replicas);
     uint32_t wanted = replicas < num_domains ? replicas : num_domains;
     assert_int_equal(placement_domains(sites, count), wanted);
-    assert_int_equal(sent, wanted - 1); /* R2, R3 */
+    assert_int_equal(sent, wanted - 1); /* placement.R2, placement.R3 */
     assert_int_equal(send_all(sites, count, replicas), 0);
 }
 

@@ -296,7 +296,7 @@ static void test_read_plan__a_call_is_answered_by_what_there_is(void **state)
         {{.from_byte = 0}, {pass, NULL, false, true, false, 264}, READ_ANSWER_WAIT},
         {{.from_byte = 0}, {pass, NULL, false, false, false, 264}, READ_ANSWER_WAIT},
         {{.from_byte = CHUNK}, {sparse, NULL, false, false, false, 264}, READ_ANSWER_REPLACE},
-        /* P8 */
+        /* read_plan.P8 */
         {{.checks = true}, {saved, NULL, true, true, false, 264}, READ_ANSWER_LEND},
         {{.checks = false}, {saved, NULL, true, true, false, 264}, READ_ANSWER_REPLACE},
         {{.checks = true, .from_file = true},

@@ -1,11 +1,11 @@
 /* ckptd_sets.c - the nodes of which most must hold an attempt, while the settings change.
  *
- * Goal: the invariants S1 to S3 of ckptd/machines/sets.c. Method: the cases in which a mistake is
- * believed; then worlds of six nodes with real stores in memory. Starts at several nodes, each with
- * settings of its own, which change under way, look at the nodes that answer and publish at one
- * after the other, in any order between them, and die anywhere. A start has a higher number than
- * all that were answered when it began, and counts on the nodes of the newest of them. SIM_SEED=<n>
- * replays a world, SIM_WORLDS=<n> so many.
+ * Goal: the invariants sets.S1 to S3 of ckptd/machines/sets.c. Method: the cases in which a mistake
+ * is believed; then worlds of six nodes with real stores in memory. Starts at several nodes, each
+ * with settings of its own, which change under way, look at the nodes that answer and publish at
+ * one after the other, in any order between them, and die anywhere. A start has a higher number
+ * than all that were answered when it began, and counts on the nodes of the newest of them.
+ * SIM_SEED=<n> replays a world, SIM_WORLDS=<n> so many.
  */
 #include "ckptd/machines/sets.h"
 #include "proto/base/report.h"
@@ -213,7 +213,7 @@ static void tell(struct world *world, const struct start *start, const char *key
             (void)sets_hold(world->stores[peer_at(start, i)], held, nonce, 32);
 }
 
-/* S2. */
+/* sets.S2. */
 static void check_answer(const struct world *world, const struct start *start)
 {
     bool counts = start->after == 0;

@@ -9,25 +9,26 @@
  * a machine does what; the world is checked after each event. One node's saves alone, in any order,
  * are ckptd_commit_any's matter; one transfer's requests ckptd_transfer_any's.
  *
- *   S1  What was acknowledged as local is on that disk, whole, until the disk is lost or the rules
- *       removed it.
- *   S2  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
+ *   sim.S1  What was acknowledged as local is on that disk, whole, until the disk is lost or the
+ *       rules removed it.
+ *   sim.S2  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
  *       removed it, whatever became of its node.
- *   S3  A manifest in the bucket, also one that came late, has every shard there, all of the store
- *       that owns the attempt's number.
- *   S4  An attempt's number in the bucket is one store's for ever, and only that one is told that
- *       its checkpoint is there.
- *   S5  A local copy of what is to be in the bucket goes only when the bucket has it, and it was
- *       read back there lately.
- *   S6  The rules leave a disk its last two whole checkpoints, the bucket as many as they say; and
- *       what is read, pinned or damaged stays.
- *   S7  When the faults stop, all that is to be in the bucket comes there, or its number is known
- *       to be another store's.
- *   S8  The same seed gives the same trace.
- *   S9  Saves of an attempt are published in the order of their steps, and a step is begun again
- *       only when its save was given up and its files are gone.
- *   S10 A number is of one start alone, also when one comes while a number is taken for another.
- *   S11 A removal, cut short by a loss of power, leaves a checkpoint whole or gone.
+ *   sim.S3  A manifest in the bucket, also one that came late, has every shard there, all of the
+ *       store that owns the attempt's number.
+ *   sim.S4  An attempt's number in the bucket is one store's for ever, and only that one is told
+ *       that its checkpoint is there.
+ *   sim.S5  A local copy of what is to be in the bucket goes only when the bucket has it, and it
+ *       was read back there lately.
+ *   sim.S6  The rules leave a disk its last two whole checkpoints, the bucket as many as they say;
+ *       and what is read, pinned or damaged stays.
+ *   sim.S7  When the faults stop, all that is to be in the bucket comes there, or its number is
+ *       known to be another store's.
+ *   sim.S8  The same seed gives the same trace.
+ *   sim.S9  Saves of an attempt are published in the order of their steps, and a step is begun
+ *       again only when its save was given up and its files are gone.
+ *   sim.S10  A number is of one start alone, also when one comes while a number is taken for
+ *       another.
+ *   sim.S11  A removal, cut short by a loss of power, leaves a checkpoint whole or gone.
  *
  * Two things are taken for granted. A request has its effect, if ever, before the rules of the
  * bucket come to what it would publish. And they leave alone what is leased, which a checkpoint on
@@ -122,13 +123,13 @@ static struct transfer_action copy_shard(struct world *world, struct node *node,
                                          struct object *object, uint32_t shard)
 {
     uint32_t other = object->shard[shard];
-    require(&world->sim, is_local(&node->saved[node->sends]), "S3: what is sent is there");
+    require(&world->sim, is_local(&node->saved[node->sends]), "sim.S3: what is sent is there");
     if (node->saved[node->sends].is_damaged)
         return transfer_copied(&node->transfer, shard, ERR_CORRUPT, true);
     if (fault(&world->sim) && below(&world->sim, 2) == 0)
         return transfer_copied(&node->transfer, shard, ERR_IO, false); /* torn, and no name */
     require(&world->sim, other == 0 || other == node->store,
-            "S4: no store writes to another's shards");
+            "sim.S4: no store writes to another's shards");
     object->shard[shard] = node->store;
     return transfer_copied(&node->transfer, shard, fault(&world->sim) ? ERR_IO : 0, false);
 }
@@ -136,7 +137,7 @@ static struct transfer_action copy_shard(struct world *world, struct node *node,
 static void hold(struct world *world, struct node *node, struct saved *saved, struct object *object)
 {
     require(&world->sim, object->manifest == node->store || object->is_removed,
-            "S4: told of what is not its own");
+            "sim.S4: told of what is not its own");
     saved->is_far = true;
     saved->sent = node->clock;
     object->is_acked = true;
@@ -190,7 +191,7 @@ static void go_on_sending(struct world *world, struct node *node)
     default: /* TRANSFER_OVER */
         require(&world->sim,
                 saved->is_damaged || world->bucket.owner[saved->attempt] != node->store,
-                "S7: given up, and its own");
+                "sim.S7: given up, and its own");
         saved->is_given_up = true;
         object->lease = object->lease == node->store ? 0 : object->lease;
     }
@@ -254,12 +255,13 @@ static void remove_local(struct world *world, struct node *node, struct saved *s
         (need != DROP_COPY_NOTHING && (fault(&world->sim) || !is_there)))
         return;
     note(&world->sim, "remove local", saved->attempt, saved->step);
-    require(&world->sim, !saved->goes_far || is_there, "S5: the bucket has what a disk gives up");
-    require(&world->sim, !saved->goes_far || is_proven, "S5: and was read back there lately");
+    require(&world->sim, !saved->goes_far || is_there,
+            "sim.S5: the bucket has what a disk gives up");
+    require(&world->sim, !saved->goes_far || is_proven, "sim.S5: and was read back there lately");
     require(&world->sim, newer_local(node, saved) >= RETAIN_GOOD_MIN,
-            "S6: a disk keeps its last two");
+            "sim.S6: a disk keeps its last two");
     require(&world->sim, !saved->is_read && !saved->is_pinned && !saved->is_damaged,
-            "S6: nor goes what is read, pinned or evidence");
+            "sim.S6: nor goes what is read, pinned or evidence");
     saved->is_removed = saved->is_ruled_out = true;
     world->num_removed++;
     if (world->sim.faults != 0)
@@ -314,7 +316,7 @@ static void retain_far(struct world *world, struct node *node)
             continue;
         note(&world->sim, "remove far", node->saved[i].attempt, node->saved[i].step);
         require(&world->sim, newer_far(&world->bucket, &node->saved[i]) >= far_rules.keep_last,
-                "S6: the bucket keeps its last ones");
+                "sim.S6: the bucket keeps its last ones");
         world->bucket.objects[index].is_removed = true;
         node->saved[i].is_far = false;
         world->num_removed++;
@@ -450,12 +452,12 @@ static void check_world(struct world *world)
             bool is_whole_here = saved->manifest && saved->names && saved->shard[0] &&
                                  saved->shard[1] && !saved->is_removed;
             require(&world->sim, !saved->is_acked || saved->is_ruled_out || is_whole_here,
-                    "S1: acknowledged as local, and lost");
+                    "sim.S1: acknowledged as local, and lost");
         }
     for (uint32_t i = 1; i <= world->bucket.num_objects; i++) {
         const struct object *object = &world->bucket.objects[i];
         require(&world->sim, !object->is_acked || object->is_removed || is_whole(object),
-                "S2: acknowledged as in the bucket, and lost");
+                "sim.S2: acknowledged as in the bucket, and lost");
     }
 }
 
@@ -508,7 +510,7 @@ static void heal(struct world *world)
     }
     for (uint32_t n = 0; n < NODES; n++)
         require(&world->sim, plan_drain(&world->nodes[n]) < 0,
-                "S7: all that goes there comes there");
+                "sim.S7: all that goes there comes there");
 }
 
 static struct world world_of_all;
@@ -549,7 +551,7 @@ static void test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant(
 static void test_sim__the_same_seed_gives_the_same_trace(void **state)
 {
     (void)state;
-    sim_check_traces(&world_of_all.sim, run_world); /* S8 */
+    sim_check_traces(&world_of_all.sim, run_world); /* sim.S8 */
 }
 
 int main(void)

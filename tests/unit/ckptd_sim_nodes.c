@@ -8,21 +8,25 @@
  * cuts links one way or both, kills processes (what was not synced is torn), takes disks away,
  * kills trainers. The world is checked after each event.
  *
- *   N1  What was acknowledged as local is on the disks that saved it, whole, while none was lost.
- *       Also what was not acknowledged: a manifest names no shard that its node has removed.
- *   N2  What was acknowledged as replicated is on the disks that are left, whole, while disks of
- *       one domain alone were lost since the save began.
- *   N3  Numbers of attempts that are answered grow, while one disk at most was lost: a majority
- *       that has lost two may know nothing of the newest.
- *   N4  A start begins behind nothing that the nodes that it looked at hold whole.
- *   N5  A save is acknowledged once, and of a step of an attempt one at most, in their order.
- *   N6  COMMITTED is heard only of what was acknowledged.
- *   N7  When the faults stop: no save is in work any more, no node keeps a part without a manifest
- *       whose coordinator can be asked, and all that is whole comes on two domains, also while a
- *       node is away that can be done without. But of an attempt whose number was taken while a
- *       disk was lost: a node may have given that number to another start, and takes no copies.
- *   N8  The same seed gives the same trace.
- *   N9  What an older attempt asks for is refused; OVER is said of a part by who knows it.
+ *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
+ *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
+ *       removed.
+ *   sim_nodes.N2  What was acknowledged as replicated is on the disks that are left, whole, while
+ *       disks of one domain alone were lost since the save began.
+ *   sim_nodes.N3  Numbers of attempts that are answered grow, while one disk at most was lost: a
+ *       majority that has lost two may know nothing of the newest.
+ *   sim_nodes.N4  A start begins behind nothing that the nodes that it looked at hold whole.
+ *   sim_nodes.N5  A save is acknowledged once, and of a step of an attempt one at most, in their
+ *       order.
+ *   sim_nodes.N6  COMMITTED is heard only of what was acknowledged.
+ *   sim_nodes.N7  When the faults stop: no save is in work any more, no node keeps a part without a
+ *       manifest whose coordinator can be asked, and all that is whole comes on two domains, also
+ *       while a node is away that can be done without. But of an attempt whose number was taken
+ *       while a disk was lost: a node may have given that number to another start, and takes no
+ *       copies.
+ *   sim_nodes.N8  The same seed gives the same trace.
+ *   sim_nodes.N9  What an older attempt asks for is refused; OVER is said of a part by who knows
+ *       it.
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
@@ -79,7 +83,7 @@ static void kill_trainer(struct world *world, struct trainer *trainer)
             require(&world->sim,
                     node->commit->saves[i].state != COMMIT_STAGING ||
                         node->commit->saves[i].ranks[r] >= RANK_ENDED,
-                    "N7: no save waits for a rank that has died");
+                    "sim_nodes.N7: no save waits for a rank that has died");
     }
 }
 
@@ -255,14 +259,15 @@ static void check_world(struct world *world)
             const struct held *held = &world->nodes[made->holder[r]].held[s];
             bool is_there = (held->shards & held->named) >> r & 1u;
             bool is_lost = !(left >> made->holder[r] & 1u);
-            require(&world->sim, is_lost || is_there, "N1: a manifest names what is not there");
+            require(&world->sim, is_lost || is_there,
+                    "sim_nodes.N1: a manifest names what is not there");
             require(&world->sim, is_lost || !made->acked || held->manifest,
-                    "N1: acknowledged as local, and lost");
+                    "sim_nodes.N1: acknowledged as local, and lost");
         }
         require(&world->sim,
                 !made->is_replicated || domains_of(made->lost) >= REPLICAS ||
                     is_whole_on(world, s, (1u << NODES) - 1),
-                "N2: acknowledged as replicated, and lost with one domain");
+                "sim_nodes.N2: acknowledged as replicated, and lost with one domain");
     }
 }
 
@@ -396,7 +401,7 @@ static void say_rest(const struct world *world)
         }
 }
 
-/* N7. */
+/* sim_nodes.N7. */
 static void check_quiet(struct world *world)
 {
     say_rest(world);
@@ -404,16 +409,16 @@ static void check_quiet(struct world *world)
         const struct node *node = &world->nodes[n];
         uint32_t to;
         require(&world->sim, commit_num_saves(node->commit) == 0,
-                "N7: no save is in work for ever");
+                "sim_nodes.N7: no save is in work for ever");
         require(&world->sim, pick(world, node, &to) == NOBODY,
-                "N7: what is whole comes on two domains");
+                "sim_nodes.N7: what is whole comes on two domains");
         for (uint32_t s = 0; s < world->num_made; s++) {
             const struct made *made = &world->made[s];
             const struct node *leader = &world->nodes[made->leader];
             bool can_tell = leader->store == made->store;
-            require(&world->sim, !node->parts[s].is_live, "N7: no part is live for ever");
+            require(&world->sim, !node->parts[s].is_live, "sim_nodes.N7: no part is live for ever");
             require(&world->sim, !is_left(world, node, s) || !can_tell,
-                    "N7: no part is left of which its coordinator knows");
+                    "sim_nodes.N7: no part is left of which its coordinator knows");
         }
     }
 }
@@ -493,15 +498,16 @@ static void heal_some(struct world *world)
             kill_trainer(world, &world->trainers[t]);
     world->num_made_max = SAVES_MAX;
     settle(world, before + 3);
-    require(&world->sim, world->num_acked >= before + 3, "N7: a start comes through, and saves");
+    require(&world->sim, world->num_acked >= before + 3,
+            "sim_nodes.N7: a start comes through, and saves");
     world->is_ending = true;
     settle(world, 0);
-    require(&world->sim, is_quiet(world), "N7: it comes to rest");
+    require(&world->sim, is_quiet(world), "sim_nodes.N7: it comes to rest");
     for (uint32_t s = world->first_healed; s < world->num_made; s++)
         require(&world->sim,
                 !world->made[s].acked || world->is_doubted[world->made[s].attempt] ||
                     is_whole_without_one(world, s),
-                "N7: what is committed comes on two domains, also without one node");
+                "sim_nodes.N7: what is committed comes on two domains, also without one node");
     if (world->sim.broken)
         say_rest(world);
 }
@@ -565,7 +571,7 @@ static void test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invarian
 static void test_sim_nodes__the_same_seed_gives_the_same_trace(void **state)
 {
     (void)state;
-    sim_check_traces(&world_of_all.sim, run_world); /* N8 */
+    sim_check_traces(&world_of_all.sim, run_world); /* sim_nodes.N8 */
 }
 
 int main(void)

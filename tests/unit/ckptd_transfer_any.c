@@ -1,15 +1,16 @@
 /* ckptd_transfer_any.c - the machine that brings a checkpoint into another tier, in any order; and
  * which checkpoint is next.
  *
- * Goal: the invariants T1 to T6 of transfer.c under any order of events. Method: a seeded scheduler
- * plays the far tier against the machines of two stores, which may have taken the same attempt's
- * number apart from each other: requests fail before or after their effect, are not answered, or
- * have their effect late, when others have come in between; what is read back may be older than
- * what was written; answers come twice or for a transfer that is over; a process crashes at any
- * point and begins again. After every event the tier is checked: whose manifest is there had every
- * shard there, and the number; nobody was told of a checkpoint that is not there; what may still
- * have its effect was not given up. In the end the faults stop and every transfer must be over, of
- * two stores one with its checkpoint there. Replay one world with SEED=<seed>; WORLDS=<n>. */
+ * Goal: the invariants transfer.T1 to T6 of transfer.c under any order of events. Method: a seeded
+ * scheduler plays the far tier against the machines of two stores, which may have taken the same
+ * attempt's number apart from each other: requests fail before or after their effect, are not
+ * answered, or have their effect late, when others have come in between; what is read back may be
+ * older than what was written; answers come twice or for a transfer that is over; a process crashes
+ * at any point and begins again. After every event the tier is checked: whose manifest is there had
+ * every shard there, and the number; nobody was told of a checkpoint that is not there; what may
+ * still have its effect was not given up. In the end the faults stop and every transfer must be
+ * over, of two stores one with its checkpoint there. Replay one world with SEED=<seed>; WORLDS=<n>.
+ */
 #include "ckptd/machines/pick.h"
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
@@ -85,8 +86,8 @@ static void take_effect(struct world *world, const struct late *late)
     if (*place != late->store || late->is_claim)
         return;
     const struct store *store = &world->stores[late->store];
-    assert_int_equal(world->far.number, late->store); /* T4 */
-    assert_true(world->far.names[late->store]);       /* T1 */
+    assert_int_equal(world->far.number, late->store); /* transfer.T4 */
+    assert_true(world->far.names[late->store]);       /* transfer.T1 */
     for (uint32_t i = 0; i < store->shards; i++)
         assert_true(world->far.shard[late->store][i]);
 }
@@ -148,10 +149,11 @@ static struct transfer_action settle(struct world *world, int number)
 
 static void check_told(const struct world *world, int number)
 {
-    assert_int_equal(world->far.manifest, number); /* T2 */
+    assert_int_equal(world->far.manifest, number); /* transfer.T2 */
 }
 
-/* T3, T5: over for good means that it can never be there, unless somebody reads on. */
+/* transfer.T3, transfer.T5: over for good means that it can never be there, unless somebody reads
+ * on. */
 static void check_over(const struct world *world, int number, int error)
 {
     const struct store *store = &world->stores[number];
@@ -190,7 +192,7 @@ static void perform(struct world *world, int number)
         store->due = settle(world, number);
         break;
     case TRANSFER_REST:
-        assert_in_range(due.ms, RETRY_MS, RETRY_MS << TRANSFER_DOUBLINGS); /* T6 */
+        assert_in_range(due.ms, RETRY_MS, RETRY_MS << TRANSFER_DOUBLINGS); /* transfer.T6 */
         store->longest_ms = due.ms > store->longest_ms ? due.ms : store->longest_ms;
         store->due = transfer_rested(machine);
         break;
@@ -269,7 +271,7 @@ static void play(uint32_t shards, uint32_t faults, bool second_is_bad)
     for (int i = 0; i < EVENTS; i++)
         perform(&world, i % STORES);
     for (int i = 0; i < STORES; i++)
-        assert_true(world.stores[i].is_told || world.stores[i].is_over); /* T6 */
+        assert_true(world.stores[i].is_told || world.stores[i].is_over); /* transfer.T6 */
     int winner = world.far.number;
     assert_true(world.stores[winner].is_told ||
                 (world.stores[winner].source_is_bad && world.far.manifest == NOBODY));

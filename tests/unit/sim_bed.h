@@ -123,9 +123,9 @@ static void take_effect(struct world *world, const struct late *late)
         return;
     object->manifest = late->store;
     object->is_new = true;
-    require(&world->sim, is_whole(object), "S3: a manifest in the bucket has all shards");
+    require(&world->sim, is_whole(object), "sim.S3: a manifest in the bucket has all shards");
     require(&world->sim, bucket->owner[object->attempt] == late->store,
-            "S3: they are of the owner");
+            "sim.S3: they are of the owner");
 }
 
 static enum publication read_back(const struct world *world, const struct late *name)
@@ -186,7 +186,8 @@ static void perform(struct world *world, struct node *node, const struct commit_
             saved->is_acked = saved->is_listed = action->kind == COMMIT_DONE;
             world->num_acked += saved->is_acked;
         } else if (action->kind == COMMIT_OPENED) {
-            require(&world->sim, action->number > node->spent, "S10: a start has its own number");
+            require(&world->sim, action->number > node->spent,
+                    "sim.S10: a start has its own number");
             node->answered = action->number;
             memset(node->step, 0, sizeof node->step);
         } else if (action->kind != COMMIT_NOT_OPENED && node->num_pending < PENDING_MAX) {
@@ -215,7 +216,7 @@ static void complete(struct world *world, struct node *node)
     case COMMIT_PUBLISH: {
         require(&world->sim,
                 saved->attempt > node->published_attempt || saved->step >= node->published_step,
-                "S9: saves are published in the order of their steps");
+                "sim.S9: saves are published in the order of their steps");
         node->published_attempt = saved->attempt;
         node->published_step = saved->step;
         bool is_known = !fails || below(&world->sim, 2) == 0;
@@ -230,7 +231,7 @@ static void complete(struct world *world, struct node *node)
     }
     case COMMIT_DISCARD:
         require(&world->sim, !saved->manifest && !saved->maybe,
-                "S1: nothing goes that a manifest may name");
+                "sim.S1: nothing goes that a manifest may name");
         saved->is_removed = true;
         saved->is_live = false;
         commit_discarded(node->commit, &list, pending.save);
@@ -272,7 +273,7 @@ static void check_repeat(struct world *world, const struct node *node, uint64_t 
         const struct saved *saved = &node->saved[i];
         require(&world->sim,
                 saved->attempt != node->answered || saved->step != step || saved->is_removed,
-                "S9: a step is begun again only when its save was given up");
+                "sim.S9: a step is begun again only when its save was given up");
     }
 }
 

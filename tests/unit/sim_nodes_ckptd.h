@@ -68,12 +68,12 @@ static void list_sites(struct site out[NODES], const struct node *node, const st
 
 static void acknowledge(struct world *world, struct node *node, struct made *made)
 {
-    require(&world->sim, made->acked == 0, "N5: a save is acknowledged once");
+    require(&world->sim, made->acked == 0, "sim_nodes.N5: a save is acknowledged once");
     for (uint32_t i = 0; i < world->num_made; i++) {
         const struct made *other = &world->made[i];
         require(&world->sim,
                 other->acked == 0 || other->attempt != made->attempt || other->step < made->step,
-                "N5: one save of a step of an attempt, in the order of steps");
+                "sim_nodes.N5: one save of a step of an attempt, in the order of steps");
     }
     made->acked = world->sim.events;
     world->num_acked++;
@@ -115,12 +115,13 @@ static void check_start(struct world *world, const struct node *node, uint64_t n
 {
     const struct made *newest = find_newest(world, node);
     world->is_doubted[number] = node->lost_before != world->num_lost;
-    require(&world->sim, number > node->answered_before || world->num_lost > 1, "N3: numbers grow");
+    require(&world->sim, number > node->answered_before || world->num_lost > 1,
+            "sim_nodes.N3: numbers grow");
     for (uint32_t s = 0; s < world->num_made; s++)
         require(&world->sim,
                 !(node->must_know >> s & 1u) || node->lost_before != world->num_lost ||
                     (newest && !is_newer(&world->made[s], newest)),
-                "N4: a start begins behind what the nodes that it looked at hold");
+                "sim_nodes.N4: a start begins behind what the nodes that it looked at hold");
 }
 
 static void opened(struct world *world, struct node *node, uint64_t number)
@@ -229,7 +230,7 @@ static void complete(struct world *world, struct node *node)
         publish(world, node, pending.save, fails);
         return;
     default: /* COMMIT_DISCARD */
-        require(&world->sim, !held->manifest, "I3: nothing goes that a manifest names");
+        require(&world->sim, !held->manifest, "commit.I3: nothing goes that a manifest names");
         *held = (struct held){0};
         commit_discarded(node->commit, &list, pending.save);
     }
@@ -303,7 +304,7 @@ static void report(struct world *world, struct node *node, uint32_t save)
     struct held *held = &node->held[save];
     struct part part = node->parts[save];
     if (part.is_live && fault(&world->sim))
-        return; /* M1: the names could not be synced */
+        return; /* part.M1: the names could not be synced */
     if (part.is_live)
         held->named = held->shards;
     post(world, (struct message){.kind = MESSAGE_REPORT,
@@ -331,14 +332,14 @@ static void heed(struct world *world, struct node *node, const struct message *m
         break;
     case PART_IS_COMMITTED:
         require(&world->sim, world->made[save].acked != 0,
-                "N6: COMMITTED of what was acknowledged");
+                "sim_nodes.N6: COMMITTED of what was acknowledged");
         drop_part(node, save, false);
         break;
     case PART_IS_KEPT:
         drop_part(node, save, false);
         break;
     case PART_GOES:
-        require(&world->sim, !held->manifest, "M2: nothing goes that a manifest names");
+        require(&world->sim, !held->manifest, "part.M2: nothing goes that a manifest names");
         drop_part(node, save, true);
         break;
     case PART_STAYS:
@@ -465,7 +466,7 @@ static void hear_report(struct world *world, struct node *node, const struct mes
     require(&world->sim,
             !is_told || answer.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_OVER || save ||
                 (is_own ? !made->acked : made->attempt <= node->newest),
-            "N9: OVER is said by who knows that it is");
+            "sim_nodes.N9: OVER is said by who knows that it is");
     if (is_told)
         post(world, answer);
 }
@@ -510,7 +511,7 @@ static uint32_t begin_at(struct world *world, struct node *node, uint32_t which,
     *out_error = error;
     if (error == 0) {
         require(&world->sim, trainer->attempt == node->commit->attempt,
-                "N9: an older attempt begins nothing");
+                "sim_nodes.N9: an older attempt begins nothing");
         made = find_made(world, node, id);
         save = made ? index_of(world, made) : make(world, node, trainer, id, step);
         world->made[save].asked[rank] = asked;

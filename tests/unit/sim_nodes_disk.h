@@ -174,7 +174,7 @@ static void begin_transfer(struct world *world, struct node *node)
     sending->due = transfer_begin(&sending->transfer, world->made[save].ranks, 100);
 }
 
-/* P1 of peers/serve.c. */
+/* serve.P1. */
 static enum publication place_copy(struct held *held, const struct made *made)
 {
     if ((held->shards & held->named) != all_shards(made))
@@ -289,7 +289,7 @@ static void acknowledge_replicated(struct world *world, const struct node *node)
         made->is_replicated = placement_domains(sites, NODES) >= REPLICAS;
         require(&world->sim,
                 !made->is_replicated || made->lost != 0 || is_whole_without_one(world, s),
-                "N2: said to be replicated, and lost with one domain");
+                "sim_nodes.N2: said to be replicated, and lost with one domain");
         world->num_replicated += made->is_replicated;
     }
 }

@@ -36,7 +36,7 @@ static int put_checkpoint(struct storage *disk, const char *dir)
     return error;
 }
 
-/* S11. */
+/* sim.S11. */
 static void remove_in_the_dark(struct world *world, const struct saved *saved)
 {
     char where[128], dir[STORAGE_KEY_MAX];
@@ -55,11 +55,11 @@ static void remove_in_the_dark(struct world *world, const struct saved *saved)
     }
     bool is_there = disk && has_object(disk, dir, MANIFEST_NAME);
     note(&world->sim, "in the dark", is_there, is_any);
-    require(&world->sim, !is_there || is_all, "S11: a removal leaves it whole, or gone");
+    require(&world->sim, !is_there || is_all, "sim.S11: a removal leaves it whole, or gone");
     for (uint32_t i = 0; disk && i < 2 && store_remove(disk, dir) != 0;)
         i++;
     require(&world->sim, disk && !has_object(disk, dir, removal_objects[0]),
-            "S11: a removal that was cut short is taken up again");
+            "sim.S11: a removal that was cut short is taken up again");
     storage_close(disk);
 }
 
