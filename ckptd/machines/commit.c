@@ -43,24 +43,24 @@
  *   commit.I7  A rank only moves forward within a save; a save that is being discarded never comes
  *       back.
  *   commit.I8  Saves in work at once are published in the order of their steps: a later one waits
- *       for the earlier, which needs no rank any more: who began the later one has ended or left
- *       it.
+ *       for the earlier, which needs no rank any more: a rank that began the later one has ended or
+ *       left the earlier.
  *   commit.I9  A step that has, or may have, a manifest is not begun again by its attempt.
  *   commit.I10  A save is called committed only after every node that holds a shard of it has said
- *       that the manifest is durable there, each counted once. From the coordinator's PUBLISH on
- *       nothing of it is removed, whatever becomes of those nodes (commit.I3).
+ *       that the manifest is durable there, each counted once. From the coordinator's PUBLISH on no
+ *       file of it is removed, whatever happens to those nodes (commit.I3).
  *   commit.I11  The first file of a save is created when the mark of the save is durable in its
- *       directory, and the mark goes behind the manifest, or behind the last of its files: what
- *       nothing proves to be unfinished work is never deleted (mark.c; checked by
- *       tests/unit/ckptd_power.c).
+ *       directory, and the mark is removed after the manifest is published, or after the last of
+ *       its files is removed. ckptd never deletes files that no mark proves to be unfinished work
+ *       (mark.c; checked by tests/unit/ckptd_power.c).
  *   commit.I12  Of the saves in work the earliest is never given up for a later one
  *       (commit_give_way): so where saves come faster than they are written, one always goes on to
  *       its end.
  *
- * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
- * their state was. Without a manifest the files are rubbish, which their mark proves (commit.I11;
- * scan.c removes them); with one the checkpoint is whole by commit.I1. So every arrow above may be
- * cut at any point. */
+ * After a crash. The machine is memory only: a restart begins without saves, whatever their state
+ * was. Files without a manifest are rubbish, as their mark proves (commit.I11; scan.c removes
+ * them); with one the checkpoint is whole by commit.I1. So every arrow above may be cut at any
+ * point. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 
@@ -292,7 +292,7 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
         return report_error(ERR_INVALID, NULL, "a world of %u ranks is outside 1 to %u", world_size,
                             COMMIT_RANKS_MAX);
     if (commit->state == RUN_TAKING) {
-        /* The number under way belongs to a start that nobody waits for any more. */
+        /* The number under way belongs to a start that no client waits for any more. */
         commit->take_again = true;
         commit->world_size = world_size;
         return 0;
@@ -390,7 +390,7 @@ static int may_join(const struct commit_save *save, uint32_t rank)
     return report_error(ERR_EXISTS, "wait for it", "the save of step %llu is being written", step);
 }
 
-/* A save of the step was begun before, and is over: what forbids another? */
+/* A save of the step was begun before, and is over: may another one begin? */
 static int may_repeat(const struct commit *commit, uint64_t step)
 {
     for (uint32_t i = 0; i < commit->world_size; i++)
@@ -532,7 +532,7 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
     push_save(actions, COMMIT_PUBLISH, save);
 }
 
-/* PUBLISHING or PLACING -> free: it is there, or nobody knows who has it. */
+/* PUBLISHING or PLACING -> free: it is there, or unknown which nodes have it. */
 static void end_published(struct commit *commit, struct commit_actions *actions,
                           struct commit_save *save, const struct commit_action *action)
 {

@@ -1,7 +1,7 @@
-/* commit.h - decides when a checkpoint exists. A pure state machine, one per run: what happened
- * goes in, what is to be done comes out. It does no I/O, reads no clock, starts no thread and
- * allocates nothing, so the daemon and the simulator run the same code. The states and the
- * invariants are drawn at the head of commit.c.
+/* commit.h - decides when a checkpoint exists. A pure state machine, one per run: events go in,
+ * actions come out. It does no I/O, reads no clock, starts no thread and allocates nothing, so the
+ * daemon and the simulator run the same code. The states and the invariants are drawn at the head
+ * of commit.c.
  *
  *     struct commit machine;
  *     struct commit_actions actions = {0};
@@ -10,9 +10,9 @@
  *     for (i = 0; i < actions.count; i++)
  *         ... perform actions.items[i]; tell the machine how it went ...
  *
- * Every function appends to `actions`. An action is performed once, in the order given. Calls that
- * answer an action may come late, twice or never: what no longer fits is ignored. Refusals are
- * codes with the error text set; they change nothing. */
+ * Every function appends to `actions`. The caller performs each action once, in the order given.
+ * Calls that answer an action may come late, twice or never: the machine ignores one that no longer
+ * fits. A refusal is a code with the error text set; it changes nothing. */
 #ifndef HOLDFAST_CKPTD_MACHINES_COMMIT_H
 #define HOLDFAST_CKPTD_MACHINES_COMMIT_H
 
@@ -29,13 +29,13 @@ enum commit_action_kind {
     COMMIT_SYNC_NAMES, /* make the names of the save's files durable; then commit_names_synced */
     COMMIT_PUBLISH,    /* write the manifest; then commit_published */
     COMMIT_PLACE,      /* have the holders write it, too; then commit_placed for each */
-    COMMIT_DONE,       /* the save is committed: tell everybody; its id is free */
+    COMMIT_DONE,       /* the save is committed: tell all clients; its id is free */
     COMMIT_DISCARD,    /* failed: stop its I/O, remove its files; then commit_discarded */
-    COMMIT_KEEP,      /* failed, nobody knows whether the manifest is durable: touch no file; its id
-                         is free */
-    COMMIT_TAKE,      /* make attempt `number` durable, exclusively; then commit_taken */
-    COMMIT_OPENED,    /* attempt `number` is open: answer */
-    COMMIT_NOT_OPENED /* no attempt could be taken: answer with `error` */
+    COMMIT_KEEP,       /* failed, and unknown whether the manifest is durable: touch no file; its id
+                          is free */
+    COMMIT_TAKE,       /* make attempt `number` durable, exclusively; then commit_taken */
+    COMMIT_OPENED,     /* attempt `number` is open: answer */
+    COMMIT_NOT_OPENED  /* no attempt could be taken: answer with `error` */
 };
 
 struct commit_action {
@@ -52,7 +52,7 @@ struct commit_actions {
     struct commit_action items[COMMIT_ACTIONS_MAX];
 };
 
-/* How the publication of a manifest ended. What nobody set is unknown. */
+/* How the publication of a manifest ended. The default is unknown. */
 enum commit_outcome {
     OUTCOME_UNKNOWN, /* it may be there, now or after a power loss */
     OUTCOME_ABSENT,  /* it is certainly not there and never will be */
@@ -70,8 +70,8 @@ enum commit_save_state {
 
 enum commit_rank_state { RANK_ABSENT, RANK_BEGUN, RANK_ENDED, RANK_DURABLE };
 
-/* Arrays per rank are as long as the largest world, so that nothing is allocated; only the part of
- * the world that is open is ever touched, and costs memory. */
+/* Arrays per rank are as long as the largest world, so that the machine allocates nothing; only the
+ * entries of the open world are ever touched, and cost memory. */
 struct commit_save {
     enum commit_save_state state;
     uint64_t id, step;
@@ -130,7 +130,8 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
  * for that. */
 void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_t rank,
                   uint64_t step);
-/* The rank knows that what it began and has not ended is over: it gave it up, or its part ends. */
+/* The rank knows that the saves which it began and has not ended are over: it gave them up, or its
+ * part ends. */
 void commit_let_go(struct commit *commit, uint64_t attempt, uint32_t rank);
 /* A rank begins the save of `step`, and leaves the earlier ones. A step that was given up may be
  * begun again.
@@ -163,8 +164,8 @@ void commit_discarded(struct commit *commit, struct commit_actions *actions, uin
 /* The rank is gone: saves that it has not ended are given up. */
 void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
                       uint32_t rank);
-/* A later save finds no image: the newest of those in work that waits behind another one is given
- * up. Its id, or 0: none waits behind another. */
+/* A later save finds no image: gives up the newest save in work that waits for another one. Returns
+ * its id, or 0: none waits for another. */
 uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions);
 /* Gives up every save that may still be given up. */
 void commit_abort_all(struct commit *commit, struct commit_actions *actions, const char *reason);

@@ -1,14 +1,14 @@
 /* decision.c - a part of a save, between the node that has it and the coordinator that decides.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sim_nodes.c):
- *   part.M2  Nothing of a part is removed but for the coordinator's OVER, or while not all of its
- *       shards are durable, so no manifest can name them. What has a manifest here is not removed
- *       at all.
- *   lead.L2  That a save is over is told only by who knows its attempt; else the node keeps what it
- *       has.
- *   lead.L3  COMMITTED is told only to a node that has said that it has the manifest.
- *   lead.L4  A save waits for a rank that has begun its part while its node tells of that part, and
- *       for one that has not while its node names it among those that are connected. */
+ *   part.M2  A node removes a part only when the coordinator says OVER, or while not all of its
+ *       shards are durable, so that no manifest can name them. It never removes a part that has a
+ *       manifest here.
+ *   lead.L2  Only a coordinator that knows the attempt of a save says that it is over; else the
+ *       node keeps its part.
+ *   lead.L3  The coordinator says COMMITTED only to a node that has said that it has the manifest.
+ *   lead.L4  A save waits for a rank that has begun its part while its node reports that part, and
+ *       for a rank that has not while its node names it among those that are connected. */
 #include "ckptd/machines/decision.h"
 
 bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *facts)

@@ -1,11 +1,11 @@
-/* pick.c - the order of the drain. The queue is no list of its own: it is what the local tier has
- * and the far one lacks, so it survives whatever ckptd does not.
+/* pick.c - the order in which checkpoints go to the remote tier. The queue is no list: it is the
+ * checkpoints that the local tier has and the remote one lacks, so it survives a crash of ckptd.
  *
- * First what somebody waits for, then the newest: what a lost node costs is the time since the
- * newest checkpoint that is far, and older ones only matter less. A checkpoint that retention
- * removes meanwhile has left the queue by itself, and one that the far tier's own rules would
- * remove again is never in it. The newest whole one is "the last", whoever
- * comes later; it is looked at again after every transfer. */
+ * First come checkpoints that a client waits for, then the newest: a lost node costs the time since
+ * the newest checkpoint in the remote tier. A checkpoint that retention removes meanwhile leaves
+ * the queue by that. One that the rules of the remote tier remove again never enters it. The newest
+ * whole checkpoint is "the last", whichever comes later; pick looks at it again after every
+ * transfer. */
 #include "ckptd/machines/pick.h"
 
 static bool is_picked(const struct pick_rule *rule, const struct pick_item *item, bool is_newest)

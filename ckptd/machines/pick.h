@@ -1,4 +1,4 @@
-/* pick.h - which checkpoint of a run drains next. Pure; see pick.c. */
+/* pick.h - chooses the checkpoint of a run that goes to the remote tier next. Pure; see pick.c. */
 #ifndef HOLDFAST_CKPTD_MACHINES_PICK_H
 #define HOLDFAST_CKPTD_MACHINES_PICK_H
 
@@ -17,13 +17,14 @@ struct pick_item {
     uint64_t step;
     bool is_local;    /* the tier that it comes from has it whole, */
     bool is_far;      /* the one that it goes to has it */
-    bool is_wanted;   /* somebody waits for it there, or the copy there is damaged */
+    bool is_wanted;   /* a client waits for it there, or the copy there is damaged */
     bool is_given_up; /* its transfer ended, and a person must act */
-    bool is_kept;     /* the far tier's own rules would keep it */
+    bool is_kept;     /* the rules of the remote tier keep it */
     bool goes;        /* pick_mark(): it is to be there */
 };
 
-/* Sets `goes`: by the rule, or as somebody waits for it; not what would be removed there again. */
+/* Sets `goes`: by the rule, or as a client waits for it; never where the rules of that tier remove
+ * it again. */
 void pick_mark(const struct pick_rule *rule, struct pick_item *items, uint32_t count);
 /* Of marked items. The index of what drains next, or -1: nothing does. *out_left: so many would
  * follow, it included. */

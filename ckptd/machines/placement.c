@@ -1,14 +1,15 @@
 /* placement.c - copies lie in different failure domains; numbers are held by a majority.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_placement.c):
- *   placement.R1  replicated(n) means that any n - 1 failure domains may be lost: two copies in one
- *       domain count once.
+ *   placement.R1  replicated(n) means that any n - 1 failure domains may be lost, so two copies in
+ *       one domain count once.
  *   placement.R2  A copy goes only into a domain that has none.
  *   placement.R3  No more copies are sent than are lacking: with those under way at most n domains
  *       get one, while the nodes that were chosen answer.
  *   placement.R4  A node that does not answer is chosen only where no other can give that domain's
  *       copy.
- *   placement.R5  Two majorities of the same nodes have a node in common; half of them is none.
+ *   placement.R5  Two majorities of the same nodes have a node in common; half of them is no
+ *       majority.
  *   placement.R6  A part is no copy. The parts of all nodes together are one, while no whole copy
  *       lies in the domain of a part: what is lost with that domain is lost with both.
  *
@@ -24,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the sites of a domain have. */
+/* The copies and parts of the sites of a domain. */
 struct domain {
     const char *name;
     bool has_copy, has_part;
@@ -123,7 +124,7 @@ static int64_t find_candidate(const struct domains *domains, uint32_t *at)
             best = domains->by_name[*at];
     if (domains->all[domain].has_copy) /* placement.R2 */
         return -1;
-    /* What this node has not is sent to it by who has it. */
+    /* A node that has the rest sends it to this one. */
     return best == 0 && !domains->sites[best].has_part ? -1 : (int64_t)best;
 }
 

@@ -47,12 +47,12 @@ struct quorum {
 enum quorum_state {
     QUORUM_ASKS,
     QUORUM_HELD,
-    QUORUM_TAKEN,  /* by another start: it is spent */
-    QUORUM_TOO_FEW /* nobody may count on it, nor take it again */
+    QUORUM_TAKEN,  /* by another start: the number is spent */
+    QUORUM_TOO_FEW /* no start may count on it, nor take it again */
 };
 /* One set: these nodes, of which each is a site. */
 struct quorum quorum_begin(uint32_t nodes);
-/* What a peer said, of that site; each is heard once. */
+/* The answer of a peer, of that site; each counts once. */
 enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome);
 /* The first set of which not most of the nodes are among the holders; NULL: there is none. */
 const struct quorum_set *quorum_lacks(const struct quorum *quorum);

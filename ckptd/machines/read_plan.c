@@ -37,9 +37,9 @@
  *       way: as long as an image stays, each of its chunks is read once.
  *   read_plan.P2  Only chunks that open loads or waiting calls need are asked for, and the rest of
  *       an image whose tensor data are all there or asked for.
- *   read_plan.P3  What is lent is verified, in one piece, from the chunk of the byte asked for on.
+ *   read_plan.P3  A call is lent verified chunks in one piece, from the chunk of its byte on.
  *   read_plan.P4  A pass ends when nothing is asked for, or, after a failure, when nothing is under
- *       way. What is asked for while the file is closed is read before the pass is DONE.
+ *       way. Chunks asked for while the file is closed are read before the pass is DONE.
  *   read_plan.P5  read_plan.num_asked is the sum over all shards, and 0 when all are idle.
  *   read_plan.P6  The lowest shard that an open load of the checkpoint lacks is read ahead first,
  *       and nothing while a call starves or chunks_max chunks are asked for.

@@ -20,7 +20,7 @@ struct read_range {
     uint32_t first, end; /* chunks of a file */
 };
 
-/* What all reads of a service share. */
+/* Shared by all reads of a service. */
 struct read_plan {
     uint32_t chunks_max; /* asked for at once before nothing more is read ahead */
     uint64_t lend_bytes; /* verified in one piece before a part of a shard is lent */
@@ -175,7 +175,7 @@ struct read_taker {
     bool is_awaited; /* a LoadShard call waits for it */
 };
 
-/* May a read take the memory of a shard that open loads want and nobody holds now? */
+/* May a read take the memory of a shard that open loads want and none holds now? */
 bool read_plan_may_take(const struct read_taker *taker, const void *checkpoint, uint32_t shard);
 /* Does this error of a read prove that the copy in the tier is damaged? */
 bool read_plan_is_damage(int code, enum tier_index tier);

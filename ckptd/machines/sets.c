@@ -1,11 +1,11 @@
-/* sets.c - of which nodes most must hold the number of an attempt.
+/* sets.c - the sets of nodes of which most must hold the number of an attempt.
  *
- * The settings name the nodes that there are now; they are changed node by node, and a node may
+ * The settings name the nodes of the cluster. Operators change them node by node, and a node may
  * come back with old ones. So each attempt's file says which nodes it counted on, and the next
  * attempt asks most of these, beside most of the nodes in the settings of the node that opens it:
  *
  *   0007 {n1,n2,n3} ──► 0008 {n1,n4,n5}, needs most of n1,n4,n5 and most of n1,n2,n3 ──► 0009
- *   needs most of n1,n4,n5; while nobody knows that 0008 came to be, most of n1,n2,n3 as well
+ *   needs most of n1,n4,n5; while 0008 is not known to be held, most of n1,n2,n3 as well
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sets.c):
  *   sets.S1  A number is answered when most of each of its sets hold it: those of the settings,
@@ -14,8 +14,9 @@
  *       those of the newest attempt there. So of two that were opened apart from each other one at
  *       most is answered, and a later one counts on the nodes of every one that was answered
  *       before.
- *   sets.S3  What was answered is sets.S2's past: copies of its file are taken at any time. So is
- *       what an operator forced, or the far tier took.
+ *   sets.S3  sets.S2 does not bind copies of the file of an attempt that was answered: a node takes
+ *       them at any time. The same holds of a number that an operator forced, or that the remote
+ *       tier took.
  *
  * A node that knows nothing of a run cannot know whom to ask: where the settings change by one node
  * at a time, most of the new ones have one in common with most of the old ones. */
@@ -110,7 +111,7 @@ int sets_next(struct sets *out, const struct sets *last, const struct members *m
     return error;
 }
 
-/* The number of a node in a node_set; NODE_SET_MAX: it is nobody's here. */
+/* The number of a node in a node_set; NODE_SET_MAX: no node here has it. */
 static uint32_t site_of(const char *name, size_t length, const struct members *members,
                         const char *own)
 {
@@ -261,7 +262,7 @@ static int read_held(struct sets *sets, struct storage *storage, const char *key
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* `numbers`: highest first. Behind a file of before there were sets nothing is known. */
+/* `numbers`: highest first. A file of a release without sets tells nothing of those before it. */
 static int find_newest(struct sets *out, struct storage *storage, const char *run,
                        const struct numbers *numbers)
 {
@@ -335,7 +336,7 @@ static int take(struct sets *out, struct storage *storage, const char *key, cons
     bool is_attempt;
     snprintf(run, sizeof run, "%.*s", (int)strcspn(key, "/"), key);
     if (parse_text(out, &is_attempt, text, bytes) != 0)
-        sets_free(out); /* as of another release: it counts on nobody */
+        sets_free(out); /* as of another release: it counts on no node */
     pthread_mutex_lock(&taking);
     int error = out->count > 0 && !out->is_held ? check_next(out, storage, run) : 0; /* sets.S3 */
     if (error == 0)

@@ -1,5 +1,5 @@
-/* sets.h - of which nodes most must hold the number of an attempt; see sets.c. Any thread; what
- * takes a storage blocks. */
+/* sets.h - the sets of nodes of which most must hold the number of an attempt; see sets.c. Any
+ * thread; functions that take a storage block. */
 #ifndef HOLDFAST_CKPTD_MACHINES_SETS_H
 #define HOLDFAST_CKPTD_MACHINES_SETS_H
 
@@ -31,7 +31,7 @@ void sets_free(struct sets *sets); /* it is empty then */
  * were changed too often without a start that most of them held. */
 int sets_next(struct sets *out, const struct sets *last, const struct members *members,
               const char *own);
-/* The quorum that they ask for, as this node sees it: what it cannot name is nobody's site. */
+/* The quorum that they ask for, as this node sees it: a node that it cannot name is no site. */
 struct quorum sets_quorum(const struct sets *sets, const struct members *members, const char *own);
 /* Takes what `from` knows beyond `into`; `from` is empty then. */
 void sets_merge(struct sets *into, struct sets *from);
@@ -48,7 +48,7 @@ int sets_take(struct sets *out, struct storage *storage, const char *key, const 
               size_t bytes);
 /* Likewise where it was opened, when most of the others hold it: the file says so. */
 int sets_take_last(struct sets *out, struct storage *storage, const char *key, const char *text);
-/* The file of an attempt that was answered, to be freed: whoever gets a copy knows it. */
+/* The file of an attempt that was answered, to be freed: its text says so. */
 int sets_held_text(char **out, const char *text, size_t bytes);
 /* Creates its ".held", `nonce` its text. ERR_STALE: the file is not there with that nonce. */
 int sets_hold(struct storage *storage, const char *key, const char *nonce, size_t bytes);

@@ -1,8 +1,9 @@
-/* tenure.h - which ckptd trains a run, of those that share only a far tier? Two pure decisions;
- * remote_lease.c reads and writes the lease, open.c watches it.
+/* tenure.h - decides which ckptd trains a run, of those that share only a remote tier. Two pure
+ * decisions; remote_lease.c reads and writes the lease, open.c watches it.
  *
- * Who trains a run renews its lease in the far tier: the numbered object (storage.h) "<run>/lease",
- * where each renewal has the next number, so of two that write at once one finds it taken.
+ * The ckptd that trains a run renews its lease in the remote tier: the numbered object (storage.h)
+ * "<run>/lease", where each renewal has the next number, so of two that write at once one finds it
+ * taken.
  *
  *     start:    none, ended, ours, run out, taken over ──► go on
  *               a stranger's ──► watched ──► it changes: refused
@@ -19,8 +20,9 @@
  *     gives way, unless it was told to take over.
  * tenure.T5  A lease that was lost is never taken again by the same attempt.
  * tenure.T6  Only the attempt that a lease names ends it.
- * tenure.T7  What a fenced attempt had committed still drains: it is whole, and older than all that
- *     the attempt which fenced it saves. Nobody is told that it is durable there. */
+ * tenure.T7  The checkpoints that a fenced attempt had committed still go to the remote tier: they
+ *     are whole, and older than all that the attempt which fenced it saves. ckptd tells no client
+ *     that they are durable there. */
 #ifndef HOLDFAST_CKPTD_MACHINES_TENURE_H
 #define HOLDFAST_CKPTD_MACHINES_TENURE_H
 

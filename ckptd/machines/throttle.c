@@ -2,17 +2,17 @@
  *
  * Rate. A bucket of credit that is filled by `write_rate` and emptied by chunks, a whole chunk
  * before it begins. It is empty when the first chunk of a burst comes, so n bytes take n / rate
- * seconds at least; time in which nobody waits is not saved up. Timers come late: while chunks wait
- * the bucket may hold one chunk and THROTTLE_LATE_MS of the rate, so lateness up to that costs
+ * seconds at least; time in which no chunk waits is not saved up. Timers come late: while chunks
+ * wait the bucket may hold one chunk and THROTTLE_LATE_MS of the rate, so lateness up to that costs
  * nothing of the rate, and no more than that much ever begins at once.
  *
  * Quiet phases. While a trainer is in a busy phase nothing begins, until the chunk has been held
- * back by busy phases for quiet_wait_ms in all; then it goes in any phase. Time that it spends
- * behind the rate does not count, so a slow rate does not use the patience up. So a save is longer
- * by quiet_wait_ms at most, whatever a trainer announces, and by bytes / rate.
+ * back by busy phases for quiet_wait_ms in all; then it goes in any phase. Time that it waits for
+ * the rate does not count, so a slow rate does not use up quiet_wait_ms. So a save is longer by
+ * quiet_wait_ms at most, whatever a trainer announces, and by bytes / rate.
  *
- * Window. What has begun runs to its end, also into a busy phase, so no more than in_flight_max
- * chunks are under way.
+ * Window. A chunk that has begun runs to its end, also into a busy phase, so no more than
+ * in_flight_max chunks are under way.
  *
  * Counters are 64 bits of milliseconds and of milli-bytes; a step of time is clipped to STEP_MS_MAX
  * before it is multiplied, and what is counted saturates nowhere within a million years. A clock
@@ -38,7 +38,7 @@ bool throttle_is_on(const struct throttle *pace)
     return pace->options.write_rate > 0 || pace->options.quiet;
 }
 
-/* Spends the time since the last call on what it was waited for. */
+/* Counts the time since the last call for the reason of the wait. */
 static void pass_time(struct throttle *pace, int64_t now_ms)
 {
     int64_t passed = now_ms > pace->last_ms ? now_ms - pace->last_ms : 0;

@@ -19,7 +19,7 @@
 
 #define THROTTLE_RATE_MIN (1ll << 20) /* bytes per second; a lower limit is refused by config.c */
 #define THROTTLE_RATE_MAX (1ll << 40)
-/* The rate lets go what came together in so long: each wake-up costs too. */
+/* Chunks that the rate allows within so long begin together: each wake-up costs, too. */
 #define THROTTLE_TICK_MS 10
 #define THROTTLE_LATE_MS \
     50 /* of the rate, is the most that is made up for when we are asked late */
@@ -39,7 +39,7 @@ struct throttle_options {
     uint32_t chunk_bytes;   /* of the largest */
 };
 
-/* What the world is like when the question is asked. */
+/* The state of the world when throttle_ask is called. */
 struct throttle_moment {
     int64_t now_ms;
     bool busy; /* some trainer is in a busy phase */

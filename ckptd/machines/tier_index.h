@@ -1,5 +1,5 @@
-/* tier_index.h - the tiers by number, nearest first, and what comes of a publication in one; tier.h
- * has the tiers. */
+/* tier_index.h - the tiers by number, nearest first, and the outcomes of a publication in one;
+ * tier.h has the tiers. */
 #ifndef HOLDFAST_CKPTD_MACHINES_TIER_INDEX_H
 #define HOLDFAST_CKPTD_MACHINES_TIER_INDEX_H
 
@@ -22,7 +22,7 @@ static inline bool tier_is_peer(enum tier_index tier)
     return tier >= TIER_PEER && tier < TIER_FAR;
 }
 
-/* What came of a publication. What nobody set is unknown. */
+/* The outcome of a publication. The default is unknown. */
 enum publication {
     PUBLICATION_UNKNOWN, /* it may be there, now or later: ask again, remove nothing */
     PUBLICATION_ABSENT,  /* it is certainly not there, and never will be by this call */

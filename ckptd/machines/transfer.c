@@ -1,4 +1,4 @@
-/* transfer.c - a checkpoint's way into another tier, drawn.
+/* transfer.c - the copy of a checkpoint into another tier, drawn.
  *
  *                 transfer_begin                      TAKEN: OVER
  *       (free) ───────────────────► CLAIMING ─────────────────────────► (free)
@@ -17,7 +17,8 @@
  *                                    └─┘ UNKNOWN: rest, then read again
  *   PUBLISHING, LOST: rest, then CLAIMING
  *
- * An error of the tier in any state rests there and goes on with the same step; pauses double.
+ * After an error of the tier the machine rests in that state and goes on with the same step; pauses
+ * double.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_transfer_any.c):
  *   transfer.T1  The manifest is published only when every shard and every name is durable in the
@@ -29,15 +30,16 @@
  *       late.
  *   transfer.T4  Nothing is copied before the attempt's number is this store's in the tier, so two
  *       stores that took one number apart from each other never mix their files.
- *   transfer.T5  What somebody else has taken ends the transfer: it is never overwritten.
+ *   transfer.T5  A number or manifest that another store has taken ends the transfer: it is never
+ *       overwritten.
  *   transfer.T6  No error of the tier ends a transfer, and no pause is longer than
  *       2^TRANSFER_DOUBLINGS times the first.
  *   transfer.T7  When the tier says that shards are gone which it had taken (LOST), all of them are
- *       proven or sent again, behind a new claim, before the manifest is sent again.
+ *       verified or sent again, after a new claim, before the manifest is sent again.
  *
- * What a crash finds. The machine is memory only. The next start sees in the catalog that the tier
- * lacks the checkpoint and begins again: numbers, marks and shards that are there already are met
- * by their names and proven, so every arrow may be cut at any point. */
+ * After a crash. The machine is memory only. The next start sees in the catalog that the tier lacks
+ * the checkpoint and begins again: numbers, marks and shards that are there already are met by
+ * their names and proven, so every arrow may be cut at any point. */
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
 
@@ -55,7 +57,7 @@ static bool is_in(const struct transfer *transfer, enum transfer_state state)
     return transfer->state == state && !transfer->is_resting;
 }
 
-/* What is due in this state. */
+/* The action that is due in this state. */
 static struct transfer_action step(const struct transfer *transfer)
 {
     switch (transfer->state) {

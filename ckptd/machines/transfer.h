@@ -1,7 +1,7 @@
 /* transfer.h - decides how a checkpoint comes into another tier. A pure state machine, one per
- * transfer under way: what happened goes in, what is to be done comes out. It does no I/O, reads no
- * clock, starts no thread and allocates nothing, so the daemon and the simulator run the same code.
- * The states and the invariants are drawn at the head of transfer.c.
+ * transfer under way: events go in, actions come out. It does no I/O, reads no clock, starts no
+ * thread and allocates nothing, so the daemon and the simulator run the same code. The states and
+ * the invariants are drawn at the head of transfer.c.
  *
  *     transfer_begin(&transfer, &options) ──► an action ──► perform it, tell how it went ──► ...
  *
@@ -25,7 +25,7 @@ enum transfer_kind {
     TRANSFER_PUBLISH, /* write the manifest; then transfer_published */
     TRANSFER_SETTLE,  /* read back whose manifest is there; then transfer_settled */
     TRANSFER_REST,    /* call transfer_rested after `ms` */
-    TRANSFER_HELD,    /* it is committed there: tell everybody; the transfer is over */
+    TRANSFER_HELD,    /* it is committed there: tell all clients; the transfer is over */
     TRANSFER_OVER     /* it is over without that, for `error`; the next start may try again */
 };
 
@@ -64,7 +64,7 @@ struct transfer_action transfer_named(struct transfer *transfer, int error);
 struct transfer_action transfer_published(struct transfer *transfer, enum publication outcome);
 struct transfer_action transfer_settled(struct transfer *transfer, enum publication outcome);
 struct transfer_action transfer_rested(struct transfer *transfer);
-/* Nothing of it is under way any more, and nothing more will be: as if the process had ended. */
+/* No action of it is under way, and none will be: as if the process had ended. */
 void transfer_forget(struct transfer *transfer);
 
 #endif

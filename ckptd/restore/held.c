@@ -7,13 +7,14 @@
  * and so does one of the next ckptd.
  *
  * A reader goes on after a restart of ckptd: libckpt connects again and opens its load again. So a
- * ckptd that is killed, or that ends while loads are open, leaves their files, which nobody holds
- * then. The next one finds them, holds these checkpoints for limits.reopen_ms, and removes the
+ * ckptd that is killed, or that ends while loads are open, leaves their files, and no process locks
+ * these. The next ckptd finds them, holds these checkpoints for limits.reopen_ms, and removes the
  * files. No other checkpoint is held after a start.
  *
- * What is read from the far tier is leased there as well: for other machines, which remove by rules
- * of their own. That lease is made before the first byte is read, and renewed by storage; one whose
- * ckptd has died expires by the clock of the far tier's server, or with its lock.
+ * ckptd leases a checkpoint in the remote tier as well when it reads it there, because other
+ * machines remove by rules of their own. It makes that lease before it reads the first byte, and
+ * storage renews it. The lease of a ckptd that has died expires by the clock of the tier's server,
+ * or with its lock.
  *
  * Where no file can be made, on a full or broken disk, a load works all the same; the lease is in
  * memory only and ends with ckptd. A reader that comes back too late gets an error, never wrong

@@ -19,25 +19,26 @@ struct held_files {
     uint32_t num_releases; /* of files, under way */
 };
 
-/* Behind scan_store: what readers of the ckptd before had open is leased again for
- * limits.reopen_ms. Blocks. ERR_MEMORY. */
+/* After scan_store: leases again, for limits.reopen_ms, the checkpoints that readers of the ckptd
+ * before had open. Blocks. ERR_MEMORY. */
 int held_open(struct service *service);
-/* Any thread; blocks. *out is NULL where no file can be made: then the lease ends with ckptd. */
+/* Any thread; blocks. *out is NULL if no file can be made: then the lease ends with ckptd. */
 void held_take(struct storage_hold **out, struct storage *storage,
                const struct manifest_summary *summary);
-/* The same in the far tier, where bytes are read there: no other machine removes it meanwhile.
- * Where no lease can be made the load goes on without. ERR_NOT_FOUND: it is being removed. */
+/* The same in the remote tier, when bytes are read there: no other machine removes the checkpoint
+ * meanwhile. If no lease can be made the load goes on without one. ERR_NOT_FOUND: it is being
+ * removed. */
 int held_take_far(struct storage_hold **out, struct service *service,
                   const struct manifest_summary *summary);
-/* For as long as there are loads. Takes it over, or lets go of it. On the service thread. */
+/* Keeps *hold as long as the checkpoint has loads, or releases it. On the service thread. */
 void held_enter_far(struct checkpoint *checkpoint, struct storage_hold **hold);
-/* One more load of the checkpoint. Takes *hold over where there is none yet. */
+/* One more load of the checkpoint. Takes *hold over if it has none yet. */
 void held_enter(struct checkpoint *checkpoint, struct storage_hold **hold);
-/* One less; with the last the file goes. */
+/* One load less; after the last one the file is removed. */
 void held_leave(struct checkpoint *checkpoint);
-/* The file in that tier goes, in the background. NULL is allowed. */
+/* Removes the file in that tier, in the background. NULL is allowed. */
 void held_release(struct service *service, enum tier_index tier, struct storage_hold *hold);
-/* Ends the leases of readers that have not come. After the loop: their files stay. */
+/* Ends the leases of readers that have not come back. After the loop: their files stay. */
 void held_close(struct service *service);
 
 #endif

@@ -31,7 +31,7 @@ bool restore_lends(const struct session *session, uint32_t segment);
 int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
              struct storage_hold **hold, const struct load_item *items, uint32_t num_items,
              const struct slice *slices);
-/* By number, and its lease begins anew. ERR_NOT_FOUND. */
+/* Finds a load by number and begins its lease anew. ERR_NOT_FOUND. */
 int load_find(struct load **out, struct service *service, uint64_t number);
 /* The load reads `image` of shard `shard` from now on; NULL: none. */
 void load_hold(struct load *load, uint32_t shard, struct image *image);

@@ -1,13 +1,13 @@
-/* open.c - OpenLoad: which checkpoint, its manifest, and the plan of what is copied from it.
+/* open.c - OpenLoad: chooses a checkpoint, reads its manifest, plans what is copied from it.
  *
  *   OpenLoad ──► newest whole checkpoint, or the one asked for ──► worker: manifest, plan ──► load
  *
- * A load of "the newest" passes over what is damaged when its manifest tells, quarantines it, and
- * says so in `skipped` (the first SKIPPED_MAX). So it does with what lies on a node that does not
- * answer, where an older one is in reach: what is replicated is. A step that is named and not known
- * is looked for on all tiers. A plan that is too large for its
- * answer, by its bytes or by BOXES_MAX, is refused (ERR_INVALID). The daemon's own lack of memory,
- * descriptors or rights says nothing about a checkpoint. */
+ * A load of "the newest" passes over a checkpoint whose manifest is damaged, quarantines it, and
+ * names it in `skipped` (the first SKIPPED_MAX). It also passes over one with shards on a node that
+ * does not answer, if it can reach an older one. ckptd looks on all tiers for a step that a client
+ * names and it does not know. It refuses a plan that is too large for an answer, by its bytes or by
+ * BOXES_MAX (ERR_INVALID). The daemon's own lack of memory, descriptors or rights says nothing
+ * about a checkpoint. */
 #include "ckptd/restore/open.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/copies.h"
@@ -37,8 +37,8 @@
 #include <string.h>
 
 #define SKIPPED_MAX 16u
-/* Of a plan. A box takes 16 bytes of an answer at least, but that of a tensor without dimensions,
- * which is one box for each that is wanted. */
+/* Of a plan. A box takes at least 16 bytes of an answer, except the one box of a tensor without
+ * dimensions. */
 #define BOXES_MAX (RPC_MESSAGE_BYTES_MAX / 16)
 
 /* An OpenLoad on its way. */
@@ -107,7 +107,7 @@ static void skip(struct opening *opening, const struct checkpoint *checkpoint, c
         opening->skipped[opening->num_skipped++] = copy;
 }
 
-/* Is this one asked for? */
+/* Does the request ask for this checkpoint? */
 static bool wanted(const Holdfast__V1__OpenLoadRequest *request,
                    const struct checkpoint *checkpoint)
 {
@@ -119,7 +119,8 @@ static bool wanted(const Holdfast__V1__OpenLoadRequest *request,
     return request->below_step < 0 || step < (uint64_t)request->below_step;
 }
 
-/* Of the newest, are shards on a node that does not answer? An older one may be in reach. */
+/* Is this a load of the newest, and are shards on a node that does not answer? Perhaps ckptd can
+ * reach an older one. */
 static bool is_away(struct opening *opening, const struct checkpoint *checkpoint)
 {
     char why[64 + MEMBER_NAME_MAX];
@@ -132,7 +133,8 @@ static bool is_away(struct opening *opening, const struct checkpoint *checkpoint
     return true;
 }
 
-/* Takes the one that was found, or what the ranks chose that load together. ERR_CORRUPT. */
+/* Takes the checkpoint that was found, or the one that the ranks which load together chose.
+ * ERR_CORRUPT. */
 static int take(struct opening *opening, struct checkpoint *found)
 {
     const Holdfast__V1__OpenLoadRequest *request = opening->request;
@@ -209,7 +211,7 @@ static void work_open(struct job *job)
         error = store_read_places(&opening->places, opening->service->tiers[opening->tier].storage,
                                   &opening->checkpoint->summary);
     /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint, nor
-     * does a far tier that does not answer. */
+     * does a remote tier that does not answer. */
     opening->is_damage =
         error != 0 && !is_going && error != ERR_MEMORY && error != ERR_BUSY &&
         error != ERR_DENIED &&
@@ -262,7 +264,8 @@ static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
     out->n_saved_offset = out->n_saved_extent = out->n_offset = out->n_extent = dims;
 }
 
-/* An error is returned, not answered: the caller ends the load, whose number nobody has. */
+/* Returns an error and does not answer it: the caller ends the load, as no client has its number
+ * yet. */
 static int reply_opened(struct opening *opening, struct load *load)
 {
     const struct manifest *manifest = opening->checkpoint->manifest;
@@ -349,8 +352,8 @@ static int finish_opening(struct opening *opening)
     return 0;
 }
 
-/* What is in memory, and the plans of loads that are open, rest on the manifest that was saved or
- * read first: ERR_CORRUPT of any other. */
+/* Images in memory and plans of open loads rest on the manifest that was saved or read first:
+ * ERR_CORRUPT for any other. */
 static int hold_to_first_manifest(const struct opening *opening)
 {
     struct checkpoint *checkpoint = opening->checkpoint;
@@ -442,7 +445,7 @@ static bool is_known(struct service *service, const Holdfast__V1__OpenLoadReques
     return checkpoint != NULL;
 }
 
-/* Who names a step may have heard of it on a node that it was saved at just now. */
+/* A client that names a step may have heard of it at the node that has just saved it. */
 void restore_open_load(struct service *service, struct rpc_call *call,
                        const Holdfast__V1__OpenLoadRequest *request)
 {

@@ -1,7 +1,6 @@
 /* pump.c - reads shards into memory: performs what machines/read_plan.c decides.
  *
- *     worker: clean segments, open file and table ──► chunks read, hashed, verified ──► worker:
- * close
+ *     worker: clean segments, open file, table ──► chunks read, hashed, verified ──► worker: close
  *
  * A pass verifies each block by the checksum table, and that by the manifest. Only ckptd writes to
  * these segments, so what a pass verified stays so. An image that lacks chunks has the segments of
@@ -99,8 +98,8 @@ void pump_start(struct image *image)
     }
 }
 
-/* The blocks of a chunk that was read and hashed, against the table of the file; and what it has of
- * the table itself. ERR_CORRUPT names the first block that differs. */
+/* Compares the blocks of a chunk that was read and hashed with the table of the file, and its bytes
+ * of the table with the table. ERR_CORRUPT names the first block that differs. */
 static int check_chunk(const struct image *image, uint32_t index)
 {
     const struct shard_geometry *geometry = &image->geometry;
@@ -166,8 +165,8 @@ static void file_closed(struct event *event)
     perform(image, read_plan_closed(&image->reading));
 }
 
-/* Of a checkpoint that is not known whole: have loads, with this image, read all of it in the local
- * tier? A suspect is the scrub's. */
+/* Have loads, with this image, read all of a checkpoint in the local tier that was not known whole?
+ * The scrub decides about a suspect. */
 static bool has_read_all(const struct image *image)
 {
     const struct checkpoint *checkpoint = image->checkpoint;
@@ -314,7 +313,7 @@ int pump_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     bool is_part = pump_is_in_parts(checkpoint, shard);
     struct image *image = NULL;
     ERR_TRY(make_image(&image, checkpoint, shard, is_part ? &waiting->read.from_byte : NULL));
-    /* What it is read for decides what may be reclaimed for it. */
+    /* The shard and its calls decide which memory may be reclaimed for it. */
     image->state = IMAGE_READING;
     image->checkpoint = checkpoint;
     image->shard = shard;

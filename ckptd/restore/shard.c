@@ -64,7 +64,8 @@ static void lend_shard(struct shard_wait *wait, struct image *image)
         reply.table_hash = image->table_hash;
         reply.identity = image->identity;
     }
-    /* "memory" is not said of bytes that were read when this load was open, for whichever load. */
+    /* The answer is not "memory" if the bytes were read while this load was open, whichever load
+     * they were read for. */
     bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
     reply.tier = from_memory ? "memory" : (char *)(uintptr_t)tier_name(wait->service, image->tier);
     rpc_call_reply(wait->call, &reply.base);

@@ -1,8 +1,8 @@
 /* together.c - the ranks of an attempt that load the newest checkpoint go on from the same one.
  *
- * Damage is found while a checkpoint is read, by the rank that needs the damaged block. That rank
- * is to load the checkpoint before, and so must all others, also those that have all they wanted.
- * So no rank goes on before it has word of the others:
+ * A rank that needs a damaged block finds the damage while it reads the checkpoint. It then loads
+ * the checkpoint before, and so must all other ranks, also those that have copied all they wanted.
+ * So no rank goes on before ckptd knows of all others:
  *
  *            OpenLoad            CloseLoad, is_loaded       every rank HAS it
  *     OUT ─────────────► LOADS ─────────────────────► HAS ─────────────────────► DONE
@@ -17,11 +17,11 @@
  * together.L4  A rank waits for those that are loading the choice. For those that have not opened
  *     it, it waits at most TOGETHER_WAIT_MS from when the first rank had it: programs may load on
  *     some ranks only, or on one after the other.
- * together.L5  A rank whose load failed, or whose session ended, is not waited for.
+ * together.L5  No rank waits for one whose load failed or whose session ended.
  *
- * A group is kept from the first load of an attempt until every rank is done, or the session of its
- * last rank ends: there are at most as many as runs that have ranks here. A restart of ckptd
- * forgets it: clients then go on with the checkpoint that they have opened, or fail. */
+ * ckptd keeps a group from the first load of an attempt until every rank is done, or the session of
+ * its last rank ends. There are at most as many groups as runs that have ranks here. A restart of
+ * ckptd loses the group: clients then go on with the checkpoint that they have opened, or fail. */
 #include "ckptd/restore/together.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -112,7 +112,8 @@ void together_fail(struct together *together, uint32_t rank, struct together_cho
 {
     if (!is_choice(together, choice) || together->ranks[rank] == TOGETHER_DONE)
         return;
-    /* A rank that met the damage opens again: it is refused then, once another went on
+    /* A rank that met the damage opens the load again: ckptd refuses it then, if another rank went
+     * on
      * (together.L3). */
     together->ranks[rank] =
         fate == TOGETHER_DAMAGED ? TOGETHER_OUT : TOGETHER_DONE; /* together.L5 */
