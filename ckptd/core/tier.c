@@ -41,6 +41,7 @@
 #include "ckptd/core/store_identity.h"
 #include "proto/base/report.h"
 #include "proto/wire/rpc.h"
+#include "storage/bucket/options.h"
 
 #include <pthread.h>
 #include <stdio.h>

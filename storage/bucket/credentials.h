@@ -6,6 +6,7 @@
 #ifndef HOLDFAST_STORAGE_BUCKET_CREDENTIALS_H
 #define HOLDFAST_STORAGE_BUCKET_CREDENTIALS_H
 
+#include "storage/bucket/options.h"
 #include "storage/storage.h"
 
 #define CREDENTIALS_TOKEN_BYTES 8192u

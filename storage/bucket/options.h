@@ -1,0 +1,76 @@
+/* options.h - how a bucket's server is reached: settings, and their rows in a table of options. */
+#ifndef HOLDFAST_STORAGE_BUCKET_OPTIONS_H
+#define HOLDFAST_STORAGE_BUCKET_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How the servers of buckets are reached. Texts that are "" are taken from the environment
+ * (storage_bucket_environment), and are AWS's defaults where that has none. A secret is no setting:
+ * `credentials` says where it is. */
+struct storage_bucket {
+    char endpoint[512]; /* "https://HOST[:PORT]" */
+    char region[64];
+    char style[8];          /* "auto", "path": /BUCKET/KEY, or "virtual": the bucket in the host */
+    char authorities[4096]; /* PEM file of those that a certificate may come from */
+    char credentials[16];   /* "auto", "environment", "file", "web_identity", "instance" */
+    char credentials_file[4096], profile[64];
+    char role[512], token_file[4096], sts_endpoint[512]; /* web_identity */
+    char instance_endpoint[512];                         /* instance: of the metadata service */
+    int64_t part_bytes;                                  /* of a big object's parts, but the last */
+    int64_t connections;                                 /* for requests, at once */
+    int64_t rate;                                        /* bytes per second sent; 0: no limit */
+    char windows[256];     /* "22:00-06:00=0,12:00-13:00=1MiB": other rates at these local times */
+    int64_t retry_s;       /* for how long one request is tried */
+    int64_t stall_s;       /* a request on which no byte has moved for so long has failed */
+    int64_t lease_s;       /* a lease that is not renewed for so long has expired */
+    int64_t upload_idle_s; /* an upload that got no part for so long may be removed */
+    bool single_writer;    /* the bucket has no conditional writes, and nobody else writes there */
+};
+/* Rows of a table of options (proto/base/options.h) for a struct storage_bucket `f` within a `t`.
+ */
+/* clang-format off */
+#define STORAGE_BUCKET_OPTIONS(t, f, prefix) \
+    OPTION_STRING(t, f endpoint, prefix "endpoint", "", \
+                  "of the S3 server, https://HOST[:PORT]; empty: AWS's"), \
+    OPTION_STRING(t, f region, prefix "region", "", "of the bucket; empty: us-east-1"), \
+    OPTION_CHOICE(t, f style, prefix "style", "auto", "auto,path,virtual", \
+                  "bucket in the path or in the host name; auto: path where endpoint is set"), \
+    OPTION_STRING(t, f authorities, prefix "authorities", "", \
+                  "PEM file of certificate authorities; empty: the system's"), \
+    OPTION_CHOICE(t, f credentials, prefix "credentials", "auto", \
+                  "auto,environment,file,web_identity,instance", \
+                  "where the keys are; auto: the first that is there"), \
+    OPTION_STRING(t, f credentials_file, prefix "credentials_file", "", \
+                  "shared credentials file; empty: ~/.aws/credentials"), \
+    OPTION_STRING(t, f profile, prefix "profile", "", "section of that file; empty: default"), \
+    OPTION_STRING(t, f role, prefix "role", "", "ARN to assume with a web identity"), \
+    OPTION_STRING(t, f token_file, prefix "token_file", "", \
+                  "file with the token of a web identity"), \
+    OPTION_STRING(t, f sts_endpoint, prefix "sts_endpoint", "", \
+                  "of the token service; empty: AWS's for the region"), \
+    OPTION_STRING(t, f instance_endpoint, prefix "instance_endpoint", "", \
+                  "of the metadata service that has an instance's role; empty: it is not asked"), \
+    OPTION_BYTES(t, f part_bytes, prefix "part_bytes", "16MiB", 65536, 4294963200.0, \
+                 "of a part of an upload"), \
+    OPTION_INT(t, f connections, prefix "connections", 8, 1, 256, \
+               "requests to the server at once"), \
+    OPTION_BYTES(t, f rate, prefix "rate", "0", 0, 1e15, \
+                 "bytes per second that are sent; 0: no limit"), \
+    OPTION_STRING(t, f windows, prefix "windows", "", \
+                  "other rates at times of day, 22:00-06:00=0,12:00-13:00=1MiB"), \
+    OPTION_INT(t, f retry_s, prefix "retry_s", 60, 0, 86400, "for how long a request is tried"), \
+    OPTION_INT(t, f stall_s, prefix "stall_s", 30, 1, 3600, \
+               "a request on which no byte has moved for so long has failed"), \
+    OPTION_INT(t, f lease_s, prefix "lease_s", 60, 3, 86400, \
+               "a lease that is not renewed for so long has expired"), \
+    OPTION_INT(t, f upload_idle_s, prefix "upload_idle_s", 86400, 1, 31536000, \
+               "an upload that got no part for so long may be removed"), \
+    OPTION_BOOL(t, f single_writer, prefix "single_writer", "false", \
+                "the bucket has no conditional writes, and nobody else writes there")
+/* clang-format on */
+/* The table's defaults, then what the environment says: AWS_ENDPOINT_URL_S3, AWS_REGION and so on,
+ * then HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_PART_BYTES, ...: one for each option. ERR_INVALID. */
+int storage_bucket_environment(struct storage_bucket *out);
+
+#endif
