@@ -107,6 +107,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->link.socket = -1;
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;
+    session_handle_add(ckpt);
     error = offline_is_named(ckpt->server) ? offline_open(ckpt) : open_server(ckpt);
     if (error != 0) {
         ckpt_close(ckpt);
@@ -118,8 +119,9 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
 
 void ckpt_close(struct ckpt *ckpt)
 {
-    if (ckpt == NULL)
+    if (!session_handle_is_open(ckpt))
         return;
+    session_handle_remove(ckpt);
     if (!ckpt->save.is_open && session_alive(ckpt))
         remote_wait(ckpt, CLOSE_MS); /* of shared memory ckptd would write the rest by itself */
     session_forget(ckpt);
@@ -229,7 +231,7 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
 
 void ckpt_compares_replicas(struct ckpt *ckpt)
 {
-    if (ckpt != NULL)
+    if (session_handle_is_open(ckpt))
         ckpt->compares_replicas = true;
 }
 

@@ -152,7 +152,9 @@ struct ckpt;
 struct ckpt_save;
 
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options);
-void ckpt_close(struct ckpt *ckpt); /* set it to NULL then: a call with NULL is CKPT_INVALID */
+/* A call with a closed handle is CKPT_INVALID, as with NULL, until one that is opened has its
+ * address: so set it to NULL. A close beside another call of the handle is not allowed. */
+void ckpt_close(struct ckpt *ckpt);
 const char *ckpt_error(void);
 
 /* Rank 0 only. Settles the run's older saves and takes a new attempt number, durably. *out_newest
@@ -210,7 +212,8 @@ uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i);
  * another rank writes. May go unchecked: the first failure is kept, later copies do nothing, and
  * save_end returns it. */
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
-/* All copied: ckptd may commit. The handle is gone afterwards, also on error. */
+/* All copied: ckptd may commit. The save has ended then, also on error: calls with it are
+ * CKPT_INVALID until the handle's next one begins. */
 int ckpt_save_end(struct ckpt_save *save);
 void ckpt_save_abort(struct ckpt_save *save);
 /* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed. A save that
@@ -232,7 +235,7 @@ const char *ckpt_save_durability(const struct ckpt *ckpt);
 
 /* Announces the phase that begins now; it lasts until the next one is announced. With pace.quiet
  * ckptd then begins to write in quiet phases only, within bounds (deploy/ckptd.conf). Cheap enough
- * for every step: one store, and a system call only when ckptd waits for the end of a busy phase.
+ * for every step: a store, and a system call only when ckptd waits for the end of a busy phase.
  * Without a session nothing happens. May be called by one thread while another is in save_copy,
  * save_end or save_abort. */
 void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase);

@@ -91,6 +91,27 @@ static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *requ
     }
 }
 
+static void give_up(struct ckpt_save *save)
+{
+    struct ckpt *ckpt = save->ckpt;
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.session = ckpt->link.token;
+    request.save = save->id;
+    request.reason = "given up by the rank";
+    save->is_open = false;
+    /* Best effort: what ckptd does not hear of it gives up when this rank begins the next save, or
+     * hangs up. The caller's error text is kept. */
+    struct report_text text;
+    report_keep(&text);
+    remote_give_up(ckpt);
+    if (session_alive(ckpt) &&
+        session_call(ckpt, &answer, "AbortSave", &request.base,
+                     &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    report_restore(&text, 0);
+}
+
 static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, uint32_t busy_ms)
 {
     Holdfast__V1__BeginSaveRequest request = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
@@ -117,7 +138,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     error = map_image(save, reply);
     save->is_open = error == 0;
     if (error != 0)
-        ckpt_save_abort(save); /* it was begun: the other ranks need not wait for this one */
+        give_up(save); /* it was begun: the other ranks need not wait for this one */
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
@@ -153,12 +174,13 @@ int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t s
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json)
 {
-    return ckpt_save_begin_within(ckpt, out, step, state_json, ckpt != NULL ? ckpt->busy_ms : 0);
+    return ckpt_save_begin_within(ckpt, out, step, state_json,
+                                  session_handle_is_open(ckpt) ? ckpt->busy_ms : 0);
 }
 
 void ckpt_save_last(struct ckpt *ckpt)
 {
-    if (ckpt != NULL)
+    if (session_handle_is_open(ckpt))
         ckpt->is_last = true;
 }
 
@@ -189,7 +211,7 @@ static void wake_ckptd(const struct ckpt *ckpt)
 
 void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
 {
-    if (ckpt == NULL)
+    if (!session_handle_is_open(ckpt))
         return;
     if (ckpt->control != NULL && arena_set_phase(ckpt->control, (enum arena_phase)phase))
         wake_ckptd(ckpt);
@@ -197,13 +219,14 @@ void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
 
 int64_t ckpt_room_saves(const struct ckpt *ckpt)
 {
-    bool is_known = ckpt != NULL && ckpt->room_saves > 0 && ckpt->room_saves <= INT64_MAX;
+    bool is_known =
+        session_handle_is_open(ckpt) && ckpt->room_saves > 0 && ckpt->room_saves <= INT64_MAX;
     return is_known ? (int64_t)ckpt->room_saves - 1 : -1;
 }
 
 uint32_t ckpt_asked(const struct ckpt *ckpt)
 {
-    return ckpt != NULL && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
+    return session_handle_is_open(ckpt) && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
 }
 
 /* Pushes one entry; waits while the ring is full. ckptd may not look before it is woken. */
@@ -273,9 +296,8 @@ static const struct session_item *find_item(const struct ckpt *ckpt, uint32_t in
 int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
                     struct ckpt_place *out)
 {
-    ERR_TRY(session_handle_check(save));
+    ERR_TRY(session_save_check(save));
     struct ckpt *ckpt = save->ckpt;
-    CHECK(save->is_open);
     CHECK(index < ckpt->tensors.count);
     const struct session_item *item = find_item(ckpt, index, from_byte);
     *out = (struct ckpt_place){.size = sizeof *out, .index = index};
@@ -287,13 +309,12 @@ int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
 
 bool ckpt_save_is_window(const struct ckpt_save *save)
 {
-    return save != NULL && save->ckpt->is_window;
+    return session_save_is_open(save) && save->ckpt->is_window;
 }
 
 int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
 {
-    ERR_TRY(session_handle_check(save));
-    CHECK(save->is_open);
+    ERR_TRY(session_save_check(save));
     CHECK(place->index < save->ckpt->tensors.count);
     if (save->error == 0 && place->bytes > save->ckpt->left[place->index])
         save->error = report_error(ERR_INVALID, "announce each place once",
@@ -312,8 +333,7 @@ int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
 
 int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t digest[2])
 {
-    ERR_TRY(session_handle_check(save));
-    CHECK(save->is_open);
+    ERR_TRY(session_save_check(save));
     CHECK(index < save->ckpt->tensors.count);
     const struct session_item *item = find_item(save->ckpt, index, 0);
     bool is_told = item != NULL && save->ckpt->takes_digests;
@@ -328,7 +348,7 @@ int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t dige
 
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
 {
-    ERR_TRY(session_handle_check(save));
+    ERR_TRY(session_save_check(save));
     struct ckpt_place place = {0};
     const unsigned char *from = save->ckpt->tensors.data[index];
     if (save->error == 0 && from == NULL && save->ckpt->left[index] > 0)
@@ -384,9 +404,9 @@ _Static_assert(CKPT_SAMPLE_MAX == REPLICA_BLOCKS && CKPT_SAMPLE_BYTES_MAX == REP
 int ckpt_save_sample(struct ckpt_save *save, uint32_t index, struct ckpt_span *out,
                      uint32_t *out_count)
 {
-    ERR_TRY(session_handle_check(save));
+    ERR_TRY(session_save_check(save));
     const struct ckpt *ckpt = save->ckpt;
-    CHECK(save->is_open && index < ckpt->tensors.count);
+    CHECK(index < ckpt->tensors.count);
     const struct slice *slice = &ckpt->tensors.slices[index];
     *out_count = 0;
     if (ckpt->num_replicas == 0 || ckpt->replica_of[index] == 0)
@@ -420,8 +440,7 @@ int ckpt_save_sampled(struct ckpt_save *save, uint32_t index, const void *data)
 
 int ckpt_save_end(struct ckpt_save *save)
 {
-    ERR_TRY(session_handle_check(save));
-    CHECK(save->is_open);
+    ERR_TRY(session_save_check(save));
     if (save->error == 0)
         save->error = tell_replicas(save);
     if (save->error == 0)
@@ -434,32 +453,15 @@ int ckpt_save_end(struct ckpt_save *save)
                                    (unsigned long long)save->step);
     int error = save->error;
     if (error != 0 && error != ERR_UNAVAILABLE)
-        ckpt_save_abort(save);
+        give_up(save);
     save->is_open = false;
     return error;
 }
 
 void ckpt_save_abort(struct ckpt_save *save)
 {
-    if (save == NULL)
-        return;
-    struct ckpt *ckpt = save->ckpt;
-    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.session = ckpt->link.token;
-    request.save = save->id;
-    request.reason = "given up by the rank";
-    save->is_open = false;
-    /* Best effort: what ckptd does not hear of it gives up when this rank begins the next save, or
-     * hangs up. The caller's error text is kept. */
-    struct report_text text;
-    report_keep(&text);
-    remote_give_up(ckpt);
-    if (session_alive(ckpt) &&
-        session_call(ckpt, &answer, "AbortSave", &request.base,
-                     &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    report_restore(&text, 0);
+    if (session_save_is_open(save))
+        give_up(save);
 }
 
 int ckpt_save_failed(struct ckpt *ckpt, uint64_t step, const char *reason)
@@ -501,12 +503,12 @@ static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *repl
 
 const char *ckpt_save_warning(const struct ckpt *ckpt)
 {
-    return ckpt != NULL ? ckpt->warning : "";
+    return session_handle_is_open(ckpt) ? ckpt->warning : "";
 }
 
 const char *ckpt_save_durability(const struct ckpt *ckpt)
 {
-    return ckpt != NULL ? ckpt->durability : "";
+    return session_handle_is_open(ckpt) ? ckpt->durability : "";
 }
 
 /* A question that may not wait was not answered: training would lose PROBE_CALL_MS with each more,

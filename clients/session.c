@@ -18,6 +18,7 @@
 #include "proto/base/report.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,67 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
         ckpt->ask_pause_s = 0;
     }
     return error;
+}
+
+/* ---- handles ---- */
+
+static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct ckpt *handles; /* that are open; under the mutex */
+
+void session_handle_add(struct ckpt *ckpt)
+{
+    pthread_mutex_lock(&handles_mutex);
+    ckpt->next_open = handles;
+    handles = ckpt;
+    pthread_mutex_unlock(&handles_mutex);
+}
+
+void session_handle_remove(struct ckpt *ckpt)
+{
+    pthread_mutex_lock(&handles_mutex);
+    struct ckpt **at = &handles;
+    while (*at != ckpt)
+        at = &(*at)->next_open;
+    *at = ckpt->next_open;
+    pthread_mutex_unlock(&handles_mutex);
+}
+
+/* The open handle that is `ckpt`, or whose save `save` is; NULL: there is none. */
+static const struct ckpt *find_open(const struct ckpt *ckpt, const struct ckpt_save *save)
+{
+    pthread_mutex_lock(&handles_mutex);
+    const struct ckpt *at = handles;
+    while (at != NULL && at != ckpt && &at->save != save)
+        at = at->next_open;
+    pthread_mutex_unlock(&handles_mutex);
+    return at;
+}
+
+bool session_handle_is_open(const struct ckpt *ckpt)
+{
+    return find_open(ckpt, NULL) != NULL;
+}
+
+bool session_save_is_open(const struct ckpt_save *save)
+{
+    const struct ckpt *ckpt = find_open(NULL, save);
+    return ckpt != NULL && ckpt->save.is_open;
+}
+
+int session_handle_check(const struct ckpt *ckpt)
+{
+    return session_handle_is_open(ckpt)
+               ? 0
+               : report_error(ERR_INVALID, "open one, and set it to NULL at its close",
+                              "libckpt was called with no handle, or a closed one");
+}
+
+int session_save_check(const struct ckpt_save *save)
+{
+    return session_save_is_open(save)
+               ? 0
+               : report_error(ERR_INVALID, "begin one; it is gone when it has ended",
+                              "libckpt was called with no save, or one that has ended");
 }
 
 /* ---- shared memory ---- */
@@ -101,13 +163,6 @@ static void unmap(struct ckpt *ckpt, struct session_mapping *mapping)
     session_goes(ckpt, mapping->data, ckpt->mapped_bytes);
     munmap(mapping->data, ckpt->mapped_bytes);
     mapping->data = NULL;
-}
-
-int session_handle_check(const void *handle)
-{
-    return handle != NULL ? 0
-                          : report_error(ERR_INVALID, "open one, and set it to NULL at its close",
-                                         "libckpt was called with no handle, or a closed one");
 }
 
 int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks)

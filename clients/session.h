@@ -64,6 +64,7 @@ struct session_mapping {
 };
 
 struct ckpt {
+    struct ckpt *next_open; /* of the open handles of this process */
     struct rpc_client *rpc;
     struct storage *store;    /* offline.h, where there is no ckptd; NULL: there is one */
     const volatile int *stop; /* of ckpt_heed_stop; NULL: none */
@@ -123,8 +124,14 @@ struct ckpt {
 uint64_t session_clock_ns(void);
 void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary);
 
-/* ERR_INVALID for NULL: a public call has no handle, or no save. */
-int session_handle_check(const void *handle);
+/* Public calls check their handles by the list of those that are open: one that is NULL, or was
+ * closed, is ERR_INVALID, and so is a save that is none of an open handle's, or has ended. */
+void session_handle_add(struct ckpt *ckpt);
+void session_handle_remove(struct ckpt *ckpt);
+bool session_handle_is_open(const struct ckpt *ckpt);
+bool session_save_is_open(const struct ckpt_save *save);
+int session_handle_check(const struct ckpt *ckpt);
+int session_save_check(const struct ckpt_save *save);
 
 /* One call. *out_reply is freed by protobuf_c_message_free_unpacked(). Errors: of rpc_client_call.
  */

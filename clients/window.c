@@ -24,6 +24,8 @@
 
 uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i)
 {
+    if (!session_handle_is_open(ckpt))
+        return i;
     CHECK(i < ckpt->tensors.count);
     return ckpt->order != NULL ? ckpt->order[i] : i;
 }

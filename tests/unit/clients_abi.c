@@ -243,9 +243,9 @@ static void test_abi__functions_keep_their_names(void **state)
     }
 }
 
-static void test_abi__calls_without_a_handle_are_invalid(void **state)
+/* Every call that takes a handle or a save. */
+static void calls_are_invalid(struct ckpt *ckpt, struct ckpt_save *save)
 {
-    (void)state;
     uint64_t number = 0;
     const struct ckpt_load_options options = {.step = CKPT_NEWEST};
     const struct ckpt_load_request request = {.size = sizeof request, .step = CKPT_NEWEST};
@@ -253,48 +253,72 @@ static void test_abi__calls_without_a_handle_are_invalid(void **state)
     struct ckpt_metadata *metadata;
     struct ckpt_list *list;
     struct ckpt_info info;
-    struct ckpt_save *save;
+    struct ckpt_save *begun;
     struct ckpt_place place = {.size = sizeof place};
     struct ckpt_span span;
     uint32_t count = 0;
-    const int errors[] = {ckpt_attempt_open(NULL, &number, NULL, NULL),
-                          ckpt_attempt_take(NULL, &number, NULL, NULL, 0),
-                          ckpt_describe(NULL, 1, NULL, 0),
-                          ckpt_describe_arrays(NULL, 1, NULL, 0),
-                          ckpt_move(NULL, 0, NULL),
-                          ckpt_load(NULL, &options, &loaded),
-                          ckpt_load_arrays(NULL, &request, &loaded),
-                          ckpt_metadata(NULL, CKPT_NEWEST, 0, &metadata),
-                          ckpt_list(NULL, false, &list),
-                          ckpt_newer(NULL, 0, 0, 0, &info),
-                          ckpt_pin(NULL, 1, 1, NULL),
-                          ckpt_hook_memory(NULL, NULL),
-                          ckpt_save_begin(NULL, &save, 1, NULL),
-                          ckpt_save_begin_within(NULL, &save, 1, NULL, 0),
-                          ckpt_save_make_way(NULL, &number),
-                          ckpt_save_wait(NULL, 1, 0),
-                          ckpt_save_wait_for(NULL, 1, CKPT_LEVEL_LOCAL, 0),
-                          ckpt_save_place(NULL, 0, 0, &place),
-                          ckpt_save_announce(NULL, &place),
-                          ckpt_save_digest(NULL, 0, (uint64_t[2]){0}),
-                          ckpt_save_sample(NULL, 0, &span, &count),
-                          ckpt_save_sampled(NULL, 0, &span),
-                          ckpt_save_failed(NULL, 1, "why"),
-                          ckpt_save_copy(NULL, 0),
-                          ckpt_save_end(NULL)};
+    void *object;
+    const int errors[] = {ckpt_attempt_open(ckpt, &number, NULL, NULL),
+                          ckpt_attempt_take(ckpt, &number, NULL, NULL, 0),
+                          ckpt_describe(ckpt, 1, NULL, 0),
+                          ckpt_describe_arrays(ckpt, 1, NULL, 0),
+                          ckpt_move(ckpt, 0, NULL),
+                          ckpt_load(ckpt, &options, &loaded),
+                          ckpt_load_arrays(ckpt, &request, &loaded),
+                          ckpt_metadata(ckpt, CKPT_NEWEST, 0, &metadata),
+                          ckpt_list(ckpt, false, &list),
+                          ckpt_newer(ckpt, 0, 0, 0, &info),
+                          ckpt_pin(ckpt, 1, 1, NULL),
+                          ckpt_hook_memory(ckpt, NULL),
+                          ckpt_save_begin(ckpt, &begun, 1, NULL),
+                          ckpt_save_begin_within(ckpt, &begun, 1, NULL, 0),
+                          ckpt_save_make_way(ckpt, &number),
+                          ckpt_save_wait(ckpt, 1, 0),
+                          ckpt_object_load(ckpt, CKPT_NEWEST, 0, "name", &object, &number),
+                          ckpt_save_wait_for(ckpt, 1, CKPT_LEVEL_LOCAL, 0),
+                          ckpt_save_place(save, 0, 0, &place),
+                          ckpt_save_announce(save, &place),
+                          ckpt_save_digest(save, 0, (uint64_t[2]){0}),
+                          ckpt_save_sample(save, 0, &span, &count),
+                          ckpt_save_sampled(save, 0, &span),
+                          ckpt_save_failed(ckpt, 1, "why"),
+                          ckpt_save_copy(save, 0),
+                          ckpt_save_end(save)};
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
         assert_int_equal(errors[i], CKPT_INVALID);
-    assert_non_null(strstr(ckpt_error(), "no handle"));
-    assert_string_equal(ckpt_save_warning(NULL), "");
-    assert_string_equal(ckpt_save_durability(NULL), "");
-    assert_int_equal(ckpt_asked(NULL), 0);
-    assert_int_equal(ckpt_room_saves(NULL), -1);
-    ckpt_phase(NULL, CKPT_PHASE_QUIET);
-    ckpt_save_abort(NULL);
-    ckpt_save_last(NULL);
-    ckpt_compares_replicas(NULL);
-    assert_false(ckpt_save_is_window(NULL));
-    ckpt_close(NULL);
+    assert_non_null(strstr(ckpt_error(), "no save"));
+    assert_string_equal(ckpt_save_warning(ckpt), "");
+    assert_string_equal(ckpt_save_durability(ckpt), "");
+    assert_int_equal(ckpt_asked(ckpt), 0);
+    assert_int_equal(ckpt_room_saves(ckpt), -1);
+    ckpt_phase(ckpt, CKPT_PHASE_QUIET);
+    ckpt_save_abort(save);
+    ckpt_save_last(ckpt);
+    ckpt_compares_replicas(ckpt);
+    assert_false(ckpt_save_is_window(save));
+    assert_int_equal(ckpt_save_order(ckpt, 3), 3);
+    ckpt_close(ckpt);
+}
+
+static void test_abi__calls_without_a_handle_are_invalid(void **state)
+{
+    (void)state;
+    calls_are_invalid(NULL, NULL);
+}
+
+static void test_abi__calls_of_a_closed_handle_are_invalid(void **state)
+{
+    const struct ckpt_options options = {
+        .server = "dir:/tmp", .run = "none", .rank = 0, .world_size = 1};
+    struct ckpt *closed, *open;
+    (void)state;
+    assert_int_equal(ckpt_open(&closed, &options), 0);
+    assert_int_equal(ckpt_open(&open, &options), 0);
+    ckpt_close(closed);
+    /* No such call may look at what the handle was: a sanitizer sees it. */
+    calls_are_invalid(closed, (struct ckpt_save *)closed);
+    assert_int_equal(ckpt_list(open, false, &(struct ckpt_list *){NULL}), CKPT_NOT_FOUND);
+    ckpt_close(open);
 }
 
 int main(void)
@@ -304,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_abi__fields_keep_their_places),
         cmocka_unit_test(test_abi__functions_keep_their_names),
         cmocka_unit_test(test_abi__calls_without_a_handle_are_invalid),
+        cmocka_unit_test(test_abi__calls_of_a_closed_handle_are_invalid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
