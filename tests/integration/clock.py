@@ -12,6 +12,7 @@ where one can be had.
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -140,6 +141,19 @@ def scrub(world, clock):
     world.stop()
 
 
+def filling(world, clock):
+    clock.set(0)
+    world.launch(env={**os.environ, "CLOCK_PASSES": "1"})
+    world.save([100, 101])
+    clock.set(0, 90)  # of less than a minute the rate says nothing
+    code, out, err = world.cli("status", "--server", world.server)
+    test("status says in how many hours the disk is full, and which key ends that",
+         re.search(r"^full +in \d+(\.\d)? h, unless retention.keep_last removes older", out, re.M),
+         (code, out, err))
+    world.all_verify()  # those that were verified stay in what follows
+    world.stop()
+
+
 def monotonic(world):
     """Some clock readings mean "never": the first seconds of a system are not among them."""
     with open("/proc/uptime") as file:
@@ -178,6 +192,7 @@ def main():
         retention(world, clock)
         tools(world, clock)
         scrub(world, clock)
+        filling(world, clock)
         os.environ.pop("LD_PRELOAD")
         monotonic(world)
     finally:

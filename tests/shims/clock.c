@@ -5,8 +5,9 @@
  * The file holds 8 bytes, the seconds to add (host byte order); who writes them moves the clock of
  * every program that has it, at once. Only CLOCK_REALTIME and what is made of it changes: the
  * monotonic clocks and the times of files stay those of the system, as they do when somebody sets
- * the clock. */
+ * the clock. With CLOCK_PASSES=1 CLOCK_MONOTONIC changes, too: time passes. */
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 static const volatile int64_t *offset;
+static int passes;
 
 __attribute__((constructor)) static void map_offset(void)
 {
@@ -26,12 +28,15 @@ __attribute__((constructor)) static void map_offset(void)
         abort(); /* or the test would test nothing */
     close(fd);
     offset = map;
+    passes = getenv("CLOCK_PASSES") != NULL;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *out)
 {
     int result = (int)syscall(SYS_clock_gettime, clock, out);
-    if (result == 0 && offset && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    bool moves = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE ||
+                 (passes && clock == CLOCK_MONOTONIC);
+    if (result == 0 && offset && moves)
         out->tv_sec += *offset;
     return result;
 }

@@ -56,8 +56,8 @@ static void print_room(const json_t *root)
             text_bytes(all, sizeof all, number(disk, "bytes_total")));
     const json_t *hours = json_object_get(disk, "hours_to_full");
     if (json_is_number(hours))
-        printf("%-12s in %.*f h\n", "full", json_number_value(hours) < 10 ? 1 : 0,
-               json_number_value(hours));
+        printf("%-12s in %.*f h, unless retention.keep_last removes older checkpoints\n", "full",
+               json_number_value(hours) < 10 ? 1 : 0, json_number_value(hours));
     if (pool != NULL)
         printf("%-12s %llu of %s lent or holding images\n", "memory",
                (unsigned long long)number(pool, "segments_used"),
