@@ -30,16 +30,18 @@ OF_RUN = ("--model.n_layers", 4, "--canonical.micro_batches", 6, "--canonical.gr
           "--canonical.tp_blocks", 4, "--canonical.cp_blocks", 2, "--checkpoint.interval", 1000)
 MPI = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca", "mpi_yield_when_idle", "0"]
 
+TWO_STAGES = "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble"  # of a rank
+
 
 def draw_pipeline(draw):
     """(degree, its settings, what the test's name says)"""
     degree = draw.choice((1, 2, 2, 3, 4))
-    schedule = draw.choice(("GPipe", "1F1B", "ZBH1") + ("Interleaved1F1B",) * (degree == 2))
+    schedule = draw.choice(("GPipe", "1F1B", "ZBH1") + TWO_STAGES * (degree == 2))
     cut = draw.choice(("layers", "cost"))
     settings = ["--parallelism.pipeline_parallel_degree", degree,
                 "--parallelism.pipeline_parallel_schedule", schedule,
                 "--parallelism.pipeline_parallel_cut", cut]
-    if degree == 2 and schedule != "Interleaved1F1B" and draw.random() < 0.5:
+    if degree == 2 and schedule not in TWO_STAGES and draw.random() < 0.5:
         cut = draw.choice(NAMES)
         settings += ["--parallelism.module_fqns_per_model_part", cut]
     return degree, settings, f"pp {degree} ({schedule}, {cut})" if degree > 1 else "pp 1"

@@ -380,8 +380,8 @@ static void test_config__names_of_other_releases_of_torchtitan_mean_what_they_me
     assert_true(config.watch_numbers && config.profiling);
     assert_int_equal(config.profile_freq, 7);
     check_refused("--comm.mode local_tensor", "comm.mode", "comm.backend = local");
-    check_refused("--parallelism.pipeline_parallel_schedule LoopedBFS",
-                  "pipeline_parallel_schedule", "Interleaved1F1B");
+    check_refused("--parallelism.pipeline_parallel_schedule ZBVZeroBubble", "ZBVZeroBubble",
+                  "InterleavedZeroBubble");
     check_refused("--training.num_tokens_per_microbatch_per_dp_rank 16384",
                   "training.num_tokens_per_microbatch_per_dp_rank", "local_batch_size");
 }

@@ -115,7 +115,8 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
         ONE_OF("default", "always", "never"),
         "--parallelism.pipeline_parallel_schedule",
         /* Four stages are as many as two layers make. */
-        place.pp == 2 && !is_named ? ONE_OF("GPipe", "1F1B", "Interleaved1F1B", "ZBH1")
+        place.pp == 2 && !is_named ? ONE_OF("GPipe", "LoopedBFS", "1F1B", "Interleaved1F1B", "ZBH1",
+                                            "InterleavedZeroBubble")
                                    : ONE_OF("GPipe", "1F1B", "ZBH1"),
         "--parallelism.pipeline_parallel_cut",
         ONE_OF("layers", "cost"),

@@ -51,15 +51,16 @@ static void want_same_in_pipelines(const char *schedule, const char *value, stru
 static void test_meshes__every_pipeline_gives_the_same_bits(void **state)
 {
     (void)state;
-    static const char *const names[] = {"GPipe", "1F1B", "Interleaved1F1B", "ZBH1"};
+    static const char *const names[] = {
+        "GPipe", "1F1B", "ZBH1", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble"};
     static const struct place pipes[] = {{1, 1, 1, 2, 0, 0}, {1, 1, 2, 4, 0, 0},
                                          {1, 2, 1, 2, 0, 0}, {2, 1, 1, 2, 0, 0},
                                          {1, 3, 1, 2, 0, 0}, {2, 2, 1, 2, 0, 0}};
     const char *key = "--parallelism.pipeline_parallel_schedule";
     int way = 0;
     for (size_t i = 0; i < sizeof(pipes) / sizeof(pipes[0]); i += place_stride())
-        for (size_t n = 0; n < 4; n++)
-            if (n != 2 || pipes[i].pp == 2) /* four stages are as many as two layers make */
+        for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++)
+            if (n < 3 || pipes[i].pp == 2) /* four stages are as many as two layers make */
                 want_same_in_pipelines(key, names[n], pipes[i], way++);
 }
 
@@ -512,6 +513,17 @@ static void want_refused(const char *const *extra, int num_extra, const char *re
     want_refused_on(1, extra, num_extra, reason);
 }
 
+static void test_meshes__schedules_have_the_stages_of_their_names(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--parallelism.pipeline_parallel_degree",   "4",
+                           "--parallelism.pipeline_parallel_schedule", "LoopedBFS",
+                           "--parallelism.data_parallel_shard_degree", "1"};
+    want_refused_on(4, extra, 6, "in 8 pipeline stages");
+    extra[3] = "InterleavedZeroBubble";
+    want_refused_on(4, extra, 6, "in 8 pipeline stages");
+}
+
 static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **state)
 {
     (void)state;
@@ -538,6 +550,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_meshes__every_pipeline_gives_the_same_bits),
+        cmocka_unit_test(test_meshes__schedules_have_the_stages_of_their_names),
         cmocka_unit_test(test_meshes__a_schedule_from_a_file_gives_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_pipelines_on_a_ramp),
         cmocka_unit_test(test_meshes__what_outlives_a_leaf_has_room_of_its_own),

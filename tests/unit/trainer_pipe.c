@@ -91,13 +91,18 @@ static void check_each_once(const struct pipe *pipe, bool is_split)
 static void test_pipe__every_schedule_runs_each_action_once_in_leaf_order(void **state)
 {
     (void)state;
-    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
-    for (int s = 0; s < 4; s++)
+    static const struct {
+        enum pipe_schedule schedule;
+        bool is_split, has_chunks;
+    } all[] = {{PIPE_GPIPE, false, false},          {PIPE_GPIPE, false, true},
+               {PIPE_1F1B, false, false},           {PIPE_INTERLEAVED, false, true},
+               {PIPE_INTERLEAVED_ZERO, true, true}, {PIPE_ZBH1, true, false}};
+    for (size_t s = 0; s < sizeof(all) / sizeof(all[0]); s++)
         for (uint32_t ranks = 1; ranks <= 8; ranks++)
             for (uint32_t leaves = 1; leaves <= 19; leaves += 3) {
-                uint32_t chunks = all[s] == PIPE_INTERLEAVED ? 1 + ranks % 3 : 1;
-                struct pipe *pipe = make(all[s], ranks, chunks, leaves);
-                check_each_once(pipe, all[s] == PIPE_ZBH1);
+                uint32_t chunks = all[s].has_chunks ? 1 + ranks % 3 : 1;
+                struct pipe *pipe = make(all[s].schedule, ranks, chunks, leaves);
+                check_each_once(pipe, all[s].is_split);
                 assert_true(runs_to_the_end(pipe));
                 pipe_free(pipe);
             }
@@ -107,32 +112,47 @@ static void test_pipe__activations_are_bounded_as_promised(void **state)
 {
     (void)state;
     struct pipe *gpipe = make(PIPE_GPIPE, 4, 1, 12), *one = make(PIPE_1F1B, 4, 1, 12);
-    struct pipe *zero = make(PIPE_ZBH1, 4, 1, 12);
+    struct pipe *zero = make(PIPE_ZBH1, 4, 1, 12), *looped = make(PIPE_GPIPE, 4, 2, 12);
+    struct pipe *inter = make(PIPE_INTERLEAVED, 4, 2, 12);
+    struct pipe *inter_zero = make(PIPE_INTERLEAVED_ZERO, 4, 2, 12);
     for (uint32_t r = 0; r < 4; r++) {
         assert_int_equal(most_under_way(gpipe, r), 12);
+        assert_int_equal(most_under_way(looped, r), 24);
+        assert_int_equal(most_under_way(inter, r), 4 + 2 * (3 - r) + 1);
+        assert_true(most_under_way(inter_zero, r) <= 4 + 2 * 3 + 1);
         assert_int_equal(most_under_way(one, r), 4 - r);
         assert_true(most_under_way(zero, r) <= 4);
     }
     pipe_free(gpipe);
     pipe_free(one);
     pipe_free(zero);
+    pipe_free(looped);
+    pipe_free(inter);
+    pipe_free(inter_zero);
 }
 
 /* With p ranks, m leaves and equal times (backward two): (p - 1) / (m + p - 1) idle; v chunks
- * divide that by v; of ZB-H1 the weights' halves fill all but p - 1 of 3 m + p - 1 units. */
+ * divide that by v; where the weights' halves wait they fill all but p - 1 of 3 v m + p - 1 units.
+ */
 static void test_pipe__the_idle_part_is_the_known_one(void **state)
 {
     (void)state;
     struct pipe *one = make(PIPE_1F1B, 4, 1, 12), *gpipe = make(PIPE_GPIPE, 4, 1, 12);
     struct pipe *inter = make(PIPE_INTERLEAVED, 4, 2, 12), *zero = make(PIPE_ZBH1, 4, 1, 12);
+    struct pipe *looped = make(PIPE_GPIPE, 4, 2, 12);
+    struct pipe *inter_zero = make(PIPE_INTERLEAVED_ZERO, 4, 2, 12);
     assert_true(fabs(one->bubble - 3.0 / 15.0) < 1e-9);
     assert_true(fabs(gpipe->bubble - 3.0 / 15.0) < 1e-9);
     assert_true(fabs(inter->bubble - 1.5 / 13.5) < 0.02);
+    assert_true(fabs(looped->bubble - 1.5 / 13.5) < 1e-9);
     assert_true(fabs(zero->bubble - 3.0 / 39.0) < 1e-9);
+    assert_true(fabs(inter_zero->bubble - 3.0 / 75.0) < 1e-9);
     pipe_free(one);
     pipe_free(gpipe);
     pipe_free(inter);
     pipe_free(zero);
+    pipe_free(looped);
+    pipe_free(inter_zero);
 }
 
 static void want_file(const char *text, const char *reason)

@@ -25,11 +25,16 @@ struct bed {
     uint8_t keep[16], ends_bucket[8];
 };
 
+static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1,
+                                         PIPE_INTERLEAVED_ZERO};
+#define NUM_SCHEDULES (sizeof(all) / sizeof(all[0]))
+
 /* Six blocks, four of them layers, in equal stages; where parameters are dropped, gradients of two
  * blocks at a time are exchanged, and collected. */
 static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks, bool drops)
 {
-    uint32_t chunks = schedule == PIPE_INTERLEAVED && num_ranks > 1 ? 2 : 1;
+    bool has_chunks = schedule == PIPE_INTERLEAVED || schedule == PIPE_INTERLEAVED_ZERO;
+    uint32_t chunks = has_chunks && num_ranks > 1 ? 2 : 1;
     uint32_t stages = num_ranks * chunks;
     *bed = (struct bed){.o = {.num_blocks = 6,
                               .is_tied = drops,
@@ -77,8 +82,7 @@ static void want_pass(enum pipe_schedule schedule, uint32_t ranks, bool drops)
 static void test_program__every_schedule_makes_programs_that_pass(void **state)
 {
     (void)state;
-    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
-    for (int s = 0; s < 4; s++)
+    for (size_t s = 0; s < NUM_SCHEDULES; s++)
         for (uint32_t ranks = 1; ranks <= 3; ranks++)
             for (int drops = 0; drops < 2; drops++)
                 want_pass(all[s], ranks, drops == 1);
@@ -181,12 +185,11 @@ static void test_program__an_operation_that_comes_twice_is_found(void **state)
 static void test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward(void **state)
 {
     (void)state;
-    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
-    for (uint32_t i = 0; i < 4 * 3 * 2; i++) {
+    for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 2; i++) {
         struct bed bed;
-        bed_open_chunks(&bed, all[i % 4], i / 4 % 3 + 1, i / 12 == 1);
+        bed_open_chunks(&bed, all[i / 6], i / 2 % 3 + 1, i % 2 == 1);
         if (check(&bed) != 0)
-            fail_msg("schedule %u on %u ranks: %s", i % 4, i / 4 % 3 + 1, report_line());
+            fail_msg("schedule %u on %u ranks: %s", i / 6, i / 2 % 3 + 1, report_line());
         bed_close(&bed);
     }
     want_refused_of(bed_open_chunks_of_last, 1, remove_op);
@@ -314,12 +317,11 @@ static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_
 static void test_program__lanes_pass_in_every_schedule_and_depth(void **state)
 {
     (void)state;
-    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
-    for (uint32_t i = 0; i < 4 * 3 * 3; i++) {
+    for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 3; i++) {
         struct bed bed;
-        bed_open_lanes(&bed, all[i % 4], i / 4 % 3 + 1, i / 12 + 1);
+        bed_open_lanes(&bed, all[i / 9], i / 3 % 3 + 1, i % 3 + 1);
         if (check(&bed) != 0)
-            fail_msg("schedule %u, %u ranks, depth %u: %s", i % 4, i / 4 % 3 + 1, i / 12 + 1,
+            fail_msg("schedule %u, %u ranks, depth %u: %s", i / 9, i / 3 % 3 + 1, i % 3 + 1,
                      report_line());
         bed_close(&bed);
     }
@@ -516,14 +518,13 @@ static void bed_open_ring(struct bed *bed)
 static void test_program__keys_and_values_go_around_in_every_schedule(void **state)
 {
     (void)state;
-    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
-    for (uint32_t i = 0; i < 4 * 2 * 2; i++) {
+    for (uint32_t i = 0; i < NUM_SCHEDULES * 2 * 2; i++) {
         struct bed bed;
         uint32_t rings = 0;
-        bed_open_lanes(&bed, all[i % 4], i / 8 + 1, 1);
-        bed_rebuild_in_ring(&bed, i / 4 % 2 == 1);
+        bed_open_lanes(&bed, all[i / 4], i / 2 % 2 + 1, 1);
+        bed_rebuild_in_ring(&bed, i % 2 == 1);
         if (check(&bed) != 0)
-            fail_msg("schedule %u, ahead %u: %s", i % 4, i / 4 % 2, report_line());
+            fail_msg("schedule %u, ahead %u: %s", i / 4, i % 2, report_line());
         for (uint32_t r = 0; r < bed.o.num_ranks; r++)
             for (uint32_t at = 0; at < bed.ranks[r]->num_ops; at++)
                 rings += bed.ranks[r]->ops[at].kind == OP_RING;

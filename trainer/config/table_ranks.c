@@ -38,11 +38,11 @@ const struct option table_of_ranks[] = {
            "which chunks of a sequence are a block of canonical.cp_blocks: head with tail, so that "
            "all cost the same, or neighbours; belongs to the order of sums"),
     CHOICE_BUT(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
-               "GPipe,1F1B,Interleaved1F1B,ZBH1",
-               "InterleavedZeroBubble,ZBVZeroBubble,DualPipeV,LoopedBFS",
-               "of those that split the backward ZBH1 is there, in place of LoopedBFS "
-               "Interleaved1F1B, which holds fewer micro-batches; a schedule of your own goes by "
-               "parallelism.pipeline_parallel_schedule_csv",
+               "GPipe,LoopedBFS,1F1B,Interleaved1F1B,ZBH1,InterleavedZeroBubble",
+               "ZBVZeroBubble,DualPipeV",
+               "its first and last stage are one rank's, and here stages go round the ranks in "
+               "their order: take InterleavedZeroBubble, or ZBH1, which holds less; a schedule of "
+               "your own goes by parallelism.pipeline_parallel_schedule_csv",
                "which stage computes what when"),
     STRING(pipeline_csv, "parallelism.pipeline_parallel_schedule_csv", "",
            "a schedule of your own: a line per rank, actions as 0F0,0B0; in place of the above"),
@@ -59,7 +59,7 @@ const struct option table_of_ranks[] = {
     STRING(split_points, "parallelism.pipeline_parallel_split_points", "",
            "the modules with which further stages begin: layers.2,layers.4; likewise"),
     INT(layers_per_stage, "parallelism.pipeline_parallel_layers_per_stage", 0, 0, 1024,
-        "layers of a stage; 0: one stage per rank, two with Interleaved1F1B"),
+        "layers of a stage; 0: one stage per rank, two with LoopedBFS and the interleaved ones"),
     INT(ep, "parallelism.expert_parallel_degree", 1, 1, RANKS_MAX, "only 1 is available"),
     ALIAS("training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree"),
     ALIAS("training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree"),

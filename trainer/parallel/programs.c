@@ -13,11 +13,11 @@
 static const struct {
     const char *name;
     enum pipe_schedule schedule;
+    uint32_t chunks; /* stages of a rank unless the settings say how many */
 } schedules[] = {
-    {"GPipe", PIPE_GPIPE},
-    {"1F1B", PIPE_1F1B},
-    {"Interleaved1F1B", PIPE_INTERLEAVED},
-    {"ZBH1", PIPE_ZBH1},
+    {"GPipe", PIPE_GPIPE, 1}, {"LoopedBFS", PIPE_GPIPE, 2},
+    {"1F1B", PIPE_1F1B, 1},   {"Interleaved1F1B", PIPE_INTERLEAVED, 2},
+    {"ZBH1", PIPE_ZBH1, 1},   {"InterleavedZeroBubble", PIPE_INTERLEAVED_ZERO, 2},
 };
 
 static int choose_schedule(struct parallel *p)
@@ -25,14 +25,16 @@ static int choose_schedule(struct parallel *p)
     const struct config *config = p->config;
     p->shape.file = config->pipeline_csv;
     p->shape.schedule = PIPE_FILE;
+    p->shape.chunks = 1;
     if (config->pipeline_csv[0] != '\0')
         return 0;
     for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++)
         if (strcmp(config->pipeline_schedule, schedules[i].name) == 0) {
             p->shape.schedule = schedules[i].schedule;
+            p->shape.chunks = schedules[i].chunks;
             return 0;
         }
-    return report_error(ERR_INVALID, "GPipe, 1F1B, Interleaved1F1B, ZBH1, or a file",
+    return report_error(ERR_INVALID, "`trainer --help` lists them; or give a file",
                         "parallelism.pipeline_parallel_schedule = %s is not available",
                         config->pipeline_schedule);
 }
@@ -62,19 +64,17 @@ static int count_stages(const struct parallel *p, uint64_t *out)
                         (unsigned long long)cost, ranks);
 }
 
-/* Stages of a rank: several with the interleaved schedule, or as many as the settings ask for. */
+/* Stages of a rank: those of the schedule, or as many as the settings ask for. */
 static int count_chunks(struct parallel *p)
 {
     const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = 1;
+    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = ranks > 1 ? p->shape.chunks : 1;
+    bool has_chunks = chunks > 1 || p->shape.schedule == PIPE_FILE;
     uint64_t stages = 0;
-    if (ranks > 1 && p->shape.schedule == PIPE_INTERLEAVED)
-        chunks = 2;
     if (ranks > 1)
         ERR_TRY(count_stages(p, &stages));
     if (stages > 0)
         chunks = (uint32_t)(stages / ranks);
-    bool has_chunks = p->shape.schedule == PIPE_INTERLEAVED || p->shape.schedule == PIPE_FILE;
     if (chunks > 1 && !has_chunks)
         return report_error(ERR_INVALID, "take Interleaved1F1B, or more layers per stage",
                             "parallelism.pipeline_parallel_schedule = %s has one stage per rank, "

@@ -24,6 +24,12 @@ struct simulation {
     uint32_t *next[3]; /* per rank: how many forwards, inputs, weights it has begun */
 };
 
+/* Do the gradients of weights wait? */
+static bool splits(const struct pipe_options *o)
+{
+    return o->schedule == PIPE_ZBH1 || o->schedule == PIPE_INTERLEAVED_ZERO;
+}
+
 static uint32_t duration_of(enum pipe_kind kind)
 {
     return kind == PIPE_BACKWARD ? 2 : 1;
@@ -56,6 +62,7 @@ static uint32_t limit_of(const struct pipe_options *o, uint32_t rank)
     uint32_t all = o->num_leaves * o->chunks, behind = o->num_ranks - 1 - rank, limit;
     switch (o->schedule) {
     case PIPE_INTERLEAVED:
+    case PIPE_INTERLEAVED_ZERO:
         limit = o->chunks == 1 ? behind + 1 : (o->chunks - 1) * o->num_ranks + 2 * behind + 1;
         break;
     case PIPE_GPIPE:
@@ -106,8 +113,8 @@ static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pip
     const struct pipe_options *o = s->options;
     uint32_t all = o->num_leaves * o->chunks, *f = &s->next[0][rank], *b = &s->next[1][rank];
     uint32_t *w = &s->next[2][rank];
-    bool is_split = o->schedule == PIPE_ZBH1;
-    /* Activations live until the weights' half: never more than 1F1B has on the first rank. */
+    bool is_split = splits(o);
+    /* Activations live until the weights' half: never more than the first rank has without. */
     bool has_room = !is_split || *f - *w < limit_of(o, 0);
     bool may_forward = *f < all && *f - *b < limit_of(o, rank) && has_room;
     bool may_backward = *b < *f && (o->schedule != PIPE_GPIPE || *f == all);
@@ -140,7 +147,7 @@ static bool is_over(const struct simulation *s, uint32_t rank)
 {
     const struct pipe_options *o = s->options;
     uint32_t all = o->num_leaves * o->chunks;
-    return s->next[1][rank] == all && (o->schedule != PIPE_ZBH1 || s->next[2][rank] == all);
+    return s->next[1][rank] == all && (!splits(o) || s->next[2][rank] == all);
 }
 
 static void note_bubble(struct simulation *s)

@@ -5,9 +5,10 @@
  * schedules come from one simulation in which forwards and backwards have fixed orders and a rank
  * takes a backward when one can be had, else a forward while it has not too many leaves under way:
  *
- *   GPipe              every forward first
+ *   GPipe              every forward first; with chunks LoopedBFS (Lamy-Poirier 2022)
  *   1F1B               rank r has at most num_ranks - r leaves under way
  *   Interleaved1F1B    likewise with chunks, in rounds of num_ranks leaves (Narayanan et al. 2021)
+ *   InterleavedZeroBubble   Interleaved1F1B, and the gradients of weights wait as in ZBH1
  *   ZBH1               1F1B, the gradients of weights wait until nothing else can be had (Qi et al.
  *                      2023, the schedule that needs no more memory than 1F1B)
  *
@@ -20,7 +21,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum pipe_schedule { PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1, PIPE_FILE };
+enum pipe_schedule {
+    PIPE_GPIPE,
+    PIPE_1F1B,
+    PIPE_INTERLEAVED,
+    PIPE_ZBH1,
+    PIPE_INTERLEAVED_ZERO,
+    PIPE_FILE
+};
 enum pipe_kind { PIPE_FORWARD, PIPE_BACKWARD, PIPE_INPUT, PIPE_WEIGHT };
 
 struct pipe_action {
