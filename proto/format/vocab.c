@@ -171,8 +171,7 @@ static int base64_value(char digit)
     return found == NULL ? -1 : (int)(found - base64_digits);
 }
 
-/* Number of bytes, or 0 when `text` is not base64 of at least one byte. `out` has room for 3/4. */
-static size_t base64_decode(unsigned char *out, const char *text, size_t length)
+size_t vocab_base64_decode(unsigned char *out, const char *text, size_t length)
 {
     if (length == 0 || length % 4 != 0)
         return 0;
@@ -231,7 +230,8 @@ static int parse_line(struct lines *lines, const char *path, size_t number, cons
     ERR_TRY(array_reserve(&lines->items, &lines->room, lines->count, sizeof(*lines->items)));
     if (lines->count == VOCAB_TOKENS_MAX)
         return bad_line(path, number, "too many tokens");
-    size_t num_bytes = base64_decode(lines->bytes + lines->num_bytes, text, (size_t)(space - text));
+    size_t num_bytes =
+        vocab_base64_decode(lines->bytes + lines->num_bytes, text, (size_t)(space - text));
     if (num_bytes == 0)
         return bad_line(path, number, "the token is not base64");
     lines->items[lines->count++] = (struct line){lines->num_bytes, num_bytes, (uint32_t)rank};

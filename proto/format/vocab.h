@@ -53,6 +53,10 @@ uint32_t vocab_num_special(const struct vocab *vocab);
 /* Name of special token `index`, whose number is vocab->num_tokens + index. */
 void vocab_special_name(char out[VOCAB_SPECIAL_BYTES], const struct vocab *vocab, uint32_t index);
 
+/* RFC 4648, with padding. The number of bytes, or 0 when `text` is not base64 of at least one byte.
+ * `out` has room for 3/4. */
+size_t vocab_base64_decode(unsigned char *out, const char *text, size_t length);
+
 /* What a tokenizer's file is, by its first bytes: tokenizer.json of Hugging Face, SentencePiece's
  * model, or what is neither, which tiktoken's file is parsed from. */
 enum vocab_file { VOCAB_FILE_RANKS, VOCAB_FILE_JSON, VOCAB_FILE_SENTENCEPIECE };

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """tokenizer_json - our tokens of a tokenizer.json are those of Hugging Face's tokenizers library.
 
-Goal: for every form of Llama's tokenizer.json the program tokenizer makes the tokens of the stock
-library, of real text, of random Unicode, and of texts full of spaces and of added tokens; what the
-file asks for and we do not support is refused with its name. Method: the stock library trains small
-tokenizers of all forms on real text and writes the files. SEED=n gives other random text. Skipped
-when the Python package tokenizers cannot be imported.
+Goal: for every form of tokenizer.json that is read (byte-level and byte-fallback BPE, Unigram with
+the normalizers of published files) the program tokenizer makes the tokens of the stock library, of
+real text, of random Unicode, and of texts full of spaces and of added tokens; what the file asks
+for and we do not support is refused with its name. Method: the stock library trains small
+tokenizers of all forms on real text and writes the files. Where special tokens are text the library
+gets a Unigram vocabulary without them, as ours takes none of it there. SEED=n gives other random
+text. Skipped when the Python package tokenizers cannot be imported; the form whose rules come from
+SentencePiece, when that cannot.
 """
+import functools
+import io
 import json
+import random
 import shutil
 import sys
 
@@ -67,6 +73,95 @@ FORMS = {
 }
 
 
+class Unigram:
+    """A form whose tokens have scores: its model's settings, normalizer and pre_tokenizer."""
+
+    def __init__(self, pre_tokenizer, normalizer=(), has_bytes=False):
+        self.pre_tokenizer, self.normalizer, self.has_bytes = pre_tokenizer, normalizer, has_bytes
+
+
+def rules():
+    """SentencePiece's nmt_nfkc, as a converted file has it."""
+    from sentencepiece import SentencePieceTrainer, sentencepiece_model_pb2
+    out = io.BytesIO()
+    SentencePieceTrainer.train(sentence_iterator=iter(["a b c", "ab bc"]), model_writer=out,
+                               vocab_size=8, minloglevel=2, hard_vocab_limit=False)
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(out.getvalue())
+    return normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+
+
+FEW = normalizers.Replace(Regex(" {2,}"), META)
+UNIGRAMS = {
+    "unigram": Unigram(meta("always", True)),
+    "unigram of whole texts": Unigram(None, (normalizers.Prepend(META), REPLACE), True),
+    "unigram with steps": Unigram(meta("first", True), (
+        normalizers.Replace("``", '"'), normalizers.Strip(left=False, right=True),
+        normalizers.Prepend("a "), normalizers.Replace(Regex(" {2,}"), " ")), True),
+}
+try:
+    NFKC = rules()
+    UNIGRAMS.update({
+        "unigram as it is converted": Unigram(meta("always", True), (
+            NFKC, normalizers.Strip(left=False, right=True), FEW)),
+        "unigram of words": Unigram(pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), meta("always", True)]), (NFKC,), True)})
+except ImportError:
+    pass
+
+
+@functools.cache
+def trained_unigram(has_bytes):
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = meta("always", True)
+    byte_names = [f"<0x{byte:02X}>" for byte in range(256)] if has_bytes else []
+    tokenizer.train_from_iterator(
+        lib_text.real_text()[:TRAINED_ON].split("\n"),
+        trainers.UnigramTrainer(vocab_size=VOCAB, special_tokens=["<unk>", *SPECIAL, *byte_names],
+                                unk_token="<unk>", show_progress=False))
+    return tokenizer.to_str()
+
+
+def train_unigram(form):
+    """(the tokenizer, the same without special tokens among those of texts)"""
+    settings = UNIGRAMS[form]
+    saved = json.loads(trained_unigram(settings.has_bytes))
+    saved["added_tokens"] = [token for token in saved["added_tokens"]
+                             if not token["content"].startswith("<0x")]
+    saved["model"]["byte_fallback"] = settings.has_bytes
+    plain = json.loads(json.dumps(saved))
+    plain["added_tokens"] = []
+    for number in range(len(SPECIAL) + 1):
+        plain["model"]["vocab"][number][0] = chr(0xf0000 + number)
+    made = []
+    for one in saved, plain:
+        tokenizer = Tokenizer.from_str(json.dumps(one))
+        if settings.normalizer:
+            tokenizer.normalizer = normalizers.Sequence(list(settings.normalizer))
+        tokenizer.pre_tokenizer = settings.pre_tokenizer
+        tokenizer.decoder = decoders.Sequence([
+            decoders.Replace(META, " "), decoders.ByteFallback(), decoders.Fuse(),
+            decoders.Strip(" ", 1, 0)])
+        tokenizer.add_tokens([AddedToken("<tool>", normalized=False), "norm_al", "norm_al_er",
+                              AddedToken("<left>", lstrip=True, normalized=False),
+                              AddedToken("<right>", rstrip=True, normalized=False)])
+        made.append(Tokenizer.from_str(json.dumps({**json.loads(tokenizer.to_str()), **(
+            {} if settings.pre_tokenizer else {"pre_tokenizer": None})})))
+    return made
+
+
+def same_tokens_of_scores(bed, form):
+    theirs, plain = train_unigram(form)
+    theirs.save(bed.path(form))
+    for text in bed.texts + short_strings():
+        want = theirs.encode(text, add_special_tokens=False).ids
+        ours = bed.tokens(form, text, "--special")
+        assert ours == want, (form, text[:40], lib_text.first_difference(ours, want, "tokenizers"))
+        want = plain.encode(text, add_special_tokens=False).ids
+        ours = bed.tokens(form, text)
+        assert ours == want, (form, text[:40], lib_text.first_difference(ours, want, "tokenizers"))
+
+
 def train(form):
     """Of whole lines, so that the forms without a split learn tokens across words, too."""
     tokenizer, alphabet = FORMS[form]()
@@ -114,6 +209,14 @@ def same_tokens(bed, form):
         assert back == want or META in text, (form, back[at - 20:][:40], want[at - 20:][:40])
 
 
+def short_strings():
+    """Of characters that join, expand and vanish."""
+    draw = random.Random(lib_text.SEED)
+    letters = ("aeiouAEIO  \u00b4\u00a8\u0301\u0308\u0327\u212b\ufb01\uff21\uff76\uff9e\u3099\u1100"
+               "\u1161\u11a8\u00a0\u3000\u200b\ufeff\ufdfa\u00bd\u00b2\t\r\n\u2581\u00ad\x7f\x01~`")
+    return ["".join(draw.choice(letters) for _ in range(200)) for _ in range(10)]
+
+
 def refused(bed, change, name):
     saved = json.loads(train("llama3").to_str())
     change(saved)
@@ -138,6 +241,7 @@ def what_is_not_supported_is_refused_by_name(bed):
              (put(*split, "pattern", value={"Regex": "[a-z]+"}), "[a-z]+"),
              (put(*split, "behavior", value="Removed"), "Removed"),
              (put("model", "type", value="Unigram"), "Unigram"),
+             (put("model", "type", value="WordLevel"), "WordLevel"),
              (put("model", "dropout", value=0.1), "dropout"),
              (put("model", "end_of_word_suffix", value="</w>"), "end_of_word_suffix"),
              (put("truncation", value={"max_length": 10}), "truncation"),
@@ -153,6 +257,8 @@ if __name__ == "__main__":
     try:
         passed = lib_tap.run([
             *lib_text.tests_of(FORMS, same_tokens, "tokens_are_those_of_the_stock_library"),
+            *lib_text.tests_of(UNIGRAMS, same_tokens_of_scores,
+                               "tokens_are_those_of_the_stock_library"),
             what_is_not_supported_is_refused_by_name], one_bed)
     finally:
         shutil.rmtree(one_bed.root, ignore_errors=True)

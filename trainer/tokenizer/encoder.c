@@ -35,11 +35,12 @@ struct kept_piece {
 
 struct encoder {
     const struct tokenizer *tokenizer;
-    struct split *split; /* NULL: the pieces are no matches */
+    struct split *split;     /* NULL: the pieces are no matches */
+    struct split *graphemes; /* NULL: no step needs them */
     struct merger *merger;
     struct lattice *lattice;
     struct kept_piece *kept;
-    struct buffer marked;
+    struct buffer marked, stepped[2];
     int32_t *tokens; /* of the text in work */
     size_t num_tokens, room;
     uint32_t flags;
@@ -61,10 +62,13 @@ void encoder_close(struct encoder *encoder)
     if (encoder == NULL)
         return;
     split_close(encoder->split);
+    split_close(encoder->graphemes);
     merger_free(encoder->merger);
     lattice_free(encoder->lattice);
     free(encoder->kept);
     free(encoder->marked.text);
+    free(encoder->stepped[0].text);
+    free(encoder->stepped[1].text);
     free(encoder->tokens);
     free(encoder->by_byte[0]);
     free(encoder->by_byte[1]);
@@ -135,6 +139,8 @@ int encoder_open(struct encoder **out, const struct tokenizer *tokenizer)
                      : 0;
     if (result == 0 && tokenizer->pieces == PIECES_EXPRESSION)
         result = split_open(&encoder->split, tokenizer->expression);
+    if (result == 0 && tokenizer->num_steps > 0)
+        result = split_open(&encoder->graphemes, SPLIT_GRAPHEMES);
     for (int is_normalized = 0; result == 0 && is_normalized < 2; is_normalized++)
         result = index_added(encoder, is_normalized);
     if (result != 0) {
@@ -195,9 +201,32 @@ static int encode_by_merging(struct encoder *encoder, const char *piece, size_t 
     return add_tokens(encoder, symbols, count);
 }
 
+/* Of neighbours that are the unknown token one is left, from token `first` on. */
+static void join_unknown(struct encoder *encoder, size_t first)
+{
+    const int32_t unknown = encoder->tokenizer->unknown;
+    size_t left = first;
+    for (size_t i = first; unknown >= 0 && i < encoder->num_tokens; i++)
+        if (left == first || encoder->tokens[i] != unknown || encoder->tokens[left - 1] != unknown)
+            encoder->tokens[left++] = encoder->tokens[i];
+    encoder->num_tokens = unknown >= 0 ? left : encoder->num_tokens;
+}
+
+static int encode_by_scores(struct encoder *encoder, const char *text, size_t bytes)
+{
+    const uint32_t *tokens;
+    size_t count, before = encoder->num_tokens;
+    ERR_TRY(lattice_run(encoder->lattice, encoder->tokenizer, text, bytes, &tokens, &count));
+    ERR_TRY(add_tokens(encoder, tokens, count));
+    join_unknown(encoder, before);
+    return 0;
+}
+
 static int encode_uncached(struct encoder *encoder, const char *piece, size_t bytes)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
+    if (tokenizer->scores != NULL)
+        return encode_by_scores(encoder, piece, bytes);
     uint32_t whole =
         tokenizer->takes_whole ? vocab_find(&tokenizer->vocab, piece, bytes) : VOCAB_NONE;
     return whole != VOCAB_NONE ? add_tokens(encoder, &whole, 1)
@@ -248,19 +277,11 @@ static int encode_words(struct encoder *encoder, const char *text, size_t bytes,
     return first < bytes ? encode_piece(encoder, text + first, bytes - first) : 0;
 }
 
-static int encode_by_scores(struct encoder *encoder, const char *text, size_t bytes)
-{
-    const uint32_t *tokens;
-    size_t count;
-    ERR_TRY(lattice_run(encoder->lattice, encoder->tokenizer, text, bytes, &tokens, &count));
-    return add_tokens(encoder, tokens, count);
-}
-
 static int encode_pieces(struct encoder *encoder, const char *text, size_t bytes)
 {
     if (bytes == 0)
         return 0;
-    if (encoder->tokenizer->scores != NULL)
+    if (encoder->tokenizer->scores != NULL && encoder->tokenizer->pieces != PIECES_EACH_SPACE)
         return encode_by_scores(encoder, text, bytes);
     switch (encoder->tokenizer->pieces) {
     case PIECES_EXPRESSION:
@@ -397,16 +418,36 @@ static int mark(struct encoder *encoder, const char **text, size_t *bytes, bool 
     return 0;
 }
 
-static int encode_inner_part(struct encoder *encoder, const char *text, size_t bytes, bool is_first)
+static int encode_marked(struct encoder *encoder, const char *text, size_t bytes, bool is_first)
 {
     if (!encoder->tokenizer->marks_early)
-        ERR_TRY(mark(encoder, &text, &bytes, is_first && encoder->is_first_part));
+        ERR_TRY(mark(encoder, &text, &bytes, is_first));
     return encode_pieces(encoder, text, bytes);
+}
+
+static int encode_inner_part(struct encoder *encoder, const char *text, size_t bytes, bool is_first)
+{
+    is_first = is_first && encoder->is_first_part;
+    if (!encoder->tokenizer->splits_white)
+        return encode_marked(encoder, text, bytes, is_first);
+    for (size_t at = 0, end; at < bytes; at = end) {
+        at = right_of(text, bytes, at);
+        for (end = at; end < bytes && right_of(text, bytes, end) == end;) {
+            size_t length = text_utf8_length(text + end, bytes - end);
+            end += length > 0 ? length : 1;
+        }
+        if (end > at)
+            ERR_TRY(encode_marked(encoder, text + at, end - at, is_first && at == 0));
+    }
+    return 0;
 }
 
 static int encode_part(struct encoder *encoder, const char *text, size_t bytes, bool is_first)
 {
     encoder->is_first_part = is_first;
+    ERR_TRY(steps_run(encoder->tokenizer, encoder->graphemes, encoder->stepped, &text, &bytes));
+    if (bytes == 0)
+        return 0;
     if (encoder->tokenizer->marks_early)
         ERR_TRY(mark(encoder, &text, &bytes, is_first));
     return encoder->finds_normalized ? cut_added(encoder, text, bytes, true, encode_inner_part)
@@ -435,8 +476,8 @@ static size_t find_gap(const struct tokenizer *tokenizer, const char *text, size
                        size_t from, uint32_t flags)
 {
     bool by_line = tokenizer->pieces == PIECES_EXPRESSION;
-    if (tokenizer->pieces == PIECES_WHOLE || has_added(tokenizer, false, flags) ||
-        has_added(tokenizer, true, flags))
+    if (tokenizer->pieces == PIECES_WHOLE || steps_cross_spaces(tokenizer) ||
+        has_added(tokenizer, false, flags) || has_added(tokenizer, true, flags))
         return bytes;
     for (size_t at = from < 1 ? 1 : from; at + 1 < bytes; at++) {
         const char *gap = memchr(text + at, by_line ? '\n' : ' ', bytes - at - 1);
@@ -469,17 +510,6 @@ static int encode_text(struct encoder *encoder, const char *text, size_t bytes)
                : encode_part(encoder, text, bytes, true);
 }
 
-/* Of neighbours that are the unknown token one is left. */
-static void join_unknown(struct encoder *encoder)
-{
-    const int32_t unknown = encoder->tokenizer->unknown;
-    size_t left = 0;
-    for (size_t i = 0; unknown >= 0 && i < encoder->num_tokens; i++)
-        if (left == 0 || encoder->tokens[i] != unknown || encoder->tokens[left - 1] != unknown)
-            encoder->tokens[left++] = encoder->tokens[i];
-    encoder->num_tokens = unknown >= 0 ? left : encoder->num_tokens;
-}
-
 int encoder_run(struct encoder *encoder, const char *text, size_t bytes, uint32_t flags,
                 const int32_t **out, size_t *out_count)
 {
@@ -496,7 +526,8 @@ int encoder_run(struct encoder *encoder, const char *text, size_t bytes, uint32_
         ERR_TRY(encode_text(encoder, text + at, end - at));
         encoder->flags |= ENCODE_CONTINUES;
     }
-    join_unknown(encoder);
+    if (tokenizer->scores == NULL)
+        join_unknown(encoder, 0);
     *out = encoder->tokens;
     *out_count = encoder->num_tokens;
     return 0;

@@ -26,6 +26,7 @@ void tokenizer_close(struct tokenizer *tokenizer)
     free(tokenizer->added);
     free(tokenizer->pairs.slots);
     normalizer_close(tokenizer->normalizer);
+    steps_close(tokenizer);
     scores_close(tokenizer->scores);
     vocab_deinit(&tokenizer->vocab);
     free(tokenizer);

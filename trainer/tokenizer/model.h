@@ -61,6 +61,21 @@ enum pieces {
     PIECES_EACH_SPACE  /* every U+2581 begins one */
 };
 
+/* A normalizer of a tokenizer.json, for steps.c; its strings are terminated and allocated. */
+enum text_step_kind {
+    STEP_CHARSMAP,
+    STEP_STRIP,      /* white space at the end goes */
+    STEP_FEW_SPACES, /* two spaces and more become `to` */
+    STEP_REPLACE,    /* `from` becomes `to` */
+    STEP_PREPEND     /* `to`, before a text that is not empty */
+};
+struct text_step {
+    enum text_step_kind kind;
+    char *from, *to;
+    struct normalizer *rules;
+};
+#define STEPS_MAX 16u /* refused beyond */
+
 enum prefix { PREFIX_NONE, PREFIX_ALWAYS, PREFIX_FIRST };
 
 struct tokenizer {
@@ -75,6 +90,10 @@ struct tokenizer {
     char prefix_text[8];
     bool marks_spaces; /* ' ' becomes U+2581 */
     bool marks_early;  /* before added tokens are found in normalized text */
+
+    struct text_step steps[STEPS_MAX]; /* before added tokens are found in normalized text */
+    uint32_t num_steps;
+    bool splits_white; /* what stands between white space is marked by itself, and that left out */
 
     enum pieces pieces;
     enum split_expression expression;
@@ -135,20 +154,35 @@ void normalizer_close(struct normalizer *normalizer);
 int normalizer_keep(struct normalizer *normalizer, const struct vocab *vocab, uint32_t token);
 /* May the text on one side of a space have a part in what the other side becomes? */
 bool normalizer_crosses_space(const struct normalizer *normalizer);
+/* What takes the place of the shortest key that a text begins with; NULL: there is none. */
+const char *normalizer_shortest(const struct normalizer *normalizer, const char *text,
+                                size_t bytes);
 /* Writes the normalized text, its spaces marked, with the prefix where it has one, to `out`, which
  * grows. `continues`: spaces before the text are not the first. ERR_MEMORY. */
 int tokenizer_normalize(const struct tokenizer *tokenizer, bool has_prefix, bool continues,
                         const char *text, size_t bytes, struct buffer *out, size_t *out_bytes);
+
+/* ---- steps.c: normalizers of a tokenizer.json ---- */
+
+/* *text becomes what all steps make of it, which lies in one of the buffers. `graphemes`: a
+ * splitter by SPLIT_GRAPHEMES. ERR_MEMORY. */
+int steps_run(const struct tokenizer *tokenizer, struct split *graphemes, struct buffer buffers[2],
+              const char **text, size_t *bytes);
+/* May what a text becomes depend on what stands on the other side of a space in it? */
+bool steps_cross_spaces(const struct tokenizer *tokenizer);
+void steps_close(struct tokenizer *tokenizer);
 
 /* ---- unigram.c: the tokens with the greatest sum of scores ---- */
 
 #define SCORED_BYTES 65536u /* a longer text is cut into parts of so many bytes and some more */
 
 struct scores;
-int scores_open(struct scores **out, uint32_t num_tokens); /* ERR_MEMORY */
+enum scores_type { SCORES_FLOAT, SCORES_DOUBLE }; /* as they are added up */
+int scores_open(struct scores **out, uint32_t num_tokens, enum scores_type type); /* ERR_MEMORY */
 void scores_close(struct scores *scores);
-/* ERR_MEMORY. */
-int scores_add(struct scores *scores, const struct vocab *vocab, uint32_t token, float score);
+/* `is_found`: it may be a token of a text. ERR_MEMORY. */
+int scores_add(struct scores *scores, const struct vocab *vocab, uint32_t token, double score,
+               bool is_found);
 /* A token that is taken wherever it stands. ERR_MEMORY. */
 int scores_add_certain(struct scores *scores, const struct vocab *vocab, uint32_t token);
 

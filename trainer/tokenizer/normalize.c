@@ -249,6 +249,18 @@ static struct step step_of(const struct normalizer *normalizer, const char *text
     return step;
 }
 
+const char *normalizer_shortest(const struct normalizer *normalizer, const char *text, size_t bytes)
+{
+    uint32_t unit = 0;
+    for (size_t at = 0; at < bytes && normalizer->num_units > 0; at++) {
+        if (!find_child(normalizer, node_of(normalizer, unit), (uint8_t)text[at], &unit))
+            return NULL;
+        if (has_value(normalizer->units[unit]))
+            return normalizer->strings + value_of(normalizer, unit);
+    }
+    return NULL;
+}
+
 static bool ends_with(const char *text, size_t bytes, const char *end)
 {
     size_t length = strlen(end);

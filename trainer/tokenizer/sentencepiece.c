@@ -360,10 +360,10 @@ static int add_scores(struct reader *reader)
 {
     struct tokenizer *out = reader->out;
     const uint32_t count = out->vocab.num_tokens;
-    ERR_TRY(scores_open(&out->scores, count));
+    ERR_TRY(scores_open(&out->scores, count, SCORES_FLOAT));
     for (uint32_t id = 0; id < count; id++)
         if (reader->pieces[id].type == NORMAL)
-            ERR_TRY(scores_add(out->scores, &out->vocab, id, reader->pieces[id].score));
+            ERR_TRY(scores_add(out->scores, &out->vocab, id, reader->pieces[id].score, true));
     for (uint32_t id = 0; id < count; id++)
         if (reader->pieces[id].type == USER_DEFINED)
             ERR_TRY(scores_add_certain(out->scores, &out->vocab, id));

@@ -104,7 +104,7 @@ void text_close(struct text *text)
 
 static const struct {
     const char *text, *pcre2;
-} expressions[SPLIT_NUM_EXPRESSIONS] = {
+} expressions[SPLIT_NUM_EXPRESSIONS + 1] = {
     [SPLIT_LLAMA3] = {VOCAB_PIECES, LLAMA3_FORM("\\p{N}{1,3}")},
     [SPLIT_GPT2] = {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
                     "|\\s+(?!\\S)|\\s+",
@@ -113,6 +113,7 @@ static const struct {
     [SPLIT_QWEN2] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
                      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
                      LLAMA3_FORM("\\p{N}")},
+    [SPLIT_GRAPHEMES] = {NULL, "\\X"},
 };
 
 const char *split_expression_text(enum split_expression expression)

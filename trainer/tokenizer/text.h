@@ -25,7 +25,13 @@ struct text {
 int text_open(struct text *out, const char *path);
 void text_close(struct text *text);
 
-enum split_expression { SPLIT_LLAMA3, SPLIT_GPT2, SPLIT_QWEN2, SPLIT_NUM_EXPRESSIONS };
+enum split_expression {
+    SPLIT_LLAMA3,
+    SPLIT_GPT2,
+    SPLIT_QWEN2,
+    SPLIT_NUM_EXPRESSIONS,
+    SPLIT_GRAPHEMES = SPLIT_NUM_EXPRESSIONS /* Unicode's extended grapheme clusters */
+};
 /* As it is written for Oniguruma, tiktoken and others; NULL beyond the last one. */
 const char *split_expression_text(enum split_expression expression);
 

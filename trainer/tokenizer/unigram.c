@@ -6,9 +6,10 @@
  * that is no token is unknown, at a score of 10 below the lowest. The tokens lie in a trie, so a
  * text of n bytes costs O(n) times the length of the longest token.
  *
- * Which of two nearly equal sums is taken is up to rounding and order, so both are as in
- * SentencePiece 0.2.3: sums are floats, from the left, and the first of equals stays. Floats lose
- * their digits over a long text, so sums begin anew every SCORED_BYTES (tokenizer_cut). */
+ * Which of two nearly equal sums is taken is up to rounding and order, so both are as in the
+ * library: from the left, and the first of equals stays. In SentencePiece 0.2.3 sums are floats.
+ * These lose their digits over a long text, so sums begin anew every SCORED_BYTES (tokenizer_cut).
+ * In Hugging Face's library they are doubles, of a piece. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
@@ -17,18 +18,19 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define UNKNOWN_PENALTY 10.0f
+#define UNKNOWN_PENALTY 10.0
 #define CERTAIN_SCORE 0.1 /* of a byte but the first: the longest is taken */
 #define NO_PLACE UINT32_MAX
 
 struct scores {
     struct pairs trie;
-    float *of; /* by token */
-    float lowest;
+    double *of; /* by token */
+    double lowest;
+    bool is_float;
 };
 
 struct place {
-    float sum;      /* of the best way that ends here */
+    double sum;     /* of the best way that ends here */
     uint32_t begin; /* of its last token; NO_PLACE: there is no way yet */
     uint32_t token; /* VOCAB_NONE: unknown */
 };
@@ -46,13 +48,14 @@ static int no_memory(void)
 
 /* ---- scores ---- */
 
-int scores_open(struct scores **out, uint32_t num_tokens)
+int scores_open(struct scores **out, uint32_t num_tokens, enum scores_type type)
 {
     struct scores *scores = calloc(1, sizeof *scores);
     if (scores == NULL)
         return no_memory();
     *out = scores;
-    scores->lowest = FLT_MAX;
+    scores->lowest = DBL_MAX;
+    scores->is_float = type == SCORES_FLOAT;
     scores->of = calloc((size_t)num_tokens + 1, sizeof *scores->of);
     return scores->of == NULL ? no_memory() : 0;
 }
@@ -66,11 +69,12 @@ void scores_close(struct scores *scores)
     free(scores);
 }
 
-int scores_add(struct scores *scores, const struct vocab *vocab, uint32_t token, float score)
+int scores_add(struct scores *scores, const struct vocab *vocab, uint32_t token, double score,
+               bool is_found)
 {
-    scores->lowest = fminf(scores->lowest, score);
+    scores->lowest = fmin(scores->lowest, score);
     scores->of[token] = score;
-    return pairs_add_path(&scores->trie, vocab, token);
+    return is_found ? pairs_add_path(&scores->trie, vocab, token) : 0;
 }
 
 int scores_add_certain(struct scores *scores, const struct vocab *vocab, uint32_t token)
@@ -115,7 +119,13 @@ static int reserve(struct lattice *lattice, size_t bytes)
     return 0;
 }
 
-static void take_if_better(struct place *end, float sum, uint32_t begin, uint32_t token)
+/* Of two floats: what a double holds of their sum is rounded once, as a float's is. */
+static double add(const struct scores *scores, double a, double b)
+{
+    return scores->is_float ? (float)(a + b) : a + b;
+}
+
+static void take_if_better(struct place *end, double sum, uint32_t begin, uint32_t token)
 {
     if (end->begin == NO_PLACE || sum > end->sum)
         *end = (struct place){sum, begin, token};
@@ -125,7 +135,7 @@ static void take_if_better(struct place *end, float sum, uint32_t begin, uint32_
 static void extend(struct place *places, const struct scores *scores, const char *text,
                    size_t bytes, uint32_t begin, size_t character)
 {
-    const float sum = places[begin].sum;
+    const double sum = places[begin].sum;
     bool is_known = false;
     uint32_t node = 0;
     for (size_t at = begin; at < bytes; at++) {
@@ -135,12 +145,13 @@ static void extend(struct place *places, const struct scores *scores, const char
         node = step->joined;
         if (step->rank == VOCAB_NONE)
             continue;
-        take_if_better(&places[at + 1], scores->of[step->rank] + sum, begin, step->rank);
+        take_if_better(&places[at + 1], add(scores, scores->of[step->rank], sum), begin,
+                       step->rank);
         is_known |= at + 1 == begin + character;
     }
-    const float unknown = scores->lowest - UNKNOWN_PENALTY;
+    const double unknown = add(scores, scores->lowest, -UNKNOWN_PENALTY);
     if (!is_known)
-        take_if_better(&places[begin + character], unknown + sum, begin, VOCAB_NONE);
+        take_if_better(&places[begin + character], add(scores, unknown, sum), begin, VOCAB_NONE);
 }
 
 /* Writes the tokens of the best way, from the last one back, before `end`; returns the first. */
