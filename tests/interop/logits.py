@@ -2,7 +2,9 @@
 """logits - what transformers computes from our export is what our trainer computes.
 
 Goal: `export --format hf` of a trained model loads in LlamaForCausalLM, with every tensor, and
-gives the trainer's logits, in fp32 and in bf16; a rounded export is what PyTorch rounds to.
+gives the trainer's logits, in fp32 and in bf16; a rounded export is what PyTorch rounds to. A folder
+that was imported, trained and exported has other weights and nothing else that is other: it loads
+without a warning, and `generate` stops at its ends of a text.
 Method: a tiny Llama is trained hot, so that its attention depends on positions; the trainer writes
 the logits of its first sample (debug.logits_file), transformers computes them again from the
 folder. Tolerances, relative to the largest logit: fp32 1e-5 (sums in another order). bf16 has 8
@@ -11,10 +13,12 @@ fp32 logits is at most 1.5 times that of PyTorch's. That the comparison sees an 
 query rows in another order.
 """
 import json
+import logging
 import os
 
-from lib_llama import TINY, compare, difference, load, rope_theta, torch
-from lib_hf import SEQ, bits_of_folder, export, main, read, samples, test, train_hot
+from lib_llama import (TINY, compare, difference, load, rope_theta, save_random, torch,
+                       transformers)
+from lib_hf import SEQ, bits_of_folder, cli, export, main, read, samples, test, train_hot
 import numpy
 
 FP32, BF16, BF16_AVERAGE = 1e-5, 2e-2, 1.5
@@ -79,6 +83,76 @@ def transformers_writes_what_it_loaded_and_the_bits_are_ours(bed):
     load(bed.path("out")).save_pretrained(bed.path("saved"))
     assert bits_of_folder(bed.path("saved")) == bits_of_folder(bed.path("out"))
     assert json.loads(read(bed.path("saved", "config.json")))["model_type"] == "llama"
+
+
+class Told(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def told_by(function):
+    """(what it gives, the warnings of transformers)"""
+    logger, told = logging.getLogger("transformers"), Told()
+    transformers.utils.logging.set_verbosity_warning()
+    logger.addHandler(told)
+    try:
+        return function(), told.lines
+    finally:
+        logger.removeHandler(told)
+        transformers.utils.logging.set_verbosity_error()
+
+
+class Third(transformers.LogitsProcessor):
+    """The third token is this one, the others are 11."""
+
+    def __init__(self, token):
+        self.token, self.calls = token, 0
+
+    def __call__(self, ids, scores):
+        self.calls += 1
+        scores[:] = 0
+        scores[:, self.token if self.calls == 3 else 11] = 1
+        return scores
+
+
+@test
+def a_folder_that_was_trained_has_other_weights_and_nothing_else(bed):
+    folder, store = save_random(bed, transformers.LlamaConfig(
+        **dict(TINY, max_position_embeddings=4096), bos_token_id=1, eos_token_id=[7, 9],
+        pad_token_id=5, initializer_range=0.1), "begun"), bed.fresh("begun.store")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bed.path("out"))
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    transformers.GenerationConfig(bos_token_id=1, eos_token_id=[7, 9], pad_token_id=5,
+                                  max_new_tokens=8).save_pretrained(folder)
+    cli("import", folder, "--run", "w", "--store", store)
+    bed.train(store, "w", 2)
+    back = export(bed, store, "w@2", "begun.back")
+    assert sorted(os.listdir(back)) == sorted(os.listdir(folder)), os.listdir(back)
+    for name in os.listdir(folder):
+        if name == "config.json":
+            assert json.loads(read(os.path.join(back, name))) == json.loads(
+                read(os.path.join(folder, name)))
+        elif not name.endswith(".safetensors"):
+            assert read(os.path.join(back, name)) == read(os.path.join(folder, name)), name
+    before, after = bits_of_folder(folder), bits_of_folder(back)
+    assert {name: (kind, shape) for name, (kind, _, shape) in before.items()} == {
+        name: (kind, shape) for name, (kind, _, shape) in after.items()}
+    assert before != after
+    (model, theirs), warned = told_by(lambda: (
+        load(back), transformers.AutoTokenizer.from_pretrained(back)))
+    assert warned == [], warned
+    assert theirs.chat_template == tokenizer.chat_template
+    ids = torch.tensor([[1, 20, 21]])
+    for token, length in (7, 3), (9, 3), (10, 8):
+        made, warned = told_by(lambda token=token: model.generate(
+            ids, attention_mask=torch.ones_like(ids),
+            logits_processor=transformers.LogitsProcessorList([Third(token)])))
+        assert made.shape[1] - 3 == length and warned == [], (token, made, warned)
 
 
 if __name__ == "__main__":
