@@ -217,6 +217,34 @@ def replicas_that_differ_are_told_and_not_mixed(world):
             for name, kept in zip("abcd", (0, 1, 0, 1)) for half in (0, 1)], told
 
 
+def whole_tensors_that_differ_are_told_where_they_are_alike(world):
+    """Of one type and size they are compared, as statistics of a batch norm are; another is one
+    rank's, and what one rank alone has is saved."""
+    ranks = Ranks(3)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "plain", rank, 3, gather)
+        items = [Item("norm.mean", (5,), (0,), numpy.full(5, rank == 1, "float32")),
+                 Item("norm.count", (), (), numpy.array(7, "int64")),
+                 Item("ragged", (2 + rank,), (0,), numpy.full(2 + rank, rank, "float32"))]
+        if rank == 2:
+            items.append(Item("alone", (3,), (0,), numpy.arange(3, dtype="float32")))
+        saver.save(1, items, {})
+        saver.wait(1, timeout=30)
+        saver.close()
+
+    ranks.run(task)
+    with holdfast.open("plain", server=world.server) as found:
+        mean = found["norm.mean"][...].tolist()
+        assert mean in ([0] * 5, [1] * 5) and found["norm.count"][...] == 7, mean
+        ragged = found["ragged"][...]
+        assert (ragged == len(ragged) - 2).all(), ragged
+        assert found["alone"][...].tolist() == [0, 1, 2]
+        told = found.metadata.mesh["replicas_differ"]["first"]
+    assert [one["tensor"] for one in told] == ["norm.mean"], told
+    assert 1 in [told[0]["kept"], *told[0]["differ"]], told
+
+
 def later_saves_need_no_new_description(world):
     assert set(save_call(world, "tp", "again", (1, 2, 3))) == {1}  # one attempt
     with holdfast.open("again@2", server=world.server) as found:
@@ -618,6 +646,7 @@ if __name__ == "__main__":
     bed.start("--memory.pool_bytes", "256MiB", "--limits.takeover_ms", "200")
     tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
              objects_come_from_one_rank_each, replicas_that_differ_are_told_and_not_mixed,
+             whole_tensors_that_differ_are_told_where_they_are_alike,
              later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
              types_that_are_carried_come_back_in_any_cut,
              files_of_ckpt_cli_have_whole_tensors_and_no_objects,

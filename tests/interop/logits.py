@@ -2,9 +2,9 @@
 """logits - what transformers computes from our export is what our trainer computes.
 
 Goal: `export --format hf` of a trained model loads in LlamaForCausalLM, with every tensor, and
-gives the trainer's logits, in fp32 and in bf16; a rounded export is what PyTorch rounds to. A folder
-that was imported, trained and exported has other weights and nothing else that is other: it loads
-without a warning, and `generate` stops at its ends of a text.
+gives the trainer's logits, in fp32 and in bf16; a rounded export is what PyTorch rounds to. A
+folder that was imported, trained and exported has other weights, and nothing else of it is other:
+it loads without a warning, and `generate` stops at its ends of a text.
 Method: a tiny Llama is trained hot, so that its attention depends on positions; the trainer writes
 the logits of its first sample (debug.logits_file), transformers computes them again from the
 folder. Tolerances, relative to the largest logit: fp32 1e-5 (sums in another order). bf16 has 8

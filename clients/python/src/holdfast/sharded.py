@@ -8,10 +8,10 @@ longer fit their room, or a checkpoint that it went back to? If so, the ranks te
 they have, agree on who writes what no mesh splits, take a new attempt, and describe. Then each rank
 copies and ends; nothing waits. A tensor that can never be stored is the same error on every rank.
 
- - A "shard" may be held by several ranks: ckptd takes a tensor from one replica, whole,
-   and tells where the others differ.
- - A "whole" tensor, and an object, may differ between ranks: the rank with least to write of those
-   that have it writes it, the lowest when they are equal.
+ - A "shard" may be held by several ranks, and so may a "whole" tensor that has one type and size on
+   all that have it: ckptd takes a tensor from one replica, whole, and tells where the others differ.
+ - Of another whole tensor, and of an object, the rank with least to write of those that have it
+   writes it, the lowest when they are equal.
  - Of a tensor a rank may have several boxes; ckptd stores each as a tensor, "NAME@OFFSETS", and
    puts them together again (clients/ckpt.h, ckpt_describe_arrays).
  - The objects of a rank are one bytes object, "dcp/RANK": a JSON index, then the bytes.
@@ -47,7 +47,7 @@ class Item:
     size: Tuple[int, ...]
     offset: Tuple[int, ...]
     tensor: Any
-    is_shard: bool = False  # all ranks that have it describe it; else one rank does
+    is_shard: bool = False  # all ranks that have it describe it; else where it is alike
 
 
 def _plain(name: str) -> str:
@@ -123,6 +123,14 @@ def _owners(held: List[List[Tuple[str, int]]]) -> Dict[str, int]:
     return owners
 
 
+def _alike(told: List[List[Tuple[str, int, Any]]]) -> Set[str]:
+    """The names of one type and size on all ranks that have them."""
+    kinds: Dict[str, Set[Any]] = {}
+    for name, _, kind in itertools.chain(*told):
+        kinds.setdefault(name, set()).add(kind)
+    return {name for name, found in kinds.items() if len(found) == 1}
+
+
 class Saver:
     """One rank's side of the saves of a job. Used by one thread at a time; wait() by any."""
 
@@ -137,6 +145,7 @@ class Saver:
         self._signature: Any = None  # of the description; None: there is none
         self._owned_objects: Set[str] = set()
         self._owners: Dict[str, int] = {}
+        self._alike: Set[str] = set()  # names of whole tensors
         self._lock = threading.Lock()
         self._waiter: Optional[Client] = None
 
@@ -179,9 +188,11 @@ class Saver:
 
     def _agree(self, items: Sequence[Item], objects: Mapping[str, bytes]) -> None:
         """Who writes what, and a new attempt."""
-        wholes = [(item.name, _bytes_of(item)) for item in items if not item.is_shard]
+        wholes = [(item.name, _bytes_of(item), (str(item.tensor.dtype), item.size))
+                  for item in items if not item.is_shard]
         told = self._gather((wholes, [(name, len(value)) for name, value in objects.items()]))
-        self._owners = _owners([names for names, _ in told])
+        self._owners = _owners([[(name, size) for name, size, _ in names] for names, _ in told])
+        self._alike = _alike([names for names, _ in told])
         owners = _owners([names for _, names in told])
         self._owned_objects = {name for name, owner in owners.items() if owner == self.rank}
         attempt: Any = None
@@ -199,7 +210,8 @@ class Saver:
     def _parts(self, items: Sequence[Item]) -> List[Part]:
         return [arrays.part(_plain(item.name),
                             arrays.Slice(item.tensor, item.size, item.offset))
-                for item in items if item.is_shard or self._owners.get(item.name) == self.rank]
+                for item in items if item.is_shard or item.name in self._alike
+                or self._owners.get(item.name) == self.rank]
 
     def _blob(self, objects: Mapping[str, bytes], about: Any) -> Dict[str, bytes]:
         mine = {name: value for name, value in objects.items() if name in self._owned_objects}
