@@ -27,7 +27,7 @@ static struct ckpt_loaded loaded_of(const char *identity, const char *config, co
                                 .data_json = (char *)(uintptr_t) "{}"};
 }
 
-static const struct config *config_of(int64_t numerics)
+static struct config *config_of(int64_t numerics)
 {
     static struct config config;
     config = (struct config){.micro_batches = 8,
@@ -93,6 +93,28 @@ static void test_lineage__numerics_of_a_newer_trainer_are_refused(void **state)
     assert_non_null(strstr(report_message(), "training.numerics = 3, this trainer knows 1 to 2"));
 }
 
+static void test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name(void **state)
+{
+    (void)state;
+    struct ckpt_loaded from =
+        loaded_of(TRAINED, "{}",
+                  "{\"orders\":[{\"step\":0,\"canonical.micro_batches\":8,"
+                  "\"training.local_batch_size\":1,\"training.seq_len\":32,\"data.hash\":\"x\","
+                  "\"training.rounding\":\"odd\"}]}");
+    assert_int_equal(go_on(&from, 1, ""), ERR_MISMATCH);
+    assert_string_equal(
+        report_message(),
+        "the run has training.rounding = \"odd\", which this trainer does not know");
+    struct config *config = config_of(1);
+    struct lineage_data data = {-1, 0, "hash"};
+    char *orders = NULL;
+    config->new_order = true;
+    assert_int_equal(lineage_go_on(&orders, config, &from, &data), 0);
+    assert_non_null(strstr(orders, "{\"step\":4")); /* a new one begins, without it */
+    assert_null(strstr(strstr(orders, "{\"step\":4"), "rounding"));
+    free(orders);
+}
+
 static void test_lineage__what_no_trainer_made_begins_with_the_newest_numerics(void **state)
 {
     (void)state;
@@ -107,6 +129,7 @@ int main(void)
         cmocka_unit_test(test_lineage__a_run_without_numerics_has_those_of_before),
         cmocka_unit_test(test_lineage__other_numerics_than_the_runs_are_refused),
         cmocka_unit_test(test_lineage__numerics_of_a_newer_trainer_are_refused),
+        cmocka_unit_test(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name),
         cmocka_unit_test(test_lineage__what_no_trainer_made_begins_with_the_newest_numerics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,6 +85,37 @@ static const char *find_difference(const json_t *ours, const json_t *theirs)
     return NULL;
 }
 
+/* A setting of a newer trainer, which decides of bits as the others do; or NULL. What
+ * add_other_samples() notes is none. */
+static const char *find_unknown(const json_t *ours, const json_t *theirs)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)theirs, key, value)
+    {
+        if (strncmp(key, "data.", strlen("data.")) != 0 && json_object_get(ours, key) == NULL)
+            return key;
+    }
+    return NULL;
+}
+
+static bool may_begin_order(const struct config *config)
+{
+    return config->new_order || strcmp(config->reduction, "fast") == 0;
+}
+
+static int refuse_newer(const json_t *theirs, const char *key)
+{
+    char *is = json_dumps(json_object_get(theirs, key), JSON_ENCODE_ANY);
+    int rc = report_error(ERR_MISMATCH,
+                          "go on with a trainer as new as the one that made it; or begin a new "
+                          "order with --checkpoint.new_order",
+                          "the run has %s = %s, which this trainer does not know", key,
+                          is != NULL ? is : "?");
+    free(is);
+    return rc;
+}
+
 static int judge(const struct config *config, const json_t *ours, const json_t *theirs,
                  const char *key, uint64_t step)
 {
@@ -92,7 +123,7 @@ static int judge(const struct config *config, const json_t *ours, const json_t *
     char *is = json_dumps(json_object_get(ours, key), JSON_ENCODE_ANY);
     const char *was_text = was != NULL ? was : "none", *is_text = is != NULL ? is : "none";
     int rc = 0;
-    if (config->new_order || strcmp(config->reduction, "fast") == 0)
+    if (may_begin_order(config))
         log_warn("checkpoint",
                  "%s was %s, now it is %s: a new order of samples and sums begins after step "
                  "%" PRIu64,
@@ -201,8 +232,12 @@ int lineage_go_on(char **out, const struct config *config, const struct ckpt_loa
     } else {
         json_t *theirs = json_array_get(orders, json_array_size(orders) - 1);
         complete(theirs, ours, identity, from);
-        key = find_difference(ours, theirs);
-        rc = key != NULL ? judge(config, ours, theirs, key, from->info.step) : 0;
+        const char *unknown = find_unknown(ours, theirs);
+        key = unknown != NULL ? unknown : find_difference(ours, theirs);
+        if (unknown != NULL && !may_begin_order(config))
+            rc = refuse_newer(theirs, unknown);
+        else if (key != NULL)
+            rc = judge(config, ours, theirs, key, from->info.step);
         are_others = rc == 0 && add_other_samples(ours, config, from, data);
     }
     if (key != NULL || are_others)

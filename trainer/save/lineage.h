@@ -4,7 +4,8 @@
  *
  * A manifest's "state" lists them under "orders", each with the step after which it began, as
  * settings and their values. What an older program did not list yet has the value that it had
- * before it was a setting. The last one must be that of the configuration; another one is a new
+ * before it was a setting; what this program does not know is of a newer one, and is refused by its
+ * name. The last one must be that of the configuration; another one is a new
  * order, which has to be asked for: by training.reduction = "fast", which promises no bits, or by
  * checkpoint.new_order. A checkpoint that no trainer made, as one that was imported, has no order:
  * it begins there.

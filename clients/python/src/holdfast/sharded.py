@@ -8,8 +8,9 @@ longer fit their room, or a checkpoint that it went back to? If so, the ranks te
 they have, agree on who writes what no mesh splits, take a new attempt, and describe. Then each rank
 copies and ends; nothing waits. A tensor that can never be stored is the same error on every rank.
 
- - A "shard" may be held by several ranks, and so may a "whole" tensor that has one type and size on
-   all that have it: ckptd takes a tensor from one replica, whole, and tells where the others differ.
+ - A "shard" may be held by several ranks, and so may a "whole" tensor that has one type and size
+   on all that have it: ckptd takes a tensor from one replica, whole, and tells where the others
+   differ.
  - Of another whole tensor, and of an object, the rank with least to write of those that have it
    writes it, the lowest when they are equal.
  - Of a tensor a rank may have several boxes; ckptd stores each as a tensor, "NAME@OFFSETS", and
