@@ -381,22 +381,6 @@ static bool takes_prefix(const struct encoder *encoder, const char *text, size_t
     return tokenizer->prefix_always || !is_there;
 }
 
-size_t tokenizer_mark(const struct tokenizer *tokenizer, bool has_prefix, const char *text,
-                      size_t bytes, char *out)
-{
-    size_t used = 0;
-    if (has_prefix) {
-        used = strlen(tokenizer->prefix_text);
-        memcpy(out, tokenizer->prefix_text, used);
-    }
-    for (size_t i = 0; i < bytes; i++) {
-        bool is_marked = tokenizer->marks_spaces && text[i] == ' ';
-        memcpy(out + used, is_marked ? META_SPACE : text + i, is_marked ? META_SPACE_BYTES : 1);
-        used += is_marked ? META_SPACE_BYTES : 1;
-    }
-    return used;
-}
-
 /* Marks *text, which then lies in the encoder's buffer, if there is something to mark. */
 static int mark(struct encoder *encoder, const char **text, size_t *bytes, bool is_first)
 {

@@ -1,10 +1,9 @@
-/* hf.h - what the readers of a tokenizer.json share (private to hf_json.c, hf_model.c). */
+/* hf.h - what the readers of a tokenizer.json share (private to hf*.c). */
 #ifndef HOLDFAST_TOKENIZER_HF_H
 #define HOLDFAST_TOKENIZER_HF_H
 
+#include "proto/base/json.h"
 #include "trainer/tokenizer/model.h"
-
-#include <jansson.h>
 
 struct reader {
     const char *name; /* of the file, for messages */

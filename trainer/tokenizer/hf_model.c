@@ -254,9 +254,11 @@ int hf_add_scores(struct reader *reader)
     if (reader->scores == NULL)
         return 0;
     ERR_TRY(scores_open(&out->scores, out->vocab.num_tokens, SCORES_DOUBLE));
-    for (uint32_t id = 0; id < out->vocab.num_tokens; id++) {
-        const struct added_token *added = tokenizer_added(out, (int32_t)id);
-        bool is_special = added != NULL && added->is_special;
+    for (uint32_t id = 0, at = 0; id < out->vocab.num_tokens; id++) {
+        while (at < out->num_added && out->added[at].id < (int32_t)id) /* they are sorted */
+            at++;
+        bool is_special =
+            at < out->num_added && out->added[at].id == (int32_t)id && out->added[at].is_special;
         ERR_TRY(scores_add(out->scores, &out->vocab, id, reader->scores[id], !is_special));
     }
     return 0;

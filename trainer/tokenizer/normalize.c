@@ -261,6 +261,22 @@ const char *normalizer_shortest(const struct normalizer *normalizer, const char 
     return NULL;
 }
 
+size_t tokenizer_mark(const struct tokenizer *tokenizer, bool has_prefix, const char *text,
+                      size_t bytes, char *out)
+{
+    size_t used = 0;
+    if (has_prefix) {
+        used = strlen(tokenizer->prefix_text);
+        memcpy(out, tokenizer->prefix_text, used);
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        bool is_marked = tokenizer->marks_spaces && text[i] == ' ';
+        memcpy(out + used, is_marked ? META_SPACE : text + i, is_marked ? META_SPACE_BYTES : 1);
+        used += is_marked ? META_SPACE_BYTES : 1;
+    }
+    return used;
+}
+
 static bool ends_with(const char *text, size_t bytes, const char *end)
 {
     size_t length = strlen(end);
