@@ -2,18 +2,17 @@
  *
  * Precedence, lowest first: defaults of the table, TOML file, command line. The command line is
  * read first, and the file's values for the same keys, or for keys that select the same thing, are
- * not looked at. Then every value that this version
- * cannot honour is refused, what was left open is filled in (batch sizes, paths), and what belongs
- * together is compared. A refusal is one line that names the key, its value and what to do.
- * Whatever depends on the number of ranks is checked where the mesh is built. */
+ * ignored. Then settle.c makes enums of texts, this file refuses every value that this version
+ * cannot honour, and settle.c fills in what was left open (batch sizes, paths). A refusal is one
+ * line that names the key, its value and what to do. Whatever depends on the number of ranks is
+ * checked where the mesh is built. */
 #include "trainer/config/config.h"
 
-#include "proto/base/address.h"
 #include "proto/base/options.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
-#include "proto/wire/rpc.h"
 #include "trainer/config/launched.h"
+#include "trainer/config/settle.h"
 #include "trainer/config/table.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -22,10 +21,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define MICRO_BATCHES_DEFAULT 8
-#define MICRO_BATCHES_MAX (1 << 20)
-#define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
 
 static const char *const short_keys[] = {"config",
                                          "job.config_file",
@@ -190,23 +185,6 @@ static int check_run_name(const char *name)
     return 0;
 }
 
-/* A run without a name gets that of the configuration file, so that two configurations are not one
- * run by an oversight. */
-static void settle_run(struct config *config)
-{
-    if (config->run[0] != '\0')
-        return;
-    const char *slash = strrchr(config->config_file, '/');
-    const char *name = slash != NULL ? slash + 1 : config->config_file;
-    size_t length = strlen(name);
-    if (length > 5 && strcmp(name + length - 5, ".toml") == 0)
-        length -= 5;
-    config->run_is_of_file = length > 0;
-    snprintf(config->run, sizeof(config->run), "%.*s", (int)length, name);
-    if (length == 0)
-        strcpy(config->run, "default");
-}
-
 /* Every part of the comma separated list must be a known part of the state. */
 static int check_exclusions(const char *list)
 {
@@ -350,158 +328,7 @@ static int check_values(struct config *config)
     return 0;
 }
 
-/* ---- values that belong together ---- */
-
-/* "0:4,100:8" as numbers; the most micro-batches are those that a step needs room for. */
-static int read_ramp(struct config *config)
-{
-    int64_t most = 0;
-    for (const char *at = config->batch_ramp; *at != '\0';) {
-        struct config_ramp *next = &config->ramp[config->num_ramp];
-        int length = 0;
-        long long step = -1, micro_batches = 0;
-        int64_t before = config->num_ramp > 0 ? next[-1].step : -1;
-        bool is_number = sscanf(at, " %lld:%lld%n", &step, &micro_batches, &length) == 2;
-        if (!is_number || config->num_ramp == CONFIG_RAMP_MAX - 1 || step <= before ||
-            (config->num_ramp == 0 && step != 0) || micro_batches < 1 ||
-            micro_batches > MICRO_BATCHES_MAX || (at[length] != '\0' && at[length] != ','))
-            return report_error(
-                ERR_INVALID, "write STEP:MICRO_BATCHES,... with rising steps, the first 0",
-                "training.batch_ramp = \"%s\" is wrong at \"%s\"", config->batch_ramp, at);
-        *next = (struct config_ramp){step, micro_batches};
-        config->num_ramp++;
-        most = micro_batches > most ? micro_batches : most;
-        at += length + (at[length] == ',');
-    }
-    if (most == 0)
-        return 0;
-    if (config->global_batch_size > 0 ||
-        (config->micro_batches > 0 && config->micro_batches != most))
-        return report_error(ERR_INVALID, "leave them out",
-                            "training.batch_ramp gives the sizes of steps: "
-                            "training.global_batch_size and canonical.micro_batches contradict");
-    config->micro_batches = most;
-    return 0;
-}
-
-/* torchtitan's pipelines cut a local batch into micro-batches; here that is another local batch, of
- * which a step has as many more. */
-static int settle_pipeline_batch(struct config *config)
-{
-    int64_t local = config->local_batch_size, size = config->pp_microbatch;
-    if (size == 0 && config->pp_microbatches > 0)
-        size = local % config->pp_microbatches == 0 ? local / config->pp_microbatches : -1;
-    if (config->pp <= 1 || size == 0 || size == local)
-        return 0;
-    if (size < 0 || local % size != 0)
-        return report_error(ERR_INVALID, "choose parts of equal size",
-                            "parallelism.pipeline_parallel_microbatch_size = %lld, "
-                            "pipeline_parallel_microbatches = %lld: training.local_batch_size = "
-                            "%lld cannot be cut so",
-                            (long long)config->pp_microbatch, (long long)config->pp_microbatches,
-                            (long long)local);
-    if (config->global_batch_size < 0 && config->micro_batches < 0)
-        config->micro_batches = MICRO_BATCHES_DEFAULT;
-    if (config->micro_batches > 0)
-        config->micro_batches *= local / size;
-    for (uint32_t i = 0; i < config->num_ramp; i++)
-        config->ramp[i].micro_batches *= local / size;
-    config->local_batch_size = size;
-    return 0;
-}
-
-/* A step is micro_batches leaves of local_batch_size sequences, whatever the number of ranks. */
-static int settle_batch(struct config *config)
-{
-    int64_t local = config->local_batch_size, global = config->global_batch_size;
-    if (global == 0 || config->micro_batches == 0)
-        return report_error(ERR_INVALID, "give at least 1, or -1 to derive it",
-                            "training.global_batch_size = %lld, canonical.micro_batches = %lld",
-                            (long long)global, (long long)config->micro_batches);
-    if (global > 0 && global % local != 0)
-        return report_error(ERR_INVALID, "choose a multiple",
-                            "training.global_batch_size = %lld is not a multiple of "
-                            "training.local_batch_size = %lld",
-                            (long long)global, (long long)local);
-    if (global > 0 && config->micro_batches > 0 && global != local * config->micro_batches)
-        return report_error(ERR_INVALID, "leave one of them out",
-                            "training.global_batch_size = %lld is not local_batch_size %lld x "
-                            "canonical.micro_batches %lld",
-                            (long long)global, (long long)local, (long long)config->micro_batches);
-    if (local > MICRO_BATCH_TOKENS_MAX / config->seq_len)
-        return report_error(ERR_INVALID, "lower one of them; more micro-batches make a larger step",
-                            "training.local_batch_size = %lld x seq_len %lld is above %d tokens",
-                            (long long)local, (long long)config->seq_len, MICRO_BATCH_TOKENS_MAX);
-    if (config->micro_batches < 0)
-        config->micro_batches = global > 0 ? global / local : MICRO_BATCHES_DEFAULT;
-    config->global_batch_size = local * config->micro_batches;
-    return 0;
-}
-
-/* A part, or bytes: those of one byte and less are a part. */
-static int settle_memory_budget(struct config *config)
-{
-    const char *text = config->memory_budget;
-    char *end = NULL;
-    config->kept_part = strtod(text, &end);
-    if (end != text && *end == '\0' && config->kept_part >= 0 && config->kept_part <= 1)
-        return 0;
-    if (options_parse_bytes(&config->budget_bytes, text) && config->budget_bytes > 0)
-        return 0;
-    return report_error(ERR_INVALID, "give 0 to 1, or bytes as 3 GiB",
-                        "activation_checkpoint.memory_budget = %s", text);
-}
-
-/* A run that is begun on a degree has as many blocks, unless it wants more to move later. */
-static void settle_blocks(struct config *config)
-{
-    if (config->tp_blocks == 0)
-        config->tp_blocks = config->tp;
-    if (config->cp_blocks == 0)
-        config->cp_blocks = config->cp;
-}
-
-static int settle_validation(struct config *config)
-{
-    if (!config->validation_enable)
-        return 0;
-    if (trainer_config_validation_data(config)[0] == '\0')
-        return report_error(ERR_INVALID,
-                            "give a tokens file or a folder of text, or validation.dataset",
-                            "validation.dataset_path is not set: there is nothing to validate on");
-    if (config->validation_seq_len == -1)
-        config->validation_seq_len = config->seq_len;
-    if (config->validation_seq_len < 1 || config->validation_seq_len > config->seq_len)
-        return report_error(ERR_INVALID, "leave it out, or give 1 to training.seq_len",
-                            "validation.seq_len = %lld, training.seq_len = %lld",
-                            (long long)config->validation_seq_len, (long long)config->seq_len);
-    if (config->validation_steps == 0)
-        return report_error(ERR_INVALID, "give -1 for the whole set", "validation.steps = 0");
-    return 0;
-}
-
-static void settle_schedule(struct config *config, bool quiet)
-{
-    if (config->decay_total_steps <= 0)
-        config->decay_total_steps = config->steps;
-    if (config->warmup_steps <= config->decay_total_steps)
-        return;
-    if (!quiet)
-        log_warn("config", "lr_scheduler.warmup_steps = %lld is cut to the curve's %lld steps",
-                 (long long)config->warmup_steps, (long long)config->decay_total_steps);
-    config->warmup_steps = config->decay_total_steps;
-}
-
-static int settle_ckptd(struct config *config)
-{
-    if (config->ckptd_address[0] == '\0') {
-        int error = rpc_default_address(config->ckptd_address, sizeof(config->ckptd_address));
-        if (error != 0)
-            return error;
-    }
-    struct address address;
-    return address_parse(&address, config->ckptd_address);
-}
+/* ---- all ---- */
 
 /* torchtitan's sizes of Llama 3 have the scaling of Llama 3.1 since October 2025; ours have the one
  * of their first release. */
@@ -558,26 +385,12 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         strcpy(file, out->config_file); /* a file may name itself otherwise */
         ERR_TRY(options_read_toml(&options, file));
     }
-    settle_run(out);
-    bool is_fake = strcmp(out->comm_mode, "fake_backend") == 0;
-    out->estimate =
-        out->estimate || out->print_program || out->suggest || is_fake; /* none trains */
-    if (out->float8_linear && out->converters[0] == '\0')
-        strcpy(out->converters, "quantize.linear.float8");
+    settle_choices(out);
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
-    ERR_TRY(read_ramp(out));
-    ERR_TRY(settle_pipeline_batch(out));
-    ERR_TRY(settle_batch(out));
-    ERR_TRY(settle_memory_budget(out));
-    settle_blocks(out);
-    ERR_TRY(settle_validation(out));
-    ERR_TRY(settle_ckptd(out));
-    settle_schedule(out, options.quiet);
+    ERR_TRY(settle_sizes(out, options.quiet));
     if (!options.quiet)
         note_differences(out, is_set);
-    out->kernels_graphs = out->kernels_graphs && !out->no_graphs;
-    out->no_color = out->no_color || !out->color;
     if (out->no_color)
         setenv("NO_COLOR", "1", 1); /* what report.h and the step line look at */
     return 0;
