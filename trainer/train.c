@@ -129,9 +129,8 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
 
 static bool save_is_due(const struct config *config, int64_t step, unsigned seen)
 {
-    bool by_steps = strcmp(config->interval_type, "steps") == 0;
-    return (by_steps && step % config->interval == 0) || (seen & SWITCH_SAVE) ||
-           (config->first_step_checkpoint && step == 1);
+    return (config->interval_type == INTERVAL_STEPS && step % config->interval == 0) ||
+           (seen & SWITCH_SAVE) || (config->first_step_checkpoint && step == 1);
 }
 
 static bool validation_is_due(const struct config *config, int64_t step)

@@ -338,11 +338,10 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
 
 static inline int stretch_kernels(struct kernels **out, const struct stretch *s)
 {
-    bool is_any = strcmp(s->config.kernels_isa, "auto") == 0;
     struct kernels_options options = {.backend = wants_plain_kernels() ? KERNEL_BACKEND_REFERENCE
                                                                        : KERNEL_BACKEND_BEST,
                                       .num_threads = (uint32_t)s->config.threads,
-                                      .isa = is_any ? NULL : s->config.kernels_isa,
+                                      .isa = s->config.has_isa ? s->config.text.kernels_isa : NULL,
                                       .device = s->device};
     return kernels_new(out, &options);
 }

@@ -15,8 +15,10 @@
 
 static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
 {
-    static struct config config = {
-        .nonfinite = "skip", .nonfinite_skips_max = 3, .micro_batches = 6, .local_batch_size = 2};
+    static struct config config = {.nonfinite = NONFINITE_SKIP,
+                                   .nonfinite_skips_max = 3,
+                                   .micro_batches = 6,
+                                   .local_batch_size = 2};
     struct breaks b = {.config = &config};
     struct progress finite = {.step = 8, .next_sample = 96, .loss = 2, .grad_norm = 1};
     struct progress broken = finite;
@@ -42,7 +44,7 @@ static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
     b.has_updated = false;
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
     assert_non_null(strstr(report_line(), "the weights that were loaded are not finite"));
-    strcpy(config.nonfinite, "stop");
+    config.nonfinite = NONFINITE_STOP;
     assert_true(breaks_is_finite(&b, &finite));
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
 }

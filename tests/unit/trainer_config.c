@@ -90,7 +90,7 @@ static void test_config__defaults_are_torchtitans(void **state)
     struct config config;
     (void)state;
     assert_int_equal(load(&config, ""), 0);
-    assert_string_equal(config.model_name, "llama3");
+    assert_int_equal(config.model_family, FAMILY_LLAMA3);
     assert_string_equal(config.model_flavor, "debugmodel");
     assert_true(config.lr == 8e-4 && config.beta1 == 0.9 && config.beta2 == 0.95);
     assert_true(config.eps == 1e-8 && config.weight_decay == 0.1 && config.max_norm == 1.0);
@@ -103,8 +103,8 @@ static void test_config__defaults_are_torchtitans(void **state)
     assert_int_equal(config.dp_shard, -1);
     assert_int_equal(config.comm_init_timeout, 300);
     assert_int_equal(config.comm_timeout, 100);
-    assert_string_equal(config.interval_type, "steps");
-    assert_string_equal(config.mixed_precision_param, "bfloat16");
+    assert_int_equal(config.interval_type, INTERVAL_STEPS);
+    assert_int_equal(config.mixed_precision_param, DTYPE_BFLOAT16);
 }
 
 static void test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing(void **state)
@@ -114,11 +114,11 @@ static void test_config__own_defaults_favour_exact_resume_and_saves_that_cost_no
     (void)state;
     snprintf(address, sizeof(address), "unix:/tmp/holdfast-%u/ckptd.sock", (unsigned)getuid());
     assert_int_equal(load(&config, ""), 0);
-    assert_string_equal(config.reduction, "canonical");
-    assert_string_equal(config.comm_backend, "local");
-    assert_string_equal(config.kernels_backend, "best");
+    assert_int_equal(config.reduction, REDUCTION_CANONICAL);
+    assert_int_equal(config.comm_backend, BACKEND_LOCAL);
+    assert_int_equal(config.kernels_backend, KERNELS_BEST);
     assert_string_equal(config.ckptd_address, address);
-    assert_string_equal(config.async_mode, "async");
+    assert_int_equal(config.async_mode, ASYNC_COPIED);
     assert_false(config.last_save_model_only); /* the last checkpoint resumes, too */
     assert_int_equal(config.keep_latest_k, 0);
     assert_string_equal(config.exclude_from_loading, "");
@@ -263,7 +263,7 @@ test_config__a_files_value_stops_no_start_where_the_command_line_has_another(voi
     snprintf(arguments, sizeof(arguments), "--config %s --training.steps 9 --model.name llama",
              bed->file);
     assert_int_equal(load(&config, arguments), 0);
-    assert_string_equal(config.model_name, "llama");
+    assert_int_equal(config.model_family, FAMILY_LLAMA2);
 }
 
 static void test_config__every_refused_choice_has_an_accepted_one(void **state)
@@ -276,7 +276,7 @@ static void test_config__every_refused_choice_has_an_accepted_one(void **state)
                           "--training.dtype float32 --canonical.groups 1"),
                      0);
     assert_int_equal(load(&config, "--checkpoint.async_mode async_with_pinned_mem"), 0);
-    assert_string_equal(config.async_mode, "async_with_pinned_mem");
+    assert_int_equal(config.async_mode, ASYNC_AT_ONCE);
 }
 
 static void test_config__a_memory_budget_is_a_part_or_bytes(void **state)
@@ -328,15 +328,15 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
                           "enable_fsdp_float8_all_gather = true\n");
     snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
     assert_int_equal(load(&config, arguments), 0);
-    assert_true(config_is_float8(&config));
-    assert_string_equal(config.float8_recipe, "tensorwise");
+    assert_true(config.is_float8);
+    assert_string_equal(config.text.float8_recipe, "tensorwise");
     assert_string_equal(config.float8_filter, "wk,w2");
     assert_true(config.float8_gather);
     assert_int_equal(load(&config, "--quantize.dense.float8.filter_fqns wo"), 0);
     assert_string_equal(config.float8_filter, "wo");
     check_refused("--model.converters float8 --float8.recipe_name rowwise",
                   "quantize.linear.float8.recipe_name = rowwise", "give tensorwise");
-    assert_false(config_gradients_are_e4m3(&config));
+    assert_int_equal(config.float8_gradients, FLOAT8_E5M2);
     check_refused("--quantize.linear.float8.grad_output_dtype float8_e4m3fn",
                   "quantize.linear.float8.grad_output_dtype = float8_e4m3fn", "model.converters");
     char type[CONFIG_TYPE_MAX];
@@ -349,7 +349,7 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
     assert_string_equal(config_describe_type(type, &config),
                         "bfloat16, sums of gradients in bfloat16");
     assert_int_equal(load(&config, "--training.enable_fp8_linear"), 0);
-    assert_true(config_is_float8(&config));
+    assert_true(config.is_float8);
 }
 
 static void test_config__names_of_other_releases_of_torchtitan_mean_what_they_meant(void **state)
@@ -661,6 +661,78 @@ static void test_config__the_json_names_every_setting(void **state)
     free(text);
 }
 
+#define SETTLED(field, key, text, value)                                                      \
+    {                                                                                         \
+        key, text, offsetof(struct config, field), sizeof(((struct config *)0)->field), value \
+    }
+
+/* Everything but config/settle.c reads the enums, so a wrong one would train another model. */
+static void test_config__each_choice_is_settled_as_its_own_enum(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *text;
+        size_t at, size;
+        unsigned want;
+    } choices[] = {
+        SETTLED(tied_embeddings, "model.tied_embeddings", "true", TIED_TRUE),
+        SETTLED(tied_embeddings, "model.tied_embeddings", "false", TIED_FALSE),
+        SETTLED(rope_scaling, "model.rope_scaling", "none", ROPE_NONE),
+        SETTLED(rope_scaling, "model.rope_scaling", "linear", ROPE_LINEAR),
+        SETTLED(rope_scaling, "model.rope_scaling", "llama3", ROPE_LLAMA3),
+        SETTLED(optimizer, "optimizer.name", "Adam", OPTIMIZER_ADAM),
+        SETTLED(moments_dtype, "optimizer.moments_dtype", "bfloat16", DTYPE_BFLOAT16),
+        SETTLED(decay_type, "lr_scheduler.decay_type", "sqrt", DECAY_SQRT),
+        SETTLED(decay_type, "lr_scheduler.decay_type", "cosine", DECAY_COSINE),
+        SETTLED(nonfinite, "training.nonfinite", "skip", NONFINITE_SKIP),
+        SETTLED(mixed_precision_param, "training.mixed_precision_param", "float32", DTYPE_FLOAT32),
+        SETTLED(reduction, "training.reduction", "fast", REDUCTION_FAST),
+        SETTLED(reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "always",
+                RESHARD_ALWAYS),
+        SETTLED(reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "never",
+                RESHARD_NEVER),
+        SETTLED(cp_rotate_method, "parallelism.context_parallel_rotate_method", "alltoall",
+                ROTATE_RING),
+        SETTLED(cp_rotate_method, "parallelism.context_parallel_rotate_method", "ulysses",
+                ROTATE_ULYSSES),
+        SETTLED(cp_load_balancer, "parallelism.context_parallel_load_balancer", "none",
+                BALANCER_NONE),
+        SETTLED(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "GPipe", PIPE_GPIPE),
+        SETTLED(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "ZBH1", PIPE_ZBH1),
+        SETTLED(pipeline_schedule, "parallelism.pipeline_parallel_schedule_csv", "file", PIPE_FILE),
+        SETTLED(pipeline_cut, "parallelism.pipeline_parallel_cut", "cost", CUT_COST),
+        SETTLED(ac_mode, "activation_checkpoint.mode", "full", RECOMPUTE_FULL),
+        SETTLED(ac_mode, "activation_checkpoint.mode", "selective", RECOMPUTE_SELECTIVE),
+        SETTLED(ac_mode, "activation_checkpoint.mode", "memory_budget", RECOMPUTE_BUDGET),
+        SETTLED(interval_type, "checkpoint.interval_type", "seconds", INTERVAL_SECONDS),
+        SETTLED(async_mode, "checkpoint.async_mode", "disabled", ASYNC_DURABLE),
+        SETTLED(when_busy, "checkpoint.when_busy", "wait", BUSY_WAIT),
+        SETTLED(when_busy, "checkpoint.when_busy", "replace", BUSY_REPLACE),
+        SETTLED(durability, "checkpoint.durability", "replicated", DURABLE_REPLICATED),
+        SETTLED(durability, "checkpoint.durability", "bucket", DURABLE_BUCKET),
+        SETTLED(partial_rows, "checkpoint.partial_rows", "fresh", PARTIAL_FRESH),
+        SETTLED(export_dtype, "checkpoint.export_dtype", "float16", DTYPE_FLOAT16),
+        SETTLED(comm_backend, "comm.backend", "mpi", BACKEND_MPI),
+        SETTLED(kernels_backend, "kernels.backend", "reference", KERNELS_REFERENCE),
+        SETTLED(device, "kernels.device", "cuda", DEVICE_CUDA),
+        SETTLED(kernels_attention, "kernels.attention", "own", ATTENTION_OWN),
+        SETTLED(has_isa, "kernels.isa", "avx2", true),
+    };
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+        struct config config;
+        char arguments[128];
+        unsigned settled = 0;
+        snprintf(arguments, sizeof(arguments), "--%s %s", choices[i].key, choices[i].text);
+        assert_int_equal(load(&config, arguments), 0);
+        memcpy(&settled, (const char *)&config + choices[i].at, choices[i].size);
+        if (settled != choices[i].want)
+            fail_msg("%s is settled as %u", arguments, settled);
+    }
+    check_refused("--activation_checkpoint.mode selective "
+                  "--activation_checkpoint.selective_ac_option 0",
+                  "selective_ac_option = 0", "or op");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -690,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_config__threads_are_refused_of_mpi_that_no_launcher_started),
         cmocka_unit_test(test_config__processes_of_torchrun_are_counted_by_it),
         cmocka_unit_test(test_config__the_json_names_every_setting),
+        cmocka_unit_test(test_config__each_choice_is_settled_as_its_own_enum),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

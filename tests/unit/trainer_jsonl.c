@@ -23,7 +23,7 @@ static struct config config = {.micro_batches = 6,
                                .steps = 20,
                                .decay_total_steps = 20,
                                .decay_ratio = -1,
-                               .decay_type = "linear",
+                               .decay_type = DECAY_LINEAR,
                                .run = "mine"};
 
 static void write_start(uint64_t attempt, int64_t from, double grad_norm)

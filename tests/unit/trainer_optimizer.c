@@ -135,7 +135,7 @@ static void test_optimizer__adam_decays_through_the_gradient(void **state)
     struct bed *bed = *state;
     float before[COUNT];
     memcpy(before, bed->param, sizeof(before));
-    strcpy(bed->config.optimizer_name, "Adam");
+    bed->config.optimizer = OPTIMIZER_ADAM;
     update(bed, 1, 0.01, 0.5);
     for (int i = 4; i < 7; i++) {
         double g = bed->grad[i] + 0.1 * before[i], m = 0.1 * g, v = 0.05 * g * g;

@@ -86,15 +86,15 @@ static void test_shape__numbers_of_a_scaling_that_is_not_there_are_refused(void 
     struct config config = tiny();
     config.rope_factor = 4;
     refused(&config, "model.rope_factor = 4 has no meaning");
-    strcpy(config.rope_scaling, "linear");
+    config.rope_scaling = ROPE_LINEAR;
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_true(shape.rope == MODEL_ROPE_LINEAR && shape.rope_factor == 4);
     config.rope_high_freq_factor = 4;
     refused(&config, "model.rope_high_freq_factor = 4 has no meaning");
-    strcpy(config.rope_scaling, "llama3");
+    config.rope_scaling = ROPE_LLAMA3;
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_true(shape.rope_positions == 8192 && shape.rope_high_factor == 4);
-    strcpy(config.rope_scaling, "none");
+    config.rope_scaling = ROPE_NONE;
     refused(&config, "model.rope_factor = 4 has no meaning");
 }
 
@@ -106,10 +106,9 @@ static void test_shape__sizes_of_llama_2_are_found_below_their_family(void **sta
     strcpy(config.model_flavor, "70B");
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_int_equal(shape.vocab, 128256);
-    strcpy(config.model_name, "llama2");
+    config.model_family = FAMILY_LLAMA2;
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_int_equal(model_shape_parameters(&shape), 68976648192);
-    strcpy(config.model_name, "llama"); /* of March 2024 */
     strcpy(config.model_flavor, "7B");
     assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
     assert_int_equal(model_shape_parameters(&shape), 6738415616);

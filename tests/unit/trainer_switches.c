@@ -35,7 +35,7 @@ static void set_path(char out[CONFIG_TEXT_MAX], const char *name)
 
 static void test_switches__a_kill_switch_counts_while_it_is_there(void **state)
 {
-    static struct config config = {.interval_type = "steps", .interval = 1};
+    static struct config config = {.interval_type = INTERVAL_STEPS, .interval = 1};
     struct switches switches;
     (void)state;
     switches_open(&switches, &config);
@@ -53,7 +53,7 @@ static void test_switches__a_kill_switch_counts_while_it_is_there(void **state)
 
 static void test_switches__a_save_switch_asks_for_one_save(void **state)
 {
-    static struct config config = {.interval_type = "steps", .interval = 1};
+    static struct config config = {.interval_type = INTERVAL_STEPS, .interval = 1};
     struct switches switches;
     (void)state;
     set_path(config.save_switch, "save");
@@ -71,7 +71,7 @@ static void test_switches__a_save_switch_asks_for_one_save(void **state)
 
 static void test_switches__clocks_ask_when_their_time_is_over(void **state)
 {
-    static struct config config = {.interval_type = "seconds", .interval = 3600};
+    static struct config config = {.interval_type = INTERVAL_SECONDS, .interval = 3600};
     struct switches switches;
     (void)state;
     config.exit_minutes = 90;
@@ -85,7 +85,7 @@ static void test_switches__clocks_ask_when_their_time_is_over(void **state)
     assert_int_equal(switches_look(&switches, 0), 0);
     switches.opened_at -= 61;
     assert_int_equal(switches_look(&switches, 0), SWITCH_DURATION);
-    strcpy(config.interval_type, "steps"); /* which the loop counts itself */
+    config.interval_type = INTERVAL_STEPS; /* which the loop counts itself */
     switches.saved_at -= 3601;
     assert_int_equal(switches_look(&switches, 0), SWITCH_DURATION);
 }

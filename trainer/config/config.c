@@ -122,52 +122,32 @@ static int check_one(const char *key, int64_t value)
     return not_available(key, text, "set it to 1");
 }
 
-bool config_is_float8(const struct config *config)
-{
-    return strcmp(config->converters, "quantize.linear.float8") == 0 ||
-           strcmp(config->converters, "float8") == 0; /* its name before torchtitan 0.2 */
-}
-
-bool config_has_gpu(const struct config *config)
-{
-    return strcmp(config->device, "cuda") == 0;
-}
-
-bool config_gradients_are_e4m3(const struct config *config)
-{
-    return strcmp(config->float8_gradients, "float8_e4m3fn") == 0;
-}
-
-bool config_sums_are_narrow(const struct config *config)
-{
-    return strcmp(config->mixed_precision_reduce, "bfloat16") == 0;
-}
-
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config)
 {
-    bool is_float8 = config_is_float8(config);
-    snprintf(out, CONFIG_TYPE_MAX, "%s%s%s%s", config->mixed_precision_param,
-             is_float8 ? ", float8 products" : "",
-             is_float8 && config_gradients_are_e4m3(config) ? ", e4m3 gradients" : "",
-             config_sums_are_narrow(config) ? ", sums of gradients in bfloat16" : "");
+    bool has_e4m3 = config->is_float8 && config->float8_gradients == FLOAT8_E4M3;
+    bool is_narrow = config->mixed_precision_reduce == DTYPE_BFLOAT16;
+    snprintf(out, CONFIG_TYPE_MAX, "%s%s%s%s", config->text.mixed_precision_param,
+             config->is_float8 ? ", float8 products" : "", has_e4m3 ? ", e4m3 gradients" : "",
+             is_narrow ? ", sums of gradients in bfloat16" : "");
     return out;
 }
 
 static int check_available(const struct config *config)
 {
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
-    if (config->converters[0] != '\0' && !config_is_float8(config))
-        return not_available("model.converters", config->converters,
+    if (config->text.converters[0] != '\0' && !config->is_float8)
+        return not_available("model.converters", config->text.converters,
                              "leave it empty, or give quantize.linear.float8");
-    if (config->float8_gather && !config_is_float8(config))
+    if (config->float8_gather && !config->is_float8)
         log_warn("config", "quantize.linear.float8.enable_fsdp_float8_all_gather has no effect: "
                            "model.converters names no float8 products");
-    if (config_gradients_are_e4m3(config) && !config_is_float8(config))
-        return not_available("quantize.linear.float8.grad_output_dtype", config->float8_gradients,
+    if (config->float8_gradients == FLOAT8_E4M3 && !config->is_float8)
+        return not_available("quantize.linear.float8.grad_output_dtype",
+                             config->text.float8_gradients,
                              "give model.converters = \"quantize.linear.float8\" with it");
-    if (config_is_float8(config) && config->float8_recipe[0] != '\0' &&
-        strcmp(config->float8_recipe, "tensorwise") != 0)
-        return not_available("quantize.linear.float8.recipe_name", config->float8_recipe,
+    if (config->is_float8 && config->text.float8_recipe[0] != '\0' &&
+        strcmp(config->text.float8_recipe, "tensorwise") != 0)
+        return not_available("quantize.linear.float8.recipe_name", config->text.float8_recipe,
                              "give tensorwise: a product has one scale for all rows");
     return 0;
 }
@@ -295,27 +275,26 @@ static int check_values(struct config *config)
         return report_error(ERR_INVALID, "give 0 to 1, or -1 for all after the warm-up",
                             "lr_scheduler.decay_ratio = %g", config->decay_ratio);
     ERR_TRY(check_checkpoint(config));
-    bool is_nccl = strcmp(config->comm_backend, "nccl") == 0;
-    if (is_nccl && !config_has_gpu(config))
+    if (config->comm_backend == BACKEND_NCCL && config->device != DEVICE_CUDA)
         return report_error(ERR_INVALID,
                             "set kernels.device to cuda, or comm.backend to local or mpi",
                             "comm.backend = nccl, but kernels.device = %s: NCCL moves what is in "
                             "the memory of GPUs",
-                            config->device);
+                            config->text.device);
     long num_launched = config_num_launched();
-    if (strcmp(config->comm_backend, "local") == 0 && num_launched > 1 && !config->estimate)
+    if (config->comm_backend == BACKEND_LOCAL && num_launched > 1 && !config->estimate)
         return report_error(ERR_INVALID,
                             "add --comm.backend mpi, or nccl for GPUs, or start one process",
                             "comm.backend = local, but %ld processes were started: each would "
                             "train the whole run",
                             num_launched);
-    if (strcmp(config->comm_backend, "mpi") == 0 && config->comm_ranks > 1 && !config->estimate &&
+    if (config->comm_backend == BACKEND_MPI && config->comm_ranks > 1 && !config->estimate &&
         launched(LAUNCHED_RANK) == NULL)
         return report_error(ERR_INVALID, "start it with mpirun -n, or set comm.backend to local",
                             "comm.backend = mpi, but no launcher started this process: it is one "
                             "rank, and comm.ranks = %lld asks for threads",
                             (long long)config->comm_ranks);
-    if (strcmp(config->comm_backend, "mpi") == 0 && launched_by_torchrun() && !launched_by_mpi())
+    if (config->comm_backend == BACKEND_MPI && launched_by_torchrun() && !launched_by_mpi())
         return report_error(ERR_INVALID, "set comm.backend to nccl, or start it with mpirun",
                             "comm.backend = mpi, but torchrun started %ld processes: each would "
                             "train the whole run",
@@ -335,7 +314,7 @@ static int check_values(struct config *config)
 static void note_rope(const struct config *config, const bool *is_set)
 {
     static const char *const sizes[] = {"8B", "70B", "405B"};
-    if (strcmp(config->model_name, "llama3") != 0 || config->model_config[0] != '\0' ||
+    if (config->model_family != FAMILY_LLAMA3 || config->model_config[0] != '\0' ||
         is_given(is_set, "model.rope_scaling"))
         return;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

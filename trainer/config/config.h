@@ -15,6 +15,34 @@
 #define CONFIG_RAMP_MAX 32u
 #define CONFIG_NUMERICS 2 /* the newest arithmetic (run/optimizer.c): a new run's */
 
+enum config_dtype { DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_FLOAT16 };
+enum pipe_schedule {
+    PIPE_1F1B,
+    PIPE_GPIPE,
+    PIPE_LOOPED, /* LoopedBFS: GPipe with several stages a rank */
+    PIPE_INTERLEAVED,
+    PIPE_INTERLEAVED_ZERO,
+    PIPE_ZBH1,
+    PIPE_FILE
+};
+
+/* Choices as they are written: for messages and manifests. settle.c makes enums of them, and no
+ * other file compares them. */
+struct config_text {
+    char model_name[32], tied_embeddings[8], rope_scaling[8];
+    char converters[CONFIG_TEXT_MAX], float8_recipe[32], float8_gradients[16];
+    char optimizer_name[16], moments_dtype[16], decay_type[16];
+    char nonfinite[8], dtype[16], mixed_precision_param[16], mixed_precision_reduce[16];
+    char reduction[16], reshard_after_forward[16];
+    char cp_rotate_method[16], cp_load_balancer[16], pipeline_schedule[32], pipeline_cut[8];
+    char ac_mode[16], selective_ac_option[8];
+    char interval_type[8], async_mode[32], when_busy[8], durability[16];
+    char partial_rows[8], export_dtype[16];
+    char comm_backend[16], comm_mode[16];
+    char kernels_backend[16], device[8], kernels_attention[8], kernels_isa[16];
+};
+
+/* An enum's first value is the default of its key, or means the same. */
 struct config {
     /* job */
     char config_file[CONFIG_TEXT_MAX];
@@ -38,27 +66,27 @@ struct config {
     bool tensorboard;                         /* metrics.enable_tensorboard */
     char tensorboard_folder[CONFIG_TEXT_MAX]; /* metrics.save_tb_folder, below dump_folder */
     /* model */
-    char model_name[32];
+    enum { FAMILY_LLAMA3, FAMILY_LLAMA2 } model_family;
     char model_flavor[32];
     /* Of the shape: -1 and "default" leave to the flavor, or to model.config, what it says. */
     char model_config[CONFIG_TEXT_MAX]; /* a config.json, or its folder; in place of the flavor */
     int64_t model_dim, model_layers, model_heads, model_kv_heads, model_head_dim, model_hidden;
     int64_t model_vocab; /* may be above the tokenizer's */
     double rope_theta, norm_eps;
-    char tied_embeddings[8]; /* "default", "true", "false" */
-    char rope_scaling[8];    /* "default", "none", "linear", "llama3" */
+    enum { TIED_DEFAULT, TIED_TRUE, TIED_FALSE } tied_embeddings;
+    enum rope_scaling { ROPE_DEFAULT, ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 } rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int64_t rope_original_positions;
     char tokenizer_path[CONFIG_TEXT_MAX]; /* the file; model.hf_assets_path or tokenizer_path; may
                                              be "" */
-    char converters[CONFIG_TEXT_MAX];     /* "", or as config_is_float8 has it */
-    char float8_recipe[32], float8_filter[CONFIG_TEXT_MAX];
-    bool float8_linear; /* settled in converters */
+    bool is_float8;                       /* products read float8 operands */
+    char float8_filter[CONFIG_TEXT_MAX];
+    bool float8_linear; /* settled in is_float8 */
     bool float8_gather;
-    char float8_gradients[16];
+    enum { FLOAT8_E5M2, FLOAT8_E4M3 } float8_gradients; /* that these products read */
     /* optimizer */
-    char optimizer_name[16];
-    char moments_dtype[16];
+    enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM } optimizer;
+    enum config_dtype moments_dtype;
     double lr, beta1, beta2, eps, weight_decay;
     bool no_decay_norms; /* ours */
     bool cpu_offload;
@@ -71,7 +99,7 @@ struct config {
     int64_t warmup_steps;      /* never more than decay_total_steps */
     int64_t decay_total_steps; /* trainer_config_load() puts training.steps when not given */
     double decay_ratio;        /* < 0: unset */
-    char decay_type[16];
+    enum decay_type { DECAY_LINEAR, DECAY_SQRT, DECAY_COSINE } decay_type;
     double min_lr_factor;
     /* training */
     char dataset[CONFIG_TEXT_MAX];      /* what is read when dataset_path is "" */
@@ -90,17 +118,17 @@ struct config {
     bool document_mask; /* attention and positions within documents; ours */
     double max_norm;
     int64_t steps;
-    double exit_minutes;               /* of a start; 0: no limit */
-    double exit_memory_gib;            /* the most that is a process's own; 0: no limit; ours */
-    double exit_free_memory_gib;       /* the least that is left of a machine's; likewise */
-    char nonfinite[8];                 /* "stop", "skip": of a step whose numbers are not; ours */
+    double exit_minutes;         /* of a start; 0: no limit */
+    double exit_memory_gib;      /* the most that is a process's own; 0: no limit; ours */
+    double exit_free_memory_gib; /* the least that is left of a machine's; likewise */
+    /* Of a step whose numbers are not finite; ours. */
+    enum { NONFINITE_STOP, NONFINITE_SKIP } nonfinite;
     int64_t nonfinite_skips_max;       /* so many in a row end the run */
     char kill_switch[CONFIG_TEXT_MAX]; /* a file; "": none */
-    char dtype[16];                    /* of the master weights: "float32" */
-    char mixed_precision_param[16];    /* "float32" or "bfloat16" */
-    char mixed_precision_reduce[16];   /* of sums of gradients: "float32" or "bfloat16" */
-    char reduction[16];                /* "canonical" or "fast" */
-    int64_t numerics;                  /* 0: the run's own, until snapshot_look() */
+    enum config_dtype mixed_precision_param;
+    enum config_dtype mixed_precision_reduce; /* sums of gradients: added, kept and reduced */
+    enum { REDUCTION_CANONICAL, REDUCTION_FAST } reduction;
+    int64_t numerics; /* 0: the run's own, until snapshot_look() */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
     int64_t groups;
@@ -108,43 +136,48 @@ struct config {
     int64_t loss_chunks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
-    char reshard_after_forward[16]; /* "default", "always", "never" */
-    int64_t zero_stage;             /* 0 to 2: what copies of a shard divide among them */
-    int64_t bucket_cap_mb;          /* 0: each block's gradient is exchanged alone */
+    enum { RESHARD_DEFAULT, RESHARD_ALWAYS, RESHARD_NEVER } reshard_after_forward;
+    int64_t zero_stage;    /* 0 to 2: what copies of a shard divide among them */
+    int64_t bucket_cap_mb; /* 0: each block's gradient is exchanged alone */
     int64_t gather_ahead, exchange_behind;
     bool receives_ahead;
     int64_t tp, pp, cp;
     bool disable_loss_parallel;
-    char cp_rotate_method[16]; /* "allgather", "alltoall" (a ring), "ulysses" */
-    char cp_load_balancer[16]; /* "headtail", "none" */
-    int64_t ep;                /* accepted only as 1 by this version */
-    char pipeline_schedule[32];
-    char pipeline_csv[CONFIG_TEXT_MAX];        /* "": pipeline_schedule */
+    enum { ROTATE_ALLGATHER, ROTATE_RING, ROTATE_ULYSSES } cp_rotate_method;
+    enum { BALANCER_HEADTAIL, BALANCER_NONE } cp_load_balancer;
+    int64_t ep; /* accepted only as 1 by this version */
+    enum pipe_schedule pipeline_schedule;
+    char pipeline_csv[CONFIG_TEXT_MAX];        /* of PIPE_FILE */
     int64_t first_stage_less, last_stage_less; /* layers that the ends of a model cost */
-    char pipeline_cut[8];                      /* "layers" or "cost" */
-    char stage_names[16 * CONFIG_TEXT_MAX];    /* modules of each stage; "": by pipeline_cut */
-    char split_points[CONFIG_TEXT_MAX];        /* modules that begin stages; likewise */
-    int64_t pp_microbatch, pp_microbatches;    /* settled in local_batch_size; 0: not given */
-    int64_t layers_per_stage;                  /* 0: what the schedule asks for */
+    enum { CUT_LAYERS, CUT_COST } pipeline_cut;
+    char stage_names[16 * CONFIG_TEXT_MAX]; /* modules of each stage; "": by pipeline_cut */
+    char split_points[CONFIG_TEXT_MAX];     /* modules that begin stages; likewise */
+    int64_t pp_microbatch, pp_microbatches; /* settled in local_batch_size; 0: not given */
+    int64_t layers_per_stage;               /* 0: what the schedule asks for */
     /* activation_checkpoint */
-    char ac_mode[16];            /* "none", "full", "selective", "memory_budget" */
-    char selective_ac_option[8]; /* every n-th layer, or "op" */
-    char memory_budget[32];      /* a part of the layers, or bytes; the same as numbers: */
-    double kept_part;            /* 1: all is kept */
-    int64_t budget_bytes;        /* of a rank's plan; 0: kept_part counts */
+    enum { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, RECOMPUTE_BUDGET } ac_mode;
+    int64_t recompute_every; /* of RECOMPUTE_SELECTIVE: layers; 0: all but products */
+    char memory_budget[32];  /* a part of the layers, or bytes; the same as numbers: */
+    double kept_part;        /* 1: all is kept */
+    int64_t budget_bytes;    /* of a rank's plan; 0: kept_part counts */
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;
-    char interval_type[8];             /* "steps", "seconds" */
+    enum { INTERVAL_STEPS, INTERVAL_SECONDS } interval_type;
     char save_switch[CONFIG_TEXT_MAX]; /* a file; "": none; ours */
-    char async_mode[32];               /* "disabled", "async", "async_with_pinned_mem" */
-    char when_busy[8];         /* "skip", "wait", "replace": when ckptd writes older saves */
-    int64_t busy_wait_seconds; /* bound of "wait" */
-    int64_t copy_rate;         /* bytes a second of a save's copy; 0: no bound; ours */
-    int64_t final_seconds;     /* bound of the last save; ours */
-    char durability[16];       /* "local", "replicated", "bucket": of the last save; ours */
-    int64_t load_step;         /* -1: newest */
-    int64_t skip_samples;      /* behind what was loaded; ours */
+    /* Training goes on when a save is copied, when it is durable, or at once. */
+    enum { ASYNC_COPIED, ASYNC_DURABLE, ASYNC_AT_ONCE } async_mode;
+    enum { BUSY_SKIP, BUSY_WAIT, BUSY_REPLACE } when_busy; /* ckptd writes older saves */
+    int64_t busy_wait_seconds;                             /* bound of "wait" */
+    int64_t copy_rate;     /* bytes a second of a save's copy; 0: no bound; ours */
+    int64_t final_seconds; /* bound of the last save; ours */
+    enum durability {
+        DURABLE_LOCAL,
+        DURABLE_REPLICATED,
+        DURABLE_BUCKET
+    } durability;         /* last save */
+    int64_t load_step;    /* -1: newest */
+    int64_t skip_samples; /* behind what was loaded; ours */
     bool load_only;
     bool take_over; /* checkpoint.take_over: end who trains the run; ours */
     bool new_order; /* checkpoint.new_order: sizes of a step may change at a resume; ours */
@@ -156,12 +189,12 @@ struct config {
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */
     char initial_load_path[CONFIG_TEXT_MAX];    /* "" or a folder, RUN[@STEP], STORE:RUN[@STEP] */
     bool initial_load_in_hf, initial_load_model_only;
-    bool partial;                        /* checkpoint.partial: save/partial.h; ours */
-    char partial_rows[8];                /* "mean", "fresh" */
+    bool partial; /* checkpoint.partial: save/partial.h; ours */
+    enum { PARTIAL_MEAN, PARTIAL_FRESH } partial_rows;
     char partial_fresh[CONFIG_TEXT_MAX]; /* parts of tensors' names */
     bool last_save_model_only, last_save_in_hf;
     char export_folder[CONFIG_TEXT_MAX]; /* "": "hf" below dump_folder */
-    char export_dtype[16];
+    enum config_dtype export_dtype;
     int64_t keep_latest_k; /* 0: all */
     /* validation */
     bool validation_enable;
@@ -172,20 +205,19 @@ struct config {
     int64_t validation_freq;
     int64_t validation_steps; /* of canonical.micro_batches micro-batches; -1: the whole set */
     /* comm */
-    char comm_backend[16];                   /* "local", "mpi" or "nccl" */
-    char comm_mode[16];                      /* "default", "fake_backend"; settled in estimate */
+    enum { BACKEND_LOCAL, BACKEND_MPI, BACKEND_NCCL } comm_backend;
     int64_t comm_ranks;                      /* of "local" */
     int64_t comm_init_timeout, comm_timeout; /* seconds; 0: none */
     int64_t trace_records;                   /* of a flight recorder */
     char trace_folder[CONFIG_TEXT_MAX], trace_prefix[CONFIG_TEXT_MAX];
     /* kernels */
-    char kernels_backend[16]; /* "best" or "reference" */
-    char device[8];           /* "cpu" or "cuda" */
+    enum { KERNELS_BEST, KERNELS_REFERENCE } kernels_backend;
+    enum { DEVICE_CPU, DEVICE_CUDA } device;
     bool kernels_graphs;
-    bool no_graphs;            /* its newer name; settled in kernels_graphs */
-    char kernels_attention[8]; /* "best" or "own" */
-    char kernels_isa[16];      /* "auto", ... */
-    int64_t threads;           /* per rank */
+    bool no_graphs; /* its newer name; settled in kernels_graphs */
+    enum { ATTENTION_BEST, ATTENTION_OWN } kernels_attention;
+    bool has_isa;    /* that of text.kernels_isa; else the most that the CPU has */
+    int64_t threads; /* per rank */
     /* ckptd */
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */
@@ -214,20 +246,15 @@ struct config {
     int64_t crash_at_step;              /* debug.pause_at_step: for the tests, see README; -1 off */
     int64_t slow_copy_us;               /* debug.slow_copy_us: likewise; 0 off */
     int64_t nonfinite_at_step;          /* debug.nonfinite_at_step: likewise; -1 off */
+    struct config_text text;
 };
 
 /* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */
 int trainer_config_load(struct config *out, int argc, char **argv);
+/* "float32" */
+const char *config_dtype_name(enum config_dtype dtype);
 /* What the run's data are called in messages and manifests. */
 const char *trainer_config_data(const struct config *config);
-/* Do products read float8 operands? */
-bool config_is_float8(const struct config *config);
-/* Does a GPU compute? */
-bool config_has_gpu(const struct config *config);
-/* The gradients among them as e4m3, else e5m2. */
-bool config_gradients_are_e4m3(const struct config *config);
-/* Are gradients summed, kept and reduced as bf16? */
-bool config_sums_are_narrow(const struct config *config);
 /* "bfloat16, float8 products", "..., e4m3 gradients", "..., sums of gradients in bfloat16" */
 #define CONFIG_TYPE_MAX 96
 const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config *config);

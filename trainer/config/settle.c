@@ -33,13 +33,90 @@ static void settle_run(struct config *config)
         strcpy(config->run, "default");
 }
 
+/* The place of a text among `names`, which are in the order of the enum and end with NULL. The
+ * option table has refused all others. */
+static unsigned place_of(const char *text, const char *const *names)
+{
+    for (unsigned i = 0; names[i] != NULL; i++)
+        if (strcmp(text, names[i]) == 0)
+            return i;
+    report_check_failed(__FILE__, __LINE__, text);
+}
+
+#define PLACE(key, ...) place_of(config->text.key, (const char *const[]){__VA_ARGS__, NULL})
+#define DTYPE(key) place_of(config->text.key, dtype_names)
+
+static const char *const dtype_names[] = {"float32", "bfloat16", "float16", NULL};
+
+const char *config_dtype_name(enum config_dtype dtype)
+{
+    return dtype_names[dtype];
+}
+
+static void settle_enums(struct config *config)
+{
+    config->model_family =
+        strcmp(config->text.model_name, "llama3") == 0 ? FAMILY_LLAMA3 : FAMILY_LLAMA2;
+    config->tied_embeddings = PLACE(tied_embeddings, "default", "true", "false");
+    config->rope_scaling = PLACE(rope_scaling, "default", "none", "linear", "llama3");
+    config->float8_gradients = PLACE(float8_gradients, "float8_e5m2", "float8_e4m3fn");
+    config->optimizer = PLACE(optimizer_name, "AdamW", "Adam");
+    config->moments_dtype = DTYPE(moments_dtype);
+    config->decay_type = PLACE(decay_type, "linear", "sqrt", "cosine");
+    config->nonfinite = PLACE(nonfinite, "stop", "skip");
+    config->mixed_precision_param = DTYPE(mixed_precision_param);
+    config->mixed_precision_reduce = DTYPE(mixed_precision_reduce);
+    config->reduction = PLACE(reduction, "canonical", "fast");
+    config->reshard_after_forward = PLACE(reshard_after_forward, "default", "always", "never");
+    config->cp_rotate_method = PLACE(cp_rotate_method, "allgather", "alltoall", "ulysses");
+    config->cp_load_balancer = PLACE(cp_load_balancer, "headtail", "none");
+    config->pipeline_schedule = PLACE(pipeline_schedule, "1F1B", "GPipe", "LoopedBFS",
+                                      "Interleaved1F1B", "InterleavedZeroBubble", "ZBH1");
+    config->pipeline_cut = PLACE(pipeline_cut, "layers", "cost");
+    config->ac_mode = PLACE(ac_mode, "none", "full", "selective", "memory_budget");
+    config->interval_type = PLACE(interval_type, "steps", "seconds");
+    config->async_mode = PLACE(async_mode, "async", "disabled", "async_with_pinned_mem");
+    config->when_busy = PLACE(when_busy, "skip", "wait", "replace");
+    config->durability = PLACE(durability, "local", "replicated", "bucket");
+    config->partial_rows = PLACE(partial_rows, "mean", "fresh");
+    config->export_dtype = DTYPE(export_dtype);
+    config->comm_backend = PLACE(comm_backend, "local", "mpi", "nccl");
+    config->kernels_backend = PLACE(kernels_backend, "best", "reference");
+    config->device = PLACE(device, "cpu", "cuda");
+    config->kernels_attention = PLACE(kernels_attention, "best", "own");
+    config->has_isa = strcmp(config->text.kernels_isa, "auto") != 0;
+}
+
+static void settle_float8(struct config *config)
+{
+    char *converters = config->text.converters;
+    if (config->float8_linear && converters[0] == '\0')
+        strcpy(converters, "quantize.linear.float8");
+    config->is_float8 = strcmp(converters, "quantize.linear.float8") == 0 ||
+                        strcmp(converters, "float8") == 0; /* its name before torchtitan 0.2 */
+}
+
+/* "op", or every so many layers. */
+static int settle_selective(struct config *config)
+{
+    const char *option = config->text.selective_ac_option;
+    bool is_op = strcmp(option, "op") == 0;
+    config->recompute_every = is_op ? 0 : strtol(option, NULL, 10);
+    if (config->ac_mode != RECOMPUTE_SELECTIVE || is_op || config->recompute_every >= 1)
+        return 0;
+    return report_error(ERR_INVALID, "give a number of layers, or op",
+                        "activation_checkpoint.selective_ac_option = %s", option);
+}
+
 void settle_choices(struct config *config)
 {
     settle_run(config);
-    bool is_fake = strcmp(config->comm_mode, "fake_backend") == 0;
+    settle_enums(config);
+    settle_float8(config);
+    bool is_fake = strcmp(config->text.comm_mode, "fake_backend") == 0;
     config->estimate = config->estimate || config->print_program || config->suggest || is_fake;
-    if (config->float8_linear && config->converters[0] == '\0')
-        strcpy(config->converters, "quantize.linear.float8");
+    if (config->pipeline_csv[0] != '\0')
+        config->pipeline_schedule = PIPE_FILE;
     config->kernels_graphs = config->kernels_graphs && !config->no_graphs;
     config->no_color = config->no_color || !config->color;
 }
@@ -202,6 +279,7 @@ int settle_sizes(struct config *config, bool quiet)
     ERR_TRY(read_ramp(config));
     ERR_TRY(settle_pipeline_batch(config));
     ERR_TRY(settle_batch(config));
+    ERR_TRY(settle_selective(config));
     ERR_TRY(settle_memory_budget(config));
     settle_blocks(config);
     ERR_TRY(settle_validation(config));

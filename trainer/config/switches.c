@@ -56,7 +56,7 @@ static bool take_save_switch(struct switches *switches)
 static bool interval_is_over(const struct switches *switches)
 {
     const struct config *config = switches->config;
-    return strcmp(config->interval_type, "seconds") == 0 &&
+    return config->interval_type == INTERVAL_SECONDS &&
            clock_seconds() - switches->saved_at >= (double)config->interval;
 }
 

@@ -58,7 +58,7 @@ const struct option table_of_model[] = {
     BOOL(color, "metrics.enable_color_printing", "true", "older: false is disable_color_printing"),
 
     CHOICE(
-        model_name, "model.name", "llama3", "llama3,llama2,llama",
+        text.model_name, "model.name", "llama3", "llama3,llama2,llama",
         "family of the model; with llama2, which older files call llama, the flavors 7B, 13B and "
         "70B are Llama 2's"),
     STRING(model_flavor, "model.flavor", "debugmodel",
@@ -79,9 +79,9 @@ const struct option table_of_model[] = {
         "rows of the embedding; may be above the tokenizer's vocabulary"),
     DOUBLE(rope_theta, "model.rope_theta", -1, -1, 1e18, "base of rotary embedding"),
     DOUBLE(norm_eps, "model.norm_eps", -1, -1, 1, "added to the mean square in RMSNorm"),
-    CHOICE(tied_embeddings, "model.tied_embeddings", "default", "default,true,false",
+    CHOICE(text.tied_embeddings, "model.tied_embeddings", "default", "default,true,false",
            "one matrix for embedding and output, trained as one (ours)"),
-    CHOICE(rope_scaling, "model.rope_scaling", "default", "default,none,linear,llama3",
+    CHOICE(text.rope_scaling, "model.rope_scaling", "default", "default,none,linear,llama3",
            "how positions beyond the first training's are reached (ours)"),
     DOUBLE(rope_factor, "model.rope_factor", -1, -1, 1e6, "of linear and llama3 (ours)"),
     DOUBLE(rope_low_freq_factor, "model.rope_low_freq_factor", -1, -1, 1e6, "of llama3 (ours)"),
@@ -93,7 +93,7 @@ const struct option table_of_model[] = {
            "one that "
            "made the tokens"),
     ALIAS("model.tokenizer_path", "model.hf_assets_path"),
-    STRING(converters, "model.converters", "", "quantize.linear.float8, or nothing"),
+    STRING(text.converters, "model.converters", "", "quantize.linear.float8, or nothing"),
     IGNORED("model.print_after_conversion", NO_PYTHON),
     IGNORED("model.use_flex_attn", "attention has one implementation for either mask"),
     FIXED("model.attn_mask_type", "causal", "for block_causal set training.document_mask = true"),
@@ -102,11 +102,11 @@ const struct option table_of_model[] = {
     BOOL(float8_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", "false",
          "gather shards of the weights of float8 products as codes of one byte, to the same bits"),
     IGNORED("quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", FLOAT8_SCALES),
-    STRING(float8_recipe, "quantize.linear.float8.recipe_name", "",
+    STRING(text.float8_recipe, "quantize.linear.float8.recipe_name", "",
            "tensorwise (the default): one scale, a power of two, for what a product reads"),
     STRING(float8_filter, "quantize.linear.float8.filter_fqns", "",
            "parts of names of products that stay in the compute type; the output always does"),
-    CHOICE(float8_gradients, "quantize.linear.float8.grad_output_dtype", "float8_e5m2",
+    CHOICE(text.float8_gradients, "quantize.linear.float8.grad_output_dtype", "float8_e5m2",
            "float8_e5m2,float8_e4m3fn",
            "of the gradients that float8 products read: the target_dtype of torchao's "
            "cast_config_grad_output; float8_e4m3fn has a bit more and a smaller range (ours)"),
@@ -157,7 +157,7 @@ const struct option table_of_model[] = {
     IGNORED("mx.filter_fqns", NO_MX),
     IGNORED("mx.moe_fqns_prototype", NO_MX),
 
-    CHOICE(optimizer_name, "optimizer.name", "AdamW", "AdamW,Adam",
+    CHOICE(text.optimizer_name, "optimizer.name", "AdamW", "AdamW,Adam",
            "AdamW, or Adam, whose weight decay is a part of the gradient"),
     DOUBLE(lr, "optimizer.lr", 8e-4, 0, 1e3, "peak learning rate"),
     DOUBLE(beta1, "optimizer.beta1", 0.9, 0, 1, "decay of the first moment"),
@@ -166,7 +166,7 @@ const struct option table_of_model[] = {
     DOUBLE(weight_decay, "optimizer.weight_decay", 0.1, 0, 1e3, "of every parameter"),
     BOOL(no_decay_norms, "optimizer.no_decay_norms", "false",
          "the weights of norms do not decay (ours)"),
-    CHOICE(moments_dtype, "optimizer.moments_dtype", "float32", "float32,bfloat16",
+    CHOICE(text.moments_dtype, "optimizer.moments_dtype", "float32", "float32,bfloat16",
            "of both moments; bfloat16 rounds them stochastically, the same on every mesh (ours)"),
     FIXED("optimizer.param_groups", "",
           "all tensors have one rate and decay; for norms without decay set "
@@ -181,7 +181,7 @@ const struct option table_of_model[] = {
         "length of the curve; -1: training.steps"),
     DOUBLE(decay_ratio, "lr_scheduler.decay_ratio", -1, -1, 1,
            "part of the steps, at the end, that decays; -1: all after the warm-up"),
-    CHOICE(decay_type, "lr_scheduler.decay_type", "linear", "linear,sqrt,cosine",
+    CHOICE(text.decay_type, "lr_scheduler.decay_type", "linear", "linear,sqrt,cosine",
            "form of the decay"),
     DOUBLE(min_lr_factor, "lr_scheduler.min_lr_factor", 0, 0, 1, "floor, as a part of lr"),
     ALIAS("lr_scheduler.lr_min", "lr_scheduler.min_lr_factor"),
@@ -241,7 +241,7 @@ const struct option table_of_model[] = {
     DOUBLE(exit_free_memory_gib, "training.exit_free_memory_gib", 0, 0, 1e7,
            "likewise when some rank's machine, or control group, has no more left; 0: no limit "
            "(ours)"),
-    CHOICE(nonfinite, "training.nonfinite", "stop", "stop,skip",
+    CHOICE(text.nonfinite, "training.nonfinite", "stop", "stop,skip",
            "when loss or gradient norm is not finite: end with 78 and save nothing, or go on "
            "without that step's update (ours)"),
     INT(nonfinite_skips_max, "training.nonfinite_skips_max", 10, 1, COUNT_MAX,
@@ -249,16 +249,17 @@ const struct option table_of_model[] = {
     STRING(kill_switch, "training.kill_switch_path", "",
            "while this file is there, a run saves and ends with 78, and none is started; rank 0 "
            "looks behind each step (Megatron's)"),
-    CHOICE_BUT(dtype, "training.dtype", "float32", "float32", "bfloat16",
+    CHOICE_BUT(text.dtype, "training.dtype", "float32", "float32", "bfloat16",
                "updates are smaller than what bfloat16 weights can take up; products have "
                "training.mixed_precision_param",
                "of weights"),
-    CHOICE(mixed_precision_param, "training.mixed_precision_param", "bfloat16", "bfloat16,float32",
-           "type that products are computed in"),
-    CHOICE(mixed_precision_reduce, "training.mixed_precision_reduce", "float32", "float32,bfloat16",
+    CHOICE(text.mixed_precision_param, "training.mixed_precision_param", "bfloat16",
+           "bfloat16,float32", "type that products are computed in"),
+    CHOICE(text.mixed_precision_reduce, "training.mixed_precision_reduce", "float32",
+           "float32,bfloat16",
            "type in which gradients are summed, kept and reduced; bfloat16 with the fast reduction "
            "alone (ours: torchtitan has float32)"),
-    CHOICE(reduction, "training.reduction", "canonical", "canonical,fast",
+    CHOICE(text.reduction, "training.reduction", "canonical", "canonical,fast",
            "canonical: the same bits on any number of ranks (ours)"),
     INT(numerics, "training.numerics", 0, 0, CONFIG_NUMERICS,
         "arithmetic of the optimizer: 2 as near to the real numbers as PyTorch's or nearer; 1 that "

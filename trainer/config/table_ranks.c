@@ -6,7 +6,7 @@ const struct option table_of_ranks[] = {
         "copies of the sharded model"),
     INT(dp_shard, "parallelism.data_parallel_shard_degree", -1, -1, RANKS_MAX,
         "ranks that share one copy (FSDP); -1: all that are left"),
-    CHOICE(reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "default",
+    CHOICE(text.reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "default",
            "default,always,never", "drop gathered weights after the forward pass"),
     INT(zero_stage, "parallelism.zero_stage", 0, 0, 2,
         "what replicas divide among them (ZeRO): 1 the optimizer's moments, 2 also the sums of "
@@ -29,15 +29,15 @@ const struct option table_of_ranks[] = {
     INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "stages of a pipeline"),
     INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024,
         "ranks that share each sequence, in chunks from its two ends"),
-    CHOICE(cp_rotate_method, "parallelism.context_parallel_rotate_method", "allgather",
+    CHOICE(text.cp_rotate_method, "parallelism.context_parallel_rotate_method", "allgather",
            "allgather,alltoall,ulysses",
            "how keys and values come to all queries: at once, from rank to rank in a ring, or with "
            "them, where each rank takes all rows of its share of the blocks of heads"),
-    CHOICE(cp_load_balancer, "parallelism.context_parallel_load_balancer", "headtail",
+    CHOICE(text.cp_load_balancer, "parallelism.context_parallel_load_balancer", "headtail",
            "headtail,none",
            "which chunks of a sequence are a block of canonical.cp_blocks: head with tail, so that "
            "all cost the same, or neighbours; belongs to the order of sums"),
-    CHOICE_BUT(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
+    CHOICE_BUT(text.pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
                "GPipe,LoopedBFS,1F1B,Interleaved1F1B,ZBH1,InterleavedZeroBubble",
                "ZBVZeroBubble,DualPipeV",
                "its first and last stage are one rank's, and here stages go round the ranks in "
@@ -50,7 +50,7 @@ const struct option table_of_ranks[] = {
         "layers that the embedding counts for when stages are cut"),
     INT(last_stage_less, "parallelism.pipeline_parallel_last_stage_less_layers", 1, 0, 1024,
         "layers that the output counts for"),
-    CHOICE(pipeline_cut, "parallelism.pipeline_parallel_cut", "layers", "layers,cost",
+    CHOICE(text.pipeline_cut, "parallelism.pipeline_parallel_cut", "layers", "layers,cost",
            "stages of equally many layers, or whose most expensive one is the cheapest (ours)"),
     STRING(
         stage_names, "parallelism.module_fqns_per_model_part", "",
@@ -112,18 +112,19 @@ const struct option table_of_ranks[] = {
          "save to and load from ckptd; without, a warning at the start"),
     ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     INT(interval, "checkpoint.interval", 500, 1, COUNT_MAX, "steps, or seconds, between two saves"),
-    CHOICE(interval_type, "checkpoint.interval_type", "steps", "steps,seconds",
+    CHOICE(text.interval_type, "checkpoint.interval_type", "steps", "steps,seconds",
            "what checkpoint.interval counts; seconds are rank 0's"),
     ALIAS("training.checkpoint_interval_type", "checkpoint.interval_type"),
     STRING(save_switch, "checkpoint.save_switch_path", "",
            "when this file is there, rank 0 removes it and all ranks save behind that step (ours)"),
     ALIAS("training.checkpoint_interval", "checkpoint.interval"),
     IGNORED("training.checkpoint_folder", BY_CKPTD),
-    CHOICE(async_mode, "checkpoint.async_mode", "async", "disabled,async,async_with_pinned_mem",
+    CHOICE(text.async_mode, "checkpoint.async_mode", "async",
+           "disabled,async,async_with_pinned_mem",
            "go on when the save is durable (a disk that hangs then holds training up), when it is "
            "copied, or at once (the copy overlaps the next step)"),
     CHOICE(
-        when_busy, "checkpoint.when_busy", "skip", "skip,wait,replace",
+        text.when_busy, "checkpoint.when_busy", "skip", "skip,wait,replace",
         "when ckptd still writes older saves and has no image for one more: leave this save out, "
         "hold training up until it has, or give up the newest that waits behind another; the "
         "earliest goes on to its end (ours)"),
@@ -135,7 +136,7 @@ const struct option table_of_ranks[] = {
     INT(final_seconds, "checkpoint.final_seconds", 600, 1, 86400,
         "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
     CHOICE(
-        durability, "checkpoint.durability", "local", "local,replicated,bucket",
+        text.durability, "checkpoint.durability", "local", "local,replicated,bucket",
         "how much the last checkpoint must survive before training ends: a loss of power, or that "
         "of the node (on others, nodes.peers, or in ckptd's far tier, tier.store) (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX,
@@ -180,7 +181,7 @@ const struct option table_of_ranks[] = {
          "layers, tied or not; the start lists it. What is no run of the same ckptd becomes one, "
          "named RUN.initial-HASH, which may be removed later. A run's own checkpoints fit whole "
          "(ours)"),
-    CHOICE(partial_rows, "checkpoint.partial_rows", "mean", "mean,fresh",
+    CHOICE(text.partial_rows, "checkpoint.partial_rows", "mean", "mean,fresh",
            "rows of embedding and output for tokens that the source does not have: the mean of its "
            "rows, or as a new model's (ours)"),
     STRING(partial_fresh, "checkpoint.partial_fresh", "",
@@ -200,13 +201,13 @@ const struct option table_of_ranks[] = {
     ALIAS("checkpoint.last_save_in_safetensors_format", "checkpoint.last_save_in_hf"),
     STRING(export_folder, "checkpoint.export_folder", "",
            "folder of last_save_in_hf; empty: hf/RUN-step-N below job.dump_folder (ours)"),
-    CHOICE(export_dtype, "checkpoint.export_dtype", "float32", "float16,bfloat16,float32",
+    CHOICE(text.export_dtype, "checkpoint.export_dtype", "float32", "float16,bfloat16,float32",
            "type of those weights"),
 
-    CHOICE(ac_mode, "activation_checkpoint.mode", "none", "none,full,selective,memory_budget",
+    CHOICE(text.ac_mode, "activation_checkpoint.mode", "none", "none,full,selective,memory_budget",
            "which activations are computed again in the backward; no bit changes (torchtitan's "
            "default is selective)"),
-    STRING(selective_ac_option, "activation_checkpoint.selective_ac_option", "2",
+    STRING(text.selective_ac_option, "activation_checkpoint.selective_ac_option", "2",
            "of selective: every so many layers one, or op: norms and SwiGLU, products are kept"),
     IGNORED("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", OWN_RECOMPUTE),
     IGNORED("activation_checkpoint.early_stop", OWN_RECOMPUTE),
@@ -221,11 +222,12 @@ const struct option table_of_ranks[] = {
     FIXED("training.enable_selective_ac", "false", "set activation_checkpoint.mode = selective"),
 
     CHOICE(
-        comm_backend, "comm.backend", "local", "local,mpi,nccl",
+        text.comm_backend, "comm.backend", "local", "local,mpi,nccl",
         "local: ranks are threads of this process; mpi: processes under mpirun; nccl: either, or "
         "processes of torchrun that meet at MASTER_ADDR, with GPUs that exchange by NCCL (ours)"),
     INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks that are threads (ours)"),
-    CHOICE_BUT(comm_mode, "comm.mode", "default", "default,fake_backend", "local_tensor,torchcomms",
+    CHOICE_BUT(text.comm_mode, "comm.mode", "default", "default,fake_backend",
+               "local_tensor,torchcomms",
                "comm.backend = local has comm.ranks ranks in one process, as local_tensor",
                "fake_backend: no ranks are started, as with --estimate"),
     INT(comm_init_timeout, "comm.init_timeout_seconds", 300, 0, COUNT_MAX,
@@ -244,18 +246,18 @@ const struct option table_of_ranks[] = {
     STRING(trace_prefix, "comm.save_traces_file_prefix", "rank_", "of the dumps' names"),
     ALIAS("comm.timeout_seconds", "comm.train_timeout_seconds"),
 
-    CHOICE(kernels_backend, "kernels.backend", "best", "best,reference",
+    CHOICE(text.kernels_backend, "kernels.backend", "best", "best,reference",
            "reference: the plain C twins (ours)"),
-    CHOICE(device, "kernels.device", "cpu", "cpu,cuda",
+    CHOICE(text.device, "kernels.device", "cpu", "cpu,cuda",
            "cuda: GPUs, where the trainer was built with nvcc (also --device; ours)"),
     BOOL(kernels_graphs, "kernels.graphs", "true",
          "a GPU queues a block's work at once, as a CUDA graph, when it did so before (ours)"),
     BOOL(no_graphs, "training.disable_cuda_graphs", "false",
          "newer: true is kernels.graphs = false"),
-    CHOICE(kernels_attention, "kernels.attention", "best", "best,own",
+    CHOICE(text.kernels_attention, "kernels.attention", "best", "best,own",
            "own: our flash kernel on a GPU, never cuDNN's, whose backward takes memory that grows "
            "with the square of the sequence (ours)"),
-    CHOICE(kernels_isa, "kernels.isa", "auto", "auto,avx512,avx2,sse2",
+    CHOICE(text.kernels_isa, "kernels.isa", "auto", "auto,avx512,avx2,sse2",
            "vector instructions; auto: the most that the CPU has (ours)"),
     INT(threads, "kernels.threads", 1, 1, 256, "threads of a rank; never changes a bit (ours)"),
 

@@ -6,7 +6,6 @@
 #include "proto/base/report.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define NOT_GIVEN (-1) /* of a key of the section */
 
@@ -68,12 +67,12 @@ static int check_rope_keys(const struct config *config, enum model_rope rope)
 
 static int take_rope(struct model_shape *out, const struct config *config)
 {
-    enum model_rope rope;
+    static const enum model_rope ropes[] = {[ROPE_NONE] = MODEL_ROPE_PLAIN,
+                                            [ROPE_LINEAR] = MODEL_ROPE_LINEAR,
+                                            [ROPE_LLAMA3] = MODEL_ROPE_LLAMA3};
     take_number(&out->rope_theta, config->rope_theta);
-    if (model_rope_of_name(&rope, config->rope_scaling) && strcmp(config->rope_scaling, "default"))
-        model_shape_rope_defaults(out, rope);
-    else if (strcmp(config->rope_scaling, "none") == 0)
-        model_shape_rope_defaults(out, MODEL_ROPE_PLAIN);
+    if (config->rope_scaling != ROPE_DEFAULT)
+        model_shape_rope_defaults(out, ropes[config->rope_scaling]);
     ERR_TRY(check_rope_keys(config, out->rope));
     take_number(&out->rope_factor, config->rope_factor);
     take_number(&out->rope_low_factor, config->rope_low_freq_factor);
@@ -87,7 +86,7 @@ static int take_flavor(struct model_shape *out, const struct config *config, uin
 {
     char older[sizeof(config->model_flavor) + 8];
     snprintf(older, sizeof(older), "llama2-%s", config->model_flavor);
-    if (strcmp(config->model_name, "llama3") != 0 && model_shape_of_flavor(out, older, vocab) == 0)
+    if (config->model_family == FAMILY_LLAMA2 && model_shape_of_flavor(out, older, vocab) == 0)
         return 0;
     return model_shape_of_flavor(out, config->model_flavor, vocab);
 }
@@ -114,8 +113,8 @@ int shape_of_settings(struct model_shape *out, const struct config *config, uint
     ERR_TRY(take_sizes(out, config));
     ERR_TRY(take_rope(out, config));
     take_number(&out->norm_eps, config->norm_eps);
-    if (strcmp(config->tied_embeddings, "default") != 0)
-        out->is_tied = strcmp(config->tied_embeddings, "true") == 0;
+    if (config->tied_embeddings != TIED_DEFAULT)
+        out->is_tied = config->tied_embeddings == TIED_TRUE;
     ERR_TRY(model_shape_check(out));
     if (tokens_vocab > out->vocab)
         return report_error(ERR_INVALID,

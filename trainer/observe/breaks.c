@@ -61,7 +61,7 @@ static int end_run(const struct breaks *b, const struct progress *p, const struc
 int breaks_decide(struct breaks *b, const struct progress *p, const struct step_break *at)
 {
     char text[200];
-    bool may_skip = strcmp(b->config->nonfinite, "skip") == 0 && !at->is_weight;
+    bool may_skip = b->config->nonfinite == NONFINITE_SKIP && !at->is_weight;
     bool skips = may_skip && ++b->in_row < b->config->nonfinite_skips_max;
     describe_break(text, b, p, at);
     if (skips) {

@@ -134,7 +134,7 @@ static void tell_cores(char *out, const struct hint_facts *f)
  * the machine. */
 static void add_cores(struct hint_facts *out, const struct parallel *p)
 {
-    bool is_process = strcmp(p->config->comm_backend, "local") != 0;
+    bool is_process = p->config->comm_backend != BACKEND_LOCAL;
     if (p->config->estimate)
         return; /* of another machine, maybe */
     out->cores = cores_visible();

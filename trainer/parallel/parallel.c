@@ -27,7 +27,7 @@ static bool has_compute_params(const struct parallel *p)
 static void *take_state(struct parallel *p, const char *name, enum state_part part)
 {
     bool is_used = part == STATE_PARAM && !has_compute_params(p); /* by every product */
-    bool is_on_host = p->config->cpu_offload && config_has_gpu(p->config) && !is_used;
+    bool is_on_host = p->config->cpu_offload && p->config->device == DEVICE_CUDA && !is_used;
     return (is_on_host ? memory_take_on_host : memory_take)(p->memory, name, 0,
                                                             state_bytes(&p->state, part));
 }
@@ -161,7 +161,7 @@ static int check_canonical(const struct config *config)
  * ZeRO-2 or in groups, the canonical one does it: of the orders that are allowed then, one. */
 static bool sums_canonically(const struct config *config)
 {
-    return strcmp(config->reduction, "canonical") == 0 || config->zero_stage == 2 ||
+    return config->reduction == REDUCTION_CANONICAL || config->zero_stage == 2 ||
            config->groups > 1;
 }
 
@@ -171,7 +171,7 @@ static int check_sums(const struct parallel *p)
     if (p->state.gradients == KERNEL_F32 || !p->is_canonical)
         return 0;
     return report_error(ERR_INVALID,
-                        strcmp(p->config->reduction, "fast") != 0
+                        p->config->reduction != REDUCTION_FAST
                             ? "set training.reduction to fast with it"
                             : "leave parallelism.zero_stage below 2 and canonical.groups at 1",
                         "training.mixed_precision_reduce = bfloat16: sums in the canonical order "
@@ -189,9 +189,9 @@ static void choose_cut(struct parallel *p)
                                 .cp_place = p->mesh.place[AXIS_CP],
                                 .loss_chunks = (uint32_t)config->loss_chunks,
                                 .is_loss_whole = config->disable_loss_parallel,
-                                .is_in_order = strcmp(config->cp_load_balancer, "none") == 0,
+                                .is_in_order = config->cp_load_balancer == BALANCER_NONE,
                                 .is_ring = p->mesh.has_ring,
-                                .shares_heads = strcmp(config->cp_rotate_method, "ulysses") == 0};
+                                .shares_heads = config->cp_rotate_method == ROTATE_ULYSSES};
 }
 
 static struct model_options model_options_of(const struct parallel *p)
@@ -209,9 +209,10 @@ static int new_model(struct parallel *p)
     struct model_options options = model_options_of(p);
     options.num_slots = p->program->num_slots;
     options.keep = p->keep;
-    options.not_float8 = config_is_float8(p->config) ? p->config->float8_filter : NULL;
+    options.not_float8 = p->config->is_float8 ? p->config->float8_filter : NULL;
     options.has_codes = has_codes(p);
-    options.gradient_format = config_gradients_are_e4m3(p->config) ? KERNEL_E4M3 : KERNEL_E5M2;
+    options.gradient_format =
+        p->config->float8_gradients == FLOAT8_E4M3 ? KERNEL_E4M3 : KERNEL_E5M2;
     if (options.not_float8 != NULL && !kernels_have_float8(p->kernels))
         return report_error(ERR_INVALID,
                             "leave model.converters empty, or use a GPU of capability 8.9 or more",
@@ -233,7 +234,7 @@ void set_leaves(struct parallel *p, uint32_t num_leaves)
 
 static void note_settings(const struct parallel *p)
 {
-    if (p->is_canonical && strcmp(p->config->reduction, "fast") == 0 && p->mesh.world->rank == 0)
+    if (p->is_canonical && p->config->reduction == REDUCTION_FAST && p->mesh.world->rank == 0)
         log_info("train",
                  "training.reduction = fast: %s divides sums of gradients, so they are "
                  "made in the canonical order",
@@ -256,7 +257,7 @@ static void note_idle_ranks(const struct parallel *p)
 uint32_t ranks_said_on_machine(const struct parallel *p)
 {
     const char *said = launched(LAUNCHED_LOCAL_SIZE);
-    if (strcmp(p->config->comm_backend, "local") == 0)
+    if (p->config->comm_backend == BACKEND_LOCAL)
         return p->mesh.world->size;
     return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : 0;
 }
@@ -270,7 +271,8 @@ static uint32_t ranks_on_machine(const struct parallel *p)
 
 int parallel_check_room(const struct parallel *p)
 {
-    return memory_check(p->memory, config_has_gpu(p->config) ? MEMORY_HOST_OF_GPU : MEMORY_MACHINE,
+    return memory_check(p->memory,
+                        p->config->device == DEVICE_CUDA ? MEMORY_HOST_OF_GPU : MEMORY_MACHINE,
                         ranks_on_machine(p), memory_check_available(""));
 }
 
@@ -286,7 +288,7 @@ static int check_device(const struct parallel *p)
                             "training.reduction = fast between ranks: comm.backend = %s does not "
                             "add in the memory of the device %s",
                             p->mesh.world->ops->name, name);
-    if (strcmp(p->config->comm_backend, "mpi") == 0)
+    if (p->config->comm_backend == BACKEND_MPI)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
                             "comm.backend = mpi does not reach the memory of the device %s", name);
     return 0;
@@ -359,6 +361,11 @@ static int apply(struct parallel *p, const uint8_t *keep)
     return watch_open(p);
 }
 
+static enum kernel_dtype kernel_dtype_of(enum config_dtype dtype)
+{
+    return dtype == DTYPE_BFLOAT16 ? KERNEL_BF16 : KERNEL_F32;
+}
+
 int parallel_try(struct parallel **out, const struct parallel_options *options, const uint8_t *keep)
 {
     const struct config *config = options->config;
@@ -369,9 +376,9 @@ int parallel_try(struct parallel **out, const struct parallel_options *options, 
     p->table = options->table;
     p->kernels = options->kernels;
     p->mesh.world = options->world;
-    p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
-    p->state.moments = strcmp(config->moments_dtype, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
-    p->state.gradients = config_sums_are_narrow(config) ? KERNEL_BF16 : KERNEL_F32;
+    p->dtype = kernel_dtype_of(config->mixed_precision_param);
+    p->state.moments = kernel_dtype_of(config->moments_dtype);
+    p->state.gradients = kernel_dtype_of(config->mixed_precision_reduce);
     p->is_canonical = sums_canonically(config);
     p->mesh.has_sums = !p->is_canonical;
     int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;
@@ -395,7 +402,7 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     const struct config *config = options->config;
     uint8_t *keep = NULL;
     int rc = 0;
-    if (strcmp(config->ac_mode, "memory_budget") == 0 && config->budget_bytes > 0) {
+    if (config->ac_mode == RECOMPUTE_BUDGET && config->budget_bytes > 0) {
         keep = calloc(options->table->shape.layers, sizeof(*keep));
         rc = keep == NULL ? report_error(ERR_MEMORY, NULL, "no memory for the list of layers")
                           : budget_choose(keep, options);

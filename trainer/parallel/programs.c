@@ -10,33 +10,12 @@
 
 /* ---- stages ---- */
 
-static const struct {
-    const char *name;
-    enum pipe_schedule schedule;
-    uint32_t chunks; /* stages of a rank unless the settings say how many */
-} schedules[] = {
-    {"GPipe", PIPE_GPIPE, 1}, {"LoopedBFS", PIPE_GPIPE, 2},
-    {"1F1B", PIPE_1F1B, 1},   {"Interleaved1F1B", PIPE_INTERLEAVED, 2},
-    {"ZBH1", PIPE_ZBH1, 1},   {"InterleavedZeroBubble", PIPE_INTERLEAVED_ZERO, 2},
-};
-
-static int choose_schedule(struct parallel *p)
+/* Stages of a rank unless the settings say how many. */
+static uint32_t chunks_of(enum pipe_schedule schedule)
 {
-    const struct config *config = p->config;
-    p->shape.file = config->pipeline_csv;
-    p->shape.schedule = PIPE_FILE;
-    p->shape.chunks = 1;
-    if (config->pipeline_csv[0] != '\0')
-        return 0;
-    for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++)
-        if (strcmp(config->pipeline_schedule, schedules[i].name) == 0) {
-            p->shape.schedule = schedules[i].schedule;
-            p->shape.chunks = schedules[i].chunks;
-            return 0;
-        }
-    return report_error(ERR_INVALID, "`trainer --help` lists them; or give a file",
-                        "parallelism.pipeline_parallel_schedule = %s is not available",
-                        config->pipeline_schedule);
+    bool is_interleaved = schedule == PIPE_LOOPED || schedule == PIPE_INTERLEAVED ||
+                          schedule == PIPE_INTERLEAVED_ZERO;
+    return is_interleaved ? 2 : 1;
 }
 
 /* Stages that the settings ask for; 0: as many as the schedule has. */
@@ -68,7 +47,8 @@ static int count_stages(const struct parallel *p, uint64_t *out)
 static int count_chunks(struct parallel *p)
 {
     const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = ranks > 1 ? p->shape.chunks : 1;
+    uint32_t ranks = p->mesh.degree[AXIS_PP];
+    uint32_t chunks = ranks > 1 ? chunks_of(p->shape.schedule) : 1;
     bool has_chunks = chunks > 1 || p->shape.schedule == PIPE_FILE;
     uint64_t stages = 0;
     if (ranks > 1)
@@ -79,7 +59,7 @@ static int count_chunks(struct parallel *p)
         return report_error(ERR_INVALID, "take Interleaved1F1B, or more layers per stage",
                             "parallelism.pipeline_parallel_schedule = %s has one stage per rank, "
                             "but %u are asked for",
-                            config->pipeline_schedule, chunks);
+                            config->text.pipeline_schedule, chunks);
     p->shape.chunks = chunks;
     return 0;
 }
@@ -93,7 +73,7 @@ static int cut_stages(struct parallel *p)
                                      .num_stages = ranks * p->shape.chunks,
                                      .first_less = config->first_stage_less,
                                      .last_less = config->last_stage_less,
-                                     .by_cost = strcmp(config->pipeline_cut, "cost") == 0,
+                                     .by_cost = config->pipeline_cut == CUT_COST,
                                      .seq = (uint32_t)config->seq_len,
                                      .names = ranks > 1 ? config->stage_names : "",
                                      .split_points = ranks > 1 ? config->split_points : ""};
@@ -110,20 +90,18 @@ static int cut_stages(struct parallel *p)
 static bool is_recomputed(const struct config *config, uint32_t layer)
 {
     double left = 1.0 - config->kept_part;
-    long every = strtol(config->selective_ac_option, NULL, 10);
-    if (strcmp(config->ac_mode, "full") == 0)
+    if (config->ac_mode == RECOMPUTE_FULL)
         return true;
-    if (strcmp(config->ac_mode, "memory_budget") == 0)
+    if (config->ac_mode == RECOMPUTE_BUDGET)
         return (int64_t)((layer + 1) * left + 1e-9) > (int64_t)(layer * left + 1e-9);
-    return every > 0 && layer % (uint64_t)every == 0;
+    return layer % (uint64_t)config->recompute_every == 0;
 }
 
 /* `given`: by a budget in bytes, or NULL. */
 static int choose_kept(struct parallel *p, const uint8_t *given)
 {
     const struct config *config = p->config;
-    bool is_selective = strcmp(config->ac_mode, "selective") == 0;
-    bool by_operation = is_selective && strcmp(config->selective_ac_option, "op") == 0;
+    bool by_operation = config->ac_mode == RECOMPUTE_SELECTIVE && config->recompute_every == 0;
     uint32_t layers = p->table->shape.layers;
     p->keep = calloc(layers, sizeof(*p->keep));
     if (p->keep == NULL)
@@ -133,11 +111,7 @@ static int choose_kept(struct parallel *p, const uint8_t *given)
         memcpy(p->keep, given, layers);
         return 0;
     }
-    if (is_selective && !by_operation && strtol(config->selective_ac_option, NULL, 10) < 1)
-        return report_error(ERR_INVALID, "give a number of layers, or op",
-                            "activation_checkpoint.selective_ac_option = %s",
-                            config->selective_ac_option);
-    for (uint32_t i = 0; i < layers && strcmp(config->ac_mode, "none") != 0; i++)
+    for (uint32_t i = 0; i < layers && config->ac_mode != RECOMPUTE_NONE; i++)
         p->keep[i] = by_operation               ? MODEL_KEEP_PRODUCTS
                      : is_recomputed(config, i) ? MODEL_KEEP_NOTHING
                                                 : MODEL_KEEP_ALL;
@@ -199,10 +173,9 @@ static int choose_buckets(struct parallel *p)
 
 static bool drops_parameters(const struct parallel *p)
 {
-    const char *policy = p->config->reshard_after_forward;
-    if (strcmp(policy, "default") == 0)
+    if (p->config->reshard_after_forward == RESHARD_DEFAULT)
         return p->mesh.degree[AXIS_PP] == 1;
-    return strcmp(policy, "always") == 0;
+    return p->config->reshard_after_forward == RESHARD_ALWAYS;
 }
 
 int programs_make(struct parallel *p, const uint8_t *keep)
@@ -226,11 +199,11 @@ int programs_make(struct parallel *p, const uint8_t *keep)
     p->shape.has_loss_chunks = p->cut.loss_chunks > 1;
     p->shape.collects = is_gathered_whole(p) || sums_by_library(p);
     p->shape.spreads = p->state.is_zero;
-    p->shape.encodes = p->config->float8_gather && config_is_float8(p->config) &&
+    p->shape.encodes = p->config->float8_gather && p->config->is_float8 &&
                        p->mesh.degree[AXIS_SHARD] > 1; /* else each rounds what it has */
-    p->shape.copies =
-        p->config->checkpoint_enable && strcmp(p->config->async_mode, "async_with_pinned_mem") == 0;
-    ERR_TRY(choose_schedule(p));
+    p->shape.copies = p->config->checkpoint_enable && p->config->async_mode == ASYNC_AT_ONCE;
+    p->shape.file = p->config->pipeline_csv;
+    p->shape.schedule = p->config->pipeline_schedule;
     ERR_TRY(count_chunks(p));
     ERR_TRY(cut_stages(p));
     ERR_TRY(choose_kept(p, keep));

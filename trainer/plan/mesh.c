@@ -123,7 +123,7 @@ int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint
                          .has_sums = out->has_sums,
                          .tp_blocks = (uint32_t)config->tp_blocks,
                          .has_leaf_groups = config->groups > 1,
-                         .has_ring = strcmp(config->cp_rotate_method, "alltoall") == 0};
+                         .has_ring = config->cp_rotate_method == ROTATE_RING};
     ERR_TRY(fit(out, config, size));
     find_places(out, rank, out->place);
     return 0;

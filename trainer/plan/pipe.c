@@ -30,6 +30,11 @@ static bool splits(const struct pipe_options *o)
     return o->schedule == PIPE_ZBH1 || o->schedule == PIPE_INTERLEAVED_ZERO;
 }
 
+static bool is_forwards_first(const struct pipe_options *o)
+{
+    return o->schedule == PIPE_GPIPE || o->schedule == PIPE_LOOPED;
+}
+
 static uint32_t duration_of(enum pipe_kind kind)
 {
     return kind == PIPE_BACKWARD ? 2 : 1;
@@ -45,7 +50,7 @@ static struct pipe_action nth(const struct simulation *s, uint32_t rank, uint32_
                               bool is_forward)
 {
     const struct pipe_options *o = s->options;
-    uint32_t round = o->schedule == PIPE_GPIPE ? o->num_leaves : o->num_ranks;
+    uint32_t round = is_forwards_first(o) ? o->num_leaves : o->num_ranks;
     uint32_t whole = round * o->chunks, first = n / whole * round, within = n % whole;
     uint32_t left = o->num_leaves - first, size = left < round ? left : round;
     uint32_t chunk = within / size;
@@ -66,6 +71,7 @@ static uint32_t limit_of(const struct pipe_options *o, uint32_t rank)
         limit = o->chunks == 1 ? behind + 1 : (o->chunks - 1) * o->num_ranks + 2 * behind + 1;
         break;
     case PIPE_GPIPE:
+    case PIPE_LOOPED:
     case PIPE_FILE:
         limit = all;
         break;
@@ -117,7 +123,7 @@ static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pip
     /* Activations live until the weights' half: never more than the first rank has without. */
     bool has_room = !is_split || *f - *w < limit_of(o, 0);
     bool may_forward = *f < all && *f - *b < limit_of(o, rank) && has_room;
-    bool may_backward = *b < *f && (o->schedule != PIPE_GPIPE || *f == all);
+    bool may_backward = *b < *f && (!is_forwards_first(o) || *f == all);
     struct pipe_action forward = nth(s, rank, may_forward ? *f : 0, true);
     struct pipe_action backward = nth(s, rank, may_backward ? *b : 0, false);
     backward.kind = is_split ? PIPE_INPUT : PIPE_BACKWARD;

@@ -18,17 +18,11 @@
 #ifndef HOLDFAST_TRAINER_PLAN_PIPE_H
 #define HOLDFAST_TRAINER_PLAN_PIPE_H
 
+#include "trainer/config/config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-enum pipe_schedule {
-    PIPE_GPIPE,
-    PIPE_1F1B,
-    PIPE_INTERLEAVED,
-    PIPE_ZBH1,
-    PIPE_INTERLEAVED_ZERO,
-    PIPE_FILE
-};
 enum pipe_kind { PIPE_FORWARD, PIPE_BACKWARD, PIPE_INPUT, PIPE_WEIGHT };
 
 struct pipe_action {

@@ -6,13 +6,12 @@
 #include "trainer/plan/schedule.h"
 
 #include <math.h>
-#include <string.h>
 
-static double decayed(const char *type, double progress)
+static double decayed(enum decay_type type, double progress)
 {
-    if (strcmp(type, "sqrt") == 0)
+    if (type == DECAY_SQRT)
         return 1.0 - sqrt(progress);
-    if (strcmp(type, "cosine") == 0)
+    if (type == DECAY_COSINE)
         return 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
     return 1.0 - progress;
 }

@@ -301,7 +301,7 @@ int dry_run(struct dry_rank *out, const struct dry_options *o)
     struct parallel *p = NULL;
     real.estimate = false;         /* which would end the recipe in front of the step */
     real.checkpoint_enable = true; /* a save goes on behind the step: its copies are counted */
-    snprintf(real.async_mode, sizeof(real.async_mode), "async_with_pinned_mem");
+    real.async_mode = ASYNC_AT_ONCE;
     *out = (struct dry_rank){.rank = o->rank};
     int rc = device_open(&options.device, &device_dry, NULL);
     if (rc == 0)

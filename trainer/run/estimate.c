@@ -80,7 +80,7 @@ uint64_t estimate_traffic(const struct dry_rank *rank, enum traffic traffic)
 
 int64_t estimate_budget(const struct config *config)
 {
-    return strcmp(config->ac_mode, "memory_budget") == 0 ? config->budget_bytes : 0;
+    return config->ac_mode == RECOMPUTE_BUDGET ? config->budget_bytes : 0;
 }
 
 /* ---- text ---- */
@@ -129,8 +129,9 @@ static void print_text(const struct config *config, const struct model_table *ta
     int64_t others = config->pp * config->dp_replicate * config->cp * config->tp;
     for (int64_t stage = 0; stage < config->pp; stage++)
         print_stage(&stages[stage], config);
-    printf("\n%s %s, %.2f M parameters, vocabulary %u\n", config->model_name, shape_name(config),
-           (double)model_shape_parameters(&table->shape) * 1e-6, table->shape.vocab);
+    printf("\n%s %s, %.2f M parameters, vocabulary %u\n", config->text.model_name,
+           shape_name(config), (double)model_shape_parameters(&table->shape) * 1e-6,
+           table->shape.vocab);
     printf("%u ranks: pp %" PRId64 " x dp_replicate %" PRId64 " x dp_shard %" PRId64
            " x cp %" PRId64 " x tp %" PRId64 "\n",
            num_ranks, config->pp, config->dp_replicate, (int64_t)num_ranks / others, config->cp,

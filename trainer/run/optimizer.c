@@ -111,7 +111,7 @@ void optimizer_begin(struct state *state, struct lane *lane, const struct config
     uint32_t noise[4];
     random_philox(noise, 0, (uint64_t)step->update, random_key((uint64_t)config->seed, "rounding"));
     memcpy(numbers.noise, noise, sizeof(numbers.noise));
-    bool is_adam = strcmp(config->optimizer_name, "Adam") == 0;
+    bool is_adam = config->optimizer == OPTIMIZER_ADAM;
     for (uint32_t i = 0; i < 2; i++) {
         float decay = i == DECAYS_NOT ? 0 : (float)config->weight_decay;
         numbers.weight_decay = is_adam ? 0 : decay;

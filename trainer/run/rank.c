@@ -32,17 +32,17 @@
 static int new_kernels(struct kernels **out, const struct config *config,
                        const struct device *device)
 {
-    bool is_reference = strcmp(config->kernels_backend, "reference") == 0;
+    bool is_reference = config->kernels_backend == KERNELS_REFERENCE;
     struct kernels_options options = {
         .backend = is_reference ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
         .num_threads = (uint32_t)config->threads,
-        .isa = strcmp(config->kernels_isa, "auto") == 0 ? NULL : config->kernels_isa,
-        .has_own_attention = strcmp(config->kernels_attention, "own") == 0,
+        .isa = config->has_isa ? config->text.kernels_isa : NULL,
+        .has_own_attention = config->kernels_attention == ATTENTION_OWN,
         .device = device};
     int rc = kernels_new(out, &options);
     if (rc == ERR_INVALID)
         return report_error(rc, "set kernels.isa to auto", "this CPU has no %s (kernels.isa)",
-                            config->kernels_isa);
+                            config->text.kernels_isa);
     if (rc != 0)
         return report_error(rc, NULL, "the kernels did not start with %lld threads: %s",
                             (long long)config->threads, err_text(rc));
@@ -70,7 +70,7 @@ static int check_tokenizer(const struct config *config, const struct data_info *
 /* Which of the processes of this node it is; `unsaid` where no launcher says. */
 static uint32_t place_on_node(const struct rank *r, uint32_t unsaid)
 {
-    bool is_local = strcmp(r->config->comm_backend, "local") == 0;
+    bool is_local = r->config->comm_backend == BACKEND_LOCAL;
     const char *said = is_local ? NULL : launched(LAUNCHED_LOCAL_RANK);
     return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : unsaid;
 }
@@ -85,7 +85,7 @@ static bool is_first_on_node(const struct rank *r)
  * device that is not there will not be there at the next start. */
 static int open_device(struct rank *r)
 {
-    const struct device_ops *ops = device_find(r->config->device);
+    const struct device_ops *ops = device_find(r->config->text.device);
     bool is_thread = (r->world->ops->flags & COMM_ONE_MEMORY) != 0;
     struct device_options options = {.index = place_on_node(r, is_thread ? r->world->rank : 0),
                                      .is_shared = is_thread,
@@ -95,7 +95,7 @@ static int open_device(struct rank *r)
     if (ops == NULL)
         return report_error(ERR_INVALID, "set kernels.device to cpu, or build where nvcc is",
                             "kernels.device = %s: this trainer was built without CUDA",
-                            r->config->device);
+                            r->config->text.device);
     int rc = device_open(&r->device, ops, &options);
     if (rc == 0 && device_identity(r->device)[0] != '\0')
         log_info("train", "rank %u has %s", r->world->rank, device_identity(r->device));
@@ -289,7 +289,7 @@ static int open_ahead(struct rank *r)
 
 static int open_metrics(struct rank *r)
 {
-    bool is_float = strcmp(r->config->mixed_precision_param, "float32") == 0;
+    bool is_float = r->config->mixed_precision_param == DTYPE_FLOAT32;
     double peak = r->config->peak_tflops;
     struct metrics_options options = {
         .config = r->config,
@@ -374,8 +374,7 @@ static void warn_of_hints(const struct rank *r)
 static void warn_of_filter(const struct rank *r)
 {
     char part[MODEL_PART_BYTES];
-    if (config_is_float8(r->config) &&
-        model_names_nothing(part, r->table, r->config->float8_filter))
+    if (r->config->is_float8 && model_names_nothing(part, r->table, r->config->float8_filter))
         log_warn("config", "quantize.linear.float8.filter_fqns: \"%s\" is in the name of no module",
                  part);
 }
@@ -390,7 +389,7 @@ static void introduce(const struct rank *r)
         return;
     describe_mesh(axes, mesh);
     log_info("train", "%s", config->description);
-    log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->model_name,
+    log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->text.model_name,
              shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
              r->table->shape.vocab, config_describe_type(type, config));
     log_info("train",
@@ -398,7 +397,7 @@ static void introduce(const struct rank *r)
              "tokens, %s reduction",
              axes, r->world->ops->name, (long long)config->threads, kernels_describe(r->kernels),
              (long long)config->micro_batches, (long long)config->local_batch_size,
-             (long long)config->seq_len, config->reduction);
+             (long long)config->seq_len, config->text.reduction);
     const struct memory *memory = parallel_memory(r->parallel);
     log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
              (double)memory_kept_bytes(memory) / 1048576.0,
@@ -465,7 +464,7 @@ int rank_open(struct rank *r)
     r->breaks = (struct breaks){.config = config, .rank = world->rank};
     ERR_TRY(parallel_agree(world, open_own(r)));
     timeouts_set(world->flight, config, PATIENCE_INIT);
-    if (strcmp(config->comm_backend, "nccl") == 0 && r->device != NULL)
+    if (config->comm_backend == BACKEND_NCCL && r->device != NULL)
         ERR_TRY(comm_nccl_check_peers(world));
     struct parallel_options parallel = {config, r->table, r->kernels, world, r->device};
     ERR_TRY(parallel_apply(&r->parallel, &parallel));

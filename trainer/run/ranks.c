@@ -59,7 +59,7 @@ static int rank_main(struct comm *bootstrap, void *user)
 {
     struct launch *launch = user;
     struct comm *world = NULL;
-    if (strcmp(launch->config->comm_backend, "nccl") != 0)
+    if (launch->config->comm_backend != BACKEND_NCCL)
         return with_world(bootstrap, user);
     int rc = comm_nccl_open(&world, bootstrap);
     if (rc != 0) {
@@ -73,15 +73,15 @@ static int rank_main(struct comm *bootstrap, void *user)
 
 static bool are_threads(const struct config *config)
 {
-    return strcmp(config->comm_backend, "local") == 0 ||
-           (strcmp(config->comm_backend, "nccl") == 0 && config_num_launched() == 1);
+    return config->comm_backend == BACKEND_LOCAL ||
+           (config->comm_backend == BACKEND_NCCL && config_num_launched() == 1);
 }
 
 /* The world of processes: of torchrun, else of MPI. */
 static int open_world(struct comm **out, const struct config *config)
 {
     struct tcp_options options;
-    if (strcmp(config->comm_backend, "nccl") != 0 || !launched_by_torchrun())
+    if (config->comm_backend != BACKEND_NCCL || !launched_by_torchrun())
         return comm_mpi_open(out);
     ERR_TRY(tcp_options_of_environment(&options));
     options.timeout_seconds = config->comm_init_timeout;
@@ -93,7 +93,7 @@ int ranks_run(const struct config *config, const volatile sig_atomic_t *want_sto
 {
     struct launch launch = {.config = config, .want_stop = want_stop, .work = work};
     struct comm *world = NULL;
-    if (strcmp(config->comm_backend, "nccl") == 0 && comm_nccl_open == NULL) {
+    if (config->comm_backend == BACKEND_NCCL && comm_nccl_open == NULL) {
         log_error("train", "comm.backend = nccl: this trainer was built without NCCL (set "
                            "comm.backend to local or mpi, or build where nvcc and nccl.h are)");
         return EXIT_DO_NOT_RETRY;

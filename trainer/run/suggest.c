@@ -117,9 +117,7 @@ static int estimate(const struct search *s, const struct config *config, struct 
 /* Again, with less kept. ERR_INVALID where it does not fit then either. */
 static int estimate_within(const struct search *s, struct config *config, struct suggestion *to)
 {
-    snprintf(config->ac_mode, sizeof(config->ac_mode), "memory_budget");
-    snprintf(config->memory_budget, sizeof(config->memory_budget), "%" PRIu64,
-             rank_memory(s->config));
+    config->ac_mode = RECOMPUTE_BUDGET;
     config->budget_bytes = (int64_t)rank_memory(s->config);
     to->recomputes = true;
     return estimate(s, config, to);
@@ -315,7 +313,7 @@ static void print_text(const struct config *config, const struct model_table *ta
 {
     printf("%s %s, %.2f M parameters, on %u ranks; a step: %" PRId64 " micro-batches of %" PRId64
            " x %" PRId64 " tokens\n",
-           config->model_name, shape_name(config),
+           config->text.model_name, shape_name(config),
            (double)model_shape_parameters(&table->shape) * 1e-6, num_ranks, config->micro_batches,
            config->local_batch_size, config->seq_len);
     printf("a rank: %g GiB, %g TFLOP/s; %g GB/s to the %" PRId64

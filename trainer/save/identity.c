@@ -92,7 +92,7 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
     ERR_TRY(pack_json(
         out_identity,
         json_pack("{ss ss ss ss so so so*}", "isa", isa, "kernels", kernels, "dtype", dtype,
-                  "reduction", c->reduction, "canonical", canonical_json(c), "model",
+                  "reduction", c->text.reduction, "canonical", canonical_json(c), "model",
                   model_shape_identity(&of->model->shape), "environment",
                   of->environment != NULL ? json_loads(of->environment, 0, NULL) : NULL)));
     return pack_json(out_data, data_run_json(of->data, trainer_config_data(c)));

@@ -36,7 +36,7 @@ static json_t *order_of(const struct config *config, int64_t step)
         (json_int_t)config->cp_blocks, "canonical.loss_chunks", (json_int_t)config->loss_chunks,
         "training.local_batch_size", (json_int_t)config->local_batch_size, "training.seq_len",
         (json_int_t)config->seq_len, "training.batch_ramp", config->batch_ramp, BALANCER,
-        config->cp_blocks > 1 ? config->cp_load_balancer : "headtail", NUMERICS,
+        config->cp_blocks > 1 ? config->text.cp_load_balancer : "headtail", NUMERICS,
         (json_int_t)config->numerics);
 }
 
@@ -101,7 +101,7 @@ static const char *find_unknown(const json_t *ours, const json_t *theirs)
 
 static bool may_begin_order(const struct config *config)
 {
-    return config->new_order || strcmp(config->reduction, "fast") == 0;
+    return config->new_order || config->reduction == REDUCTION_FAST;
 }
 
 static int refuse_newer(const json_t *theirs, const char *key)

@@ -148,16 +148,17 @@ static int check_moments(const struct config *config, const struct ckpt_loaded *
     json_t *stored = json_loads(loaded->config_json, 0, NULL);
     const json_t *optimizer = json_object_get(stored, "optimizer");
     const char *theirs = json_string_value(json_object_get(optimizer, "moments_dtype"));
+    const char *ours = config_dtype_name(config->moments_dtype);
     int rc = 0;
     if (theirs == NULL) /* before there was a choice */
-        theirs = json_is_object(optimizer) ? "float32" : config->moments_dtype;
-    if (strcmp(theirs, config->moments_dtype) != 0)
+        theirs = json_is_object(optimizer) ? "float32" : ours;
+    if (strcmp(theirs, ours) != 0)
         rc = report_error(ERR_MISMATCH,
                           "give the run's own value, or begin with fresh moments by "
                           "checkpoint.exclude_from_loading = \"optimizer\"",
                           "the checkpoint was made with optimizer.moments_dtype = %s, this "
                           "configuration has %s",
-                          theirs, config->moments_dtype);
+                          theirs, ours);
     json_decref(stored);
     return rc;
 }

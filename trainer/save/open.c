@@ -195,12 +195,13 @@ static int connect_ckptd(struct snapshot *s)
 {
     if (s->config->run[0] == 0)
         return report_error(ERR_INVALID, "set job.run", "the run has no name");
-    struct ckpt_options options = {
-        .server = s->config->ckptd_address,
-        .run = s->config->run,
-        .rank = s->mesh->world->rank,
-        .world_size = s->mesh->world->size,
-        .busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0};
+    struct ckpt_options options = {.server = s->config->ckptd_address,
+                                   .run = s->config->run,
+                                   .rank = s->mesh->world->rank,
+                                   .world_size = s->mesh->world->size,
+                                   .busy_ms = s->config->when_busy == BUSY_WAIT
+                                                  ? (uint32_t)s->config->busy_wait_seconds * 1000u
+                                                  : 0};
     ERR_TRY(ckpt_open(&s->ckpt, &options));
     if (s->config->compare_replicas)
         ckpt_compares_replicas(s->ckpt);
@@ -233,10 +234,10 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
 
 enum ckpt_level snapshot_level(const struct snapshot *s)
 {
-    const char *name = s->config->durability;
-    return strcmp(name, "bucket") == 0       ? CKPT_LEVEL_BUCKET
-           : strcmp(name, "replicated") == 0 ? CKPT_LEVEL_REPLICATED
-                                             : CKPT_LEVEL_LOCAL;
+    static const enum ckpt_level levels[] = {[DURABLE_LOCAL] = CKPT_LEVEL_LOCAL,
+                                             [DURABLE_REPLICATED] = CKPT_LEVEL_REPLICATED,
+                                             [DURABLE_BUCKET] = CKPT_LEVEL_BUCKET};
+    return levels[s->config->durability];
 }
 
 /* A ckptd that never reaches checkpoint.durability says so now, not after days of training. */
@@ -286,7 +287,7 @@ static void tell_room(const struct snapshot *s)
 {
     const struct config *config = s->config;
     int64_t room = ckpt_room_saves(s->ckpt), begin = s->newest_step > 0 ? s->newest_step : 0;
-    bool is_timed = strcmp(config->interval_type, "seconds") == 0;
+    bool is_timed = config->interval_type == INTERVAL_SECONDS;
     char full[64];
     if (room < 0)
         return;
@@ -305,7 +306,7 @@ static void tell_room(const struct snapshot *s)
                  "ckptd's disk has room for %" PRId64 " saves, and no rule of ckptd removes older "
                  "ones: with one each %" PRId64 " %s (checkpoint.interval) it is full after %s; "
                  "retention.keep_last of ckptd ends that",
-                 room, config->interval, config->interval_type, full);
+                 room, config->interval, config->text.interval_type, full);
 }
 
 /* With the files of the folder that the run began with, which are known by now. */
@@ -358,8 +359,6 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->state = options->state;
     s->kernels = options->kernels;
     s->history = options->history;
-    s->waits_when_busy = strcmp(options->config->when_busy, "wait") == 0;
-    s->replaces_when_busy = strcmp(options->config->when_busy, "replace") == 0;
     s->of = (struct identity){.config = options->config,
                               .data = options->data,
                               .model = options->model,

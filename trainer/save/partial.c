@@ -298,7 +298,7 @@ static int take_room(struct partial *out, const struct config *config,
                      const struct model_table *model)
 {
     *out = (struct partial){.model = model,
-                            .has_means = strcmp(config->partial_rows, "mean") == 0,
+                            .has_means = config->partial_rows == PARTIAL_MEAN,
                             .rows = calloc(model->num_tensors, sizeof(*out->rows)),
                             .means = calloc(MEANS, model->shape.dim * sizeof(float))};
     return out->rows != NULL && out->means != NULL

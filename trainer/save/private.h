@@ -52,8 +52,6 @@ struct snapshot {
     struct ckpt_save *save;          /* the copy thread's, while copying_step >= 0 */
     int64_t copying_step;            /* begun, not known to be copied; -1: none */
     double begin_seconds;            /* of its begin */
-    bool waits_when_busy;            /* checkpoint.when_busy */
-    bool replaces_when_busy;         /* the same */
     struct history *history;         /* NULL: there is none */
     struct identity of;              /* what is saved */
     char *identity_json, *data_json;

@@ -385,15 +385,16 @@ static int save(struct snapshot *s, const struct progress *p, double start)
 {
     CHECK(s->copying_step < 0);
     uint32_t first = 0;
-    uint32_t busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0;
+    uint32_t busy_ms =
+        s->config->when_busy == BUSY_WAIT ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0;
     int agreed = begin_on_all(s, p, busy_ms, &first);
-    if (agreed == ERR_BUSY && s->replaces_when_busy && make_way(s, p->step) == 0)
+    if (agreed == ERR_BUSY && s->config->when_busy == BUSY_REPLACE && make_way(s, p->step) == 0)
         agreed = begin_on_all(s, p, REPLACE_MS, &first);
     double seconds = clock_seconds() - start;
     say_not_saved(s, agreed, p->step, first);
     if (agreed != 0)
         return agreed;
-    if (s->waits_when_busy && snapshot_is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
+    if (s->config->when_busy == BUSY_WAIT && snapshot_is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
         log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
                  p->step, seconds);
     s->copying_step = p->step;
@@ -466,9 +467,9 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
     measure_step(s, p->step);
     ERR_TRY(compare(s, p->step));
     int rc = save(s, p, start);
-    if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
+    if (rc == 0 && s->config->async_mode != ASYNC_AT_ONCE)
         rc = end_copy(s);
-    if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0) {
+    if (rc == 0 && s->config->async_mode == ASYNC_DURABLE) {
         double copied_at = clock_seconds();
         rc = wait_pending(s);
         s->times.save_seconds += clock_seconds() - copied_at;
@@ -512,7 +513,7 @@ static int await_level(struct snapshot *s, int64_t step)
 {
     int rc = ERR_TIMEOUT;
     log_info("checkpoint", "waiting for step %" PRId64 " to be durable (%s), at most %.0f s", step,
-             s->config->durability, seconds_left(s, clock_seconds()));
+             s->config->text.durability, seconds_left(s, clock_seconds()));
     while (may_pass(rc) && clock_seconds() < s->deadline) {
         rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, snapshot_level(s), ASK_MS);
         if (may_pass(rc) && rc != ERR_TIMEOUT)
@@ -536,7 +537,7 @@ static int end_at_level(struct snapshot *s, int64_t step)
             err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
             "the last checkpoint, of step %" PRId64
             ", is on the node's disk, but not durable as checkpoint.durability = \"%s\" says: %s",
-            step, s->config->durability, report_line());
+            step, s->config->text.durability, report_line());
     return parallel_agree_quietly(s->mesh->world, rc, &first);
 }
 

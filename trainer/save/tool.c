@@ -223,15 +223,9 @@ int tool_import(const struct config *config, const struct model_shape *shape,
 
 /* ---- out ---- */
 
-static const char *short_dtype(const char *dtype)
-{
-    static const char *const names[][2] = {
-        {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(names[i][0], dtype) == 0)
-            return names[i][1];
-    report_check_failed(__FILE__, __LINE__, dtype);
-}
+/* As ckpt-cli names them. */
+static const char *const dtype_names[] = {
+    [DTYPE_FLOAT32] = "fp32", [DTYPE_BFLOAT16] = "bf16", [DTYPE_FLOAT16] = "fp16"};
 
 static void name_folder(char out[PATH_MAX], const struct config *config, int64_t step)
 {
@@ -365,7 +359,7 @@ int tool_export(const struct config *config, int64_t step, const volatile sig_at
                                      "--output",
                                      folder,
                                      "--dtype",
-                                     short_dtype(config->export_dtype),
+                                     dtype_names[config->export_dtype],
                                      "--format",
                                      "hf",
                                      "--weights-only",
