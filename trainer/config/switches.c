@@ -139,6 +139,13 @@ bool switches_memory_is_short(struct switches *switches)
     return true;
 }
 
+void switches_log_stop(unsigned seen)
+{
+    if (seen & (SWITCH_STOP | SWITCH_STOP_UNSAVED))
+        log_warn("train", "ckptd was asked to stop the run%s; `ckpt-cli history` says by whom",
+                 seen & SWITCH_STOP_UNSAVED ? " without a save" : "");
+}
+
 int switches_exit_code(unsigned seen)
 {
     if (seen & SWITCHES_FOR_GOOD)

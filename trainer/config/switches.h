@@ -55,6 +55,8 @@ void switches_saved(struct switches *switches);
 
 /* The kill switch of this configuration is there: nothing may be started. */
 bool switches_is_killed(const struct config *config);
+/* Logs that ckptd was asked to stop the run, if it was. */
+void switches_log_stop(unsigned seen);
 /* The exit code of a run that was stopped before its last step. */
 int switches_exit_code(unsigned seen);
 

@@ -3,15 +3,14 @@
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
-#include "trainer/base/memory_plan.h"
 #include "trainer/comm/flight.h"
 #include "trainer/config/launched.h"
-#include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/model/shape.h"
 #include "trainer/observe/peaks.h"
-#include "trainer/parallel/hints.h"
 #include "trainer/run/estimate.h"
+#include "trainer/run/introduce.h"
+#include "trainer/run/samples.h"
 #include "trainer/run/suggest.h"
 #include "trainer/run/timeouts.h"
 #include "trainer/run/trace.h"
@@ -19,15 +18,9 @@
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-
-#define PREPARING_LOG_SECONDS 10
 
 static int new_kernels(struct kernels **out, const struct config *config,
                        const struct device *device)
@@ -49,24 +42,6 @@ static int new_kernels(struct kernels **out, const struct config *config,
     return 0;
 }
 
-/* A tokenizer that is given must be the one that made the tokens. */
-static int check_tokenizer(const struct config *config, const struct data_info *info)
-{
-    struct tokenizer *tokenizer = NULL;
-    if (config->tokenizer_path[0] == 0)
-        return 0;
-    ERR_TRY(tokenizer_open(&tokenizer, config->tokenizer_path));
-    bool is_same = strcmp(tokenizer_hash(tokenizer), info->tokenizer_hash) == 0;
-    tokenizer_close(tokenizer);
-    if (!is_same)
-        return report_error(ERR_MISMATCH,
-                            "name the tokenizer's file itself, or make the tokens again with "
-                            "`tokenizer tokens`",
-                            "the tokens of %s were made by another tokenizer than %s",
-                            trainer_config_data(config), config->tokenizer_path);
-    return 0;
-}
-
 /* Which of the processes of this node it is; `unsaid` where no launcher says. */
 static uint32_t place_on_node(const struct rank *r, uint32_t unsaid)
 {
@@ -75,8 +50,7 @@ static uint32_t place_on_node(const struct rank *r, uint32_t unsaid)
     return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : unsaid;
 }
 
-/* What is done once per node is this rank's. */
-static bool is_first_on_node(const struct rank *r)
+bool rank_is_first_on_node(const struct rank *r)
 {
     return place_on_node(r, r->world->rank) == 0;
 }
@@ -131,19 +105,6 @@ static int new_table(struct model_table **out, const struct config *config, uint
     return model_table_new(out, &shape);
 }
 
-/* A line of the log now and then, for a folder that is tokenized at the start. */
-static void log_progress(void *user, const char *what, uint64_t done, uint64_t total)
-{
-    time_t *logged = user, now = time(NULL);
-    if (*logged == 0)
-        *logged = now;
-    if (now - *logged < PREPARING_LOG_SECONDS || total == 0)
-        return;
-    *logged = now;
-    log_info("data", "%s: %.1f of %.1f MiB (%.0f %%)", what, (double)done / 1048576.0,
-             (double)total / 1048576.0, 100.0 * (double)done / (double)total);
-}
-
 /* The plan of this rank without its data, by the vocabulary of the tokenizer. */
 static int plan_without_data(struct rank *plan)
 {
@@ -159,8 +120,7 @@ static int plan_without_data(struct rank *plan)
     return parallel_apply(&plan->parallel, &options);
 }
 
-/* A model that does not fit is refused before its corpus is tokenized, which may take hours. */
-static int check_before_tokenizing(const struct rank *r)
+int rank_check_fits(const struct rank *r)
 {
     if (r->config->tokenizer_path[0] == 0 || r->config->estimate || r->parallel != NULL)
         return 0;
@@ -175,95 +135,28 @@ static int check_before_tokenizing(const struct rank *r)
     return rc;
 }
 
-/* The tokens file that a request of the run stands for. */
-static int prepare(const struct rank *r, char out[CORPUS_PATH_BYTES], struct corpus_request request)
-{
-    const struct config *config = r->config;
-    time_t logged = 0;
-    if (!corpus_is_prepared(&request))
-        ERR_TRY(check_before_tokenizing(r));
-    struct tokenizer_progress progress = {log_progress, &logged};
-    request.tokenizer = config->tokenizer_path;
-    request.fields =
-        (struct corpus_fields){config->dataset_field, config->prompt_field, config->answer_field};
-    request.bad_line_share = config->bad_line_share;
-    request.progress = &progress;
-    request.want_stop = r->want_stop;
-    return corpus_prepare(out, &request);
-}
-
-static struct corpus_request corpus_of(const struct config *config)
-{
-    return (struct corpus_request){
-        .section = "training", .dataset = config->dataset, .path = config->dataset_path};
-}
-
-/* A source of a mixture: a tokens file, or what training.dataset could name. */
-static int locate_source(void *user, char out[DATA_PATH_BYTES], const char *name)
-{
-    struct corpus_request request = {.section = "training", .dataset = name, .path = ""};
-    if (!corpus_is_prepared(&request))
-        return prepare(user, out, request);
-    snprintf(out, DATA_PATH_BYTES, "%s", name); /* who opens it says what is wrong with it */
-    return 0;
-}
-
-static int open_data(struct rank *r)
-{
-    const struct config *config = r->config;
-    char path[CORPUS_PATH_BYTES];
-    uint32_t seq_len = (uint32_t)config->seq_len;
-    uint64_t seed = (uint64_t)config->seed;
-    struct data_locator locator = {locate_source, r};
-    if (config->mixture[0] != 0)
-        return data_open_mixture(&r->data, config->mixture, &locator, seq_len, seed);
-    ERR_TRY(prepare(r, path, corpus_of(config)));
-    return data_open(&r->data, path, seq_len, seed);
-}
-
 /* What a rank opens by itself. */
 static int open_own(struct rank *r)
 {
-    const struct config *config = r->config;
-    ERR_TRY(open_data(r));
-    if (is_first_on_node(r) && !config->estimate)
-        ERR_TRY(data_prove(r->data));
-    ERR_TRY(check_tokenizer(config, data_info(r->data)));
+    ERR_TRY(samples_open(r));
     ERR_TRY(rank_open_compute(r));
-    return new_table(&r->table, config, data_info(r->data)->vocab);
+    return new_table(&r->table, r->config, data_info(r->data)->vocab);
 }
 
-static int open_validation(struct rank *r)
-{
-    const struct config *config = r->config;
-    if (!config->validation_enable)
-        return 0;
-    char path[CORPUS_PATH_BYTES];
-    ERR_TRY(prepare(r, path,
-                    (struct corpus_request){.section = "validation",
-                                            .dataset = config->validation_dataset,
-                                            .path = config->validation_path}));
-    ERR_TRY(data_open_in_order(&r->validation, path, (uint32_t)config->validation_seq_len));
-    const struct data_info *ours = data_info(r->data), *theirs = data_info(r->validation);
-    if (strcmp(ours->tokenizer_hash, theirs->tokenizer_hash) != 0)
-        return report_error(ERR_MISMATCH, "make the tokens of both with one tokenizer",
-                            "the tokens of %s were made by another tokenizer than those of "
-                            "training",
-                            trainer_config_validation_data(config));
-    return is_first_on_node(r) ? data_prove(r->validation) : 0;
-}
-
-int rank_validate(struct rank *r, const volatile sig_atomic_t *want_stop, bool *out_stop)
+int rank_validate(struct rank *r, bool *out_stop)
 {
     const struct config *config = r->config;
     uint64_t whole = data_info(r->validation)->num_samples;
     uint64_t wanted = (uint64_t)config->validation_steps * (uint64_t)config->micro_batches *
                       (uint64_t)config->validation_batch;
     bool is_whole = config->validation_steps < 0 || wanted > whole;
-    struct evaluation of = {r->validation, is_whole ? whole : wanted, want_stop};
+    struct evaluation of = {r->validation, is_whole ? whole : wanted, r->want_stop};
     struct evaluation_result result;
     double start = clock_seconds();
-    ERR_TRY(parallel_evaluate(r->parallel, &of, &result));
+    timeouts_set(r->world->flight, config, PATIENCE_TRAIN);
+    int rc = parallel_evaluate(r->parallel, &of, &result);
+    timeouts_set(r->world->flight, config, PATIENCE_SERVER);
+    ERR_TRY(rc);
     *out_stop = result.is_dropped;
     struct validated validated = {.loss = result.loss,
                                   .seconds = clock_seconds() - start,
@@ -319,141 +212,10 @@ static int open_trace(struct rank *r)
     return trace_new(&r->trace, &options, r->parallel);
 }
 
-static int save_config(const struct config *config, const char *json)
-{
-    char path[2 * CONFIG_TEXT_MAX + 2];
-    if (mkdir(config->dump_folder, 0777) != 0 && errno != EEXIST)
-        return report_error(ERR_INVALID, "make its parent, or name another folder",
-                            "could not make job.dump_folder %s: %s", config->dump_folder,
-                            strerror(errno));
-    snprintf(path, sizeof(path), "%s/%s", config->dump_folder, config->save_config_file);
-    FILE *file = fopen(path, "w");
-    if (file == NULL)
-        return report_error(ERR_INVALID, "name another file",
-                            "could not create job.save_config_file %s: %s", path, strerror(errno));
-    bool is_written = fprintf(file, "%s\n", json) > 0;
-    if (fclose(file) != 0 || !is_written)
-        return report_errno(ERR_IO, "could not write job.save_config_file", path);
-    return 0;
-}
-
-/* "dp_replicate 2 x dp_shard 2", and the other axes where they cut. */
-static void describe_mesh(char out[128], const struct mesh *mesh)
-{
-    size_t at = 0;
-    out[0] = '\0';
-    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
-        if (mesh->degree[axis] > 1 || axis == AXIS_REPLICATE || axis == AXIS_SHARD)
-            at += (size_t)snprintf(out + at, 128 - at, "%s%s %u", at > 0 ? " x " : "",
-                                   mesh_axis_name(axis), mesh->degree[axis]);
-}
-
-/* What a budget in bytes has come to. */
-static void note_budget(const struct rank *r)
-{
-    uint32_t layers[NUM_MODEL_KEEPS];
-    if (estimate_budget(r->config) == 0)
-        return;
-    parallel_count_kept(r->parallel, layers);
-    log_info("train",
-             "activation_checkpoint.memory_budget = %s: of this rank's layers %u keep all, %u all "
-             "but norms and SwiGLU, %u their input alone",
-             r->config->memory_budget, layers[MODEL_KEEP_ALL], layers[MODEL_KEEP_PRODUCTS],
-             layers[MODEL_KEEP_NOTHING]);
-}
-
-static void warn_of_hints(const struct rank *r)
-{
-    struct hint hints[HINTS_MAX];
-    uint32_t num = parallel_hints(hints, r->parallel);
-    for (uint32_t i = 0; i < num; i++)
-        log_warn("train", "%s", hints[i].text);
-}
-
-/* A name that is misspelt leaves its products in float8. */
-static void warn_of_filter(const struct rank *r)
-{
-    char part[MODEL_PART_BYTES];
-    if (r->config->is_float8 && model_names_nothing(part, r->table, r->config->float8_filter))
-        log_warn("config", "quantize.linear.float8.filter_fqns: \"%s\" is in the name of no module",
-                 part);
-}
-
-/* What rank 0 says about the run before it starts. */
-static void introduce(const struct rank *r)
-{
-    const struct config *config = r->config;
-    const struct mesh *mesh = parallel_mesh_of(r->parallel);
-    char type[CONFIG_TYPE_MAX], axes[128];
-    if (r->world->rank != 0)
-        return;
-    describe_mesh(axes, mesh);
-    log_info("train", "%s", config->description);
-    log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->text.model_name,
-             shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
-             r->table->shape.vocab, config_describe_type(type, config));
-    log_info("train",
-             "mesh %s (%s), %lld threads each, %s; a step is %lld micro-batches of %lld x %lld "
-             "tokens, %s reduction",
-             axes, r->world->ops->name, (long long)config->threads, kernels_describe(r->kernels),
-             (long long)config->micro_batches, (long long)config->local_batch_size,
-             (long long)config->seq_len, config->text.reduction);
-    const struct memory *memory = parallel_memory(r->parallel);
-    log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
-             (double)memory_kept_bytes(memory) / 1048576.0,
-             (double)memory_shared_bytes(memory) / 1048576.0);
-    if (memory_host_bytes(memory) > 0)
-        log_info("train", "and %.1f MiB of the host's: what the optimizer alone reads",
-                 (double)memory_host_bytes(memory) / 1048576.0);
-    note_budget(r);
-    warn_of_hints(r);
-    warn_of_filter(r);
-    data_warn_of_small(r->data, (uint64_t)config->global_batch_size);
-    if (!config->checkpoint_enable)
-        log_warn("checkpoint",
-                 "checkpoint.enable is off: nothing is saved, and the run cannot be resumed");
-}
-
-static int show_config(const struct config *config)
-{
-    char *json = trainer_config_to_json(config);
-    if (json == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
-    if (config->print_config)
-        log_info("config", "%s", json);
-    int rc = config->save_config_file[0] != 0 ? save_config(config, json) : 0;
-    free(json);
-    return rc;
-}
-
-int rank_show_config(const struct rank *r)
-{
-    return parallel_agree(r->world, r->world->rank == 0 ? show_config(r->config) : 0);
-}
-
 static void note_copy(void *user, const struct op *op, bool is_end)
 {
     const struct rank *r = user;
     parallel_note_copy(r->parallel, op, is_end);
-}
-
-/* A node may have another file under the same name, or have fetched a bucket at another time. */
-static int check_same_tokens(const struct rank *r, const struct data *data, const char *name)
-{
-    const uint32_t size = r->world->size;
-    int64_t *hashes = calloc(size, sizeof(*hashes));
-    if (hashes == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u hashes", size);
-    hashes[r->world->rank] = (int64_t)strtoull(data_info(data)->hash, NULL, 16);
-    int rc = comm_all_reduce_i64(r->world, hashes, size);
-    for (uint32_t i = 1; i < size && rc == 0; i++)
-        if (hashes[i] != hashes[0])
-            rc = report_error(ERR_MISMATCH, "give all nodes the same files",
-                              "%s: rank %u has other tokens than rank 0 (%016" PRIx64
-                              ", %016" PRIx64 ")",
-                              name, i, (uint64_t)hashes[i], (uint64_t)hashes[0]);
-    free(hashes);
-    return rc;
 }
 
 int rank_open(struct rank *r)
@@ -470,18 +232,15 @@ int rank_open(struct rank *r)
     ERR_TRY(parallel_apply(&r->parallel, &parallel));
     int rc = open_ahead(r);
     if (rc == 0)
-        rc = open_validation(r);
+        rc = samples_open_validation(r);
     if (rc == 0)
         rc = open_metrics(r);
     if (rc == 0)
         rc = open_trace(r);
     if (rc == 0)
-        introduce(r);
+        introduce_run(r);
     ERR_TRY(parallel_agree(world, rc));
-    rc = check_same_tokens(r, r->data, trainer_config_data(config));
-    if (rc == 0 && r->validation != NULL)
-        rc = check_same_tokens(r, r->validation, trainer_config_validation_data(config));
-    ERR_TRY(parallel_agree(world, rc));
+    ERR_TRY(parallel_agree(world, samples_check_same(r)));
     rc = environment_gather(&r->environment, world, kernels_describe(r->kernels));
     ERR_TRY(parallel_agree(world, rc));
     struct snapshot_options snapshot = {.config = r->config,
@@ -496,6 +255,7 @@ int rank_open(struct rank *r)
                                         .note_copy = note_copy,
                                         .user = r};
     ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
+    timeouts_set(world->flight, config, PATIENCE_SERVER);
     return 0;
 }
 
@@ -589,9 +349,7 @@ int rank_estimate(struct config *config)
     uint32_t num_ranks = (uint32_t)(is_open ? config->comm_ranks : others * config->dp_shard);
     struct comm world = {.rank = 0, .size = num_ranks};
     struct rank r = {.config = config, .world = &world};
-    struct corpus_request corpus = corpus_of(config);
-    bool has_data = config->mixture[0] != 0 || corpus_is_prepared(&corpus);
-    int rc = has_data ? open_own(&r) : new_kernels(&r.kernels, config, NULL);
+    int rc = samples_are_prepared(config) ? open_own(&r) : new_kernels(&r.kernels, config, NULL);
     if (rc == 0 && r.table == NULL)
         rc = new_table(&r.table, config, 0);
     if (rc == 0 && config->print_program)

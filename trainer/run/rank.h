@@ -45,13 +45,16 @@ struct rank_bench {
 int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
 void rank_bench_close(struct rank_bench *bench);
 void rank_close(struct rank *rank);
-/* job.print_config, job.save_config_file; rank 0, when all is settled. Collective. */
-int rank_show_config(const struct rank *rank);
 /* From the newest checkpoint, or the initial weights. Collective. */
 int rank_load(struct rank *rank);
 /* The loss of the validation set, in the log and the loss file. *out_stop: some rank was asked to
  * stop, and it was given up. Collective. */
-int rank_validate(struct rank *rank, const volatile sig_atomic_t *want_stop, bool *out_stop);
+int rank_validate(struct rank *rank, bool *out_stop);
+/* What is done once per node is this rank's. */
+bool rank_is_first_on_node(const struct rank *rank);
+/* By the tokenizer's vocabulary, without data: a model that does not fit the machine's memory is
+ * refused before its corpus is tokenized, which may take hours. */
+int rank_check_fits(const struct rank *rank);
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);

@@ -1,0 +1,110 @@
+/* train_step.c - one training step of a rank (see train_step.h). */
+#include "trainer/run/train_step.h"
+#include "proto/base/report.h"
+#include "trainer/comm/comm.h"
+#include "trainer/comm/flight.h"
+#include "trainer/plan/schedule.h"
+#include "trainer/run/optimizer.h"
+#include "trainer/run/timeouts.h"
+#include "trainer/run/trace.h"
+
+/* A step under way, and the progress when it is made. */
+struct step_made {
+    struct rank *r;
+    struct progress next;
+    bool is_skipped; /* its numbers are not finite: nothing is updated */
+};
+
+/* What is to be done about a step whose loss or norm is not finite. */
+static int decide_break(struct step_made *made)
+{
+    struct step_break at;
+    ERR_TRY(parallel_find_break(made->r->parallel, &at));
+    ERR_TRY(breaks_decide(&made->r->breaks, &made->next, &at));
+    made->is_skipped = true;
+    return 0;
+}
+
+/* When loss and norm are known. */
+static int decide(void *user, const struct step_result *result)
+{
+    struct step_made *made = user;
+    struct rank *r = made->r;
+    struct progress *next = &made->next;
+    const struct config *config = r->config;
+    double lr = schedule_lr(config, next->schedule_update);
+    uint64_t samples = trainer_config_leaves(config, next->step);
+    samples *= (uint64_t)config->local_batch_size;
+    next->step++;
+    next->schedule_update++;
+    next->next_sample += samples;
+    next->tokens += samples * (uint64_t)config->seq_len;
+    next->loss = result->loss;
+    next->grad_norm = result->grad_norm;
+    if (!breaks_is_finite(&r->breaks, next))
+        return decide_break(made);
+    next->optimizer_update++;
+    snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
+    optimizer_begin(parallel_state(r->parallel), parallel_lane(r->parallel), config,
+                    &(struct optimizer_step){next->optimizer_update, lr, next->grad_norm});
+    return 0;
+}
+
+static void update(void *user, uint32_t block)
+{
+    const struct step_made *made = user;
+    struct rank *r = made->r;
+    if (!made->is_skipped)
+        optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel),
+                         block);
+}
+
+static bool post_copy(void *user, uint32_t block, const struct op *op)
+{
+    return snapshot_post_copy(user, block, op);
+}
+
+static void wait_copy(void *user, uint32_t block, struct lane *lane)
+{
+    snapshot_wait_copy(user, block, lane);
+}
+
+static unsigned look(void *user)
+{
+    const struct step_made *made = user;
+    struct switches *switches = &made->r->switches;
+    unsigned seen = snapshot_asked(made->r->snapshot);
+    seen |= switches_memory_is_short(switches) ? SWITCH_MEMORY : 0;
+    if (made->r->world->rank == 0)
+        seen |= switches_look(switches, snapshot_times(made->r->snapshot)->longest_save_seconds);
+    return seen;
+}
+
+int train_step(struct rank *r, struct step_result *out, bool *out_stop)
+{
+    struct step_made made = {.r = r, .next = r->progress};
+    struct step_copies copies = {post_copy, wait_copy, r->snapshot};
+    struct step_input input = {.ahead = r->ahead,
+                               .first_sample = r->progress.next_sample,
+                               .step = r->progress.step + 1,
+                               .want_stop = r->want_stop,
+                               .look = look,
+                               .decide = decide,
+                               .update = update,
+                               .user = &made,
+                               .copies = &copies};
+    timeouts_set(r->world->flight, r->config, r->has_stepped ? PATIENCE_TRAIN : PATIENCE_INIT);
+    if (r->world->flight != NULL)
+        flight_clear_sums(r->world->flight);
+    int rc = trace_step(r->trace, r->parallel, &input, out);
+    timeouts_set(r->world->flight, r->config, PATIENCE_SERVER);
+    r->has_stepped = true;
+    snapshot_phase(r->snapshot, false);
+    ERR_TRY(rc);
+    *out_stop = out->stop || (out->seen & SWITCHES_STOP);
+    if (out->is_dropped)
+        return 0;
+    parallel_params_updated(r->parallel);
+    r->progress = made.next;
+    return 0;
+}
