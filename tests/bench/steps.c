@@ -15,7 +15,7 @@
 #include "proto/base/report.h"
 #include "trainer/config/config.h"
 #include "trainer/model/shape.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -61,8 +61,8 @@ static int make_steps(struct side *side, struct parallel *p, struct spent *spent
 {
     struct step_input input = {.step = 1};
     struct step_result result;
-    side->num_leaves = p->num_micro_steps;
-    BENCH_TRY(p->num_micro_steps > LEAVES_MAX, "too many leaves");
+    side->num_leaves = leaves_micro_steps(&p->exchange.leaves);
+    BENCH_TRY(leaves_micro_steps(&p->exchange.leaves) > LEAVES_MAX, "too many leaves");
     parallel_init_state(p, 3);
     parallel_observe(p, &(struct op_observer){note_op, spent});
     for (int rc = 0;; input.step++) {

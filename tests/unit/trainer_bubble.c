@@ -8,7 +8,7 @@
  * all ranks wait for each other. "make bench" has the same in real time. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #define RANKS_MAX 4
 #define LEAVES 8
@@ -31,7 +31,7 @@ struct bubble {
 };
 
 struct waiting {
-    struct execution execution;
+    struct walk execution;
     struct model_batch batch;
     struct bubble *bubble;
     double op_begin;
@@ -46,15 +46,15 @@ static double units_of_kind(const struct op *op)
 
 static double units_of(const struct parallel *p, const struct op *op)
 {
-    bool is_layer = op->block > 0 && op->block < p->table->num_blocks - 1;
+    bool is_layer = op->block > 0 && op->block < p->plan->table->num_blocks - 1;
     return is_layer ? units_of_kind(op) : 0;
 }
 
-static int wait_at(struct parallel *p, struct execution *e, const struct op *op)
+static int wait_at(struct parallel *p, struct walk *e, const struct op *op)
 {
     struct waiting *w = (struct waiting *)e;
     double lasts = units_of(p, op);
-    uint32_t rank = p->mesh.world->rank;
+    uint32_t rank = p->plan->mesh.world->rank;
     if (op->kind == OP_BEGIN)
         e->batch = &w->batch;
     if (lasts == 0)
@@ -96,22 +96,23 @@ static double idle_part(const struct bubble *b)
 static int make_step(struct bubble *b, struct parallel *p, struct delay_link *link)
 {
     static const float scale = 1e-3f;
-    const struct tokens *tokens = &p->tokens[0].device;
+    const struct tokens *tokens = &p->run.tokens[0].device;
     struct waiting w = {.execution = {.at_op = wait_at},
                         .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale},
                         .bubble = b};
     parallel_init_state(p, 3);
     parallel_observe(p, &(struct op_observer){note_begin, &w});
-    if (p->mesh.world->rank == 0)
-        b->schedule = p->program->bubble;
-    struct list *list = &b->lists[p->mesh.world->rank];
-    for (uint32_t i = 0; i < p->program->num_ops; i++)
-        if (units_of(p, &p->program->ops[i]) > 0)
-            list->ops[list->num++] = p->program->ops[i];
+    if (p->plan->mesh.world->rank == 0)
+        b->schedule = p->run.program->bubble;
+    struct list *list = &b->lists[p->plan->mesh.world->rank];
+    for (uint32_t i = 0; i < p->run.program->num_ops; i++)
+        if (units_of(p, &p->run.program->ops[i]) > 0)
+            list->ops[list->num++] = p->run.program->ops[i];
     if (b->link_units > 0)
-        link->bytes_per_second = (double)model_stream_bytes(p->model) / b->link_units;
-    ERR_TRY(execute_program(p, p->program, &w.execution));
-    return comm_barrier(p->mesh.world); /* who leaves before breaks off what others still do */
+        link->bytes_per_second = (double)model_stream_bytes(p->plan->model) / b->link_units;
+    ERR_TRY(execute_program(p, p->run.program, &w.execution));
+    return comm_barrier(
+        p->plan->mesh.world); /* who leaves before breaks off what others still do */
 }
 
 static int bubble_rank(struct comm *inner, void *user)

@@ -8,7 +8,7 @@
  * ranks are processes and one call fails (tests/integration/comm_mpi.sh). */
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -25,7 +25,7 @@ struct failing {
     uint32_t rank;           /* that fails */
     uint32_t at_op, at_call; /* counted from 1; 0: in none */
     bool while_computing;    /* in a gather, when the rank is within the operation behind */
-    struct execution execution[RANKS];
+    struct walk execution[RANKS];
     struct model_batch batch[RANKS];
     char said[RANKS][512]; /* a rank's error */
     int result[RANKS];
@@ -78,9 +78,9 @@ static void stay_within(void)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-static int at_op(struct parallel *p, struct execution *e, const struct op *op)
+static int at_op(struct parallel *p, struct walk *e, const struct op *op)
 {
-    uint32_t rank = p->mesh.world->rank;
+    uint32_t rank = p->plan->mesh.world->rank;
     if (op->kind == OP_BEGIN)
         e->batch = &bed->batch[rank];
     if (rank != bed->rank)
@@ -94,28 +94,28 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
 
 static void fail_calls(struct parallel *p)
 {
-    real_ops = p->mesh.world->ops;
+    real_ops = p->plan->mesh.world->ops;
     failing_ops = *real_ops;
     failing_ops.run = run_failing;
     for (uint32_t group = 0; group < NUM_GROUPS; group++)
-        if (p->mesh.of[group] != NULL)
-            p->mesh.of[group]->ops = &failing_ops;
+        if (p->plan->mesh.of[group] != NULL)
+            p->plan->mesh.of[group]->ops = &failing_ops;
 }
 
 static int run_step(struct failing *f, struct parallel *p)
 {
-    struct comm *world = p->mesh.world;
+    struct comm *world = p->plan->mesh.world;
     struct flight_options options = {
         .num_records = 64, .timeout_seconds = LATE_SECONDS, .folder = "", .prefix = ""};
     ERR_TRY(flight_set(world->flight, &options));
-    f->batch[world->rank] = step_batch(p, &p->tokens[0]); /* zeros do */
+    f->batch[world->rank] = step_batch(p, &p->run.tokens[0]); /* zeros do */
     f->execution[world->rank].at_op = at_op;
     ERR_TRY(parallel_init_state(p, 3));
     ERR_TRY(comm_barrier(world));
     if (world->rank == f->rank)
         fail_calls(p);
     /* Whose program needs nothing more of the rank that fails learns it here. */
-    return parallel_agree(world, execute_program(p, p->program, &f->execution[world->rank]));
+    return parallel_agree(world, execute_program(p, p->run.program, &f->execution[world->rank]));
 }
 
 static int failing_rank(struct comm *world, void *user)

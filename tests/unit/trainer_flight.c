@@ -7,7 +7,7 @@
 #include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 #include "trainer/run/timeouts.h"
 
 #include <setjmp.h>
@@ -198,7 +198,7 @@ static void test_comm_flight__a_call_that_differs_names_what_the_program_has(voi
 
 struct stuck {
     struct config config;
-    struct execution execution[2];
+    struct walk execution[2];
     struct model_batch batch[2];
     struct flight *flight[2];
     atomic_bool is_over;
@@ -207,9 +207,9 @@ struct stuck {
 };
 
 /* Rank 1 never ends the forward of block 2 of its second leaf. */
-static int stop_at(struct parallel *p, struct execution *e, const struct op *op)
+static int stop_at(struct parallel *p, struct walk *e, const struct op *op)
 {
-    uint32_t rank = p->mesh.world->rank;
+    uint32_t rank = p->plan->mesh.world->rank;
     struct stuck *s = (struct stuck *)((char *)(e - rank) - offsetof(struct stuck, execution));
     if (op->kind == OP_BEGIN)
         e->batch = &s->batch[rank];
@@ -222,8 +222,8 @@ static int stop_at(struct parallel *p, struct execution *e, const struct op *op)
 static int step_until_stuck(struct stuck *s, struct parallel *p)
 {
     static const float scale = 1e-3f;
-    const struct tokens *tokens = &p->tokens[0].device;
-    struct comm *world = p->mesh.world;
+    const struct tokens *tokens = &p->run.tokens[0].device;
+    struct comm *world = p->plan->mesh.world;
     struct flight_options options = {
         .num_records = 64, .timeout_seconds = world->rank == 0, .folder = "", .prefix = ""};
     size_t bytes;
@@ -234,7 +234,7 @@ static int step_until_stuck(struct stuck *s, struct parallel *p)
     s->execution[world->rank].at_op = stop_at;
     parallel_init_state(p, 3);
     ERR_TRY(comm_barrier(world));
-    int rc = execute_program(p, p->program, &s->execution[world->rank]);
+    int rc = execute_program(p, p->run.program, &s->execution[world->rank]);
     if (world->rank != 0)
         return rc;
     snprintf(s->text, sizeof(s->text), "%s", report_message());

@@ -9,7 +9,7 @@
  * same figures are given to timeline_walk. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 #include "trainer/plan/timeline.h"
 
 #define LAYERS 16
@@ -30,7 +30,7 @@ struct bench {
 };
 
 struct sleeping {
-    struct execution execution;
+    struct walk execution;
     struct model_batch batch;
     double forward; /* seconds of a layer */
 };
@@ -48,7 +48,7 @@ static double compute_of(const struct sleeping *s, const struct op *op)
     return is_layer(op) ? halves * s->forward : 0;
 }
 
-static int sleep_at(struct parallel *p, struct execution *e, const struct op *op)
+static int sleep_at(struct parallel *p, struct walk *e, const struct op *op)
 {
     struct sleeping *s = (struct sleeping *)e;
     (void)p;
@@ -77,15 +77,16 @@ static bool is_on_link(const struct figures *f, const struct op *op)
 {
     if (f->link->group != NULL)
         return op->kind == OP_RING;
-    return (op->kind == OP_GATHER && f->p->mesh.degree[AXIS_SHARD] > 1) ||
+    return (op->kind == OP_GATHER && f->p->plan->mesh.degree[AXIS_SHARD] > 1) ||
            op->kind == OP_EXCHANGE || op->kind == OP_COLLECT || is_receive(op);
 }
 
 /* Of one message of a ring: this rank's keys of a layer, or its values. */
 static double ring_bytes(const struct parallel *p)
 {
-    const struct model_shape *s = &p->table->shape;
-    double rows = (double)(p->config->local_batch_size * p->config->seq_len) / p->cut.cp;
+    const struct model_shape *s = &p->plan->table->shape;
+    double rows =
+        (double)(p->plan->config->local_batch_size * p->plan->config->seq_len) / p->plan->cut.cp;
     return rows * s->kv_heads * s->head_dim * sizeof(float);
 }
 
@@ -95,9 +96,10 @@ static double link_seconds(const struct figures *f, const struct op *op)
         return 2 * (f->link->latency + ring_bytes(f->p) / f->link->bytes_per_second);
     if (is_receive(op))
         return f->link->latency +
-               (double)model_stream_bytes(f->p->model) / f->link->bytes_per_second;
-    const struct block *block = &f->p->blocks[op->block];
-    uint32_t me = f->p->mesh.place[AXIS_SHARD], owner = mesh_group_place(&f->p->mesh, GROUP_OWNERS);
+               (double)model_stream_bytes(f->p->plan->model) / f->link->bytes_per_second;
+    const struct block *block = &f->p->plan->blocks[op->block];
+    uint32_t me = f->p->plan->mesh.place[AXIS_SHARD],
+             owner = mesh_group_place(&f->p->plan->mesh, GROUP_OWNERS);
     size_t count = op->kind == OP_GATHER ? block->shard_counts[1 - me] : 0;
     for (uint32_t b = 0; b < op->num_blocks; b++)
         count += block[b].piece_counts[op->kind == OP_COLLECT ? 1 - owner : owner];
@@ -114,7 +116,7 @@ static double seconds_of(const void *user, const struct op *op)
 
 static int walk(struct bench *b, const struct figures *f)
 {
-    const struct program *program = f->p->program;
+    const struct program *program = f->p->run.program;
     struct timeline timeline;
     struct timeline_span *spans = calloc(program->num_ops, sizeof(*spans));
     CHECK(spans != NULL);
@@ -141,7 +143,7 @@ struct staged {
 /* When the other stage sends what an operation receives. */
 static double sent_at(const struct staged *sender, const struct op *op)
 {
-    const struct program *program = sender->figures.p->program;
+    const struct program *program = sender->figures.p->run.program;
     enum op_kind kind = op->kind == OP_RECEIVE ? OP_SEND : OP_SEND_GRADIENT;
     for (uint32_t i = 0; i < program->num_ops; i++)
         if (program->ops[i].kind == kind && program->ops[i].leaf == op->leaf)
@@ -153,7 +155,7 @@ static double sent_at(const struct staged *sender, const struct op *op)
 /* What a walk of one stage says of the other's receives. */
 static bool note_sent(struct staged *to, const struct staged *from)
 {
-    const struct program *program = to->figures.p->program;
+    const struct program *program = to->figures.p->run.program;
     bool has_changed = false;
     for (uint32_t i = 0; i < program->num_ops; i++) {
         double at = is_receive(&program->ops[i]) ? sent_at(from, &program->ops[i]) : 0;
@@ -168,7 +170,7 @@ static int walk_stages(struct bench *b, struct staged s[2])
 {
     bool goes_on = true;
     for (int i = 0; i < 2; i++) {
-        uint32_t num = s[i].figures.p->program->num_ops;
+        uint32_t num = s[i].figures.p->run.program->num_ops;
         s[i].spans = calloc(num, sizeof(*s[i].spans));
         s[i].not_before = calloc(num, sizeof(double));
         CHECK(s[i].spans != NULL && s[i].not_before != NULL);
@@ -176,7 +178,7 @@ static int walk_stages(struct bench *b, struct staged s[2])
     while (goes_on) {
         for (int i = 0; i < 2; i++) {
             struct timeline timeline;
-            ERR_TRY(timeline_walk(s[i].figures.p->program, seconds_of, &s[i].figures,
+            ERR_TRY(timeline_walk(s[i].figures.p->run.program, seconds_of, &s[i].figures,
                                   s[i].not_before, s[i].spans, &timeline));
             s[i].total = timeline.total;
             b->link[i] = timeline.link;
@@ -203,33 +205,33 @@ static double larger(const struct bench *b)
 static int measure(struct bench *b, struct parallel *p, struct delay_link *link)
 {
     static const float scale = 1e-3f;
-    const struct tokens *tokens = &p->tokens[0].device;
+    const struct tokens *tokens = &p->run.tokens[0].device;
     struct sleeping s = {.execution = {.at_op = sleep_at},
                          .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale}};
     struct figures f = {.p = p, .s = &s, .link = link};
-    bool is_ring = p->shape.has_ring;
+    bool is_ring = p->plan->shape.has_ring;
     parallel_init_state(p, 3);
     /* What a layer moves in the time of its forward: three times that, in three times that. */
-    uint32_t layer = p->mesh.place[AXIS_PP] * LAYERS / 2 + 1;
-    double bytes = (double)p->blocks[layer].shard_counts[0] * sizeof(float);
-    if (p->mesh.degree[AXIS_SHARD] == 1)
-        bytes = (double)p->blocks[1].piece_counts[0] / 3 * sizeof(float);
+    uint32_t layer = p->plan->mesh.place[AXIS_PP] * LAYERS / 2 + 1;
+    double bytes = (double)p->plan->blocks[layer].shard_counts[0] * sizeof(float);
+    if (p->plan->mesh.degree[AXIS_SHARD] == 1)
+        bytes = (double)p->plan->blocks[1].piece_counts[0] / 3 * sizeof(float);
     s.forward = b->ratio < 1 ? 1 : 1 / b->ratio;
     link->latency = 1e-2;
     link->group = is_ring ? "ring" : NULL;
     double lasts = b->ratio < 1 ? b->ratio : 1;
     link->bytes_per_second =
         is_ring ? ring_bytes(p) / (lasts / 2 - link->latency) : bytes / (lasts - link->latency);
-    if (b->stages != NULL && p->mesh.place[AXIS_SHARD] == 0)
-        b->stages[p->mesh.place[AXIS_PP]].figures = f;
-    ERR_TRY(comm_barrier(p->mesh.world));
-    if (p->mesh.world->rank == 0)
+    if (b->stages != NULL && p->plan->mesh.place[AXIS_SHARD] == 0)
+        b->stages[p->plan->mesh.place[AXIS_PP]].figures = f;
+    ERR_TRY(comm_barrier(p->plan->mesh.world));
+    if (p->plan->mesh.world->rank == 0)
         ERR_TRY(b->stages != NULL ? walk_stages(b, b->stages) : walk(b, &f));
-    ERR_TRY(comm_barrier(p->mesh.world));
+    ERR_TRY(comm_barrier(p->plan->mesh.world));
     double begin = clock_now();
-    ERR_TRY(execute_program(p, p->program, &s.execution));
-    ERR_TRY(comm_barrier(p->mesh.world));
-    if (p->mesh.world->rank == 0)
+    ERR_TRY(execute_program(p, p->run.program, &s.execution));
+    ERR_TRY(comm_barrier(p->plan->mesh.world));
+    if (p->plan->mesh.world->rank == 0)
         b->measured = clock_now() - begin;
     return 0;
 }

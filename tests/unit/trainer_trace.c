@@ -7,6 +7,7 @@
 #include "proto/base/json.h"
 #include "tests/unit/parallel_bed.h"
 #include "trainer/comm/flight.h"
+#include "trainer/plan/program.h"
 #include "trainer/run/trace.h"
 
 #include <unistd.h>
@@ -51,7 +52,7 @@ static int drawn_main(struct comm *world, void *user)
         rc = trace_step(trace, p, &input, &result);
         if (step + 1 == d->at_step)
             d->num_calls[world->rank] = flight_last(world->flight) - before - CALLS_OF_GATHERING;
-        d->num_ops[world->rank] = parallel_num_ops(p);
+        d->num_ops[world->rank] = parallel_program(p)->num_ops;
     }
     trace_free(trace);
     ahead_close(ahead);

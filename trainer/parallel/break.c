@@ -6,7 +6,7 @@
  * the tensors in front of that: each rank looks which of its sums of gradients are finite, tensor
  * by tensor, and the one nearest to the loss is named. */
 #include "proto/base/report.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,21 +15,21 @@
 /* The rank of a leaf's last stage, first in its tensor and context parallel. */
 static uint32_t rank_of_leaf(const struct parallel *p, uint32_t data_rank)
 {
-    const uint32_t *degree = p->mesh.degree;
+    const uint32_t *degree = p->plan->mesh.degree;
     uint32_t inner = degree[AXIS_CP] * degree[AXIS_TP];
-    return ((degree[AXIS_PP] - 1) * num_data_ranks(p) + data_rank) * inner;
+    return ((degree[AXIS_PP] - 1) * num_data_ranks(p->plan) + data_rank) * inner;
 }
 
 static bool find_loss(const struct parallel *p, struct step_break *out)
 {
-    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
+    for (uint32_t leaf = 0; leaf < p->exchange.leaves.num; leaf++) {
         uint32_t data_rank, micro_step;
-        leaves_find(&p->leaves, leaf, &data_rank, &micro_step);
-        size_t place = (size_t)data_rank * p->num_micro_steps + micro_step;
-        if (isfinite(p->all_losses[place * p->leaf_values]))
+        leaves_find(&p->exchange.leaves, leaf, &data_rank, &micro_step);
+        size_t place = (size_t)data_rank * leaves_micro_steps(&p->exchange.leaves) + micro_step;
+        if (isfinite(p->run.all_losses[place * p->run.leaf_values]))
             continue;
         *out = (struct step_break){.rank = rank_of_leaf(p, data_rank),
-                                   .stage = p->mesh.degree[AXIS_PP] - 1,
+                                   .stage = p->plan->mesh.degree[AXIS_PP] - 1,
                                    .is_loss = true,
                                    .leaf = leaf};
         return true;
@@ -41,8 +41,8 @@ static bool find_loss(const struct parallel *p, struct step_break *out)
 static void sum_weights(struct parallel *p, const struct state_slice *slice)
 {
     const struct box *box = &slice->param.box;
-    kernel_sum_squares(p->kernels, p->lane,
-                       &(struct kernel_sum_squares){.sum = &p->numbers->squares,
+    kernel_sum_squares(p->plan->kernels, p->plan->lane,
+                       &(struct kernel_sum_squares){.sum = &p->run.numbers->squares,
                                                     .x = p->state.param + slice->param.at,
                                                     .rows = box->extent[0],
                                                     .width = box->extent[1],
@@ -52,15 +52,15 @@ static void sum_weights(struct parallel *p, const struct state_slice *slice)
 static int is_finite_here(struct parallel *p, const struct state_slice *slice, bool is_weight,
                           bool *out)
 {
-    lane_zero(p->lane, &p->numbers->squares, sizeof(p->numbers->squares));
+    lane_zero(p->plan->lane, &p->run.numbers->squares, sizeof(p->run.numbers->squares));
     if (is_weight)
         sum_weights(p, slice);
     else
-        reduce_sum_squares(p, &p->numbers->squares, slice->tensor);
-    lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares,
-              sizeof(p->numbers->squares));
-    ERR_TRY(lane_settle(p->lane));
-    *out = isfinite(kernel_exact_value(&p->host_numbers->squares));
+        reduce_sum_squares(&p->exchange, &p->run.numbers->squares, slice->tensor);
+    lane_copy(p->plan->lane, &p->run.host_numbers->squares, &p->run.numbers->squares,
+              sizeof(p->run.numbers->squares));
+    ERR_TRY(lane_settle(p->plan->lane));
+    *out = isfinite(kernel_exact_value(&p->run.host_numbers->squares));
     return 0;
 }
 
@@ -71,7 +71,7 @@ static int count_broken(struct parallel *p, bool is_weight, int64_t *broken)
         const struct state_slice *slice = &p->state.slices[i];
         bool is_finite = true;
         ERR_TRY(is_finite_here(p, slice, is_weight, &is_finite));
-        broken[slice->tensor - p->table->tensors] = !is_finite;
+        broken[slice->tensor - p->plan->table->tensors] = !is_finite;
     }
     return 0;
 }
@@ -80,8 +80,8 @@ static int count_broken(struct parallel *p, bool is_weight, int64_t *broken)
  * `broken` [2][num_tensors]. */
 static int find_tensor(struct parallel *p, bool is_weight, int64_t *broken, struct step_break *out)
 {
-    struct comm *world = p->mesh.world;
-    uint32_t num = p->table->num_tensors, found = num;
+    struct comm *world = p->plan->mesh.world;
+    uint32_t num = p->plan->table->num_tensors, found = num;
     bool is_mine;
     ERR_TRY(count_broken(p, is_weight, broken));
     memcpy(broken + num, broken, num * sizeof(*broken));
@@ -95,15 +95,15 @@ static int find_tensor(struct parallel *p, bool is_weight, int64_t *broken, stru
     int rc = parallel_agree_quietly(world, is_mine ? ERR_INVALID : 0, &out->rank);
     if (rc != 0 && rc != ERR_INVALID)
         return rc;
-    out->stage = out->rank / (world->size / p->mesh.degree[AXIS_PP]);
+    out->stage = out->rank / (world->size / p->plan->mesh.degree[AXIS_PP]);
     if (found < num)
-        strcpy(out->tensor, p->table->tensors[found].name);
+        strcpy(out->tensor, p->plan->table->tensors[found].name);
     return 0;
 }
 
 int parallel_find_break(struct parallel *p, struct step_break *out)
 {
-    uint32_t num = p->table->num_tensors;
+    uint32_t num = p->plan->table->num_tensors;
     int64_t *broken = calloc(4 * (size_t)num, sizeof(*broken));
     if (broken == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to look for what is not finite");

@@ -12,7 +12,7 @@
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <string.h>
 
@@ -64,7 +64,8 @@ static int make_plan(struct search *s, struct parallel **out)
     ERR_TRY(comm_dry_open(&options.world, size / (uint32_t)s->config.pp * s->rank, size));
     int rc = parallel_try(out, &options, s->keep);
     if (rc == 0)
-        s->bytes = memory_kept_bytes((*out)->memory) + memory_shared_bytes((*out)->memory);
+        s->bytes =
+            memory_kept_bytes(parallel_memory(*out)) + memory_shared_bytes(parallel_memory(*out));
     comm_free(options.world);
     return rc;
 }
@@ -110,8 +111,8 @@ int budget_choose(uint8_t *keep, const struct parallel_options *options)
     int rc = device_open(&s.device, &device_dry, NULL);
     if (rc == 0)
         rc = make_plan(&s, &first);
-    for (; rc == 0 && s.rank < first->shape.num_ranks; s.rank++) {
-        s.shape = &first->shape;
+    for (; rc == 0 && s.rank < first->plan->shape.num_ranks; s.rank++) {
+        s.shape = &first->plan->shape;
         s.num_layers = 0;
         s.num_layers = set_level(&s, 0);
         rc = choose(&s);

@@ -5,77 +5,78 @@
  * leaves cross it in one order, and no message of another boundary, or of the other way, comes
  * between. */
 #include "proto/base/report.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/exchange.h"
+#include "trainer/parallel/parallel.h"
 
 #include <stdlib.h>
 
-static uint32_t num_stages(const struct parallel *p)
+static uint32_t num_stages(const struct exchange *e)
 {
-    return p->shape.num_ranks * p->shape.chunks;
+    return e->plan->shape.num_ranks * e->plan->shape.chunks;
 }
 
-static struct comm **channel_at(const struct parallel *p, enum direction way, uint32_t boundary)
+static struct comm **channel_at(const struct exchange *e, enum direction way, uint32_t boundary)
 {
-    return &p->channels[way * num_stages(p) + boundary];
+    return &e->channels[way * num_stages(e) + boundary];
 }
 
 /* The ranks of the pipeline on both sides of the stage behind the boundary. */
-static uint32_t sender_of(const struct parallel *p, enum direction way, uint32_t boundary)
+static uint32_t sender_of(const struct exchange *e, enum direction way, uint32_t boundary)
 {
-    return (way == WAY_DOWN ? boundary - 1 : boundary) % p->shape.num_ranks;
+    return (way == WAY_DOWN ? boundary - 1 : boundary) % e->plan->shape.num_ranks;
 }
-static uint32_t receiver_of(const struct parallel *p, enum direction way, uint32_t boundary)
+static uint32_t receiver_of(const struct exchange *e, enum direction way, uint32_t boundary)
 {
-    return (way == WAY_DOWN ? boundary : boundary - 1) % p->shape.num_ranks;
+    return (way == WAY_DOWN ? boundary : boundary - 1) % e->plan->shape.num_ranks;
 }
 
-static int open_one(struct parallel *p, enum direction way, uint32_t boundary)
+static int open_one(struct exchange *e, enum direction way, uint32_t boundary)
 {
-    struct comm *stages = p->mesh.of[GROUP_PP], **out = channel_at(p, way, boundary);
-    bool is_sender = stages->rank == sender_of(p, way, boundary);
-    bool is_member = is_sender || stages->rank == receiver_of(p, way, boundary);
+    struct comm *stages = e->plan->mesh.of[GROUP_PP], **out = channel_at(e, way, boundary);
+    bool is_sender = stages->rank == sender_of(e, way, boundary);
+    bool is_member = is_sender || stages->rank == receiver_of(e, way, boundary);
     ERR_TRY(COMM_CALL(stages, .kind = COMM_SPLIT, .out = out,
                       .color = is_member ? 0 : 1 + stages->rank, .key = is_sender ? 0 : 1,
                       .group_size = is_member ? 2 : 1));
     (*out)->name = stages->name;
     (*out)->lane = lane_name(is_sender ? LANE_SEND : LANE_RECEIVE);
-    (*out)->device_lane = p->lane;
+    (*out)->device_lane = e->plan->lane;
     return 0;
 }
 
-int channels_open(struct parallel *p)
+int channels_open(struct exchange *e)
 {
-    const struct comm *stages = p->mesh.of[GROUP_PP];
+    const struct comm *stages = e->plan->mesh.of[GROUP_PP];
     if (stages == NULL || (stages->ops->flags & COMM_UNTAGGED) == 0)
         return 0;
-    p->channels = calloc(NUM_WAYS * (size_t)num_stages(p), sizeof(struct comm *));
+    e->channels = calloc(NUM_WAYS * (size_t)num_stages(e), sizeof(struct comm *));
     ERR_TRY(parallel_agree(
-        p->mesh.world,
-        p->channels != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for communicators")));
+        e->plan->mesh.world,
+        e->channels != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for communicators")));
     for (enum direction way = 0; way < NUM_WAYS; way++)
-        for (uint32_t boundary = 1; boundary < num_stages(p); boundary++)
-            ERR_TRY(open_one(p, way, boundary));
+        for (uint32_t boundary = 1; boundary < num_stages(e); boundary++)
+            ERR_TRY(open_one(e, way, boundary));
     return 0;
 }
 
-void channels_close(struct parallel *p)
+void channels_close(struct exchange *e)
 {
-    for (uint32_t i = 0; p->channels != NULL && i < NUM_WAYS * num_stages(p); i++)
-        comm_free(p->channels[i]);
-    free(p->channels);
-    p->channels = NULL;
+    for (uint32_t i = 0; e->channels != NULL && i < NUM_WAYS * num_stages(e); i++)
+        comm_free(e->channels[i]);
+    free(e->channels);
+    e->channels = NULL;
 }
 
-struct comm *channel_to_send(const struct parallel *p, enum direction way, uint32_t boundary,
+struct comm *channel_to_send(const struct exchange *e, enum direction way, uint32_t boundary,
                              uint32_t *out_peer)
 {
-    *out_peer = p->channels != NULL ? 1 : receiver_of(p, way, boundary);
-    return p->channels != NULL ? *channel_at(p, way, boundary) : p->mesh.of[GROUP_PP];
+    *out_peer = e->channels != NULL ? 1 : receiver_of(e, way, boundary);
+    return e->channels != NULL ? *channel_at(e, way, boundary) : e->plan->mesh.of[GROUP_PP];
 }
 
-struct comm *channel_to_receive(const struct parallel *p, enum direction way, uint32_t boundary,
+struct comm *channel_to_receive(const struct exchange *e, enum direction way, uint32_t boundary,
                                 uint32_t *out_peer)
 {
-    *out_peer = p->channels != NULL ? 0 : sender_of(p, way, boundary);
-    return p->channels != NULL ? *channel_at(p, way, boundary) : p->mesh.of[GROUP_PP];
+    *out_peer = e->channels != NULL ? 0 : sender_of(e, way, boundary);
+    return e->channels != NULL ? *channel_at(e, way, boundary) : e->plan->mesh.of[GROUP_PP];
 }

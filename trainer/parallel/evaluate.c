@@ -5,7 +5,7 @@
  * same bits on every mesh. Sequences that are shorter than those of training lie at the beginning
  * of their rows; what is behind them counts for nothing, and nothing looks back at it. */
 #include "proto/base/report.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <string.h>
 
@@ -30,7 +30,8 @@ static void widen_rows(int32_t *numbers, uint32_t rows, uint32_t seq, uint32_t r
 static int read_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
                      const struct tokens *to)
 {
-    uint32_t batch = (uint32_t)p->config->local_batch_size, row = (uint32_t)p->config->seq_len;
+    uint32_t batch = (uint32_t)p->plan->config->local_batch_size,
+             row = (uint32_t)p->plan->config->seq_len;
     uint32_t seq = data_info(of->data)->seq_len;
     uint64_t first = leaf * batch;
     ERR_TRY(data_read(of->data, first, batch,
@@ -48,7 +49,7 @@ static int read_leaf(struct parallel *p, const struct evaluation *of, uint64_t l
 /* A leaf that could not be read is computed of zeros: all learn of it behind the round. */
 static void clear_leaf(const struct parallel *p, const struct tokens *to)
 {
-    size_t rows = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len;
+    size_t rows = (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len;
     memset(to->inputs, 0, rows * sizeof(*to->inputs));
     memset(to->targets, 0xff, rows * sizeof(*to->targets));
     if (to->starts != NULL)
@@ -59,27 +60,27 @@ static void clear_leaf(const struct parallel *p, const struct tokens *to)
 static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
                          struct round *out)
 {
-    uint32_t batch = (uint32_t)p->config->local_batch_size;
-    size_t rows = (size_t)batch * (size_t)p->config->seq_len;
+    uint32_t batch = (uint32_t)p->plan->config->local_batch_size;
+    size_t rows = (size_t)batch * (size_t)p->plan->config->seq_len;
     bool has_leaf = leaf * batch < of->samples;
-    struct leaf_tokens *to = &p->tokens[0];
+    struct leaf_tokens *to = &p->run.tokens[0];
     struct tokens raw;
     struct model_batch mine = step_batch(p, to);
-    struct execution execution = {.batch = has_leaf ? &mine : NULL};
+    struct walk walk = {.batch = has_leaf ? &mine : NULL};
     *out = (struct round){0};
     if (has_leaf) {
         ERR_TRY(step_begin_tokens(p, to, &raw));
-        p->failure = read_leaf(p, of, leaf, &raw);
-        if (p->failure != 0)
+        p->run.failure = read_leaf(p, of, leaf, &raw);
+        if (p->run.failure != 0)
             clear_leaf(p, &raw);
         step_send_tokens(p, &raw, to);
     }
     for (size_t i = 0; i < rows && has_leaf; i++)
         out->counted += raw.targets[i] >= 0;
-    out->flags =
-        (of->want_stop != NULL && *of->want_stop != 0 ? STOP : 0) + (p->failure != 0 ? FAILED : 0);
-    ERR_TRY(execute_program(p, p->evaluation, &execution));
-    out->loss = execution.loss;
+    out->flags = (of->want_stop != NULL && *of->want_stop != 0 ? STOP : 0) +
+                 (p->run.failure != 0 ? FAILED : 0);
+    ERR_TRY(execute_program(p, p->run.evaluation, &walk));
+    out->loss = walk.loss;
     return 0;
 }
 
@@ -88,7 +89,7 @@ static int agree_on_flags(struct parallel *p, const struct round *mine, bool *ou
                           bool *out_stop)
 {
     int64_t counts[2] = {mine->flags >= FAILED, mine->flags == STOP};
-    struct comm *world = p->mesh.world;
+    struct comm *world = p->plan->mesh.world;
     ERR_TRY(comm_all_reduce_i64(world, counts, 2));
     *out_failed = counts[0] > 0;
     *out_stop = counts[1] > 0;
@@ -99,22 +100,23 @@ static int agree_on_flags(struct parallel *p, const struct round *mine, bool *ou
  * call. */
 static int gather_rounds(struct parallel *p, const struct round *mine, const struct round **out)
 {
-    struct comm *data = p->mesh.of[GROUP_DATA], *stages = p->mesh.of[GROUP_PP];
-    uint32_t d = num_data_ranks(p);
-    size_t *bytes = p->lists, *at = p->lists + d;
+    struct comm *data = p->plan->mesh.of[GROUP_DATA], *stages = p->plan->mesh.of[GROUP_PP];
+    uint32_t d = num_data_ranks(p->plan);
+    size_t *bytes = p->exchange.lists, *at = p->exchange.lists + d;
     for (uint32_t r = 0; r < d; r++) {
         bytes[r] = sizeof(*mine);
         at[r] = r * sizeof(*mine);
     }
-    *out = (const struct round *)p->all_losses;
-    memcpy(p->losses, mine, sizeof(*mine));
+    *out = (const struct round *)p->run.all_losses;
+    memcpy(p->run.losses, mine, sizeof(*mine));
     if (data != NULL)
-        ERR_TRY(comm_all_gather_v(data, p->losses, sizeof(*mine), p->all_losses, bytes, at));
+        ERR_TRY(
+            comm_all_gather_v(data, p->run.losses, sizeof(*mine), p->run.all_losses, bytes, at));
     else
-        memcpy(p->all_losses, mine, sizeof(*mine));
+        memcpy(p->run.all_losses, mine, sizeof(*mine));
     if (stages == NULL)
         return 0;
-    return comm_broadcast(stages, p->all_losses, d * sizeof(*mine), stages->size - 1);
+    return comm_broadcast(stages, p->run.all_losses, d * sizeof(*mine), stages->size - 1);
 }
 
 /* Leaves [first, first + d): those of all data ranks in *out, valid until the next call. */
@@ -122,7 +124,7 @@ static int evaluate_round(struct parallel *p, const struct evaluation *of, uint6
                           const struct round **out, bool *out_failed, bool *out_stop)
 {
     struct round mine;
-    ERR_TRY(evaluate_leaf(p, of, first + my_data_rank(p), &mine));
+    ERR_TRY(evaluate_leaf(p, of, first + my_data_rank(p->plan), &mine));
     ERR_TRY(gather_rounds(p, &mine, out));
     return agree_on_flags(p, &mine, out_failed, out_stop);
 }
@@ -130,24 +132,24 @@ static int evaluate_round(struct parallel *p, const struct evaluation *of, uint6
 int parallel_evaluate(struct parallel *p, const struct evaluation *of,
                       struct evaluation_result *out)
 {
-    uint32_t d = num_data_ranks(p);
-    uint64_t batch = (uint64_t)p->config->local_batch_size;
+    uint32_t d = num_data_ranks(p->plan);
+    uint64_t batch = (uint64_t)p->plan->config->local_batch_size;
     uint64_t leaves = (of->samples + batch - 1) / batch;
     double sum = 0, counted = 0;
-    p->failure = 0;
+    p->run.failure = 0;
     *out = (struct evaluation_result){0};
     for (uint64_t first = 0; first < leaves && !out->is_dropped; first += d) {
         const struct round *all;
         bool has_failed = false;
         int rc = evaluate_round(p, of, first, &all, &has_failed, &out->is_dropped);
         if (rc != 0)
-            return comm_fail(p->mesh.world, rc);
+            return comm_fail(p->plan->mesh.world, rc);
         for (uint32_t r = 0; r < d; r++) {
             sum += all[r].loss;
             counted += all[r].counted;
         }
         if (has_failed)
-            return parallel_agree(p->mesh.world, p->failure);
+            return parallel_agree(p->plan->mesh.world, p->run.failure);
     }
     out->loss = counted > 0 ? sum / counted : 0;
     return 0;

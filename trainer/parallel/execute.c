@@ -22,7 +22,7 @@
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/comm/flight.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,10 +44,10 @@ struct transfers {
 int transfers_new(struct parallel *p)
 {
     struct transfers *t = calloc(1, sizeof(*t));
-    p->transfers = t;
+    p->run.transfers = t;
     if (t == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
-    t->num_slots = p->program->num_slots;
+    t->num_slots = p->run.program->num_slots;
     for (uint32_t d = 0; d < NUM_WAYS; d++) {
         t->of[d] = calloc(t->num_slots, sizeof(*t->of[d]));
         if (t->of[d] == NULL)
@@ -58,20 +58,20 @@ int transfers_new(struct parallel *p)
 
 void transfers_free(struct parallel *p)
 {
-    if (p->transfers == NULL)
+    if (p->run.transfers == NULL)
         return;
     for (uint32_t d = 0; d < NUM_WAYS; d++)
-        free(p->transfers->of[d]);
-    free(p->transfers);
+        free(p->run.transfers->of[d]);
+    free(p->run.transfers);
 }
 
 void transfers_take(struct parallel *p)
 {
     static const char *const names[NUM_WAYS] = {"stream to send", "gradient to send"};
-    for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
-        for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
-            p->transfers->of[d][slot].buffer =
-                memory_take(p->memory, names[d], slot, model_stream_bytes(p->model));
+    for (uint32_t d = 0; d < NUM_WAYS && p->run.transfers != NULL; d++)
+        for (uint32_t slot = 0; slot < p->run.transfers->num_slots; slot++)
+            p->run.transfers->of[d][slot].buffer =
+                memory_take(p->plan->memory, names[d], slot, model_stream_bytes(p->plan->model));
 }
 
 /* Both ends know the boundary by the stage behind it. */
@@ -92,42 +92,42 @@ static int settle(struct transfer *transfer)
 
 static bool is_live(const struct parallel *p, uint32_t slot)
 {
-    return model_is_active(p->model, slot) && !memory_is_recording(p->memory);
+    return model_is_active(p->plan->model, slot) && !memory_is_recording(p->plan->memory);
 }
 
 static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
-    gather_pointers(p, op->block, w);
-    return model_keys(p->model, slot, op->block, op->is_second, w);
+    gather_pointers(&p->exchange, op->block, w);
+    return model_keys(p->plan->model, slot, op->block, op->is_second, w);
 }
 
 /* Of an operation that sends: until it was received. */
 static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
 {
     enum direction d = op->kind == OP_SEND ? WAY_DOWN : WAY_UP;
-    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
-    return settle(&p->transfers->of[d][slot]);
+    uint32_t slot = program_slot(program, &p->plan->shape, op->stage, op->leaf);
+    return settle(&p->run.transfers->of[d][slot]);
 }
 
 static int send(struct parallel *p, const struct op *op, uint32_t slot, enum direction d,
                 const void *data)
 {
-    struct transfer *transfer = &p->transfers->of[d][slot];
+    struct transfer *transfer = &p->run.transfers->of[d][slot];
     uint32_t boundary = op->stage + (d == WAY_DOWN ? 1 : 0), peer;
-    size_t bytes = model_stream_bytes(p->model);
+    size_t bytes = model_stream_bytes(p->plan->model);
     CHECK(!transfer->is_posted); /* the program waits for it */
-    lane_copy(p->lane, transfer->buffer, data, bytes);
-    transfer->comm = channel_to_send(p, d, boundary, &peer);
+    lane_copy(p->plan->lane, transfer->buffer, data, bytes);
+    transfer->comm = channel_to_send(&p->exchange, d, boundary, &peer);
     transfer->is_posted = true;
-    return comm_send(transfer->comm, peer, tag_of(&p->shape, op, d, boundary), transfer->buffer,
-                     bytes, &transfer->request);
+    return comm_send(transfer->comm, peer, tag_of(&p->plan->shape, op, d, boundary),
+                     transfer->buffer, bytes, &transfer->request);
 }
 
 static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
 {
-    struct model *m = p->model;
-    uint32_t behind = p->first_block[op->stage + 1];
+    struct model *m = p->plan->model;
+    uint32_t behind = p->plan->first_block[op->stage + 1];
     int rc = 0;
     if (op->kind == OP_SEND) {
         model_close_stream(m, slot, behind);
@@ -144,30 +144,30 @@ static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
 static void receive_take(struct parallel *p, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_RECEIVE)
-        (void)model_take_stream(p->model, slot, p->first_block[op->stage]);
+        (void)model_take_stream(p->plan->model, slot, p->plan->first_block[op->stage]);
     else
-        (void)model_take_gradient(p->model, slot);
+        (void)model_take_gradient(p->plan->model, slot);
 }
 
 static int receive_run(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
 {
-    const struct model *m = p->model;
+    const struct model *m = p->plan->model;
     enum direction d = op->kind == OP_RECEIVE ? WAY_DOWN : WAY_UP;
-    void *to =
-        d == WAY_DOWN ? model_stream(m, slot, p->first_block[op->stage]) : model_gradient(m, slot);
+    void *to = d == WAY_DOWN ? model_stream(m, slot, p->plan->first_block[op->stage])
+                             : model_gradient(m, slot);
     uint32_t boundary = op->stage + (d == WAY_UP ? 1 : 0), peer;
-    struct comm *comm = channel_to_receive(p, d, boundary, &peer);
+    struct comm *comm = channel_to_receive(&p->exchange, d, boundary, &peer);
     if (!model_is_active(m, slot))
         return 0;
-    return comm_receive_on(comm, peer, tag_of(&p->shape, op, d, boundary), to,
+    return comm_receive_on(comm, peer, tag_of(&p->plan->shape, op, d, boundary), to,
                            model_stream_bytes(m), lane, lane_name(op->lane));
 }
 
 static int settle_all(struct parallel *p)
 {
-    for (uint32_t d = 0; d < NUM_WAYS && p->transfers != NULL; d++)
-        for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
-            ERR_TRY(settle(&p->transfers->of[d][slot]));
+    for (uint32_t d = 0; d < NUM_WAYS && p->run.transfers != NULL; d++)
+        for (uint32_t slot = 0; slot < p->run.transfers->num_slots; slot++)
+            ERR_TRY(settle(&p->run.transfers->of[d][slot]));
     return 0;
 }
 
@@ -199,51 +199,51 @@ struct side_work {
 
 static void use_lane(struct parallel *p, enum group group, enum lane_of lane, bool is_beside)
 {
-    struct comm *comm = p->mesh.of[group];
+    struct comm *comm = p->plan->mesh.of[group];
     if (comm == NULL)
         return;
     comm->lane = lane_name(lane);
     if (is_beside)
-        comm->device_lane = p->sides->here[lane];
+        comm->device_lane = p->run.sides->here[lane];
 }
 
 int side_lanes_open(struct parallel *p)
 {
-    bool has_sides = p->shape.gather_ahead + p->shape.exchange_behind > 0 ||
-                     p->shape.receives_ahead || p->shape.ring_ahead;
-    bool is_queued = (p->mesh.world->ops->flags & COMM_THREADS) != 0 &&
-                     (p->device->ops->flags & DEVICE_DRY) == 0;
+    bool has_sides = p->plan->shape.gather_ahead + p->plan->shape.exchange_behind > 0 ||
+                     p->plan->shape.receives_ahead || p->plan->shape.ring_ahead;
+    bool is_queued = (p->plan->mesh.world->ops->flags & COMM_THREADS) != 0 &&
+                     (p->plan->device->ops->flags & DEVICE_DRY) == 0;
     if (!has_sides)
         return 0;
-    p->sides = calloc(1, sizeof(*p->sides));
-    if (p->sides == NULL)
+    p->run.sides = calloc(1, sizeof(*p->run.sides));
+    if (p->run.sides == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for lanes");
-    ERR_TRY(device_open(&p->sides->device, &device_cpu,
+    ERR_TRY(device_open(&p->run.sides->device, &device_cpu,
                         &(struct device_options){.is_queued = is_queued}));
     for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND; lane++) {
-        ERR_TRY(lane_open(&p->sides->of[lane], p->sides->device, lane_name(lane)));
-        ERR_TRY(lane_open(&p->sides->here[lane], p->device, lane_name(lane)));
+        ERR_TRY(lane_open(&p->run.sides->of[lane], p->run.sides->device, lane_name(lane)));
+        ERR_TRY(lane_open(&p->run.sides->here[lane], p->plan->device, lane_name(lane)));
     }
-    use_lane(p, GROUP_SHARD, LANE_GATHER, p->shape.gather_ahead > 0);
-    use_lane(p, GROUP_RING, LANE_RING, p->shape.ring_ahead);
-    use_lane(p, GROUP_SUMS, LANE_REDUCE, p->shape.exchange_behind > 0);
-    use_lane(p, GROUP_OWNERS, LANE_REDUCE, p->shape.exchange_behind > 0);
-    use_lane(p, GROUP_REPLICA, LANE_REDUCE, p->shape.exchange_behind > 0);
-    use_lane(p, GROUP_REPLICAS, LANE_REDUCE, p->shape.exchange_behind > 0);
+    use_lane(p, GROUP_SHARD, LANE_GATHER, p->plan->shape.gather_ahead > 0);
+    use_lane(p, GROUP_RING, LANE_RING, p->plan->shape.ring_ahead);
+    use_lane(p, GROUP_SUMS, LANE_REDUCE, p->plan->shape.exchange_behind > 0);
+    use_lane(p, GROUP_OWNERS, LANE_REDUCE, p->plan->shape.exchange_behind > 0);
+    use_lane(p, GROUP_REPLICA, LANE_REDUCE, p->plan->shape.exchange_behind > 0);
+    use_lane(p, GROUP_REPLICAS, LANE_REDUCE, p->plan->shape.exchange_behind > 0);
     return 0;
 }
 
 void side_lanes_close(struct parallel *p)
 {
-    if (p->sides == NULL)
+    if (p->run.sides == NULL)
         return;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
-        lane_close(p->sides->of[lane]);
+        lane_close(p->run.sides->of[lane]);
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
-        lane_close(p->sides->here[lane]);
-    device_close(p->sides->device);
-    free(p->sides);
-    p->sides = NULL;
+        lane_close(p->run.sides->here[lane]);
+    device_close(p->run.sides->device);
+    free(p->run.sides);
+    p->run.sides = NULL;
 }
 
 /* The flight recorder's lanes: what is sent is called by the thread that computes. */
@@ -277,7 +277,7 @@ static bool find_next(const void *user, const char *lane, uint32_t index, struct
 static void begin_op(struct parallel *p, const struct program *program, const struct op *op)
 {
     struct flight_place place = place_of(program, op);
-    flight_enter(p->mesh.world->flight, lane_name(thread_of(op)), &place);
+    flight_enter(p->plan->mesh.world->flight, lane_name(thread_of(op)), &place);
     observe(p, op, false);
 }
 
@@ -290,15 +290,15 @@ static void end_op(struct parallel *p, const struct op *op)
 static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_GATHER)
-        gather_take(p, op->block, op->is_second);
+        gather_take(&p->exchange, op->block, op->is_second);
     else if (op->kind == OP_EXCHANGE)
-        reduce_take(p, op->block, op->num_blocks);
+        reduce_take(&p->exchange, op->block, op->num_blocks);
     else if (op->kind == OP_JOIN)
-        join_take(p, op->block, op->num_blocks);
+        join_take(&p->exchange, op->block, op->num_blocks);
     else if (op->kind == OP_COLLECT)
-        collect_take(p, op->block, op->num_blocks);
+        collect_take(&p->exchange, op->block, op->num_blocks);
     else if (op->kind == OP_RING)
-        model_ring_take(p->model, op->block);
+        model_ring_take(p->plan->model, op->block);
     else
         receive_take(p, op, slot);
 }
@@ -306,15 +306,15 @@ static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
 static int run_for(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_GATHER)
-        return gather_run(p, lane, op->block);
+        return gather_run(&p->exchange, lane, op->block);
     if (op->kind == OP_EXCHANGE)
-        return reduce_run(p, lane, op);
+        return reduce_run(&p->exchange, lane, op);
     if (op->kind == OP_JOIN)
-        return join_run(p, lane, op);
+        return join_run(&p->exchange, lane, op);
     if (op->kind == OP_COLLECT)
-        return collect_run(p, lane, op);
+        return collect_run(&p->exchange, lane, op);
     if (op->kind == OP_RING)
-        return model_ring_run(p->model, lane, p->mesh.of[GROUP_RING], slot, op->block);
+        return model_ring_run(p->plan->model, lane, p->plan->mesh.of[GROUP_RING], slot, op->block);
     return receive_run(p, lane, op, slot);
 }
 
@@ -322,27 +322,27 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
 static void give_for(struct parallel *p, const struct op *op)
 {
     if (op->kind == OP_GATHER)
-        gather_give(p, op->block);
+        gather_give(&p->exchange, op->block);
     else if (op->kind == OP_EXCHANGE)
-        reduce_give(p, op->block, op->num_blocks);
+        reduce_give(&p->exchange, op->block, op->num_blocks);
     else if (op->kind == OP_JOIN)
-        join_give(p, op->block, op->num_blocks);
+        join_give(&p->exchange, op->block, op->num_blocks);
     else if (op->kind == OP_COLLECT)
-        collect_give(p, op->block, op->num_blocks);
+        collect_give(&p->exchange, op->block, op->num_blocks);
     else if (op->kind == OP_RING)
-        model_ring_give(p->model, op->block);
+        model_ring_give(p->plan->model, op->block);
 }
 
 static int run_side_work(void *args)
 {
     const struct side_work *work = args;
-    struct lane *lane = work->p->sides->here[work->op->lane];
+    struct lane *lane = work->p->run.sides->here[work->op->lane];
     begin_op(work->p, work->program, work->op);
     int rc = run_for(work->p, lane, work->op, work->slot);
     if (rc == 0)
         rc = lane_settle(lane); /* who waits for the thread's mark waits for this, too */
     if (rc != 0) /* now: whoever would notice may be waiting for what waits for this */
-        return comm_fail(work->p->mesh.world, rc);
+        return comm_fail(work->p->plan->mesh.world, rc);
     end_op(work->p, work->op);
     return 0;
 }
@@ -350,15 +350,15 @@ static int run_side_work(void *args)
 static void post_side(struct parallel *p, const struct program *program, struct side_ring *ring,
                       const struct op *op)
 {
-    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    uint32_t slot = program_slot(program, &p->plan->shape, op->stage, op->leaf);
     CHECK(ring->num < UNDER_WAY_MAX);
     struct under_way *at = &ring->ops[(ring->first + ring->num++) % UNDER_WAY_MAX];
     *at = (struct under_way){.op = op, .after = (uint32_t)(op - program->ops) + 1};
     take_for(p, op, slot);
-    if (memory_is_recording(p->memory))
+    if (memory_is_recording(p->plan->memory))
         return;
-    struct lane *lane = p->sides->of[op->lane];
-    (void)lane_settle(p->lane); /* all compute in front is over; it keeps its error */
+    struct lane *lane = p->run.sides->of[op->lane];
+    (void)lane_settle(p->plan->lane); /* all compute in front is over; it keeps its error */
     lane_call(lane, run_side_work, &(struct side_work){p, program, op, slot},
               sizeof(struct side_work));
     lane_mark(lane, &at->mark);
@@ -369,8 +369,8 @@ static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane
 {
     while (ring->num > 0 && ring->ops[ring->first].after <= after) {
         struct under_way *at = &ring->ops[ring->first];
-        if (!memory_is_recording(p->memory))
-            ERR_TRY(lane_settle_mark(p->sides->of[lane], &at->mark));
+        if (!memory_is_recording(p->plan->memory))
+            ERR_TRY(lane_settle_mark(p->run.sides->of[lane], &at->mark));
         give_for(p, at->op);
         ring->first = (ring->first + 1) % UNDER_WAY_MAX;
         ring->num--;
@@ -382,7 +382,7 @@ static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane
 static int run_here(struct parallel *p, const struct op *op, uint32_t slot)
 {
     take_for(p, op, slot);
-    int rc = memory_is_recording(p->memory) ? 0 : run_for(p, p->lane, op, slot);
+    int rc = memory_is_recording(p->plan->memory) ? 0 : run_for(p, p->plan->lane, op, slot);
     give_for(p, op);
     return rc;
 }
@@ -394,7 +394,7 @@ void parallel_note_copy(struct parallel *p, const struct op *op, bool is_end)
     observe(p, op, is_end);
 }
 
-static void post_copy(struct parallel *p, const struct execution *e, const struct op *op)
+static void post_copy(struct parallel *p, const struct walk *e, const struct op *op)
 {
     if (e->copies != NULL && e->copies->post(e->copies->user, op->block, op))
         return;
@@ -403,40 +403,40 @@ static void post_copy(struct parallel *p, const struct execution *e, const struc
 }
 
 /* `copy`: the last that must have ended. */
-static void settle_copy(struct parallel *p, const struct execution *e, const struct op *copy)
+static void settle_copy(struct parallel *p, const struct walk *e, const struct op *copy)
 {
     if (e->copies != NULL)
-        e->copies->wait(e->copies->user, copy->block, p->lane);
+        e->copies->wait(e->copies->user, copy->block, p->plan->lane);
 }
 
 /* ---- blocks ---- */
 
 static void forward_pointers(struct parallel *p, uint32_t block, const void **w)
 {
-    gather_pointers(p, block, w);
-    if (block == p->table->num_blocks - 1 && is_tied(p))
-        gather_pointers(p, p->table->num_blocks, &w[1]);
+    gather_pointers(&p->exchange, block, w);
+    if (block == p->plan->table->num_blocks - 1 && is_tied(p->plan))
+        gather_pointers(&p->exchange, p->plan->table->num_blocks, &w[1]);
 }
 
 static int run_forward(struct parallel *p, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
     forward_pointers(p, op->block, w);
-    return model_forward(p->model, slot, op->block, w);
+    return model_forward(p->plan->model, slot, op->block, w);
 }
 
-static int run_loss(struct parallel *p, struct execution *e, const struct op *op, uint32_t slot)
+static int run_loss(struct parallel *p, struct walk *e, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
     forward_pointers(p, op->block, w);
-    return model_loss(p->model, slot, w, &e->loss);
+    return model_loss(p->plan->model, slot, w, &e->loss);
 }
 
 static int run_recompute(struct parallel *p, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
-    gather_pointers(p, op->block, w);
-    return model_recompute(p->model, slot, op->block, w);
+    gather_pointers(&p->exchange, op->block, w);
+    return model_recompute(p->plan->model, slot, op->block, w);
 }
 
 static int run_backward(struct parallel *p, const struct op *op, uint32_t slot)
@@ -447,18 +447,18 @@ static int run_backward(struct parallel *p, const struct op *op, uint32_t slot)
                       : op->kind == OP_BACKWARD_INPUT ? MODEL_INPUT
                                                       : MODEL_WEIGHT;
     if (op->block > 0 && (halves & MODEL_INPUT))
-        gather_pointers(p, op->block, w);
+        gather_pointers(&p->exchange, op->block, w);
     if (halves & MODEL_WEIGHT)
-        reduce_begin_block(p, op->block, dw);
-    return model_backward(p->model, slot, op->block, halves, w, dw);
+        reduce_begin_block(&p->exchange, op->block, dw);
+    return model_backward(p->plan->model, slot, op->block, halves, w, dw);
 }
 
-static int run(struct parallel *p, struct execution *e, const struct op *op, uint32_t slot)
+static int run(struct parallel *p, struct walk *e, const struct op *op, uint32_t slot)
 {
-    uint32_t first = p->first_block[op->stage], end = p->first_block[op->stage + 1];
+    uint32_t first = p->plan->first_block[op->stage], end = p->plan->first_block[op->stage + 1];
     switch (op->kind) {
     case OP_BEGIN:
-        model_begin(p->model, slot, e->batch);
+        model_begin(p->plan->model, slot, e->batch);
         return 0;
     case OP_GATHER:
     case OP_EXCHANGE:
@@ -469,7 +469,7 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_RING:
         return run_here(p, op, slot);
     case OP_DROP:
-        gather_drop(p, op->block);
+        gather_drop(&p->exchange, op->block);
         return 0;
     case OP_KEYS:
         return run_keys(p, op, slot);
@@ -484,14 +484,14 @@ static int run(struct parallel *p, struct execution *e, const struct op *op, uin
     case OP_BACKWARD_WEIGHT:
         return run_backward(p, op, slot);
     case OP_FORGET:
-        model_forget(p->model, slot, first, end);
+        model_forget(p->plan->model, slot, first, end);
         return 0;
     case OP_ENCODE:
-        return codes_make(p);
+        return codes_make(&p->exchange);
     case OP_REDUCE:
-        return reduce_step(p);
+        return reduce_step(&p->exchange);
     case OP_SPREAD:
-        return gather_updated(p);
+        return gather_updated(&p->exchange);
     case OP_SEND:
     case OP_SEND_GRADIENT:
         return run_send(p, op, slot);
@@ -507,21 +507,21 @@ static bool is_batch(const struct op *op)
            op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT || op->kind == OP_UPDATE;
 }
 
-static int run_op(struct parallel *p, const struct program *program, struct execution *e,
+static int run_op(struct parallel *p, const struct program *program, struct walk *e,
                   const struct op *op)
 {
-    uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+    uint32_t slot = program_slot(program, &p->plan->shape, op->stage, op->leaf);
     begin_op(p, program, op);
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
         ERR_TRY(e->at_op(p, e, op));
     watch_begin(p, program, op);
     if (is_batch(op))
-        lane_batch_begin(p->lane);
+        lane_batch_begin(p->plan->lane);
     int rc = run(p, e, op, slot);
     if (rc == 0 && op->kind != OP_BEGIN && e->at_op != NULL)
         rc = e->at_op(p, e, op);
     if (is_batch(op))
-        lane_batch_end(p->lane);
+        lane_batch_end(p->plan->lane);
     if (rc == 0)
         rc = watch_end(p, op);
     if (rc == 0)
@@ -529,7 +529,7 @@ static int run_op(struct parallel *p, const struct program *program, struct exec
     return rc;
 }
 
-static int walk(struct parallel *p, const struct program *program, struct execution *e)
+static int walk(struct parallel *p, const struct program *program, struct walk *e)
 {
     struct side_ring sides[NUM_LANES] = {0};
     for (uint32_t i = 0; i < program->num_ops && !e->is_asked_to_stop; i++) {
@@ -555,20 +555,20 @@ static int walk(struct parallel *p, const struct program *program, struct execut
 /* The walk may have lost what it waited for by an error of a lane beside it, which has kept it. */
 static int fail_all(struct parallel *p, int rc)
 {
-    rc = comm_fail(p->mesh.world, rc);
-    for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND && p->sides != NULL; lane++) {
-        int kept = report_message()[0] == '\0' ? lane_settle(p->sides->of[lane]) : 0;
+    rc = comm_fail(p->plan->mesh.world, rc);
+    for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND && p->run.sides != NULL; lane++) {
+        int kept = report_message()[0] == '\0' ? lane_settle(p->run.sides->of[lane]) : 0;
         rc = kept != 0 ? kept : rc;
     }
     return rc;
 }
 
-int execute_program(struct parallel *p, const struct program *program, struct execution *e)
+int execute_program(struct parallel *p, const struct program *program, struct walk *e)
 {
-    struct flight *flight = p->mesh.world->flight;
+    struct flight *flight = p->plan->mesh.world->flight;
     flight_follow(flight, &(struct flight_program){find_next, program});
     int rc = walk(p, program, e);
-    if (rc != 0 && !e->is_common && !memory_is_recording(p->memory))
+    if (rc != 0 && !e->is_common && !memory_is_recording(p->plan->memory))
         rc = fail_all(p, rc);
     flight_follow(flight, NULL);
     flight_leave();

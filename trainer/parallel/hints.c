@@ -4,7 +4,7 @@
  * settings for which it is right to go on, as a run on borrowed weights whose sizes are given. */
 #include "trainer/parallel/hints.h"
 #include "trainer/base/cores.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -134,11 +134,11 @@ static void tell_cores(char *out, const struct hint_facts *f)
  * the machine. */
 static void add_cores(struct hint_facts *out, const struct parallel *p)
 {
-    bool is_process = p->config->comm_backend != BACKEND_LOCAL;
-    if (p->config->estimate)
+    bool is_process = p->plan->config->comm_backend != BACKEND_LOCAL;
+    if (p->plan->config->estimate)
         return; /* of another machine, maybe */
     out->cores = cores_visible();
-    out->threads = p->device == NULL ? (uint32_t)p->config->threads : 1;
+    out->threads = p->plan->device == NULL ? (uint32_t)p->plan->config->threads : 1;
     out->sharers = 1;
     if (out->ranks_on_machine > 0 &&
         (!is_process || out->cores >= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)))
@@ -180,18 +180,18 @@ static uint32_t gathers_of(const struct program *program, uint32_t block)
 
 uint32_t parallel_hints(struct hint *out, const struct parallel *p)
 {
-    struct hint_facts facts = {.num_ranks = p->mesh.world->size,
-                               .ranks_on_machine = ranks_said_on_machine(p),
-                               .drops = p->shape.drops,
-                               .micro_steps = p->program->num_leaves,
-                               .shape = p->table->shape};
-    memcpy(facts.degree, p->mesh.degree, sizeof facts.degree);
+    struct hint_facts facts = {.num_ranks = p->plan->mesh.world->size,
+                               .ranks_on_machine = ranks_said_on_machine(p->plan),
+                               .drops = p->plan->shape.drops,
+                               .micro_steps = p->run.program->num_leaves,
+                               .shape = p->plan->table->shape};
+    memcpy(facts.degree, p->plan->mesh.degree, sizeof facts.degree);
     add_cores(&facts, p);
-    for (uint32_t b = 0; b < num_all_blocks(p); b++) {
-        uint32_t gathers = p->blocks[b].is_here ? gathers_of(p->program, b) : 0;
+    for (uint32_t b = 0; b < num_all_blocks(p->plan); b++) {
+        uint32_t gathers = p->plan->blocks[b].is_here ? gathers_of(p->run.program, b) : 0;
         facts.gathers += gathers;
         facts.blocks += gathers > 0;
-        facts.gathered_bytes += gathers > 0 ? p->blocks[b].held_bytes : 0;
+        facts.gathered_bytes += gathers > 0 ? p->plan->blocks[b].held_bytes : 0;
     }
     return hints_of_facts(out, &facts);
 }

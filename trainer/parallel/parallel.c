@@ -8,7 +8,7 @@
 #include "trainer/base/memory_check.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/config/launched.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 /* Products read a copy of the parameters in another type. */
 static bool has_compute_params(const struct parallel *p)
 {
-    return p->dtype != KERNEL_F32 || has_codes(p);
+    return p->plan->dtype != KERNEL_F32 || has_codes(p->plan);
 }
 
 /* What the optimizer alone reads may lie on the host: its kernel reads and writes it over the bus.
@@ -27,46 +27,52 @@ static bool has_compute_params(const struct parallel *p)
 static void *take_state(struct parallel *p, const char *name, enum state_part part)
 {
     bool is_used = part == STATE_PARAM && !has_compute_params(p); /* by every product */
-    bool is_on_host = p->config->cpu_offload && p->config->device == DEVICE_CUDA && !is_used;
-    return (is_on_host ? memory_take_on_host : memory_take)(p->memory, name, 0,
+    bool is_on_host =
+        p->plan->config->cpu_offload && p->plan->config->device == DEVICE_CUDA && !is_used;
+    return (is_on_host ? memory_take_on_host : memory_take)(p->plan->memory, name, 0,
                                                             state_bytes(&p->state, part));
 }
 
 /* Buffers of the whole run: noted while recording, addresses afterwards. */
 static void take_kept(struct parallel *p)
 {
-    struct memory *m = p->memory;
+    struct memory *m = p->plan->memory;
     struct kernel_shapes shapes;
-    p->state.lane = p->lane;
+    p->state.lane = p->plan->lane;
     p->state.param = take_state(p, "parameters", STATE_PARAM);
     p->state.exp_avg = take_state(p, "exp_avg", STATE_EXP_AVG);
     p->state.exp_avg_sq = take_state(p, "exp_avg_sq", STATE_EXP_AVG_SQ);
-    p->accumulators =
-        memory_take(m, "gradient accumulators", 0, sums_bytes(p, reduce_accumulator_count(p)));
-    if (has_groups(p))
-        p->group_sums = memory_take(m, "sums of a group", 0, p->group_count * sizeof(float));
-    bool is_where_wanted =
-        p->is_canonical ? !is_gathered_whole(p) : p->mesh.degree[AXIS_SHARD] == 1;
-    p->state.grad = is_where_wanted
-                        ? p->accumulators
-                        : memory_take(m, "gradient shard", 0, sums_bytes(p, p->state.count));
-    p->compute_params = p->state.param;
+    p->exchange.accumulators =
+        memory_take(m, "gradient accumulators", 0,
+                    sums_bytes(&p->state, reduce_accumulator_count(&p->exchange)));
+    if (has_groups(p->plan))
+        p->exchange.group_sums =
+            memory_take(m, "sums of a group", 0, p->plan->group_count * sizeof(float));
+    bool is_where_wanted = p->plan->is_canonical ? !is_gathered_whole(p->plan, &p->state)
+                                                 : p->plan->mesh.degree[AXIS_SHARD] == 1;
+    p->state.grad = is_where_wanted ? p->exchange.accumulators
+                                    : memory_take(m, "gradient shard", 0,
+                                                  sums_bytes(&p->state, p->state.count));
+    p->exchange.compute_params = p->state.param;
     if (has_compute_params(p))
-        p->compute_params = memory_take(m, "parameters in compute dtype", 0, p->compute_bytes);
-    bool is_copy = p->dtype == KERNEL_BF16 && !has_codes(p); /* laid out like the state */
-    p->state.copy = is_copy && !p->state.is_zero ? p->compute_params : NULL;
-    if (has_codes(p))
-        p->largest = memory_take(m, "scales of float8", 0, p->num_codes * sizeof(*p->largest));
-    model_kernel_shapes(p->model, &shapes);
-    size_t scratch_bytes = kernels_scratch_bytes(p->kernels, &shapes);
-    p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
+        p->exchange.compute_params =
+            memory_take(m, "parameters in compute dtype", 0, p->plan->compute_bytes);
+    bool is_copy =
+        p->plan->dtype == KERNEL_BF16 && !has_codes(p->plan); /* laid out like the state */
+    p->state.copy = is_copy && !p->state.is_zero ? p->exchange.compute_params : NULL;
+    if (has_codes(p->plan))
+        p->exchange.largest = memory_take(m, "scales of float8", 0,
+                                          p->plan->num_codes * sizeof(*p->exchange.largest));
+    model_kernel_shapes(p->plan->model, &shapes);
+    size_t scratch_bytes = kernels_scratch_bytes(p->plan->kernels, &shapes);
+    void *scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
     pinned_take_tokens(p);
-    p->numbers = memory_take(m, "numbers of the step", 0, sizeof(*p->numbers));
+    p->run.numbers = memory_take(m, "numbers of the step", 0, sizeof(*p->run.numbers));
     p->state.update =
         memory_take(m, "lists of the optimizer", 0, state_update_bytes(p->state.num_slices));
     transfers_take(p);
     if (!memory_is_recording(m))
-        lane_set_scratch(p->lane, p->scratch, scratch_bytes);
+        lane_set_scratch(p->plan->lane, scratch, scratch_bytes);
 }
 
 #define LIKE_LEAVES 4u /* a step of so many has all that a longer one has */
@@ -90,13 +96,13 @@ static int check_programs(const struct program_options *of)
 /* A walk of a step of so many leaves per data rank, or of so many as a step of S has. */
 static int walk_step(struct parallel *p, uint32_t num_leaves, uint32_t all_leaves)
 {
-    struct execution walk = {0};
-    struct program_options shape = p->shape;
+    struct walk walk = {0};
+    struct program_options shape = p->plan->shape;
     struct program *program = NULL;
-    struct leaves leaves = p->leaves;
+    struct leaves leaves = p->plan->leaves;
     leaves.num = all_leaves;
     shape.num_leaves = num_leaves > 0 ? num_leaves : leaves_micro_steps(&leaves);
-    shape.round_leaves = has_groups(p) ? leaves_round(&leaves) : 0;
+    shape.round_leaves = has_groups(p->plan) ? leaves_round(&leaves) : 0;
     ERR_TRY(check_programs(&shape));
     ERR_TRY(program_build(&program, &shape));
     int rc = execute_program(p, program, &walk);
@@ -110,25 +116,25 @@ static int walk_step(struct parallel *p, uint32_t num_leaves, uint32_t all_leave
  * length that a step may have is walked. */
 static int plan_memory(struct parallel *p)
 {
-    struct execution walk = {0};
-    uint32_t most = p->num_micro_steps;
-    bool is_one_like_all =
-        p->mesh.degree[AXIS_PP] == 1 && p->program->num_slots == 1 && p->shape.drops;
+    struct walk walk = {0};
+    uint32_t most = leaves_micro_steps(&p->exchange.leaves);
+    bool is_one_like_all = p->plan->mesh.degree[AXIS_PP] == 1 && p->run.program->num_slots == 1 &&
+                           p->plan->shape.drops;
     take_kept(p);
-    if (is_one_like_all && !has_groups(p)) {
-        bool overlaps = p->shape.gather_ahead + p->shape.exchange_behind > 0;
+    if (is_one_like_all && !has_groups(p->plan)) {
+        bool overlaps = p->plan->shape.gather_ahead + p->plan->shape.exchange_behind > 0;
         for (uint32_t leaves = 1; leaves <= (overlaps ? LIKE_LEAVES : 1); leaves++)
-            ERR_TRY(walk_step(p, leaves < most ? leaves : most, p->num_leaves));
+            ERR_TRY(walk_step(p, leaves < most ? leaves : most, p->exchange.leaves.num));
         if (overlaps)
-            ERR_TRY(execute_program(p, p->evaluation, &walk));
-        return memory_place(p->memory);
+            ERR_TRY(execute_program(p, p->run.evaluation, &walk));
+        return memory_place(p->plan->memory);
     }
-    ERR_TRY(walk_step(p, 0, p->num_leaves));
-    for (uint32_t i = 0; i < p->config->num_ramp; i++)
-        if (p->config->ramp[i].micro_batches < p->num_leaves)
-            ERR_TRY(walk_step(p, 0, (uint32_t)p->config->ramp[i].micro_batches));
-    ERR_TRY(execute_program(p, p->evaluation, &walk));
-    return memory_place(p->memory);
+    ERR_TRY(walk_step(p, 0, p->exchange.leaves.num));
+    for (uint32_t i = 0; i < p->plan->config->num_ramp; i++)
+        if (p->plan->config->ramp[i].micro_batches < p->exchange.leaves.num)
+            ERR_TRY(walk_step(p, 0, (uint32_t)p->plan->config->ramp[i].micro_batches));
+    ERR_TRY(execute_program(p, p->run.evaluation, &walk));
+    return memory_place(p->plan->memory);
 }
 
 /* ---- the recipe ---- */
@@ -168,127 +174,130 @@ static bool sums_canonically(const struct config *config)
 /* Sums of bf16 are rounded after each leaf: no other order has their bits. */
 static int check_sums(const struct parallel *p)
 {
-    if (p->state.gradients == KERNEL_F32 || !p->is_canonical)
+    if (p->state.gradients == KERNEL_F32 || !p->plan->is_canonical)
         return 0;
     return report_error(ERR_INVALID,
-                        p->config->reduction != REDUCTION_FAST
+                        p->plan->config->reduction != REDUCTION_FAST
                             ? "set training.reduction to fast with it"
                             : "leave parallelism.zero_stage below 2 and canonical.groups at 1",
                         "training.mixed_precision_reduce = bfloat16: sums in the canonical order "
                         "are float32");
 }
 
-static void choose_cut(struct parallel *p)
+static void choose_cut(struct rank_plan *plan)
 {
-    const struct config *config = p->config;
-    p->cut = (struct model_cut){.tp_blocks = (uint32_t)config->tp_blocks,
-                                .cp_blocks = (uint32_t)config->cp_blocks,
-                                .tp = p->mesh.degree[AXIS_TP],
-                                .cp = p->mesh.degree[AXIS_CP],
-                                .tp_place = p->mesh.place[AXIS_TP],
-                                .cp_place = p->mesh.place[AXIS_CP],
-                                .loss_chunks = (uint32_t)config->loss_chunks,
-                                .is_loss_whole = config->disable_loss_parallel,
-                                .is_in_order = config->cp_load_balancer == BALANCER_NONE,
-                                .is_ring = p->mesh.has_ring,
-                                .shares_heads = config->cp_rotate_method == ROTATE_ULYSSES};
+    const struct config *config = plan->config;
+    plan->cut = (struct model_cut){.tp_blocks = (uint32_t)config->tp_blocks,
+                                   .cp_blocks = (uint32_t)config->cp_blocks,
+                                   .tp = plan->mesh.degree[AXIS_TP],
+                                   .cp = plan->mesh.degree[AXIS_CP],
+                                   .tp_place = plan->mesh.place[AXIS_TP],
+                                   .cp_place = plan->mesh.place[AXIS_CP],
+                                   .loss_chunks = (uint32_t)config->loss_chunks,
+                                   .is_loss_whole = config->disable_loss_parallel,
+                                   .is_in_order = config->cp_load_balancer == BALANCER_NONE,
+                                   .is_ring = plan->mesh.has_ring,
+                                   .shares_heads = config->cp_rotate_method == ROTATE_ULYSSES};
 }
 
-static struct model_options model_options_of(const struct parallel *p)
+static struct model_options model_options_of(const struct rank_plan *plan)
 {
-    return (struct model_options){.table = p->table,
-                                  .memory = p->memory,
-                                  .batch = (uint32_t)p->config->local_batch_size,
-                                  .seq = (uint32_t)p->config->seq_len,
-                                  .dtype = p->dtype,
-                                  .cut = p->cut};
+    return (struct model_options){.table = plan->table,
+                                  .memory = plan->memory,
+                                  .batch = (uint32_t)plan->config->local_batch_size,
+                                  .seq = (uint32_t)plan->config->seq_len,
+                                  .dtype = plan->dtype,
+                                  .cut = plan->cut};
 }
 
-static int new_model(struct parallel *p)
+static int new_model(struct parallel *p, struct rank_plan *plan)
 {
-    struct model_options options = model_options_of(p);
-    options.num_slots = p->program->num_slots;
-    options.keep = p->keep;
-    options.not_float8 = p->config->is_float8 ? p->config->float8_filter : NULL;
-    options.has_codes = has_codes(p);
+    struct model_options options = model_options_of(plan);
+    options.num_slots = p->run.program->num_slots;
+    options.keep = plan->keep;
+    options.not_float8 = plan->config->is_float8 ? plan->config->float8_filter : NULL;
+    options.has_codes = has_codes(plan);
     options.gradient_format =
-        p->config->float8_gradients == FLOAT8_E4M3 ? KERNEL_E4M3 : KERNEL_E5M2;
-    if (options.not_float8 != NULL && !kernels_have_float8(p->kernels))
+        plan->config->float8_gradients == FLOAT8_E4M3 ? KERNEL_E4M3 : KERNEL_E5M2;
+    if (options.not_float8 != NULL && !kernels_have_float8(plan->kernels))
         return report_error(ERR_INVALID,
                             "leave model.converters empty, or use a GPU of capability 8.9 or more",
-                            "%s has no float8 products", kernels_describe(p->kernels));
-    p->num_reads = p->program->num_reads;
-    p->tokens = calloc(p->num_reads, sizeof(*p->tokens));
-    if (p->tokens == NULL)
+                            "%s has no float8 products", kernels_describe(plan->kernels));
+    plan->num_reads = p->run.program->num_reads;
+    p->run.tokens = calloc(plan->num_reads, sizeof(*p->run.tokens));
+    if (p->run.tokens == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the tokens' places");
-    ERR_TRY(model_new(&p->model, &options));
-    return model_set_kernels(p->model, p->kernels, p->lane);
+    ERR_TRY(model_new(&plan->model, &options));
+    return model_set_kernels(plan->model, plan->kernels, plan->lane);
 }
 
 void set_leaves(struct parallel *p, uint32_t num_leaves)
 {
-    p->leaves = mesh_leaves(&p->mesh, p->config);
-    p->leaves.num = p->num_leaves = num_leaves;
-    p->num_micro_steps = leaves_micro_steps(&p->leaves);
+    p->exchange.leaves = p->plan->leaves;
+    p->exchange.leaves.num = num_leaves;
 }
 
 static void note_settings(const struct parallel *p)
 {
-    if (p->is_canonical && p->config->reduction == REDUCTION_FAST && p->mesh.world->rank == 0)
+    if (p->plan->is_canonical && p->plan->config->reduction == REDUCTION_FAST &&
+        p->plan->mesh.world->rank == 0)
         log_info("train",
                  "training.reduction = fast: %s divides sums of gradients, so they are "
                  "made in the canonical order",
-                 p->config->zero_stage == 2 ? "parallelism.zero_stage = 2" : "canonical.groups");
+                 p->plan->config->zero_stage == 2 ? "parallelism.zero_stage = 2"
+                                                  : "canonical.groups");
 }
 
 /* A run keeps its S and G wherever it goes on: ranks above them help to hold the state. */
 static void note_idle_ranks(const struct parallel *p)
 {
     uint32_t idle = 0;
-    for (uint32_t r = 0; r < num_data_ranks(p); r++)
-        idle += leaves_at(&p->leaves, r, 0) == LEAF_NONE; /* who has any has one in the first */
-    if (idle > 0 && p->mesh.world->rank == 0)
+    for (uint32_t r = 0; r < num_data_ranks(p->plan); r++)
+        idle += leaves_at(&p->exchange.leaves, r, 0) ==
+                LEAF_NONE; /* who has any has one in the first */
+    if (idle > 0 && p->plan->mesh.world->rank == 0)
         log_warn("train",
                  "%u of %u data ranks hold their shards and compute nothing: a step has only "
                  "canonical.micro_batches = %u, canonical.groups = %u",
-                 idle, num_data_ranks(p), p->num_leaves, p->leaves.groups);
+                 idle, num_data_ranks(p->plan), p->exchange.leaves.num, p->exchange.leaves.groups);
 }
 
-uint32_t ranks_said_on_machine(const struct parallel *p)
+uint32_t ranks_said_on_machine(const struct rank_plan *plan)
 {
     const char *said = launched(LAUNCHED_LOCAL_SIZE);
-    if (p->config->comm_backend == BACKEND_LOCAL)
-        return p->mesh.world->size;
+    if (plan->config->comm_backend == BACKEND_LOCAL)
+        return plan->mesh.world->size;
     return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : 0;
 }
 
 /* Of this run. A launcher that does not say is taken at one rank. */
 static uint32_t ranks_on_machine(const struct parallel *p)
 {
-    uint32_t said = ranks_said_on_machine(p);
+    uint32_t said = ranks_said_on_machine(p->plan);
     return said > 0 ? said : 1;
 }
 
 int parallel_check_room(const struct parallel *p)
 {
-    return memory_check(p->memory,
-                        p->config->device == DEVICE_CUDA ? MEMORY_HOST_OF_GPU : MEMORY_MACHINE,
+    return memory_check(p->plan->memory,
+                        p->plan->config->device == DEVICE_CUDA ? MEMORY_HOST_OF_GPU
+                                                               : MEMORY_MACHINE,
                         ranks_on_machine(p), memory_check_available(""));
 }
 
 /* What is not there for memory that the host cannot read. */
 static int check_device(const struct parallel *p)
 {
-    const char *name = p->device->ops->name;
-    if (p->device->ops->flags & DEVICE_HOST_MEMORY)
+    const char *name = p->plan->device->ops->name;
+    if (p->plan->device->ops->flags & DEVICE_HOST_MEMORY)
         return 0;
-    if (sums_by_library(p) && !(p->mesh.world->ops->flags & COMM_SUMS_ON_DEVICE))
+    if (sums_by_library(p->plan) && !(p->plan->mesh.world->ops->flags & COMM_SUMS_ON_DEVICE))
         return report_error(ERR_INVALID,
                             "set comm.backend to nccl, or training.reduction to canonical",
                             "training.reduction = fast between ranks: comm.backend = %s does not "
                             "add in the memory of the device %s",
-                            p->mesh.world->ops->name, name);
-    if (p->config->comm_backend == BACKEND_MPI)
+                            p->plan->mesh.world->ops->name, name);
+    if (p->plan->config->comm_backend == BACKEND_MPI)
         return report_error(ERR_INVALID, "use local: ranks as threads on one GPU",
                             "comm.backend = mpi does not reach the memory of the device %s", name);
     return 0;
@@ -297,38 +306,64 @@ static int check_device(const struct parallel *p)
 /* Of all devices that it takes memory of. */
 static int check_room(const struct parallel *p)
 {
-    bool are_threads = (p->mesh.world->ops->flags & COMM_ONE_MEMORY) != 0;
-    if (p->device->ops->flags & DEVICE_DRY)
+    bool are_threads = (p->plan->mesh.world->ops->flags & COMM_ONE_MEMORY) != 0;
+    if (p->plan->device->ops->flags & DEVICE_DRY)
         return 0;
     ERR_TRY(check_device(p));
     ERR_TRY(parallel_check_room(p));
-    return p->own_device != NULL
+    return p->plan->own_device != NULL
                ? 0
-               : memory_check_device(p->memory, p->device, are_threads ? p->mesh.world->size : 1);
+               : memory_check_device(p->plan->memory, p->plan->device,
+                                     are_threads ? p->plan->mesh.world->size : 1);
+}
+
+/* Buffers of blocks on their way, and the lists that calls use. */
+static int new_exchange(struct parallel *p)
+{
+    struct exchange *x = &p->exchange;
+    size_t owners = mesh_group_size(&p->plan->mesh, GROUP_OWNERS);
+    x->buffers = calloc(num_all_blocks(p->plan), sizeof(*x->buffers));
+    x->lists = calloc(4 * NUM_LANES * owners, sizeof(*x->lists));
+    if (x->buffers == NULL || x->lists == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
+    for (uint32_t lane = 0; lane < NUM_LANES; lane++)
+        x->lane_lists[lane] = x->lists + lane * 4 * owners;
+    return 0;
+}
+
+static int build_programs(struct parallel *p)
+{
+    ERR_TRY(program_build(&p->run.program, &p->plan->shape));
+    p->run.round_leaves = p->plan->shape.round_leaves;
+    ERR_TRY(program_build_evaluation(&p->run.evaluation, &p->plan->shape));
+    return p->plan->mesh.degree[AXIS_PP] > 1 ? transfers_new(p) : 0;
 }
 
 /* Steps 1 to 5: no communication. `keep`: as of parallel_try. */
-static int prepare(struct parallel *p, const uint8_t *keep)
+static int prepare(struct parallel *p, struct rank_plan *plan, const uint8_t *keep)
 {
-    const struct config *config = p->config;
-    struct comm *world = p->mesh.world;
+    const struct config *config = plan->config;
+    struct comm *world = plan->mesh.world;
     /* 1. The mesh: which place this rank has, and how it cuts the model. */
-    ERR_TRY(mesh_init(&p->mesh, config, world->rank, world->size));
-    p->mesh.world = world;
+    ERR_TRY(mesh_init(&plan->mesh, config, world->rank, world->size));
+    plan->mesh.world = world;
     ERR_TRY(check_canonical(config));
     ERR_TRY(check_sums(p));
-    choose_cut(p);
-    struct model_options model = model_options_of(p);
+    choose_cut(plan);
+    struct model_options model = model_options_of(plan);
     ERR_TRY(model_cut_check(&model));
+    plan->leaves = mesh_leaves(&plan->mesh, config);
     set_leaves(p, (uint32_t)config->micro_batches);
-    p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
+    p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&plan->mesh, GROUP_COPIES) > 1;
     /* 2. The program: which stage it has, and what a step does in which order. */
-    ERR_TRY(programs_make(p, keep));
+    ERR_TRY(programs_plan(plan, &p->state, keep));
+    ERR_TRY(build_programs(p));
     /* 3. The layouts: which boxes of its tensors it holds. */
-    ERR_TRY(blocks_lay_out(p));
+    ERR_TRY(blocks_lay_out(plan, &p->state));
+    ERR_TRY(new_exchange(p));
     /* 4. The model, block by block. */
-    ERR_TRY(memory_new(&p->memory));
-    ERR_TRY(new_model(p));
+    ERR_TRY(memory_new(&plan->memory));
+    ERR_TRY(new_model(p, plan));
     /* 5. The memory: every buffer of a step, by a dry run. */
     ERR_TRY(plan_memory(p));
     if (config->estimate)
@@ -338,26 +373,26 @@ static int prepare(struct parallel *p, const uint8_t *keep)
 
 static int take_memory(struct parallel *p)
 {
-    ERR_TRY(memory_commit(p->memory, p->own_device != NULL ? NULL : p->device));
+    ERR_TRY(memory_commit(p->plan->memory, p->plan->own_device != NULL ? NULL : p->plan->device));
     take_kept(p);
     return pinned_take(p);
 }
 
-static int apply(struct parallel *p, const uint8_t *keep)
+static int apply(struct parallel *p, struct rank_plan *plan, const uint8_t *keep)
 {
-    if (p->config->estimate)
-        return prepare(p, keep);
-    ERR_TRY(parallel_agree(p->mesh.world, prepare(p, keep)));
+    if (plan->config->estimate)
+        return prepare(p, plan, keep);
+    ERR_TRY(parallel_agree(plan->mesh.world, prepare(p, plan, keep)));
     /* Where one rank's is not there, none is taken. */
-    ERR_TRY(parallel_agree(p->mesh.world, take_memory(p)));
+    ERR_TRY(parallel_agree(plan->mesh.world, take_memory(p)));
     /* 6. The groups in which it communicates. */
-    ERR_TRY(mesh_split(&p->mesh));
+    ERR_TRY(mesh_split(&plan->mesh));
     for (uint32_t group = 0; group < NUM_GROUPS; group++)
-        if (p->mesh.of[group] != NULL)
-            p->mesh.of[group]->device_lane = p->lane;
-    ERR_TRY(channels_open(p));
+        if (plan->mesh.of[group] != NULL)
+            plan->mesh.of[group]->device_lane = plan->lane;
+    ERR_TRY(channels_open(&p->exchange));
     ERR_TRY(side_lanes_open(p));
-    model_set_groups(p->model, p->mesh.of[GROUP_TP], p->mesh.of[GROUP_CP]);
+    model_set_groups(plan->model, plan->mesh.of[GROUP_TP], plan->mesh.of[GROUP_CP]);
     return watch_open(p);
 }
 
@@ -370,23 +405,29 @@ int parallel_try(struct parallel **out, const struct parallel_options *options, 
 {
     const struct config *config = options->config;
     struct parallel *p = calloc(1, sizeof(*p));
-    if (p == NULL)
+    struct rank_plan *plan = calloc(1, sizeof(*plan));
+    if (p == NULL || plan == NULL) {
+        free(p);
+        free(plan);
         return report_error(ERR_MEMORY, NULL, "no memory for the parallel state");
-    p->config = config;
-    p->table = options->table;
-    p->kernels = options->kernels;
-    p->mesh.world = options->world;
-    p->dtype = kernel_dtype_of(config->mixed_precision_param);
+    }
+    p->plan = p->exchange.plan = plan;
+    p->exchange.state = &p->state;
+    plan->config = config;
+    plan->table = options->table;
+    plan->kernels = options->kernels;
+    plan->mesh.world = options->world;
+    plan->dtype = kernel_dtype_of(config->mixed_precision_param);
     p->state.moments = kernel_dtype_of(config->moments_dtype);
     p->state.gradients = kernel_dtype_of(config->mixed_precision_reduce);
-    p->is_canonical = sums_canonically(config);
-    p->mesh.has_sums = !p->is_canonical;
-    int rc = options->device == NULL ? device_open(&p->own_device, &device_cpu, NULL) : 0;
-    p->device = options->device != NULL ? options->device : p->own_device;
+    plan->is_canonical = sums_canonically(config);
+    plan->mesh.has_sums = !plan->is_canonical;
+    int rc = options->device == NULL ? device_open(&plan->own_device, &device_cpu, NULL) : 0;
+    plan->device = options->device != NULL ? options->device : plan->own_device;
     if (rc == 0)
-        rc = lane_open(&p->lane, p->device, "compute");
+        rc = lane_open(&plan->lane, plan->device, "compute");
     if (rc == 0)
-        rc = apply(p, keep);
+        rc = apply(p, plan, keep);
     if (rc != 0) {
         struct report_text text;
         report_keep(&text);
@@ -419,48 +460,56 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     return rc;
 }
 
+static void free_blocks(struct rank_plan *plan)
+{
+    for (uint32_t b = 0; plan->blocks != NULL && b < num_all_blocks(plan); b++) {
+        free(plan->blocks[b].shard_counts);
+        free(plan->blocks[b].shard_bytes);
+        free(plan->blocks[b].piece_counts);
+        free(plan->blocks[b].group_at);
+    }
+    free(plan->blocks);
+    free(plan->full_at);
+    free(plan->held_at);
+    free(plan->code_parts);
+    free(plan->code_at);
+    free(plan->boxes);
+}
+
 void parallel_free(struct parallel *p)
 {
     if (p == NULL)
         return;
+    struct rank_plan *plan = (struct rank_plan *)(uintptr_t)p->plan; /* made by parallel_try */
     side_lanes_close(p);
-    channels_close(p);
-    mesh_free_groups(&p->mesh);
-    for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
-        free(p->blocks[b].shard_counts);
-        free(p->blocks[b].shard_bytes);
-        free(p->blocks[b].piece_counts);
-        free(p->blocks[b].group_at);
-    }
-    if (p->lane != NULL)
-        (void)lane_settle(p->lane); /* nothing is freed that it still works on */
-    watch_close(p->watch);
-    model_free(p->model);
-    memory_free(p->memory);
+    channels_close(&p->exchange);
+    mesh_free_groups(&plan->mesh);
+    if (plan->lane != NULL)
+        (void)lane_settle(plan->lane); /* nothing is freed that it still works on */
+    watch_close(p->run.watch);
+    model_free(plan->model);
+    memory_free(plan->memory);
     pinned_free(p);
-    lane_close(p->lane);
-    device_close(p->own_device);
+    lane_close(plan->lane);
+    device_close(plan->own_device);
     transfers_free(p);
-    program_free(p->program);
-    program_free(p->evaluation);
-    free(p->first_block);
-    free(p->keep);
-    free(p->ends_bucket);
-    free(p->tokens);
-    free(p->blocks);
-    free(p->full_at);
-    free(p->held_at);
-    free(p->code_parts);
-    free(p->code_at);
-    free(p->boxes);
+    program_free(p->run.program);
+    program_free(p->run.evaluation);
+    free(p->run.tokens);
+    free(p->exchange.lists);
+    free(p->exchange.buffers);
     free(p->state.slices);
-    free(p->lists);
+    free_blocks(plan);
+    free(plan->first_block);
+    free(plan->keep);
+    free(plan->ends_bucket);
+    free(plan);
     free(p);
 }
 
 const struct mesh *parallel_mesh_of(const struct parallel *p)
 {
-    return &p->mesh;
+    return &p->plan->mesh;
 }
 struct state *parallel_state(struct parallel *p)
 {
@@ -468,36 +517,56 @@ struct state *parallel_state(struct parallel *p)
 }
 struct lane *parallel_lane(struct parallel *p)
 {
-    return p->lane;
+    return p->plan->lane;
 }
-void parallel_print_program(const struct parallel *p, FILE *out)
+const struct program *parallel_program(const struct parallel *p)
 {
-    program_print(p->program, out);
+    return p->run.program;
 }
 const struct memory *parallel_memory(const struct parallel *p)
 {
-    return p->memory;
+    return p->plan->memory;
 }
 
-uint32_t parallel_num_ops(const struct parallel *p)
+uint32_t parallel_own_leaves(const struct parallel *p)
 {
-    return p->program->num_ops;
+    uint32_t num = 0;
+    for (uint32_t i = 0; i < leaves_micro_steps(&p->exchange.leaves); i++)
+        num += rank_has_leaf(&p->exchange, my_data_rank(p->plan), i);
+    return num;
+}
+
+void parallel_count_kept(const struct parallel *p, uint32_t *out)
+{
+    memset(out, 0, NUM_MODEL_KEEPS * sizeof(*out));
+    for (uint32_t b = 1; b <= p->plan->table->shape.layers; b++)
+        if (program_stage_of(&p->plan->shape, b) % p->plan->shape.num_ranks == p->plan->shape.rank)
+            out[p->plan->keep[b - 1]]++;
+}
+
+double parallel_recomputed_flops(const struct parallel *p)
+{
+    double flops = 0;
+    for (uint32_t i = 0; i < p->plan->table->shape.layers; i++)
+        if (p->plan->keep[i] == MODEL_KEEP_NOTHING)
+            flops += model_layer_flops(p->plan->table, (uint32_t)p->plan->config->seq_len);
+    return flops;
 }
 
 void parallel_observe(struct parallel *p, const struct op_observer *observer)
 {
-    p->observer = *observer;
+    p->run.observer = *observer;
 }
 
 void parallel_params_changed(struct parallel *p)
 {
-    p->are_codes_made = false;
-    if (has_codes(p))
-        codes_copy_others(p);
-    else if (p->dtype != KERNEL_F32)
-        kernel_convert(p->kernels, p->lane,
-                       &(struct kernel_convert){.out = p->compute_params,
-                                                .out_dtype = p->dtype,
+    p->exchange.are_codes_made = false;
+    if (has_codes(p->plan))
+        codes_copy_others(&p->exchange);
+    else if (p->plan->dtype != KERNEL_F32)
+        kernel_convert(p->plan->kernels, p->plan->lane,
+                       &(struct kernel_convert){.out = p->exchange.compute_params,
+                                                .out_dtype = p->plan->dtype,
                                                 .in = p->state.param,
                                                 .count = p->state.count});
 }

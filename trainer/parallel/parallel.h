@@ -23,7 +23,7 @@
 
 #include "trainer/config/config.h"
 #include "trainer/data/data.h"
-#include "trainer/model/model.h"
+#include "trainer/parallel/state.h"
 #include "trainer/plan/mesh.h"
 
 #include <signal.h>
@@ -32,69 +32,7 @@
 struct ahead;
 struct memory;
 struct parallel;
-
-/* Where this rank has a box of one tensor. */
-struct state_place {
-    struct box box;   /* of the global tensor; two dimensions */
-    size_t at, count; /* elements, in the buffers of that part of the state, row-major */
-};
-/* What this rank has of one tensor. */
-struct state_slice {
-    const struct model_tensor *tensor;
-    uint32_t block;                   /* of the program (plan/program.h) */
-    struct state_place param, moment; /* the same, or ZeRO: the moments of some rows alone */
-    size_t grad_at;                   /* in state->grad, of the moments' box */
-    uint32_t segments; /* parts of a row in which the norm counts it: the run's blocks of it */
-    bool is_counted;   /* this rank's tp place and stage answer for it in the norm */
-};
-
-/* What the optimizer is told of an update. */
-struct state_update {
-    struct kernel_adamw_numbers numbers[2]; /* of what decays and of what does not */
-    struct kernel_adamw_piece pieces[];     /* of each slice */
-};
-static inline size_t state_update_bytes(uint32_t num_slices)
-{
-    return sizeof(struct state_update) + num_slices * sizeof(struct kernel_adamw_piece);
-}
-
-struct state {
-    uint32_t num_slices; /* one per tensor of this rank's stages, in the table's order; a tied
-                          * output on another stage than the embedding comes last */
-    struct state_slice *slices;
-    bool is_tied_apart; /* the first and the last rank of a pipeline hold the same tied matrix:
-                         * there the first slice, here the last */
-    bool is_zero;       /* copies of a shard hold different rows of its moments */
-    size_t count, moment_count; /* elements per buffer, padding included */
-    enum kernel_dtype moments, gradients;
-    float *param;
-    void *copy; /* bf16 [count] that the update writes beside param; NULL: made behind it */
-    void *exp_avg, *exp_avg_sq; /* of `moments`; all four are memory that the lane reaches */
-    struct lane *lane;
-    struct state_update *update, *host_update; /* on the device and PINNED */
-    void *grad; /* of `gradients`; valid between parallel_step and the next one */
-};
-
-/* What a checkpoint has of each slice. */
-enum state_part { STATE_PARAM, STATE_EXP_AVG, STATE_EXP_AVG_SQ, NUM_STATE_PARTS };
-static inline enum kernel_dtype state_dtype(const struct state *state, enum state_part part)
-{
-    return part == STATE_PARAM ? KERNEL_F32 : state->moments;
-}
-static inline size_t state_bytes(const struct state *state, enum state_part part)
-{
-    return (part == STATE_PARAM ? state->count : state->moment_count) *
-           kernel_dtype_bytes(state_dtype(state, part));
-}
-static inline const struct state_place *state_place(const struct state_slice *slice,
-                                                    enum state_part part)
-{
-    return part == STATE_PARAM ? &slice->param : &slice->moment;
-}
-/* The address of element `at` of that part. */
-void *state_at(const struct state *state, enum state_part part, size_t at);
-/* May the host read and write it? Else only lanes do. */
-bool state_is_on_host(const struct state *state);
+struct program;
 
 struct parallel_options {
     const struct config *config; /* these must outlive the result */
@@ -113,27 +51,30 @@ const struct mesh *parallel_mesh_of(const struct parallel *parallel);
 struct state *parallel_state(struct parallel *parallel);
 struct lane *parallel_lane(struct parallel *parallel); /* on which it computes */
 const struct memory *parallel_memory(const struct parallel *parallel);
-/* What a step does, operation by operation. */
-void parallel_print_program(const struct parallel *parallel, FILE *out);
+/* Of the step that is made or was made last; before the first, of the longest. */
+const struct program *parallel_program(const struct parallel *parallel);
+/* Leaves of that step that this rank computes. */
+uint32_t parallel_own_leaves(const struct parallel *parallel);
 /* Whether the machine has the memory that its ranks plan for (memory_check.h). apply() asks, too,
  * unless memory_estimation.enable is set. */
 int parallel_check_room(const struct parallel *parallel);
 
+/* What a slice of the state takes of a rank's memory and of its image, in bytes. */
+struct footprint {
+    size_t weights; /* and their copy in the compute dtype */
+    size_t optimizer;
+    size_t gradients; /* all their sums */
+    size_t image;     /* of what a save copies; copies of a shard write a part each */
+};
+struct footprint parallel_footprint(const struct parallel *parallel,
+                                    const struct state_slice *slice);
+
 /* Initial weights, zero moments. */
 int parallel_init_state(struct parallel *parallel, uint64_t seed);
-/* Zero moments, as a load begins that fills none. */
-int state_zero_moments(const struct state *state);
-/* Posts the digest of what this rank holds of one tensor's part (proto/base/checksum.h): added to
- * sum[2] in the device's memory. Those of all boxes of a tensor add up to the tensor's. */
-void state_digest(const struct state *state, struct kernels *kernels,
-                  const struct state_slice *slice, enum state_part part, uint64_t *sum);
-/* All of it but the sum, for a caller who posts it elsewhere, or for some rows. */
-struct kernel_digest state_digested(const struct state *state, const struct state_slice *slice,
-                                    enum state_part part);
-/* What recomputation adds to a token's work, in FLOPs as model_flops_per_token() counts them: the
- * forwards of layers that keep nothing. Of the whole model. */
 /* How many of this rank's layers keep what: [NUM_MODEL_KEEPS]. */
 void parallel_count_kept(const struct parallel *parallel, uint32_t *out);
+/* What recomputation adds to a token's work, in FLOPs as model_flops_per_token() counts them: the
+ * forwards of layers that keep nothing. Of the whole model. */
 double parallel_recomputed_flops(const struct parallel *parallel);
 /* To be called whenever state->param has changed: by init or load, and by the optimizer. */
 void parallel_params_changed(struct parallel *parallel);
@@ -146,8 +87,6 @@ struct op_observer {
     void (*at)(void *user, const struct op *op, uint32_t index, bool is_end); /* NULL: nobody */
     void *user;
 };
-/* Of the step that is made or was made last; before the first, of the longest. */
-uint32_t parallel_num_ops(const struct parallel *parallel);
 void parallel_observe(struct parallel *parallel, const struct op_observer *observer);
 
 /* A save that copies the state behind a step. Both calls are for a block's state, in the order of

@@ -2,7 +2,7 @@
  * which gradients are exchanged at once, and the programs that follow (plan/program.h). */
 #include "kernels/device.h"
 #include "proto/base/report.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/rank_plan.h"
 #include "trainer/plan/stages.h"
 
 #include <stdlib.h>
@@ -19,11 +19,11 @@ static uint32_t chunks_of(enum pipe_schedule schedule)
 }
 
 /* Stages that the settings ask for; 0: as many as the schedule has. */
-static int count_stages(const struct parallel *p, uint64_t *out)
+static int count_stages(const struct rank_plan *plan, uint64_t *out)
 {
-    const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP], named;
-    uint64_t cost = p->table->shape.layers + (uint64_t)config->first_stage_less +
+    const struct config *config = plan->config;
+    uint32_t ranks = plan->mesh.degree[AXIS_PP], named;
+    uint64_t cost = plan->table->shape.layers + (uint64_t)config->first_stage_less +
                     (uint64_t)config->last_stage_less;
     uint64_t per_stage = (uint64_t)config->layers_per_stage;
     named = stages_named(config->stage_names, config->split_points);
@@ -44,15 +44,15 @@ static int count_stages(const struct parallel *p, uint64_t *out)
 }
 
 /* Stages of a rank: those of the schedule, or as many as the settings ask for. */
-static int count_chunks(struct parallel *p)
+static int count_chunks(struct rank_plan *plan)
 {
-    const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP];
-    uint32_t chunks = ranks > 1 ? chunks_of(p->shape.schedule) : 1;
-    bool has_chunks = chunks > 1 || p->shape.schedule == PIPE_FILE;
+    const struct config *config = plan->config;
+    uint32_t ranks = plan->mesh.degree[AXIS_PP];
+    uint32_t chunks = ranks > 1 ? chunks_of(plan->shape.schedule) : 1;
+    bool has_chunks = chunks > 1 || plan->shape.schedule == PIPE_FILE;
     uint64_t stages = 0;
     if (ranks > 1)
-        ERR_TRY(count_stages(p, &stages));
+        ERR_TRY(count_stages(plan, &stages));
     if (stages > 0)
         chunks = (uint32_t)(stages / ranks);
     if (chunks > 1 && !has_chunks)
@@ -60,28 +60,28 @@ static int count_chunks(struct parallel *p)
                             "parallelism.pipeline_parallel_schedule = %s has one stage per rank, "
                             "but %u are asked for",
                             config->text.pipeline_schedule, chunks);
-    p->shape.chunks = chunks;
+    plan->shape.chunks = chunks;
     return 0;
 }
 
 /* Without a pipeline there is one stage, whatever the names. */
-static int cut_stages(struct parallel *p)
+static int cut_stages(struct rank_plan *plan)
 {
-    const struct config *config = p->config;
-    uint32_t ranks = p->mesh.degree[AXIS_PP];
-    struct stages_options options = {.table = p->table,
-                                     .num_stages = ranks * p->shape.chunks,
+    const struct config *config = plan->config;
+    uint32_t ranks = plan->mesh.degree[AXIS_PP];
+    struct stages_options options = {.table = plan->table,
+                                     .num_stages = ranks * plan->shape.chunks,
                                      .first_less = config->first_stage_less,
                                      .last_less = config->last_stage_less,
                                      .by_cost = config->pipeline_cut == CUT_COST,
                                      .seq = (uint32_t)config->seq_len,
                                      .names = ranks > 1 ? config->stage_names : "",
                                      .split_points = ranks > 1 ? config->split_points : ""};
-    p->first_block = calloc(options.num_stages + 1, sizeof(*p->first_block));
-    if (p->first_block == NULL)
+    plan->first_block = calloc(options.num_stages + 1, sizeof(*plan->first_block));
+    if (plan->first_block == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the stages");
-    p->shape.first_block = p->first_block;
-    return stages_cut(p->first_block, &options);
+    plan->shape.first_block = plan->first_block;
+    return stages_cut(plan->first_block, &options);
 }
 
 /* ---- activations ---- */
@@ -98,51 +98,34 @@ static bool is_recomputed(const struct config *config, uint32_t layer)
 }
 
 /* `given`: by a budget in bytes, or NULL. */
-static int choose_kept(struct parallel *p, const uint8_t *given)
+static int choose_kept(struct rank_plan *plan, const uint8_t *given)
 {
-    const struct config *config = p->config;
+    const struct config *config = plan->config;
     bool by_operation = config->ac_mode == RECOMPUTE_SELECTIVE && config->recompute_every == 0;
-    uint32_t layers = p->table->shape.layers;
-    p->keep = calloc(layers, sizeof(*p->keep));
-    if (p->keep == NULL)
+    uint32_t layers = plan->table->shape.layers;
+    plan->keep = calloc(layers, sizeof(*plan->keep));
+    if (plan->keep == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the list of layers");
-    p->shape.keep = p->keep;
+    plan->shape.keep = plan->keep;
     if (given != NULL) {
-        memcpy(p->keep, given, layers);
+        memcpy(plan->keep, given, layers);
         return 0;
     }
     for (uint32_t i = 0; i < layers && config->ac_mode != RECOMPUTE_NONE; i++)
-        p->keep[i] = by_operation               ? MODEL_KEEP_PRODUCTS
-                     : is_recomputed(config, i) ? MODEL_KEEP_NOTHING
-                                                : MODEL_KEEP_ALL;
+        plan->keep[i] = by_operation               ? MODEL_KEEP_PRODUCTS
+                        : is_recomputed(config, i) ? MODEL_KEEP_NOTHING
+                                                   : MODEL_KEEP_ALL;
     return 0;
-}
-
-void parallel_count_kept(const struct parallel *p, uint32_t *out)
-{
-    memset(out, 0, NUM_MODEL_KEEPS * sizeof(*out));
-    for (uint32_t b = 1; b <= p->table->shape.layers; b++)
-        if (program_stage_of(&p->shape, b) % p->shape.num_ranks == p->shape.rank)
-            out[p->keep[b - 1]]++;
-}
-
-double parallel_recomputed_flops(const struct parallel *p)
-{
-    double flops = 0;
-    for (uint32_t i = 0; i < p->table->shape.layers; i++)
-        if (p->keep[i] == MODEL_KEEP_NOTHING)
-            flops += model_layer_flops(p->table, (uint32_t)p->config->seq_len);
-    return flops;
 }
 
 /* ---- buckets ---- */
 
-static uint64_t gradient_bytes(const struct parallel *p, uint32_t index)
+static uint64_t gradient_bytes(const struct rank_plan *plan, uint32_t index)
 {
-    uint32_t first, num = model_block_tensors(p->table, index, &first);
+    uint32_t first, num = model_block_tensors(plan->table, index, &first);
     uint64_t bytes = 0;
     for (uint32_t i = first; i < first + num; i++) {
-        struct box tp = layout_tp_box(&p->mesh, &p->table->tensors[i]);
+        struct box tp = layout_tp_box(&plan->mesh, &plan->table->tensors[i]);
         bytes += box_elements(&tp, 2) * sizeof(float);
     }
     return bytes;
@@ -150,65 +133,63 @@ static uint64_t gradient_bytes(const struct parallel *p, uint32_t index)
 
 /* From the last block of each stage on: a bucket ends with the block that fills it, or in front of
  * one that would be too much. */
-static int choose_buckets(struct parallel *p)
+static int choose_buckets(struct rank_plan *plan)
 {
-    uint64_t most = (uint64_t)p->config->bucket_cap_mb << 20, bytes = 0;
+    uint64_t most = (uint64_t)plan->config->bucket_cap_mb << 20, bytes = 0;
     if (most == 0)
         return 0;
-    p->ends_bucket = calloc(num_all_blocks(p) + 1, sizeof(*p->ends_bucket));
-    if (p->ends_bucket == NULL)
+    plan->ends_bucket = calloc(num_all_blocks(plan) + 1, sizeof(*plan->ends_bucket));
+    if (plan->ends_bucket == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the buckets");
-    for (uint32_t b = num_all_blocks(p); b-- > 0;) {
-        uint32_t stage = program_stage_of(&p->shape, b);
-        bool is_first = b <= p->shape.first_block[stage];
-        bytes += gradient_bytes(p, b);
-        p->ends_bucket[b] = is_first || bytes + gradient_bytes(p, b - 1) > most;
-        bytes = p->ends_bucket[b] ? 0 : bytes;
+    for (uint32_t b = num_all_blocks(plan); b-- > 0;) {
+        uint32_t stage = program_stage_of(&plan->shape, b);
+        bool is_first = b <= plan->shape.first_block[stage];
+        bytes += gradient_bytes(plan, b);
+        plan->ends_bucket[b] = is_first || bytes + gradient_bytes(plan, b - 1) > most;
+        bytes = plan->ends_bucket[b] ? 0 : bytes;
     }
-    p->shape.ends_bucket = p->ends_bucket;
+    plan->shape.ends_bucket = plan->ends_bucket;
     return 0;
 }
 
 /* ---- programs ---- */
 
-static bool drops_parameters(const struct parallel *p)
+static bool drops_parameters(const struct rank_plan *plan)
 {
-    if (p->config->reshard_after_forward == RESHARD_DEFAULT)
-        return p->mesh.degree[AXIS_PP] == 1;
-    return p->config->reshard_after_forward == RESHARD_ALWAYS;
+    if (plan->config->reshard_after_forward == RESHARD_DEFAULT)
+        return plan->mesh.degree[AXIS_PP] == 1;
+    return plan->config->reshard_after_forward == RESHARD_ALWAYS;
 }
 
-int programs_make(struct parallel *p, const uint8_t *keep)
+int programs_plan(struct rank_plan *plan, const struct state *state, const uint8_t *keep)
 {
-    p->shape.num_blocks = p->table->num_blocks;
-    p->shape.is_tied = is_tied(p);
-    p->shape.num_ranks = p->mesh.degree[AXIS_PP];
-    p->shape.rank = p->mesh.place[AXIS_PP];
-    p->shape.num_leaves = p->num_micro_steps;
-    p->shape.round_leaves = has_groups(p) ? leaves_round(&p->leaves) : 0;
-    p->shape.has_ring = p->cut.is_ring && p->cut.cp > 1;
-    p->shape.ring_ahead = p->shape.has_ring && p->config->receives_ahead &&
-                          (p->mesh.world->ops->flags & COMM_THREADS) != 0;
-    if (p->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
-        p->shape.gather_ahead = (uint32_t)p->config->gather_ahead;
-    if (mesh_group_size(&p->mesh, GROUP_OWNERS) > 1)
-        p->shape.exchange_behind = (uint32_t)p->config->exchange_behind;
-    p->shape.receives_ahead = p->config->receives_ahead && p->shape.num_ranks > 1 &&
-                              (p->mesh.world->ops->flags & COMM_THREADS) != 0;
-    p->shape.drops = drops_parameters(p);
-    p->shape.has_loss_chunks = p->cut.loss_chunks > 1;
-    p->shape.collects = is_gathered_whole(p) || sums_by_library(p);
-    p->shape.spreads = p->state.is_zero;
-    p->shape.encodes = p->config->float8_gather && p->config->is_float8 &&
-                       p->mesh.degree[AXIS_SHARD] > 1; /* else each rounds what it has */
-    p->shape.copies = p->config->checkpoint_enable && p->config->async_mode == ASYNC_AT_ONCE;
-    p->shape.file = p->config->pipeline_csv;
-    p->shape.schedule = p->config->pipeline_schedule;
-    ERR_TRY(count_chunks(p));
-    ERR_TRY(cut_stages(p));
-    ERR_TRY(choose_kept(p, keep));
-    ERR_TRY(choose_buckets(p));
-    ERR_TRY(program_build(&p->program, &p->shape));
-    ERR_TRY(program_build_evaluation(&p->evaluation, &p->shape));
-    return p->mesh.degree[AXIS_PP] > 1 ? transfers_new(p) : 0;
+    plan->shape.num_blocks = plan->table->num_blocks;
+    plan->shape.is_tied = is_tied(plan);
+    plan->shape.num_ranks = plan->mesh.degree[AXIS_PP];
+    plan->shape.rank = plan->mesh.place[AXIS_PP];
+    plan->shape.num_leaves = leaves_micro_steps(&plan->leaves);
+    plan->shape.round_leaves = has_groups(plan) ? leaves_round(&plan->leaves) : 0;
+    plan->shape.has_ring = plan->cut.is_ring && plan->cut.cp > 1;
+    plan->shape.ring_ahead = plan->shape.has_ring && plan->config->receives_ahead &&
+                             (plan->mesh.world->ops->flags & COMM_THREADS) != 0;
+    if (plan->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
+        plan->shape.gather_ahead = (uint32_t)plan->config->gather_ahead;
+    if (mesh_group_size(&plan->mesh, GROUP_OWNERS) > 1)
+        plan->shape.exchange_behind = (uint32_t)plan->config->exchange_behind;
+    plan->shape.receives_ahead = plan->config->receives_ahead && plan->shape.num_ranks > 1 &&
+                                 (plan->mesh.world->ops->flags & COMM_THREADS) != 0;
+    plan->shape.drops = drops_parameters(plan);
+    plan->shape.has_loss_chunks = plan->cut.loss_chunks > 1;
+    plan->shape.collects = is_gathered_whole(plan, state) || sums_by_library(plan);
+    plan->shape.spreads = state->is_zero;
+    plan->shape.encodes = plan->config->float8_gather && plan->config->is_float8 &&
+                          plan->mesh.degree[AXIS_SHARD] > 1; /* else each rounds what it has */
+    plan->shape.copies =
+        plan->config->checkpoint_enable && plan->config->async_mode == ASYNC_AT_ONCE;
+    plan->shape.file = plan->config->pipeline_csv;
+    plan->shape.schedule = plan->config->pipeline_schedule;
+    ERR_TRY(count_chunks(plan));
+    ERR_TRY(cut_stages(plan));
+    ERR_TRY(choose_kept(plan, keep));
+    return choose_buckets(plan);
 }

@@ -33,404 +33,417 @@
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/exchange.h"
 
 /* From the place of so many numbers on. */
-static void *sums_at(const struct parallel *p, void *sums, size_t at)
+static void *sums_at(const struct exchange *e, void *sums, size_t at)
 {
-    return (char *)sums + sums_bytes(p, at);
+    return (char *)sums + sums_bytes(e->state, at);
 }
 
 /* Parts of a leaf. */
-static void fold(struct parallel *p, struct lane *lane, float *acc, const float *leaf, size_t count)
+static void fold(struct exchange *e, struct lane *lane, float *acc, const float *leaf, size_t count)
 {
-    kernel_fold(p->kernels, lane, &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
+    kernel_fold(e->plan->kernels, lane,
+                &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
 }
 
 /* A leaf, or a group's sum, to the sum at `acc`. */
-static void fold_to(struct parallel *p, struct lane *lane, bool *has_sum, void *acc,
+static void fold_to(struct exchange *e, struct lane *lane, bool *has_sum, void *acc,
                     const float *leaf, size_t count)
 {
-    kernel_fold(p->kernels, lane,
+    kernel_fold(e->plan->kernels, lane,
                 &(struct kernel_fold){.acc = acc,
                                       .leaf = leaf,
                                       .count = count,
-                                      .dtype = p->state.gradients,
+                                      .dtype = e->state->gradients,
                                       .is_first = !*has_sum});
     *has_sum = true;
 }
 
-static uint32_t num_owners(const struct parallel *p)
+static uint32_t num_owners(const struct exchange *e)
 {
-    return mesh_group_size(&p->mesh, GROUP_OWNERS);
+    return mesh_group_size(&e->plan->mesh, GROUP_OWNERS);
 }
 
-static uint32_t my_owner(const struct parallel *p)
+static uint32_t my_owner(const struct exchange *e)
 {
-    return mesh_group_place(&p->mesh, GROUP_OWNERS);
+    return mesh_group_place(&e->plan->mesh, GROUP_OWNERS);
 }
 
-void reduce_begin_block(struct parallel *p, uint32_t index, float **out_grads)
+void reduce_begin_block(struct exchange *e, uint32_t index, float **out_grads)
 {
-    struct block *block = &p->blocks[index];
-    size_t bytes = block->full_count * sizeof(*block->leaf);
-    block->leaf = memory_take(p->memory, "leaf gradient", index, bytes);
+    const struct block *block = &e->plan->blocks[index];
+    size_t bytes = block->full_count * sizeof(*buffers_of(e, block)->leaf);
+    buffers_of(e, block)->leaf = memory_take(e->plan->memory, "leaf gradient", index, bytes);
     for (uint32_t i = 0; i < block->num; i++)
-        out_grads[i] = block->leaf != NULL ? block->leaf + p->full_at[block->first + i] : NULL;
+        out_grads[i] = buffers_of(e, block)->leaf != NULL
+                           ? buffers_of(e, block)->leaf + e->plan->full_at[block->first + i]
+                           : NULL;
 }
 
-static float *pack_rows(struct parallel *p, struct lane *lane, const struct block *block,
+static float *pack_rows(struct exchange *e, struct lane *lane, const struct block *block,
                         float *packed, uint32_t tensor, struct part part)
 {
-    gather_move_rows(p, lane, tensor, part, block->leaf + p->full_at[tensor], packed,
-                     sizeof(*packed), ROWS_PACK);
-    return packed + aligned(part.rows * width_of(p, &p->table->tensors[tensor]));
+    gather_move_rows(e, lane, tensor, part, buffers_of(e, block)->leaf + e->plan->full_at[tensor],
+                     packed, sizeof(*packed), ROWS_PACK);
+    return packed + aligned(part.rows * width_of(e->plan, &e->plan->table->tensors[tensor]));
 }
 
 /* Of one data rank: the parts of its leaf that the ranks of its cp group have, to parts[0]. C2. */
-static void add_parts(struct parallel *p, struct lane *lane, float *parts, size_t count)
+static void add_parts(struct exchange *e, struct lane *lane, float *parts, size_t count)
 {
-    for (uint32_t step = 1; step < p->mesh.degree[AXIS_CP]; step *= 2)
-        for (uint32_t i = 0; i < p->mesh.degree[AXIS_CP]; i += 2 * step)
-            fold(p, lane, parts + i * count, parts + (i + step) * count, count);
+    for (uint32_t step = 1; step < e->plan->mesh.degree[AXIS_CP]; step *= 2)
+        for (uint32_t i = 0; i < e->plan->mesh.degree[AXIS_CP]; i += 2 * step)
+            fold(e, lane, parts + i * count, parts + (i + step) * count, count);
 }
 
 /* ---- buckets: blocks [first, first + num), whose sums lie one behind the other ---- */
 
-static size_t bucket_count(const struct parallel *p, uint32_t first, uint32_t num, uint32_t owner)
+static size_t bucket_count(const struct exchange *e, uint32_t first, uint32_t num, uint32_t owner)
 {
     size_t count = 0;
     for (uint32_t b = first; b < first + num; b++)
-        count += p->blocks[b].piece_counts[owner];
+        count += e->plan->blocks[b].piece_counts[owner];
     return count;
 }
 
 /* Those of all replicas for this rank's place, or of its own. */
-static size_t own_count(const struct parallel *p, uint32_t first, uint32_t num)
+static size_t own_count(const struct exchange *e, uint32_t first, uint32_t num)
 {
     size_t count = 0;
-    for (uint32_t r = 0; r < p->leaves.replicas && has_groups(p); r++)
-        count += bucket_count(p, first, num, owner_in(p, r));
-    return has_groups(p) ? count : bucket_count(p, first, num, my_owner(p));
+    for (uint32_t r = 0; r < e->leaves.replicas && has_groups(e->plan); r++)
+        count += bucket_count(e, first, num, owner_in(e->plan, r));
+    return has_groups(e->plan) ? count : bucket_count(e, first, num, my_owner(e));
 }
 
-static void pack_for_owner(struct parallel *p, struct lane *lane, const struct op *op,
+static void pack_for_owner(struct exchange *e, struct lane *lane, const struct op *op,
                            uint32_t owner, float *send)
 {
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++) {
-        const struct block *block = &p->blocks[b];
+        const struct block *block = &e->plan->blocks[b];
         for (uint32_t i = block->first; i < block->first + block->num; i++)
-            send = pack_rows(p, lane, block, send, i, piece_of(p, &p->table->tensors[i], owner));
+            send = pack_rows(e, lane, block, send, i,
+                             piece_of(e->plan, &e->plan->table->tensors[i], owner));
     }
 }
 
 /* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
-static int exchange(struct parallel *p, struct lane *lane, const struct op *op)
+static int exchange(struct exchange *e, struct lane *lane, const struct op *op)
 {
-    struct block *first = &p->blocks[op->block];
-    struct comm *comm = p->mesh.of[GROUP_OWNERS];
-    uint32_t num = num_owners(p), cp = p->mesh.degree[AXIS_CP];
-    bool is_mine = rank_has_leaf(p, my_data_rank(p), op->leaf);
-    size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
+    const struct block *first = &e->plan->blocks[op->block];
+    struct comm *comm = e->plan->mesh.of[GROUP_OWNERS];
+    uint32_t num = num_owners(e), cp = e->plan->mesh.degree[AXIS_CP];
+    bool is_mine = rank_has_leaf(e, my_data_rank(e->plan), op->leaf);
+    size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
     size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
-    size_t send_total = 0, mine = bucket_count(p, op->block, op->num_blocks, my_owner(p));
+    size_t send_total = 0, mine = bucket_count(e, op->block, op->num_blocks, my_owner(e));
     for (uint32_t o = 0; o < num; o++) {
-        size_t count = bucket_count(p, op->block, op->num_blocks, o);
+        size_t count = bucket_count(e, op->block, op->num_blocks, o);
         if (is_mine)
-            pack_for_owner(p, lane, op, o, first->send + send_total);
+            pack_for_owner(e, lane, op, o, buffers_of(e, first)->send + send_total);
         send_at[o] = send_total * sizeof(float);
         send_total += count;
         send_bytes[o] = is_mine ? count * sizeof(float) : 0;
         recv_at[o] = o * mine * sizeof(float);
-        recv_bytes[o] = rank_has_leaf(p, o / cp, op->leaf) ? mine * sizeof(float) : 0;
+        recv_bytes[o] = rank_has_leaf(e, o / cp, op->leaf) ? mine * sizeof(float) : 0;
     }
-    ERR_TRY(comm_all_to_all_v(comm, first->send, send_bytes, send_at, first->recv, recv_bytes,
-                              recv_at));
-    for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, op->leaf); r++) {
-        float *parts = first->recv + r * cp * mine;
-        add_parts(p, lane, parts, mine);
-        fold_to(p, lane, &first->has_sum, sums_at(p, p->accumulators, first->piece_at), parts,
-                mine); /* C3 */
+    ERR_TRY(comm_all_to_all_v(comm, buffers_of(e, first)->send, send_bytes, send_at,
+                              buffers_of(e, first)->recv, recv_bytes, recv_at));
+    for (uint32_t r = 0; r < num_data_ranks(e->plan) && rank_has_leaf(e, r, op->leaf); r++) {
+        float *parts = buffers_of(e, first)->recv + r * cp * mine;
+        add_parts(e, lane, parts, mine);
+        fold_to(e, lane, &buffers_of(e, first)->has_sum,
+                sums_at(e, e->accumulators, first->piece_at), parts, mine); /* C3 */
     }
     return 0;
 }
 
 /* As exchange, within a replica. */
-static int exchange_in_replica(struct parallel *p, struct lane *lane, const struct op *op)
+static int exchange_in_replica(struct exchange *e, struct lane *lane, const struct op *op)
 {
-    struct block *first = &p->blocks[op->block];
-    struct comm *comm = p->mesh.of[GROUP_REPLICA];
-    uint32_t num = mesh_group_size(&p->mesh, GROUP_REPLICA), cp = p->mesh.degree[AXIS_CP];
-    uint32_t shards = p->leaves.shards, before = p->mesh.place[AXIS_REPLICATE] * shards;
-    bool is_mine = rank_has_leaf(p, my_data_rank(p), op->leaf);
-    size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
+    const struct block *first = &e->plan->blocks[op->block];
+    struct comm *comm = e->plan->mesh.of[GROUP_REPLICA];
+    uint32_t num = mesh_group_size(&e->plan->mesh, GROUP_REPLICA),
+             cp = e->plan->mesh.degree[AXIS_CP];
+    uint32_t shards = e->leaves.shards, before = e->plan->mesh.place[AXIS_REPLICATE] * shards;
+    bool is_mine = rank_has_leaf(e, my_data_rank(e->plan), op->leaf);
+    size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
     size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
-    size_t sent = 0, mine = own_count(p, op->block, op->num_blocks);
-    float *send = comm != NULL ? first->send : first->recv;
+    size_t sent = 0, mine = own_count(e, op->block, op->num_blocks);
+    float *send = comm != NULL ? buffers_of(e, first)->send : buffers_of(e, first)->recv;
     for (uint32_t o = 0; o < num; o++) {
         send_at[o] = sent * sizeof(float);
-        for (uint32_t r = 0; r < p->leaves.replicas; r++) {
+        for (uint32_t r = 0; r < e->leaves.replicas; r++) {
             if (is_mine)
-                pack_for_owner(p, lane, op, r * num + o, send + sent);
-            sent += bucket_count(p, op->block, op->num_blocks, r * num + o);
+                pack_for_owner(e, lane, op, r * num + o, send + sent);
+            sent += bucket_count(e, op->block, op->num_blocks, r * num + o);
         }
         send_bytes[o] = is_mine ? sent * sizeof(float) - send_at[o] : 0;
         recv_at[o] = o * mine * sizeof(float);
-        recv_bytes[o] = rank_has_leaf(p, before + o / cp, op->leaf) ? mine * sizeof(float) : 0;
+        recv_bytes[o] = rank_has_leaf(e, before + o / cp, op->leaf) ? mine * sizeof(float) : 0;
     }
     if (comm != NULL)
-        ERR_TRY(
-            comm_all_to_all_v(comm, send, send_bytes, send_at, first->recv, recv_bytes, recv_at));
-    for (uint32_t s = 0; s < shards && rank_has_leaf(p, before + s, op->leaf); s++) {
-        float *parts = first->recv + (size_t)s * cp * mine;
-        add_parts(p, lane, parts, mine);
-        for (uint32_t r = 0; r < p->leaves.replicas; r++) {
-            size_t count = bucket_count(p, op->block, op->num_blocks, owner_in(p, r));
-            bool has_sum = first->has_group_sum;
-            fold_to(p, lane, &has_sum, p->group_sums + first->group_at[r], parts, count);
+        ERR_TRY(comm_all_to_all_v(comm, send, send_bytes, send_at, buffers_of(e, first)->recv,
+                                  recv_bytes, recv_at));
+    for (uint32_t s = 0; s < shards && rank_has_leaf(e, before + s, op->leaf); s++) {
+        float *parts = buffers_of(e, first)->recv + (size_t)s * cp * mine;
+        add_parts(e, lane, parts, mine);
+        for (uint32_t r = 0; r < e->leaves.replicas; r++) {
+            size_t count = bucket_count(e, op->block, op->num_blocks, owner_in(e->plan, r));
+            bool has_sum = buffers_of(e, first)->has_group_sum;
+            fold_to(e, lane, &has_sum, e->group_sums + first->group_at[r], parts, count);
             parts += count;
         }
-        first->has_group_sum = true;
+        buffers_of(e, first)->has_group_sum = true;
     }
     return 0;
 }
 
 /* ---- groups of leaves ---- */
 
-void join_take(struct parallel *p, uint32_t first, uint32_t num)
+void join_take(struct exchange *e, uint32_t first, uint32_t num)
 {
-    size_t count = p->leaves.replicas * bucket_count(p, first, num, my_owner(p));
-    if (p->leaves.replicas > 1)
-        p->blocks[first].groups =
-            memory_take(p->memory, "sums of groups received", first, count * sizeof(float));
+    size_t count = e->leaves.replicas * bucket_count(e, first, num, my_owner(e));
+    if (e->leaves.replicas > 1)
+        e->buffers[first].groups =
+            memory_take(e->plan->memory, "sums of groups received", first, count * sizeof(float));
 }
 
-void join_give(struct parallel *p, uint32_t first, uint32_t num)
+void join_give(struct exchange *e, uint32_t first, uint32_t num)
 {
     (void)num;
-    if (p->leaves.replicas > 1)
-        memory_give(p->memory, "sums of groups received", first);
+    if (e->leaves.replicas > 1)
+        memory_give(e->plan->memory, "sums of groups received", first);
 }
 
-int join_run(struct parallel *p, struct lane *lane, const struct op *op)
+int join_run(struct exchange *e, struct lane *lane, const struct op *op)
 {
-    struct block *first = &p->blocks[op->block];
-    struct comm *comm = p->mesh.of[GROUP_REPLICAS];
-    uint32_t num = p->leaves.replicas, round = op->leaf / p->shape.round_leaves;
-    bool is_mine = leaves_has_group(&p->leaves, p->mesh.place[AXIS_REPLICATE], round);
-    size_t *lists = p->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
+    const struct block *first = &e->plan->blocks[op->block];
+    struct comm *comm = e->plan->mesh.of[GROUP_REPLICAS];
+    uint32_t num = e->leaves.replicas, round = op->leaf / leaves_round(&e->leaves);
+    bool is_mine = leaves_has_group(&e->leaves, e->plan->mesh.place[AXIS_REPLICATE], round);
+    size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
     size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
-    size_t mine = bucket_count(p, op->block, op->num_blocks, my_owner(p));
-    const float *sums = comm != NULL ? first->groups : p->group_sums + first->group_at[0];
+    size_t mine = bucket_count(e, op->block, op->num_blocks, my_owner(e));
+    const float *sums =
+        comm != NULL ? buffers_of(e, first)->groups : e->group_sums + first->group_at[0];
     for (uint32_t r = 0; r < num; r++) {
-        size_t count = bucket_count(p, op->block, op->num_blocks, owner_in(p, r));
+        size_t count = bucket_count(e, op->block, op->num_blocks, owner_in(e->plan, r));
         send_bytes[r] = is_mine ? count * sizeof(float) : 0;
         send_at[r] = first->group_at[r] * sizeof(float);
-        recv_bytes[r] = leaves_has_group(&p->leaves, r, round) ? mine * sizeof(float) : 0;
+        recv_bytes[r] = leaves_has_group(&e->leaves, r, round) ? mine * sizeof(float) : 0;
         recv_at[r] = r * mine * sizeof(float);
     }
     if (comm != NULL)
-        ERR_TRY(comm_all_to_all_v(comm, p->group_sums, send_bytes, send_at, first->groups,
-                                  recv_bytes, recv_at));
-    for (uint32_t r = 0; r < num && leaves_has_group(&p->leaves, r, round); r++)
-        fold_to(p, lane, &first->has_sum, sums_at(p, p->accumulators, first->piece_at),
-                sums + r * mine, mine); /* C6 */
-    first->has_group_sum = false;
+        ERR_TRY(comm_all_to_all_v(comm, e->group_sums, send_bytes, send_at,
+                                  buffers_of(e, first)->groups, recv_bytes, recv_at));
+    for (uint32_t r = 0; r < num && leaves_has_group(&e->leaves, r, round); r++)
+        fold_to(e, lane, &buffers_of(e, first)->has_sum,
+                sums_at(e, e->accumulators, first->piece_at), sums + r * mine, mine); /* C6 */
+    buffers_of(e, first)->has_group_sum = false;
     return 0;
 }
 
 /* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
-static void add_packed_by_shard(struct parallel *p, struct lane *lane, struct block *block)
+static void add_packed_by_shard(struct exchange *e, struct lane *lane, const struct block *block)
 {
-    uint32_t shards = p->mesh.degree[AXIS_SHARD];
-    float *at = block->send;
+    uint32_t shards = e->plan->mesh.degree[AXIS_SHARD];
+    float *at = buffers_of(e, block)->send;
     for (uint32_t s = 0; s < shards; s++)
         for (uint32_t i = block->first; i < block->first + block->num; i++)
-            at = pack_rows(p, lane, block, at, i, shard_of(p, &p->table->tensors[i], s));
-    fold_to(p, lane, &block->has_sum, sums_at(p, p->accumulators, block->fast_at), block->send,
-            sum_of(block->shard_counts, shards));
+            at =
+                pack_rows(e, lane, block, at, i, shard_of(e->plan, &e->plan->table->tensors[i], s));
+    fold_to(e, lane, &buffers_of(e, block)->has_sum, sums_at(e, e->accumulators, block->fast_at),
+            buffers_of(e, block)->send, sum_of(block->shard_counts, shards));
 }
 
 enum way { EXCHANGE, PACK, IN_PLACE };
 
-static enum way way_of(const struct parallel *p, const struct block *block)
+static enum way way_of(const struct exchange *e, const struct block *block)
 {
-    if (has_groups(p) || (p->is_canonical && num_owners(p) > 1))
+    if (has_groups(e->plan) || (e->plan->is_canonical && num_owners(e) > 1))
         return EXCHANGE;
-    return p->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
+    return e->plan->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
 }
 
-static bool is_exchanged(const struct parallel *p)
+static bool is_exchanged(const struct exchange *e)
 {
-    return way_of(p, &p->blocks[0]) == EXCHANGE; /* then all are */
+    return way_of(e, &e->plan->blocks[0]) == EXCHANGE; /* then all are */
 }
 
-void reduce_begin(struct parallel *p)
+void reduce_begin(struct exchange *e)
 {
-    for (uint32_t b = 0; b < num_all_blocks(p); b++)
-        p->blocks[b].has_sum = p->blocks[b].has_group_sum = false;
-    if (!is_exchanged(p) && !rank_has_leaf(p, my_data_rank(p), 0))
-        lane_zero(p->lane, p->accumulators, sums_bytes(p, reduce_accumulator_count(p)));
+    for (uint32_t b = 0; b < num_all_blocks(e->plan); b++)
+        e->buffers[b].has_sum = e->buffers[b].has_group_sum = false;
+    if (!is_exchanged(e) && !rank_has_leaf(e, my_data_rank(e->plan), 0))
+        lane_zero(e->plan->lane, e->accumulators,
+                  sums_bytes(e->state, reduce_accumulator_count(e)));
 }
 
-void reduce_take(struct parallel *p, uint32_t first, uint32_t num)
+void reduce_take(struct exchange *e, uint32_t first, uint32_t num)
 {
-    struct block *block = &p->blocks[first];
+    const struct block *block = &e->plan->blocks[first];
     size_t sent = 0;
-    for (uint32_t o = 0; o < num_owners(p); o++)
-        sent += bucket_count(p, first, num, o);
-    if (is_exchanged(p)) {
-        uint32_t ranks = has_groups(p) ? mesh_group_size(&p->mesh, GROUP_REPLICA) : num_owners(p);
-        block->send = memory_take(p->memory, "leaf pieces to send", first, sent * sizeof(float));
-        block->recv = memory_take(p->memory, "leaf pieces received", first,
-                                  ranks * own_count(p, first, num) * sizeof(float));
+    for (uint32_t o = 0; o < num_owners(e); o++)
+        sent += bucket_count(e, first, num, o);
+    if (is_exchanged(e)) {
+        uint32_t ranks =
+            has_groups(e->plan) ? mesh_group_size(&e->plan->mesh, GROUP_REPLICA) : num_owners(e);
+        buffers_of(e, block)->send =
+            memory_take(e->plan->memory, "leaf pieces to send", first, sent * sizeof(float));
+        buffers_of(e, block)->recv = memory_take(e->plan->memory, "leaf pieces received", first,
+                                                 ranks * own_count(e, first, num) * sizeof(float));
         return;
     }
     for (uint32_t b = first; b < first + num; b++) {
-        size_t count = sum_of(p->blocks[b].shard_counts, p->mesh.degree[AXIS_SHARD]);
-        if (way_of(p, &p->blocks[b]) == PACK)
-            p->blocks[b].send = memory_take(p->memory, "leaf by shard", b, count * sizeof(float));
+        size_t count = sum_of(e->plan->blocks[b].shard_counts, e->plan->mesh.degree[AXIS_SHARD]);
+        if (way_of(e, &e->plan->blocks[b]) == PACK)
+            e->buffers[b].send =
+                memory_take(e->plan->memory, "leaf by shard", b, count * sizeof(float));
     }
 }
 
-int reduce_run(struct parallel *p, struct lane *lane, const struct op *op)
+int reduce_run(struct exchange *e, struct lane *lane, const struct op *op)
 {
-    if (is_exchanged(p))
-        return has_groups(p) ? exchange_in_replica(p, lane, op) : exchange(p, lane, op);
-    if (!rank_has_leaf(p, my_data_rank(p), op->leaf))
+    if (is_exchanged(e))
+        return has_groups(e->plan) ? exchange_in_replica(e, lane, op) : exchange(e, lane, op);
+    if (!rank_has_leaf(e, my_data_rank(e->plan), op->leaf))
         return 0;
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++) {
-        struct block *block = &p->blocks[b];
-        if (way_of(p, block) == PACK)
-            add_packed_by_shard(p, lane, block);
+        const struct block *block = &e->plan->blocks[b];
+        if (way_of(e, block) == PACK)
+            add_packed_by_shard(e, lane, block);
         else
-            fold_to(p, lane, &block->has_sum, sums_at(p, p->accumulators, block->fast_at),
-                    block->leaf, block->full_count);
+            fold_to(e, lane, &buffers_of(e, block)->has_sum,
+                    sums_at(e, e->accumulators, block->fast_at), buffers_of(e, block)->leaf,
+                    block->full_count);
     }
     return 0;
 }
 
-void reduce_give(struct parallel *p, uint32_t first, uint32_t num)
+void reduce_give(struct exchange *e, uint32_t first, uint32_t num)
 {
-    if (is_exchanged(p)) {
-        memory_give(p->memory, "leaf pieces to send", first);
-        memory_give(p->memory, "leaf pieces received", first);
+    if (is_exchanged(e)) {
+        memory_give(e->plan->memory, "leaf pieces to send", first);
+        memory_give(e->plan->memory, "leaf pieces received", first);
     }
     for (uint32_t b = first; b < first + num; b++) {
-        if (way_of(p, &p->blocks[b]) == PACK)
-            memory_give(p->memory, "leaf by shard", b);
-        memory_give(p->memory, "leaf gradient", b);
+        if (way_of(e, &e->plan->blocks[b]) == PACK)
+            memory_give(e->plan->memory, "leaf by shard", b);
+        memory_give(e->plan->memory, "leaf gradient", b);
     }
 }
 
 /* ---- the end of a step: sums of all ranks, of a tied matrix, norm ---- */
 
-int reduce_fast(struct parallel *p, struct lane *lane, uint32_t index)
+int reduce_fast(struct exchange *e, struct lane *lane, uint32_t index)
 {
-    struct comm *shards = p->mesh.of[GROUP_SUMS], *copies = p->mesh.of[GROUP_COPIES];
-    const struct block *block = &p->blocks[index];
-    size_t count = block->shard_counts[p->mesh.place[AXIS_SHARD]];
-    void *sums = sums_at(p, p->state.grad, block->at);
+    struct comm *shards = e->plan->mesh.of[GROUP_SUMS], *copies = e->plan->mesh.of[GROUP_COPIES];
+    const struct block *block = &e->plan->blocks[index];
+    size_t count = block->shard_counts[e->plan->mesh.place[AXIS_SHARD]];
+    void *sums = sums_at(e, e->state->grad, block->at);
     if (shards != NULL) {
         shards->device_lane = lane; /* one lane after the other has the groups */
-        ERR_TRY(comm_reduce_scatter_floats(shards, sums_at(p, p->accumulators, block->fast_at),
-                                           sums, block->shard_counts, sums_bytes(p, 1)));
+        ERR_TRY(comm_reduce_scatter_floats(shards, sums_at(e, e->accumulators, block->fast_at),
+                                           sums, block->shard_counts, sums_bytes(e->state, 1)));
     }
     if (copies == NULL)
         return 0;
     copies->device_lane = lane;
-    return comm_all_reduce_floats(copies, sums, count, sums_bytes(p, 1));
+    return comm_all_reduce_floats(copies, sums, count, sums_bytes(e->state, 1));
 }
 
 /* The numbers of a block's sums on this rank. */
-static size_t sum_count(const struct parallel *p, const struct block *block)
+static size_t sum_count(const struct exchange *e, const struct block *block)
 {
-    return p->is_canonical ? block->piece_counts[my_owner(p)]
-                           : sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
+    return e->plan->is_canonical ? block->piece_counts[my_owner(e)]
+                                 : sum_of(block->shard_counts, e->plan->mesh.degree[AXIS_SHARD]);
 }
 
-static void *sum_at(const struct parallel *p, const struct block *block)
+static void *sum_at(const struct exchange *e, const struct block *block)
 {
-    return sums_at(p, p->accumulators, p->is_canonical ? block->piece_at : block->fast_at);
+    return sums_at(e, e->accumulators, e->plan->is_canonical ? block->piece_at : block->fast_at);
 }
 
 /* acc += the tied matrix's other sum. */
-static void add_sum(struct parallel *p, void *acc, const void *other, size_t count)
+static void add_sum(struct exchange *e, void *acc, const void *other, size_t count)
 {
     kernel_add(
-        p->kernels, p->lane,
-        &(struct kernel_add){.y = acc, .x = other, .count = count, .dtype = p->state.gradients});
+        e->plan->kernels, e->plan->lane,
+        &(struct kernel_add){.y = acc, .x = other, .count = count, .dtype = e->state->gradients});
 }
 
 /* C5, where embedding and output are on the two ends of a pipeline: both ranks add the other's sum,
  * which is the same sum on both. */
-static int swap_tied(struct parallel *p, const struct block *block)
+static int swap_tied(struct exchange *e, const struct block *block)
 {
-    struct comm *comm = p->mesh.of[GROUP_PP];
-    uint32_t last = p->mesh.degree[AXIS_PP] - 1;
-    uint32_t peer = p->mesh.place[AXIS_PP] == 0 ? last : 0;
-    size_t bytes = sums_bytes(p, sum_count(p, block));
-    void *other = memory_take(p->memory, "sum of the tied matrix", 0, bytes);
+    struct comm *comm = e->plan->mesh.of[GROUP_PP];
+    uint32_t last = e->plan->mesh.degree[AXIS_PP] - 1;
+    uint32_t peer = e->plan->mesh.place[AXIS_PP] == 0 ? last : 0;
+    size_t bytes = sums_bytes(e->state, sum_count(e, block));
+    void *other = memory_take(e->plan->memory, "sum of the tied matrix", 0, bytes);
     int rc = 0;
-    if (!memory_is_recording(p->memory)) {
-        rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &p->tied);
+    if (!memory_is_recording(e->plan->memory)) {
+        rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(e, block), bytes, &e->tied);
         if (rc == 0)
             rc = comm_receive(comm, peer, COMM_TAG_TIED, other, bytes);
         if (rc == 0)
-            rc = comm_wait(comm, &p->tied);
+            rc = comm_wait(comm, &e->tied);
         if (rc == 0)
-            add_sum(p, sum_at(p, block), other, sum_count(p, block));
+            add_sum(e, sum_at(e, block), other, sum_count(e, block));
     }
-    memory_give(p->memory, "sum of the tied matrix", 0);
+    memory_give(e->plan->memory, "sum of the tied matrix", 0);
     return rc;
 }
 
 /* The output's sum of a tied matrix to the embedding's. C5. */
-static int add_tied(struct parallel *p)
+static int add_tied(struct exchange *e)
 {
-    const struct block *in = &p->blocks[0], *out = &p->blocks[p->table->num_blocks];
-    if (in->is_here && out->is_here && !memory_is_recording(p->memory))
-        add_sum(p, sum_at(p, in), sum_at(p, out), sum_count(p, in));
+    const struct block *in = &e->plan->blocks[0],
+                       *out = &e->plan->blocks[e->plan->table->num_blocks];
+    if (in->is_here && out->is_here && !memory_is_recording(e->plan->memory))
+        add_sum(e, sum_at(e, in), sum_at(e, out), sum_count(e, in));
     if (in->is_here != out->is_here)
-        return swap_tied(p, in->is_here ? in : out);
+        return swap_tied(e, in->is_here ? in : out);
     return 0;
 }
 
-int reduce_step(struct parallel *p)
+int reduce_step(struct exchange *e)
 {
-    return is_tied(p) ? add_tied(p) : 0;
+    return is_tied(e->plan) ? add_tied(e) : 0;
 }
 
-void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum,
+void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct model_tensor *only)
 {
-    bool by_piece = p->is_canonical && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
-    if (!by_piece && mesh_group_place(&p->mesh, GROUP_COPIES) > 0)
+    bool by_piece = e->plan->is_canonical && mesh_group_size(&e->plan->mesh, GROUP_COPIES) > 1;
+    if (!by_piece && mesh_group_place(&e->plan->mesh, GROUP_COPIES) > 0)
         return;       /* the first copy answers for the shard */
     size_t piece = 0; /* in the accumulators */
-    for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct state_slice *slice = &p->state.slices[i];
+    for (uint32_t i = 0; i < e->state->num_slices; i++) {
+        const struct state_slice *slice = &e->state->slices[i];
         uint64_t rows = slice->param.box.extent[0], width = slice->param.box.extent[1];
-        const void *x = sums_at(p, p->state.grad, slice->param.at);
+        const void *x = sums_at(e, e->state->grad, slice->param.at);
         if (by_piece) {
-            rows = piece_of(p, slice->tensor, my_owner(p)).rows;
-            x = sums_at(p, p->accumulators, piece);
+            rows = piece_of(e->plan, slice->tensor, my_owner(e)).rows;
+            x = sums_at(e, e->accumulators, piece);
             piece += aligned(rows * width);
         }
         if (rows > 0 && slice->is_counted && (only == NULL || only == slice->tensor))
-            kernel_sum_squares(p->kernels, p->lane,
+            kernel_sum_squares(e->plan->kernels, e->plan->lane,
                                &(struct kernel_sum_squares){.sum = sum,
                                                             .x = x,
                                                             .rows = rows * slice->segments,
                                                             .width = width / slice->segments,
-                                                            .dtype = p->state.gradients});
+                                                            .dtype = e->state->gradients});
     }
 }
 
-size_t reduce_accumulator_count(const struct parallel *p)
+size_t reduce_accumulator_count(const struct exchange *e)
 {
-    size_t count = p->is_canonical ? p->piece_count : p->fast_count;
-    const struct block *output = &p->blocks[p->table->num_blocks];
-    bool is_beside = is_tied(p) && p->blocks[0].is_here && output->is_here;
-    return is_beside ? count + sum_count(p, output) : count;
+    size_t count = e->plan->is_canonical ? e->plan->piece_count : e->plan->fast_count;
+    const struct block *output = &e->plan->blocks[e->plan->table->num_blocks];
+    bool is_beside = is_tied(e->plan) && e->plan->blocks[0].is_here && output->is_here;
+    return is_beside ? count + sum_count(e, output) : count;
 }

@@ -8,7 +8,7 @@
 #include "proto/base/report.h"
 #include "trainer/config/switches.h"
 #include "trainer/data/ahead.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 struct step {
-    struct execution execution;
+    struct walk walk;
     const struct step_input *input;
     struct step_result *out;
     struct model_batch batch;
@@ -32,12 +32,13 @@ static bool is_asked_to_stop(const struct step_input *input)
 
 static void order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out)
 {
-    uint32_t batch = (uint32_t)p->config->local_batch_size, seq = (uint32_t)p->config->seq_len;
-    uint32_t chunk = model_chunk_length(&p->cut, seq);
-    if (p->cut.cp_blocks == 1)
-        return;                                                        /* they are read in place */
-    for (uint32_t i = 0; i < model_num_chunks(&p->cut) * batch; i++) { /* [chunk][sequence] */
-        uint32_t first = model_chunk_first(&p->cut, seq, p->cut.cp_place, i / batch);
+    uint32_t batch = (uint32_t)p->plan->config->local_batch_size,
+             seq = (uint32_t)p->plan->config->seq_len;
+    uint32_t chunk = model_chunk_length(&p->plan->cut, seq);
+    if (p->plan->cut.cp_blocks == 1)
+        return; /* they are read in place */
+    for (uint32_t i = 0; i < model_num_chunks(&p->plan->cut) * batch; i++) { /* [chunk][sequence] */
+        uint32_t first = model_chunk_first(&p->plan->cut, seq, p->plan->cut.cp_place, i / batch);
         size_t from = (size_t)(i % batch) * seq + first, at = (size_t)i * chunk;
         memcpy(out->inputs + at, raw->inputs + from, chunk * sizeof(int32_t));
         memcpy(out->targets + at, raw->targets + from, chunk * sizeof(int32_t));
@@ -48,32 +49,34 @@ static void order_tokens(const struct parallel *p, const struct tokens *raw, str
 
 int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tokens *out_raw)
 {
-    *out_raw = p->cut.cp_blocks > 1 ? p->raw : tokens->host;
-    return lane_settle_mark(p->lane, &tokens->copied);
+    *out_raw = p->plan->cut.cp_blocks > 1 ? p->run.raw : tokens->host;
+    return lane_settle_mark(p->plan->lane, &tokens->copied);
 }
 
 void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens)
 {
     const struct tokens *from = &tokens->host, *to = &tokens->device;
-    size_t rows = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len / p->cut.cp;
+    size_t rows = (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len /
+                  p->plan->cut.cp;
     size_t lists = 2 + (from->starts != NULL) + (from->own != NULL ? 3 : 0);
     order_tokens(p, raw, &tokens->host);
     if (from->own != NULL)
-        model_localize(p->model, from->inputs, from->own, from->own_or_other, from->owners);
-    lane_copy(p->lane, to->inputs, from->inputs, lists * rows * sizeof(int32_t));
-    lane_mark(p->lane, &tokens->copied);
+        model_localize(p->plan->model, from->inputs, from->own, from->own_or_other, from->owners);
+    lane_copy(p->plan->lane, to->inputs, from->inputs, lists * rows * sizeof(int32_t));
+    lane_mark(p->plan->lane, &tokens->copied);
 }
 
 static double tokens_that_count(const struct parallel *p)
 {
-    double leaf = (double)((uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len);
-    return p->counted > 0 ? (double)p->counted : (double)p->num_leaves * leaf;
+    double leaf =
+        (double)((uint64_t)p->plan->config->local_batch_size * (uint64_t)p->plan->config->seq_len);
+    return p->run.counted > 0 ? (double)p->run.counted : (double)p->exchange.leaves.num * leaf;
 }
 
 static void count_sequences(const struct parallel *p, const struct tokens *tokens, double *out)
 {
-    uint32_t seq_len = (uint32_t)p->config->seq_len;
-    for (int64_t b = 0; b < p->config->local_batch_size; b++) {
+    uint32_t seq_len = (uint32_t)p->plan->config->seq_len;
+    for (int64_t b = 0; b < p->plan->config->local_batch_size; b++) {
         out[b] = 0;
         for (uint32_t t = 0; t < seq_len; t++)
             out[b] += tokens->targets[(size_t)b * seq_len + t] >= 0;
@@ -82,31 +85,31 @@ static void count_sequences(const struct parallel *p, const struct tokens *token
 
 static double *values_of(const struct parallel *p, uint32_t leaf)
 {
-    return p->losses + (size_t)leaf * p->leaf_values;
+    return p->run.losses + (size_t)leaf * p->run.leaf_values;
 }
 
 /* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
 static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
-    struct leaf_tokens *to = &p->tokens[leaf % p->num_reads];
+    struct leaf_tokens *to = &p->run.tokens[leaf % p->plan->num_reads];
     struct tokens raw;
-    size_t bytes = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len * 4;
+    size_t bytes = (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len * 4;
     double *values = values_of(p, leaf);
-    memset(values, 0, p->leaf_values * sizeof(*values));
-    if (!rank_has_leaf(p, my_data_rank(p), leaf))
+    memset(values, 0, p->run.leaf_values * sizeof(*values));
+    if (!rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf))
         return 0;
     ERR_TRY(step_begin_tokens(p, to, &raw));
-    if (p->failure == 0 && s->input->ahead != NULL)
-        p->failure =
+    if (p->run.failure == 0 && s->input->ahead != NULL)
+        p->run.failure =
             ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
-    if (p->failure != 0) {
+    if (p->run.failure != 0) {
         memset(raw.inputs, 0, bytes);
         memset(raw.targets, 0xff, bytes);
         if (raw.starts != NULL)
             memset(raw.starts, 0, bytes);
     }
-    if (p->leaf_values > 1)
-        count_sequences(p, &raw, values + 1 + p->config->local_batch_size);
+    if (p->run.leaf_values > 1)
+        count_sequences(p, &raw, values + 1 + p->plan->config->local_batch_size);
     step_send_tokens(p, &raw, to);
     return 0;
 }
@@ -120,15 +123,15 @@ struct model_batch step_batch(const struct parallel *p, const struct leaf_tokens
                                 .own = at->own,
                                 .own_or_other = at->own_or_other,
                                 .owners = at->owners,
-                                .loss_scale = &p->numbers->loss_scale};
+                                .loss_scale = &p->run.numbers->loss_scale};
 }
 
 static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
 {
-    s->batch = step_batch(p, &p->tokens[leaf % p->num_reads]);
-    if (p->leaf_values > 1)
+    s->batch = step_batch(p, &p->run.tokens[leaf % p->plan->num_reads]);
+    if (p->run.leaf_values > 1)
         s->batch.sequence_losses = values_of(p, leaf) + 1;
-    s->execution.batch = rank_has_leaf(p, my_data_rank(p), leaf) ? &s->batch : NULL;
+    s->walk.batch = rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf) ? &s->batch : NULL;
 }
 
 /* ---- stopping ---- */
@@ -145,12 +148,12 @@ static void pause_in_step(const struct step_input *input)
 static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
     const struct step_input *input = s->input;
-    if (p->mesh.world->rank != 0)
+    if (p->plan->mesh.world->rank != 0)
         return;
-    log_debug("train", "micro-step %u of %u of step %lld is done", leaf + 1, p->num_micro_steps,
-              (long long)input->step);
-    bool is_first = leaf == 0 || p->mesh.degree[AXIS_PP] > 1;
-    if (is_first && input->step == p->config->crash_at_step)
+    log_debug("train", "micro-step %u of %u of step %lld is done", leaf + 1,
+              leaves_micro_steps(&p->exchange.leaves), (long long)input->step);
+    bool is_first = leaf == 0 || p->plan->mesh.degree[AXIS_PP] > 1;
+    if (is_first && input->step == p->plan->config->crash_at_step)
         pause_in_step(input);
 }
 
@@ -158,8 +161,8 @@ static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 static int agree_to_stop(struct parallel *p, struct step *s)
 {
     int64_t stop = is_asked_to_stop(s->input);
-    ERR_TRY(comm_all_reduce_i64(p->mesh.world, &stop, 1));
-    s->out->stop = s->out->is_dropped = s->execution.is_asked_to_stop = stop != 0;
+    ERR_TRY(comm_all_reduce_i64(p->plan->mesh.world, &stop, 1));
+    s->out->stop = s->out->is_dropped = s->walk.is_asked_to_stop = stop != 0;
     return 0;
 }
 
@@ -170,22 +173,24 @@ static int norm_and_stop(struct parallel *p, struct step *s)
     struct {
         struct kernel_exact_sum sum;
         int64_t stop, failures, seen[SWITCHES_BITS]; /* ranks that saw it */
-    } all = {.stop = is_asked_to_stop(input), .failures = p->failure != 0};
+    } all = {.stop = is_asked_to_stop(input), .failures = p->run.failure != 0};
     for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
         all.seen[bit] = seen >> bit & 1;
-    lane_zero(p->lane, &p->numbers->squares, sizeof(all.sum));
-    reduce_sum_squares(p, &p->numbers->squares, NULL);
-    lane_copy(p->lane, &p->host_numbers->squares, &p->numbers->squares, sizeof(all.sum));
-    ERR_TRY(lane_settle(p->lane));
-    all.sum = p->host_numbers->squares;
-    ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
+    lane_zero(p->plan->lane, &p->run.numbers->squares, sizeof(all.sum));
+    reduce_sum_squares(&p->exchange, &p->run.numbers->squares, NULL);
+    lane_copy(p->plan->lane, &p->run.host_numbers->squares, &p->run.numbers->squares,
+              sizeof(all.sum));
+    ERR_TRY(lane_settle(p->plan->lane));
+    all.sum = p->run.host_numbers->squares;
+    ERR_TRY(
+        comm_all_reduce_i64(p->plan->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
     s->out->seen = 0;
     for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
         s->out->seen |= (all.seen[bit] != 0 ? 1u : 0u) << bit;
-    s->execution.is_common = all.failures != 0;
-    return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
+    s->walk.is_common = all.failures != 0;
+    return all.failures == 0 ? 0 : parallel_agree(p->plan->mesh.world, p->run.failure);
 }
 
 /* ---- losses ---- */
@@ -194,7 +199,7 @@ static int norm_and_stop(struct parallel *p, struct step *s)
 static void add_to_sources(const struct parallel *p, const struct step_input *input, uint32_t leaf,
                            const double *values, struct step_result *out)
 {
-    uint32_t batch = (uint32_t)p->config->local_batch_size;
+    uint32_t batch = (uint32_t)p->plan->config->local_batch_size;
     uint64_t sample;
     for (uint32_t b = 0; b < batch; b++) {
         uint32_t source = data_locate(ahead_data(input->ahead),
@@ -207,20 +212,21 @@ static void add_to_sources(const struct parallel *p, const struct step_input *in
 /* The values of all data ranks, which the last stage has, to all ranks. */
 static int gather_values(struct parallel *p)
 {
-    struct comm *data = p->mesh.of[GROUP_DATA], *stages = p->mesh.of[GROUP_PP];
-    uint32_t d = num_data_ranks(p);
-    size_t *bytes = p->lists, *at = p->lists + d;
+    struct comm *data = p->plan->mesh.of[GROUP_DATA], *stages = p->plan->mesh.of[GROUP_PP];
+    uint32_t d = num_data_ranks(p->plan);
+    size_t *bytes = p->exchange.lists, *at = p->exchange.lists + d;
     for (uint32_t r = 0; r < d; r++) {
-        bytes[r] = (size_t)p->num_micro_steps * p->leaf_values * sizeof(double);
+        bytes[r] =
+            (size_t)leaves_micro_steps(&p->exchange.leaves) * p->run.leaf_values * sizeof(double);
         at[r] = r * bytes[r];
     }
     if (data != NULL)
-        ERR_TRY(comm_all_gather_v(data, p->losses, bytes[0], p->all_losses, bytes, at));
+        ERR_TRY(comm_all_gather_v(data, p->run.losses, bytes[0], p->run.all_losses, bytes, at));
     else
-        memcpy(p->all_losses, p->losses, bytes[0]);
+        memcpy(p->run.all_losses, p->run.losses, bytes[0]);
     if (stages == NULL)
         return 0;
-    return comm_broadcast(stages, p->all_losses, d * bytes[0], stages->size - 1);
+    return comm_broadcast(stages, p->run.all_losses, d * bytes[0], stages->size - 1);
 }
 
 /* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
@@ -231,24 +237,25 @@ static int gather_losses(struct parallel *p, struct step *s)
     ERR_TRY(gather_values(p));
     double sum = 0, most = 0;
     memset(out->sources, 0, sizeof(out->sources));
-    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
+    for (uint32_t leaf = 0; leaf < p->exchange.leaves.num; leaf++) {
         uint32_t rank, micro_step;
-        leaves_find(&p->leaves, leaf, &rank, &micro_step);
-        size_t place = (size_t)rank * p->num_micro_steps + micro_step;
-        const double *values = p->all_losses + place * p->leaf_values;
+        leaves_find(&p->exchange.leaves, leaf, &rank, &micro_step);
+        size_t place = (size_t)rank * leaves_micro_steps(&p->exchange.leaves) + micro_step;
+        const double *values = p->run.all_losses + place * p->run.leaf_values;
         sum += values[0];
         most = fmax(most, values[0]);
-        if (p->leaf_values > 1)
+        if (p->run.leaf_values > 1)
             add_to_sources(p, s->input, leaf, values + 1, out);
     }
     out->data_seconds = s->input->ahead != NULL ? ahead_waited(s->input->ahead) : 0;
-    out->max_loss = most / (tokens_that_count(p) / (double)p->num_leaves);
-    if (p->counted > 0) {
-        out->loss = sum / (double)p->counted;
+    out->max_loss = most / (tokens_that_count(p) / (double)p->exchange.leaves.num);
+    if (p->run.counted > 0) {
+        out->loss = sum / (double)p->run.counted;
         return 0;
     }
-    uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
-    out->loss = sum / (double)p->num_leaves / (double)tokens;
+    uint64_t tokens =
+        (uint64_t)p->plan->config->local_batch_size * (uint64_t)p->plan->config->seq_len;
+    out->loss = sum / (double)p->exchange.leaves.num / (double)tokens;
     return 0;
 }
 
@@ -259,11 +266,11 @@ static int decide(struct step *s)
 {
     const struct step_input *input = s->input;
     int rc = input->decide != NULL ? input->decide(input->user, s->out) : 0;
-    s->execution.is_common = rc != 0;
+    s->walk.is_common = rc != 0;
     return rc;
 }
 
-static int at_op(struct parallel *p, struct execution *e, const struct op *op)
+static int at_op(struct parallel *p, struct walk *e, const struct op *op)
 {
     struct step *s = (struct step *)e;
     switch (op->kind) {
@@ -280,7 +287,7 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
         values_of(p, op->leaf)[0] = e->loss;
         return 0;
     case OP_NORM:
-        end_leaf(p, s, p->num_micro_steps - 1);
+        end_leaf(p, s, leaves_micro_steps(&p->exchange.leaves) - 1);
         ERR_TRY(watch_agree(p, s->input->step, &e->is_common));
         return norm_and_stop(p, s);
     case OP_LOSSES:
@@ -299,25 +306,40 @@ static int at_op(struct parallel *p, struct execution *e, const struct op *op)
  * so that each leaf's gradient is scaled once, as it is computed. */
 static int count_tokens(struct parallel *p, const struct step_input *input)
 {
-    struct comm *data = p->mesh.of[GROUP_DATA];
+    struct comm *data = p->plan->mesh.of[GROUP_DATA];
     int64_t counted = 0;
     uint64_t mine = 0;
-    p->counted = 0;
+    p->run.counted = 0;
     if (input->ahead == NULL || !data_info(ahead_data(input->ahead))->has_mask)
         return 0;
-    p->failure = ahead_count(input->ahead, &mine);
+    p->run.failure = ahead_count(input->ahead, &mine);
     counted = (int64_t)mine;
     if (data != NULL)
         ERR_TRY(comm_all_reduce_i64(data, &counted, 1));
-    p->counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
-    if (counted == 0 && p->failure == 0 && p->mesh.world->rank == 0 && !p->has_warned_of_masks) {
+    p->run.counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
+    if (counted == 0 && p->run.failure == 0 && p->plan->mesh.world->rank == 0 &&
+        !p->run.has_warned_of_masks) {
         log_warn("data",
                  "step %" PRId64 " has no token that counts: the mask leaves all out, and its "
                  "gradient is 0; later such steps are not named",
                  input->step);
-        p->has_warned_of_masks = true;
+        p->run.has_warned_of_masks = true;
     }
     return 0;
+}
+
+/* A ramp changes the number of leaves, and with it the program. */
+static int adapt_program(struct parallel *p)
+{
+    struct program_options shape = p->plan->shape;
+    shape.num_leaves = leaves_micro_steps(&p->exchange.leaves);
+    shape.round_leaves = has_groups(p->plan) ? leaves_round(&p->exchange.leaves) : 0;
+    if (p->run.program->num_leaves == shape.num_leaves && p->run.round_leaves == shape.round_leaves)
+        return 0;
+    program_free(p->run.program);
+    p->run.program = NULL;
+    p->run.round_leaves = shape.round_leaves;
+    return program_build(&p->run.program, &shape);
 }
 
 /* The sizes of the step, which a ramp changes, and what it is divided by. */
@@ -325,65 +347,61 @@ static int begin_step(struct parallel *p, const struct step_input *input)
 {
     bool has_data = input->ahead != NULL;
     bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
-    p->failure = 0;
+    p->run.failure = 0;
     watch_step(p, input->step);
-    set_leaves(p, trainer_config_leaves(p->config, input->step - 1));
-    reduce_begin(p);
-    p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
-    uint32_t round = has_groups(p) ? leaves_round(&p->leaves) : 0;
-    if (p->program->num_leaves != p->num_micro_steps || p->shape.round_leaves != round) {
-        p->shape.num_leaves = p->num_micro_steps;
-        p->shape.round_leaves = round;
-        program_free(p->program);
-        p->program = NULL;
-        ERR_TRY(program_build(&p->program, &p->shape));
-    }
+    set_leaves(p, trainer_config_leaves(p->plan->config, input->step - 1));
+    reduce_begin(&p->exchange);
+    p->run.leaf_values = by_source ? 1 + 2 * (uint32_t)p->plan->config->local_batch_size : 1;
+    ERR_TRY(adapt_program(p));
     if (has_data)
         ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
     /* The copy of the step before is over: its norm was waited for. */
-    bool is_broken = input->step == p->config->nonfinite_at_step;
-    p->host_numbers->loss_scale = is_broken ? NAN : (float)(1.0 / tokens_that_count(p));
-    lane_copy(p->lane, &p->numbers->loss_scale, &p->host_numbers->loss_scale, sizeof(float));
+    bool is_broken = input->step == p->plan->config->nonfinite_at_step;
+    p->run.host_numbers->loss_scale = is_broken ? NAN : (float)(1.0 / tokens_that_count(p));
+    lane_copy(p->plan->lane, &p->run.numbers->loss_scale, &p->run.host_numbers->loss_scale,
+              sizeof(float));
     return 0;
 }
 
 int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
 {
     struct step step = {
-        .execution = {.at_op = at_op, .copies = input->copies}, .input = input, .out = out};
+        .walk = {.at_op = at_op, .copies = input->copies}, .input = input, .out = out};
     int rc = begin_step(p, input);
     out->seen = 0;
     if (rc != 0)
-        return comm_fail(p->mesh.world, rc);
-    return execute_program(p, p->program, &step.execution);
+        return comm_fail(p->plan->mesh.world, rc);
+    return execute_program(p, p->run.program, &step.walk);
 }
 
 /* ---- logits ---- */
 
-static int at_logits(struct parallel *p, struct execution *e, const struct op *op)
+static int at_logits(struct parallel *p, struct walk *e, const struct op *op)
 {
-    bool is_head = op->kind == OP_FORWARD && op->block == p->table->num_blocks - 1;
+    bool is_head = op->kind == OP_FORWARD && op->block == p->plan->table->num_blocks - 1;
     if (is_head && e->logits != NULL)
-        return model_copy_logits(p->model, 0, e->logits);
+        return model_copy_logits(p->plan->model, 0, e->logits);
     return 0;
 }
 
 int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_sample,
                     float *out_logits)
 {
-    struct leaf_tokens *tokens = &p->tokens[0];
+    struct leaf_tokens *tokens = &p->run.tokens[0];
     struct model_batch batch = step_batch(p, tokens);
     struct tokens raw;
-    struct execution execution = {.at_op = at_logits};
-    uint32_t stages = p->mesh.degree[AXIS_PP];
+    struct walk walk = {.at_op = at_logits};
+    uint32_t stages = p->plan->mesh.degree[AXIS_PP];
     int rc = 0;
-    if (stages * p->cut.cp_blocks * p->cut.tp_blocks > 1 || p->cut.loss_chunks > 1)
+    if (stages * p->plan->cut.cp_blocks * p->plan->cut.tp_blocks > 1 ||
+        p->plan->cut.loss_chunks > 1)
         return report_error(ERR_INVALID, "run it without a pipeline, with one block or chunk each",
                             "debug.logits_file: pp %u, canonical.cp_blocks %u, tp_blocks %u and "
                             "loss_chunks %u cut the logits",
-                            stages, p->cut.cp_blocks, p->cut.tp_blocks, p->cut.loss_chunks);
-    if (p->mesh.world->rank == 0) {
+                            stages, p->plan->cut.cp_blocks, p->plan->cut.tp_blocks,
+                            p->plan->cut.loss_chunks);
+    if (p->plan->mesh.world->rank == 0) {
         ahead_step(ahead, 0, first_sample);
         rc = step_begin_tokens(p, tokens, &raw);
         if (rc == 0)
@@ -392,9 +410,9 @@ int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_samp
             step_send_tokens(p, &raw, tokens);
         batch.starts = NULL;
         /* The others wait in the gathers: what could not be read is walked. */
-        execution.batch = rc == 0 ? &batch : NULL;
-        execution.logits = out_logits;
+        walk.batch = rc == 0 ? &batch : NULL;
+        walk.logits = out_logits;
     }
-    ERR_TRY(execute_program(p, p->evaluation, &execution));
+    ERR_TRY(execute_program(p, p->run.evaluation, &walk));
     return rc;
 }

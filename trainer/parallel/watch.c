@@ -13,7 +13,7 @@
  *
  * The host waits for the device behind each block. What is computed stays the same to the bit. */
 #include "proto/base/report.h"
-#include "trainer/parallel/private.h"
+#include "trainer/parallel/execution.h"
 
 #include <errno.h>
 #include <math.h>
@@ -66,25 +66,25 @@ static double value_of(uint32_t bits)
 
 int watch_open(struct parallel *p)
 {
-    const struct config *config = p->config;
+    const struct config *config = p->plan->config;
     size_t bytes = MODEL_NOTES_MAX * sizeof(struct kernel_extent);
     void *at = NULL;
-    if (!config->watch_numbers || (p->device->ops->flags & DEVICE_DRY))
+    if (!config->watch_numbers || (p->plan->device->ops->flags & DEVICE_DRY))
         return 0;
     struct watch *w = calloc(1, sizeof(*w));
-    p->watch = w;
+    p->run.watch = w;
     if (w == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to watch numbers");
-    w->device = p->device;
+    w->device = p->plan->device;
     w->num_frames = (uint32_t)config->watch_modules;
     w->bound = config->watch_bound > 0 ? bits_of(config->watch_bound) : 0x7f7fffff;
     w->ring = calloc(w->num_frames, sizeof(*w->ring));
-    w->all = calloc(p->mesh.world->size, sizeof(*w->all));
+    w->all = calloc(p->plan->mesh.world->size, sizeof(*w->all));
     if (w->ring == NULL || w->all == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to watch numbers");
-    ERR_TRY(device_alloc(p->device, &at, bytes, ON_DEVICE));
+    ERR_TRY(device_alloc(p->plan->device, &at, bytes, ON_DEVICE));
     w->notes.extents = at;
-    ERR_TRY(device_alloc(p->device, &at, bytes, PINNED));
+    ERR_TRY(device_alloc(p->plan->device, &at, bytes, PINNED));
     w->extents = at;
     return 0;
 }
@@ -132,15 +132,15 @@ static void close_file(struct watch *w)
 static void open_file(struct parallel *p, int64_t step)
 {
     char path[CONFIG_TEXT_MAX + 64];
-    const char *folder = p->config->watch_folder;
+    const char *folder = p->plan->config->watch_folder;
     (void)mkdir(folder, 0777); /* what is wrong is said of the file */
     snprintf(path, sizeof(path), "%s/step_%lld_rank_%u.txt", folder, (long long)step,
-             p->mesh.world->rank);
-    p->watch->file = fopen(path, "we");
-    if (p->watch->file == NULL)
+             p->plan->mesh.world->rank);
+    p->run.watch->file = fopen(path, "we");
+    if (p->run.watch->file == NULL)
         log_warn("watch", "could not create %s: %s", path, strerror(errno));
     else
-        print_head(p->watch->file);
+        print_head(p->run.watch->file);
 }
 
 void watch_close(struct watch *w)
@@ -157,14 +157,14 @@ void watch_close(struct watch *w)
 
 void watch_step(struct parallel *p, int64_t step)
 {
-    struct watch *w = p->watch;
+    struct watch *w = p->run.watch;
     if (w == NULL)
         return;
-    w->is_on = config_has_step(p->config->watch_steps, step);
+    w->is_on = config_has_step(p->plan->config->watch_steps, step);
     w->num_seen = 0;
     w->when = INT64_MAX;
     close_file(w);
-    if (w->is_on && p->config->watch_folder[0] != '\0')
+    if (w->is_on && p->plan->config->watch_folder[0] != '\0')
         open_file(p, step);
 }
 
@@ -184,17 +184,17 @@ static bool is_watched(const struct op *op)
 
 void watch_begin(struct parallel *p, const struct program *program, const struct op *op)
 {
-    struct watch *w = p->watch;
+    struct watch *w = p->run.watch;
     if (w != NULL)
-        model_watch(p->model,
-                    w->is_on && program == p->program && is_watched(op) ? &w->notes : NULL);
+        model_watch(p->plan->model,
+                    w->is_on && program == p->run.program && is_watched(op) ? &w->notes : NULL);
 }
 
 /* When a value is made, in an order that all ranks share: leaves of all data ranks side by side,
  * forward, then backward, blocks, then the values of a block. */
 static int64_t when_of(const struct parallel *p, const struct op *op, uint32_t note)
 {
-    uint32_t blocks = num_all_blocks(p);
+    uint32_t blocks = num_all_blocks(p->plan);
     uint32_t block = is_backward(op) ? 2 * blocks - 1 - op->block : op->block;
     uint32_t part = op->kind == OP_KEYS || op->kind == OP_BACKWARD_INPUT    ? 0
                     : op->kind == OP_LOSS || op->kind == OP_BACKWARD_WEIGHT ? 2
@@ -218,8 +218,8 @@ static struct frame *frame_of(struct watch *w, const struct model_note *note, ui
 /* All of them, to the step's file. */
 static void write_notes(const struct parallel *p, const struct op *op)
 {
-    const struct watch *w = p->watch;
-    uint32_t leaf = leaves_at(&p->leaves, my_data_rank(p), op->leaf);
+    const struct watch *w = p->run.watch;
+    uint32_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), op->leaf);
     for (uint32_t i = 0; i < w->notes.num && w->file != NULL; i++) {
         const struct model_note *note = &w->notes.of[i];
         if (i == 0 || strcmp(note->module, note[-1].module) != 0)
@@ -231,8 +231,8 @@ static void write_notes(const struct parallel *p, const struct op *op)
 /* The notes of an operation become frames, up to the first value that ends the run. */
 static void keep_notes(struct parallel *p, const struct op *op)
 {
-    struct watch *w = p->watch;
-    uint32_t leaf = leaves_at(&p->leaves, my_data_rank(p), op->leaf);
+    struct watch *w = p->run.watch;
+    uint32_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), op->leaf);
     for (uint32_t i = 0; i < w->notes.num && w->when == INT64_MAX; i++) {
         struct frame *frame = frame_of(w, &w->notes.of[i], leaf, i == 0);
         struct value value = {w->notes.of[i].what, w->extents[i]};
@@ -247,14 +247,14 @@ static void keep_notes(struct parallel *p, const struct op *op)
 
 int watch_end(struct parallel *p, const struct op *op)
 {
-    struct watch *w = p->watch;
+    struct watch *w = p->run.watch;
     if (w == NULL || w->notes.num == 0)
         return 0;
-    lane_copy(p->lane, w->extents, w->notes.extents, w->notes.num * sizeof(*w->extents));
-    ERR_TRY(lane_settle(p->lane));
+    lane_copy(p->plan->lane, w->extents, w->notes.extents, w->notes.num * sizeof(*w->extents));
+    ERR_TRY(lane_settle(p->plan->lane));
     write_notes(p, op);
     keep_notes(p, op);
-    model_watch(p->model, NULL);
+    model_watch(p->plan->model, NULL);
     w->notes.num = 0;
     return 0;
 }
@@ -289,9 +289,9 @@ static void print_history(const struct watch *w)
 
 static int tell(const struct parallel *p, int64_t step)
 {
-    const struct watch *w = p->watch;
+    const struct watch *w = p->run.watch;
     const struct frame *frame = &w->ring[(w->num_seen - 1) % w->num_frames];
-    uint32_t rank = p->mesh.world->rank, shown = w->num_frames;
+    uint32_t rank = p->plan->mesh.world->rank, shown = w->num_frames;
     shown = w->num_seen < shown ? (uint32_t)w->num_seen : shown;
     char text[96];
     if (w->broken.extent.not_finite > 0)
@@ -307,13 +307,13 @@ static int tell(const struct parallel *p, int64_t step)
                         "step %lld: %s of %s %s, %s of leaf %u, first on rank %u, stage %u",
                         (long long)step, w->broken.what, frame->module, text,
                         frame->is_backward ? "backward" : "forward", frame->leaf, rank,
-                        rank / (p->mesh.world->size / p->mesh.degree[AXIS_PP]));
+                        rank / (p->plan->mesh.world->size / p->plan->mesh.degree[AXIS_PP]));
 }
 
 int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken)
 {
-    struct watch *w = p->watch;
-    struct comm *world = p->mesh.world;
+    struct watch *w = p->run.watch;
+    struct comm *world = p->plan->mesh.world;
     uint32_t first = 0;
     *out_is_broken = false;
     if (w == NULL || !w->is_on)

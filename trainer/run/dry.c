@@ -3,7 +3,7 @@
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
-#include "trainer/parallel/private.h"
+#include "trainer/plan/program.h"
 #include "trainer/plan/timeline.h"
 
 #include <stdlib.h>
@@ -120,56 +120,34 @@ static bool is_of_module(const char *name, const void *module)
 
 /* ---- memory ---- */
 
-static enum module module_of_tensor(const struct parallel *p, const struct model_tensor *tensor)
+static enum module module_of_tensor(const struct model_table *table,
+                                    const struct model_tensor *tensor)
 {
     if (tensor->block == 0)
         return MODULE_EMBEDDING;
-    if (tensor->block == p->table->num_blocks - 1)
+    if (tensor->block == table->num_blocks - 1)
         return MODULE_OUTPUT;
     return strstr(tensor->name, "attention") != NULL ? MODULE_ATTENTION : MODULE_FFN;
 }
 
-/* Numbers of the sums of a tensor's gradient on this rank; of the embedding's `twice` where the
- * output is the same matrix and has sums of its own (reduce_accumulator_count). */
-static size_t sum_count(const struct parallel *p, const struct model_tensor *tensor)
+static void add_state(struct parallel *p, const struct model_table *table, struct dry_rank *out)
 {
-    uint64_t width = width_of(p, tensor);
-    size_t count = 0;
-    if (p->is_canonical)
-        count = aligned(piece_of(p, tensor, mesh_group_place(&p->mesh, GROUP_OWNERS)).rows * width);
-    for (uint32_t r = 0; r < p->leaves.replicas && has_groups(p); r++)
-        count += aligned(piece_of(p, tensor, owner_in(p, r)).rows * width);
-    if (p->is_canonical)
-        return count;
-    for (uint32_t s = 0; s < p->mesh.degree[AXIS_SHARD]; s++)
-        count += aligned(shard_of(p, tensor, s).rows * width);
-    return count;
-}
-
-static void add_state(const struct parallel *p, struct dry_rank *out)
-{
-    bool has_copy = p->compute_params != p->state.param;
-    bool has_both = is_tied(p) && p->blocks[0].is_here && p->blocks[p->table->num_blocks].is_here;
-    for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct state_slice *slice = &p->state.slices[i];
-        struct module_memory *m = &out->of[module_of_tensor(p, slice->tensor)];
-        size_t sums = sum_count(p, slice->tensor), count = aligned(slice->param.count);
-        m->elements += slice->param.count;
-        m->weights += count * sizeof(float);
-        if (has_copy)
-            m->weights += codes_packed_bytes(p, (uint32_t)(slice->tensor - p->table->tensors),
-                                             shard_of(p, slice->tensor, p->mesh.place[AXIS_SHARD]));
-        m->optimizer += 2 * aligned(slice->moment.count) * kernel_dtype_bytes(p->state.moments);
-        m->gradients += sums_bytes(p, sums * (slice->tensor->block == 0 && has_both ? 2 : 1));
-        m->gradients += p->state.grad != p->accumulators ? sums_bytes(p, count) : 0;
+    const struct state *state = parallel_state(p);
+    for (uint32_t i = 0; i < state->num_slices; i++) {
+        struct footprint bytes = parallel_footprint(p, &state->slices[i]);
+        struct module_memory *m = &out->of[module_of_tensor(table, state->slices[i].tensor)];
+        m->elements += state->slices[i].param.count;
+        m->weights += bytes.weights;
+        m->optimizer += bytes.optimizer;
+        m->gradients += bytes.gradients;
     }
 }
 
-static void add_memory(struct parallel *p, struct dry_rank *out)
+static void add_memory(struct parallel *p, const struct model_table *table, struct dry_rank *out)
 {
-    const struct memory *memory = p->memory;
+    const struct memory *memory = parallel_memory(p);
     uint64_t of_class[NUM_CLASSES];
-    add_state(p, out);
+    add_state(p, table, out);
     for (enum module module = 0; module < NUM_MODULES; module++)
         out->of[module].activations = memory_peak(memory, is_of_module, &module);
     for (enum buffer_class class = 0; class < NUM_CLASSES; class ++)
@@ -195,18 +173,13 @@ struct counter {
 };
 
 /* A block's part of an image, of which copies write each a part. */
-static uint64_t copied_bytes(const struct parallel *p, uint32_t block)
+static uint64_t copied_bytes(struct parallel *p, uint32_t block)
 {
-    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES);
+    const struct state *state = parallel_state(p);
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct state_slice *slice = &p->state.slices[i];
-        size_t element = kernel_dtype_bytes(p->state.moments);
-        if (slice->block != block)
-            continue;
-        bytes += slice->param.count * sizeof(float) / copies;
-        bytes += 2 * slice->moment.count * element / (p->state.is_zero ? 1 : copies);
-    }
+    for (uint32_t i = 0; i < state->num_slices; i++)
+        if (state->slices[i].block == block)
+            bytes += parallel_footprint(p, &state->slices[i]).image;
     return bytes;
 }
 
@@ -232,18 +205,18 @@ static void count_call(void *user, const struct comm *comm, const struct comm_ca
     struct counter *c = user;
     struct flight_mark mark = flight_mark(comm->flight);
     if (c->rates != NULL && mark.at.what != NULL)
-        c->seconds[mark.at.index] += rates_call(c->rates, &c->p->mesh, comm, call);
+        c->seconds[mark.at.index] += rates_call(c->rates, parallel_mesh_of(c->p), comm, call);
 }
 
 static double seconds_of(const void *user, const struct op *op)
 {
     const struct counter *c = user;
-    return c->seconds[op - c->p->program->ops];
+    return c->seconds[op - parallel_program(c->p)->ops];
 }
 
 static int walk_rank(const struct counter *c)
 {
-    const struct program *program = c->p->program;
+    const struct program *program = parallel_program(c->p);
     struct timeline_span *spans = calloc(program->num_ops, sizeof(*spans));
     struct timeline timeline;
     if (spans == NULL)
@@ -264,21 +237,20 @@ static int64_t step_with_most(const struct config *config)
     return step;
 }
 
-static int count_step(struct counter *c, struct comm *world)
+static int count_step(struct counter *c, const struct config *config, struct comm *world)
 {
     struct parallel *p = c->p;
     struct dry_rank *out = c->out;
-    struct step_input input = {.step = step_with_most(p->config) + 1};
+    struct step_input input = {.step = step_with_most(config) + 1};
     struct step_result result;
     parallel_observe(p, &(struct op_observer){count_op, c});
     comm_dry_watch(world, count_call, c);
     flight_clear_sums(world->flight);
     ERR_TRY(parallel_step(p, &input, &result));
     out->num_sent = flight_sums(world->flight, out->sent);
-    out->stage_rank = p->mesh.place[AXIS_PP];
-    out->bubble = p->program->bubble;
-    for (uint32_t leaf = 0; leaf < p->num_micro_steps; leaf++)
-        out->leaves += rank_has_leaf(p, my_data_rank(p), leaf);
+    out->stage_rank = parallel_mesh_of(p)->place[AXIS_PP];
+    out->bubble = parallel_program(p)->bubble;
+    out->leaves = parallel_own_leaves(p);
     return c->rates != NULL ? walk_rank(c) : 0;
 }
 
@@ -286,9 +258,9 @@ static int count_rank(struct parallel *p, const struct parallel_options *options
                       const struct rates *rates, struct dry_rank *out)
 {
     struct counter counter = {.p = p, .out = out, .kernels = options->kernels, .rates = rates};
-    counter.seconds = calloc(parallel_num_ops(p), sizeof(*counter.seconds));
+    counter.seconds = calloc(parallel_program(p)->num_ops, sizeof(*counter.seconds));
     int rc = counter.seconds != NULL
-                 ? count_step(&counter, options->world)
+                 ? count_step(&counter, options->config, options->world)
                  : report_error(ERR_MEMORY, NULL, "no memory for the seconds of a step");
     free(counter.seconds);
     return rc;
@@ -315,9 +287,9 @@ int dry_run(struct dry_rank *out, const struct dry_options *o)
     if (rc == 0)
         rc = count_rank(p, &options, o->rates, out);
     if (rc == 0)
-        add_memory(p, out);
+        add_memory(p, o->table, out);
     if (rc == 0 && o->plan != NULL)
-        memory_print(p->memory, o->plan);
+        memory_print(parallel_memory(p), o->plan);
     parallel_free(p);
     comm_free(options.world);
     if (options.kernels != NULL)

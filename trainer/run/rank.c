@@ -8,6 +8,7 @@
 #include "trainer/data/ahead.h"
 #include "trainer/model/shape.h"
 #include "trainer/observe/peaks.h"
+#include "trainer/plan/program.h"
 #include "trainer/run/estimate.h"
 #include "trainer/run/introduce.h"
 #include "trainer/run/samples.h"
@@ -333,7 +334,7 @@ static int print_programs(struct rank *r)
         if (rc == 0) /* the first rank of each */
             rc = parallel_apply(&r->parallel, &options);
         if (rc == 0)
-            parallel_print_program(r->parallel, stdout);
+            program_print(parallel_program(r->parallel), stdout);
         parallel_free(r->parallel);
         r->parallel = NULL;
         comm_free(options.world);

@@ -41,7 +41,7 @@ int trace_new(struct trace **out, const struct trace_options *options, struct pa
     if (trace != NULL) {
         trace->world = parallel_mesh_of(parallel)->world;
         trace->options = *options;
-        trace->capacity = parallel_num_ops(parallel);
+        trace->capacity = parallel_program(parallel)->num_ops;
         trace->events = calloc((size_t)trace->capacity + CALLS_MAX, sizeof(*trace->events));
     }
     if (trace == NULL || trace->events == NULL) {
@@ -236,7 +236,7 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     parallel_observe(parallel, &(struct op_observer){0});
     if (rc != 0 || out->is_dropped)
         return rc;
-    trace->num_ops = drop_unmade(trace->events, parallel_num_ops(parallel));
+    trace->num_ops = drop_unmade(trace->events, parallel_program(parallel)->num_ops);
     uint32_t num = trace->num_ops + note_calls(trace);
     if (is_own)
         write_own(trace, input->step, num);
