@@ -126,7 +126,7 @@ static int64_t limit_of(const struct flight *flight)
 static void test_comm_flight__patience_is_that_of_what_goes_on(void **state)
 {
     struct flight *flight = flight_new(0);
-    struct config config = {.comm_init_timeout = 300, .comm_timeout = 100, .crash_at_step = -1};
+    struct config config = {.comm_init_timeout = 300, .comm_timeout = 100, .pause_at_step = -1};
     (void)state;
     config.busy_wait_seconds = 20;
     config.final_seconds = 3;
@@ -145,7 +145,7 @@ static void test_comm_flight__patience_is_that_of_what_goes_on(void **state)
     config.comm_timeout = 0;
     timeouts_set(flight, &config, PATIENCE_SERVER);
     assert_int_equal(limit_of(flight), 0);
-    config.crash_at_step = 8;
+    config.pause_at_step = 8;
     timeouts_set(flight, &config, PATIENCE_INIT);
     assert_int_equal(limit_of(flight), 0);
     flight_free(flight);

@@ -243,9 +243,7 @@ struct config {
     double watch_bound;                 /* 0: what is not finite alone ends the run */
     char watch_steps[CONFIG_TEXT_MAX];  /* "10,20-22"; "": all */
     char watch_folder[CONFIG_TEXT_MAX]; /* "": none */
-    int64_t crash_at_step;              /* debug.pause_at_step: for the tests, see README; -1 off */
-    int64_t slow_copy_us;               /* debug.slow_copy_us: likewise; 0 off */
-    int64_t nonfinite_at_step;          /* debug.nonfinite_at_step: likewise; -1 off */
+    int64_t pause_at_step, nonfinite_at_step, slow_copy_us; /* of tests: config/hooks.h */
     struct config_text text;
 };
 

@@ -5,7 +5,7 @@ const struct option table_of_debug[] = {
     INT(seed, "debug.seed", 0, -1, 9.2e18,
         "of initial weights and sample order; -1: rank 0 draws one, which the run keeps "
         "(torchtitan's default)"),
-    INT(crash_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,
+    INT(pause_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,
         "for tests: stop in this step until killed; -1: off (ours)"),
     INT(nonfinite_at_step, "debug.nonfinite_at_step", -1, -1, COUNT_MAX,
         "for tests: the gradient of this step is not a number; -1: off (ours)"),

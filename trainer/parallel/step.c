@@ -6,6 +6,7 @@
  * losses are gathered and added in double in leaf order. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
+#include "trainer/config/hooks.h"
 #include "trainer/config/switches.h"
 #include "trainer/data/ahead.h"
 #include "trainer/parallel/execution.h"
@@ -13,8 +14,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 struct step {
     struct walk walk;
@@ -136,15 +135,6 @@ static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
 
 /* ---- stopping ---- */
 
-/* debug.pause_at_step: rank 0 waits in mid-step, and so do the others in their next collective,
- * until it is killed or asked to stop. */
-static void pause_in_step(const struct step_input *input)
-{
-    log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)input->step);
-    while (!is_asked_to_stop(input))
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-}
-
 static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
     const struct step_input *input = s->input;
@@ -153,8 +143,8 @@ static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
     log_debug("train", "micro-step %u of %u of step %lld is done", leaf + 1,
               leaves_micro_steps(&p->exchange.leaves), (long long)input->step);
     bool is_first = leaf == 0 || p->plan->mesh.degree[AXIS_PP] > 1;
-    if (is_first && input->step == p->plan->config->crash_at_step)
-        pause_in_step(input);
+    if (is_first)
+        hooks_in_step(p->plan->config, input->step, input->want_stop);
 }
 
 /* A step may take longer than the notice that whoever stops a job gives. */
@@ -357,8 +347,8 @@ static int begin_step(struct parallel *p, const struct step_input *input)
         ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
     /* The copy of the step before is over: its norm was waited for. */
-    bool is_broken = input->step == p->plan->config->nonfinite_at_step;
-    p->run.host_numbers->loss_scale = is_broken ? NAN : (float)(1.0 / tokens_that_count(p));
+    p->run.host_numbers->loss_scale =
+        hooks_loss_scale(p->plan->config, input->step, (float)(1.0 / tokens_that_count(p)));
     lane_copy(p->plan->lane, &p->run.numbers->loss_scale, &p->run.host_numbers->loss_scale,
               sizeof(float));
     return 0;

@@ -1,5 +1,6 @@
 /* timeouts.c - how long a rank waits for the others (see timeouts.h). */
 #include "trainer/run/timeouts.h"
+#include "trainer/config/hooks.h"
 
 #define DURABLE_SECONDS 600 /* that a save may take to become durable (save/save.c) */
 
@@ -16,7 +17,7 @@ void timeouts_set(struct flight *flight, const struct config *config, enum timeo
         seconds = train;
     else if (patience == PATIENCE_SERVER && train > 0)
         seconds = train + config->busy_wait_seconds + config->final_seconds + DURABLE_SECONDS;
-    if (config->crash_at_step >= 0)
+    if (hooks_wait(config))
         seconds = 0;
     flight_set_limit(flight, seconds, is_init ? init_key : train_key);
 }

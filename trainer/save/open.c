@@ -9,6 +9,7 @@
 #include "proto/base/report.h"
 #include "proto/base/stream_copy.h"
 #include "trainer/base/clock.h"
+#include "trainer/config/hooks.h"
 #include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
 
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define TRY_BYTES (16u << 20) /* of the copy that is measured at a start */
 
@@ -79,9 +79,7 @@ static uint32_t num_pieces(const struct snapshot *s)
 
 static int copy_one(struct snapshot *s, uint32_t piece)
 {
-    long pause_us = (long)s->config->slow_copy_us;
-    if (pause_us > 0)
-        nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
+    hooks_before_copy(s->config);
     uint32_t tensor = s->order[piece], slice = slice_of(s, tensor);
     if (s->device_copy == NULL)
         return ckpt_save_copy(s->save, tensor);

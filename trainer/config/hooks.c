@@ -1,0 +1,36 @@
+/* hooks.c - what tests do to a run (see hooks.h). */
+#include "trainer/config/hooks.h"
+#include "proto/base/report.h"
+
+#include <math.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK_NS 10000000 /* between two looks at want_stop */
+
+void hooks_in_step(const struct config *config, int64_t step,
+                   const volatile sig_atomic_t *want_stop)
+{
+    if (step != config->pause_at_step)
+        return;
+    log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)step);
+    while (want_stop == NULL || *want_stop == 0)
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+}
+
+bool hooks_wait(const struct config *config)
+{
+    return config->pause_at_step >= 0;
+}
+
+float hooks_loss_scale(const struct config *config, int64_t step, float scale)
+{
+    return step == config->nonfinite_at_step ? NAN : scale;
+}
+
+void hooks_before_copy(const struct config *config)
+{
+    long us = (long)config->slow_copy_us;
+    if (us > 0)
+        nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+}
