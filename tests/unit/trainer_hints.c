@@ -214,6 +214,37 @@ static void test_hints__an_estimate_counts_the_gathers_of_its_program(void **sta
     want_words(stages[0].hints[0].text, words);
 }
 
+/* On the CPU, of a plan that is no estimate. */
+static int find_few_cores(struct comm *world, void *user)
+{
+    const char *settings[] = {"--kernels.threads", "256"};
+    struct config config = configure(settings, 2);
+    struct parallel_options options = {.config = &config, .world = world};
+    struct parallel *parallel;
+    struct model_table *table;
+    struct hint hints[HINTS_MAX];
+    assert_int_equal(new_kernels(&options.kernels, 1), 0);
+    assert_int_equal(new_table(&table, "tiny", 256), 0);
+    options.table = table;
+    assert_int_equal(parallel_apply(&parallel, &options), 0);
+    for (uint32_t i = 0, num = parallel_hints(hints, parallel); i < num; i++)
+        *(bool *)user = *(bool *)user || strcmp(hints[i].id, "few_cores") == 0;
+    parallel_free(parallel);
+    model_table_free(table);
+    kernels_free(options.kernels);
+    return 0;
+}
+
+static void test_hints__threads_of_a_rank_on_the_cpu_count(void **state)
+{
+    (void)state;
+    bool is_found = false;
+    if (sysconf(_SC_NPROCESSORS_ONLN) >= 256)
+        skip();
+    assert_int_equal(comm_local_run(1, find_few_cores, &is_found), 0);
+    assert_true(is_found);
+}
+
 static void test_hints__the_launcher_says_how_many_ranks_a_machine_has(void **state)
 {
     (void)state;
@@ -238,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_hints__tensor_parallel_is_to_stay_on_a_machine),
         cmocka_unit_test(test_hints__a_size_that_is_no_multiple_gets_the_nearest),
         cmocka_unit_test(test_hints__threads_of_ranks_are_to_have_cores),
+        cmocka_unit_test(test_hints__threads_of_a_rank_on_the_cpu_count),
         cmocka_unit_test(test_hints__no_flavor_has_one),
         cmocka_unit_test(test_hints__no_text_is_cut),
         cmocka_unit_test(test_hints__an_estimate_counts_the_gathers_of_its_program),

@@ -138,7 +138,7 @@ static void add_cores(struct hint_facts *out, const struct parallel *p)
     if (p->plan->config->estimate)
         return; /* of another machine, maybe */
     out->cores = cores_visible();
-    out->threads = p->plan->device == NULL ? (uint32_t)p->plan->config->threads : 1;
+    out->threads = p->plan->config->device == DEVICE_CPU ? (uint32_t)p->plan->config->threads : 1;
     out->sharers = 1;
     if (out->ranks_on_machine > 0 &&
         (!is_process || out->cores >= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)))
