@@ -285,7 +285,7 @@ static int measure_all(struct links *l)
 int links(struct rank *rank, int *out_exit)
 {
     struct links l = {.rank = rank};
-    timeouts_set(rank->world->flight, rank->config, PATIENCE_INIT);
+    timeouts_set(rank->world->flight, rank->config, TIMEOUT_INIT);
     int rc = take(&l);
     if (rc == 0)
         rc = measure_all(&l);

@@ -432,7 +432,7 @@ int preflight(struct rank *rank, int *out_exit)
     if (all == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks",
                             rank->world->size);
-    timeouts_set(rank->world->flight, rank->config, PATIENCE_INIT);
+    timeouts_set(rank->world->flight, rank->config, TIMEOUT_INIT);
     int rc = look(&trial, all, out_exit);
     rank_bench_close(&trial.bench);
     free(all);

@@ -154,9 +154,9 @@ int rank_validate(struct rank *r, bool *out_stop)
     struct evaluation of = {r->validation, is_whole ? whole : wanted, r->want_stop};
     struct evaluation_result result;
     double start = clock_seconds();
-    timeouts_set(r->world->flight, config, PATIENCE_TRAIN);
+    timeouts_set(r->world->flight, config, TIMEOUT_TRAIN);
     int rc = parallel_evaluate(r->parallel, &of, &result);
-    timeouts_set(r->world->flight, config, PATIENCE_SERVER);
+    timeouts_set(r->world->flight, config, TIMEOUT_SERVER);
     ERR_TRY(rc);
     *out_stop = result.is_dropped;
     struct validated validated = {.loss = result.loss,
@@ -226,7 +226,7 @@ int rank_open(struct rank *r)
     switches_open(&r->switches, config);
     r->breaks = (struct breaks){.config = config, .rank = world->rank};
     ERR_TRY(parallel_agree(world, open_own(r)));
-    timeouts_set(world->flight, config, PATIENCE_INIT);
+    timeouts_set(world->flight, config, TIMEOUT_INIT);
     if (config->comm_backend == BACKEND_NCCL && r->device != NULL)
         ERR_TRY(comm_nccl_check_peers(world));
     struct parallel_options parallel = {config, r->table, r->kernels, world, r->device};
@@ -256,7 +256,7 @@ int rank_open(struct rank *r)
                                         .note_copy = note_copy,
                                         .user = r};
     ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
-    timeouts_set(world->flight, config, PATIENCE_SERVER);
+    timeouts_set(world->flight, config, TIMEOUT_SERVER);
     return 0;
 }
 

@@ -7,15 +7,15 @@
 static const char init_key[] = "comm.init_timeout_seconds";
 static const char train_key[] = "comm.train_timeout_seconds";
 
-void timeouts_set(struct flight *flight, const struct config *config, enum timeouts patience)
+void timeouts_set(struct flight *flight, const struct config *config, enum timeouts phase)
 {
     int64_t train = config->comm_timeout, seconds = 0;
-    bool is_init = patience == PATIENCE_INIT;
+    bool is_init = phase == TIMEOUT_INIT;
     if (is_init)
         seconds = config->comm_init_timeout;
-    else if (patience == PATIENCE_TRAIN)
+    else if (phase == TIMEOUT_TRAIN)
         seconds = train;
-    else if (patience == PATIENCE_SERVER && train > 0)
+    else if (phase == TIMEOUT_SERVER && train > 0)
         seconds = train + config->busy_wait_seconds + config->final_seconds + DURABLE_SECONDS;
     if (hooks_wait(config))
         seconds = 0;

@@ -93,11 +93,11 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
                                .update = update,
                                .user = &made,
                                .copies = &copies};
-    timeouts_set(r->world->flight, r->config, r->has_stepped ? PATIENCE_TRAIN : PATIENCE_INIT);
+    timeouts_set(r->world->flight, r->config, r->has_stepped ? TIMEOUT_TRAIN : TIMEOUT_INIT);
     if (r->world->flight != NULL)
         flight_clear_sums(r->world->flight);
     int rc = trace_step(r->trace, r->parallel, &input, out);
-    timeouts_set(r->world->flight, r->config, PATIENCE_SERVER);
+    timeouts_set(r->world->flight, r->config, TIMEOUT_SERVER);
     r->has_stepped = true;
     snapshot_phase(r->snapshot, false);
     ERR_TRY(rc);
