@@ -18,6 +18,7 @@ import struct
 import subprocess
 import time
 
+import lib_program
 import lib_train
 from lib_cli import (BYTES, CLI, EXAMPLE, MODEL, UNSIGNED, Bed, ancestors, as_double, bits_of,
                      checked_export, cli, main, read, rounded, test)
@@ -290,8 +291,7 @@ def diff_names_what_one_side_alone_has_and_what_has_another_shape_or_type(bed):
 
 
 @test
-def exit_codes_are_the_documented_ones(bed):
-    store, server = ("--store", bed.store), ("--server", bed.server)
+def each_command_has_its_help_and_refuses_other_options(bed):
     commands = re.findall(r"^  ([a-z]+) ", cli("--help"), re.M)
     assert {"list", "prune", "watch", "health"} < set(commands), commands
     for command in commands:
@@ -301,43 +301,11 @@ def exit_codes_are_the_documented_ones(bed):
         assert text == cli(command, "-h") == cli("help", command)
         usage = text.split("\n")[0]
         assert (text.count("CHECKPOINT is") == 1) == ("CHECKPOINT" in usage), usage
-        for wrong in (["-x"], ["trip", "-x", *store], ["trip", "trip", *server, "-x"]):
+        for wrong in (["-x"], ["trip", "-x", "--store", bed.store],
+                      ["trip", "trip", "--server", bed.server, "-x"]):
             assert "option '-x' is unknown" in cli(command, *wrong, want=2), (command, wrong)
-    assert "the command comes first" in cli(*store, "list", want=2)
-    assert "'dance'" in cli("help", "dance", want=2) and cli("help") == cli("-h")
+    assert cli("help") == cli("-h")
     assert "(default 5GiB)" in cli("export", "--help")
-    for wrong in (
-        ["dance"],
-        ["verify", *store],
-        ["list", "--colour", "red"],
-        ["verify", "trip@%", *store],
-        ["export", "trip", *store],
-        ["convert", "trip", "--dtype", "bf16", *store],
-        ["convert", "trip", "--output", bed.folder + "/new", *store],
-        ["convert", "trip", "--dtype", "bf16", "--output", bed.store, *store],
-        ["diff", "trip", "trip", "--quick", *store],
-        ["list", *store, "--server", "unix:/x"],
-        ["diff", "trip", *store],
-        ["list", "--dtype", "fp32", *store],
-    ):
-        assert "(" in cli(*wrong, want=2)
-    for absent in (
-        ["verify", "nobody", *store],
-        ["show", "trip@9", *store],
-        ["show", "trip@1-a9", *store],
-        ["list", "--store", bed.folder + "/nothing"],
-        *(["list", "nobody", *where] for where in (store, server)),
-        *(["du", "nobody", *where] for where in (store, server)),
-        *(["prune", "nobody", "--keep-last", "1", "--dry-run", *where]
-          for where in (store, server)),
-        ["show", "trip@9", *server],
-    ):
-        cli(*absent, want=66)
-    for command in (["list"], ["show", "trip"], ["status"], ["health"], ["verify", "trip"],
-                    ["diff", "trip", "trip"], ["du"], ["gc"],
-                    ["convert", "trip", "--dtype", "bf16", "--output", bed.folder + "/new"]):
-        assert "start ckptd" in cli(*command, "--server", f"unix:{bed.folder}/nobody", want=69)
-    cli("export", "trip", *store, "--output", "/nonexistent/folder/file", want=74)
 
 
 # ---- damage
@@ -439,9 +407,6 @@ def what_people_read_begins_with_a_summary_and_has_its_words_explained(bed):
         missing = [word for word in words
                    if re.sub(r"verified .*", "verified", word.strip()) not in told]
         assert not missing, missing
-        document = json.loads(cli("show", "nobody", "--json", *where, want=66))
-        assert document["error"] == "ERR_NOT_FOUND" and document["exit_code"] == 66, document
-        assert "nobody" in document["message"] and document["hint"], document
 
 
 @test
@@ -467,16 +432,13 @@ def verify_of_all_or_of_a_sample_keeps_what_it_found(bed):
                          os.path.basename(bed.shards(2, 2)[0]))
     seeds = range(1, 12)
     change(shard, os.path.getsize(shard) * 2 // 3)
-    found = [subprocess.run([CLI, "verify", "trip@2-a2", "--store", store, "--sample", "40%",
-                             "--seed", str(s)], capture_output=True).returncode for s in seeds]
+    found = [lib_program.run(CLI, "verify", "trip@2-a2", "--store", store, "--sample", "40%",
+                             "--seed", s).returncode for s in seeds]
     assert set(found) == {0, 1}, found  # a sample finds it, or does not
     report = json.loads(cli("verify", "trip", "--all", "--store", store, "--json", want=1))
     assert [one["damages"] > 0 for one in report] == [False, True, False], report
     cli("verify", "trip@2", "--store", store, "--sample", "40%", "--seed", seeds[found.index(0)])
     assert "ago, DAMAGED" in cli("list", "--store", store, want=1)  # a match proves nothing
-    for bad in (["--sample", "0%"], ["--sample", "x"], ["--all", "--release"], []):
-        cli("verify", *bad, *([] if "--all" in bad or not bad else ["trip"]), "--store", store,
-            want=2)
     for where in (("--store", bed.store), ("--server", bed.server)):
         cli("verify", "trip@2-a2", *where)
         assert "ago, whole" in cli("list", *where) and "ago, whole" in cli("show", "trip@2", *where)
@@ -569,9 +531,7 @@ def hostile_files_make_the_tools_fail_cleanly(bed):
             ["show", "trip@1-a1"],
             ["diff", "trip@1-a1", "trip@2"],
         ):
-            done = subprocess.run(
-                [CLI, *command, "--store", store], capture_output=True, timeout=60
-            )
+            done = lib_program.run_bytes(CLI, *command, "--store", store)
             assert done.returncode in (0, 1, 65, 66), (seed, command, done)
     with open(manifest, "wb") as file:
         file.write(good)
@@ -583,9 +543,7 @@ def hostile_files_make_the_tools_fail_cleanly(bed):
             dice.choice([dice.randrange(64), dice.randrange(len(bytes_good))]),
             bytes([dice.randrange(256)]),
         )
-        done = subprocess.run(
-            [CLI, "verify", "trip@1-a1", "--store", store], capture_output=True, timeout=60
-        )
+        done = lib_program.run_bytes(CLI, "verify", "trip@1-a1", "--store", store)
         assert done.returncode in (0, 1), done
 
 

@@ -12,101 +12,106 @@ import shutil
 import stat
 import subprocess
 
+import lib_program
 from lib_store import CLI, World
+from lib_table import run_table
 from lib_tap import end, skip, test
 
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 
 
-def refused(world, name, code, words, *arguments):
-    """It ends with that code, says the words, and prints nothing."""
-    got, out, err = world.cli(*arguments)
-    test(name, got == code and words in err and out == "", (got, out, err))
+NAMES = """
+-- as typed
+list --store '' => 2 ! --store is empty
+unpin x --server '' => 2 ! --server is empty
+list --server {folder}/s; list --server tcp; list --server :1; list --server host:0;
+list --server host:65536; list --server a:b:1 => 2 ! is no address
+list --server unix:; list --server unix:s => 2 ! names no socket
+health --server unix:/{long} => 2 ! ckpt-cli: the path ! at most 107
+list --forc => 2 ! '--forc' is unknown (did you mean '--store'?)
+gc --dry-rum => 2 ! did you mean '--dry-run'?
+help list show => 2 ! help takes at most 1 argument
+scrub => 2 ! at least 1 argument, not 0
+dance; list --colour red; list --store {store} --server unix:/x;
+watch --store {store} --server unix:/x => 2 ! (
+help dance => 2 ! 'dance'
+--store {folder} list => 2 ! the command comes first
+list --store {new}; gc --store {new} --dry-run; watch --store {new} => 66
+-- absent
+list; show {run}; status; health; verify {run}; diff {run} {run}; du; gc; watch;
+convert {run} --dtype bf16 --output {new} => 69 ! start ckptd
+-- server
+prune {run} --keep-last 1 --best highest => 2 ! about which --keep-best keeps
+prune {run} --keep-within 7; prune {run} --keep-within '7 parsecs' => 2 ! not a span of time
+prune {run} => 2 ! no rule
+watch --interval 0 => 2
+-- store
+export {run} --output {out} --dtype bf16 --except *nrom*=fp32 => 2 ! fits no tensor
+convert {run} --output {out} --dtype bf16 --except x=fp32 => 2 ! fits no tensor
+export {run} --output {out} --only *,nosuch => 2 ! fits no tensor
+export {run} --output {out} --format hf --only * => 2 ! takes no --only
+export {run} --output {out} --shard-size 1MiB => 2 ! --format hf
+verify; verify {run}@%; export {run}; convert {run} --dtype bf16; convert {run} --output {new};
+convert {run} --dtype bf16 --output {store}; diff {run} {run} --quick; diff {run};
+list --dtype fp32; gc {run} => 2 ! (
+verify --sample 0%; verify {run} --sample 0%; verify {run} --sample x; verify --all --release => 2
+prune {run} --keep-last 2 => 74 ! --server
+gc => 74 ! in use by process {pid} ! --server
+export {run} --output /nonexistent/folder/file => 74
+-- both
+show ..; list ..; du 'a b'; pin a/b; unpin ''; verify {long}; prune .. --keep-last 1 => 2
+list nobody; du nobody; verify nobody; pin nobody@1-a1; unpin nobody@1-a1; show {run}@1-a9;
+pin {run}@1-a9; pin {run}@77 => 66
+show nobody => 66 ! nobody
+show nobody --json => 66 ! "error": "ERR_NOT_FOUND", "exit_code": 66 ! "hint": "see
+prune nobody --keep-last 1; prune nobody --keep-last 1 --dry-run => 66 ! there is no run "nobody"
+show {run}@77; du {run}@77 => 66 ! ckpt-cli: run '{run}' has no checkpoint of step 77
+"""
+# A directory that is none, which no command turns into one.
+NO_STORES = """
+-- plain
+list; list {run}; show {run}; verify {run}; du; gc; gc --dry-run; prune {run} --keep-last 9;
+pin {run}; unpin {one}; verify {run} --release; diff {one} {run}; export {run} --output {new};
+convert {run} --output {new} --dtype bf16 => 66 ! {plain} is not a Holdfast store
+-- as typed
+gc --store {new} => 66 ! No such file
+list --store {store}/{run} => 66 ! name the directory above
+list --store {empty} => 0 > no checkpoints
+gc --store {empty} => 0 > 0 files, 0 B removed
+"""
 
 
 def names(world):
-    refused(world, "an empty --store is not the default", 2, "--store is empty", "list", "--store",
-            "")
-    refused(world, "nor is an empty --server", 2, "--server is empty", "unpin", "x", "--server", "")
-    for server in (world.folder + "/s", "unix:", "unix:s", "tcp", ":1", "host:0", "host:65536",
-                   "a:b:1"):
-        refused(world, f"a server is a socket or a port: {server.replace(world.folder, '')}", 2,
-                "names no socket" if server.startswith("unix:") else "is no address",
-                "list", "--server", server)
-    code, out, err = world.cli("health", "--server", "unix:/" + "x" * 120)
-    test("nor a path that is longer than one of a socket", code == 2 and "at most 107" in err and
-         err.startswith("ckpt-cli: the path") and err.count("\n") == 1, (code, out, err))
-    code, out, err = world.cli("list", "--forc")
-    test("an option that is unknown is held against those of the command", code == 2 and
-         "'--forc' is unknown" in err and "'--force'" not in err, err)
-    refused(world, "and one that is near is named", 2, "did you mean '--dry-run'?", "gc",
-            "--dry-rum")
-    refused(world, "what --keep-best goes by is no rule", 2, "about which --keep-best keeps",
-            "prune", world.run, *world.where, "--keep-last", "1", "--best", "highest")
-    refused(world, "help is of one command", 2, "help takes at most 1 argument", "help", "list",
-            "show")
-    refused(world, "too few arguments are called so", 2, "at least 1 argument, not 0", "scrub")
-    refused(world, "a span of time has a unit", 2, "not a span of time", "prune", world.run,
-            *world.where, "--keep-within", "7")
-    refused(world, "a pattern that fits no tensor is refused", 2, "fits no tensor", "export",
-            world.run, "--store", world.store, "--output", world.folder + "/out", "--dtype", "bf16",
-            "--except", "*nrom*=fp32")
-    refused(world, "of a conversion too", 2, "fits no tensor", "convert", world.run, "--store",
-            world.store, "--output", world.folder + "/out", "--dtype", "bf16", "--except", "x=fp32")
-    refused(world, "nor is one of --only", 2, "fits no tensor", "export", world.run, "--store",
-            world.store, "--output", world.folder + "/out", "--only", "*,nosuch")
-    refused(world, "a folder of Hugging Face is whole", 2, "takes no --only", "export", world.run,
-            "--store", world.store, "--output", world.folder + "/out", "--format", "hf", "--only",
-            "*")
-    refused(world, "one file is not cut", 2, "--format hf", "export", world.run, "--store",
-            world.store, "--output", world.folder + "/out", "--shard-size", "1MiB")
-    test("none of them left an output", not os.path.exists(world.folder + "/out"))
-
-
-def no_names(world):
-    """What names no run, or nothing that is there, is told alike from both sides."""
-    one = f"{world.run}@1"
-    for words, code in ((["show", ".."], 2), (["list", ".."], 2), (["du", "a b"], 2),
-                        (["pin", "a/b"], 2), (["unpin", ""], 2), (["verify", "x" * 128], 2),
-                        (["prune", "..", "--keep-last", "1"], 2), (["show", "nobody"], 66),
-                        (["list", "nobody"], 66), (["pin", "nobody@1-a1"], 66),
-                        (["unpin", "nobody@1-a1"], 66), (["show", one + "-a9"], 66),
-                        (["pin", one + "-a9"], 66), (["show", f"{world.run}@77"], 66)):
-        said = [world.cli(*words, *where) for where in (("--store", world.store), world.where)]
-        test(f"{' '.join(words)[:30]} is code {code} and the same words from both sides",
-             said[0] == said[1] and said[0][0] == code and said[0][1] == "", said)
+    out = os.path.join(world.folder, "out")
+    store = ("--store", world.store)
+    new, steps = os.path.join(world.folder, "new"), world.steps()
+    run_table(NAMES, {"as typed": [()], "server": [world.where], "store": [store],
+                      "both": [store, world.where],
+                      "absent": [("--server", f"unix:{world.folder}/nobody")]},
+              run=world.run, folder=world.folder, store=world.store, out=out, new=new,
+              long="x" * 128, pid=world.process.pid)
+    test("none of them left an output, or changed the store",
+         not os.path.exists(out) and not os.path.exists(new) and world.steps() == steps)
 
 
 def no_stores(world):
-    """A directory that is none, which no command turns into one."""
     plain, copy, empty, new = (os.path.join(world.folder, name)
                                for name in ("plain", "bare", "empty", "new"))
     os.makedirs(os.path.join(plain, "letters", "step-by-step"))
-    run, one = world.run, f"{world.run}@1-a1"
-    for words in (["list"], ["list", run], ["show", run], ["verify", run], ["du"], ["gc"],
-                  ["gc", "--dry-run"], ["prune", run, "--keep-last", "9"], ["pin", run],
-                  ["unpin", one], ["verify", run, "--release"], ["diff", one, run],
-                  ["export", run, "--output", new], ["convert", run, "--output", new, "--dtype",
-                                                     "bf16"]):
-        refused(world, f"of a directory that is no store {' '.join(words[:1])} says that", 66,
-                f"{plain} is not a Holdfast store", *words, "--store", plain)
-    refused(world, "nor is one made where none is", 66, "No such file", "gc", "--store", new)
-    refused(world, "of a run's directory it says whose it is", 66, "name the directory above",
-            "list", "--store", os.path.join(world.store, run))
+    os.mkdir(empty)
+    shutil.copy(os.path.join(world.store, ".holdfast.lock"), empty)
+    run_table(NO_STORES, {"as typed": [()], "plain": [("--store", plain)]}, run=world.run,
+              one=f"{world.run}@1-a1", plain=plain, new=new, empty=empty, store=world.store)
     test("and nothing was left there", os.listdir(plain) == ["letters"] and
          not os.path.exists(new) and ".holdfast.lock" not in os.listdir(
-             os.path.join(world.store, run)), os.listdir(plain))
+             os.path.join(world.store, world.run)), os.listdir(plain))
     world.copy_store(copy)
     os.remove(os.path.join(copy, ".holdfast.lock"))
     code, out, err = world.cli("list", "--store", copy)
     test("a copy without the lock file is a store", (code, out) ==
          world.cli("list", "--store", world.store)[:2] and
          ".holdfast.lock" not in os.listdir(copy), (out, err))
-    os.mkdir(empty)
-    shutil.copy(os.path.join(world.store, ".holdfast.lock"), empty)
-    test("and so is one without a run", [world.cli(command, "--store", empty)[:2] for command in
-         ("list", "gc")] == [(0, "no checkpoints\n"), (0, "0 files, 0 B removed\n")])
 
 
 def completions(world):
@@ -178,8 +183,7 @@ def full_outputs(world):
         for how in [[]] if is_of_none else [[*where, *json] for json in ([], ["--json"])
                                             for where in sides[words[0] == "health":]]:
             with open("/dev/full", "w") as full:
-                done = subprocess.run([CLI, *words, *how], stdout=full, stderr=subprocess.PIPE,
-                                      text=True, timeout=60)
+                done = lib_program.run(CLI, *words, *how, stdout=full)
             test(f"{' '.join(words[:1] + words[2:] + how[::2])} into a full disk is code 74",
                  done.returncode == 74 and (
                      json.loads(done.stderr)["detail"] == "stdout: No space left on device"
@@ -363,7 +367,6 @@ def main():
         world.launch()
         world.save([1, 2, 3])
         names(world)
-        no_names(world)
         no_stores(world)
         completions(world)
         outputs(world)

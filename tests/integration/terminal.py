@@ -16,10 +16,10 @@ import random
 import re
 import shutil
 import struct
-import subprocess
 import time
 
-from lib_store import CLI, PATIENCE, World, change, sealed, uncommit, write_llama
+import lib_program
+from lib_store import CLI, World, change, sealed, uncommit, write_llama
 from lib_tap import end, test
 from lib_terminal import AT_WORK, bar_is_wrong, on_a_terminal
 
@@ -248,7 +248,7 @@ def manifest_of(good, document):
 
 def said_by(*arguments):
     """The exit code, and what both streams would bring to a terminal."""
-    done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, timeout=PATIENCE)
+    done = lib_program.run_bytes(CLI, *arguments)
     return done.returncode, (done.stdout + done.stderr).decode(errors="surrogateescape")
 
 
