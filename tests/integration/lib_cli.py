@@ -8,9 +8,9 @@ marks its tests with @test, and main() runs them in turn.
 import json
 import os
 import shutil
-import subprocess
 import sys
 
+import lib_program
 import lib_tap
 
 lib_tap.need("numpy", "safetensors")
@@ -117,7 +117,7 @@ def rounded(bits, stored, option):
 
 def cli(*arguments, want=0):
     """Runs ckpt-cli; returns what it printed. Fails when it ends otherwise than with `want`."""
-    done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = lib_program.run(CLI, *arguments)
     assert done.returncode == want, (arguments, done.returncode, want, done.stdout, done.stderr)
     assert (done.stderr == "") == (want == 0 or (want == 1 and done.stdout != "")), done.stderr
     assert done.stderr.count("\n") <= 1, done.stderr

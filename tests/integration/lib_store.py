@@ -23,7 +23,9 @@ import sys
 import tempfile
 import time
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
+import lib_program
+from lib_program import BUILD, is_sanitized
+
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/saver")
 YEAR = 365 * 86400
@@ -42,12 +44,6 @@ def logged():
     finally:
         logger.removeHandler(handler)
         logger.propagate = was
-
-
-def is_sanitized(program="ckptd"):
-    """Its runtime takes memory, and cannot come into a program that is there already."""
-    with open(os.path.join(BUILD, program), "rb") as file:
-        return b"san_init" in file.read()
 
 
 def take_libckpt():
@@ -268,8 +264,7 @@ class World:
 
     def try_save(self, step, ranks=2, seed=1):
         """Was it committed? And what was said."""
-        done = subprocess.run([SAVER, "save", self.server, str(ranks), str(seed), str(step)],
-                              timeout=PATIENCE, capture_output=True, text=True)
+        done = lib_program.run(SAVER, "save", self.server, ranks, seed, step, timeout=PATIENCE)
         return done.returncode == 0, done.stderr
 
     def save_one(self, step, **how):
@@ -282,8 +277,7 @@ class World:
         self.run = self.run or self.listed()[0]["run"]
 
     def cli(self, *arguments):
-        done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=PATIENCE)
+        done = lib_program.run(CLI, *arguments, timeout=PATIENCE)
         return done.returncode, done.stdout, done.stderr
 
     def listed(self, *where):

@@ -1,28 +1,22 @@
 #!/usr/bin/env python3
 """prune - ckpt-cli prune, pin and unpin, through a ckptd and on a directory.
 
-Goal: the plan and what is done agree; holds hold; a ckptd or a tool that is killed in the middle
-leaves nothing but whole checkpoints in the list, and the next prune ends what was begun.
-Method: a real ckptd; `saver save` makes checkpoints; after each kill every listed one is
-verified, block by block. The seed is printed; SEED= repeats the moments of the kills. Checkpoints
-of all ages are saved under a clock that is set back (build/shims/clock.so).
+Goal: the plan and what is done agree, and holds hold. (ckptd_power and clients_cli_power cut a
+prune at each call, trash.py kills it at each step, kills.py at any moment.)
+Method: a real ckptd; `saver save` makes checkpoints. Those of all ages are saved under a clock
+that is set back (build/shims/clock.so).
 """
 
 import json
 import os
-import random
 import re
 import subprocess
-import time
 
 import lib_train
-from lib_store import CLI, SAVER, Clock, World, change
+from lib_store import SAVER, Clock, World, change, comes_to
 from lib_tap import end, test
 
-KILLS, KILLS_MOST = 8, 24
 DIRECTORY = "{}/step-{:08d}-a{:04d}"  # of run, step and attempt
-seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
-chance = random.Random(seed)
 
 
 def through_a_server(world):
@@ -44,7 +38,6 @@ def through_a_server(world):
          code == 0 and world.steps() == list(range(1, 9)) and plan[8] == "last, good" and
          plan[6] == "last" and plan[1] == "remove", (code, out))
     pinned_on_a_server(world)
-    refused_by_a_server(world)
     world.stop()
 
 
@@ -66,8 +59,6 @@ def pinned_on_a_server(world):
                      "durability": "local"} and
              world.cli("unpin", *pinned)[0] == 0 and
              [entry["step"] for entry in world.listed() if entry["pinned"]] == [2], (out, err))
-    code, out, err = world.cli("pin", f"{run}@77", *server)
-    test("one that is not there cannot be pinned", code == 66, (code, err))
     tagged = [world.cli("tag", f"{run}@{step}", name, *server)[0] for step, name in
               ((4, "draft"), (8, "final"))]
     code, out, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run")
@@ -91,22 +82,6 @@ def pinned_on_a_server(world):
     code, out, err = world.cli("unpin", pin, *server)
     test("not twice", code == 66 and
          f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n" in err, (code, out, err))
-
-
-def refused_by_a_server(world):
-    run, server = world.run, ("--server", world.server)
-    code, out, err = world.cli("prune", run, *server)
-    test("no rule is an error", code == 2 and "no rule" in err, (code, err))
-    said = [world.cli("prune", "nobody", *where, "--keep-last", 1)
-            for where in (server, ("--store", world.store))]
-    test("an unknown run is named, in the same words by a server and by a directory",
-         [code for code, _, _ in said] == [66, 66] and said[0][2] == said[1][2] and
-         "there is no run \"nobody\"" in said[0][2], said)
-    code, out, err = world.cli("prune", run, *server, "--keep-within", "7 parsecs")
-    test("a span that is none is an error", code == 2 and "7 parsecs" in err, (code, err))
-    code, out, err = world.cli("prune", run, "--store", world.store, "--keep-last", 2)
-    test("a served store is not pruned behind its server's back",
-         code == 74 and "--server" in err and world.steps() == [2, 6, 7, 8], (code, err))
 
 
 def on_a_directory(world):
@@ -135,6 +110,11 @@ def on_a_directory(world):
     test("what is not whole is kept as evidence and counts for nothing",
          plan == {8: "unverifiable", 7: "last, good"}, out)
     open(path, "wb").write(content)
+
+
+def changed(world):
+    through_a_server(world)
+    on_a_directory(world)
 
 
 def told(world):
@@ -170,10 +150,8 @@ def read_back(world):
     world.save([1, 2, 3])
     world.stop()
     world.launch("--scrub.rate", "1GiB", "--scrub.start_ms", "0")
-    deadline = time.monotonic() + 60
-    while json.loads(world.cli("status", *world.where, "--json")[1])["scrub"]["passes"] < 1:
-        assert time.monotonic() < deadline, world.log()
-        time.sleep(0.02)
+    assert comes_to(lambda: json.loads(world.cli("status", *world.where, "--json")[1])["scrub"][
+        "passes"] > 0, True), world.log()
     world.stop()
     world.launch()
     world.save(range(11, 15))
@@ -211,11 +189,11 @@ def damage(world, step):
                                        if name.startswith("shard"))[0]), (1 << 20) + 77)
 
 
-def known_damage(world, served, by_rules):
-    """The two newest are damaged and verify has found it: the one that is whole stays, and is what
-    the next ckptd serves. By a prune or by [retention], through a server or without one."""
+def known_damage(world, served):
+    """The two newest are damaged and verify has found it: a prune keeps the one that is whole, and
+    the next ckptd serves it. (What [retention] does then ckptd_retain tells.)"""
     where = ("--server", world.server) if served else ("--store", world.store)
-    how = f"{'retention' if by_rules else 'a prune'}, verified {'' if served else 'not '}by ckptd"
+    how = f"verified {'' if served else 'not '}by ckptd"
     world.launch()
     world.save([2, 4, 6])
     for step in (4, 6):
@@ -227,19 +205,11 @@ def known_damage(world, served, by_rules):
     code, out, err = world.cli("list", *where)
     test(f"a list with damage in it ends with 1 ({how})", code == 1 and out.count("DAMAGED") == 2,
          (code, out, err))
-    if by_rules:
-        if served:
-            world.stop()
-        world.launch("--retention.keep_last", "2")
-        deadline = time.monotonic() + 3
-        while time.monotonic() < deadline and 2 in world.steps():
-            time.sleep(0.1)
-    else:
-        code, out, err = world.cli("prune", world.run, *where, "--keep-last", "2", "--json")
-        plan = {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]} if out else {}
-        test(f"what was found damaged counts nowhere ({how})", code == 0 and plan ==
-             {6: "unverifiable", 4: "unverifiable", 2: "last, good, proven"}, (code, out, err))
-    if by_rules or served:
+    code, out, err = world.cli("prune", world.run, *where, "--keep-last", "2", "--json")
+    plan = {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]} if out else {}
+    test(f"what was found damaged counts nowhere ({how})", code == 0 and plan ==
+         {6: "unverifiable", 4: "unverifiable", 2: "last, good, proven"}, (code, out, err))
+    if served:
         world.stop()
     world.launch()
     loaded = subprocess.run([SAVER, "load", world.server, "2", "1", "2"], timeout=100,
@@ -348,90 +318,14 @@ def best_by_a_metric(world):
     world.stop()
 
 
-def save_six(world, number):
-    world.launch()
-    world.save(range(100 * number + 100, 100 * number + 106))
-
-
-def kill(world, arguments, served, seconds):
-    """kill -9 of the ckptd, or of the tool on the directory, so long after a prune began."""
-    if not served:
-        world.stop()
-    where = ("--server", world.server) if served else ("--store", world.store)
-    tool = subprocess.Popen([CLI, *arguments, *where], stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL)
-    victim = world.process if served else tool
-    time.sleep(seconds)
-    victim.kill()
-    victim.wait()
-    tool.wait()
-
-
-def killed(world):
-    """In turn by both kinds of kill(), and on until one came in the middle of the removals."""
-    save_six(world, 0)
-    world.stop()
-    arguments, begin = ["prune", world.run, "--keep-last", "2", "--most"], time.monotonic()
-    undisturbed = world.cli(*arguments, "--store", world.store)[0]
-    seconds, bad, unfinished, kills, cut = time.monotonic() - begin, [], [], 0, 0
-    while kills < KILLS or cut == 0 and kills < KILLS_MOST:
-        kills += 1
-        save_six(world, kills)
-        before = len(world.steps())
-        kill(world, arguments, kills % 2 == 0, chance.uniform(0, seconds))
-        bad += world.all_verify()
-        left = world.steps()
-        cut += 2 < len(left) < before or world.tombstones() != []
-        if len(left) < 2:
-            bad.append(f"only {left} are left")
-        if kills % 2 == 0:
-            world.launch()  # what was cut short is rubbish now, or whole
-            world.stop()
-        code, _, err = world.cli(*arguments, "--store", world.store)
-        if code != 0 or len(world.steps()) != 2 or world.tombstones():
-            unfinished.append((code, err, world.steps(), world.tombstones()))
-        bad += world.all_verify()
-    test(f"{kills} kills in a prune: what is listed is whole", not bad, bad)
-    test(f"{cut} of them came between two removals", undisturbed == 0 and cut > 0, seconds)
-    test("the next prune ends what was begun", not unfinished, unfinished)
-
-
 def main():
-    print(f"# SEED={seed}")
-    world = World()
-    try:
-        through_a_server(world)
-        on_a_directory(world)
-        killed(world)
-    finally:
-        world.close()
-    world = World()
-    try:
-        best_by_a_metric(world)
-    finally:
-        world.close()
-    world = World()
-    try:
-        read_back(world)
-    finally:
-        world.close()
-    for served in (True, False):
-        for by_rules in (False, True):
-            world = World()
-            try:
-                known_damage(world, served, by_rules)
-            finally:
-                world.close()
-    world = World()
-    try:
-        damage_that_others_find(world)
-    finally:
-        world.close()
-    world = World()
-    try:
-        by_age(world)
-    finally:
-        world.close()
+    for story in (changed, best_by_a_metric, read_back, lambda world: known_damage(world, True),
+                  lambda world: known_damage(world, False), damage_that_others_find, by_age):
+        world = World()
+        try:
+            story(world)
+        finally:
+            world.close()
     end()
 
 

@@ -2,9 +2,9 @@
 """space - ckpt-cli du, gc, watch, status: what takes the space, what is rubbish, what goes on.
 
 Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
-what a crash leaves and nothing else, not while somebody has the store, and killed anywhere it
-harms nothing; watch tells saves and rates, and goes on when ckptd comes back; of a directory it and
-status tell what its files do.
+what a crash leaves and nothing else, and not while somebody has the store (clients_cli_power cuts
+it at each call, check_tool_kills.py kills it); watch tells saves and rates, and goes on when ckptd
+comes back; of a directory it and status tell what its files do.
 Method: a real ckptd and real saves (lib_cli.py); what a crash would leave is made by hand in
 copies of the store, byte counts are taken with os.walk.
 """
@@ -12,7 +12,6 @@ copies of the store, byte counts are taken with os.walk.
 import fcntl
 import json
 import os
-import random
 import re
 import shutil
 import struct
@@ -65,11 +64,6 @@ def du_gives_the_sums_of_the_files_by_run_checkpoint_and_kind(bed):
     text = cli("du", "trip@1-a1", "--store", bed.store)
     assert "weights" in text and "optimizer.exp_avg" in text
     assert "trip@2-a2" in cli("du", "--store", bed.store)
-    cli("du", "nobody", "--store", bed.store, want=66)
-    for options in ([], ["--json"]):  # of what is not there nothing is told but that
-        text = cli("du", "trip@9", "--store", bed.store, *options, want=66)
-        told = "ckpt-cli: " + json.loads(text)["message"] if options else text
-        assert told.startswith("ckpt-cli: run 'trip' has no checkpoint of step 9"), text
 
 
 @test
@@ -194,8 +188,6 @@ def gc_takes_no_manifest_that_it_cannot_read_for_absent_and_removes_the_rest(bed
 
 @test
 def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
-    text = cli("gc", "--store", bed.store, want=74)
-    assert f"in use by process {bed.process.pid}" in text and "--server" in text
     assert json.loads(cli("gc", "--store", bed.store, "--dry-run", "--json"))["served"]
     store = bed.copy("leased")
     path = os.path.join(store, "trip", "leases", STEP + ".0123456789abcdef")
@@ -207,35 +199,6 @@ def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
         assert os.path.exists(path)
     cli("gc", "--store", store)
     assert not os.path.exists(path)
-    cli("gc", "--store", bed.folder + "/nothing", "--dry-run", want=66)
-    cli("gc", "trip", "--store", store, want=2)
-
-
-@test
-def gc_killed_anywhere_leaves_every_checkpoint_whole(bed):
-    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
-    print(f"# SEED={seed}")
-    dice = random.Random(seed)
-    store, _ = litter(bed, "undisturbed")
-    begin = time.monotonic()
-    cli("gc", "--store", store)
-    seconds, number, cut = time.monotonic() - begin, 0, 0
-    while number < 8 or cut == 0 and number < 40:
-        number += 1
-        store, stays = litter(bed, f"killed{number}")
-        before = tree(store)
-        process = subprocess.Popen([CLI, "gc", "--store", store], stdout=subprocess.DEVNULL)
-        time.sleep(dice.uniform(0, seconds))
-        process.kill()
-        process.wait()
-        cut += before != tree(store) != stays
-        for entry in json.loads(cli("list", "--store", store, "--json")):
-            cli("verify", f"trip@{entry['step']}-a{entry['attempt']}", "--store", store)
-        cli("gc", "--store", store)
-        assert {name: size for name, size in tree(store).items()
-                if not name.endswith("/verified.json")} == stays
-        shutil.rmtree(store)
-    assert cut > 0, "every gc was killed before its first removal or after its last"
 
 
 class Watch:
@@ -272,9 +235,6 @@ class Watch:
 def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
     lines = cli("watch", "--server", bed.server, "--count", 2, "--interval", 0.1).splitlines()
     assert len(lines) == 2 and all("newest: trip@" in line for line in lines), lines
-    assert "start ckptd" in cli("watch", "--server", f"unix:{bed.folder}/nobody", want=69)
-    cli("watch", "--store", bed.store, "--server", bed.server, want=2)
-    cli("watch", "--server", bed.server, "--interval", 0, want=2)
     with Watch("--server", bed.server) as watch:
         watch.wait_for(lambda line: "saves" in line)
         bed.save_one(50, ranks=2, seed=50)
@@ -301,7 +261,6 @@ def watch_on_a_directory_tells_what_is_committed_in_it(bed):
     assert not any("read_bytes_per_second" in line for line in watch.seen)
     (line,) = cli("watch", "--store", bed.store, "--count", 1).splitlines()
     assert f"newest: trip@60-a{saved['attempt']} of {saved['time']}  0 saves" in line, line
-    cli("watch", "--store", bed.folder + "/nothing", want=66)
 
 
 @test
