@@ -1,25 +1,19 @@
 /* ckptd_admit.c - checkpoints that tools bring: adopted, or released from quarantine.
  *
  * Goal: what fits its manifest is committed like a save, the same Adopt twice is one, whatever does
- * not fit or is not ckptd's alone is refused and leaves the store as it was, and an Adopt that is
- * cut off anywhere leaves a whole checkpoint or none; an attempt that is opened or gone on with
- * meanwhile is told to wait, or neither loses anything. Method: the service and the raw client of
- * ckptd_bed.h save a checkpoint; its shards go into a new store without their manifest, which is
- * what a tool writes, and the manifest goes into the call. Then one thing is made wrong at a time,
- * also in manifests whose hashes were made right again; and each storage operation fails once, or
- * with the power. An adoption lasts as long as a test wants (storage_publish, --wrap, see
- * WRAP_ckptd_admit in the Makefile). */
+ * not fit or is not ckptd's alone is refused and leaves the store as it was; an attempt that is
+ * opened or gone on with meanwhile is told to wait, or neither loses anything. (What is left of an
+ * Adopt that fails or is cut off anywhere: the third story of ckptd_faults and ckptd_power.)
+ * Method: the service and the raw client of ckptd_bed.h save a checkpoint; its shards go into a new
+ * store without their manifest, which is what a tool writes, and the manifest goes into the call.
+ * Then one thing is made wrong at a time, also in manifests whose hashes were made right again. An
+ * adoption lasts as long as a test wants (storage_publish, --wrap, see WRAP_ckptd_admit in the
+ * Makefile). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"
 
-#include "tests/fault/storage_fault.h"
-#include "tests/unit/random.h"
-
 #include <sys/stat.h>
-
-#define OPERATIONS_MAX 200u
-#define UNTOUCHED_ROW 4u /* the same call differs by a few operations */
 
 static struct peer peers[RANKS];
 
@@ -618,66 +612,6 @@ static void test_admit__what_was_refused_takes_no_run_from_others(void **state)
     assert_int_equal(num_listed(bed), 1);
 }
 
-/* ---- what is cut off ---- */
-
-/* One Adopt in which operation `number` of the daemon's life fails, and, `cut`, all after it and
- * then the power. Returns how many operations there were; UINT64_MAX when there was no start. */
-static uint64_t adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
-{
-    char plain[200];
-    bool is_told = false;
-    uint64_t operations = UINT64_MAX;
-    snprintf(plain, sizeof plain, "%s/told", bed->root);
-    shell("rm -rf '%s' && mkdir '%s'", plain, plain);
-    snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=%llu,late=0.5,%s=%u:local:%s",
-             (unsigned long long)next_random(1u << 30), cut ? "fail_from" : "fail_at", number,
-             plain);
-    bool is_up = bed_start(bed) == 0;
-    if (is_up) {
-        put_shards(bed, plain);
-        is_told = adopt(bed, manifest) == 0;
-        operations = storage_fault_operations(bed->service->storage);
-        bed_end_thread(bed);
-        assert_int_equal(cut ? storage_fault_crash(bed->service->storage) : 0, 0);
-        bed_close_service(bed);
-    }
-    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
-    assert_int_equal(bed_start(bed), 0);
-    size_t listed = num_listed(bed);
-    assert_true(listed == 1 || !is_told);
-    if (listed == 1)
-        assert_int_equal(load_all(bed, 1, NULL), 0);
-    else
-        put_shards(bed, plain);
-    assert_int_equal(adopt(bed, manifest), 0); /* and again */
-    assert_int_equal(load_all(bed, 1, NULL), 0);
-    bed_stop(bed);
-    return operations;
-}
-
-static void cut_off_everywhere(struct bed *bed, bool cut)
-{
-    uint32_t untouched = 0, number = 1;
-    bed_stop(bed);
-    seed_random();
-    for (; untouched < UNTOUCHED_ROW; number++) {
-        assert_true(number < OPERATIONS_MAX);
-        untouched = adopt_with_fault(bed, number, cut) < number ? untouched + 1 : 0;
-    }
-    print_message("# %u operations\n", number - UNTOUCHED_ROW - 1);
-    assert_true(number > 12);
-}
-
-static void test_admit__an_operation_that_fails_leaves_it_whole_or_gone(void **state)
-{
-    cut_off_everywhere(*state, false);
-}
-
-static void test_admit__a_power_cut_leaves_it_whole_or_gone(void **state)
-{
-    cut_off_everywhere(*state, true);
-}
-
 /* ---- released ---- */
 
 static void test_admit__what_was_put_right_is_served_again(void **state)
@@ -779,8 +713,6 @@ int main(void)
         CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
         CASE(test_admit__files_of_another_user_are_refused),
         CASE(test_admit__what_was_refused_takes_no_run_from_others),
-        CASE(test_admit__an_operation_that_fails_leaves_it_whole_or_gone),
-        CASE(test_admit__a_power_cut_leaves_it_whole_or_gone),
         CASE(test_admit__what_was_put_right_is_served_again),
     };
 #undef WAIT

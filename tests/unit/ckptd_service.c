@@ -360,18 +360,6 @@ static void test_service__what_is_lent_ahead_is_at_nobodys_cost(void **state)
     peers_close(peers, 1);
 }
 
-static void test_service__both_images_in_work_are_busy(void **state)
-{
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, RANKS);
-    for (uint64_t step = 1; step <= SLOTS_PER_RANK; step++) {
-        assert_int_equal(peer_begin(&peers[0], step), 0);
-        peer_finish(&peers[0], step); /* rank 1 never comes, so none is committed */
-    }
-    assert_int_equal(peer_begin(&peers[0], 10), ERR_BUSY);
-    peers_close(peers, RANKS);
-}
-
 /* Of a world of one rank, which has one tensor of so many bytes. */
 static int describe_one(struct bed *bed, uint64_t bytes)
 {
@@ -557,26 +545,6 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
     FREE_REPLY(reply);
 }
 
-static void test_service__each_part_of_a_shard_is_covered(void **state)
-{
-    struct bed *bed = *state;
-    static const off_t places[] = {0, 9, 4095, 4096, MIB - 1, MIB, 4 * MIB, 4 * MIB + 4000};
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
-    peers_close(peers, 1);
-    bed_stop(bed);
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        damage_file(bed, 1, 1, "shard-00001-of-00001.safetensors", places[i]);
-        assert_int_equal(bed_start(bed), 0);
-        assert_int_equal(load_all(bed, 1, NULL), ERR_CORRUPT);
-        bed_stop(bed);
-        damage_file(bed, 1, 1, "shard-00001-of-00001.safetensors", places[i]); /* and back */
-        bed_forget_damage(bed);
-    }
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(load_all(bed, 1, NULL), 0);
-}
-
 static void test_service__a_load_waits_for_memory_and_then_says_busy(void **state)
 {
     struct bed *bed = *state;
@@ -634,14 +602,12 @@ int main(void)
         CASE(test_service__ranks_go_on_with_their_attempt_after_a_restart),
         CASE(test_service__the_first_saves_get_what_was_lent_with_the_description),
         CASE(test_service__what_is_lent_ahead_is_at_nobodys_cost),
-        CASE(test_service__both_images_in_work_are_busy),
         CASE(test_service__a_rank_whose_shard_is_too_large_is_refused),
         CASE(test_service__state_and_config_are_refused_beyond_their_depth),
         CASE(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log),
         CASE(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file),
         CASE(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it),
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
-        CASE(test_service__each_part_of_a_shard_is_covered),
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
     };
