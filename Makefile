@@ -67,6 +67,8 @@ TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/check
 FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
 # A device whose lanes run late: linked into the tests.
 DEVICE_O = $(call obj,$(wildcard tests/device/*.c))
+# What many unit tests stand on.
+BEDS_O = $(call obj,$(wildcard tests/beds/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
 SHIMS = $(addprefix $(BUILD)/shims/,alarms.so clock.so fill.so forked.so kill_at.so mpi_one_thread.so nfs.so slow_read.so slow_sync.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib% tests/integration/check% tests/s3/lib% tests/s3/check%, \
@@ -199,7 +201,7 @@ $(OBJ)/%.o: %.c | deps-now $(PB_C:=.h)
 	$(call say,cc  )
 	$(Q)$(CC) $(HARDEN) $(CFLAGS_ALL) $(if $(findstring comm/mpi,$@),$(MPICC_C)) -c -o $@ $<
 # A unit test's own code runs once: what it costs is its compilation, a third of it at this level.
-$(OBJ)/tests/unit/%.o: OPT = -Og -g
+$(OBJ)/tests/unit/%.o $(BEDS_O): OPT = -Og -g
 $(OBJ)/%.o: %.cpp | deps-now
 	$(call say,c++ )
 	$(Q)$(CXX) $(HARDEN) $(CXXFLAGS_ALL) -c -o $@ $<
@@ -341,6 +343,7 @@ $(BUILD)/libstorage.a: $(STORAGE_O)
 $(BUILD)/libckptd.a: $(CKPTD_O)
 $(BUILD)/libclient.a: $(CKPT_O)
 $(BUILD)/libcli.a: $(CLI_O)
+$(BUILD)/libbeds.a: $(BEDS_O)
 $(BUILD)/libkernels.a: $(KERNELS_O) $(ISA_O)
 $(BUILD)/libtrainer.a: $(TRAINER_O)
 $(BUILD)/libckpt.a: $(CKPT_O) $(STORAGE_O) $(PROTO_O)
@@ -418,7 +421,7 @@ WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 $(BUILD)/tests/saver: $(OBJ)/tests/integration/saver.o $(BUILD)/libckpt.a $S $P
 	$(link)
 # A unit test may use every part of the tree.
-$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libbeds.a $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(TEST_LINK) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a

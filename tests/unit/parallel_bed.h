@@ -38,111 +38,16 @@
 #define STEPS_MAX 6
 #define PARTS 3 /* param, exp_avg, exp_avg_sq */
 
-static char folder[64], tokens_path[96], marked_path[96], masked_path[96];
+extern char folder[64], tokens_path[96], marked_path[96], masked_path[96];
 
 /* ---- a text, and a configuration ---- */
 
-static inline void write_text(const char *path)
-{
-    static const char *const words[] = {"rank",  "shard", "holds", "the", "state",
-                                        "of",    "a",     "run",   "and", "never",
-                                        "loses", "it",    "step",  "by",  "gradient"};
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    uint64_t x = 42;
-    for (int i = 0; i < 6000; i++) {
-        x = x * 6364136223846793005u + 1442695040888963407u;
-        fprintf(file, "%s%s", words[(x >> 40) % 15], (x >> 50) % 9 == 0 ? ".\n" : " ");
-    }
-    fclose(file);
-}
-
-/* The same tokens for either file: documents of 50, and where has_mask the first 15 not trained on.
- */
-static inline void write_marked(const char *path, bool has_mask)
-{
-    struct tokens_writer *writer;
-    const char *hash = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-    struct tokens_writer_options options = {path, hash, VOCAB, -1, -1, has_mask};
-    assert_int_equal(tokens_writer_open(&writer, &options), 0);
-    for (uint32_t i = 0; i < 4000; i++) {
-        int32_t token = (int32_t)((i * 2654435761u >> 16) % VOCAB);
-        if (i % 50 == 0)
-            tokens_writer_begin(writer);
-        tokens_writer_add(writer, &token, 1, !has_mask || i % 50 >= 15);
-    }
-    assert_int_equal(tokens_writer_commit(writer, NULL), 0);
-}
-
-static inline int make_tokens(void **state)
-{
-    (void)state;
-    char text[96], model[96];
-    const char *base = getenv("TMPDIR");
-    struct tokenizer *tokenizer;
-    struct corpus_result made;
-    snprintf(folder, sizeof(folder), "%s/parallel.XXXXXX", base != NULL ? base : "/tmp");
-    assert_non_null(mkdtemp(folder));
-    snprintf(text, sizeof(text), "%s/text", folder);
-    snprintf(model, sizeof(model), "%s/model", folder);
-    snprintf(tokens_path, sizeof(tokens_path), "%s/tokens", folder);
-    snprintf(marked_path, sizeof(marked_path), "%s/marked", folder);
-    snprintf(masked_path, sizeof(masked_path), "%s/masked", folder);
-    write_text(text);
-    assert_int_equal(tokenizer_train(model, VOCAB, (const char *const[]){text}, 1, NULL), 0);
-    assert_int_equal(tokenizer_open(&tokenizer, model), 0);
-    struct corpus_options options = {
-        .tokenizer = tokenizer, .paths = (const char *const[]){text}, .num_paths = 1, .threads = 1};
-    assert_int_equal(corpus_write(tokens_path, &options, &made), 0);
-    tokenizer_close(tokenizer);
-    assert_true(made.header.num_tokens > 3000);
-    write_marked(marked_path, false);
-    write_marked(masked_path, true);
-    unlink(text);
-    unlink(model);
-    return 0;
-}
-
-static inline int remove_tokens(void **state)
-{
-    (void)state;
-    unlink(tokens_path);
-    unlink(marked_path);
-    unlink(masked_path);
-    return rmdir(folder);
-}
+int make_tokens(void **state);
+int remove_tokens(void **state);
 
 /* Later ones win. */
-static inline int try_configure(struct config *out, const char *const *extra, int num_extra)
-{
-    static const char *const base[] = {
-        "test",    "--model.flavor",
-        "tiny",    "--training.seq_len",
-        "32",      "--training.local_batch_size",
-        "1",       "--canonical.micro_batches",
-        "11",      /* no multiple of most numbers of ranks */ "--training.mixed_precision_param",
-        "float32", "--training.steps",
-        "6",       "--lr_scheduler.warmup_steps",
-        "2",       "--optimizer.lr",
-        "1e-2",    "--training.dataset_path"};
-    const int num_base = (int)(sizeof(base) / sizeof(base[0]));
-    char *argv[80];
-    int argc = 0;
-    for (; argc < num_base; argc++)
-        argv[argc] = (char *)(uintptr_t)base[argc];
-    argv[argc++] = tokens_path;
-    for (int i = 0; i < num_extra; i++)
-        argv[argc++] = (char *)(uintptr_t)extra[i];
-    return trainer_config_load(out, argc, argv);
-}
-
-static inline struct config configure(const char *const *extra, int num_extra)
-{
-    struct config config;
-    if (try_configure(&config, extra, num_extra) != 0)
-        fail_msg("%s", report_line());
-    return config;
-}
+int try_configure(struct config *out, const char *const *extra, int num_extra);
+struct config configure(const char *const *extra, int num_extra);
 
 /* ---- a run ---- */
 
@@ -153,18 +58,8 @@ struct outcome {
     double loss[STEPS_MAX + 1], grad_norm[STEPS_MAX + 1]; /* by step, from 1 */
 };
 
-static inline int open_ahead(struct ahead **out, const struct config *config, struct data *data,
-                             const struct mesh *mesh)
-{
-    struct ahead_options options = {.data = data,
-                                    .batch = (uint32_t)config->local_batch_size,
-                                    .rank = mesh_group_place(mesh, GROUP_DATA),
-                                    .leaves = mesh_leaves(mesh, config),
-                                    .wants_starts = config->document_mask,
-                                    .leaves_of_step = trainer_config_leaves,
-                                    .user = config};
-    return ahead_open(out, &options);
-}
+int open_ahead(struct ahead **out, const struct config *config, struct data *data,
+               const struct mesh *mesh);
 
 /* One stretch of training on one mesh. */
 struct stretch {
@@ -178,322 +73,39 @@ struct stretch {
     int64_t stopped_after;
 };
 
-static inline size_t count_of(const struct model_tensor *tensor)
-{
-    return tensor->rows * tensor->width;
-}
-
-/* Between float and what the state has of it: a moment of bf16 is a float that ends with zeros. */
-static inline void move_row(float *whole, void *own, size_t count, enum kernel_dtype dtype,
-                            bool out)
-{
-    if (dtype == KERNEL_F32) {
-        memcpy(out ? (void *)whole : own, out ? own : whole, count * sizeof(float));
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        char *narrow = (char *)own + i * 2, *wide = (char *)(whole + i) + 2;
-        if (out)
-            whole[i] = 0;
-        memcpy(out ? wide : narrow, out ? narrow : wide, 2);
-    }
-}
-
-/* Between the shard of a rank and the whole tensor: row by row of its box. `host` has the parts of
- * the state. */
-static inline void move_slice(struct outcome *outcome, const struct model_table *table,
-                              const struct state *state, const struct state_slice *slice,
-                              char *const *host, bool out, bool is_last_copy)
-{
-    size_t index = (size_t)(slice->tensor - table->tensors);
-    for (enum state_part part = 0; part < NUM_STATE_PARTS; part++) {
-        const struct state_place *place = state_place(slice, part);
-        const struct box *box = &place->box;
-        size_t width = box->extent[1];
-        bool is_own = state->is_zero && part != STATE_PARAM; /* no copy has it */
-        for (uint64_t row = 0; row < box->extent[0] && (!out || is_last_copy || is_own); row++) {
-            size_t at = (box->offset[0] + row) * slice->tensor->width + box->offset[1];
-            enum kernel_dtype dtype = state_dtype(state, part);
-            move_row(outcome->whole[part][index] + at,
-                     host[part] + (place->at + row * width) * kernel_dtype_bytes(dtype), width,
-                     dtype, out);
-        }
-    }
-}
-
-static inline int move_state(struct stretch *s, struct parallel *p, const struct model_table *table,
-                             bool out)
-{
-    const struct mesh *mesh = parallel_mesh_of(p);
-    struct state *state = parallel_state(p);
-    struct lane *lane = state->lane;
-    char *host[NUM_STATE_PARTS];
-    for (enum state_part part = 0; part < NUM_STATE_PARTS; part++) {
-        void *at = NULL;
-        ERR_TRY(device_alloc(lane->device, &at, state_bytes(state, part), PINNED));
-        host[part] = at;
-        lane_copy(lane, at, state_at(state, part, 0), state_bytes(state, part));
-    }
-    int rc = lane_settle(lane);
-    /* Copies hold the same bits: whoever has the last one writes. */
-    bool is_last = mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1;
-    static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER; /* stages share a tied tensor */
-    pthread_mutex_lock(&moving);
-    for (uint32_t i = 0; i < state->num_slices && rc == 0; i++)
-        move_slice(s->outcome, table, state, &state->slices[i], host, out, is_last);
-    pthread_mutex_unlock(&moving);
-    for (enum state_part part = 0; part < NUM_STATE_PARTS && !out; part++)
-        lane_copy(lane, state_at(state, part, 0), host[part], state_bytes(state, part));
-    if (rc == 0)
-        rc = lane_settle(lane);
-    for (enum state_part part = 0; part < NUM_STATE_PARTS; part++)
-        device_free(lane->device, host[part]);
-    if (!out)
-        parallel_params_changed(p);
-    return rc;
-}
+size_t count_of(const struct model_tensor *tensor);
 
 /* Of the step that follows `step` steps. */
-static inline uint64_t first_sample(const struct config *config, int64_t step)
-{
-    uint64_t leaves = 0;
-    for (int64_t i = 0; i < step; i++)
-        leaves += trainer_config_leaves(config, i);
-    return leaves * (uint64_t)config->local_batch_size;
-}
-
-struct updating {
-    struct parallel *p;
-    struct kernels *kernels;
-    const struct config *config;
-    int64_t step;
-};
+uint64_t first_sample(const struct config *config, int64_t step);
 
 /* Of a test that decides otherwise. */
-static int (*bed_decide)(struct parallel *p, const struct step_result *result);
-
-static inline int decide(void *user, const struct step_result *result)
-{
-    const struct updating *u = user;
-    if (bed_decide != NULL)
-        return bed_decide(u->p, result);
-    struct optimizer_step step = {.update = u->step + 1,
-                                  .lr = schedule_lr(u->config, u->step),
-                                  .grad_norm = result->grad_norm};
-    optimizer_begin(parallel_state(u->p), parallel_lane(u->p), u->config, &step);
-    return 0;
-}
+extern int (*bed_decide)(struct parallel *p, const struct step_result *result);
 
 /* Of a test that counts: is called when a block's update begins and when it is posted. */
-static void (*bed_at_update)(bool is_posted);
-
-static inline void update(void *user, uint32_t block)
-{
-    const struct updating *u = user;
-    if (bed_at_update != NULL)
-        bed_at_update(false);
-    optimizer_update(parallel_state(u->p), u->kernels, parallel_lane(u->p), block);
-    if (bed_at_update != NULL)
-        bed_at_update(true);
-}
-
-static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
-                        struct kernels *kernels, const struct model_table *table)
-{
-    const struct config *config = &s->config;
-    struct comm *world = parallel_mesh_of(p)->world;
-    ERR_TRY(parallel_init_state(p, 3));
-    if (s->first_step > 0)
-        ERR_TRY(move_state(s, p, table, false));
-    for (int64_t step = s->first_step; step < s->last_step; step++) {
-        volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
-        struct updating updating = {p, kernels, config, step};
-        struct step_input input = {.ahead = ahead,
-                                   .first_sample = first_sample(config, step),
-                                   .step = step + 1,
-                                   .want_stop = world->rank == 1 ? &stop : NULL,
-                                   .look = s->look,
-                                   .decide = decide,
-                                   .update = update,
-                                   .user = &updating};
-        struct step_result result;
-        ERR_TRY(parallel_step(p, &input, &result));
-        if (world->rank < 8)
-            s->seen[world->rank] = result.seen;
-        if (result.is_dropped)
-            break;
-        parallel_params_updated(p);
-        if (world->rank == 0) {
-            s->outcome->loss[step + 1] = result.loss;
-            s->outcome->grad_norm[step + 1] = result.grad_norm;
-        }
-        if (world->rank == world->size - 1)
-            s->stopped_after = step + 1;
-        if (result.stop)
-            break;
-    }
-    ERR_TRY(comm_barrier(world));
-    return move_state(s, p, table, true);
-}
-
-static inline int stretch_kernels(struct kernels **out, const struct stretch *s)
-{
-    struct kernels_options options = {.backend = wants_plain_kernels() ? KERNEL_BACKEND_REFERENCE
-                                                                       : KERNEL_BACKEND_BEST,
-                                      .num_threads = (uint32_t)s->config.threads,
-                                      .isa = s->config.has_isa ? s->config.text.kernels_isa : NULL,
-                                      .device = s->device};
-    return kernels_new(out, &options);
-}
-
-static inline int rank_main(struct comm *world, void *user)
-{
-    struct stretch *s = user;
-    struct data *data = NULL;
-    struct ahead *ahead = NULL;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
-    int rc = data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3);
-    if (rc == 0)
-        rc = stretch_kernels(&kernels, s);
-    struct model_shape shape;
-    if (rc == 0)
-        rc = shape_of_settings(&shape, &s->config, data_info(data)->vocab);
-    if (rc == 0)
-        rc = model_table_new(&table, &shape);
-    if (rc == 0)
-        rc = parallel_apply(
-            &p, &(struct parallel_options){&s->config, table, kernels, world, s->device});
-    if (rc == 0)
-        rc = open_ahead(&ahead, &s->config, data, parallel_mesh_of(p));
-    if (rc == 0)
-        rc = train(s, p, ahead, kernels, table);
-    ahead_close(ahead);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
-    data_close(data);
-    return rc;
-}
-
-static inline struct outcome *new_outcome(void)
-{
-    struct outcome *outcome = calloc(1, sizeof(*outcome));
-    struct model_table *table;
-    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
-    outcome->num_tensors = table->num_tensors;
-    for (uint32_t i = 0; i < table->num_tensors; i++)
-        for (int part = 0; part < PARTS; part++)
-            outcome->whole[part][i] = calloc(count_of(&table->tensors[i]), sizeof(float));
-    model_table_free(table);
-    return outcome;
-}
-
-static inline void free_outcome(struct outcome *outcome)
-{
-    for (uint32_t i = 0; i < outcome->num_tensors; i++)
-        for (int part = 0; part < PARTS; part++)
-            free(outcome->whole[part][i]);
-    free(outcome);
-}
+extern void (*bed_at_update)(bool is_posted);
+int rank_main(struct comm *world, void *user);
+struct outcome *new_outcome(void);
+void free_outcome(struct outcome *outcome);
 
 /* Of the runs that follow; NULL: the CPU. All their ranks share it. */
-static struct device *bed_device;
+extern struct device *bed_device;
 
 struct place {
     int replicas, shards, threads;
     int pp, cp, tp; /* 0: 1 */
 };
 
-static inline int degree(int number)
-{
-    return number > 0 ? number : 1;
-}
+int degree(int number);
+void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t last,
+            const char *const *extra, int num_extra);
+void want_same(const struct outcome *a, const struct outcome *b, struct place place);
 
-static inline void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t last,
-                          const char *const *extra, int num_extra)
-{
-    char replicas[16], threads[16], pp[16], cp[16], tp[16];
-    const char *arguments[64] = {"--parallelism.data_parallel_replicate_degree",
-                                 replicas,
-                                 "--kernels.threads",
-                                 threads,
-                                 "--parallelism.pipeline_parallel_degree",
-                                 pp,
-                                 "--parallelism.context_parallel_degree",
-                                 cp,
-                                 "--parallelism.tensor_parallel_degree",
-                                 tp};
-    snprintf(replicas, sizeof(replicas), "%d", place.replicas);
-    snprintf(threads, sizeof(threads), "%d", place.threads);
-    snprintf(pp, sizeof(pp), "%d", degree(place.pp));
-    snprintf(cp, sizeof(cp), "%d", degree(place.cp));
-    snprintf(tp, sizeof(tp), "%d", degree(place.tp));
-    assert_true(num_extra <= 54);
-    for (int i = 0; i < num_extra; i++)
-        arguments[10 + i] = extra[i];
-    struct stretch stretch = {.config = configure(arguments, 10 + num_extra),
-                              .first_step = first,
-                              .last_step = last,
-                              .outcome = outcome,
-                              .device = bed_device};
-    uint32_t size = (uint32_t)(place.replicas * place.shards * degree(place.pp) * degree(place.cp) *
-                               degree(place.tp));
-    if (comm_local_run(size, rank_main, &stretch) != 0)
-        fail_msg("%s", report_line());
-}
-
-static inline void want_same(const struct outcome *a, const struct outcome *b, struct place place)
-{
-    struct model_table *table;
-    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
-    if (memcmp(a->loss, b->loss, sizeof(a->loss)) != 0 ||
-        memcmp(a->grad_norm, b->grad_norm, sizeof(a->grad_norm)) != 0)
-        fail_msg("%dx%d (pp %d, cp %d, tp %d): the losses or norms differ", place.replicas,
-                 place.shards, place.pp, place.cp, place.tp);
-    for (uint32_t i = 0; i < table->num_tensors; i++)
-        for (int part = 0; part < PARTS; part++)
-            if (memcmp(a->whole[part][i], b->whole[part][i],
-                       count_of(&table->tensors[i]) * sizeof(float)) != 0)
-                fail_msg("%dx%d (pp %d, cp %d, tp %d): part %d of %s differs", place.replicas,
-                         place.shards, place.pp, place.cp, place.tp, part, table->tensors[i].name);
-    model_table_free(table);
-}
-
-static const struct place places[] = {{1, 1, 2, 0, 0, 0}, {1, 2, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0},
-                                      {1, 3, 2, 0, 0, 0}, {1, 4, 1, 0, 0, 0}, {2, 2, 2, 0, 0, 0},
-                                      {1, 8, 1, 0, 0, 0}, {3, 1, 1, 0, 0, 0}, {3, 2, 1, 0, 0, 0},
-                                      {7, 1, 1, 0, 0, 0}};
-#define NUM_PLACES (sizeof(places) / sizeof(places[0]))
-static const struct place alone = {1, 1, 1, 0, 0, 0};
+#define NUM_PLACES 10u
+extern const struct place places[NUM_PLACES], alone;
 
 /* The plain kernels are slow, and under the thread sanitizer fifty times slower: fewer meshes. */
-static inline size_t place_stride(void)
-{
-    return wants_plain_kernels() ? 3 : 1;
-}
-
-static inline void want_same_everywhere(const char *const *extra, int num_extra)
-{
-    struct outcome *reference = new_outcome();
-    run_on(reference, alone, 0, 3, extra, num_extra);
-    assert_true(reference->loss[3] > 0 && reference->grad_norm[3] > 0);
-    for (size_t i = 0; i < NUM_PLACES; i += place_stride()) {
-        struct outcome *outcome = new_outcome();
-        run_on(outcome, places[i], 0, 3, extra, num_extra);
-        want_same(reference, outcome, places[i]);
-        free_outcome(outcome);
-    }
-    free_outcome(reference);
-}
-
-static inline void want_near(const struct outcome *a, const struct outcome *b)
-{
-    for (int step = 1; step <= 3; step++) {
-        assert_true(fabs(a->loss[step] / b->loss[step] - 1) < 1e-5);
-        assert_true(fabs(a->grad_norm[step] / b->grad_norm[step] - 1) < 1e-4);
-    }
-}
+size_t place_stride(void);
+void want_same_everywhere(const char *const *extra, int num_extra);
+void want_near(const struct outcome *a, const struct outcome *b);
 
 #endif
