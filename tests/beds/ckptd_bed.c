@@ -492,12 +492,13 @@ void bed_open_world(struct bed *bed, struct peer *peers, uint32_t world_size)
     assert_int_equal(peers_open(peers, bed, world_size), 0);
 }
 
-void bed_flip_byte(const struct bed *bed, uint64_t at)
+void bed_flip_byte(const struct bed *bed, uint64_t step, uint64_t attempt, const char *file,
+                   uint64_t at)
 {
     char path[300];
     uint8_t byte;
-    snprintf(path, sizeof path,
-             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
+    snprintf(path, sizeof path, "%s/store/" RUN "/step-%08llu-a%04llu/%s", bed->root,
+             (unsigned long long)step, (unsigned long long)attempt, file);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0);
     assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);

@@ -190,8 +190,9 @@ bool save_step(struct peer *peers, uint32_t world_size, uint64_t step);
 /* A new attempt, whose ranks have described what they save. */
 void bed_open_world(struct bed *bed, struct peer *peers, uint32_t world_size);
 
-/* Another bit in byte `at` of the shard of a checkpoint of one rank, step 1. */
-void bed_flip_byte(const struct bed *bed, uint64_t at);
+/* Another bit in byte `at` of a file of a checkpoint. */
+void bed_flip_byte(const struct bed *bed, uint64_t step, uint64_t attempt, const char *file,
+                   uint64_t at);
 
 /* A new attempt saves the steps [first, last], and its ranks go. */
 void bed_save_steps(struct bed *bed, struct peer *peers, uint32_t world_size, uint64_t first,

@@ -38,20 +38,6 @@ static int open_with_steps(void **state)
     return 0;
 }
 
-static void change_byte(const struct bed *bed, uint64_t step, const char *name, off_t at)
-{
-    char path[300];
-    uint8_t byte;
-    snprintf(path, sizeof path, "%s/store/" RUN "/step-%08llu-a0001/%s", bed->root,
-             (unsigned long long)step, name);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 4;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
-}
-
 /* It reads this step first, as when `ckpt-cli verify` found damage there; 0: it starts a pass. */
 static void start_scrub(struct bed *bed, uint64_t step)
 {
@@ -104,9 +90,9 @@ static void expect_damage(struct bed *bed, uint64_t step, const char *want)
 static void test_scrub__damage_that_nobody_loads_is_found_and_stays_known(void **state)
 {
     struct bed *bed = *state;
-    change_byte(bed, 1, "shard-00002-of-00002.safetensors", MIB + 77);
-    change_byte(bed, 2, "manifest.json", 4200); /* behind the summary that a start reads */
-    change_byte(bed, 3, "shard-00001-of-00002.safetensors", TABLE_START + 5);
+    bed_flip_byte(bed, 1, 1, "shard-00002-of-00002.safetensors", MIB + 77);
+    bed_flip_byte(bed, 2, 1, "manifest.json", 4200); /* behind the summary that a start reads */
+    bed_flip_byte(bed, 3, 1, "shard-00001-of-00002.safetensors", TABLE_START + 5);
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
     assert_true(scrubbed(bed, "damaged") == 3);
@@ -334,7 +320,7 @@ static void test_scrub__what_was_not_read_back_since_its_commit_is_told(void **s
 static void test_scrub__what_is_damaged_is_not_read_back(void **state)
 {
     struct bed *bed = *state;
-    change_byte(bed, 2, "shard-00002-of-00002.safetensors", MIB + 77);
+    bed_flip_byte(bed, 2, 1, "shard-00002-of-00002.safetensors", MIB + 77);
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
     expect_read(bed, ALL_STEPS & ~(1ull << 2));
@@ -430,7 +416,7 @@ static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_
     wait_until(bed, "checkpoints_read", 1);
     assert_false(is_shown_as_read(bed, STEPS - 1));
     wait_until(bed, "checkpoints_read", 2);
-    change_byte(bed, 1, "shard-00001-of-00002.safetensors", MIB + 77);
+    bed_flip_byte(bed, 1, 1, "shard-00001-of-00002.safetensors", MIB + 77);
     start_scrub(bed, 1);
     wait_until(bed, "damaged", 1);
     assert_true(scrubbed(bed, "passes") == 0);
@@ -458,7 +444,7 @@ static void test_scrub__what_a_load_read_whole_is_read_back(void **state)
 static void test_scrub__where_none_is_known_whole_the_newest_is_read_first(void **state)
 {
     struct bed *bed = *state;
-    change_byte(bed, STEPS, "shard-00001-of-00002.safetensors", MIB + 77);
+    bed_flip_byte(bed, STEPS, 1, "shard-00001-of-00002.safetensors", MIB + 77);
     bed->config.scrub_rate = 4 * MIB;
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "checkpoints_read", 1);

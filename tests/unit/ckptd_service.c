@@ -13,21 +13,6 @@
 
 static struct peer peers[RANKS];
 
-static void damage_file(const struct bed *bed, uint64_t step, uint64_t attempt, const char *name,
-                        off_t at)
-{
-    char path[300];
-    uint8_t byte;
-    snprintf(path, sizeof path, "%s/store/" RUN "/step-%08llu-a%04llu/%s", bed->root,
-             (unsigned long long)step, (unsigned long long)attempt, name);
-    int fd = open(path, O_RDWR);
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 0x10;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
-}
-
 /* ---- saving ---- */
 
 static void
@@ -129,7 +114,7 @@ static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **
     assert_alarms(bed, 2, 3, 2);
     peers_close(peers, RANKS);
     bed_stop(bed);
-    damage_file(bed, 3, 2, "manifest.json", 4200);
+    bed_flip_byte(bed, 3, 2, "manifest.json", 4200);
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, RANKS);
     save_as(bed, 4, 1, reason); /* what cannot be read is not compared, and fails no save */
@@ -519,8 +504,8 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
         assert_true(save_step(peers, 1, i));
     peers_close(peers, 1);
     bed_stop(bed);
-    damage_file(bed, 3, 1, "shard-00001-of-00001.safetensors", 3 * MIB + 5);
-    damage_file(bed, 2, 1, "manifest.json", 4200); /* past the summary: found when it is read */
+    bed_flip_byte(bed, 3, 1, "shard-00001-of-00001.safetensors", 3 * MIB + 5);
+    bed_flip_byte(bed, 2, 1, "manifest.json", 4200); /* past the summary: found when it is read */
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_all(bed, -1, &step), ERR_CORRUPT);
     assert_true(step == 3);

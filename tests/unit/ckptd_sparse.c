@@ -229,7 +229,7 @@ static void test_sparse__damage_counts_when_somebody_needs_the_chunk(void **stat
 {
     struct bed *bed = *state;
     begin(bed);
-    bed_flip_byte(bed, 2 * MIB + 12345);
+    bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", 2 * MIB + 12345);
     struct wanting before = wants(bed, 0, 500), behind = wants(bed, 800, ROWS - 800);
     take_and_release(&before);
     take_and_release(&behind);

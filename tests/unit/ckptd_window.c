@@ -291,7 +291,7 @@ static void test_window__damage_in_a_part_is_found_before_it_is_lent(void **stat
     struct bed *bed = *state;
     struct loading loading;
     save_one(bed);
-    bed_flip_byte(bed, 2 * MIB + 77);
+    bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", 2 * MIB + 77);
     assert_int_equal(load_open(&loading, bed, 1), 0);
     assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), 0); /* this part is whole */
     assert_int_equal(load_shard_from(&loading, 0, 2 * MIB, NULL), ERR_CORRUPT);
@@ -306,7 +306,7 @@ static void test_window__a_damaged_table_is_found_with_the_first_part(void **sta
     struct bed *bed = *state;
     struct loading loading;
     save_one(bed);
-    bed_flip_byte(bed, DATA_START + 4 * MIB + 3);
+    bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", DATA_START + 4 * MIB + 3);
     assert_int_equal(load_open(&loading, bed, 1), 0);
     assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), ERR_CORRUPT);
     assert_non_null(strstr(report_message(), "checksum table"));
