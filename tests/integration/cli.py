@@ -308,23 +308,15 @@ def each_command_has_its_help_and_refuses_other_options(bed):
     assert "(default 5GiB)" in cli("export", "--help")
 
 
-# ---- damage
+# ---- damage: clients_damage.c and clients_quick.c change, cut off and exchange bytes for verify
 
 
 @test
-def damage_is_named_by_shard_block_and_byte_range(bed):
+def an_export_of_what_is_damaged_names_the_block_and_leaves_nothing(bed):
     store = bed.copy("damaged")
-    shard = bed.shards(1, 1)[1].replace(bed.store, store)
-    offset = (1 << 20) + 12345
-    change(shard, offset)
-    report = json.loads(cli("verify", "trip@1-a1", "--store", store, "--json", want=1))
-    found = [d for d in report["damage"] if "block" in d]
-    assert len(found) == 1 and found[0]["object"] == os.path.basename(shard)
-    assert (
-        found[0]["block"] == 1
-        and found[0]["start"] <= offset < found[0]["start"] + found[0]["bytes"]
-    )
-    assert os.path.basename(shard) in cli("verify", "trip@1-a1", "--store", store, want=1)
+    change(bed.shards(1, 1)[1].replace(bed.store, store), (1 << 20) + 12345)
+    assert os.path.basename(bed.shards(1, 1)[1]) in cli("verify", "trip@1-a1", "--store", store,
+                                                        want=1)
     assert "whole" in cli("verify", "trip@2", "--store", store)
     target = os.path.join(bed.folder, "damaged.safetensors")
     assert "block 1" in cli("export", "trip@1-a1", "--store", store, "--output", target, want=1)
@@ -332,62 +324,23 @@ def damage_is_named_by_shard_block_and_byte_range(bed):
 
 
 @test
-def quick_finds_everything_but_changed_data_and_says_so(bed):
+def quick_finds_a_header_of_another_save_but_no_changed_data_and_says_so(bed):
     store = bed.copy("quick")
-    shard, other = (path.replace(bed.store, store) for path in bed.shards(1, 1)[:2])
-    good = read(shard)
+    shard = bed.shards(1, 1)[0].replace(bed.store, store)
     arguments = ["verify", "trip@1-a1", "--store", store, "--quick"]
-
-    def found():
-        damage = json.loads(cli(*arguments, "--json", want=1))["damage"]
-        assert {d["object"] for d in damage} == {os.path.basename(shard)}, damage
-        return " and ".join(d["what"] for d in damage)
-
-    assert "NOT read" in cli(*arguments)
     assert "does not prove" in cli("verify", "--help").replace("\n", " ")
-    header_bytes = 8 + struct.unpack("<Q", good[:8])[0]
-    table = json.loads(good[8:header_bytes])["__block_checksums__"]["data_offsets"][0]
-    change(shard, header_bytes + 77)  # data
+    header_bytes = 8 + struct.unpack("<Q", read(shard)[:8])[0]
+    change(shard, header_bytes + 77)
     assert "NOT read" in cli(*arguments)
     report = json.loads(cli(*arguments, "--json"))
     assert report["quick"] and report["blocks"] == 0 and report["damages"] == 0
     cli("verify", "trip@1-a1", "--store", store, want=1)
-    change(shard, header_bytes + 77)
-    change(shard, header_bytes + table)
-    assert "table" in found()
-    change(shard, header_bytes + table)
-    foreign = read(bed.shards(1, 3)[0])  # another attempt's: same run, other nonce and cut
-    foreign_bytes = 8 + struct.unpack("<Q", foreign[:8])[0]
-    with open(shard, "r+b") as file:
-        file.write(foreign[:foreign_bytes].ljust(header_bytes)[:header_bytes])
-    assert "header" in found()
-    with open(shard, "r+b") as file:
-        file.write(read(other)[:header_bytes])  # the neighbour's
-    assert "header" in found()
-    with open(shard, "r+b") as file:
-        file.write(good[:header_bytes])
-    assert "NOT read" in cli(*arguments)
-    os.truncate(shard, len(good) - 4096)
-    assert "bytes instead of" in found()
-    os.remove(shard)
-    assert "missing" in found()
-
-
-@test
-def missing_short_and_exchanged_shards_are_damage(bed):
-    store = bed.copy("incomplete")
-    one, two, three = (path.replace(bed.store, store) for path in bed.shards(1, 1))
-    os.remove(one)
-    os.truncate(two, os.path.getsize(two) - 4096)
-    report = json.loads(cli("verify", "trip@1-a1", "--store", store, "--json", want=1))
-    text = json.dumps(report["damage"])
-    assert "missing" in text and "bytes instead of" in text
-    shutil.copy(bed.shards(1, 1)[1], two)
-    shutil.copy(bed.shards(1, 1)[0], one)
-    good = read(three)
-    with open(three, "wb") as file:  # the same shard of another checkpoint, cut to the size
-        file.write(read(bed.shards(2, 2)[0])[: len(good)].ljust(len(good), b"\0"))
-    cli("verify", "trip@1-a1", "--store", store, want=1)
+    for other in (bed.shards(1, 3)[0], bed.shards(1, 1)[1]):  # another attempt's, the neighbour's
+        header = read(other)[:8 + struct.unpack("<Q", read(other)[:8])[0]]
+        with open(shard, "r+b") as file:
+            file.write(header.ljust(header_bytes)[:header_bytes])
+        (found,) = json.loads(cli(*arguments, "--json", want=1))["damage"]
+        assert found["object"] == os.path.basename(shard) and "header" in found["what"], found
 
 
 @test
@@ -442,18 +395,6 @@ def verify_of_all_or_of_a_sample_keeps_what_it_found(bed):
     for where in (("--store", bed.store), ("--server", bed.server)):
         cli("verify", "trip@2-a2", *where)
         assert "ago, whole" in cli("list", *where) and "ago, whole" in cli("show", "trip@2", *where)
-
-
-@test
-def a_damaged_manifest_is_listed_and_refused(bed):
-    store = bed.copy("manifest")
-    manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
-    change(manifest, 5000)
-    assert "manifest" in cli("verify", "trip@1-a1", "--store", store, want=1)
-    change(manifest, 3, b"\0")
-    listed = json.loads(cli("list", "--store", store, "--json", want=1))
-    assert [entry["step"] for entry in listed if "damage" in entry] == [1]
-    assert "DAMAGED" in cli("list", "--store", store, want=1)
 
 
 @test
