@@ -20,6 +20,7 @@ import shutil
 import struct
 import subprocess
 
+import lib_program
 from lib_hf import (CLI, SEQ, bits_of_file, bits_of_folder, cli, export, main, read, samples, test,
                     train_hot, weights_of, write)
 from lib_store import llama_shapes, write_safetensors
@@ -655,8 +656,7 @@ def changed_bytes_of_a_header_never_do_harm(bed):
         if dice.randrange(2):
             head[:8] = struct.pack("<Q", len(head) - 8)
         write(path, bytes(head) + good[8 + length:])
-        done = subprocess.run([CLI, "import", folder, "--run", "m", "--store", store],
-                              capture_output=True, timeout=60)
+        done = lib_program.run_bytes(CLI, "import", folder, "--run", "m", "--store", store)
         assert done.returncode in (0, 1, 2), done
         if done.returncode == 0:
             shutil.rmtree(os.path.join(store, "m"))

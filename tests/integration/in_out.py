@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 
+import lib_program
 import lib_train
 from lib_store import CLI, World, change, comes_to
 from lib_tap import end, test
@@ -192,8 +193,7 @@ def ends(bed):
 
 
 def steps_of(bed, run):
-    done = subprocess.run([CLI, "list", "--json", *bed.where], capture_output=True, text=True,
-                          check=True)
+    done = lib_program.run(CLI, "list", "--json", *bed.where)
     return sorted(entry["step"] for entry in json.loads(done.stdout) if entry["run"] == run)
 
 

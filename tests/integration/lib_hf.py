@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+import lib_program
 import lib_tap
 import lib_text
 import lib_train
@@ -33,15 +34,18 @@ def test(function):
     return function
 
 
-def run(*command, want=0, **options):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120,
-                          **options)
-    assert done.returncode == want, (command, done.returncode, want, done.stdout, done.stderr)
+def said(done, want):
+    assert done.returncode == want, (done.args, done.returncode, want, done.stdout, done.stderr)
     return done.stdout if done.stdout else done.stderr
 
 
+def run(*command, want=0, **options):
+    return said(subprocess.run([str(c) for c in command], capture_output=True, text=True,
+                               timeout=120, **options), want)
+
+
 def cli(*arguments, want=0):
-    return run(CLI, *arguments, want=want)
+    return said(lib_program.run(CLI, *arguments, timeout=120), want)
 
 
 def read(path):
@@ -108,7 +112,7 @@ class Bed:
                  "--memory.pool_bytes", self.pool_bytes, "--memory.segment_bytes", "4MiB"],
                 stdout=log, stderr=log)
         deadline = time.monotonic() + 20
-        while subprocess.run([CLI, "health", "--server", server], capture_output=True).returncode:
+        while lib_program.run(CLI, "health", "--server", server).returncode:
             assert time.monotonic() < deadline, read(self.path("ckptd.log")).decode()
             time.sleep(0.05)
         return server
