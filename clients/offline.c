@@ -11,6 +11,7 @@
 #include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/format/durability.h"
+#include "proto/format/flaw.h"
 #include "proto/format/origin.h"
 #include "proto/format/retain.h"
 #include "storage/store/store.h"
@@ -127,6 +128,11 @@ int offline_manifest(struct manifest **out, char out_damage[STORE_DAMAGE_BYTES],
     int error = 0;
     if (out_damage != NULL)
         snprintf(out_damage, STORE_DAMAGE_BYTES, "%s", entry.damage != NULL ? entry.damage : "");
+    else if (entry.flaw != NULL && strcmp(entry.flaw, FLAW_NEWER) == 0)
+        error = report_error(ERR_VERSION, "load with that version, or name an older step",
+                             "step %llu, attempt %llu of run %s was saved by a later Holdfast: %s",
+                             (unsigned long long)entry.summary.step,
+                             (unsigned long long)entry.summary.attempt, ckpt->run, entry.damage);
     else if (entry.damage != NULL)
         error = report_error(ERR_CORRUPT, "see `ckpt-cli show`", "%s@%llu-a%llu is damaged: %s",
                              ckpt->run, (unsigned long long)entry.summary.step,

@@ -1,0 +1,161 @@
+/* storage_store_list.c - which checkpoints a store lists, and which one is meant.
+ *
+ * Goal: damage is listed with its reason and is never the newest that is meant; one of a later
+ * version ends the search; the order is that of attempts, then steps. Method: a store in memory
+ * with one whole checkpoint beside directories that lack something each.
+ */
+#include "tests/unit/store_bed.h"
+
+#include "proto/base/checksum.h"
+#include "proto/format/flaw.h"
+
+#define STEP_2 "run/step-00000002-a0001"
+#define STEP_3 "run/step-00000003-a0001"
+
+static struct storage *open_with_one(void)
+{
+    struct storage *storage;
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    assert_int_equal(make_checkpoint(storage), 0);
+    return storage;
+}
+
+/* The manifest of step 1 as of a version that is to come. */
+static void put_newer(struct storage *storage, const char *key)
+{
+    static const char hash[] = "\"summary_hash\":\"", version[] = "\"version\":";
+    char text[MANIFEST_SUMMARY_BYTES], digits[17];
+    memcpy(text, the_checkpoint()->manifest, sizeof text);
+    char *at = memmem(text, sizeof text, version, strlen(version));
+    at[strlen(version)] = '9';
+    at = (char *)memmem(text, sizeof text, hash, strlen(hash)) + strlen(hash);
+    snprintf(digits, sizeof digits, "%016llx",
+             (unsigned long long)checksum_bytes(text, (size_t)(at - text)));
+    memcpy(at, digits, 16);
+    assert_int_equal(storage_publish(storage, key, text, sizeof text), 0);
+}
+
+struct skips {
+    uint32_t count;
+    uint64_t last_step;
+};
+
+static int note_skip(void *user, const struct store_entry *entry)
+{
+    struct skips *skips = user;
+    assert_non_null(entry->damage);
+    skips->count++;
+    skips->last_step = entry->summary.step;
+    return 0;
+}
+
+static int find(struct store_entry *out, struct storage *storage, struct store_choice choice,
+                struct skips *skips)
+{
+    *skips = (struct skips){0};
+    choice.run = "run";
+    return store_find(out, storage, &choice, note_skip, skips);
+}
+
+static void test_list__the_newest_is_never_a_damaged_one(void **state)
+{
+    (void)state;
+    struct storage *storage = open_with_one();
+    struct store_entry entry;
+    struct skips skips;
+    assert_int_equal(storage_publish(storage, STEP_2 "/manifest.json", "{}", 2), 0);
+    assert_int_equal(find(&entry, storage, (struct store_choice){.step = -1}, &skips), 0);
+    assert_true(entry.summary.step == 1 && !entry.damage && skips.count == 1);
+    assert_int_equal(find(&entry, storage, (struct store_choice){.step = 2}, &skips), 0);
+    assert_true(entry.summary.step == 2 && entry.damage && skips.count == 0); /* it is named */
+    assert_string_equal(entry.flaw, FLAW_DAMAGED);
+    store_entry_free(&entry);
+    assert_int_equal(store_put_note(storage, STORE_QUARANTINE, GROUP, "block 7"), 0);
+    assert_int_equal(find(&entry, storage, (struct store_choice){.step = -1}, &skips),
+                     ERR_NOT_FOUND);
+    assert_true(skips.count == 2 && skips.last_step == 1);
+    storage_close(storage);
+}
+
+/* An older state in its place would roll a run back without a word. */
+static void test_list__one_of_a_later_version_ends_the_search(void **state)
+{
+    (void)state;
+    struct storage *storage = open_with_one();
+    struct store_entry entry;
+    struct skips skips;
+    put_newer(storage, STEP_3 "/manifest.json");
+    assert_int_equal(find(&entry, storage, (struct store_choice){.step = -1}, &skips), 0);
+    assert_true(entry.summary.step == 3 && skips.count == 0);
+    assert_string_equal(entry.flaw, FLAW_NEWER);
+    store_entry_free(&entry);
+    assert_int_equal(
+        find(&entry, storage, (struct store_choice){.step = -1, .below_step = 3}, &skips), 0);
+    assert_true(entry.summary.step == 1 && !entry.damage);
+    storage_close(storage);
+}
+
+static void test_list__what_comes_after_one_that_was_passed(void **state)
+{
+    (void)state;
+    struct storage *storage = open_with_one();
+    struct store_entry entry;
+    struct skips skips;
+    struct store_choice choice = {.step = -1, .passed_step = 1, .passed_attempt = 1};
+    assert_int_equal(find(&entry, storage, choice, &skips), ERR_NOT_FOUND);
+    choice.passed_attempt = 2; /* of a younger attempt, whatever its step */
+    assert_int_equal(find(&entry, storage, choice, &skips), 0);
+    assert_true(entry.summary.step == 1);
+    storage_close(storage);
+}
+
+/* Unfinished work is none; shards that nothing explains are listed, as what lies in the wrong place
+ * is. */
+static void test_list__each_is_listed_with_its_flaw_newest_attempt_first(void **state)
+{
+    (void)state;
+    struct storage *storage = open_with_one();
+    struct store_list list;
+    char mark[MARK_BYTES_MAX];
+    mark_text(mark, "run", 2, 1);
+    assert_int_equal(storage_publish(storage, STEP_2 "/" MARK_NAME, mark, strlen(mark)), 0);
+    assert_int_equal(storage_publish(storage, STEP_3 "/shard-00001-of-00001.safetensors", "x", 1),
+                     0);
+    assert_int_equal(publish_manifest(storage, "run/step-00000001-a0002/manifest.json"), 0);
+    assert_int_equal(publish_manifest(storage, "other/" STEP "/manifest.json"), 0);
+    assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "keep"), 0);
+    assert_int_equal(store_list_read(&list, storage, ""), 0);
+    assert_int_equal(store_list_find_pins(&list, storage), 0);
+    static const struct {
+        const char *run, *flaw;
+        uint64_t step, attempt;
+        bool is_pinned;
+    } want[] = {{"other", FLAW_MOVED, 1, 1, false},
+                {"run", FLAW_MOVED, 1, 2, false},
+                {"run", FLAW_ASIDE, 3, 1, false},
+                {"run", NULL, 1, 1, true}};
+    assert_int_equal(list.count, sizeof want / sizeof want[0]);
+    for (uint32_t i = 0; i < list.count; i++) {
+        const struct store_entry *entry = &list.entries[i];
+        assert_string_equal(entry->summary.run, want[i].run);
+        assert_true(entry->summary.step == want[i].step &&
+                    entry->summary.attempt == want[i].attempt);
+        assert_int_equal(entry->may_be_pinned, want[i].is_pinned);
+        assert_true(want[i].flaw ? strcmp(entry->flaw, want[i].flaw) == 0 && entry->damage
+                                 : !entry->flaw && !entry->damage);
+    }
+    store_list_free(&list);
+    storage_close(storage);
+}
+
+int main(void)
+{
+    tell_in_memory();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_list__the_newest_is_never_a_damaged_one),
+        cmocka_unit_test(test_list__one_of_a_later_version_ends_the_search),
+        cmocka_unit_test(test_list__what_comes_after_one_that_was_passed),
+        cmocka_unit_test(test_list__each_is_listed_with_its_flaw_newest_attempt_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
