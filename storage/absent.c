@@ -1,7 +1,7 @@
 /* absent.c - the back-end "absent": a store that was not reached yet. Every operation is refused
  * with ERR_UNAVAILABLE, so who has it needs no second way to say that its store is away; who opens
  * the store puts it in this one's place. It has no objects and no holds, and there is one of it. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 static int refuse(void)
 {

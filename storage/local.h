@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_STORAGE_LOCAL_H
 #define HOLDFAST_STORAGE_LOCAL_H
 
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -5,7 +5,7 @@
  * (num_at_once); of a tier that is near, a thread more for LOOKS_PER_THREAD looks. What a look
  * fails with is what it would fail with one after the other: those before the failed one are all
  * finished, and of several failures the first in the order counts. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #define THREADS_MAX 255u     /* beside the caller's own; a bucket has at most 256 connections */
 #define LOOKS_PER_THREAD 64u /* of a tier that is near, fewer are not worth a thread */

@@ -7,7 +7,7 @@
  *
  * `where` is the most bytes that all objects together may have ("" for 1 GiB): ERR_SPACE beyond.
  * Nothing is durable; sync and sync_names succeed and mean nothing. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <pthread.h>
 #include <stdio.h>

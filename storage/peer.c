@@ -24,7 +24,7 @@
 #include "proto/tls/tls.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
  * Keys are checked here, once, so every back-end may trust them: no "..", no absolute path, nothing
  * but plain characters. Also here: what is made of the table's functions alone (storage_transfer,
  * storage_fetch_all, numbered objects) and the translation of errno. */
-#include "storage/engine.h"
-#include "storage/meter.h"
+#include "storage/engine/engine.h"
+#include "storage/engine/meter.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  *   /PATH, PATH            a directory of this machine
  *
  * "gs://b" and "s3:/b" name no store and are refused; "./s3:/b" is a directory of that name. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <ctype.h>
 #include <stdio.h>

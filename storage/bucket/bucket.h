@@ -14,7 +14,7 @@
 #include "storage/bucket/credentials.h"
 #include "storage/bucket/http.h"
 #include "storage/bucket/sigv4.h"
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <pthread.h>
 

@@ -6,7 +6,7 @@
 #ifndef HOLDFAST_TESTS_FAULT_FAULT_H
 #define HOLDFAST_TESTS_FAULT_FAULT_H
 
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 #include "tests/fault/names.h"
 #include "tests/fault/settings.h"
 

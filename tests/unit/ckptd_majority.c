@@ -8,7 +8,7 @@
 #include "ckptd/machines/placement.h"
 #include "ckptd/tiers/majority.h"
 #include "proto/base/report.h"
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
  * between storage/ and the system; each of the calls that make a lease fails once, and for ever,
  * with each errno.
  */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 #include "storage/store/store.h"
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/clients_store_bed.h"

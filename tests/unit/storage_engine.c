@@ -7,8 +7,8 @@
  * in a child without privileges. */
 #include "tests/unit/storage_bed.h"
 
-#include "storage/engine.h"
-#include "storage/ring.h"
+#include "storage/engine/engine.h"
+#include "storage/engine/ring.h"
 
 #include <fcntl.h>
 #include <linux/ioprio.h>

@@ -7,7 +7,7 @@
  * io_uring_submit, by which blocks go one by one, through this file. It lets the kernel finish all
  * requests, then gives some completions another result and spoils what these say was not moved: who
  * does not move it again has the wrong data. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/storage_bed.h"
 

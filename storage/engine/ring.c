@@ -1,7 +1,7 @@
 /* ring.c - io_uring is a large part of the kernel: a process that was taken over through what it
  * reads should find no more of it than the storage uses. So a ring is restricted before it can be
  * used, and once the storage is open a program may give up making others. */
-#include "storage/ring.h"
+#include "storage/engine/ring.h"
 
 #include "storage/storage.h"
 

@@ -3,7 +3,7 @@
  * The kernel carries a priority with each request (io_uring) or takes that of the thread (pwrite);
  * whether it means anything is decided by the scheduler of the block device. Writes through the
  * page cache reach the disk by threads of the kernel and have none. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  * microseconds; a percentile is the upper end of its bucket, at most a quarter too high. When
  * WINDOW requests have been counted each bucket is halved, so percentiles are those of the last few
  * thousand. */
-#include "storage/meter.h"
+#include "storage/engine/meter.h"
 
 #include <pthread.h>
 #include <stdlib.h>

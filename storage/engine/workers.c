@@ -4,7 +4,7 @@
  * thread takes a request, performs it without any lock, then calls done() under a second mutex, so
  * callbacks never run side by side. The lanes are linked through the requests: they have no limit
  * of their own, the callers' number of requests bounds them. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -18,8 +18,8 @@
  *
  * The completion queue cannot overflow: it has twice as many places as there are entries, and
  * entries are the depth and the eventfd's read. */
-#include "storage/engine.h"
-#include "storage/ring.h"
+#include "storage/engine/engine.h"
+#include "storage/engine/ring.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

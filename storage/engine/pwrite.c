@@ -2,7 +2,7 @@
  *
  * Taken where io_uring is refused (containers, hardened kernels) or options->force_pwrite asks for
  * it. Its depth on the device is the number of threads. Registered buffers mean nothing here. */
-#include "storage/engine.h"
+#include "storage/engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
