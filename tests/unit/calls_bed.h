@@ -1,7 +1,7 @@
 /* calls_bed.h - calls to the system that fail, or do less than they are asked, when a test says so.
  *
  * The linker sends these calls of storage/ and of the tools through the functions below (--wrap of
- * the names in WRAP_CALLS of the Makefile), which count them. */
+ * the names in WRAP_CALLS of mk/tests.mk), which count them. */
 #ifndef HOLDFAST_TESTS_CALLS_BED_H
 #define HOLDFAST_TESTS_CALLS_BED_H
 

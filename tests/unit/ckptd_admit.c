@@ -7,8 +7,8 @@
  * Method: the service and the raw client of ckptd_bed.h save a checkpoint; its shards go into a new
  * store without their manifest, which is what a tool writes, and the manifest goes into the call.
  * Then one thing is made wrong at a time, also in manifests whose hashes were made right again. An
- * adoption lasts as long as a test wants (storage_publish, --wrap, see WRAP_ckptd_admit in the
- * Makefile). */
+ * adoption lasts as long as a test wants (storage_publish, --wrap, see WRAP_ckptd_admit in
+ * mk/tests.mk). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"

@@ -5,7 +5,7 @@
  * daemon answers meanwhile. Method: the service and the raw client of ckptd_bed.h; rubbish is made
  * by hand beside a save that is begun, half written and ended only afterwards; a tool is a second
  * handle on the store's directory; a removal lasts as long as a test wants (storage_remove, --wrap,
- * see WRAP_ckptd_gc in the Makefile). */
+ * see WRAP_ckptd_gc in mk/tests.mk). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all */
 #include "tests/unit/ckptd_tools_bed.h"

@@ -1,7 +1,7 @@
 /* memory_bed.h - allocations that fail when a test says so.
  *
  * The linker sends the allocations of this tree through the functions below (--wrap, see
- * WRAP_MEMORY in the Makefile); those of jansson come by proto/base/json.c, and a digest of OpenSSL
+ * WRAP_MEMORY in mk/tests.mk); those of jansson come by proto/base/json.c, and a digest of OpenSSL
  * counts as one. What gRPC, protobuf-c and liburing allocate is theirs. A place is the chain of
  * callers of an allocation. Armed with place and number 0 it notes the places, and the number of
  * the allocation that each was first met with; then the allocation at a place fails when it is

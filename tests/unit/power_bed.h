@@ -2,7 +2,7 @@
  * leave of what was done in it.
  *
  * The linker sends the calls below of storage/ through here (--wrap of the names in WRAP_POWER of
- * the Makefile), and what they change is kept in their order. A state is a prefix of that, in which
+ * mk/tests.mk), and what they change is kept in their order. A state is a prefix of that, in which
  * what was synced is there, and of the rest any part: names come and go one by one and in any
  * order, writes and sizes are whole, lost, or torn at a sector. A sync covers what had ended before
  * it began: the bytes of its own file, or the names of its own directory and of no other. That is

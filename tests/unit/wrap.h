@@ -1,5 +1,5 @@
 /* wrap.h - a function of the system between the tree and the system (the linker's --wrap, see
- * WRAP_ in the Makefile). The file that includes it says in fails() when a call is to fail. */
+ * WRAP_ in mk/tests.mk). The file that includes it says in fails() when a call is to fail. */
 #ifndef HOLDFAST_TESTS_WRAP_H
 #define HOLDFAST_TESTS_WRAP_H
 
