@@ -1,9 +1,7 @@
-/* decision.c - a part of a save, between the node that has it and the coordinator that decides.
+/* decision.c - what the coordinator of a save answers to a node that has a part of it
+ * (participating.c), and which ranks it waits for.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sim_nodes.c):
- *   part.M2  A node removes a part only when the coordinator says OVER, or while not all of its
- *       shards are durable, so that no manifest can name them. It never removes a part that has a
- *       manifest here.
  *   lead.L2  Only a coordinator that knows the attempt of a save says that it is over; else the
  *       node keeps its part.
  *   lead.L3  The coordinator says COMMITTED only to a node that has said that it has the manifest.
@@ -31,19 +29,6 @@ bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *fa
     return true;
 }
 
-enum part_step decision_heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
-{
-    static const enum part_step steps[][2] = {
-        [HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT] = {PART_STAYS, PART_STAYS},
-        [HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE] = {PART_PLACES, PART_STAYS},
-        [HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED] = {PART_STAYS, PART_IS_COMMITTED},
-        [HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT] = {PART_PLACES, PART_IS_KEPT},
-        [HOLDFAST__V1__PART_VERDICT__VERDICT_OVER] = {PART_GOES, PART_STAYS}, /* part.M2 */
-    };
-    bool is_known = (size_t)verdict < sizeof steps / sizeof steps[0];
-    return is_known ? steps[verdict][is_placed] : PART_STAYS;
-}
-
 bool decision_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
                        const struct left_facts *facts)
 {
@@ -53,9 +38,4 @@ bool decision_has_left(const struct commit_save *save, uint32_t rank, uint32_t n
         return false;
     return save->ranks[rank] == RANK_ABSENT ? facts->is_rank_gone
                                             : facts->is_part_gone; /* lead.L4 */
-}
-
-bool decision_may_leave(uint32_t num_begun, uint32_t num_durable)
-{
-    return num_durable < num_begun; /* part.M2 */
 }

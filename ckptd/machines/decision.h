@@ -1,5 +1,5 @@
-/* decision.h - decides the answer of a save's coordinator to a node about its part, and what the
- * node does with it. Pure: the daemon and the simulator run the same code; see decision.c. */
+/* decision.h - decides the answer of a save's coordinator to a node about its part. Pure: the
+ * daemon and the simulator run the same code; see decision.c. */
 #ifndef HOLDFAST_CKPTD_MACHINES_DECISION_H
 #define HOLDFAST_CKPTD_MACHINES_DECISION_H
 
@@ -21,16 +21,6 @@ struct decision_facts {
 /* False: the facts of this node suffice for no answer. */
 bool decision_of(Holdfast__V1__PartVerdict *out, const struct decision_facts *facts);
 
-enum part_step {
-    PART_STAYS,
-    PART_PLACES, /* writes the manifest, then says so */
-    PART_IS_COMMITTED,
-    PART_IS_KEPT, /* it exists here; unknown whether every holder has it */
-    PART_GOES     /* its shards are removed, then the mark */
-};
-
-/* `is_placed`: the manifest is durable here already. */
-enum part_step decision_heed(Holdfast__V1__PartVerdict verdict, bool is_placed);
 /* The facts of the coordinator about a rank at another node. */
 struct left_facts {
     bool is_part_gone; /* of its part nothing is told any more */
@@ -40,7 +30,5 @@ struct left_facts {
 /* Has the rank, of that node, left a save that waits for it? */
 bool decision_has_left(const struct commit_save *save, uint32_t rank, uint32_t node,
                        const struct left_facts *facts);
-/* Another attempt comes, and the coordinator has not answered. May the part be removed? */
-bool decision_may_leave(uint32_t num_begun, uint32_t num_durable);
 
 #endif

@@ -10,11 +10,7 @@
  *   KEPT       ──► PLACE, into the catalog; who waits hears that nobody can tell
  *   OVER       ──► its shards are removed, then the mark
  *
- * Invariants:
- *   part.M1  A shard is reported durable only when its name is, too.
- *   part.M2  (in decision.c)
- *   part.M3  `placed` is said only when the manifest is durable here.
- *   part.M4  Until a part is removed or has its manifest, its mark names the coordinator. */
+ * machines/participating.c decides and has the invariants. */
 #include "ckptd/peers/join_part.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -22,7 +18,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/core/tier.h"
 #include "ckptd/machines/commit.h"
-#include "ckptd/machines/decision.h"
+#include "ckptd/machines/participating.h"
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/stage.h"
 #include "ckptd/peers/peer_call.h"
@@ -54,9 +50,9 @@ struct reporting {
     uint64_t **digests;
     char (*reasons)[sizeof((struct fault *)0)->message];
     char run[RUN_NAME_MAX + 1], dir[STORAGE_KEY_MAX], nonce[33];
-    uint32_t num_parts, num_durable;
+    uint32_t num_parts;
     size_t num_replica_words;
-    bool must_name;
+    struct participating_report report;
 };
 
 static void free_reporting(struct reporting *reporting)
@@ -90,15 +86,11 @@ static size_t replica_words(struct reporting *reporting, const struct stage *sta
     return words;
 }
 
-/* Its digests are most of what a report has: they are told until one was answered. */
-static int fill_durable(struct reporting *reporting, uint32_t index, const struct stage *stage)
+/* Most of what a report has. */
+static int fill_digests(struct reporting *reporting, uint32_t index, const struct stage *stage)
 {
     Holdfast__V1__Part *part = &reporting->parts[index];
     const struct image *image = stage->image;
-    part->state = HOLDFAST__V1__PART_STATE__PART_DURABLE;
-    reporting->num_durable++;
-    if (stage->options.save->remote[stage->rank].is_told)
-        return 0;
     size_t count = 2 * (size_t)image->num_tensors, words = replica_words(reporting, stage);
     uint64_t *digests = malloc((count + words + 1) * sizeof *digests);
     if (!digests)
@@ -123,20 +115,22 @@ static int fill_part(struct reporting *reporting, const struct stage *stage)
 {
     uint32_t index = reporting->num_parts++;
     Holdfast__V1__Part *part = reporting->pointers[index] = &reporting->parts[index];
+    const struct participating_shard shard = {.has_failed = stage->fault.code != 0,
+                                              .is_durable = stage->durable,
+                                              .is_ended = stage->ended,
+                                              .is_told =
+                                                  stage->options.save->remote[stage->rank].is_told};
+    struct participating_line line = participating_add(&reporting->report, &shard);
     holdfast__v1__part__init(part);
     part->rank = stage->rank;
-    if (stage->fault.code != 0) {
+    part->state = line.state;
+    if (shard.has_failed) {
         memcpy(reporting->reasons[index], stage->fault.message, sizeof stage->fault.message);
-        part->state = HOLDFAST__V1__PART_STATE__PART_FAILED;
         part->reason = reporting->reasons[index];
-        return 0;
+    } else if (!shard.is_durable) {
+        part->written = stage_written(stage);
     }
-    if (stage->durable)
-        return fill_durable(reporting, index, stage);
-    part->written = stage_written(stage);
-    part->state =
-        stage->ended ? HOLDFAST__V1__PART_STATE__PART_ENDED : HOLDFAST__V1__PART_STATE__PART_BEGUN;
-    return 0;
+    return line.has_digests ? fill_digests(reporting, index, stage) : 0;
 }
 
 static int fill(struct reporting *reporting, const struct save *save)
@@ -158,24 +152,27 @@ static int fill(struct reporting *reporting, const struct save *save)
     request->attempt = save->attempt;
     request->step = save->step;
     request->boot_id = save->service->boot_id;
-    request->placed = save->is_placed; /* part.M3 */
-    request->missed = save->has_missed;
+    reporting->report = participating_report(&save->part);
+    request->placed = reporting->report.is_placed;
+    request->missed = reporting->report.has_missed;
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->stages[i].options.save)
             ERR_TRY(fill_part(reporting, &save->stages[i]));
     request->parts = reporting->pointers;
     request->n_parts = reporting->num_parts;
-    reporting->must_name = reporting->num_durable > save->num_named;
     return 0;
 }
 
-/* On the crew. part.M1. */
+/* On the crew. */
 static int sync_names(struct peer_call *peer_call)
 {
     struct reporting *reporting = CONTAINER_OF(peer_call, struct reporting, peer_call);
-    return reporting->must_name ? storage_sync_names(peer_call->service->storage, reporting->dir)
-                                : 0;
+    return reporting->report.must_name
+               ? storage_sync_names(peer_call->service->storage, reporting->dir)
+               : 0;
 }
+
+static void perform(struct save *save, enum participating_action action);
 
 /* ---- the manifest ---- */
 
@@ -247,20 +244,14 @@ static void work_place(struct job *job)
 static void placed(struct event *event)
 {
     struct save *save = CONTAINER_OF(event, struct save, job.done);
+    bool is_durable = save->fault.code == 0;
     free(save->manifest_text);
     save->manifest_text = NULL;
-    save->is_placing = false;
-    save->is_placed = save->fault.code == 0;
-    save->has_missed = !save->is_placed && save->manifest_tier != TIER_LOCAL;
-    if (!save->is_placed)
+    if (!is_durable)
         log_error("commit", "run %s, step %llu: its manifest could not be written: %s",
                   save->run->name, (unsigned long long)save->step, save->fault.message);
     save->fault = (struct fault){0}; /* it is tried again */
-    save->is_reporting = false;
-    if (save->is_placed)
-        part_report(save);
-    else
-        loop_timer(save->service->loop, &save->report, REPORT_MS);
+    perform(save, participating_placed(&save->part, is_durable, save->manifest_tier != TIER_LOCAL));
 }
 
 /* Where the manifest is: in the answer, or at the node that it names. */
@@ -272,8 +263,7 @@ static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply 
         save->manifest_hash = reply->manifest_hash;
         log_info("commit", "run %s, step %llu: its manifest comes from node %s", save->run->name,
                  (unsigned long long)save->step, reply->manifest_at);
-        save->has_missed = save->manifest_tier == NUM_TIERS;
-        if (!save->has_missed)
+        if (save->manifest_tier != NUM_TIERS)
             return 0;
         return report_error(ERR_NOT_FOUND, "name it in nodes.peers", "no peer is called %s",
                             reply->manifest_at);
@@ -290,10 +280,9 @@ static void place(struct save *save, const Holdfast__V1__ReportPartReply *reply)
 {
     if (take_manifest(save, reply) != 0) { /* asked again, the coordinator sends it itself */
         log_warn("commit", "%s", report_line());
-        loop_timer(save->service->loop, &save->report, REPORT_MS);
+        perform(save, participating_placed(&save->part, false, save->manifest_tier != TIER_LOCAL));
         return;
     }
-    save->is_placing = save->is_reporting = true; /* until it is there */
     save->durable_ms = save->named_ms = loop_now_ms();
     save->job = (struct job){.work = work_place, .done.run = placed};
     loop_work(save->service->loop, &save->job);
@@ -327,32 +316,42 @@ static void end_kept(struct save *save)
     save_keep(save->run, &action);
 }
 
-static void heed(struct save *save, const Holdfast__V1__ReportPartReply *reply)
+/* What follows an answer, which has more to say. */
+static void perform_answer(struct save *save, enum participating_action action,
+                           const Holdfast__V1__ReportPartReply *reply)
+{
+    switch (action) {
+    case PARTICIPATING_PLACE:
+        place(save, reply);
+        return;
+    case PARTICIPATING_DONE:
+        end_committed(save, reply->replicas);
+        return;
+    case PARTICIPATING_KEEP:
+        end_kept(save);
+        return;
+    case PARTICIPATING_DISCARD:
+        end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
+        return;
+    default:
+        perform(save, action);
+    }
+}
+
+static void heed(struct save *save, const struct reporting *reporting,
+                 const Holdfast__V1__ReportPartReply *reply)
 {
     bool was_accepted = save->is_accepted;
+    enum participating_action action =
+        participating_answered(&save->part, &reporting->report, reply->verdict);
+    if (action == PARTICIPATING_NOTHING)
+        return; /* it ends already */
+    for (uint32_t i = 0; i < reporting->num_parts; i++)
+        save->remote[reporting->parts[i].rank].is_told |= reporting->digests[i] != NULL;
     save->is_accepted |= reply->accepted;
     if (save->is_accepted && !was_accepted)
         save_answer_accepted(save);
-    switch (decision_heed(reply->verdict, save->is_placed)) {
-    case PART_GOES:
-        end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
-        return;
-    case PART_IS_COMMITTED:
-        end_committed(save, reply->replicas);
-        return;
-    case PART_IS_KEPT:
-        end_kept(save);
-        return;
-    case PART_PLACES:
-        place(save, reply);
-        return;
-    case PART_STAYS:
-        break;
-    }
-    if (save->must_report)
-        part_report(save);
-    else
-        loop_timer(save->service->loop, &save->report, REPORT_MS);
+    perform_answer(save, action, reply);
 }
 
 static struct save *find_save(const struct run *run, const struct reporting *reporting)
@@ -364,13 +363,6 @@ static struct save *find_save(const struct run *run, const struct reporting *rep
     return save;
 }
 
-static void note_told(struct save *save, const struct reporting *reporting)
-{
-    save->num_named = reporting->num_durable;
-    for (uint32_t i = 0; i < reporting->num_parts; i++)
-        save->remote[reporting->parts[i].rank].is_told |= reporting->digests[i] != NULL;
-}
-
 static void reported(struct peer_call *peer_call)
 {
     struct reporting *reporting = CONTAINER_OF(peer_call, struct reporting, peer_call);
@@ -378,41 +370,27 @@ static void reported(struct peer_call *peer_call)
     struct save *save = run_find(&run, peer_call->service, reporting->run, false) == 0
                             ? find_save(run, reporting)
                             : NULL;
-    if (!save || save->discarding) {
-        free_reporting(reporting);
-        return;
-    }
-    save->is_reporting = false;
-    if (peer_call->fault.code != 0) {
+    if (save && peer_call->fault.code != 0) {
         log_debug("commit", "run %s, step %llu: no answer of its coordinator: %s", run->name,
                   (unsigned long long)save->step, peer_call->fault.message);
-        loop_timer(peer_call->service->loop, &save->report, REPORT_MS);
-    } else {
-        note_told(save, reporting);
-        heed(save, (const Holdfast__V1__ReportPartReply *)peer_call->reply);
+        perform(save, participating_unanswered(&save->part));
+    } else if (save) {
+        heed(save, reporting, (const Holdfast__V1__ReportPartReply *)peer_call->reply);
     }
     free_reporting(reporting);
 }
 
-static void report_again(struct timer *timer)
-{
-    part_report(CONTAINER_OF(timer, struct save, report));
-}
-
-void part_report(struct save *save)
+static void send_report(struct save *save)
 {
     struct service *service = save->service;
-    save->must_report = true;
-    save->report.run = report_again;
-    unsigned tier = catalog_tier_of(service, save->run->coordinator->attempt->coordinator);
-    if (save->is_reporting || save->discarding || tier == NUM_TIERS || tier == TIER_LOCAL)
-        return;
     loop_timer_cancel(service->loop, &save->report);
-    struct reporting *reporting = calloc(1, sizeof *reporting);
+    unsigned tier = catalog_tier_of(service, save->run->coordinator->attempt->coordinator);
+    bool is_peer = tier != NUM_TIERS && tier != TIER_LOCAL;
+    struct reporting *reporting = is_peer ? calloc(1, sizeof *reporting) : NULL;
     if (!reporting || fill(reporting, save) != 0) {
         if (reporting)
             free_reporting(reporting);
-        loop_timer(service->loop, &save->report, REPORT_MS);
+        perform(save, participating_unanswered(&save->part));
         return;
     }
     reporting->peer_call =
@@ -423,19 +401,34 @@ void part_report(struct save *save)
                            .reply_type = &holdfast__v1__report_part_reply__descriptor,
                            .before = sync_names,
                            .done = reported};
-    save->must_report = false;
-    save->is_reporting = true;
     peer_call_send(&reporting->peer_call);
+}
+
+static void report_again(struct timer *timer)
+{
+    part_report(CONTAINER_OF(timer, struct save, report));
+}
+
+static void perform(struct save *save, enum participating_action action)
+{
+    save->report.run = report_again;
+    if (action == PARTICIPATING_SEND)
+        send_report(save);
+    else if (action == PARTICIPATING_WAIT)
+        loop_timer(save->service->loop, &save->report, REPORT_MS);
+}
+
+void part_report(struct save *save)
+{
+    perform(save, participating_changed(&save->part));
 }
 
 void part_completed(struct run *run, const struct manifest_summary *summary)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)
-        if (save->is_part && !save->is_placing && save->step == summary->step &&
-            strcmp(save->nonce, summary->nonce) == 0) {
-            save->is_whole = save->is_placed = true; /* part.M3: the manifest came with them */
-            part_report(save);
-        }
+        if (save->is_part && save->step == summary->step &&
+            strcmp(save->nonce, summary->nonce) == 0)
+            perform(save, participating_completed(&save->part));
 }
 
 /* ---- leaving ---- */
@@ -443,11 +436,13 @@ void part_completed(struct run *run, const struct manifest_summary *summary)
 void part_leave(struct save *save)
 {
     uint32_t num_durable = 0;
-    if (save->discarding || save->is_placing)
-        return; /* it ends by itself */
     for (uint32_t i = 0; i < save->world_size; i++)
         num_durable += save->stages[i].durable;
-    if (decision_may_leave(save->num_begun, num_durable)) {
+    enum participating_action action =
+        participating_leave(&save->part, save->num_begun, num_durable);
+    if (action == PARTICIPATING_NOTHING)
+        return;
+    if (action == PARTICIPATING_DISCARD) {
         end_over(save, "another attempt came, and its coordinator does not answer");
         return;
     }

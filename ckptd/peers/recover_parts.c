@@ -14,7 +14,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/keep/scan.h"
-#include "ckptd/machines/decision.h"
+#include "ckptd/machines/participating.h"
 #include "ckptd/memory/resident.h"
 #include "ckptd/peers/join_part.h"
 #include "ckptd/peers/peer_call.h"
@@ -39,7 +39,8 @@ struct asking {
     struct shard_identity identity;
     char run_name[RUN_NAME_MAX + 1];
     uint64_t step, attempt;
-    bool is_over, is_placed;
+    struct participating part;
+    enum participating_action action; /* when the coordinator has answered */
     struct manifest_summary summary;
     struct places places;
 };
@@ -74,9 +75,7 @@ static int remove_part(struct asking *asking)
     ERR_TRY(store_mark(service->storage, &(struct store_mark){.identity = asking->identity,
                                                               .boot_id = service->boot_id,
                                                               .may_replace = true}));
-    ERR_TRY(store_clear(service->storage, dir));
-    asking->is_over = true;
-    return 0;
+    return store_clear(service->storage, dir);
 }
 
 static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply *reply)
@@ -91,9 +90,7 @@ static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply
     snprintf(asking->places.here, sizeof asking->places.here, "%s", service->config->nodes_name);
     ERR_TRY(part_place(&asking->summary, service->storage, reply->manifest.data,
                        reply->manifest.len, asking->identity.nonce, &asking->places));
-    ERR_TRY(scan_look(&asking->summary, NULL, asking->run, asking->step, asking->attempt));
-    asking->is_placed = true;
-    return 0;
+    return scan_look(&asking->summary, NULL, asking->run, asking->step, asking->attempt);
 }
 
 static int heed(struct peer_call *peer_call)
@@ -101,14 +98,16 @@ static int heed(struct peer_call *peer_call)
     struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     const Holdfast__V1__ReportPartReply *reply =
         (const Holdfast__V1__ReportPartReply *)peer_call->reply;
-    switch (decision_heed(reply->verdict, false)) {
-    case PART_GOES:
-        return remove_part(asking);
-    case PART_PLACES:
-        return place_part(asking, reply);
-    default:
-        return 0;
+    int error = 0;
+    asking->action =
+        participating_answered(&asking->part, &(struct participating_report){0}, reply->verdict);
+    if (asking->action == PARTICIPATING_PLACE) {
+        error = place_part(asking, reply);
+        asking->action = participating_placed(&asking->part, error == 0, false);
+    } else if (asking->action == PARTICIPATING_DISCARD) {
+        error = remove_part(asking);
     }
+    return error;
 }
 
 /* ---- on the service thread ---- */
@@ -129,9 +128,10 @@ static void settle(struct asking *asking)
     log_info("catalog", "run %s, step %llu, attempt %llu: what was left of it here %s",
              asking->run_name, (unsigned long long)asking->step,
              (unsigned long long)asking->attempt,
-             asking->is_placed ? "belongs to a checkpoint, as its coordinator says"
-                               : "was given up, as its coordinator says, and is removed");
-    if (asking->is_placed)
+             asking->action == PARTICIPATING_KEEP
+                 ? "belongs to a checkpoint, as its coordinator says"
+                 : "was given up, as its coordinator says, and is removed");
+    if (asking->action == PARTICIPATING_KEEP)
         enter(asking);
 }
 
@@ -139,10 +139,10 @@ static void asked(struct peer_call *peer_call)
 {
     struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     struct service *service = peer_call->service;
-    if (asking->is_over || asking->is_placed)
+    bool is_settled = peer_call->fault.code == 0 && asking->part.state == PARTICIPATING_OVER;
+    if (is_settled)
         settle(asking);
-    loop_timer(service->loop, &service->followers->timer,
-               asking->is_over || asking->is_placed ? 1 : LOOK_MS);
+    loop_timer(service->loop, &service->followers->timer, is_settled ? 1 : LOOK_MS);
     peer_call_end(peer_call);
     places_free(&asking->places);
     free(asking);
@@ -182,6 +182,7 @@ static void look(struct timer *timer)
     snprintf(asking->run_name, sizeof asking->run_name, "%s", part->run->name);
     asking->request.run = asking->run_name;
     asking->request.boot_id = service->boot_id;
+    participating_recover(&asking->part);
     asking->peer_call =
         (struct peer_call){.service = service,
                            .method = "ReportPart",

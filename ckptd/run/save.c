@@ -337,7 +337,7 @@ static const struct checkpoint *enter_catalog(struct save *save)
     checkpoint = catalog_enter(checkpoint, &save->summary);
     CHECK(checkpoint); /* it was not listed when the save began, and promised since */
     checkpoint->was_committed = true;
-    if (save->is_whole)
+    if (save->part.is_whole)
         catalog_completed(checkpoint, TIER_LOCAL);
     checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);

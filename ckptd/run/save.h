@@ -6,6 +6,7 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/machines/commit.h"
+#include "ckptd/machines/participating.h"
 #include "ckptd/run/manifest_fanout.h"
 #include "proto/format/durability.h"
 #include "proto/format/manifest.h"
@@ -60,11 +61,10 @@ struct save {
     struct stage *stages;       /* per rank; without an image that of another node's */
     struct remote_part *remote; /* per rank */
     /* Another node coordinates it, and this one holds parts: what has been told and heard. */
-    bool is_part, is_placing, is_placed, has_missed, is_accepted, is_reporting, must_report;
-    uint32_t num_named; /* durable shards whose names are, too */
+    bool is_part, is_accepted;
+    struct participating part;
     struct timer report;
     struct places places; /* where its shards are; without shards: all here */
-    bool is_whole;        /* of a part: the other nodes' shards and the manifest came, too */
     bool is_offered;      /* the other nodes' shards may come here before the commit */
     char *manifest_text;  /* owned, once it was published, where other nodes need it */
     size_t manifest_bytes;

@@ -2,11 +2,12 @@
  *
  * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
  * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
- * verdicts on parts (machines/decision.c), numbers and copies by machines/placement.c, and copies
- * sent by machines/transfer.c. Trainers have a rank on each of some nodes; a second one may start
- * while the first goes on behind a cut. A seeded scheduler delivers messages late, twice or never,
- * cuts links one way or both, kills processes (what was not synced is torn), takes disks away,
- * kills trainers. The world is checked after each event.
+ * verdicts on parts (machines/decision.c), parts as machines/participating.c has them, numbers and
+ * copies by machines/placement.c, and copies sent by machines/transfer.c. Trainers have a rank on
+ * each of some nodes; a second one may start while the first goes on behind a cut. A seeded
+ * scheduler delivers messages late, twice or never, cuts links one way or both, kills processes
+ * (what was not synced is torn), takes disks away, kills trainers. The world is checked after each
+ * event.
  *
  *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
  *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
@@ -54,7 +55,7 @@ static bool join_node(struct world *world, struct node *node, const struct train
     perform(world, node, &list);
     if (commit_num_saves(node->commit) != 0 || !can_call(world, node->index, trainer->leader))
         return false;
-    leave_parts(node);
+    leave_parts(world, node);
     commit_follow(node->commit, trainer->attempt, trainer->ranks);
     node->open = node->newest = trainer->attempt;
     node->leader = trainer->leader;
@@ -73,8 +74,10 @@ static void kill_trainer(struct world *world, struct trainer *trainer)
             continue;
         for (uint32_t s = 0; s < world->num_made; s++) {
             struct part *part = &node->parts[s];
-            if (part->is_live && world->made[s].attempt == trainer->attempt)
-                part->failed |= part->begun & (uint8_t)~part->ended;
+            if (world->made[s].attempt != trainer->attempt)
+                continue;
+            part->failed |= part->begun & (uint8_t)~part->ended;
+            change_part(world, node, s);
         }
         if (node->index == trainer->leader)
             commit_rank_died(node->commit, &list, trainer->attempt, r);
@@ -131,6 +134,7 @@ static void end_copy(struct world *world, struct trainer *trainer, uint32_t rank
     else if (node->parts[save].is_live)
         node->parts[save].ended |= (uint8_t)(1u << rank);
     perform(world, node, &list);
+    change_part(world, node, save);
 }
 
 /* As fill_ended in join_save.c: a bit per save. */
@@ -238,7 +242,7 @@ static void start(struct world *world, uint32_t which)
         node->must_know |= (uint64_t)(world->made[s].acked && is_whole_on(world, s, looked)) << s;
     node->answered_before = world->answered;
     node->lost_before = world->num_lost;
-    leave_parts(node);
+    leave_parts(world, node);
     commit_hear(node->commit, node->newest);
     commit_open(node->commit, &list, trainer->ranks);
     perform(world, node, &list);

@@ -1,11 +1,12 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
  * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
- * own code: machines/commit.c, machines/decision.c, machines/placement.c, machines/transfer.c. */
+ * own code: the machines commit.c, decision.c, participating.c, placement.c and transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
 
 #include "ckptd/machines/commit.h"
 #include "ckptd/machines/decision.h"
+#include "ckptd/machines/participating.h"
 #include "ckptd/machines/placement.h"
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
@@ -38,6 +39,7 @@ struct made {
     uint32_t lost;             /* a bit per node whose disk was lost since it began */
     uint64_t acked;            /* the event at which it was called committed; 0: never */
     bool is_replicated;        /* and that it is on two domains */
+    uint8_t digests;           /* of the shards at other nodes: its coordinator has them */
 };
 
 /* What a disk has of it: a bit per shard. */
@@ -48,8 +50,10 @@ struct held {
 
 /* What a node has in memory of its part of a save that another coordinates. */
 struct part {
-    bool is_live, is_placed;
-    uint8_t begun, ended, durable, failed;
+    bool is_live;
+    struct participating machine;
+    uint64_t call;                               /* its report that is under way; 0: none */
+    uint8_t begun, ended, durable, failed, told; /* a bit per rank */
 };
 
 struct pending {
@@ -119,7 +123,10 @@ struct message {
     uint32_t from, to, boot; /* of the sender's process */
     uint32_t trainer, rank, save;
     uint64_t attempt, step, asked;
-    struct part part;
+    uint64_t call;                      /* of a report, and of its answer: */
+    struct participating_report report; /* what it says, */
+    uint8_t ranks, digests;             /* of which ranks, and with whose digests */
+    Holdfast__V1__PartState states[RANKS_MAX];
     uint64_t ended; /* a bit per save that the rank has ended */
     int error;
     Holdfast__V1__PartVerdict verdict;

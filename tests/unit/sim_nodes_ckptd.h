@@ -1,5 +1,5 @@
 /* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and tells: around
- * the machines of ckptd, what lead_save.c, join_save.c, part.c and recover_parts.c of peers/ do. */
+ * the machines of ckptd, what lead_save.c and join_save.c of peers/ do. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 
@@ -286,65 +286,117 @@ static void drop_part(struct node *node, uint32_t save, bool is_removed)
         node->held[save] = (struct held){0};
 }
 
+static void report(struct world *world, struct node *node, uint32_t save);
+
+static void perform_part(struct world *world, struct node *node, uint32_t save,
+                         enum participating_action action)
+{
+    struct held *held = &node->held[save];
+    struct participating *machine = &node->parts[save].machine;
+    note(&world->sim, "part", save, action);
+    switch (action) {
+    case PARTICIPATING_SEND:
+        report(world, node, save);
+        break;
+    case PARTICIPATING_PLACE:
+        if (!fault(&world->sim)) {
+            held->manifest = true;
+            held->mark = false;
+        }
+        perform_part(world, node, save, participating_placed(machine, held->manifest, false));
+        break;
+    case PARTICIPATING_DONE:
+        require(&world->sim, world->made[save].acked != 0,
+                "sim_nodes.N6: COMMITTED of what was acknowledged");
+        drop_part(node, save, false);
+        break;
+    case PARTICIPATING_DISCARD:
+        require(&world->sim, !held->manifest,
+                "participating.P2: nothing goes that a manifest names");
+        drop_part(node, save, true);
+        break;
+    case PARTICIPATING_KEEP:
+    case PARTICIPATING_LEAVE:
+        drop_part(node, save, false);
+        break;
+    case PARTICIPATING_NOTHING:
+    case PARTICIPATING_WAIT:
+        break;
+    }
+}
+
+static void change_part(struct world *world, struct node *node, uint32_t save)
+{
+    if (node->parts[save].is_live)
+        perform_part(world, node, save, participating_changed(&node->parts[save].machine));
+}
+
 /* As join_leave: another attempt comes. */
-static void leave_parts(struct node *node)
+static void leave_parts(struct world *world, struct node *node)
 {
     for (uint32_t s = 0; s < SAVES_MAX; s++) {
-        const struct part *part = &node->parts[s];
+        struct part *part = &node->parts[s];
         if (part->is_live)
-            drop_part(node, s,
-                      !node->held[s].manifest &&
-                          decision_may_leave((uint32_t)__builtin_popcount(part->begun),
+            perform_part(world, node, s,
+                         participating_leave(&part->machine,
+                                             (uint32_t)__builtin_popcount(part->begun),
                                              (uint32_t)__builtin_popcount(part->durable)));
     }
+}
+
+/* Its deadline is over, or it could not be sent. */
+static void end_call(struct world *world, struct node *node, uint32_t save)
+{
+    node->parts[save].call = 0;
+    perform_part(world, node, save, participating_unanswered(&node->parts[save].machine));
 }
 
 static void report(struct world *world, struct node *node, uint32_t save)
 {
     struct held *held = &node->held[save];
-    struct part part = node->parts[save];
-    if (part.is_live && fault(&world->sim))
-        return; /* part.M1: the names could not be synced */
-    if (part.is_live)
+    struct part *part = &node->parts[save];
+    struct message message = {.kind = MESSAGE_REPORT,
+                              .from = node->index,
+                              .to = world->made[save].leader,
+                              .save = save,
+                              .call = ++world->calls,
+                              .ranks = part->begun,
+                              .report = participating_report(&part->machine)};
+    for (uint32_t r = 0; r < RANKS_MAX; r++) {
+        const struct participating_shard shard = {.has_failed = part->failed >> r & 1u,
+                                                  .is_durable = part->durable >> r & 1u,
+                                                  .is_ended = part->ended >> r & 1u,
+                                                  .is_told = part->told >> r & 1u};
+        if (!(part->begun >> r & 1u))
+            continue;
+        struct participating_line line = participating_add(&message.report, &shard);
+        message.states[r] = line.state;
+        message.digests |= (uint8_t)(line.has_digests << r);
+    }
+    part->call = message.call;
+    if (message.report.must_name && fault(&world->sim)) {
+        end_call(world, node, save);
+        return;
+    }
+    if (message.report.must_name)
         held->named = held->shards;
-    post(world, (struct message){.kind = MESSAGE_REPORT,
-                                 .from = node->index,
-                                 .to = world->made[save].leader,
-                                 .save = save,
-                                 .part = part});
+    post(world, message);
 }
 
+/* The answer to its report; or to what recover_parts.c asks about a part that was left. */
 static void heed(struct world *world, struct node *node, const struct message *message)
 {
     uint32_t save = message->save;
-    struct held *held = &node->held[save];
+    const struct held *held = &node->held[save];
     struct part *part = &node->parts[save];
-    if (!part->is_live && (!held->mark || held->manifest))
-        return; /* it is no part any more */
-    enum part_step step = decision_heed(message->verdict, part->is_live && part->is_placed);
-    note(&world->sim, "heed", save, step);
-    switch (step) {
-    case PART_PLACES:
-        if (fault(&world->sim))
-            return; /* it asks again */
-        held->manifest = part->is_placed = true;
-        held->mark = false;
-        break;
-    case PART_IS_COMMITTED:
-        require(&world->sim, world->made[save].acked != 0,
-                "sim_nodes.N6: COMMITTED of what was acknowledged");
-        drop_part(node, save, false);
-        break;
-    case PART_IS_KEPT:
-        drop_part(node, save, false);
-        break;
-    case PART_GOES:
-        require(&world->sim, !held->manifest, "part.M2: nothing goes that a manifest names");
-        drop_part(node, save, true);
-        break;
-    case PART_STAYS:
-        break;
-    }
+    if (part->call != message->call || (!part->is_live && (!held->mark || held->manifest)))
+        return; /* the call is over, or it is no part any more */
+    part->call = 0;
+    part->told |= message->digests;
+    if (!part->is_live)
+        participating_recover(&part->machine);
+    perform_part(world, node, save,
+                 participating_answered(&part->machine, &message->report, message->verdict));
 }
 
 /* ---- the coordinator hears ---- */
@@ -420,24 +472,39 @@ static void hear_boot(struct world *world, struct node *node, uint32_t peer, uin
         give_up_all(world, node, peer);
 }
 
-static void take_parts(struct world *world, struct node *node, const struct made *made,
+/* As take_part in lead_save.c. */
+static void take_part(struct world *world, struct node *node, struct made *made, uint32_t rank,
+                      const struct message *message)
+{
+    struct commit_actions list = {0};
+    Holdfast__V1__PartState state = message->states[rank];
+    if (state == HOLDFAST__V1__PART_STATE__PART_FAILED)
+        commit_failed(node->commit, &list, made->id, rank, ERR_ABORTED, "simulated");
+    else if (state >= HOLDFAST__V1__PART_STATE__PART_ENDED)
+        commit_ended(node->commit, &list, made->id, rank);
+    if (state == HOLDFAST__V1__PART_STATE__PART_DURABLE) {
+        made->digests |= message->digests;
+        require(&world->sim, made->digests >> rank & 1u,
+                "participating.P6: the digests of a durable shard are known");
+        commit_durable_at(node->commit, &list, made->id, rank,
+                          number_at(node->index, message->from));
+    }
+    perform(world, node, &list);
+}
+
+static void take_parts(struct world *world, struct node *node, struct made *made,
                        const struct message *message)
 {
-    const struct part *part = &message->part;
-    uint32_t number = number_at(node->index, message->from);
-    for (uint32_t r = 0; r < made->ranks; r++) {
+    for (uint32_t r = 0; r < made->ranks; r++)
+        if (message->ranks >> r & 1u)
+            take_part(world, node, made, r, message);
+    if (message->report.is_placed) {
         struct commit_actions list = {0};
-        if (part->failed >> r & 1u)
-            commit_failed(node->commit, &list, made->id, r, ERR_ABORTED, "simulated");
-        if (part->ended >> r & 1u)
-            commit_ended(node->commit, &list, made->id, r);
-        if (part->durable >> r & 1u)
-            commit_durable_at(node->commit, &list, made->id, r, number);
-        perform(world, node, &list);
-    }
-    if (part->is_placed) {
-        struct commit_actions list = {0};
-        commit_placed(node->commit, &list, made->id, number, 0);
+        require(&world->sim,
+                world->nodes[message->from].held[message->save].manifest ||
+                    (made->lost >> message->from & 1u),
+                "participating.P3: placed is said when the manifest is there");
+        commit_placed(node->commit, &list, made->id, number_at(node->index, message->from), 0);
         perform(world, node, &list);
     }
 }
@@ -449,19 +516,21 @@ static void hear_report(struct world *world, struct node *node, const struct mes
     bool is_own = made->leader == node->index && made->store == node->store;
     hear_boot(world, node, message->from, message->boot);
     if (made->leader == node->index && made->boot == node->boot) {
-        if (!message->part.is_live)
+        if (message->ranks == 0 && !message->report.is_placed)
             give_up(world, node, made, message->from);
         take_parts(world, node, made, message);
         save = commit_find(node->commit, made->id);
     }
-    const struct decision_facts facts = {.says_placed = message->part.is_placed,
+    const struct decision_facts facts = {.says_placed = message->report.is_placed,
                                          .save = save,
                                          .is_here = is_own && node->held[message->save].manifest,
                                          .was_committed =
                                              is_own && node->was_committed[message->save],
                                          .is_unsure = made->attempt > node->newest};
-    struct message answer = {
-        .kind = MESSAGE_VERDICT, .from = node->index, .to = message->from, .save = message->save};
+    struct message answer = *message; /* the node knows what it has said */
+    answer.kind = MESSAGE_VERDICT;
+    answer.from = node->index;
+    answer.to = message->from;
     bool is_told = decision_of(&answer.verdict, &facts);
     require(&world->sim,
             !is_told || answer.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_OVER || save ||
@@ -529,8 +598,11 @@ static void begun(struct world *world, uint32_t which, uint32_t rank, uint32_t s
     trainer->begun[rank] = world->made[save].step;
     node->held[save].mark = true;
     if (node->index != world->made[save].leader) {
-        node->parts[save].is_live = true;
-        node->parts[save].begun |= (uint8_t)(1u << rank);
+        struct part *part = &node->parts[save];
+        if (!part->is_live)
+            *part = (struct part){.is_live = true};
+        part->begun |= (uint8_t)(1u << rank);
+        change_part(world, node, save);
     }
 }
 

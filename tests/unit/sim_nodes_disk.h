@@ -30,15 +30,14 @@ static void write_shard(struct world *world, struct node *node)
             bool fails = fault(&world->sim);
             note(&world->sim, "write", s, fails);
             node->held[s].shards |= fails ? 0 : bit;
-            if (!save && fails)
-                part->failed |= bit;
-            else if (!save)
-                part->durable |= bit;
+            if (!save)
+                *(fails ? &part->failed : &part->durable) |= bit;
             else if (fails)
                 commit_failed(node->commit, &list, made->id, r, ERR_IO, "simulated");
             else
                 commit_durable(node->commit, &list, made->id, r);
             perform(world, node, &list);
+            change_part(world, node, s);
             return;
         }
     }
@@ -51,19 +50,23 @@ static bool is_left(const struct world *world, const struct node *node, uint32_t
            world->made[save].leader != node->index;
 }
 
-/* A part that is live reports; one that was left here asks what became of it. */
+/* A part that is live reports, or its report's deadline is over; one that was left here asks what
+ * became of it. */
 static void report_some(struct world *world, struct node *node)
 {
     uint32_t first = world->num_made > 0 ? below(&world->sim, world->num_made) : 0;
     for (uint32_t i = 0; i < world->num_made; i++) {
         uint32_t s = (first + i) % world->num_made;
-        const struct held *held = &node->held[s];
-        bool is_left =
-            held->mark && !held->manifest && !held->is_sent && world->made[s].leader != node->index;
-        if (node->parts[s].is_live || is_left) {
+        bool is_live = node->parts[s].is_live;
+        if (!is_live && !is_left(world, node, s))
+            continue;
+        if (!is_live)
             report(world, node, s);
-            return;
-        }
+        else if (!node->parts[s].machine.is_reporting)
+            change_part(world, node, s);
+        else if (below(&world->sim, 4) == 0)
+            end_call(world, node, s);
+        return;
     }
 }
 
@@ -243,7 +246,9 @@ static void go_on_sending(struct world *world, struct node *node)
     case TRANSFER_PUBLISH:
         if (comes)
             outcome = place_copy(held, made);
-        to->parts[sending->save].is_placed |= held->manifest; /* part_completed of part.c */
+        if (held->manifest && to->parts[sending->save].is_live)
+            perform_part(world, to, sending->save,
+                         participating_completed(&to->parts[sending->save].machine));
         sending->due =
             transfer_published(&sending->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
         break;

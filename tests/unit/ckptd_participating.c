@@ -1,0 +1,245 @@
+/* ckptd_participating.c - what a node does with its part of a save that another node coordinates
+ * (ckptd/machines/participating.c).
+ *
+ * Goal: each decision of the machine, and its invariants participating.P1 to P6. Method: one event
+ * at a time; tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
+#include "ckptd/machines/participating.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define WAIT HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT
+#define PLACE HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE
+#define COMMITTED HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED
+#define KEPT HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT
+#define OVER HOLDFAST__V1__PART_VERDICT__VERDICT_OVER
+#define VERDICTS 6u /* and one that is not known */
+#define STATES 4u   /* enum participating_state */
+
+static const struct participating_report no_report;
+
+static struct participating part_in(enum participating_state state)
+{
+    return (struct participating){.state = state};
+}
+
+static void answer_table_of(bool is_left, enum participating_action placed,
+                            enum participating_state placed_state)
+{
+    static const enum participating_action actions[STATES][VERDICTS] = {
+        [PARTICIPATING_UNDECIDED] = {PARTICIPATING_WAIT, PARTICIPATING_PLACE, PARTICIPATING_WAIT,
+                                     PARTICIPATING_PLACE, PARTICIPATING_DISCARD,
+                                     PARTICIPATING_WAIT},
+        [PARTICIPATING_PLACED] = {PARTICIPATING_WAIT, PARTICIPATING_WAIT, PARTICIPATING_DONE,
+                                  PARTICIPATING_KEEP, PARTICIPATING_WAIT, PARTICIPATING_WAIT},
+    };
+    for (uint32_t state = 0; state < STATES; state++)
+        for (uint32_t verdict = 0; verdict < VERDICTS; verdict++) {
+            struct participating part = {.state = (enum participating_state)state,
+                                         .is_left = is_left};
+            enum participating_action action =
+                participating_answered(&part, &no_report, (Holdfast__V1__PartVerdict)verdict);
+            assert_int_equal(action, actions[state][verdict]);
+            if (action != PARTICIPATING_PLACE)
+                continue;
+            assert_int_equal(part.state, PARTICIPATING_PLACING);
+            assert_int_equal(participating_placed(&part, true, false), placed);
+            assert_int_equal(part.state, placed_state);
+        }
+}
+
+static void test_participating__each_verdict_has_its_action_in_each_state(void **state)
+{
+    (void)state;
+    answer_table_of(false, PARTICIPATING_SEND, PARTICIPATING_PLACED);
+    answer_table_of(true, PARTICIPATING_KEEP, PARTICIPATING_OVER);
+}
+
+static void test_participating__a_part_that_is_over_hears_nothing(void **state)
+{
+    (void)state;
+    static const Holdfast__V1__PartVerdict ends[] = {COMMITTED, KEPT, OVER};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct participating part =
+            part_in(ends[i] == OVER ? PARTICIPATING_UNDECIDED : PARTICIPATING_PLACED);
+        participating_answered(&part, &no_report, ends[i]);
+        assert_int_equal(part.state, PARTICIPATING_OVER);
+        assert_int_equal(participating_changed(&part), PARTICIPATING_NOTHING);
+        assert_int_equal(participating_unanswered(&part), PARTICIPATING_NOTHING);
+        assert_int_equal(participating_completed(&part), PARTICIPATING_NOTHING);
+        assert_int_equal(participating_placed(&part, true, false), PARTICIPATING_NOTHING);
+        assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_NOTHING);
+        assert_false(part.is_whole);
+    }
+}
+
+/* participating.P5. */
+static void test_participating__one_report_is_under_way_and_the_next_has_the_news(void **state)
+{
+    (void)state;
+    struct participating part = {0};
+    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
+    assert_int_equal(participating_changed(&part), PARTICIPATING_NOTHING);
+    assert_int_equal(participating_answered(&part, &no_report, WAIT), PARTICIPATING_SEND);
+    assert_int_equal(participating_answered(&part, &no_report, WAIT), PARTICIPATING_WAIT);
+    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
+    assert_int_equal(participating_changed(&part), PARTICIPATING_NOTHING);
+    assert_int_equal(participating_unanswered(&part), PARTICIPATING_WAIT); /* who is away rests */
+    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
+    assert_int_equal(participating_answered(&part, &no_report, WAIT), PARTICIPATING_WAIT);
+}
+
+static void test_participating__nothing_is_reported_while_the_manifest_is_written(void **state)
+{
+    (void)state;
+    struct participating part = {0};
+    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
+    assert_int_equal(participating_answered(&part, &no_report, PLACE), PARTICIPATING_PLACE);
+    assert_int_equal(participating_changed(&part), PARTICIPATING_NOTHING);
+    assert_int_equal(participating_answered(&part, &no_report, OVER), PARTICIPATING_NOTHING);
+    assert_int_equal(participating_unanswered(&part), PARTICIPATING_NOTHING);
+    assert_int_equal(participating_completed(&part), PARTICIPATING_NOTHING);
+    assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_NOTHING); /* P2 */
+    assert_int_equal(participating_placed(&part, true, false), PARTICIPATING_SEND);
+}
+
+static void test_participating__a_shard_is_reported_as_far_as_it_came(void **state)
+{
+    (void)state;
+    static const struct participating_shard shards[] = {
+        {0},
+        {.is_ended = true},
+        {.is_ended = true, .is_durable = true},
+        {.is_ended = true, .has_failed = true},
+        {.is_durable = true, .has_failed = true},
+    };
+    static const Holdfast__V1__PartState states[] = {
+        HOLDFAST__V1__PART_STATE__PART_BEGUN,   HOLDFAST__V1__PART_STATE__PART_ENDED,
+        HOLDFAST__V1__PART_STATE__PART_DURABLE, HOLDFAST__V1__PART_STATE__PART_FAILED,
+        HOLDFAST__V1__PART_STATE__PART_FAILED,
+    };
+    struct participating part = {0};
+    struct participating_report report = participating_report(&part);
+    for (uint32_t i = 0; i < sizeof states / sizeof *states; i++) {
+        struct participating_line line = participating_add(&report, &shards[i]);
+        assert_int_equal(line.state, states[i]);
+        assert_int_equal(line.has_digests, i == 2);
+    }
+    assert_int_equal(report.num_durable, 1);
+}
+
+/* participating.P1. */
+static void test_participating__names_are_made_durable_before_they_are_reported_first(void **state)
+{
+    (void)state;
+    const struct participating_shard durable = {.is_durable = true}, ended = {.is_ended = true};
+    struct participating part = {0};
+    for (uint32_t answered = 0; answered < 2; answered++) { /* without an answer: once more */
+        struct participating_report report = participating_report(&part);
+        participating_add(&report, &ended);
+        assert_false(report.must_name);
+        participating_add(&report, &durable);
+        assert_true(report.must_name);
+        if (answered)
+            participating_answered(&part, &report, WAIT);
+        else
+            participating_unanswered(&part);
+    }
+    struct participating_report report = participating_report(&part);
+    participating_add(&report, &durable);
+    assert_false(report.must_name);
+    participating_add(&report, &durable); /* another shard */
+    assert_true(report.must_name);
+    participating_answered(&part, &report, WAIT);
+    participating_answered(&part, &no_report, WAIT); /* late: what is named stays named */
+    assert_int_equal(part.num_named, 2);
+}
+
+/* participating.P6. */
+static void test_participating__digests_are_reported_until_a_report_is_answered(void **state)
+{
+    (void)state;
+    struct participating_report report = {0};
+    const struct participating_shard fresh = {.is_durable = true};
+    const struct participating_shard told = {.is_durable = true, .is_told = true};
+    assert_true(participating_add(&report, &fresh).has_digests);
+    assert_false(participating_add(&report, &told).has_digests);
+    assert_int_equal(participating_add(&report, &told).state,
+                     HOLDFAST__V1__PART_STATE__PART_DURABLE);
+}
+
+/* participating.P3. */
+static void test_participating__placed_is_said_when_the_manifest_is_there_alone(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < STATES; i++) {
+        struct participating part = part_in((enum participating_state)i);
+        assert_int_equal(participating_report(&part).is_placed, i == PARTICIPATING_PLACED);
+    }
+    struct participating part = part_in(PARTICIPATING_PLACING);
+    assert_int_equal(participating_placed(&part, false, false), PARTICIPATING_WAIT);
+    assert_int_equal(part.state, PARTICIPATING_UNDECIDED);
+    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
+}
+
+static void test_participating__it_says_that_the_node_named_gave_no_manifest(void **state)
+{
+    (void)state;
+    struct participating part = part_in(PARTICIPATING_PLACING);
+    participating_placed(&part, false, true);
+    assert_true(participating_report(&part).has_missed);
+    part.state = PARTICIPATING_PLACING;
+    participating_placed(&part, false, false); /* its own disk */
+    assert_false(participating_report(&part).has_missed);
+    part.state = PARTICIPATING_PLACING;
+    participating_placed(&part, true, true);
+    assert_false(participating_report(&part).has_missed);
+}
+
+static void test_participating__a_whole_copy_brings_the_manifest(void **state)
+{
+    (void)state;
+    struct participating part = {0};
+    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
+    assert_int_equal(participating_completed(&part), PARTICIPATING_NOTHING); /* P5 */
+    assert_true(part.is_whole);
+    assert_true(participating_report(&part).is_placed);
+    assert_int_equal(participating_answered(&part, &no_report, PLACE), PARTICIPATING_SEND);
+    assert_int_equal(participating_answered(&part, &no_report, COMMITTED), PARTICIPATING_DONE);
+}
+
+/* participating.P2. */
+static void test_participating__when_another_attempt_comes_only_unfinished_parts_go(void **state)
+{
+    (void)state;
+    struct participating part = {0};
+    assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_DISCARD);
+    assert_int_equal(part.state, PARTICIPATING_OVER);
+    part = part_in(PARTICIPATING_UNDECIDED);
+    assert_int_equal(participating_leave(&part, 2, 2), PARTICIPATING_LEAVE);
+    assert_int_equal(part.state, PARTICIPATING_OVER);
+    part = part_in(PARTICIPATING_PLACED);
+    assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_LEAVE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_participating__each_verdict_has_its_action_in_each_state),
+        cmocka_unit_test(test_participating__a_part_that_is_over_hears_nothing),
+        cmocka_unit_test(test_participating__one_report_is_under_way_and_the_next_has_the_news),
+        cmocka_unit_test(test_participating__nothing_is_reported_while_the_manifest_is_written),
+        cmocka_unit_test(test_participating__a_shard_is_reported_as_far_as_it_came),
+        cmocka_unit_test(test_participating__names_are_made_durable_before_they_are_reported_first),
+        cmocka_unit_test(test_participating__digests_are_reported_until_a_report_is_answered),
+        cmocka_unit_test(test_participating__placed_is_said_when_the_manifest_is_there_alone),
+        cmocka_unit_test(test_participating__it_says_that_the_node_named_gave_no_manifest),
+        cmocka_unit_test(test_participating__a_whole_copy_brings_the_manifest),
+        cmocka_unit_test(test_participating__when_another_attempt_comes_only_unfinished_parts_go),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
