@@ -1,5 +1,11 @@
 /* participating.c - a node's part of a save that another node coordinates, drawn.
  *
+ * Before: a rank comes, of a later attempt than the one that is served here.
+ *
+ *   saves in work here ──► SETTLE, after a while GIVE_UP ──► none ──► a peer's: FOLLOW
+ *
+ * A part:
+ *
  *   zeroed, or    PLACE, KEPT:            written: SEND
  *   recovered       PLACE                  (of a part that was recovered: KEEP ──► OVER)
  *   UNDECIDED ─────────────────► PLACING ───────────────► PLACED
@@ -31,12 +37,34 @@
  *       soon as it is answered.
  *   participating.P6  The digests of a durable shard are reported until a report with them was
  *       answered.
+ *   participating.P7  A node follows attempts in the order of their numbers, and another one only
+ *       when no save of the former is in work here, its parts included.
  *
  * After a crash. The machine is memory only. Files with a manifest are a checkpoint; with the mark
  * alone they are a part that is recovered (participating.P4). */
 #include "ckptd/machines/participating.h"
 
 #include <stddef.h>
+
+/* ---- which attempt, and whose ---- */
+
+bool participating_is_unknown(const struct participating_arrival *arrival)
+{
+    return arrival->attempt >= arrival->newest && arrival->attempt > arrival->served;
+}
+
+enum participating_entry participating_arrive(const struct participating_arrival *arrival)
+{
+    if (arrival->attempt <= arrival->served) /* participating.P7 */
+        return PARTICIPATING_DESCRIBE;
+    if (arrival->has_saves) /* participating.P7 */
+        return arrival->has_waited ? PARTICIPATING_GIVE_UP : PARTICIPATING_SETTLE;
+    if (arrival->whose == PARTICIPATING_OURS)
+        return PARTICIPATING_DESCRIBE;
+    return arrival->whose == PARTICIPATING_A_PEERS ? PARTICIPATING_FOLLOW : PARTICIPATING_REFUSE;
+}
+
+/* ---- a part of a save ---- */
 
 void participating_recover(struct participating *part)
 {

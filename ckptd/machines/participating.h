@@ -1,7 +1,7 @@
-/* participating.h - decides what a node does with its part of a save that another node coordinates.
- * A pure state machine, one per part: events go in, an action comes out. It does no I/O, reads no
- * clock and allocates nothing, so the daemon and the simulator run the same code. The states and
- * the invariants are drawn at the head of participating.c.
+/* participating.h - decides when a node takes part in an attempt that another node coordinates, and
+ * what it does with its part of a save. A pure state machine, one per part: events go in, an action
+ * comes out. It does no I/O, reads no clock and allocates nothing, so the daemon and the simulator
+ * run the same code. The states and the invariants are drawn at the head of participating.c.
  *
  *     struct participating part = {0};
  *     action = participating_changed(&part);
@@ -15,6 +15,36 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* ---- which attempt, and whose ---- */
+
+enum participating_whose {
+    PARTICIPATING_OURS, /* this node's own, or of a release that named no coordinator */
+    PARTICIPATING_A_PEERS,
+    PARTICIPATING_A_STRANGERS
+};
+
+/* A rank describes itself; attempts by their numbers, 0: none. */
+struct participating_arrival {
+    uint64_t attempt, served, newest; /* the rank's; the one served here; the newest heard of */
+    enum participating_whose whose;   /* of the rank's attempt, once that was looked up */
+    bool has_saves;                   /* in work here, those of other coordinators included */
+    bool has_waited;                  /* long enough for what coordinators decide */
+};
+
+enum participating_entry {
+    PARTICIPATING_DESCRIBE, /* go on as with every rank */
+    PARTICIPATING_SETTLE,   /* give up own saves that nobody ends; then decide again */
+    PARTICIPATING_GIVE_UP,  /* these, and the parts: participating_leave; then decide again */
+    PARTICIPATING_FOLLOW,   /* serve that attempt from now on; then describe */
+    PARTICIPATING_REFUSE    /* no peer coordinates it */
+};
+
+/* Is it to be looked up, whose the attempt is? */
+bool participating_is_unknown(const struct participating_arrival *arrival);
+enum participating_entry participating_arrive(const struct participating_arrival *arrival);
+
+/* ---- a part of a save ---- */
 
 enum participating_action {
     PARTICIPATING_NOTHING,

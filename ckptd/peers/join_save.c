@@ -19,6 +19,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/machines/node_set.h"
+#include "ckptd/machines/participating.h"
 #include "ckptd/memory/session.h"
 #include "ckptd/memory/stage.h"
 #include "ckptd/peers/join_part.h"
@@ -501,19 +502,13 @@ static int begin_following(struct run *run, struct attempt *attempt, uint32_t pe
 
 static void settle_arrival(struct arrival *arrival);
 
-static bool has_older_saves(const struct run *run, const struct attempt *attempt)
-{
-    const struct attempt *here = run->coordinator->attempt;
-    return run->coordinator->saves && (!here || here->number < attempt->number);
-}
-
 /* Of an attempt that this node coordinated, or another: who decides on them has not yet. */
-static void settle_older(struct run *run, struct arrival *arrival)
+static void settle_older(struct run *run, struct arrival *arrival, bool gives_up)
 {
     struct commit_actions actions = {0};
     commit_yield(&run->coordinator->machine, &actions);
     run_perform(run, &actions);
-    if (loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS)
+    if (gives_up)
         join_leave(run);
     loop_timer(run->service->loop, &arrival->timer, JOIN_MS);
 }
@@ -523,39 +518,55 @@ static void settle_again(struct timer *timer)
     settle_arrival(CONTAINER_OF(timer, struct arrival, timer));
 }
 
-/* Whose the attempt is, is known: 0, also when it is this node's own. */
-static int take_attempt(struct arrival *arrival, struct run *run)
+static enum participating_entry decide(const struct run *run, const struct arrival *arrival)
 {
-    struct service *service = run->service;
     const struct coordinator *coordinator = run->coordinator;
-    unsigned tier = catalog_tier_of(service, arrival->attempt->coordinator);
-    if ((coordinator->attempt && coordinator->attempt->number >= arrival->attempt->number) ||
-        arrival->attempt->coordinator[0] == '\0' || tier == TIER_LOCAL)
-        return 0;
-    if (tier == NUM_TIERS)
-        return report_error(ERR_INVALID, "name it in nodes.peers",
-                            "attempt %llu is coordinated by node %s, which is no peer of this one",
-                            (unsigned long long)arrival->attempt->number,
-                            arrival->attempt->coordinator);
+    const struct attempt *attempt = arrival->attempt;
+    unsigned tier = catalog_tier_of(run->service, attempt->coordinator);
+    return participating_arrive(&(struct participating_arrival){
+        .attempt = attempt->number,
+        .served = coordinator->attempt ? coordinator->attempt->number : 0,
+        .whose = attempt->coordinator[0] == '\0' || tier == TIER_LOCAL ? PARTICIPATING_OURS
+                 : tier == NUM_TIERS                                   ? PARTICIPATING_A_STRANGERS
+                                                                       : PARTICIPATING_A_PEERS,
+        .has_saves = coordinator->saves != NULL,
+        .has_waited = loop_now_ms() - arrival->came_ms > PARTS_WAIT_MS});
+}
+
+static int follow_attempt(struct arrival *arrival, struct run *run)
+{
     struct attempt *attempt = arrival->attempt;
-    ERR_TRY(begin_following(run, attempt, tier - TIER_PEER));
+    ERR_TRY(begin_following(run, attempt,
+                            catalog_tier_of(run->service, attempt->coordinator) - TIER_PEER));
     arrival->attempt = NULL;
     return 0;
+}
+
+static int refuse_stranger(const struct attempt *attempt)
+{
+    return report_error(ERR_INVALID, "name it in nodes.peers",
+                        "attempt %llu is coordinated by node %s, which is no peer of this one",
+                        (unsigned long long)attempt->number, attempt->coordinator);
 }
 
 static void settle_arrival(struct arrival *arrival)
 {
     struct service *service = arrival->peer_call.service;
     struct run *run = NULL;
+    enum participating_entry entry = PARTICIPATING_DESCRIBE;
     int error = service_check_open(service);
     if (error == 0)
         error = run_find(&run, service, arrival->request->run, true);
-    if (error == 0 && has_older_saves(run, arrival->attempt)) {
-        settle_older(run, arrival);
+    if (error == 0)
+        entry = decide(run, arrival);
+    if (entry == PARTICIPATING_SETTLE || entry == PARTICIPATING_GIVE_UP) {
+        settle_older(run, arrival, entry == PARTICIPATING_GIVE_UP);
         return;
     }
-    if (error == 0)
-        error = take_attempt(arrival, run);
+    if (entry == PARTICIPATING_FOLLOW)
+        error = follow_attempt(arrival, run);
+    else if (entry == PARTICIPATING_REFUSE)
+        error = refuse_stranger(arrival->attempt);
     if (error == 0)
         describe_rank(service, arrival->call, arrival->request);
     else
@@ -577,7 +588,6 @@ static void found_attempt(struct peer_call *peer_call)
     end_arrival(arrival);
 }
 
-/* Is it another attempt than the one that is open here, and a later one? */
 static bool is_unknown(struct service *service, const Holdfast__V1__DescribeRequest *request)
 {
     struct run *run;
@@ -587,8 +597,10 @@ static bool is_unknown(struct service *service, const Holdfast__V1__DescribeRequ
     if (run_find(&run, service, request->run, false) != 0)
         return true;
     const struct attempt *attempt = run->coordinator->attempt;
-    return request->attempt >= run->newest_attempt &&
-           (!attempt || request->attempt > attempt->number);
+    return participating_is_unknown(
+        &(struct participating_arrival){.attempt = request->attempt,
+                                        .served = attempt ? attempt->number : 0,
+                                        .newest = run->newest_attempt});
 }
 
 void join_describe(struct service *service, struct rpc_call *call,

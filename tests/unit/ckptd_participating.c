@@ -1,7 +1,7 @@
 /* ckptd_participating.c - what a node does with its part of a save that another node coordinates
  * (ckptd/machines/participating.c).
  *
- * Goal: each decision of the machine, and its invariants participating.P1 to P6. Method: one event
+ * Goal: each decision of the machine, and its invariants participating.P1 to P7. Method: one event
  * at a time; tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
 #include "ckptd/machines/participating.h"
 
@@ -21,6 +21,40 @@
 #define STATES 4u   /* enum participating_state */
 
 static const struct participating_report no_report;
+
+/* participating.P7. */
+static void test_participating__an_attempt_is_followed_in_its_turn(void **state)
+{
+    (void)state;
+    static const struct {
+        struct participating_arrival arrival;
+        bool is_unknown;
+        enum participating_entry entry;
+    } rows[] = {
+        {{.attempt = 3, .whose = PARTICIPATING_A_PEERS}, true, PARTICIPATING_FOLLOW},
+        {{.attempt = 3, .whose = PARTICIPATING_OURS}, true, PARTICIPATING_DESCRIBE},
+        {{.attempt = 3, .whose = PARTICIPATING_A_STRANGERS}, true, PARTICIPATING_REFUSE},
+        {{.attempt = 3, .served = 2, .whose = PARTICIPATING_A_PEERS}, true, PARTICIPATING_FOLLOW},
+        {{.attempt = 3, .newest = 3, .whose = PARTICIPATING_A_PEERS}, true, PARTICIPATING_FOLLOW},
+        {{.attempt = 3, .newest = 4, .whose = PARTICIPATING_OURS}, false, PARTICIPATING_DESCRIBE},
+        {{.attempt = 3, .served = 3, .whose = PARTICIPATING_A_PEERS, .has_saves = true},
+         false,
+         PARTICIPATING_DESCRIBE},
+        {{.attempt = 2, .served = 3, .whose = PARTICIPATING_A_PEERS, .has_saves = true},
+         false,
+         PARTICIPATING_DESCRIBE},
+        {{.attempt = 3, .served = 2, .whose = PARTICIPATING_A_PEERS, .has_saves = true},
+         true,
+         PARTICIPATING_SETTLE},
+        {{.attempt = 3, .whose = PARTICIPATING_OURS, .has_saves = true, .has_waited = true},
+         true,
+         PARTICIPATING_GIVE_UP},
+    };
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(participating_is_unknown(&rows[i].arrival), rows[i].is_unknown);
+        assert_int_equal(participating_arrive(&rows[i].arrival), rows[i].entry);
+    }
+}
 
 static struct participating part_in(enum participating_state state)
 {
@@ -229,6 +263,7 @@ static void test_participating__when_another_attempt_comes_only_unfinished_parts
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_participating__an_attempt_is_followed_in_its_turn),
         cmocka_unit_test(test_participating__each_verdict_has_its_action_in_each_state),
         cmocka_unit_test(test_participating__a_part_that_is_over_hears_nothing),
         cmocka_unit_test(test_participating__one_report_is_under_way_and_the_next_has_the_news),

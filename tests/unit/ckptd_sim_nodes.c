@@ -39,29 +39,6 @@
 
 /* ---- trainers ---- */
 
-/* As join_save.c: the rank's node serves the attempt from now on. */
-static bool join_node(struct world *world, struct node *node, const struct trainer *trainer)
-{
-    struct commit_actions list = {0};
-    if (node->open == trainer->attempt)
-        return true;
-    if (node->taking.is_busy)
-        return false;
-    if (node->index == trainer->leader)
-        return node->open == 0 &&
-               commit_resume(node->commit, trainer->attempt, trainer->ranks) == 0 &&
-               (node->open = trainer->attempt, node->leader = node->index, true);
-    commit_yield(node->commit, &list);
-    perform(world, node, &list);
-    if (commit_num_saves(node->commit) != 0 || !can_call(world, node->index, trainer->leader))
-        return false;
-    leave_parts(world, node);
-    commit_follow(node->commit, trainer->attempt, trainer->ranks);
-    node->open = node->newest = trainer->attempt;
-    node->leader = trainer->leader;
-    return true;
-}
-
 /* Its ranks' parts that they have not announced come to nothing. */
 static void kill_trainer(struct world *world, struct trainer *trainer)
 {

@@ -1,11 +1,9 @@
 /* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and tells: around
- * the machines of ckptd, what lead_save.c and join_save.c of peers/ do. */
+ * the machines of ckptd, what lead_save.c of peers/ does. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 
-#include "tests/unit/sim_nodes_bed.h"
-
-static void perform(struct world *world, struct node *node, const struct commit_actions *list);
+#include "tests/unit/sim_nodes_part.h"
 
 /* ---- what a node knows of the others ---- */
 
@@ -275,128 +273,6 @@ static void go_on_taking(struct world *world, struct node *node)
     taking->is_busy = false;
     commit_taken(node->commit, &list, taking->number, error);
     perform(world, node, &list);
-}
-
-/* ---- a node's part of a save of another ---- */
-
-static void drop_part(struct node *node, uint32_t save, bool is_removed)
-{
-    node->parts[save] = (struct part){0};
-    if (is_removed)
-        node->held[save] = (struct held){0};
-}
-
-static void report(struct world *world, struct node *node, uint32_t save);
-
-static void perform_part(struct world *world, struct node *node, uint32_t save,
-                         enum participating_action action)
-{
-    struct held *held = &node->held[save];
-    struct participating *machine = &node->parts[save].machine;
-    note(&world->sim, "part", save, action);
-    switch (action) {
-    case PARTICIPATING_SEND:
-        report(world, node, save);
-        break;
-    case PARTICIPATING_PLACE:
-        if (!fault(&world->sim)) {
-            held->manifest = true;
-            held->mark = false;
-        }
-        perform_part(world, node, save, participating_placed(machine, held->manifest, false));
-        break;
-    case PARTICIPATING_DONE:
-        require(&world->sim, world->made[save].acked != 0,
-                "sim_nodes.N6: COMMITTED of what was acknowledged");
-        drop_part(node, save, false);
-        break;
-    case PARTICIPATING_DISCARD:
-        require(&world->sim, !held->manifest,
-                "participating.P2: nothing goes that a manifest names");
-        drop_part(node, save, true);
-        break;
-    case PARTICIPATING_KEEP:
-    case PARTICIPATING_LEAVE:
-        drop_part(node, save, false);
-        break;
-    case PARTICIPATING_NOTHING:
-    case PARTICIPATING_WAIT:
-        break;
-    }
-}
-
-static void change_part(struct world *world, struct node *node, uint32_t save)
-{
-    if (node->parts[save].is_live)
-        perform_part(world, node, save, participating_changed(&node->parts[save].machine));
-}
-
-/* As join_leave: another attempt comes. */
-static void leave_parts(struct world *world, struct node *node)
-{
-    for (uint32_t s = 0; s < SAVES_MAX; s++) {
-        struct part *part = &node->parts[s];
-        if (part->is_live)
-            perform_part(world, node, s,
-                         participating_leave(&part->machine,
-                                             (uint32_t)__builtin_popcount(part->begun),
-                                             (uint32_t)__builtin_popcount(part->durable)));
-    }
-}
-
-/* Its deadline is over, or it could not be sent. */
-static void end_call(struct world *world, struct node *node, uint32_t save)
-{
-    node->parts[save].call = 0;
-    perform_part(world, node, save, participating_unanswered(&node->parts[save].machine));
-}
-
-static void report(struct world *world, struct node *node, uint32_t save)
-{
-    struct held *held = &node->held[save];
-    struct part *part = &node->parts[save];
-    struct message message = {.kind = MESSAGE_REPORT,
-                              .from = node->index,
-                              .to = world->made[save].leader,
-                              .save = save,
-                              .call = ++world->calls,
-                              .ranks = part->begun,
-                              .report = participating_report(&part->machine)};
-    for (uint32_t r = 0; r < RANKS_MAX; r++) {
-        const struct participating_shard shard = {.has_failed = part->failed >> r & 1u,
-                                                  .is_durable = part->durable >> r & 1u,
-                                                  .is_ended = part->ended >> r & 1u,
-                                                  .is_told = part->told >> r & 1u};
-        if (!(part->begun >> r & 1u))
-            continue;
-        struct participating_line line = participating_add(&message.report, &shard);
-        message.states[r] = line.state;
-        message.digests |= (uint8_t)(line.has_digests << r);
-    }
-    part->call = message.call;
-    if (message.report.must_name && fault(&world->sim)) {
-        end_call(world, node, save);
-        return;
-    }
-    if (message.report.must_name)
-        held->named = held->shards;
-    post(world, message);
-}
-
-/* The answer to its report; or to what recover_parts.c asks about a part that was left. */
-static void heed(struct world *world, struct node *node, const struct message *message)
-{
-    uint32_t save = message->save;
-    const struct held *held = &node->held[save];
-    struct part *part = &node->parts[save];
-    if (part->call != message->call || (!part->is_live && (!held->mark || held->manifest)))
-        return; /* the call is over, or it is no part any more */
-    part->call = 0;
-    part->told |= message->digests;
-    if (!part->is_live)
-        participating_recover(&part->machine);
-    perform_part(world, node, save,
-                 participating_answered(&part->machine, &message->report, message->verdict));
 }
 
 /* ---- the coordinator hears ---- */
