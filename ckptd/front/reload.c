@@ -1,4 +1,5 @@
-/* reload.c - reads the configuration again while ckptd serves: `ckpt-cli reload`, or SIGUSR1.
+/* reload.c - reads the configuration again while ckptd serves: `ckpt-cli server reload`, or
+ * SIGUSR1.
  *
  * What holds from then on is which checkpoints stay, here and in the far tier, and how much a run
  * may use: [retention], tier.keep_* and [run.NAME]. The rules are applied to all runs at once.

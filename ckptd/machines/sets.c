@@ -54,7 +54,7 @@ static bool has_names(const struct sets *sets, const char *names)
 
 static int report_too_many(void)
 {
-    return report_error(ERR_BUSY, "ckpt-cli attempt RUN shows them",
+    return report_error(ERR_BUSY, "ckpt-cli server attempt RUN shows them",
                         "the nodes of a run were changed %u times without a start that most of "
                         "them held",
                         QUORUM_SETS_MAX);

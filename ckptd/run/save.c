@@ -95,11 +95,11 @@ int save_check_quota(const struct run *run, uint64_t bytes)
         used += save->bytes;
     if (used <= quota && bytes <= quota - used)
         return 0;
-    return report_error(ERR_SPACE, "remove checkpoints, or raise the quota and `ckpt-cli reload`",
-                        "a checkpoint of %llu bytes does not fit: the quota of run %s is %llu "
-                        "bytes, of which its checkpoints use %llu",
-                        (unsigned long long)bytes, run->name, (unsigned long long)quota,
-                        (unsigned long long)used);
+    return report_error(
+        ERR_SPACE, "remove checkpoints, or raise the quota and `ckpt-cli server reload`",
+        "a checkpoint of %llu bytes does not fit: the quota of run %s is %llu "
+        "bytes, of which its checkpoints use %llu",
+        (unsigned long long)bytes, run->name, (unsigned long long)quota, (unsigned long long)used);
 }
 
 static void failure_text(char *out, size_t size, const struct save *save,

@@ -67,12 +67,12 @@ bool majority_is_needed(const struct service *service, const struct run *run)
 static int report_too_few(const struct quorum *quorum)
 {
     const struct quorum_set *set = quorum_lacks(quorum);
-    return report_error(
-        ERR_UNAVAILABLE,
-        "start the other nodes; or, when they are lost for good: ckpt-cli attempt RUN --force",
-        "%u of %u nodes %sanswered, and a start needs more than half of them",
-        quorum_count(quorum, set), set->nodes,
-        set == quorum->sets ? "" : "that an attempt before counted on ");
+    return report_error(ERR_UNAVAILABLE,
+                        "start the other nodes; or, when they are lost for good: ckpt-cli server "
+                        "attempt RUN --force",
+                        "%u of %u nodes %sanswered, and a start needs more than half of them",
+                        quorum_count(quorum, set), set->nodes,
+                        set == quorum->sets ? "" : "that an attempt before counted on ");
 }
 
 static void tell(struct asking *asking, const struct fault *fault)

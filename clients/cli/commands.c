@@ -2,14 +2,16 @@
  * by these tables, prints help from them and offers their words to shells. */
 #include "clients/cli/commands.h"
 
+#include <string.h>
+
 const struct option command_settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
     [SERVER] = OPTION_STRING(struct cli, server, "server", "",
                              "where ckptd answers: unix:/PATH, or HOST:PORT over TLS, with the "
                              "certificate in $HOLDFAST_TLS"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
-                             "the file or folder to write; of convert and reshard: another "
-                             "store, its directory or unix:/PATH of the ckptd that serves it"),
+                             "the file or folder to write; of convert: another store, its "
+                             "directory or unix:/PATH of the ckptd that serves it"),
     [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,fp32,bf16,fp16",
                             "floating-point type of the output, rounded to nearest even; keep: as "
                             "it is stored, with --format hf as the imported folder had it"),
@@ -17,7 +19,8 @@ const struct option command_settings[] = {
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
                           "replace what was left unfinished; of export also a file that exists; "
-                          "of attempt: without the other nodes; of rm: what is in doubt"),
+                          "of server attempt: without the other nodes; of rm: what is in "
+                          "doubt"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, hashes of headers and checksum tables only"),
     [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
@@ -53,9 +56,11 @@ const struct option command_settings[] = {
                             "parts of tensors by name: 'layers.*.wq.weight=0:512,:;norm.*=:64'"),
     [OBJECT] = OPTION_STRING(struct cli, object, "object", "",
                              "the bytes of this object on stdout, and nothing else"),
-    [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "auto", "auto,safetensors,hf",
-                             "one file, or a folder of the weights as Hugging Face has them; auto: "
-                             "the folder with --weights-only and without --only"),
+    [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "auto",
+                             "auto,safetensors,hf,dcp,safetensors-folder",
+                             "auto: of import hf, the folder of a model as Hugging Face has it; of "
+                             "export hf with --weights-only and without --only, else safetensors, "
+                             "one file"),
     [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
                                 "most bytes of a file of --format hf"),
     [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
@@ -63,7 +68,10 @@ const struct option command_settings[] = {
     [MODEL] = OPTION_STRING(struct cli, model, "model", "",
                             "of --format hf: a folder whose config.json says what model it is, "
                             "where the checkpoint does not"),
-    [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
+    [RUN] = OPTION_STRING(struct cli, run, "run", "",
+                          "name of the new run; with --format dcp and safetensors-folder RUN@STEP"),
+    [WATCH] = OPTION_BOOL(struct cli, is_watched, "watch", "false",
+                          "look again and again: saves in work, the newest checkpoint, rates"),
     [INTERVAL] =
         OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
     [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40,
@@ -146,7 +154,7 @@ const struct command commands[] = {
      "  DAMAGED        why; it is kept, listed and never loaded\n"
      "  MOVED          it was saved in another run and lies here; see adopt\n"
      "The exit code is 1 when one of them is DAMAGED.\n"},
-    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, objects, shards", 1, 1,
+    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1,
      WHERE | BIT(OBJECT), cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
@@ -154,7 +162,7 @@ const struct command commands[] = {
      "note; the bytes of its objects; of one in quarantine its damage; of one that was resumed\n"
      "its ancestors, the latest first, and ancestors_complete; where some were passed over,\n"
      "skipped. --object NAME writes the bytes of an object as they were saved, verified before.\n"},
-    {"verify", "CHECKPOINT | --all [RUN]", "re-read everything; name every damaged block", 0, 1,
+    {"verify", "CHECKPOINT | --all [RUN]", "re-read everything; name damaged blocks", 0, 1,
      WHERE | READS | BIT(QUICK) | BIT(RELEASE) | BIT(ALL) | BIT(SAMPLE) | BIT(SEED), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
      "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
@@ -165,16 +173,17 @@ const struct command commands[] = {
      "directory; over TLS ckptd keeps them for an operator's certificate alone. list and show\n"
      "tell them, and prune and retention count by them: see prune.\n"
      "served: it was read through ckptd, as other tiers alone have some of what was named.\n"
-     "Damage is told and left as it is. Where a ckptd has another copy, `ckpt-cli scrub start\n"
-     "RUN` lets it find the damage and mend it; repair takes the bytes from a store you name.\n"},
-    {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
+     "Damage is told and left as it is. Where a ckptd has another copy, `ckpt-cli server scrub\n"
+     "start RUN` lets it find the damage and mend it; repair takes the bytes from a store you "
+     "name.\n"},
+    {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, on any meshes", 2, 2,
      WHERE | READS | BIT(SETTINGS), cli_diff,
      "Digests are compared first, and only tensors that differ are read. Below them stands with\n"
      "what the two were made, where that differs: code, mesh, config, identity of the numerics,\n"
      "environment (hosts, CPU, libraries, variables) and data. The exit code 1 tells of tensors\n"
      "alone; with --settings, which reads no tensor, of a setting. With --json: tensors, same,\n"
      "different; settings, each with what, first, second.\n"},
-    {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
+    {"export", "CHECKPOINT --output PATH", "to safetensors, Hugging Face's form or DCP's", 1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(MODEL) | BIT(FORCE),
      cli_export,
@@ -191,9 +200,24 @@ const struct command commands[] = {
      "PATH may be s3://BUCKET/NAME: then files are objects of a\n"
      "bucket, config.json the last. What was sent stays when it is cut short, and the same\n"
      "command goes on; --force sends everything anew.\n"},
-    {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
-     WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
-     "FOLDER, or s3://BUCKET/NAME, holds config.json of a Llama and its weights in fp32, bf16 or\n"
+    {"export --format dcp", "CHECKPOINT --output FOLDER",
+     "a folder that PyTorch's DCP loads on any mesh", 1, 1, WHERE | BIT(OUTPUT) | BIT(FORMAT),
+     cli_export_python,
+     "Of what import --format dcp read, or holdfast.dcp saved; what came from Megatron is\n"
+     "torch_dist again. FOLDER has .metadata when all is there and durable: until then it is no\n"
+     "checkpoint, and the same command begins it anew. One that has .metadata is not "
+     "replaced.\n" PYTHON_NOTES},
+    {"export --format safetensors-folder", "CHECKPOINT --output FOLDER",
+     "a folder of safetensors, each tensor whole", 1, 1,
+     WHERE | BIT(OUTPUT) | BIT(FORMAT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY), cli_export_python,
+     "Of any checkpoint, under the names that it has; of several files\n"
+     "model.safetensors.index.json is the last. A folder that has safetensors is not written\n"
+     "into. With --weights-only what Hugging Face's Trainer saved becomes the folder of its\n"
+     "model: its names, config.json, tokenizer. Floats of 64 bits keep their type.\n" PYTHON_NOTES},
+    {"import", "FOLDER --run RUN[@STEP]", "a checkpoint from a folder of such a form", 1, 1,
+     WHERE | ON_FILES | BIT(RUN) | BIT(FORMAT) | BIT(SHARDS) | BIT(FORCE), cli_import,
+     "The checkpoint is that of step 0 of a new run. FOLDER, or s3://BUCKET/NAME, holds "
+     "config.json of a Llama and its weights in fp32, bf16 or\n"
      "fp16, which become fp32 exactly. Its tokenizer, chat template and generation_config.json\n"
      "stay with the run, and export --format hf writes them as they are. A trainer with job.run =\n"
      "NAME starts from it: position 0 of its data, moments zero. With --store the store is locked\n"
@@ -201,41 +225,28 @@ const struct command commands[] = {
      "written beside what it\n"
      "serves, and it takes them over at the end, or they are rubbish; gc removes those, --force\n"
      "does not.\n"},
-    {"from-dcp", "FOLDER RUN@STEP", "a checkpoint from a folder of PyTorch's DCP", 2, 2,
-     BIT(SERVER), cli_from_dcp,
+    {"import --format dcp", "FOLDER --run RUN@STEP", "a checkpoint from a folder of PyTorch's DCP",
+     1, 1, BIT(SERVER) | BIT(RUN) | BIT(FORMAT), cli_import_python,
      "FOLDER is what torch.distributed.checkpoint saved, or Megatron as torch_dist. It becomes\n"
      "that step of a new attempt of RUN. Every tensor keeps its name, type and bits, whatever\n"
      "ranks it was cut for. What is no tensor goes along as the bytes that it is, common.pt of\n"
      "Megatron too: no pickle is loaded.\n" PYTHON_NOTES},
-    {"to-dcp", "CHECKPOINT FOLDER", "a folder that PyTorch's DCP loads on any mesh", 2, 2, WHERE,
-     cli_to_dcp,
-     "Of what from-dcp read, or holdfast.dcp saved; what came from Megatron is torch_dist again.\n"
-     "FOLDER has .metadata when all is there and durable: until then it is no checkpoint, and the\n"
-     "same command begins it anew. One that has .metadata is not replaced.\n" PYTHON_NOTES},
-    {"from-safetensors", "FOLDER RUN@STEP", "a checkpoint from safetensors of any names", 2, 2,
-     BIT(SERVER), cli_from_safetensors,
+    {"import --format safetensors-folder", "FOLDER --run RUN@STEP",
+     "a checkpoint from safetensors of any names", 1, 1, BIT(SERVER) | BIT(RUN) | BIT(FORMAT),
+     cli_import_python,
      "It becomes that step of a new attempt of RUN. Every tensor keeps its name, type and bits;\n"
      "the parts that DCP's safetensors writer left are put together. A Llama of Hugging Face\n"
-     "that a trainer is to start from is for import.\n" PYTHON_NOTES},
-    {"to-safetensors", "CHECKPOINT FOLDER", "a folder of safetensors, each tensor whole", 2, 2,
-     WHERE | BIT(DTYPE) | BIT(WEIGHTS_ONLY), cli_to_safetensors,
-     "Of any checkpoint, under the names that it has; of several files\n"
-     "model.safetensors.index.json is the last. A folder that has safetensors is not written\n"
-     "into. With --weights-only what Hugging Face's Trainer saved becomes the folder of its\n"
-     "model: its names, config.json, tokenizer. Floats of 64 bits keep their type.\n" PYTHON_NOTES},
-    {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
-     1, 1,
+     "that a trainer is to start from is for --format hf.\n" PYTHON_NOTES},
+    {"convert", "CHECKPOINT --output STORE", "another dtype, mesh or number of shards", 1, 1,
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
-         BIT(FORCE),
+         BIT(SHARDS) | BIT(MESH) | BIT(FORCE),
      cli_convert,
-     "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
-     "its\n"
-     "own; every command reads it. Integers keep their type.\n" OUTPUT_NOTES},
-    {"reshard", "CHECKPOINT --output STORE", "the same bits in another number of shards", 1, 1,
-     WHERE | READS | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
-     "The new checkpoint has the same run, step and attempt, and the files that so many ranks of\n"
-     "a trainer would have written. It is committed only when every tensor has the digest that\n"
-     "the source's manifest holds.\n" OUTPUT_NOTES},
+     "The new checkpoint has the same run, step and attempt, and a nonce and checksums of its "
+     "own;\n"
+     "every command reads it. Integers keep their type. With --shards or --mesh it has the files\n"
+     "that so many ranks of a trainer would have written, else the cut of the source. Where every\n"
+     "tensor keeps its type it is committed only when each has the digest that the source's\n"
+     "manifest holds. A load cuts for any number of ranks by itself.\n" OUTPUT_NOTES},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
      WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
          BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN) | BIT(NOW),
@@ -246,7 +257,7 @@ const struct command commands[] = {
      "found damaged counts nowhere. A plan says what keeps each: verify newer checkpoints, and\n"
      "older ones kept as proven may go; rm removes what is damaged or not to be kept, by name. A\n"
      "run of which nothing was read back is pruned by the rules and the last two. " TRASH_NOTES},
-    {"advise", "CHECKPOINT", "how often to save: the interval that loses least time", 1, 1,
+    {"advise", "CHECKPOINT", "how often to save to lose least time", 1, 1,
      WHERE | OF_A_RUN | BIT(MTBF) | BIT(NODES) | BIT(RESTART_TIME) | BIT(STEP_TIME) |
          BIT(SAVE_TIME),
      cli_advise,
@@ -256,8 +267,7 @@ const struct command commands[] = {
      "the training since the last save that was durable, and --restart-time. A ckptd whose last\n"
      "save was the run's also tells how long that took until it was durable: no shorter interval\n"
      "is advised. checkpoint.interval is what to set.\n"},
-    {"rm", "RUN | RUN@STEP-aATTEMPT",
-     "remove a checkpoint, or a whole run, whatever state it is in", 1, 1,
+    {"rm", "RUN | RUN@STEP-aATTEMPT", "remove a checkpoint or a run, in any state", 1, 1,
      WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW) | BIT(FORCE), cli_rm,
      "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
      "limits.runs. A part of a save whose coordinator has not answered yet is in doubt, and goes\n"
@@ -269,7 +279,7 @@ const struct command commands[] = {
      "itself, on its disk or in its memory; those with copies of their own are named (elsewhere).\n"
      "With --store the store is locked "
      "meanwhile.\n" TRASH_NOTES},
-    {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "take back what prune, rm or retention removed", 1, 1,
+    {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "take back what was removed", 1, 1,
      WHERE | BIT(DRY_RUN), cli_undelete,
      "Of a run alone: everything that is in its trash. --dry-run tells what is there, when it was\n"
      "removed, and until when it stays. Where a save lacks space the oldest go before that.\n"
@@ -279,7 +289,7 @@ const struct command commands[] = {
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
      "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
      "also the pin of a checkpoint that is gone.\n"},
-    {"cp", "RUN[@STEP] [STORE:]RUN", "copy checkpoints into another run or store, verified", 2, 2,
+    {"cp", "RUN[@STEP] [STORE:]RUN", "copy into another run or store, verified", 2, 2,
      WHERE | ON_FILES | ALL_OF_RUN, cli_cp,
      "STORE is a directory, or unix:/PATH of the ckptd that serves it; without one the copy goes\n"
      "into the same store. Without @STEP every whole checkpoint of the run is copied. Each block\n"
@@ -287,8 +297,8 @@ const struct command commands[] = {
      "end. Nothing is read back: `verify` does that. Again the same command copies what is\n"
      "missing: checkpoints that are there are passed over, shards are verified and kept. Step and\n"
      "attempt stay.\n"},
-    {"repair", "CHECKPOINT [--from STORE]", "replace damaged shards, or a manifest that is lost", 1,
-     1, WHERE | ON_FILES | BIT(FROM), cli_repair,
+    {"repair", "CHECKPOINT [--from STORE]", "replace damaged shards, or a lost manifest", 1, 1,
+     WHERE | ON_FILES | BIT(FROM), cli_repair,
      "STORE:RUN names a run that has another name there. Every block is read here, and what is\n"
      "taken from there is held against the manifest here. Afterwards all is read back, and the\n"
      "checkpoint leaves quarantine. Where the manifest of RUN@STEP-aATTEMPT is lost or damaged it\n"
@@ -297,8 +307,8 @@ const struct command commands[] = {
     {"rename", "RUN NAME", "give a run another name", 2, 2, WHERE | OF_A_RUN, cli_rename,
      "The shards keep the old name inside; a small file beside each manifest says so\n"
      "(origin.json), and list and show tell it. With --store the store is locked meanwhile.\n"},
-    {"adopt", "RUN", "serve checkpoints that were moved or copied into a run by hand", 1, 1,
-     WHERE | OF_A_RUN | ON_FILES, cli_adopt,
+    {"adopt", "RUN", "serve what was moved into a run by hand", 1, 1, WHERE | OF_A_RUN | ON_FILES,
+     cli_adopt,
      "list calls them MOVED, and nothing loads them: their manifests name another run. adopt\n"
      "leaves origin.json beside each manifest, which says that this is meant. Moved back by hand\n"
      "they are what they were.\n"},
@@ -321,11 +331,7 @@ const struct command commands[] = {
      "what a tool holds, and looks into its far tier, too (names begin with its place); when it\n"
      "starts it removes unfinished saves by itself. What is not ours stays, and so does what\n"
      "could not be looked into or removed: it is named, the rest goes, and the exit code is 74.\n"},
-    {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
-     WHERE | BIT(INTERVAL) | BIT(COUNT), cli_watch,
-     "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
-     "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
-    {"follow", "RUN", "the weights of each checkpoint, as it is committed", 1, 1,
+    {"follow", "RUN", "weights of each checkpoint, as it commits", 1, 1,
      WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(SLICE) |
          BIT(KEEP_LAST) | BIT(COUNT),
      cli_follow,
@@ -336,8 +342,7 @@ const struct command commands[] = {
      "newest file. One that is slower than the run skips versions, and no save waits for it. The\n"
      "bytes come out of ckptd's memory while they are there. --json prints an object per line. A\n"
      "ckptd that goes away is waited for, and so is a run that has not begun.\n"},
-    {"status", "", "what a running ckptd is doing, or what a directory holds", 0, 0,
-     WHERE | BIT(ALL), cli_status,
+    {"status", "", "what ckptd does, or a directory; --watch", 0, 0, WHERE | BIT(ALL), cli_status,
      "One screen: can it save, how much room is there, which runs, saves in work. --all prints\n"
      "everything that is known, by dotted names, and --json the same as a document.\n"
      "saving: does ckptd expect the next save to succeed? disk: what saves may still use. read,\n"
@@ -351,24 +356,10 @@ const struct command commands[] = {
      "nodes; what this node is TO SEND there; how fast bytes went OUT to it and came IN;\n"
      "the round trip of a call, and on the bulk plane. No node is waited for: of a silent one\n"
      "the line is old. Alarms of others have their names.\n"},
-    {"history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
-     WHERE | OF_A_RUN, cli_history,
-     "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
-     "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
-     "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
-     "killed may lose the events of the last second; its log has them.\n"},
-    {"scrub", "ACTION [RUN]", "start a pass of ckptd's scrub, pause it, or tell its progress", 1, 2,
-     BIT(SERVER), cli_scrub,
-     "start: a pass over the run, or over all, begins now, at scrub.rate. pause: until the next\n"
-     "start of it, or of ckptd. progress: what it reads, and how much of that run it has read.\n"},
-    {"rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0, BIT(SERVER),
-     cli_rescan,
-     "A list, a show and a load look by themselves. This one also tells what is there and not\n"
-     "listed, and why: a copy that is not whole yet, one of an attempt that is being trained.\n"},
-    {"reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER), cli_reload,
-     "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
-     "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
-     "refused changes nothing. SIGUSR1 does the same.\n"},
+    {"status --watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
+     WHERE | BIT(WATCH) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
+     "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
+     "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
     {"stop", "RUN", "let the ranks of a run save and end", 1, 1,
      BIT(SERVER) | OF_A_RUN | BIT(WITHOUT_SAVE) | BIT(YES), cli_stop,
      "The trainer saves behind the step that it is in and ends with 78, as with the file of\n"
@@ -377,8 +368,29 @@ const struct command commands[] = {
      "did.\n"
      "Ranks of another program end if it asks libckpt (ckpt_asked). 66: no rank of the run is\n"
      "connected to this ckptd. Of several nodes any that has a rank will do.\n"},
-    {"attempt", "RUN", "do most nodes answer a start of the run? --force: it needs none", 1, 1,
-     BIT(SERVER) | BIT(FORCE) | BIT(YES), cli_attempt,
+    {"server", "ACTION", "history, scrub, rescan, reload, attempt", 0, 0, 0, NULL,
+     "What a ckptd did, and what it can be asked to do while it serves.\n"},
+    {"server history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
+     WHERE | OF_A_RUN, cli_history,
+     "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
+     "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
+     "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
+     "killed may lose the events of the last second; its log has them.\n"},
+    {"server scrub", "ACTION [RUN]",
+     "start a pass of ckptd's scrub, pause it, or tell its progress", 1, 2, BIT(SERVER), cli_scrub,
+     "start: a pass over the run, or over all, begins now, at scrub.rate. pause: until the next\n"
+     "start of it, or of ckptd. progress: what it reads, and how much of that run it has read.\n"},
+    {"server rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0,
+     BIT(SERVER), cli_rescan,
+     "A list, a show and a load look by themselves. This one also tells what is there and not\n"
+     "listed, and why: a copy that is not whole yet, one of an attempt that is being trained.\n"},
+    {"server reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER),
+     cli_reload,
+     "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
+     "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
+     "refused changes nothing. SIGUSR1 does the same.\n"},
+    {"server attempt", "RUN", "do most nodes answer a start of the run? --force: it needs none", 1,
+     1, BIT(SERVER) | BIT(FORCE) | BIT(YES), cli_attempt,
      "A start needs most of the nodes (nodes.peers), so that two sides of a cut never train one\n"
      "run. Without them it goes on where the far tier takes its number (tier.attempts), else only\n"
      "as you say: --force lets the next start of the run at this ckptd do without the others, "
@@ -386,9 +398,10 @@ const struct command commands[] = {
      "they are lost for good. It is refused while most of them answer, and history has it. Below\n"
      "the answer stand the nodes of which most are needed: those in the settings, then those that\n"
      "the last attempt counted on (--json: sets).\n"},
-    {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0,
-     BIT(SERVER) | BIT(EXPECT), cli_health,
-     "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"
+    {"health", "", "does ckptd serve, and can it save?", 0, 0, BIT(SERVER) | BIT(EXPECT),
+     cli_health,
+     "Of grpc.health.v1. 0 when both are so, else 69 and the reason. It cannot save from the first "
+     "save that the\n"
      "store or ckptd failed until that run commits again, and when the next save, or\n"
      "a new attempt with a save as large as the newest checkpoint, would not fit on the disk.\n"
      "--expect BYTES asks for a size that you know, of what the ranks of this node will save:\n"
@@ -398,7 +411,7 @@ const struct command commands[] = {
      "run commits. 1: it can, but every checkpoint of some run is damaged. Of each run the age of\n"
      "its newest checkpoint and its failed saves in a row are told; with --json: runs, as in\n"
      "status.\n"},
-    {"watchdog", "RUN", "does the run train, or wait to be started? for cron", 1, 1,
+    {"watchdog", "RUN", "does the run train, or wait to start? (cron)", 1, 1,
      BIT(SERVER) | OF_A_RUN | BIT(SILENT) | BIT(AGE) | BIT(QUEUED) | BIT(ON_ALARM), cli_watchdog,
      "0: ranks of it are connected to this ckptd, none is silent, and it can save; or none is, "
      "and\n"
@@ -409,3 +422,23 @@ const struct command commands[] = {
      "    --on-alarm 'echo \"$HOLDFAST_ALARM\" | mail -s RUN me@example.org'\n"},
 };
 const size_t num_commands = sizeof commands / sizeof *commands;
+
+const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < num_commands; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+int command_find_valued(const char *word)
+{
+    for (int i = 0; i < NUM_SETTINGS; i++) {
+        bool is_it = strncmp(word, "--", 2) == 0 ? strcmp(word + 2, command_settings[i].key) == 0
+                                                 : i == OUTPUT && strcmp(word, "-o") == 0;
+        if (is_it && command_settings[i].type != OPTION_TYPE_BOOL)
+            return i;
+    }
+    return -1;
+}

@@ -37,6 +37,7 @@ enum setting {
     TOKENIZER,
     MODEL,
     RUN,
+    WATCH,
     INTERVAL,
     COUNT,
     ALL,
@@ -76,15 +77,22 @@ _Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 
 extern const struct option command_settings[];
 
-/* One command: how it is called, what it takes, what it does. */
+/* One command: how it is called, what it takes, what it does. A name of several words is a form of
+ * the command that the first names: an action of it ("server scrub"), or what it is with an option
+ * ("export --format dcp"). */
 struct command {
     const char *name, *arguments, *summary;
     int args_min, args_max;
-    uint64_t settings; /* that it takes beside ALWAYS */
-    int (*run)(const struct cli *cli);
-    const char *notes; /* for --help; "" for none */
+    uint64_t settings;                 /* that it takes beside ALWAYS */
+    int (*run)(const struct cli *cli); /* NULL: one of its actions is to be named */
+    const char *notes;                 /* for --help; "" for none */
 };
 extern const struct command commands[];
 extern const size_t num_commands;
+const struct command *command_find(const char *name);
+/* The option that `word` is, when a value follows it; -1: none. */
+int command_find_valued(const char *word);
+/* ERR_INVALID with the command line of today, when words[0] is a command of earlier versions. */
+int command_check_moved(char **words, int num_words);
 
 #endif

@@ -5,8 +5,8 @@
  * asks a running ckptd, for its answer or for where its directory is. Which of these a command does
  * is in the table, from which help is printed and shells are told what a word can become
  * (--complete). Errors are one line on stderr with a hint, with --json an object; exit codes are
- * those of enum cli_exit. With --json stdout is one JSON document, of watch and follow one per
- * look. */
+ * those of enum cli_exit. With --json stdout is one JSON document, of status --watch and follow one
+ * per look. */
 #include "clients/cli/commands.h"
 
 #include "proto/base/address.h"
@@ -21,6 +21,22 @@ static bool takes(const struct command *command, int setting)
     return ((command->settings | ALWAYS) & BIT(setting)) != 0;
 }
 
+/* An action of the command, or what it is with an option. */
+static bool is_form(const struct command *form, const struct command *command)
+{
+    size_t length = strlen(command->name);
+    return strncmp(form->name, command->name, length) == 0 && form->name[length] == ' ';
+}
+
+/* In one of its forms. */
+static bool may_take(const struct command *command, int setting)
+{
+    bool takes_it = takes(command, setting);
+    for (size_t i = 0; i < num_commands; i++)
+        takes_it |= is_form(&commands[i], command) && takes(&commands[i], setting);
+    return takes_it;
+}
+
 static const char CHECKPOINT_NOTE[] =
     "CHECKPOINT is RUN[@STEP[-aATTEMPT]], or RUN@TAG; the newest without a step.\n";
 static const char EXIT_CODES[] =
@@ -31,27 +47,37 @@ static const char EXIT_CODES[] =
     "(permissions, a full disk, a store in use, an output that exists, a prune of more than\n"
     "half).\n";
 
+/* One screen. */
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server ADDRESS]\n\n");
     for (size_t i = 0; i < num_commands; i++) {
         char command[64];
         snprintf(command, sizeof command, "%-7s %s", commands[i].name, commands[i].arguments);
-        fprintf(out, "  %-34s %s\n", command, commands[i].summary);
+        if (strchr(commands[i].name, ' ') == NULL)
+            fprintf(out, "  %-33s %s\n", command, commands[i].summary);
     }
     fprintf(out,
-            "\n%sADDRESS is unix:/PATH, or HOST:PORT of a ckptd on another machine: then "
-            "$HOLDFAST_TLS\n"
-            "(default /etc/holdfast/tls) holds certificate.pem, key.pem and authority.pem.\n"
-            "Without --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
-            "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
-            CHECKPOINT_NOTE, EXIT_CODES);
-    fprintf(
-        out,
-        "\nA DIR of --store, --output, cp and import may be s3://BUCKET/PREFIX, on any S3 server.\n"
-        "Keys are those of AWS_ACCESS_KEY_ID, a web identity, ~/.aws/credentials or an instance's "
-        "role.\nSettings from the environment:\n\n");
-    storage_bucket_print_help(out);
+            "\n%sDIR may be s3://BUCKET/PREFIX. ADDRESS is unix:/PATH, or HOST:PORT over TLS.\n"
+            "Without both: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
+            "`ckpt-cli COMMAND --help` lists its options, `ckpt-cli help environment` the\n"
+            "settings of S3, TLS and Python.\n\n"
+            "Exit codes: 0 fine; 1 damage or a difference; 2 wrong command line; 65 unknown\n"
+            "format version; 66 not found; 69 no server, or it cannot save; 70 out of memory\n"
+            "or a bug; 74 reading or writing failed or was refused.\n",
+            CHECKPOINT_NOTE);
+}
+
+static void print_environment(void)
+{
+    printf(
+        "HOLDFAST_TLS (default /etc/holdfast/tls) holds certificate.pem, key.pem and\n"
+        "authority.pem, for a ckptd on another machine: --server HOST:PORT. HOLDFAST_PYTHON is\n"
+        "the Python of --format dcp and safetensors-folder (default python3).\n\n"
+        "A DIR of --store, --output, cp and import may be s3://BUCKET/PREFIX, on any S3 server.\n"
+        "Keys are those of AWS_ACCESS_KEY_ID, a web identity, ~/.aws/credentials or an "
+        "instance's role.\nSettings from the environment:\n\n");
+    storage_bucket_print_help(stdout);
 }
 
 /* Is its default more than not to have been given? */
@@ -76,11 +102,18 @@ static void print_command_help(const struct command *command)
     printf("usage: ckpt-cli %s %s%s[OPTIONS]\n%s\n\n", command->name, command->arguments,
            command->arguments[0] != '\0' ? " " : "", command->summary);
     for (int i = 0; i < NUM_SETTINGS; i++) {
-        if (takes(command, i))
+        if (may_take(command, i))
             print_setting(&command_settings[i]);
     }
-    printf("\n%s%s%s", command->notes,
-           strstr(command->arguments, "CHECKPOINT") != NULL ? CHECKPOINT_NOTE : "", EXIT_CODES);
+    printf("\n%s", command->notes);
+    for (size_t i = 0; i < num_commands; i++) {
+        if (is_form(&commands[i], command))
+            printf("\n%s%s%s: %s\n%s", commands[i].name,
+                   commands[i].arguments[0] != '\0' ? " " : "", commands[i].arguments,
+                   commands[i].summary, commands[i].notes);
+    }
+    printf("\n%s%s", strstr(command->arguments, "CHECKPOINT") != NULL ? CHECKPOINT_NOTE : "",
+           EXIT_CODES);
 }
 
 static int exit_code(int error)
@@ -138,13 +171,30 @@ static int finish(int error, bool is_json)
     return exit_code(error);
 }
 
-static const struct command *find_command(const char *name)
+/* The command that the first words name, and how many do. */
+static const struct command *find_command(int *out_words, char **words, int num_words)
 {
-    for (size_t i = 0; i < num_commands; i++) {
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
+    char action[64];
+    const struct command *command = num_words > 0 ? command_find(words[0]) : NULL, *form = NULL;
+    *out_words = 1;
+    if (command != NULL && command->run == NULL && num_words > 1) {
+        snprintf(action, sizeof action, "%s %s", words[0], words[1]);
+        form = command_find(action);
     }
-    return NULL;
+    *out_words += form != NULL;
+    return form != NULL ? form : command;
+}
+
+/* What it is with these options. */
+static const struct command *find_form(const struct command *command, const struct cli *cli)
+{
+    char name[64];
+    if (cli->is_watched)
+        snprintf(name, sizeof name, "%s --watch", command->name);
+    else
+        snprintf(name, sizeof name, "%s --format %s", command->name, cli->format);
+    const struct command *form = command_find(name);
+    return form != NULL ? form : command;
 }
 
 /* An empty variable of a shell must not mean another store than the one that was meant. */
@@ -187,7 +237,8 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                                 command_settings[i].key);
     }
     ERR_TRY(refuse_empty(cli, is_set));
-    choose_format(cli);
+    if (takes(command, SHARD_SIZE))
+        choose_format(cli);
     if (is_set[SHARD_SIZE] && strcmp(cli->format, "hf") != 0)
         return report_error(ERR_INVALID, "add --format hf", "one safetensors file is not cut");
     if ((is_set[METRIC] || is_set[BEST]) && !is_set[KEEP_BEST])
@@ -212,26 +263,40 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
     return set_default_server(cli);
 }
 
-static int fail_unknown(const char *word)
+static int fail_unknown(char **words, int num_words)
 {
+    const char *word = words[0];
     bool is_option = word[0] == '-';
+    ERR_TRY(command_check_moved(words, num_words));
     return report_error(
         ERR_INVALID,
         is_option ? "the command comes first; see `ckpt-cli --help`" : "see `ckpt-cli --help`",
         is_option ? "'%s' is an option, not a command" : "unknown command '%s'", word);
 }
 
+static int fail_unknown_action(const struct command *command, const char *word)
+{
+    char hint[128];
+    snprintf(hint, sizeof hint, "%s; see `ckpt-cli %s --help`", command->summary, command->name);
+    return word != NULL && word[0] != '-'
+               ? report_error(ERR_INVALID, hint, "%s does not know the action '%s'", command->name,
+                              word)
+               : report_error(ERR_INVALID, hint, "%s takes an action", command->name);
+}
+
 /* `help`, and `help COMMAND`. */
 static int tell_help(int num_names, char **names)
 {
-    const char *name = names[0]; /* NULL behind the last */
-    if (num_names > 1)
+    int num_words;
+    const struct command *command = find_command(&num_words, names, num_names);
+    if (num_names > num_words)
         return report_error(ERR_INVALID, "see `ckpt-cli --help`",
                             "help takes at most 1 argument, not %d", num_names);
-    const struct command *command = name != NULL ? find_command(name) : NULL;
-    if (name != NULL && command == NULL)
-        return fail_unknown(name);
-    if (command != NULL)
+    if (num_names == 1 && strcmp(names[0], "environment") == 0)
+        print_environment();
+    else if (num_names > 0 && command == NULL)
+        return fail_unknown(names, num_names);
+    else if (command != NULL)
         print_command_help(command);
     else
         print_help(stdout);
@@ -261,18 +326,6 @@ static void offer_value(const char *typed, int setting)
         offer(typed, "", choice, command_settings[setting].key);
     if (NAMES_FILE & BIT(setting))
         printf("%s\n", files);
-}
-
-/* The option that `word` is, when a value follows it; -1: none. */
-static int find_valued(const char *word)
-{
-    for (int i = 0; i < NUM_SETTINGS; i++) {
-        bool is_it = strncmp(word, "--", 2) == 0 ? strcmp(word + 2, command_settings[i].key) == 0
-                                                 : i == OUTPUT && strcmp(word, "-o") == 0;
-        if (is_it && command_settings[i].type != OPTION_TYPE_BOOL)
-            return i;
-    }
-    return -1;
 }
 
 /* Is that argument a folder? The table of commands calls it so. */
@@ -307,27 +360,59 @@ static void offer_argument(const struct command *command, const struct options *
     cli_list(cli); /* what cannot be read cannot be offered */
 }
 
+/* The commands; behind one that has actions these. */
+static void offer_commands(const char *typed, const struct command *command)
+{
+    for (size_t i = 0; i < num_commands; i++) {
+        const char *name = commands[i].name;
+        if (command == NULL && strchr(name, ' ') == NULL)
+            offer(typed, "", name, commands[i].summary);
+        else if (command != NULL && is_form(&commands[i], command))
+            offer(typed, "", name + strlen(command->name) + 1, commands[i].summary);
+    }
+}
+
 /* What the last of the words can become; the first is the command's. */
 static void complete(const struct options *options, struct cli *cli, char **words, int num_words)
 {
     const char *typed = num_words > 0 ? words[num_words - 1] : "";
     bool is_help = num_words == 2 && strcmp(words[0], "help") == 0;
-    for (size_t i = 0; i < num_commands && (num_words <= 1 || is_help); i++)
-        offer(typed, "", commands[i].name, commands[i].summary);
-    const struct command *command = num_words > 1 ? find_command(words[0]) : NULL;
+    int num_names;
+    const struct command *command =
+        num_words > 1 ? find_command(&num_names, words, num_words - 1) : NULL;
+    if (num_words <= 1 || is_help)
+        offer_commands(typed, NULL);
     if (command == NULL)
         return;
-    int valued = num_words > 2 ? find_valued(words[num_words - 2]) : -1;
+    int valued = num_words > 2 ? command_find_valued(words[num_words - 2]) : -1;
     if (valued >= 0) {
         offer_value(typed, valued);
     } else if (typed[0] == '-') {
         for (int i = 0; i < NUM_SETTINGS; i++) {
-            if (takes(command, i))
+            if (may_take(command, i))
                 offer(typed, "--", command_settings[i].key, command_settings[i].help);
         }
+    } else if (command->run == NULL) {
+        offer_commands(typed, command);
     } else {
-        offer_argument(command, options, cli, words, num_words);
+        offer_argument(command, options, cli, words + num_names - 1, num_words - num_names + 1);
     }
+}
+
+static int run(const struct command *command, struct cli *cli, char **args, int num_args)
+{
+    cli->num_args = num_args;
+    for (int i = 0; i < num_args; i++) {
+        cli->args[i] = args[i];
+        cli->is_path[i] = is_folder(command, i);
+    }
+    cli->is_run_meant = cli->is_all || (command->settings & ALL_OF_RUN) != 0;
+    ERR_TRY(tags_resolve(cli));
+    if ((command->settings & ON_FILES) != 0 && cli->store[0] == '\0')
+        ERR_TRY(server_find_store(cli));
+    if ((command->settings & READS) != 0 && cli->store[0] == '\0')
+        ERR_TRY(server_find_source(cli));
+    return command->run(cli);
 }
 
 int main(int argc, char **argv)
@@ -350,33 +435,27 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
         return finish(tell_help(argc - 2, argv + 2), false);
-    const struct command *command = find_command(argv[1]);
+    int num_names;
+    const struct command *command = find_command(&num_names, argv + 1, argc - 1);
     if (command == NULL)
-        return finish(fail_unknown(argv[1]), false);
+        return finish(fail_unknown(argv + 1, argc - 1), false);
     for (int i = 0; i < NUM_SETTINGS; i++)
-        is_offered[i] = takes(command, i);
-    int num_args = argc - 1;
+        is_offered[i] = may_take(command, i);
+    char **words = argv + num_names; /* the first is the last of the command's name */
+    int num_args = argc - num_names;
     int error = options_defaults(&options);
     if (error == 0)
-        error = options_read_args(&options, &num_args, argv + 1, short_keys);
+        error = options_read_args(&options, &num_args, words, short_keys);
     if (error == 0 && cli.is_help) {
         print_command_help(command);
         return finish(0, false);
     }
-    num_args--; /* the command's own name */
-    if (error == 0)
+    num_args--;
+    if (error == 0 && command->run == NULL)
+        error = fail_unknown_action(command, num_args > 0 ? words[1] : NULL);
+    if (error == 0) {
+        command = find_form(command, &cli);
         error = check_usage(command, &cli, is_set, num_args);
-    for (int i = 0; i < num_args && i < 2; i++) {
-        cli.args[i] = argv[2 + i];
-        cli.is_path[i] = is_folder(command, i);
     }
-    cli.num_args = num_args;
-    cli.is_run_meant = cli.is_all || (command->settings & ALL_OF_RUN) != 0;
-    if (error == 0)
-        error = tags_resolve(&cli);
-    if (error == 0 && (command->settings & ON_FILES) != 0 && cli.store[0] == '\0')
-        error = server_find_store(&cli);
-    if (error == 0 && (command->settings & READS) != 0 && cli.store[0] == '\0')
-        error = server_find_source(&cli);
-    return finish(error == 0 ? command->run(&cli) : error, cli.is_json);
+    return finish(error == 0 ? run(command, &cli, words + 1, num_args) : error, cli.is_json);
 }

@@ -1,5 +1,5 @@
-/* python.c - the commands that the package `holdfast` for Python does: from-dcp, to-dcp and
- * from-safetensors, to-safetensors.
+/* python.c - what the package `holdfast` for Python does: import and export with --format dcp and
+ * safetensors-folder.
  *
  * This process becomes $HOLDFAST_PYTHON (default python3) -m holdfast, so that signals, the
  * terminal and the exit code are the command's own. Before that the package is imported once: what
@@ -81,10 +81,12 @@ static int check_package(void)
     return 0;
 }
 
-/* Returns only when it failed. */
-static int become(const char *name, const struct cli *cli)
+/* `direction`: "from" or "to". Returns only when it failed. */
+static int become(const struct cli *cli, const char *direction, const char *source,
+                  const char *target)
 {
     const char *args[ARGS_MAX] = {python(), "-m", "holdfast"};
+    char name[24];
     int count = 3;
     if (cli->store[0] != '\0') {
         args[count++] = "--store";
@@ -95,6 +97,8 @@ static int become(const char *name, const struct cli *cli)
     }
     if (cli->is_json)
         args[count++] = "--json";
+    snprintf(name, sizeof name, "%s-%s", direction,
+             strcmp(cli->format, "dcp") == 0 ? "dcp" : "safetensors");
     args[count++] = name;
     if (cli->is_weights_only)
         args[count++] = "--weights-only";
@@ -102,8 +106,8 @@ static int become(const char *name, const struct cli *cli)
         args[count++] = "--dtype";
         args[count++] = cli->dtype;
     }
-    for (int i = 0; i < cli->num_args; i++)
-        args[count++] = cli->args[i];
+    args[count++] = source;
+    args[count++] = target;
     CHECK(count < ARGS_MAX);
     setenv("PYTHONSAFEPATH", "1", 1);
     ERR_TRY(check_package());
@@ -111,22 +115,16 @@ static int become(const char *name, const struct cli *cli)
     return report_errno(ERR_UNAVAILABLE, "could not run Python", python());
 }
 
-int cli_from_dcp(const struct cli *cli)
+int cli_import_python(const struct cli *cli)
 {
-    return become("from-dcp", cli);
+    return cli->run[0] != '\0'
+               ? become(cli, "from", cli->args[0], cli->run)
+               : report_error(ERR_INVALID, "add --run RUN@STEP", "the new checkpoint has no name");
 }
 
-int cli_to_dcp(const struct cli *cli)
+int cli_export_python(const struct cli *cli)
 {
-    return become("to-dcp", cli);
-}
-
-int cli_from_safetensors(const struct cli *cli)
-{
-    return become("from-safetensors", cli);
-}
-
-int cli_to_safetensors(const struct cli *cli)
-{
-    return become("to-safetensors", cli);
+    return cli->output[0] != '\0'
+               ? become(cli, "to", cli->args[0], cli->output)
+               : report_error(ERR_INVALID, "add --output FOLDER", "no output was named");
 }

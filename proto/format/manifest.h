@@ -63,8 +63,8 @@ struct manifest {
     struct manifest_summary summary;
     uint64_t parent_step,
         parent_attempt; /* lineage: what the attempt resumed from; attempt 0: none */
-    /* Lineage too: the nonce of the checkpoint that `ckpt-cli convert` or `reshard` made this one
-     * of, which then is a third member, "converted_from"; "": none. */
+    /* Lineage too: the nonce of the checkpoint that `ckpt-cli convert` made this one of, which
+     * then is a third member, "converted_from"; "": none. */
     char converted_from[33];
     /* JSON objects, owned, kept as text: what was written comes back byte for byte, but for
      * space around it. NULL is written as {}. Integers must fit int64. */

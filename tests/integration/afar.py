@@ -99,7 +99,7 @@ def same_answers(world):
                   ["export", world.one, "--output", output],
                   ["export", world.one, "--output", output, "--dtype", "bf16", "--only", "tok*"],
                   ["convert", world.one, "--output", output, "--dtype", "bf16"],
-                  ["reshard", world.one, "--output", output, "--shards", "3"]):
+                  ["convert", world.one, "--output", output, "--shards", "3"]):
         for form in ([], ["--json"]):
             here, afar = world.both(*words, *form)
             said = " ".join(names.get(word, word) for word in words + form)
@@ -123,7 +123,7 @@ def damage(world):
     test("damage is found at the same place, exit code 1", here[:2] == afar[:2] and
          here[0] == 1 and len(json.loads(here[1])["damage"]) > 0, (here, afar))
     test("ckptd hears of it from operators alone, and a reader is told so",
-         "ckptd was not told" in afar[2] and "ckpt-cli scrub" in afar[2], afar)
+         "ckptd was not told" in afar[2] and "ckpt-cli server scrub" in afar[2], afar)
     change(step, os.path.getsize(step) // 2)
     test("and none when it is gone", world.ask("reader", "verify", world.one)[0] == 0)
 

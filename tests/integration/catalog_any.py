@@ -178,7 +178,7 @@ class Machine:
         self.model.tagged = step
 
     def rescan(self):
-        self.cli("rescan")
+        self.cli("server", "rescan")
 
     def move_away(self):
         """An operator moves a directory out of the store."""
@@ -186,7 +186,7 @@ class Machine:
         if step is None:
             return False
         os.rename(self.folder(step), os.path.join(self.world.folder, f"moved-{step}"))
-        self.cli("rescan")
+        self.cli("server", "rescan")
         self.model.live[step].tiers.discard("local")
         self.model.moved.add(step)
 
@@ -195,7 +195,7 @@ class Machine:
             return False
         step = self.rng.choice(sorted(self.model.moved))
         os.rename(os.path.join(self.world.folder, f"moved-{step}"), self.folder(step))
-        self.cli("rescan")
+        self.cli("server", "rescan")
         self.model.moved.discard(step)
         self.model.live.setdefault(step, Checkpoint()).tiers.add("local")
 
@@ -213,7 +213,7 @@ class Machine:
             return False
         shard, before = self.flip(step)
         self.cli("verify", self.name(step), want=1)
-        self.cli("scrub", "start", self.world.run)
+        self.cli("server", "scrub", "start", self.world.run)
         self.model.live[step].damaged = not self.model.far
         if self.model.far:
             wait_until(lambda: byte_of(shard) == before, self.world.log)

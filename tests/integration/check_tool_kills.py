@@ -242,7 +242,7 @@ def tools_of(world, model):
     return [Export(world, one), Export(world, "llama", "--format", "hf", "--shard-size", "1MiB"),
             Maker(world, other("cast"), world.run, "convert", one, "--output", other("cast"),
                   "--dtype", "bf16"),
-            Maker(world, other("cut"), world.run, "reshard", one, "--output", other("cut"),
+            Maker(world, other("cut"), world.run, "convert", one, "--output", other("cut"),
                   "--shards", "5"),
             Maker(world, store, "new", "import", model, "--run", "new", "--shards", "4"),
             Pin(world, "pin", one, "--note", Pin.NOTE), Pin(world, "unpin", one),

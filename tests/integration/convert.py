@@ -198,7 +198,7 @@ def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
         (3, ["--mesh", "dp_shard=2", "--shards", "2"], 2),
     ):
         store = f"{target}-{number}"
-        report = json.loads(cli("reshard", "trip@1-a1", "--store", bed.store, "--output", store,
+        report = json.loads(cli("convert", "trip@1-a1", "--store", bed.store, "--output", store,
                                 *options, "--json"))
         assert report["shards"] == shards and report["durability"] == "local"
         made = json.loads(cli("show", "trip@1", "--store", store, "--json"))
@@ -222,12 +222,12 @@ def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
                   ["--mesh", "dp_shard=2,dp_replicate=2", "--shards", "3"],
                   ["--mesh", "dp_shard=2,"], ["--mesh", "dp_shard=2,dp_shard=4"],
                   ["--mesh", "tp=1,tp=1"]):
-        cli("reshard", "trip", "--store", bed.store, "--output", target + "-5", *wrong, want=2)
-    assert "already" in cli("reshard", "trip@1-a1", "--store", bed.store, "--output",
+        cli("convert", "trip", "--store", bed.store, "--output", target + "-5", *wrong, want=2)
+    assert "already" in cli("convert", "trip@1-a1", "--store", bed.store, "--output",
                             target + "-0", "--shards", "1", want=74)
     store = bed.copy("hurt-reshard")
     change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
-    assert "block 1" in cli("reshard", "trip@1-a1", "--store", store, "--output", target + "-6",
+    assert "block 1" in cli("convert", "trip@1-a1", "--store", store, "--output", target + "-6",
                             "--shards", "2", want=1)
     assert sorted(os.listdir(target + "-6")) == [".holdfast.lock"]
 
@@ -241,7 +241,7 @@ def a_manifest_that_lies_about_a_digest_cannot_be_resharded(bed):
     with open(manifest, "wb") as file:
         file.write(sealed(text.replace(digest, digest[::-1], 1)))
     target = os.path.join(bed.folder, "lies-target")
-    assert "digest" in cli("reshard", "trip@1-a1", "--store", store, "--output", target,
+    assert "digest" in cli("convert", "trip@1-a1", "--store", store, "--output", target,
                            "--shards", "2", want=1)
     assert json.loads(cli("list", "--store", target, "--json")) == []
 

@@ -63,7 +63,7 @@ def verify_names_the_header(world):
 def tools_take_nothing_of_it(world):
     new, other = os.path.join(world.folder, "new"), os.path.join(world.folder, "other")
     commands = (("export", "lies@1", "--output", new), ("cp", "lies@1", "copied"),
-                ("reshard", "lies@1", "--output", other, "--shards", "2"))
+                ("convert", "lies@1", "--output", other, "--shards", "2"))
 
     def look(_):
         for command in commands:

@@ -401,7 +401,7 @@ def how_long_a_sequence_may_be_goes_out_as_it_came_or_was_trained(bed):
         cli("import", folder, "--run", "p", "--store", store)
         assert exported("p", "--store", store) == want, said
         other = bed.fresh("positions.other")
-        cli("reshard", "p", "--store", store, "--output", other, "--shards", "2")
+        cli("convert", "p", "--store", store, "--output", other, "--shards", "2")
         assert exported("p", "--store", other) == want, said
         if said["max_position_embeddings"] == 131072:
             for steps in (1, 2):  # the second start goes on from the trainer's own checkpoint

@@ -18,7 +18,7 @@ BOUND = 64 << 10
 
 
 def events(world, *where):
-    code, out, err = world.cli("history", world.run, *where, "--json")
+    code, out, err = world.cli("server", "history", world.run, *where, "--json")
     assert code == 0, err
     return json.loads(out)
 
@@ -47,7 +47,7 @@ def told(world):
     world.stop()
     alone = events(world, "--store", world.store)
     test("an end of ckptd leaves all of it in the directory", alone == served, (alone, served))
-    text = world.cli("history", world.run, "--store", world.store)[1]
+    text = world.cli("server", "history", world.run, "--store", world.store)[1]
     test("a person reads it as a table", text.split("\n")[0].split() == ["TIME", "EVENT", "STEP",
                                                                         "BY"], text)
 
@@ -71,7 +71,7 @@ def bounded(world):
 
 def scrubbed(world):
     def doing():
-        return json.loads(world.cli("scrub", "progress", *world.where, "--json")[1])
+        return json.loads(world.cli("server", "scrub", "progress", *world.where, "--json")[1])
 
     def comes_to(passes):
         until = time.monotonic() + PATIENCE
@@ -80,19 +80,19 @@ def scrubbed(world):
         return doing()["passes"] == passes
 
     world.launch("--scrub.rate", "1GiB")  # which would begin in a day
-    world.cli("scrub", "pause", *world.where)
+    world.cli("server", "scrub", "pause", *world.where)
     test("a scrub can be paused", doing()["doing"] == "paused", doing())
-    code, out, err = world.cli("scrub", "start", world.run, *world.where)
+    code, out, err = world.cli("server", "scrub", "start", world.run, *world.where)
     test("and started at once", code == 0 and comes_to(1), (out, err, doing()))
-    world.cli("scrub", "start", *world.where)
+    world.cli("server", "scrub", "start", *world.where)
     test("again, also before its period is over", comes_to(2), doing())
     world.stop()
     world.launch("--scrub.rate", "4MiB")  # a block in 0.25 s
-    world.cli("scrub", "start", *world.where)
+    world.cli("server", "scrub", "start", *world.where)
     until = time.monotonic() + PATIENCE
     while doing()["bytes_read"] == 0 and time.monotonic() < until:
         time.sleep(0.02)
-    world.cli("scrub", "pause", *world.where)
+    world.cli("server", "scrub", "pause", *world.where)
     time.sleep(0.4)
     before = doing()
     time.sleep(0.4)
@@ -100,7 +100,7 @@ def scrubbed(world):
     test("a pause in the middle of a pass reads no more, and tells how far it is",
          before["bytes_read"] == after["bytes_read"] > 0 and after["doing"] == "paused" and
          after["run"] == world.run and after["pass_bytes"] > 0, (before, after))
-    test("an unknown action is a slip", world.cli("scrub", "stop", *world.where)[0] == 2)
+    test("an unknown action is a slip", world.cli("server", "scrub", "stop", *world.where)[0] == 2)
     world.stop()
 
 

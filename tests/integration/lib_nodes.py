@@ -168,7 +168,7 @@ def damage_and_scrub(node, run, step):
     with open(shard, "rb") as file:
         before = file.read()
     change(shard, len(before) // 2)
-    node.cli("scrub", "start", *node.where)
+    node.cli("server", "scrub", "start", *node.where)
 
     def is_whole():
         with open(shard, "rb") as file:

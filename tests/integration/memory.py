@@ -131,7 +131,7 @@ def main():
                 (("verify", "big", "--quick", *where), PROGRAM),
                 (("diff", "big", "other", *where), ASSEMBLES),
                 (("convert", "big", "--output", output, "--dtype", "bf16", *where), ASSEMBLES),
-                (("reshard", "big", "--output", output, "--shards", "5", *where), ASSEMBLES),
+                (("convert", "big", "--output", output, "--shards", "5", *where), ASSEMBLES),
                 (("export", "big", "--output", output, *where), ASSEMBLES),
                 (("export", "big", "--output", output, "--format", "hf", *where), ASSEMBLES),
                 (("prune", "big", "--keep-best", "1", "--most", *where), PROGRAM)):

@@ -42,7 +42,7 @@ def read(world, step=1):
 
 
 def journal(world, run):
-    code, out, err = world.cli("history", run, "--json", *world.where)
+    code, out, err = world.cli("server", "history", run, "--json", *world.where)
     assert code == 0, err
     return out
 
@@ -110,7 +110,7 @@ def by_scrub(world, options, run, folder, before, shard):
     found = world.cli("verify", run, *world.where)
     test("what verify found is in the list", found[0] == 1 and
          world.listed(*world.where)[0]["verified"]["damages"] > 0, found)
-    world.cli("scrub", "start", *world.where)
+    world.cli("server", "scrub", "start", *world.where)
     wait_until(lambda: is_mended(world, before, folder)() and
                status(world)["mending"]["mended"] == 1, lambda: world.log()[-3000:])
     test("what the scrub finds is mended, too", status(world)["mending"]["mended"] == 1,

@@ -71,7 +71,7 @@ def mended(node, place):
     with open(shard, "rb") as file:
         before = file.read()
     change(shard, len(before) // 2)
-    node.cli("scrub", "start", *node.where)
+    node.cli("server", "scrub", "start", *node.where)
 
     def is_whole():
         with open(shard, "rb") as file:

@@ -284,7 +284,7 @@ def alone(folder, cluster):
     """Most of the nodes are lost for good: an operator decides, or the far tier."""
     first, _, third = cluster.nodes
     run = Run(folder, "c", STEPS)
-    code, _, said = first.cli("attempt", "c", "--force", "--yes", *first.where)
+    code, _, said = first.cli("server", "attempt", "c", "--force", "--yes", *first.where)
     test("while most of the nodes answer, no start is forced",
          code != 0 and "most of the nodes answer" in said, said)
     third.lose()
@@ -292,16 +292,16 @@ def alone(folder, cluster):
     run.start((first,), "--training.steps", STEPS + 1)
     code = run.end()
     test("one node of three starts nothing", code != 0 and "1 of 3 nodes answered" in run.said() and
-         "ckpt-cli attempt RUN --force" in run.said(), (code, run.said()))
-    code, said, _ = first.cli("attempt", "c", *first.where)
+         "ckpt-cli server attempt RUN --force" in run.said(), (code, run.said()))
+    code, said, _ = first.cli("server", "attempt", "c", *first.where)
     test("ckpt-cli says who answers", code == 0 and
          "1 of 3 nodes answer: a start waits for most of them" in said, said)
-    said = first.cli("attempt", "c", "--force", "--yes", *first.where)
+    said = first.cli("server", "attempt", "c", "--force", "--yes", *first.where)
     run.start((first,), "--training.steps", STEPS + 1)
     code = run.end()
     test("an operator lets the next start go on without them", code == 0 and
          list(run.losses()) == [STEPS + 1], (said, code, run.said()))
-    test("and the journal has it", "force" in first.cli("history", "c", *first.where)[1])
+    test("and the journal has it", "force" in first.cli("server", "history", "c", *first.where)[1])
     run.start((first,), "--training.steps", STEPS + 2)
     test("that start alone", run.end() != 0 and "1 of 3 nodes answered" in run.said(), run.said())
     first.kill()

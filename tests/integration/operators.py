@@ -111,7 +111,7 @@ def for_all(world):
     bad = []
     asked = world.ask(USER, "list")
     test("lists, and is told of the damage", asked.code == 1 and "DAMAGED" in asked.out, asked)
-    for words in (["show", world.name(3)], ["status"], ["watch", "--count", "1"],
+    for words in (["show", world.name(3)], ["status"], ["status", "--watch", "--count", "1"],
                   ["health"], ["pin", world.name(PINNED), "--note", "mine"],
                   ["prune", world.run, "--keep-last", "1", "--dry-run"], ["gc", "--dry-run"]):
         asked = world.ask(USER, *words)

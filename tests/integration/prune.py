@@ -231,7 +231,7 @@ def damage_that_others_find(world):
     test("an export through ckptd tells it of damage", code == 1 and "ckptd was told" in out,
          (code, out, err))
     world.stop()
-    code, out, err = world.cli("reshard", f"{world.run}@4", "--shards", "3", "--output",
+    code, out, err = world.cli("convert", f"{world.run}@4", "--shards", "3", "--output",
                                os.path.join(world.folder, "resharded"), "--store", world.store)
     test("reshard finds it on the directory", code == 1 and "is damaged" in err, (code, out, err))
     code, out, err = world.cli("list", "--store", world.store)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""python_convert - ckpt-cli from-dcp, to-dcp, from-safetensors, to-safetensors: without torch.
+"""python_convert - ckpt-cli import and export of DCP's folders and of safetensors: without torch.
 
 Goal: a folder that torch or Megatron saved comes in with every name, type and bit, and goes out as
 one that comes in alike; a run of Hugging Face's Trainer crosses to our names and back with every
 bit; common.pt is copied, not looked into; memory does not follow the size; damage and hostile
 pickles are errors, and run nothing; the commands are ckpt-cli's: bars, JSON, exit codes, signals.
 Method: folders that torch recorded (tests/golden/dcp, by tests/interop), ones
-that dcp_files.py writes, a real ckptd. tests/interop has torch load what to-dcp writes.
+that dcp_files.py writes, a real ckptd. tests/interop has torch load what export writes.
 """
 
 import doctest
@@ -30,6 +30,7 @@ import numpy  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GOLDEN = os.path.join(ROOT, "tests/golden/dcp")
+FILES = "safetensors-folder"
 os.environ.update(HOLDFAST_PYTHON=sys.executable,
                   PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
 sys.path.insert(0, os.environ["PYTHONPATH"])
@@ -69,6 +70,14 @@ def raw_bytes(folder):
     return out, {name: found.object(place) for name, place in found.objects.items()}, found.paths
 
 
+def brought(folder, name, form="dcp"):
+    return "import", folder, "--run", name, "--format", form
+
+
+def written(name, folder, form="dcp"):
+    return "export", name, "--output", folder, "--format", form
+
+
 def done(world, *words):
     code, out, err = world.cli(*words)
     assert code == 0, (words, code, out, err)
@@ -81,7 +90,7 @@ def done(world, *words):
 def what_torch_recorded_comes_in_and_goes_out(world):
     """Four ranks cut a tensor along both axes; another is the transpose of what torch stored."""
     folder, out = os.path.join(GOLDEN, "folder"), os.path.join(world.folder, "out")
-    said = done(world, "from-dcp", folder, "recorded@7", *world.where)
+    said = done(world, *brought(folder, "recorded@7"), *world.where)
     assert said == f"recorded@7-a1: 6 tensors, 428 B, saved from {folder}, local\n", said
     with holdfast.open("recorded@7", server=world.server) as found:
         assert {name: (one.dtype, one.shape) for name, one in found.items()} == {
@@ -93,7 +102,7 @@ def what_torch_recorded_comes_in_and_goes_out(world):
         assert (half.view(numpy.float32) == numpy.arange(12).reshape(3, 4).T).all()
         assert list(found["model.u16"][...]) == [0, 1, 2] and found["model.count"][...] == 7
     for number, where in enumerate((world.where, ("--store", world.store))):
-        said = json.loads(done(world, "to-dcp", "recorded@7", out + str(number), *where, "--json"))
+        said = json.loads(done(world, *written("recorded@7", out + str(number)), *where, "--json"))
         assert said == {"checkpoint": "recorded@7-a1", "tensors": 6, "bytes": 428, "objects": 1,
                         "files": [], "durability": "local"}, said
         assert raw_bytes(out + str(number)) == raw_bytes(folder)
@@ -103,15 +112,15 @@ def what_torch_recorded_comes_in_and_goes_out(world):
 def of_megatron_the_files_go_along(world):
     folder = os.path.join(GOLDEN, "torch_dist")
     out = os.path.join(world.folder, "torch_dist@a-folder-is-no-tag")
-    said = done(world, "from-dcp", folder, "megatron@100", *world.where)
+    said = done(world, *brought(folder, "megatron@100"), *world.where)
     assert ", with common.pt and metadata.json as they are, local\n" in said, said
     with holdfast.open("megatron@100", server=world.server) as found:
         assert (found["rows"][...] == numpy.arange(24).reshape(12, 2)).all()
         assert (found["experts"][...] == numpy.arange(4)[:, None]).all()
-    done(world, "to-dcp", "megatron@100", out, *world.where)
+    done(world, *written("megatron@100", out), *world.where)
     assert filecmp.cmpfiles(folder, out, convert.FILES, shallow=False)[0] == list(convert.FILES)
     assert raw_bytes(out) == raw_bytes(folder)
-    done(world, "from-dcp", out, "megatron-again@1", *world.where)
+    done(world, *brought(out, "megatron-again@1"), *world.where)
 
 
 def pieces_of_any_cut_are_put_together(world):
@@ -160,7 +169,7 @@ def damage_is_told_and_runs_nothing(world):
     for pickle in (f"cos\nmkdir\n(S'{planted}'\ntR.", "cbuiltins\neval\n(S'1'\ntR."):
         with open(os.path.join(folder, ".metadata"), "w") as file:
             file.write(pickle)
-        code, out, err = world.cli("from-dcp", folder, "hostile@1", *world.where)
+        code, out, err = world.cli(*brought(folder, "hostile@1"), *world.where)
         assert code == 1 and "is none of DCP's classes" in err and out == "", (code, out, err)
     assert not os.path.exists(planted)
     with open(os.path.join(folder, "data"), "wb") as file:  # half the bytes that it names
@@ -170,7 +179,7 @@ def damage_is_told_and_runs_nothing(world):
             ({"a": dcp_files.Tensor("F32", (4,), [((0,), (4,), place)])}, {}, "is not what")):
         with open(os.path.join(folder, ".metadata"), "wb") as file:
             file.write(dcp_files.metadata_of(tensors, objects, None))
-        code, _, err = world.cli("from-dcp", folder, "hostile@1", *world.where)
+        code, _, err = world.cli(*brought(folder, "hostile@1"), *world.where)
         assert code == 1 and said in err, (code, err)
 
 
@@ -178,22 +187,22 @@ def slips_have_the_codes_of_ckpt_cli(world):
     folder, new = os.path.join(GOLDEN, "folder"), os.path.join(world.folder, "new")
     away = ("--server", f"unix:{world.folder}/nobody")
     for code, words, said in (
-            (66, ["from-dcp", new, "r@1", *world.where], "is no folder"),
-            (66, ["from-dcp", world.folder, "r@1", *world.where], "it has no .metadata"),
-            (2, ["from-dcp", folder, "r", *world.where], "names no step"),
-            (69, ["from-dcp", folder, "r@1", *away], "nobody"),
-            (66, ["to-dcp", "nobody@1", new, *world.where], "nobody"),
-            (74, ["to-dcp", "recorded@7", folder, *world.where], "has a checkpoint already"),
-            (74, ["to-dcp", "recorded@7", "/dev/null", *world.where], "/dev/null")):
+            (66, [*brought(new, "r@1"), *world.where], "is no folder"),
+            (66, [*brought(world.folder, "r@1"), *world.where], "it has no .metadata"),
+            (2, [*brought(folder, "r"), *world.where], "names no step"),
+            (69, [*brought(folder, "r@1"), *away], "nobody"),
+            (66, [*written("nobody@1", new), *world.where], "nobody"),
+            (74, [*written("recorded@7", folder), *world.where], "has a checkpoint already"),
+            (74, [*written("recorded@7", "/dev/null"), *world.where], "/dev/null")):
         got, out, err = world.cli(*words, "--json")
         assert json.loads(err)["exit_code"] == got == code and out == "", (words, got, err)
         assert said in json.loads(err)["message"], err
-    code, _, err = world.cli("from-dcp", new, "r@1", *world.where)
+    code, _, err = world.cli(*brought(new, "r@1"), *world.where)
     assert (code, err) == (66, f"holdfast: {new} is no folder\n"), (code, err)
     for values, said in ((dict(HOLDFAST_PYTHON="/no/python"), "needs Python"),
                          (dict(PYTHONPATH=world.folder), "No module named 'holdfast'")):
         for form in ([], ["--json"]):
-            ran = subprocess.run([CLI, "from-dcp", folder, "r@1", *world.where, *form], text=True,
+            ran = subprocess.run([CLI, *brought(folder, "r@1"), *world.where, *form], text=True,
                                  env=dict(os.environ, **values), capture_output=True,
                                  cwd=world.folder, timeout=PATIENCE)
             assert ran.returncode == 69 and said in ran.stderr and "HOLDFAST_PYTHON" in ran.stderr
@@ -204,11 +213,11 @@ def bars_are_those_of_ckpt_cli(world):
     folder = os.path.join(world.folder, "bars")
     write_folder(folder, {"a": numpy.zeros((1 << 20,), numpy.float32)})
     for number, columns in enumerate((100, 40)):
-        for words in (["from-dcp", folder, f"bars{number}@1", *world.where],
-                      ["to-dcp", f"bars{number}@1", f"{folder}{number}", *world.where]):
+        for words in ([*brought(folder, f"bars{number}@1"), *world.where],
+                      [*written(f"bars{number}@1", f"{folder}{number}"), *world.where]):
             shown, code, out = on_a_terminal(CLI, *words, columns=columns)
             assert code == 0 and not bar_is_wrong(words, shown, ["iB/s"], columns), (shown, out)
-            if words[0] == "to-dcp":
+            if words[0] == "export":
                 shutil.rmtree(f"{folder}{number}")
             shown, code, out = on_a_terminal(CLI, *words, "--json", columns=columns)
             assert code == 0 and shown == "" and json.loads(out), (shown, out)
@@ -233,7 +242,7 @@ def a_signal_ends_it_and_the_same_command_begins_anew(world):
     os.mkdir(folder)
     for number in (signal.SIGINT, signal.SIGTERM):
         os.mkfifo(os.path.join(folder, convert.DATA))
-        process = subprocess.Popen([CLI, "to-dcp", "recorded@7", folder, *world.where])
+        process = subprocess.Popen([CLI, *written("recorded@7", folder), *world.where])
         wait_until_it_waits(process.pid)
         process.send_signal(number)
         assert process.wait(PATIENCE) == -number
@@ -241,7 +250,7 @@ def a_signal_ends_it_and_the_same_command_begins_anew(world):
     assert os.listdir(folder) == []
     with open(os.path.join(folder, convert.DATA), "wb") as file:
         file.write(bytes(1 << 20))  # of one that was killed
-    done(world, "to-dcp", "recorded@7", folder, *world.where)
+    done(world, *written("recorded@7", folder), *world.where)
     assert raw_bytes(folder) == raw_bytes(os.path.join(GOLDEN, "folder"))
 
 
@@ -272,10 +281,10 @@ def memory_does_not_follow_the_size(world):
         with open(os.path.join(folder, ".metadata"), "wb") as file:
             file.write(dcp_files.metadata_of({"a": tensor}, {}, None))
         again, files = f"of{rows}@2", folder + "-files"
-        peaks[rows] = [peak_of("from-dcp", folder, name, *world.where),
-                       peak_of("to-dcp", name, folder + "-out", *world.where),
-                       peak_of("to-safetensors", name, files, *world.where),
-                       peak_of("from-safetensors", files, again, *world.where)]
+        peaks[rows] = [peak_of(*brought(folder, name), *world.where),
+                       peak_of(*written(name, folder + "-out"), *world.where),
+                       peak_of(*written(name, files, FILES), *world.where),
+                       peak_of(*brought(files, again, FILES), *world.where)]
         with holdfast.open(again, server=world.server) as saved:
             assert saved["a"][rows - 1].tobytes() == bytes([rows - 1]) + block[1:]
         found = dcp_files.Folder(folder + "-out")
@@ -286,7 +295,7 @@ def memory_does_not_follow_the_size(world):
         shutil.rmtree(folder)
         shutil.rmtree(folder + "-out")
         shutil.rmtree(files)
-    print(f"# peak in MiB of from-dcp, to-dcp, to- and from-safetensors, by MiB: {peaks}",
+    print(f"# peak in MiB of import, export, export, import, by MiB: {peaks}",
           flush=True)
     assert is_sanitized() or all(large < small + 40 for small, large in zip(*peaks.values())), peaks
 
@@ -339,23 +348,23 @@ def directories_of_safetensors_of_any_names_go_both_ways(world):
                           {"DCP_SHARDING_INFO": json.dumps(info)})
     want = {name: (dtypes.of_numpy(array.dtype), list(array.shape), array.tobytes())
             for name, array in {**some, "cut": whole}.items()}
-    command(world, "from-safetensors", folder, "st@3")
-    command(world, "to-safetensors", "st@3", out)
+    command(world, *brought(folder, "st@3", FILES))
+    command(world, *written("st@3", out, FILES))
     assert held_in(out) == want, held_in(out)
-    command(world, "to-safetensors", "st@3", out, code=74)
+    command(world, *written("st@3", out, FILES), code=74)
     with holdfast.open("st@3", server=world.server) as found:
         done = safetensors_files.to_safetensors(found, out + "2", file_bytes=1000)
         assert done.tensors == 5 and held_in(out + "2") == want
     with open(os.path.join(out + "2", "model.safetensors.index.json")) as index:
         places = json.load(index)["weight_map"]
     assert set(places) == set(want) and len(set(places.values())) > 1, places
-    command(world, "from-safetensors", out + "2", "st2@1")
+    command(world, *brought(out + "2", "st2@1", FILES))
     with open(os.path.join(folder, "a.safetensors"), "r+b") as cut:
         cut.truncate(os.path.getsize(cut.name) - 1)
-    assert "a.safetensors does not lie in the file" in command(world, "from-safetensors", folder,
-                                                                "st@4", code=1)
+    assert "a.safetensors does not lie in the file" in command(
+        world, *brought(folder, "st@4", FILES), code=1)
     shutil.copy(os.path.join(folder, "s1.safetensors"), os.path.join(out, "again.safetensors"))
-    assert "cut" in command(world, "from-safetensors", out, "st@4", code=2)
+    assert "cut" in command(world, *brought(out, "st@4", FILES), code=2)
 
 
 def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
@@ -377,7 +386,7 @@ def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
         saver.wait(5)
         saver.close()
     out = os.path.join(world.folder, "hf-out")
-    command(world, "to-safetensors", "trainer@5", out, "--weights-only", "--dtype", "bf16")
+    command(world, *written("trainer@5", out, FILES), "--weights-only", "--dtype", "bf16")
     held = held_in(out)
     bits = {name: list(numpy.frombuffer(one[2], "u2")) for name, one in held.items()
             if one[0] == "BF16"}
@@ -389,10 +398,10 @@ def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
     for name, value in files.items():
         with open(os.path.join(out, name), "rb") as file:
             assert file.read() == value
-    command(world, "to-safetensors", "trainer@5", out + "-all")
+    command(world, *written("trainer@5", out + "-all", FILES))
     assert set(held_in(out + "-all")) == set(names) and len(os.listdir(out + "-all")) == 1
     assert "no name beside weights" in command(
-        world, "to-safetensors", "hostile@5", out + "-hostile", "--weights-only", code=1)
+        world, *written("hostile@5", out + "-hostile", FILES), "--weights-only", code=1)
     assert not os.path.exists(os.path.join(world.folder, "out"))
 
 

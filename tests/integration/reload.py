@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """reload - settings of one run, settings that are read again, and a look before a start.
 
-Goal: [run.NAME] keeps and limits that run alone; `ckpt-cli reload` and SIGUSR1 let new rules hold
-without a restart, and name what needs one; a file that is refused changes nothing; SIGHUP still
-ends ckptd; `ckptd --check` tells what is wrong and starts nothing. Method: the real programs.
+Goal: [run.NAME] keeps and limits that run alone; `ckpt-cli server reload` and SIGUSR1 let new rules
+hold without a restart, and name what needs one; a file that is refused changes nothing; SIGHUP
+still ends ckptd; `ckptd --check` tells what is wrong and starts nothing. Method: the real programs.
 """
 
 import glob
@@ -105,7 +105,7 @@ def outgrown(world):
     """By a run of 5 checkpoints, of which a new rule would let 3 go."""
     def reload(rules):
         world.write(f"[retention]\n{rules}")
-        world.cli("reload", *world.where)
+        world.cli("server", "reload", *world.where)
 
     def said():
         return world.cli("status", *world.where)[1]
@@ -136,13 +136,13 @@ def limited(world):
     test("a run that has not saved yet has no newest step in status", "no checkpoint yet" in said
          and "newest step" not in said, said)
     test("what ckptd says is there to its end", max(map(len, said.split("\n"))) > 220 and
-         said.count("or raise the quota and `ckpt-cli reload`)\n") == 4, said)
+         said.count("or raise the quota and `ckpt-cli server reload`)\n") == 4, said)
     world.write("")
-    world.cli("reload", *world.where)
+    world.cli("server", "reload", *world.where)
     world.save([1, 2, 3])
     size = world.listed()[0]["bytes"]
     world.write(f"[run.{world.run}]\nquota = {3 * size + size // 2}\n")
-    code, out, _ = world.cli("reload", *world.where)
+    code, out, _ = world.cli("server", "reload", *world.where)
     saved, said = world.try_save(4)
     health = world.cli("health", *world.where)
     test("after a reload the quota of a run holds, and health says why", code == 0 and not saved and
@@ -151,7 +151,7 @@ def limited(world):
     world.write(f"[run.other]\nretention.keep_last = 1\n[run.{world.run}]\n"
                 f"quota = {3 * size + size // 2}\nretention.keep_last = 2\n"
                 "[memory]\npool_bytes = \"128MiB\"\n[scrub]\nrate = 0\n")
-    code, out, _ = world.cli("reload", *world.where)
+    code, out, _ = world.cli("server", "reload", *world.where)
     test("a rule that is reloaded is applied at once, and what needs a restart is named",
          code == 0 and "not before a restart: scrub.rate\n" in out and world.comes_to([2, 3]), out)
     world.save_one(4)
@@ -159,7 +159,7 @@ def limited(world):
          world.cli("health", *world.where)[0] == 0,
          (world.steps(), world.cli("health", *world.where), world.log()))
     world.write("[retention]\nkeep_last = \"many\"\n")
-    code, _, err = world.cli("reload", *world.where)
+    code, _, err = world.cli("server", "reload", *world.where)
     test("a file that is refused changes nothing", code != 0 and "keep_last" in err, (code, err))
     world.write("[retention]\nkeep_last = 3\n")
     world.process.send_signal(signal.SIGUSR1)

@@ -31,7 +31,7 @@ def loads(world, step):
 
 
 def rescan(world):
-    code, out, err = world.cli("rescan", *world.where, "--json")
+    code, out, err = world.cli("server", "rescan", *world.where, "--json")
     assert code == 0, err
     return json.loads(out)
 

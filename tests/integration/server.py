@@ -96,7 +96,7 @@ def same_answers(world):
                     ["export", one, "--output", output, "--dtype", "bf16", "--weights-only",
                      "--format", "safetensors"],
                     ["convert", one, "--output", output, "--dtype", "bf16"],
-                    ["reshard", one, "--output", output, "--shards", "3"]):
+                    ["convert", one, "--output", output, "--shards", "3"]):
         answers, files = [], []
         for where in (("--store", world.store), world.where):
             code, out, err = world.cli(*command, *where, "--json")
@@ -353,16 +353,16 @@ def made_of_another_store(world):
         code, out, err = target.cli("convert", one, *world.where, *into, "--dtype", "bf16")
         test("a checkpoint is converted into a served store", code == 0 and err == "" and
              json.loads(out)["output"] == target.server, (code, out, err))
-        code, out, err = target.cli("reshard", two, "--store", world.store, *into, "--shards", "3")
+        code, out, err = target.cli("convert", two, "--store", world.store, *into, "--shards", "3")
         test("and another cut comes into the run that is there by then", code == 0 and err == "" and
              target.verifies(one) is True and target.verifies(two) is True and
              digests(target, two, *target.where) == digests(world, two, *world.where),
              (code, out, err))
         for what, want, words in (((one, *world.where), 74, "already"),
                                   ((two, *target.where), 2, "store of the source")):
-            code, out, err = target.cli("reshard", *what, *into, "--shards", "2")
+            code, out, err = target.cli("convert", *what, *into, "--shards", "2")
             test(f"it is refused: {words}", code == want and words in err, (code, out, err))
-        code, _, err = target.cli("reshard", one, *world.where, "--output", target.store,
+        code, _, err = target.cli("convert", one, *world.where, "--output", target.store,
                                   "--shards", "2")
         test("a directory that a ckptd serves is not written without it",
              code == 74 and "in use by" in err and "--output unix:" in err, (code, err))
@@ -382,7 +382,7 @@ def killed_conversions(world):
     bad = []
     target = Served()
     step = os.path.join(target.store, "first", "step-00000000-a0001")
-    command = [CLI, "reshard", "first", "--store", world.store, "--output", target.server,
+    command = [CLI, "convert", "first", "--store", world.store, "--output", target.server,
                "--shards", "6"]
     try:
         target.launch()
@@ -480,7 +480,7 @@ def served_by_another_user():
         code, _, err = world.cli("import", world.model, "--run", "cut", "--store", mine)
         assert code == 0, err
         os.chmod(mine, 0o700)
-        done = subprocess.run([CLI, "reshard", "cut", "--store", mine, "--output", world.server,
+        done = subprocess.run([CLI, "convert", "cut", "--store", mine, "--output", world.server,
                                "--shards", "5"], text=True, capture_output=True,
                               env=dict(os.environ, ASAN_OPTIONS=sanitizer))
         owners = {os.stat(path).st_uid for path in world.shards("cut")}

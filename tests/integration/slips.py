@@ -32,20 +32,40 @@ health --server unix:/{long} => 2 ! ckpt-cli: the path ! at most 107
 list --forc => 2 ! '--forc' is unknown (did you mean '--store'?)
 gc --dry-rum => 2 ! did you mean '--dry-run'?
 help list show => 2 ! help takes at most 1 argument
-scrub => 2 ! at least 1 argument, not 0
+server scrub => 2 ! server scrub takes at least 1 argument, not 0
+server; server --json => 2 ! server takes an action
+server dance => 2 ! server does not know the action 'dance'
+status --interval 1 => 2 ! status does not take --interval
+status --watch --all => 2 ! status --watch does not take --all
+export x --format dcp --only y => 2 ! export --format dcp does not take --only
+export x --format dcp => 2 ! add --output FOLDER
+import {folder} --format dcp => 2 ! add --run RUN@STEP
+import {folder} --run x --format safetensors --store {store} => 2 ! not one file
+list --format hf => 2 ! list does not take --format
+reshard {run}@4 --store '/a b' -o {new} --shards 4
+ => 2 ! reshard is convert now (ckpt-cli convert {run}@4 --store '/a b' -o {new} --shards 4)
+watch --count 1 => 2 ! (ckpt-cli status --watch --count 1)
+scrub start {run}; rescan; reload; history {run}; attempt {run} --force => 2 ! (ckpt-cli server
+from-dcp {folder} r@1 --server unix:/a
+ => 2 ! (ckpt-cli import --format dcp {folder} --run r@1 --server unix:/a)
+to-dcp --server unix:/a {run} {new}
+ => 2 ! (ckpt-cli export --format dcp --server unix:/a {run} --output {new})
+from-safetensors a b@1 => 2 ! (ckpt-cli import --format safetensors-folder a --run b@1)
+to-safetensors a@1 b => 2 ! (ckpt-cli export --format safetensors-folder a@1 --output b)
+help reshard => 2 ! reshard is convert now
 dance; list --colour red; list --store {store} --server unix:/x;
-watch --store {store} --server unix:/x => 2 ! (
+status --watch --store {store} --server unix:/x => 2 ! (
 help dance => 2 ! 'dance'
 --store {folder} list => 2 ! the command comes first
-list --store {new}; gc --store {new} --dry-run; watch --store {new} => 66
+list --store {new}; gc --store {new} --dry-run; status --watch --store {new} => 66
 -- absent
-list; show {run}; status; health; verify {run}; diff {run} {run}; du; gc; watch;
+list; show {run}; status; health; verify {run}; diff {run} {run}; du; gc; status --watch;
 convert {run} --dtype bf16 --output {new} => 69 ! start ckptd
 -- server
 prune {run} --keep-last 1 --best highest => 2 ! about which --keep-best keeps
 prune {run} --keep-within 7; prune {run} --keep-within '7 parsecs' => 2 ! not a span of time
 prune {run} => 2 ! no rule
-watch --interval 0 => 2
+status --watch --interval 0 => 2
 -- store
 export {run} --output {out} --dtype bf16 --except *nrom*=fp32 => 2 ! fits no tensor
 convert {run} --output {out} --dtype bf16 --except x=fp32 => 2 ! fits no tensor
@@ -132,9 +152,11 @@ def completions(world):
             test(f"{' '.join(words[:1])} is offered {len(want)} words, {where[0]}",
                  offered(*words) == want, offered(*words))
     test("a folder is offered once", offered("import", "x") == [":files"] and
-         offered("import", "x", "y") == [] and offered("from-dcp", "x") == [":files"] and
-         offered("to-dcp", steps[0], "x") == [":files"] and
-         offered("to-dcp", "--store", world.store, run + "@") == steps)
+         offered("import", "x", "y") == [] and offered("export", run, "--output", "") == [":files"])
+    test("an action is offered, and what it takes",
+         offered("server", "sc")[0].split("\t")[0] == "scrub" and
+         offered("server", "history", "--store", world.store, start) == [run] and
+         [line.split("\t")[0] for line in offered("status", "--wa")] == ["--watch"])
     test("help is offered commands", offered("help", "unp")[0].split("\t")[0] == "unpin")
 
 
@@ -177,7 +199,8 @@ def full_outputs(world):
     sides = ("--store", world.store), world.where
     for words in (["list"], ["show", run], ["status"], ["du"], ["gc", "--dry-run"], ["verify", run],
                   ["prune", run, "--keep-last", "9", "--dry-run"], ["diff", run, one],
-                  ["watch", "--count", "1"], ["watch", "--interval", "0.1"], ["health"],
+                  ["status", "--watch", "--count", "1"], ["status", "--watch", "--interval", "0.1"],
+                  ["health"],
                   ["pin", run], ["help"], ["help", "list"], ["list", "--help"], ["--version"]):
         is_of_none = "elp" in "".join(words) or words == ["--version"]
         for how in [[]] if is_of_none else [[*where, *json] for json in ([], ["--json"])

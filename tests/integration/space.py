@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""space - ckpt-cli du, gc, watch, status: what takes the space, what is rubbish, what goes on.
+"""space - ckpt-cli du, gc, status (--watch): what takes the space, what is rubbish, what goes on.
 
 Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
 what a crash leaves and nothing else, and not while somebody has the store (clients_cli_power cuts
@@ -206,7 +206,8 @@ class Watch:
 
     def __init__(self, *words):
         self.seen, self.arrived = [], threading.Condition()
-        self.process = subprocess.Popen([CLI, "watch", "--json", "--interval", "0.05", *words],
+        self.process = subprocess.Popen([CLI, "status", "--watch", "--json", "--interval", "0.05",
+                                         *words],
                                         stdout=subprocess.PIPE, text=True)
         self.thread = threading.Thread(target=self.collect)
         self.thread.start()
@@ -233,7 +234,8 @@ class Watch:
 
 @test
 def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
-    lines = cli("watch", "--server", bed.server, "--count", 2, "--interval", 0.1).splitlines()
+    lines = cli("status", "--watch", "--server", bed.server, "--count", 2, "--interval",
+                0.1).splitlines()
     assert len(lines) == 2 and all("newest: trip@" in line for line in lines), lines
     with Watch("--server", bed.server) as watch:
         watch.wait_for(lambda line: "saves" in line)
@@ -259,7 +261,7 @@ def watch_on_a_directory_tells_what_is_committed_in_it(bed):
                 if e["step"] == 60)
     assert watch.seen[-1]["since_start"] == {"commits": 1, "bytes_committed": saved["bytes"]}
     assert not any("read_bytes_per_second" in line for line in watch.seen)
-    (line,) = cli("watch", "--store", bed.store, "--count", 1).splitlines()
+    (line,) = cli("status", "--watch", "--store", bed.store, "--count", 1).splitlines()
     assert f"newest: trip@60-a{saved['attempt']} of {saved['time']}  0 saves" in line, line
 
 
@@ -294,7 +296,7 @@ def status_of_a_directory_tells_what_its_files_do(bed):
                                 "files": len(shards), "durability": "accepted"}], status
     assert status["catalog"]["damaged"] == 1, status
     assert status["catalog"]["checkpoints"] == len(listed) - 1, status
-    text = cli("watch", "--store", store, "--count", 1)
+    text = cli("status", "--watch", "--store", store, "--count", 1)
     assert "  unfinished trip@1-a1  " in text and f" in {len(shards)} files\n" in text, text
 
 

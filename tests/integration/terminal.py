@@ -26,9 +26,7 @@ from lib_terminal import AT_WORK, bar_is_wrong, on_a_terminal
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
-         "watch", "follow", "status", "health", "watchdog", "reload", "attempt", "rescan",
-         "history", "scrub", "advise", "stop"}  # which have no bar
-IN_PYTHON = {"from-dcp", "to-dcp", "from-safetensors", "to-safetensors"}  # python_convert.py
+         "follow", "status", "health", "watchdog", "server", "advise", "stop"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
 FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes
@@ -82,7 +80,7 @@ class Tools:
             (["du", *where], 0, [steps]),
             (["export", one, "--output", self.fresh(), *where], 0, [rate]),
             (["convert", one, "--output", self.fresh(), "--dtype", "bf16", *where], 0, [rate]),
-            (["reshard", one, "--output", self.fresh(), "--shards", "3", *where], 0, [rate]),
+            (["convert", one, "--output", self.fresh(), "--shards", "3", *where], 0, [rate]),
             (["cp", one, self.fresh() + ":copy", *where], 0, [rate]),
             (["repair", one, "--from", self.world.store, *where], 0, [rate]),
             (["import", self.path("model"), "--run", run, "--shards", "2", *where], 0, [rate]),
@@ -106,7 +104,7 @@ def bars(tools):
                 if got != code or wrong:
                     bad.append((command, columns, got, wrong, shown, out))
         test(f"every long command has its bar on a terminal, within its width, on {side}",
-             not bad and told == commands - SHORT - IN_PYTHON, (bad, told ^ (commands - SHORT)))
+             not bad and told == commands - SHORT, (bad, told ^ (commands - SHORT)))
 
 
 def no_bars(tools):
@@ -172,10 +170,10 @@ def durability(tools):
                         (["import", tools.path("model"), "--run", run, *home], (run, home)),
                         (["convert", one, "--output", into, "--dtype", "bf16", *where],
                          (world.run, listed)),
-                        (["reshard", tools.names[1], "--output", into, "--shards", "3", *where],
+                        (["convert", tools.names[1], "--output", into, "--shards", "3", *where],
                          (world.run, listed))):
                     if form and found and into == target.server and command[0] != "import":
-                        command[1] = tools.names[2 if command[0] == "convert" else 3]
+                        command[1] = tools.names[2 if "--dtype" in command else 3]
                     code, out, err = world.cli(*command, *form)
                     said = json.loads(out)["durability"] if form and code == 0 else \
                         out.strip().rsplit(", ", 1)[-1]
@@ -276,7 +274,7 @@ def hostile_manifests(tools):
         with open(path, "wb") as file:
             file.write(manifest_of(good, changed))
         for command in (["list"], ["show", name], ["verify", name, "--quick"], ["du", name],
-                        ["status"], ["watch", "--count", "1"],
+                        ["status"], ["status", "--watch", "--count", "1"],
                         ["diff", name, tools.names[0]],
                         ["export", name, "--force", "--output", tools.path("hostile-export")]):
             for form in ([], ["--json"]):
@@ -310,7 +308,7 @@ def hostile_names(tools):
                     ["verify", name], ["du"], ["du", name], ["gc", "--dry-run"], ["gc"],
                     ["prune", world.run, "--keep-last", "2", "--dry-run"], ["pin", name],
                     ["unpin", name], ["prune", "run" + EVIL, "--keep-last", "2"], ["status"],
-                    ["watch", "--count", "1"],
+                    ["status", "--watch", "--count", "1"],
                     ["show", name + EVIL], ["-" + EVIL], ["list", "--" + EVIL], ["cmd" + EVIL],
                     ["verify", name, "--dtype" + EVIL], ["list", "--server", "unix:/" + EVIL]):
         for form in ([], ["--json"]):

@@ -452,7 +452,7 @@ def best(world, options):
     want = sorted({*sorted(loss, key=loss.get)[-2:], STEPS - 1, STEPS})  # the last two stay anyway
     configure("[run.best]\ntier.keep_best = 2\nretention.best = \"highest\"\n"
               "retention.may_remove_most = true\n[run.other]\ntier.keep_last = 1\n")
-    code, out, err = world.cli("reload", *world.where)
+    code, out, err = world.cli("server", "reload", *world.where)
     everything = list(range(1, STEPS + 1))
     wait_until(lambda: far_steps() == want, lambda: (far_steps(), want, world.log()[-3000:]))
     test("rules of a run for the far tier hold after a reload, those of the best too",

@@ -92,7 +92,7 @@ def by_rules(world):
     world.cli("status", *world.where)
     test("without a term it stays until a person or a save wants the space",
          trash(world) == [2], world.log())
-    code, out, _ = world.cli("history", world.run, *world.where)
+    code, out, _ = world.cli("server", "history", world.run, *world.where)
     test("the journal tells of removals into the trash and of what came back",
          "into the trash" in out and "undelete" in out, out)
     world.stop()

@@ -499,8 +499,9 @@ def directories_of_dcp_are_converted_both_ways(world):
     job(dcp_files_on, "fsdp", theirs, theirs + ".pt", True)
     env = dict(os.environ, HOLDFAST_PYTHON=sys.executable,
                PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
-    for words in (["from-dcp", theirs, "converted@3"], ["to-dcp", "converted@3", ours]):
-        subprocess.run([CLI, *words, *world.where], check=True, env=env)
+    for words in (["import", theirs, "--run", "converted@3"],
+                  ["export", "converted@3", "--output", ours]):
+        subprocess.run([CLI, *words, "--format", "dcp", *world.where], check=True, env=env)
     job(dcp_files_on, "fsdp3", ours, theirs + ".pt", False)
 
 

@@ -195,7 +195,7 @@ def outputs_are_made_in_a_bucket_and_read_from_one(bed):
     store, run = bed.store()
     there = "s3://checkpoints/made"
     bed.cli("convert", f"{run}@20", "--store", store, "--output", there, "--dtype", "bf16")
-    bed.cli("reshard", f"{run}@30", "--store", "s3://checkpoints/cli", "--shards", "3",
+    bed.cli("convert", f"{run}@30", "--store", "s3://checkpoints/cli", "--shards", "3",
             "--output", there)
     assert sorted(one["step"] for one in bed.listed(there)) == [20, 30]
     bed.cli("verify", "--all", "--store", there)

@@ -133,7 +133,7 @@ def together(bed):
 
 def paused(bed):
     world = bed.world
-    code, out, err = world.cli("scrub", "pause", *world.where)
+    code, out, err = world.cli("server", "scrub", "pause", *world.where)
     wait_until(lambda: status(world)["far_scrub"]["doing"] == "paused" and
                not any("/leases/" in key for key in list(bed.server.objects)),
                lambda: status(world)["far_scrub"])
@@ -143,7 +143,7 @@ def paused(bed):
          code == 0 and status(world)["far_scrub"]["checkpoints_read"] == count, (out, err))
     bed.tell(bed.kept()[1])
     number = bed.kept()[0]
-    world.cli("scrub", "start", *world.where)
+    world.cli("server", "scrub", "start", *world.where)
     wait_until(lambda: bed.kept()[0] > number, lambda: (number, status(world)["far_scrub"]))
     test("where another ckptd has written the number it reads that, and goes on",
          bed.kept()[0] > number)
@@ -155,7 +155,7 @@ def another_store(bed, what, etag_of):
     world, server = bed.world, bed.server
     world.start(*FAST, "--scrub.period_s", "0")
     bed.read_by(world, 3)
-    world.cli("scrub", "pause", *world.where)
+    world.cli("server", "scrub", "pause", *world.where)
     wait_until(lambda: status(world)["far_scrub"]["doing"] == "paused" and
                not any("/leases/" in key for key in list(server.objects)),
                lambda: status(world)["far_scrub"])
@@ -169,7 +169,7 @@ def another_store(bed, what, etag_of):
                 data, etag = b"0" * 32 + b"\n", etag_of(found)
             other[key] = Object(data, etag, found.meta, found.changed)
         ours, server.objects = server.objects, dict(other)
-    world.cli("scrub", "start", *world.where)
+    world.cli("server", "scrub", "start", *world.where)
     wait_until(lambda: "was not read in the far tier" in world.log() or
                status(world)["far_scrub"]["damaged"] > 0,
                lambda: (status(world)["far_scrub"], world.log()[-2000:]))

@@ -120,7 +120,7 @@ static void write_tokenizer(const char *path)
 static void set_defaults(struct cli *cli)
 {
     *cli = (struct cli){.dtype = "keep",
-                        .format = "safetensors",
+                        .format = "auto",
                         .best = "lowest",
                         .metric = "loss",
                         .shard_size = 1ll << 30};
@@ -326,7 +326,7 @@ static const struct tool tools[] = {
     {"export", cli_export, set_export, WRITES_FILES, 0, NULL},
     {"export --format hf", cli_export, set_export_hf, WRITES_FILES, 0, NULL},
     {"convert", cli_convert, set_export, WRITES_STORE, 0, "run@2"},
-    {"reshard", cli_reshard, set_reshard, WRITES_STORE, 0, "run@2"},
+    {"convert --shards", cli_convert, set_reshard, WRITES_STORE, 0, "run@2"},
     {"import", cli_import, set_import, WRITES_STORE, 0, "new@0"},
     {"prune", cli_prune, set_prune, CHANGES, 0, NULL},
     {"gc", cli_gc, set_work, CHANGES, 0, NULL},
@@ -335,7 +335,7 @@ static const struct tool tools[] = {
     {"verify --release", cli_verify, set_release, CHANGES, 0, NULL},
     {"du", cli_du, set_store, READS, 0, NULL},
     {"status", cli_status, set_store, TELLS, 0, NULL},
-    {"watch", cli_watch, set_watch, TELLS, 0, NULL},
+    {"status --watch", cli_watch, set_watch, TELLS, 0, NULL},
 };
 #define NUM_TOOLS (sizeof tools / sizeof *tools)
 

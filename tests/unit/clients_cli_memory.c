@@ -257,7 +257,7 @@ static int run_on_files(const struct cli *cli, int (*run)(const struct cli *cli)
 ON_FILES(verify_found, cli_verify)
 ON_FILES(diff_found, cli_diff)
 ON_FILES(export_found, cli_export)
-ON_FILES(reshard_found, cli_reshard)
+ON_FILES(reshard_found, cli_convert)
 ON_FILES(import_found, cli_import)
 ON_FILES(du_found, cli_du)
 
@@ -276,7 +276,7 @@ static const struct tool served_tools[] = {
     {"gc --dry-run --server", cli_gc, serve_dry, READS, 0, NULL},
     {"pin --server", cli_pin, serve_pin, READS, 0, NULL},
     {"du --server", du_found, serve_store, READS, 0, NULL},
-    {"watch --server", cli_watch, serve_watch, TELLS, 0, NULL},
+    {"status --watch --server", cli_watch, serve_watch, TELLS, 0, NULL},
     {"status --server", cli_status, serve_store, TELLS, 0, NULL},
     {"health --server", cli_health, serve_store, READS, 0, NULL},
 };

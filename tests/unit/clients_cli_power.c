@@ -85,7 +85,7 @@ static const struct scene scenes[] = {
     {{"export --force", cli_export, set_export, WRITES_FILES, 0, NULL}, place_old_file},
     {{"export --format hf", cli_export, set_export_hf, WRITES_FILES, 0, NULL}, place_source},
     {{"convert", cli_convert, set_export, WRITES_STORE, 0, "run@2-a1"}, place_source},
-    {{"reshard", cli_reshard, set_reshard, WRITES_STORE, 0, "run@2-a1"}, place_two_stores},
+    {{"convert --shards", cli_convert, set_reshard, WRITES_STORE, 0, "run@2-a1"}, place_two_stores},
     {{"import", cli_import, set_import, WRITES_STORE, 0, "new@0-a1"}, place_source},
     {{"import beside", cli_import, set_import_beside, WRITES_STORE, 0, "new@0-a1"}, place_source},
     {{"prune", cli_prune, set_prune, CHANGES, 0, NULL}, place_work},

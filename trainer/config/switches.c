@@ -142,7 +142,8 @@ bool switches_memory_is_short(struct switches *switches)
 void switches_log_stop(unsigned seen)
 {
     if (seen & (SWITCH_STOP | SWITCH_STOP_UNSAVED))
-        log_warn("train", "ckptd was asked to stop the run%s; `ckpt-cli history` says by whom",
+        log_warn("train",
+                 "ckptd was asked to stop the run%s; `ckpt-cli server history` says by whom",
                  seen & SWITCH_STOP_UNSAVED ? " without a save" : "");
 }
 

@@ -46,7 +46,7 @@ struct cli {
     int64_t keep_last, keep_every, keep_best, shards;
     int64_t shard_size, count, expected;
     double interval;
-    char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], model[4096], run[128];
+    char mesh[96], only[1024], exceptions[1024], format[24], tokenizer[4096], model[4096], run[128];
     char slices[1024], object[LAYOUT_NAME_MAX];
     char keep_within[32], metric[64], best[8], note[256];
     char sample[32], from[4200];
@@ -58,7 +58,7 @@ struct cli {
     int64_t seed;
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
-    bool is_dry_run, may_remove_most, is_yes, is_now, is_unsaved, is_settings;
+    bool is_dry_run, may_remove_most, is_yes, is_now, is_unsaved, is_settings, is_watched;
     const char *args[2];
     bool is_path[2];       /* that argument is no checkpoint */
     char resolved[2][200]; /* of those that were tags, the checkpoints */
@@ -85,11 +85,8 @@ int cli_gc(const struct cli *cli);
 int cli_watch(const struct cli *cli);
 int cli_follow(const struct cli *cli);
 int cli_import(const struct cli *cli);
-int cli_from_dcp(const struct cli *cli);
-int cli_to_dcp(const struct cli *cli);
-int cli_from_safetensors(const struct cli *cli);
-int cli_to_safetensors(const struct cli *cli);
-int cli_reshard(const struct cli *cli);
+int cli_import_python(const struct cli *cli);
+int cli_export_python(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_advise(const struct cli *cli);
 int cli_rm(const struct cli *cli);

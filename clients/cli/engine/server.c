@@ -4,12 +4,12 @@
  * socket is on this node: it only tells where its store is, and the command goes to that directory
  * as with --store. The directory must be the very one: in another container the same path may be
  * another store, so ckptd also tells by which device and inode it knows its own. A command that
- * only reads (verify, diff, export, convert, reshard, du, tags) may go to a ckptd of another node,
+ * only reads (verify, diff, export, convert, du, tags) may go to a ckptd of another node,
  * HOST:PORT: it reads that store over TLS (storage/peer.c), wherever its directory is. So it does
  * through the socket where something that it may read is in other tiers alone: ckptd reads that
  * from them. What is read is leased either way, which ckptd honours.
  *
- * What import, convert and reshard write there is a checkpoint by ckptd's word alone (Adopt). A
+ * What import and convert write there is a checkpoint by ckptd's word alone (Adopt). A
  * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
 #include "clients/cli/engine/cli.h"
 

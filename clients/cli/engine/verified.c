@@ -62,7 +62,8 @@ void verified_tell_server(const struct cli *cli, const struct manifest_summary *
     const char *run = summary->run;
     bool is_elsewhere = false;
     if (server_scrub(&is_elsewhere, cli, false, run, summary) != 0)
-        log_warn("verify", "ckptd was not told: %s; an operator can: ckpt-cli scrub start %s",
+        log_warn("verify",
+                 "ckptd was not told: %s; an operator can: ckpt-cli server scrub start %s",
                  report_line(), run);
     else if (!cli->is_json && is_elsewhere)
         printf("ckptd was told, but has no copy in its own store to read again: it reads those in "

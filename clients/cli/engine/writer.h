@@ -73,6 +73,6 @@ int writer_end(struct writer *writer, int error, const struct digest *proof);
  * along its first dimension into `parts`, each held `replicas` times. */
 int writer_plan_rows(struct layout_table **out, const struct layout_table *from, uint32_t replicas,
                      uint32_t parts);
-#define SHARDS_MAX 65536u /* that reshard and import make */
+#define SHARDS_MAX 65536u /* that convert and import make */
 
 #endif

@@ -1,14 +1,14 @@
-/* convert.c - a checkpoint once more, in another store: with other element types (convert), or in
- * another number of shards (reshard). Of the same run, step and attempt. The store is a directory,
- * or that of a running ckptd, which commits what is written there (Adopt).
+/* convert.c - a checkpoint once more, in another store: with other element types, fewer tensors, or
+ * another number of shards. Of the same run, step and attempt. The store is a directory, or that of
+ * a running ckptd, which commits what is written there (Adopt).
  *
  * It is a checkpoint like any other (writer.h), with a nonce of its own, and in its lineage the
  * nonce of what it was made from. Its shards are put together block by block (assembly.c).
  *
- * convert keeps the cut: every shard of the source becomes one with the same slices, floating-point
- * elements rounded to nearest even, integers as they are. reshard keeps every bit: the shards are
- * what so many ranks of a trainer would have written (layout_plan_save), and it ends with success
- * only when every tensor has the digest that the source's manifest holds. */
+ * Floating-point elements are rounded to nearest even, integers stay as they are. Without --shards
+ * and --mesh every shard of the source becomes one with the same slices. With them the shards are
+ * what so many ranks of a trainer would have written (layout_plan_save). Where no tensor changes it
+ * ends with success only when each has the digest that the source's manifest holds. */
 #include "clients/cli/engine/writer.h"
 
 #include <errno.h>
@@ -18,11 +18,11 @@
 
 struct convert {
     const struct cli *cli;
-    const char *verb;
+    bool is_exact;                /* every tensor is there, with its type */
     struct checkpoint checkpoint; /* the source */
     struct writer writer;
     struct cli target; /* as of a command on the store to write; `server` where one serves it */
-    uint32_t *old_of;  /* index of the source's table, per tensor of the new one; NULL: the same */
+    uint32_t *old_of;  /* index of the source's table, per tensor of the new one */
     char mesh_json[96];
     struct progress progress;
 };
@@ -97,21 +97,6 @@ static void inherit_manifest(struct convert *convert)
     memcpy(manifest->converted_from, old->summary.nonce, sizeof manifest->converted_from);
 }
 
-static int plan_convert(struct convert *convert)
-{
-    struct dtype_rules dtypes;
-    const struct layout_table *table = convert->checkpoint.manifest->table;
-    int error = dtype_rules_parse(&dtypes, convert->cli, table);
-    if (error == 0)
-        error = tensors_check_wanted(table, convert->cli);
-    if (error == 0 && dtypes.keep && dtypes.num_exceptions == 0 && !convert->cli->is_weights_only &&
-        convert->cli->only[0] == '\0')
-        error =
-            report_error(ERR_INVALID, "add --dtype bf16, fp16 or fp32, --weights-only, or --only",
-                         "there is nothing to convert");
-    return error != 0 ? error : plan_table(convert, &dtypes);
-}
-
 /* ---- the plan of another cut ---- */
 
 /* The axes of a mesh that shards differ by. */
@@ -159,9 +144,6 @@ static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
         at = *end == ',' ? end + 1 : end;
     }
     uint64_t ranks = (uint64_t)out->replicas * out->shards;
-    if (cli->shards == 0 && cli->mesh[0] == '\0')
-        return report_error(ERR_INVALID, "add --shards N or --mesh dp_shard=N",
-                            "no number of shards was given");
     if (ranks > SHARDS_MAX ||
         (cli->mesh[0] != '\0' && cli->shards > 0 && (uint64_t)cli->shards != ranks))
         return report_error(ERR_INVALID, NULL, "a mesh of %s has not %s",
@@ -170,23 +152,40 @@ static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
     return 0;
 }
 
-static int plan_reshard(struct convert *convert)
+static int plan_cut(struct convert *convert)
 {
     struct manifest *manifest = &convert->writer.manifest;
+    struct layout_table *uncut = manifest->table;
     struct mesh_plan mesh;
-    int error = parse_mesh(&mesh, convert->cli);
-    if (error == 0)
-        error = writer_plan_rows(&manifest->table, convert->checkpoint.manifest->table,
-                                 mesh.replicas, mesh.shards);
-    if (error != 0)
-        return error;
-    uint32_t ranks = mesh.replicas * mesh.shards;
-    manifest->summary.shards = manifest->summary.world_size = ranks;
+    ERR_TRY(parse_mesh(&mesh, convert->cli));
+    ERR_TRY(writer_plan_rows(&manifest->table, uncut, mesh.replicas, mesh.shards));
+    layout_table_free(uncut);
+    manifest->summary.shards = manifest->summary.world_size = mesh.replicas * mesh.shards;
     snprintf(convert->mesh_json, sizeof convert->mesh_json,
              "{\"pp\":1,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":1,\"tp\":1}", mesh.replicas,
              mesh.shards);
     manifest->mesh_json = convert->mesh_json;
     return 0;
+}
+
+static int plan(struct convert *convert)
+{
+    const struct cli *cli = convert->cli;
+    const struct layout_table *table = convert->checkpoint.manifest->table;
+    bool is_cut = cli->shards > 0 || cli->mesh[0] != '\0';
+    struct dtype_rules dtypes;
+    ERR_TRY(dtype_rules_parse(&dtypes, cli, table));
+    ERR_TRY(tensors_check_wanted(table, cli));
+    convert->is_exact =
+        dtypes.keep && dtypes.num_exceptions == 0 && !cli->is_weights_only && cli->only[0] == '\0';
+    if (convert->is_exact && !is_cut)
+        return report_error(ERR_INVALID,
+                            "add --dtype bf16, fp16 or fp32, --weights-only, --only, --shards or "
+                            "--mesh",
+                            "there is nothing to convert");
+    inherit_manifest(convert);
+    ERR_TRY(plan_table(convert, &dtypes));
+    return is_cut ? plan_cut(convert) : 0;
 }
 
 /* ---- from begin to end ---- */
@@ -201,7 +200,7 @@ static int find_target(struct convert *convert)
     target->store[0] = target->server[0] = '\0';
     if (cli->output[0] == '\0')
         return report_error(ERR_INVALID, "add --output DIR, or --output unix:/PATH of its ckptd",
-                            "no store to %s to was named", convert->verb);
+                            "no store to convert to was named");
     if (strncmp(cli->output, socket, strlen(socket)) != 0) {
         strcpy(target->store, cli->output);
     } else if (strlen(cli->output) >= sizeof target->server) {
@@ -227,8 +226,8 @@ static uint64_t bytes_to_read(const struct convert *convert)
     const struct layout_table *table = convert->writer.manifest.table;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < table->num_tensors; i++) {
-        uint32_t old = convert->old_of != NULL ? convert->old_of[i] : i;
-        const struct tensor_meta *meta = &convert->checkpoint.manifest->table->tensors[old];
+        const struct tensor_meta *meta =
+            &convert->checkpoint.manifest->table->tensors[convert->old_of[i]];
         sum += tensor_elements(meta) * dtype_bytes(meta->dtype);
     }
     return sum;
@@ -245,7 +244,7 @@ static int write_shards(struct convert *convert)
         error = checkpoint_need_whole(&convert->checkpoint);
     if (error != 0)
         return error;
-    progress_begin(&convert->progress, convert->cli, convert->verb, bytes_to_read(convert));
+    progress_begin(&convert->progress, convert->cli, "convert", bytes_to_read(convert));
     error = assembly_run(&convert->checkpoint, 1, &hooks);
     progress_end(&convert->progress);
     return error;
@@ -274,19 +273,16 @@ static void print_result(const struct convert *convert)
     }
 }
 
-static int run(const struct cli *cli, const char *verb, int (*plan)(struct convert *convert),
-               bool is_exact)
+int cli_convert(const struct cli *cli)
 {
-    struct convert convert = {.cli = cli, .verb = verb};
+    struct convert convert = {.cli = cli};
     struct storage *store = NULL;
     writer_init(&convert.writer);
     int error = store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&convert.checkpoint, store, cli->args[0]);
-    if (error == 0) {
-        inherit_manifest(&convert);
+    if (error == 0)
         error = plan(&convert);
-    }
     if (error == 0)
         error = find_target(&convert);
     if (error == 0)
@@ -296,7 +292,7 @@ static int run(const struct cli *cli, const char *verb, int (*plan)(struct conve
     if (error == 0) {
         convert.writer.source_of = convert.old_of;
         error = writer_end(&convert.writer, write_shards(&convert),
-                           is_exact ? convert.checkpoint.manifest->digests : NULL);
+                           convert.is_exact ? convert.checkpoint.manifest->digests : NULL);
     }
     if (error == 0)
         print_result(&convert);
@@ -306,14 +302,4 @@ static int run(const struct cli *cli, const char *verb, int (*plan)(struct conve
     checkpoint_close(&convert.checkpoint);
     storage_close(store);
     return error;
-}
-
-int cli_convert(const struct cli *cli)
-{
-    return run(cli, "convert", plan_convert, false);
-}
-
-int cli_reshard(const struct cli *cli)
-{
-    return run(cli, "reshard", plan_reshard, true);
 }

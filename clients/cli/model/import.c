@@ -474,6 +474,9 @@ static int fill_shards(struct import *import)
 
 static int check_usage(const struct cli *cli)
 {
+    if (strcmp(cli->format, "safetensors") == 0)
+        return report_error(ERR_INVALID, "use hf, dcp or safetensors-folder",
+                            "a folder is imported, not one file of --format safetensors");
     if (cli->run[0] == '\0')
         return report_error(ERR_INVALID, "add --run NAME", "the new run has no name");
     if (!shard_run_is_valid(cli->run) || cli->run[0] == '.' || strlen(cli->run) > SESSION_RUN_MAX)

@@ -78,7 +78,7 @@ def from_dcp(folder: str, run: str, step: int, server: Optional[str] = None,
     files = megatron_files(folder)
     found = Folder(folder)
     total = sum(tensor_bytes(tensor) for tensor in found.tensors.values())
-    with Bar("from-dcp", total, with_bar) as tell:
+    with Bar("import", total, with_bar) as tell:
         return _save(found, files, run, step, server, tell)
 
 
@@ -177,7 +177,7 @@ def to_dcp(checkpoint: Checkpoint, folder: str, with_bar: bool = False) -> Done:
     files = {name: checkpoint.object(FILE + name) for name in FILES
              if FILE + name in checkpoint.objects}
     total = sum(tensor.nbytes for tensor in checkpoint.values())
-    with Bar("to-dcp", total, with_bar) as tell, open(os.path.join(folder, DATA), "wb") as out:
+    with Bar("export", total, with_bar) as tell, open(os.path.join(folder, DATA), "wb") as out:
         tensors, places = _write_data(out, checkpoint, objects, tell)
     paths = None if files else given or {name: (name,) for name in (*tensors, *places)}
     last = files.pop(FILES[-1], None)

@@ -115,7 +115,7 @@ def from_safetensors(folder: str, run: str, step: int, server: "str | None" = No
     parts = [Part(arrays.stored_name(sharded._plain(name)), box.dtype, _size(boxes), box.offset,
                   box.extent, 0, box, True) for name, boxes in found.items() for box in boxes]
     total = sum(part.nbytes for part in parts)
-    with convert.Bar("from-safetensors", total, with_bar) as tell:
+    with convert.Bar("import", total, with_bar) as tell:
         for part in parts:
             part.source.tell = tell
         with Client(server, run, busy_seconds=60.0) as client:
@@ -180,7 +180,7 @@ def _header(names: List[str], tensors: Mapping[str, _Out]) -> bytes:
         one = tensors[name]
         if dtypes.carrier(one.dtype) is not None:
             raise InvalidError(f"{name} is of type {one.dtype}, which these files do not hold",
-                               "ckpt-cli to-dcp writes files that hold it")
+                               "ckpt-cli export --format dcp writes files that hold it")
         head[name] = {"dtype": one.dtype, "shape": list(one.stored.size),
                       "data_offsets": [at, at + one.nbytes]}
         at += one.nbytes
@@ -238,7 +238,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: str, with_bar: bool = False,
     files, places = _split(tensors, file_bytes), {}
     total = sum(one.nbytes for one in tensors.values())
     read = sum(_Out(one.stored, one.stored.dtype).nbytes for one in tensors.values())
-    with convert.Bar("to-safetensors", read, with_bar) as tell:
+    with convert.Bar("export", read, with_bar) as tell:
         for at, inside in enumerate(files, 1):
             file = "model.safetensors" if len(files) == 1 else \
                 f"model-{at:05}-of-{len(files):05}.safetensors"

@@ -15,7 +15,8 @@ is given where it would have read them from files: each process loads its slices
 where another number of processes saved them.
 
 The model's config.json goes along, and what its tokenizer and its generation_config would save:
-`ckpt-cli to-safetensors --weights-only` makes of any step the folder that from_pretrained() takes.
+`ckpt-cli export --format safetensors-folder --weights-only` makes of any step the folder that
+from_pretrained() takes.
 
 How far into the Trainer this reaches: folder() replaces _load_from_checkpoint and
 _load_optimizer_and_scheduler of the one Trainer, for the one folder.
