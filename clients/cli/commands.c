@@ -214,11 +214,11 @@ const struct command commands[] = {
      "model.safetensors.index.json is the last. A folder that has safetensors is not written\n"
      "into. With --weights-only what Hugging Face's Trainer saved becomes the folder of its\n"
      "model: its names, config.json, tokenizer. Floats of 64 bits keep their type.\n" PYTHON_NOTES},
-    {"import", "FOLDER --run RUN[@STEP]", "a checkpoint from a folder of such a form", 1, 1,
+    {"import", "FOLDER --run RUN[@STEP]", "from Hugging Face's form, DCP, safetensors", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(FORMAT) | BIT(SHARDS) | BIT(FORCE), cli_import,
-     "The checkpoint is that of step 0 of a new run. FOLDER, or s3://BUCKET/NAME, holds "
-     "config.json of a Llama and its weights in fp32, bf16 or\n"
-     "fp16, which become fp32 exactly. Its tokenizer, chat template and generation_config.json\n"
+     "The checkpoint is that of step 0 of a new run. FOLDER, or s3://BUCKET/NAME, holds\n"
+     "config.json of a Llama and its weights in fp32, bf16 or fp16, which become fp32 exactly.\n"
+     "Its tokenizer, chat template and generation_config.json\n"
      "stay with the run, and export --format hf writes them as they are. A trainer with job.run =\n"
      "NAME starts from it: position 0 of its data, moments zero. With --store the store is locked\n"
      "meanwhile. With --server its ckptd goes on: files of its own user (root gives them away) are "
@@ -241,12 +241,12 @@ const struct command commands[] = {
      WHERE | READS | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
          BIT(SHARDS) | BIT(MESH) | BIT(FORCE),
      cli_convert,
-     "The new checkpoint has the same run, step and attempt, and a nonce and checksums of its "
-     "own;\n"
-     "every command reads it. Integers keep their type. With --shards or --mesh it has the files\n"
-     "that so many ranks of a trainer would have written, else the cut of the source. Where every\n"
-     "tensor keeps its type it is committed only when each has the digest that the source's\n"
-     "manifest holds. A load cuts for any number of ranks by itself.\n" OUTPUT_NOTES},
+     "The new checkpoint has the same run, step and attempt, and a nonce and checksums of its\n"
+     "own; every command reads it. Integers keep their type. With --shards or --mesh it has\n"
+     "the files that so many ranks of a trainer would have written, else the cut of the\n"
+     "source. Where every tensor keeps its type it is committed only when each has the digest\n"
+     "that the source's manifest holds. A load cuts for any number of ranks by "
+     "itself.\n" OUTPUT_NOTES},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
      WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
          BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN) | BIT(NOW),

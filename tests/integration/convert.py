@@ -233,6 +233,19 @@ def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
 
 
 @test
+def other_types_and_another_cut_at_once_are_one_after_the_other(bed):
+    once, first, second = (os.path.join(bed.folder, f"cut-{name}") for name in "abc")
+    for source, target, options in ((bed.store, once, ["--dtype", "bf16", "--shards", "2"]),
+                                    (bed.store, first, ["--dtype", "bf16"]),
+                                    (first, second, ["--shards", "2"])):
+        cli("convert", "trip@1-a1", "--store", source, "--output", target, *options)
+    made = [json.loads(cli("show", "trip@1", "--store", store, "--json")) for store in
+            (once, second)]
+    assert made[0]["shards"] == 2 and made[0]["mesh"] == made[1]["mesh"], made[0]["mesh"]
+    assert made[0]["tensors"] == made[1]["tensors"], made
+
+
+@test
 def a_manifest_that_lies_about_a_digest_cannot_be_resharded(bed):
     store = bed.copy("lies")
     manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")

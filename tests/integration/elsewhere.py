@@ -48,10 +48,10 @@ def reads(world):
                         for where in (("--store", world.far), world.where))
         test(f"{words[0]} says the same as on the far tier's directory",
              here[0] == on_far[0] and on_far[1].splitlines()[-1] in here[1], (here, on_far))
-    for command, option in (("convert", ("--dtype", "bf16")), ("convert", ("--shards", "3"))):
-        code, out, err = world.cli(command, f"{run}@1", *option, "--output",
-                                   os.path.join(world.folder, command), *world.where)
-        test(f"{command} reads it", code == 0, (code, out, err))
+    for option in (("--dtype", "bf16"), ("--shards", "3")):
+        code, out, err = world.cli("convert", f"{run}@1", *option, "--output",
+                                   os.path.join(world.folder, option[0]), *world.where)
+        test(f"convert {option[0]} reads it", code == 0, (code, out, err))
 
 
 def names(world):
