@@ -64,9 +64,9 @@ def add_step(store, step):
 def peaks_of(where):
     """Of the commands that look at every checkpoint, or find one among them: {name: MiB}."""
     peaks = {}
-    for command in ("list", "list --json", "status", "watch --count 1", "du", "gc --dry-run",
-                    "prune big --keep-last 3 --dry-run", "prune big --keep-best 3 --dry-run",
-                    "show big", "pin big", "unpin big"):
+    for command in ("list", "list --json", "status", "status --watch --count 1", "du",
+                    "gc --dry-run", "prune big --keep-last 3 --dry-run",
+                    "prune big --keep-best 3 --dry-run", "show big", "pin big", "unpin big"):
         code, said, peaks[command] = peak_of(*command.split(), *where)
         if code != 0:
             test(f"{command} ends well", False, (where[0], code, said))
