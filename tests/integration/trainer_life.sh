@@ -129,7 +129,7 @@ goes_on asked
 check_equal "then they end with 78" "$status" 78
 check "their last step is saved" "$BUILD/ckpt-cli" verify asked@8 --store "$store"
 check "and the journal says who asked" \
-    grep -q "stop .*user $(id -u)" <("$BUILD/ckpt-cli" history asked --server "$server")
+    grep -q "stop .*user $(id -u)" <("$BUILD/ckpt-cli" server history asked --server "$server")
 check_equal "of a run that nobody trains it is an error" "$(status_of stops asked)" 66
 switched unsaved
 check "a run may be stopped without a save" stops unsaved --without-save --yes

@@ -377,7 +377,7 @@ static void test_scrub__nor_for_a_start_in_the_middle_of_the_pass(void **state)
 static void bring(const struct bed *bed, int step, const char *into)
 {
     const char *build = getenv("BUILD");
-    shell("'%s/ckpt-cli' reshard " RUN "@%d --shards 3 --store '%s/copy' --output '%s' >/dev/null",
+    shell("'%s/ckpt-cli' convert " RUN "@%d --shards 3 --store '%s/copy' --output '%s' >/dev/null",
           build ? build : "build", step, bed->root, into);
 }
 
