@@ -1,26 +1,17 @@
 /* offline.c - the catalog of a store, read without ckptd: of a directory, or of a bucket.
  *
- * A checkpoint is a directory with a manifest; what cannot be read, lies under another run's name,
- * or was put into quarantine is listed with the reason and never the newest that is meant. Nothing
- * is written, no lock is taken and no lease: what ckptd removes meanwhile ends a load with
- * ERR_CORRUPT. Keys are made of names that were checked (shard_run_is_valid, parsed numbers), so
- * none leads out of the store. Of a bucket each look is a request: what is not asked for is not
- * read, and a list looks at several checkpoints at once (storage_for_many). */
+ * What there is says storage/store/store.h. Nothing is written, no lock is taken and no lease: what
+ * ckptd removes meanwhile ends a load with ERR_CORRUPT. */
 #include "clients/offline.h"
 
-#include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/format/durability.h"
 #include "proto/format/flaw.h"
-#include "proto/format/origin.h"
-#include "proto/format/retain.h"
 #include "storage/store/store.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define KEY_BYTES 512u
 #define DIRECTORY "dir:"
 #define BUCKET "s3://"
 

@@ -1,28 +1,15 @@
-/* store.c - which checkpoints a store directory holds, read offline and without a lock.
- *
- * A checkpoint is a directory <run>/step-NNNNNNNN-aNNNN with a manifest; a directory without one is
- * not committed and is passed over. The catalog reads only the summaries (the first 4 KiB). What
- * the manifest says about itself must agree with the name of its directory. A manifest that cannot
- * be read is listed as damaged, never hidden, and so is what ckptd found damaged and put into
- * quarantine.
- *
- * Bounds: CATALOG_MAX checkpoints, then ERR_BUSY. */
+/* store.c - opens the store that a command names, and says whether it has the run that is meant.
+ * Which checkpoints there are says storage/store/store.h. */
 #include "clients/cli/engine/cli.h"
 
-#include "proto/base/array.h"
-#include "proto/format/flaw.h"
-#include "proto/format/mark.h"
-#include "proto/format/origin.h"
 #include "proto/format/retain.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#define CATALOG_MAX (1u << 20)
 #define THREADS_AFAR 4u /* transfers at once, of a store that another ckptd serves */
 
 /* ---- a store, or another directory ---- */
