@@ -12,9 +12,15 @@
  * writes lie apart, or as NCCL says for sums in place; else the result is NaN, and NCCL's is not
  * defined.
  *
- * Refused as by NCCL: parts outside of a group's ranks, and, as an asynchronous error of both,
- * answers of another kind or size. Where two ranks wait for what the other never calls, both wait
- * until the caller's clock ends it. ncclCommAbort drops what is queued. */
+ * Communicators do not block: the end of a group says ncclInProgress. The group is on its stream
+ * only when ncclCommGetAsyncError has been asked some times more (by the seed). A rank's first send
+ * to another, and its first receive from it, connect the two: such a group waits until the other
+ * has called what answers it.
+ *
+ * Refused as by NCCL: calls while a group is not on its stream yet, parts outside of a group's
+ * ranks, and, as an asynchronous error of both, answers of another kind or size. Where two ranks
+ * wait for what the other never calls, both wait until the caller's clock ends it.
+ * ncclCommAbort drops what is queued. */
 #include <math.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -62,8 +68,11 @@ struct ncclComm {
     bool is_aborted, is_connected; /* with all other processes */
     ncclResult_t error;            /* asynchronous */
     uint64_t sent[RANKS_MAX], received[RANKS_MAX], gathered, summed;
+    struct work *handed;        /* the group that ended last and is on no stream yet; NULL: none */
+    uint32_t asks;              /* that it takes at least */
     struct work *works, **last; /* not freed before the communicator is */
 };
+#define ASKS_MAX 4
 
 static struct world *worlds;
 static uint64_t num_ids;
@@ -162,20 +171,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     return ncclInProgress;
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
-{
-    if (!begins(__func__))
-        return ncclSystemError;
-    pthread_mutex_lock(&simgpu.lock);
-    *out = comm->error;
-    bool is_whole =
-        simgpu_has_processes() ? is_connected(comm) : comm->world->joined == comm->world->size;
-    if (*out == ncclSuccess && !is_whole)
-        *out = ncclInProgress;
-    simgpu_unlock();
-    return ncclSuccess;
-}
-
 /* The last that leaves takes all with it: others may still look at what was queued. */
 static void leave(struct ncclComm *comm)
 {
@@ -194,6 +189,8 @@ static void leave(struct ncclComm *comm)
             next = w->next;
             free(w);
         }
+        if (world->of[r] != NULL)
+            free(world->of[r]->handed);
         free(world->of[r]);
     }
     free(world);
@@ -233,20 +230,28 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 /* ---- Work ---- */
 
-/* Of the peer, what answers a part; NULL: it has not been queued. */
-static struct part *answer(const struct work *work, const struct part *part, struct work **of)
+/* Of the peer's group, what answers a part; NULL: nothing. */
+static struct part *answer_of(struct work *of, const struct work *work, const struct part *part)
 {
     enum part_kind wanted = part->kind == PART_SEND   ? PART_RECV
                             : part->kind == PART_RECV ? PART_SEND
                                                       : part->kind;
-    const struct ncclComm *peer = work->comm->world->of[part->peer];
-    for (struct work *w = peer->works; w != NULL; w = w->next)
-        for (uint32_t i = 0; i < w->num && !w->is_over; i++)
-            if (w->parts[i].kind == wanted && w->parts[i].peer == work->comm->rank &&
-                w->parts[i].number == part->number) {
-                *of = w;
-                return &w->parts[i];
-            }
+    for (uint32_t i = 0; i < of->num; i++)
+        if (of->parts[i].kind == wanted && of->parts[i].peer == work->comm->rank &&
+            of->parts[i].number == part->number)
+            return &of->parts[i];
+    return NULL;
+}
+
+/* Of the peer, what answers a part; NULL: it has not been queued. */
+static struct part *answer(const struct work *work, const struct part *part, struct work **of)
+{
+    struct part *found = NULL;
+    for (struct work *w = work->comm->world->of[part->peer]->works; w != NULL; w = w->next)
+        if (!w->is_over && (found = answer_of(w, work, part)) != NULL) {
+            *of = w;
+            return found;
+        }
     return NULL;
 }
 
@@ -501,6 +506,69 @@ static void run_work(void *args)
         work->is_over = work->is_over && (work->parts[i].is_done || is_given_up(work));
 }
 
+/* ---- Groups that are not on their streams yet ---- */
+
+/* Has the other rank called what answers a part? */
+static bool is_called(const struct work *work, const struct part *part)
+{
+    const struct ncclComm *peer = work->comm->world->of[part->peer];
+    struct work *of = NULL;
+    return answer(work, part, &of) != NULL ||
+           (peer->handed != NULL && answer_of(peer->handed, work, part) != NULL);
+}
+
+/* The first parts between two ranks connect them, which takes both. Processes do not tell. */
+static bool is_met(const struct work *work)
+{
+    for (uint32_t i = 0; i < work->num && !simgpu_has_processes(); i++) {
+        const struct part *part = &work->parts[i];
+        if (part->number == 0 && (part->kind == PART_SEND || part->kind == PART_RECV) &&
+            part->peer != work->comm->rank && !is_called(work, part))
+            return false;
+    }
+    return true;
+}
+
+/* With the lock. The group whose time has come, and which no list has yet; NULL: none. */
+static struct work *take_handed(struct ncclComm *comm)
+{
+    struct work *work = comm->handed;
+    if (work == NULL || (comm->asks > 0 && --comm->asks > 0) || !is_met(work))
+        return NULL;
+    comm->handed = NULL;
+    *comm->last = work;
+    comm->last = &work->next;
+    return work;
+}
+
+static ncclResult_t queue(struct work *work)
+{
+    static const struct simgpu_work how = {run_work, work_is_ready, work_blocker,
+                                           SIMGPU_ALL_DEVICES};
+    return simgpu_queue(work->stream, &how, &work, sizeof(work)) == 0 ? ncclSuccess
+                                                                      : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
+{
+    if (!begins(__func__))
+        return ncclSystemError;
+    pthread_mutex_lock(&simgpu.lock);
+    bool is_whole =
+        simgpu_has_processes() ? is_connected(comm) : comm->world->joined == comm->world->size;
+    struct work *work = is_whole ? take_handed(comm) : NULL;
+    simgpu_unlock();
+    ncclResult_t queued = work != NULL ? queue(work) : ncclSuccess;
+    pthread_mutex_lock(&simgpu.lock);
+    if (comm->error == ncclSuccess)
+        comm->error = queued;
+    *out = comm->error;
+    if (*out == ncclSuccess && (!is_whole || comm->handed != NULL))
+        *out = ncclInProgress;
+    simgpu_unlock();
+    return ncclSuccess;
+}
+
 /* ---- Groups ---- */
 
 ncclResult_t ncclGroupStart(void)
@@ -511,16 +579,14 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-static ncclResult_t queue(struct work *work)
+/* Its thread will queue it. */
+static ncclResult_t hand_over(struct work *work)
 {
-    static const struct simgpu_work how = {run_work, work_is_ready, work_blocker,
-                                           SIMGPU_ALL_DEVICES};
     pthread_mutex_lock(&simgpu.lock);
-    *work->comm->last = work;
-    work->comm->last = &work->next;
+    work->comm->handed = work;
+    work->comm->asks = 1 + (uint32_t)(simgpu_draw() % ASKS_MAX);
     simgpu_unlock();
-    return simgpu_queue(work->stream, &how, &work, sizeof(work)) == 0 ? ncclSuccess
-                                                                      : ncclUnhandledCudaError;
+    return ncclInProgress;
 }
 
 ncclResult_t ncclGroupEnd(void)
@@ -533,14 +599,14 @@ ncclResult_t ncclGroupEnd(void)
         return ncclSuccess;
     open_work = NULL;
     if (is_well)
-        return work != NULL ? queue(work) : ncclSuccess;
+        return work != NULL ? hand_over(work) : ncclSuccess;
     free(work);
     return ncclSystemError;
 }
 
 static ncclResult_t add(ncclComm_t comm, cudaStream_t stream, struct part part)
 {
-    if (depth == 0 || part.peer < 0 || part.peer >= comm->world->size)
+    if (depth == 0 || part.peer < 0 || part.peer >= comm->world->size || comm->handed != NULL)
         return ncclInvalidArgument;
     if (open_work == NULL) {
         open_work = calloc(1, sizeof(*open_work));

@@ -307,7 +307,8 @@ static int check_comm(const struct nccl *n, const struct comm_call *call)
                         comm_kind_name(call->kind), call->site);
 }
 
-/* One group of calls on the stream. */
+/* One group of calls on the stream. A thread of NCCL queues it. Until the communicator says
+ * success, the stream and its events do not know of it, and its next call is refused. */
 static int queue(struct nccl *n, const struct comm_call *call, move_fn *move, cudaStream_t stream)
 {
     ncclResult_t result = ncclGroupStart(), ended;
@@ -317,7 +318,7 @@ static int queue(struct nccl *n, const struct comm_call *call, move_fn *move, cu
         result = result == ncclSuccess ? ended : result;
     }
     int rc = failed(n, result, call);
-    return rc != 0 ? give_up(n, rc) : 0;
+    return rc != 0 ? give_up(n, rc) : finish(n, call, NULL, NULL);
 }
 
 static int by_nccl(struct nccl *n, const struct comm_call *call)
