@@ -24,7 +24,8 @@ struct cuda_graphs {
     cuda_queue_fn *queue;
     void *user;
     struct graph graphs[GRAPHS_MAX];
-    uint32_t num, next; /* behind the one found last */
+    uint32_t num, next;    /* behind the one found last */
+    uint64_t num_launched; /* graphs, each as often as it was */
     bool is_holding;
     bool is_off; /* capturing was refused */
     char *posts; /* [size], then the post; each aligned */
@@ -48,6 +49,9 @@ void cuda_graphs_free(struct cuda_graphs *g)
 {
     if (!g)
         return;
+    if (g->num > 0)
+        log_info("kernels", "CUDA graphs of a lane: %u made, %llu launched", g->num,
+                 (unsigned long long)g->num_launched);
     for (uint32_t i = 0; i < g->num; i++) {
         (void)cudaGraphExecDestroy(g->graphs[i].exec);
         free(g->graphs[i].posts);
@@ -142,8 +146,13 @@ static const struct graph *make(struct cuda_graphs *g)
         free(graph.posts);
         return NULL;
     }
-    if (capture(&graph.exec, g) != cudaSuccess) {
+    cudaError_t error = capture(&graph.exec, g);
+    if (error != cudaSuccess) {
         (void)cudaGetLastError(); /* the next launch asks for the last one */
+        log_warn("kernels",
+                 "a CUDA graph was refused after %u were made (%s): the lane's work is queued "
+                 "kernel by kernel from here on, which is slower",
+                 g->num, cudaGetErrorString(error));
         free(graph.posts);
         g->is_off = true;
         return NULL;
@@ -161,6 +170,7 @@ cudaError_t cuda_graphs_cut(struct cuda_graphs *g)
         if (!graph)
             graph = make(g);
     }
+    g->num_launched += graph != NULL;
     cudaError_t error = graph ? cudaGraphLaunch(graph->exec, g->stream) : queue_all(g);
     g->bytes = g->num_posts = 0;
     return error;

@@ -3,7 +3,8 @@
  * Held posts are bytes: a head and the arguments. Where they are cut, those that are the same to
  * the byte as some before are queued by one launch of the graph that was captured then; others are
  * captured. So a pointer or a shape that changed cannot meet an old graph. Where capturing is
- * refused, and when there are GRAPHS_MAX graphs, posts are queued one by one. One thread. */
+ * refused, which is said, and when there are GRAPHS_MAX graphs, posts are queued one by one. The
+ * log has at the end how many graphs were made and launched. One thread. */
 #ifndef HOLDFAST_CUDA_GRAPHS_H
 #define HOLDFAST_CUDA_GRAPHS_H
 

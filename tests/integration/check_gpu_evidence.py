@@ -102,6 +102,11 @@ def look_at_simulated_bench():
          len(rates) == 14 and {"cross_entropy", "adamw", "digest"} <= set(rates) and
          len(re.findall("us ours, [0-9.]+ us the library's, of its rate " + SHARE,
                         done.stdout)) == 2, done)
+    done = bench(("true", SIMULATED[1]), "--rows", "tiny", "--steps", "4",
+                 SIMGPU="fail=cudaStreamBeginCapture:1+")
+    test("a row whose kernels were queued one by one has failed",
+         done.returncode == 1 and "FAILED" in done.stdout and
+         "no CUDA graph was launched" in done.stdout, done)
 
 
 def look_at_arithmetic():
