@@ -428,9 +428,9 @@ int ckpt_save_digest(struct ckpt_save *save, uint32_t index, const uint64_t dige
 
 /* For who copies between ckptd's memory and a device: `came` is called when ckptd's memory was
  * mapped here, so that the device learns of it once (cudaHostRegister), `goes` before it is
- * unmapped: nothing may be copied from or to it any more. Writable memory is that of images, and
- * stays, mostly as long as the handle; what is read only belongs to a load in progress: it is
- * ckptd's memory, or libckpt's where ranks may write to ckptd's. Loads of the handle then copy by
+ * unmapped: nothing may be copied from or to it any more. Memory of images is writable, and stays,
+ * mostly as long as the handle. Memory of a load in progress is ckptd's, mapped read-only, or
+ * libckpt's own, writable, where ranks may write to ckptd's. Loads of the handle then copy by
  * `copy` where it is not NULL, so their arrays may lie on a device; it may only post the copy.
  * `copied` waits for all that was posted, and is called before what is copied goes. Both return 0
  * or an error of this header, which the load returns. All are called on threads that call libckpt

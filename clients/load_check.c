@@ -32,7 +32,7 @@ static int make_room(struct load *load)
     if (room == MAP_FAILED)
         return report_errno(ERR_MEMORY, "no memory for a load", "mmap");
     load->room = room;
-    session_came(load->ckpt, room, load->room_bytes, false);
+    session_came(load->ckpt, room, load->room_bytes, true);
     return 0;
 }
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/blas.h"
@@ -272,13 +273,32 @@ static const char *cuda_identity(struct device *base)
     return ((struct cuda_device *)base)->identity;
 }
 
+/* GPUs that are boards of their own register no memory that is mapped read-only. There it is
+ * writable while it is registered; the pages stay locked afterwards. `at` begins a page. */
+static cudaError_t register_read_only(int index, void *at, size_t bytes)
+{
+    int can = 0;
+    cudaError_t error =
+        cudaDeviceGetAttribute(&can, cudaDevAttrHostRegisterReadOnlySupported, index);
+    if (error == cudaSuccess && can)
+        return cudaHostRegister(at, bytes, cudaHostRegisterPortable | cudaHostRegisterReadOnly);
+    if (error == cudaSuccess && mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)
+        error = cudaErrorNotSupported;
+    if (error != cudaSuccess)
+        return error;
+    error = cudaHostRegister(at, bytes, cudaHostRegisterPortable);
+    CHECK(mprotect(at, bytes, PROT_READ) == 0);
+    return error;
+}
+
 /* An error is no reason to fail the next launch, which asks for the last one. */
 static int cuda_pin(struct device *base, void *at, size_t bytes, bool is_read_only)
 {
-    unsigned flags = cudaHostRegisterPortable | (is_read_only ? cudaHostRegisterReadOnly : 0);
-    cudaError_t error = cudaSetDevice(((struct cuda_device *)base)->index);
+    int index = ((struct cuda_device *)base)->index;
+    cudaError_t error = cudaSetDevice(index);
     if (error == cudaSuccess)
-        error = cudaHostRegister(at, bytes, flags);
+        error = is_read_only ? register_read_only(index, at, bytes)
+                             : cudaHostRegister(at, bytes, cudaHostRegisterPortable);
     if (error == cudaSuccess)
         return 0;
     (void)cudaGetLastError();

@@ -1,4 +1,6 @@
 /* memory.c - memory of simulated devices, page-locked memory, registered memory (simgpu.h). */
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -177,6 +179,31 @@ cudaError_t cudaFreeHost(void *at)
 
 /* ---- Registered memory ---- */
 
+/* Is all of it mapped so that this process may write? */
+static bool is_writable(const void *at, size_t bytes)
+{
+    uintptr_t next = (uintptr_t)at, end = next + bytes;
+    unsigned long from, to;
+    char line[512], mode[8];
+    FILE *maps = fopen("/proc/self/maps", "re");
+    CHECK(maps != NULL);
+    while (next < end && fgets(line, sizeof(line), maps) != NULL)
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, mode) == 3 && from <= next && next < to &&
+            mode[1] == 'w')
+            next = to;
+    fclose(maps);
+    return next >= end;
+}
+
+/* As boards that are not of the host's kind (cudaDevAttrHostRegisterReadOnlySupported is 0): with
+ * the flag it is not supported, without it what is mapped read-only is an invalid value. */
+static cudaError_t check_read_only(const void *at, size_t bytes, bool is_read_only)
+{
+    if (is_read_only)
+        return simgpu.registers_read_only ? cudaSuccess : cudaErrorNotSupported;
+    return is_writable(at, bytes) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
 {
     cudaError_t error = simgpu_enter(__func__);
@@ -184,6 +211,8 @@ cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
     bool is_wrong = at == NULL || bytes == 0 || (flags & ~known) != 0;
     if (error == cudaSuccess && is_wrong)
         error = cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        error = check_read_only(at, bytes, (flags & cudaHostRegisterReadOnly) != 0);
     for (const struct region *r = simgpu.regions; r != NULL && error == cudaSuccess; r = r->next)
         if ((char *)at < r->at + r->bytes && r->at < (char *)at + bytes)
             error = cudaErrorHostMemoryAlreadyRegistered;

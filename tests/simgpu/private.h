@@ -62,7 +62,7 @@ struct region {
 struct simgpu {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* an operation has ended, or was queued */
-    bool is_set, has_no_peers;
+    bool is_set, has_no_peers, registers_read_only;
     uint64_t seed, random;
     int num_devices, capability, driver, node;
     size_t memory_bytes;

@@ -41,10 +41,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     cudaError_t error = simgpu_enter(__func__);
     if (error == cudaSuccess && (device < 0 || device >= simgpu.num_devices))
         error = cudaErrorInvalidDevice;
-    if (error == cudaSuccess && attribute != cudaDevAttrHostNumaId)
+    bool is_node = attribute == cudaDevAttrHostNumaId;
+    if (error == cudaSuccess && !is_node && attribute != cudaDevAttrHostRegisterReadOnlySupported)
         error = cudaErrorInvalidValue;
     if (error == cudaSuccess)
-        *value = simgpu.node;
+        *value = is_node ? simgpu.node : simgpu.registers_read_only;
     return simgpu_leave(error);
 }
 

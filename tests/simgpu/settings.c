@@ -36,6 +36,8 @@ static void set_one(char *setting)
         simgpu.capability = (int)number;
     else if (strcmp(setting, "peers") == 0)
         simgpu.has_no_peers = number == 0;
+    else if (strcmp(setting, "readonly") == 0)
+        simgpu.registers_read_only = number != 0;
     else if (strcmp(setting, "algorithm") == 0)
         simgpu.algorithm = number;
     else if (strcmp(setting, "dropped") == 0)
@@ -67,7 +69,7 @@ static void set_all(const char *settings)
     simgpu.node = 0;
     simgpu.memory_bytes = (size_t)1 << 30;
     simgpu.algorithm = simgpu.dropped = 0;
-    simgpu.has_no_peers = false;
+    simgpu.has_no_peers = simgpu.registers_read_only = false;
     simgpu.fail_at = simgpu.fail_calls = 0;
     simgpu.flip.at = simgpu.torn.at = 0;
     memset(simgpu.lost, 0, sizeof(simgpu.lost));

@@ -33,6 +33,7 @@
  *   capability=N                    90: ten times the devices' compute capability
  *   driver=N                        serves CUDA N at most, 12080 is 12.8; 0: there is none
  *   peers=0                         no device reaches another's memory
+ *   readonly=N                      0: memory that is mapped read-only cannot be registered
  *   algorithm=N dropped=N           0, 0: which algorithm cuBLASLt chooses for a product; those
  *                                   below `dropped` are not offered
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
