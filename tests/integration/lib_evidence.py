@@ -1,14 +1,24 @@
 """lib_evidence - what ran on a GPU, as a file, and the word "ran" in the table of
 kernels/cuda/README.md that stands on it.
 
-A file of kernels/cuda/evidence says on which GPU, when, with which driver, and of which operation
-how many comparisons passed. write_table() fills in the last column of the table's rows whose every
-operation is in the newest file; unfounded() names rows that say more than the files do.
+A file of kernels/cuda/evidence says on which GPU, when, with which driver, of which operation how
+many comparisons passed, and the digest of each row's sources as they were then. write_table() fills
+in the last column of the table's rows whose every operation is in a file: what ran, or "before: "
+and what ran when the sources were others. unfounded() names rows that say anything else.
+`lib_evidence.py` run by itself writes the table of the tree.
 """
 
 import glob
+import hashlib
 import os
+import re
+import sys
 import tomllib
+
+CUDA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../kernels/cuda")
+BEFORE = "before: "
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+INCLUDE = re.compile(r'^#include "kernels/cuda/([^"]+)"', re.M)
 
 
 
@@ -55,6 +65,25 @@ def row_of(line):
     return next((name for name in ROWS if first.startswith(name)), None)
 
 
+def digest_of(names):
+    """Of files of kernels/cuda and of what they include there, without comments and blanks."""
+    texts, left = {}, sorted(names)
+    while left:
+        name = left.pop()
+        with open(os.path.join(CUDA, name), encoding="utf-8") as file:
+            text = file.read()
+        texts[name] = "".join(COMMENT.sub("", text).split())
+        left += [found for found in INCLUDE.findall(text) if found not in texts]
+    return hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
+
+
+def sources_of(readme):
+    """{row: the digest of the files that the table names}"""
+    with open(readme, encoding="utf-8") as file:
+        rows = {row_of(line): cells_of(line)[1] for line in file if row_of(line)}
+    return {row: digest_of(files.split(", ")) for row, files in rows.items()}
+
+
 def load_all(folder):
     """The evidence files, the newest last."""
     found = []
@@ -64,35 +93,50 @@ def load_all(folder):
     return sorted(found, key=lambda one: one["date"])
 
 
-def word(evidence, row):
+def word(evidence, row, sources):
     """What the table may say of a row: GPU, date and driver, or that it did not run."""
     passed = evidence.get("compared", {})
     if not all(passed.get(name, 0) > 0 for name in ROWS[row]):
         return NOT_RUN
-    return f"{evidence['gpu']}, {evidence['date']}, driver {evidence['driver']}"
+    is_of_now = evidence.get("sources", {}).get(row) == sources[row]
+    return (f"{'' if is_of_now else BEFORE}{evidence['gpu']}, {evidence['date']}, "
+            f"driver {evidence['driver']}")
 
 
-def write_table(readme, evidence):
-    """Changes the last column of the rows that ran; how many there were."""
+def best_word(known, row, sources):
+    """Of evidence, the newest last: of these sources, else of others, else none."""
+    said = [word(one, row, sources) for one in reversed(known)]
+    ran = [one for one in said if one != NOT_RUN]
+    return next((one for one in ran if not one.startswith(BEFORE)), ran[0] if ran else NOT_RUN)
+
+
+def write_table(readme, known):
+    """Writes the last column of every row; how many ran as they are."""
+    sources = sources_of(readme)
     with open(readme, encoding="utf-8") as file:
         lines = file.read().split("\n")
-    changed = 0
+    said = {}
     for at, line in enumerate(lines):
         row = row_of(line)
-        said = word(evidence, row) if row else NOT_RUN
-        if said != NOT_RUN:
-            lines[at] = "| " + " | ".join([*cells_of(line)[:-1], said]) + " |"
-            changed += 1
+        if row:
+            said[row] = best_word(known, row, sources)
+            lines[at] = "| " + " | ".join([*cells_of(line)[:-1], said[row]]) + " |"
     with open(readme, "w", encoding="utf-8") as file:
         file.write("\n".join(lines))
-    return changed
+    return sum(not one.startswith((BEFORE, NOT_RUN)) for one in said.values())
 
 
 def unfounded(readme, folder):
-    """Rows that say "ran" without a file for it; and rows of ROWS that are not in the table."""
-    known = load_all(folder)
+    """Rows that say anything but what the files do; and rows of ROWS that are not in the table."""
+    known, sources = load_all(folder), sources_of(readme)
     with open(readme, encoding="utf-8") as file:
         said = {row_of(line): cells_of(line)[-1] for line in file if row_of(line)}
     wrong = [f"{row}: {text}" for row, text in said.items()
-             if text != NOT_RUN and text not in [word(one, row) for one in known]]
+             if text != best_word(known, row, sources)]
     return wrong + [f"no row begins with {row}" for row in ROWS if row not in said]
+
+
+if __name__ == "__main__":
+    count = write_table(os.path.join(CUDA, "README.md"), load_all(os.path.join(CUDA, "evidence")))
+    print(f"{count} of {len(ROWS)} rows ran as they are")
+    sys.exit(0)
