@@ -279,6 +279,14 @@ static const struct shape *find_shape(const struct cuda_blas *blas, const struct
     return NULL;
 }
 
+static void say_none(const struct key *key)
+{
+    log_info("kernels",
+             "cuBLASLt has no algorithm for %d product(s) of %u x %u with %u terms in %s: they are "
+             "our own kernels', which may be slower",
+             key->batch, key->m, key->n, key->k, key->is_float8 ? "float8" : "bf16");
+}
+
 /* A shape that is not kept yet, with its algorithm: `known`, or NULL: the library's choice. NULL:
  * *out_status says why. */
 static const struct shape *add_shape(struct cuda_blas *blas, const struct key *key,
@@ -295,6 +303,8 @@ static const struct shape *add_shape(struct cuda_blas *blas, const struct key *k
         drop_shape(blas, shape);
         return NULL;
     }
+    if (!shape->has_algorithm)
+        say_none(key);
     blas->num_shapes += !is_full;
     return shape;
 }

@@ -254,6 +254,15 @@ static bool is_refusal(cudnnStatus_t status)
     return status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_NOT_SUPPORTED + 1000;
 }
 
+static void say_none(const struct cuda_dnn *dnn, const struct dnn_key *key)
+{
+    log_info("kernels",
+             "cuDNN has no plan for attention%s of %u sequences of %u, %u heads of %u values: it "
+             "is our own kernels', which may be slower (%s)",
+             key->is_backward ? "'s gradients" : "", key->batch, key->seq, key->heads,
+             key->head_dim, dnn->why);
+}
+
 /* With the lock. NULL: *out_status says why. */
 static struct plan *plan_of(struct cuda_dnn *dnn, const struct dnn_key *key,
                             cudnnStatus_t *out_status)
@@ -275,6 +284,8 @@ static struct plan *plan_of(struct cuda_dnn *dnn, const struct dnn_key *key,
         drop_plan(dnn, plan); /* of no key: asked again, it fails again */
         return NULL;
     }
+    if (!plan->plan)
+        say_none(dnn, key);
     plan->key = *key;
     plan->delta_bytes =
         key->is_backward ? (rows * sizeof(float) + DNN_ALIGN - 1) & ~(DNN_ALIGN - 1) : 0;
