@@ -44,6 +44,12 @@ template <class T> using same_type = T;
 #define BARRIER() __syncthreads()
 #define WARP_SYNC() __syncwarp()
 
+/* By one load: of a struct that is read in place the compiler loads each word that it needs. */
+DEVICE struct quad load_quad(const void *from)
+{
+    const uint4 words = *(const uint4 *)from;
+    return {{words.x, words.y, words.z, words.w}};
+}
 DEVICE float warp_down(float x, unsigned by)
 {
     return __shfl_down_sync(0xffffffff, x, by);
@@ -276,6 +282,10 @@ DEVICE uint32_t pair_of_bf16(float low, float high)
     return half_of_bf16(high) << 16 | half_of_bf16(low);
 }
 
+DEVICE struct quad load_quad(const void *from)
+{
+    return *(const struct quad *)from;
+}
 DEVICE void copy_now(void *to, const void *from)
 {
     const struct quad zeros = {};

@@ -37,7 +37,7 @@ DEVICE void add_elements(struct sums *sums, const void *x, size_t i, uint64_t in
     if constexpr (N == 1) {
         add_element(sums, BF16 ? ((const uint16_t *)x)[i] : ((const uint32_t *)x)[i], index);
     } else {
-        struct quad q = *(const struct quad *)((const char *)x + i * bytes<BF16>);
+        struct quad q = load_quad((const char *)x + i * bytes<BF16>);
 #pragma unroll
         for (unsigned j = 0; j < N; j++) {
             uint32_t word = q.word[BF16 ? j / 2 % 4 : j % 4];

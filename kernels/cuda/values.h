@@ -84,7 +84,7 @@ template <bool BF16, unsigned N> DEVICE void load(float (&x)[N], const void *p, 
     if constexpr (N % wide<BF16> == 0) {
 #pragma unroll
         for (unsigned j = 0; j < N; j += wide<BF16>)
-            unpack<BF16>(x + j, *(const struct quad *)((const char *)p + (i + j) * bytes<BF16>));
+            unpack<BF16>(x + j, load_quad((const char *)p + (i + j) * bytes<BF16>));
     } else {
 #pragma unroll
         for (unsigned j = 0; j < N; j++)

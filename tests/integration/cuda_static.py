@@ -4,7 +4,8 @@
 Goal: no kernel takes more registers or shared memory than kernels/cuda/budgets.toml says,
 none spills or has a stack, as many blocks fit a multiprocessor as its source asks for, and none
 that lacks `fuses` contains an instruction whose result is not that of IEEE 754 or that fuses what
-the source does not: so the bits of a GPU are those of the lanes of a CPU. Method: what ptxas said
+the source does not: so the bits of a GPU are those of the lanes of a CPU. What the source reads 16
+bytes at a time is one load. Method: what ptxas said
 of each kernel (-Xptxas -v), for every architecture that was compiled, and the PTX itself. Prints
 occupancy, bytes, operations and the time that a GPU's data sheet would bound each kernel to
 (lib_cuda.py has the formulas): no kernel was timed. Skipped where there is no nvcc.
@@ -23,6 +24,7 @@ FOLDER = os.path.join(BUILD, "obj/gpu/kernels/cuda")
 # Of PTX: approximate results, denormals as zeros, and a multiplication fused with an addition.
 INEXACT = re.compile(r"\.(approx|ftz)\b")
 FUSED = re.compile(r"\bfma\.\S+")
+WIDE_LOAD = re.compile(r"\bld\.global(?:\.nc)?\.v4\.")
 
 
 def over_budget(rows, budgets):
@@ -44,6 +46,18 @@ def not_as_written(ptx, names, budgets):
         fused = FUSED.search(body)
         if fused and not budgets.get(kernel, {}).get("fuses"):
             yield f"{kernel}: {fused.group(0)} that budgets.toml does not allow"
+
+
+def narrow(ptx, names, budgets):
+    """Kernels whose widest instance has fewer loads of 16 bytes than their source means."""
+    most = {}
+    for mangled, body in ptx.items():
+        kernel = names[mangled]
+        most[kernel] = max(most.get(kernel, 0), len(WIDE_LOAD.findall(body)))
+    for kernel, loads in most.items():
+        wanted = budgets.get(kernel, {}).get("loads", 0)
+        if loads < wanted:
+            yield f"{kernel}: {loads} loads of 16 bytes, not {wanted}"
 
 
 def too_few_blocks(rows, ptx, budgets, limits):
@@ -103,6 +117,8 @@ def main():
     found = list(not_as_written(ptx, names, budgets))
     test("the PTX rounds as IEEE 754 does, and fuses only what is written so", not found,
          "\n".join(found))
+    found = list(narrow(ptx, names, budgets))
+    test("what is read 16 bytes at a time is loaded so", not found, "\n".join(found))
     started()
     end()
 
