@@ -32,19 +32,6 @@ static const char *json_or_empty(const char *json)
     return json != NULL ? json : "{}";
 }
 
-static void fill_info(struct ckpt_info *out, const struct manifest_summary *summary,
-                      const char *durability)
-{
-    *out = (struct ckpt_info){.step = summary->step,
-                              .attempt = summary->attempt,
-                              .bytes = summary->bytes,
-                              .world_size = summary->world_size};
-    snprintf(out->run, sizeof out->run, "%s", summary->run);
-    snprintf(out->nonce, sizeof out->nonce, "%s", summary->nonce);
-    snprintf(out->time, sizeof out->time, "%s", summary->time);
-    snprintf(out->durability, sizeof out->durability, "%s", durability);
-}
-
 static int fill_metadata(struct metadata *out, const char *durability)
 {
     const struct manifest *manifest = out->manifest;
@@ -71,7 +58,7 @@ static int fill_metadata(struct metadata *out, const char *durability)
                                        .data_json = json_or_empty(manifest->data_json),
                                        .mesh_json = json_or_empty(manifest->mesh_json),
                                        .damage = out->damage};
-    fill_info(&out->seen.info, &manifest->summary, durability);
+    session_info_read(&out->seen.info, &manifest->summary, durability);
     return 0;
 }
 
@@ -197,8 +184,8 @@ static int add_offline(struct list *list, const struct ckpt *ckpt, const char *r
         if (error != 0)
             break;
         entry->pinned = found.entries[i].may_be_pinned;
-        fill_info(&entry->info, &found.entries[i].summary,
-                  damage != NULL ? "damaged" : offline_durability(ckpt));
+        session_info_read(&entry->info, &found.entries[i].summary,
+                          damage != NULL ? "damaged" : offline_durability(ckpt));
         error = keep_text(&entry->damage, damage != NULL ? damage : "");
     }
     store_list_free(&found);
@@ -325,15 +312,11 @@ int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *not
 {
     ERR_TRY(session_handle_check(ckpt));
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     request.run = ckpt->run;
     request.step = step;
     request.attempt = attempt;
     request.unpin = note == NULL;
     request.note = (char *)(uintptr_t)(note != NULL ? note : "");
-    int error = session_call(ckpt, &answer, "Pin", &request.base,
-                             &holdfast__v1__pin_reply__descriptor, SESSION_CALL_MS);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
+    return session_tell(ckpt, "Pin", &request.base, &holdfast__v1__pin_reply__descriptor,
+                        SESSION_CALL_MS);
 }

@@ -165,6 +165,19 @@ void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSumm
     out->in_memory = summary->in_memory;
 }
 
+void session_info_read(struct ckpt_info *out, const struct manifest_summary *summary,
+                       const char *durability)
+{
+    *out = (struct ckpt_info){.step = summary->step,
+                              .attempt = summary->attempt,
+                              .bytes = summary->bytes,
+                              .world_size = summary->world_size};
+    copy_text(out->run, sizeof out->run, summary->run);
+    copy_text(out->nonce, sizeof out->nonce, summary->nonce);
+    copy_text(out->time, sizeof out->time, summary->time);
+    copy_text(out->durability, sizeof out->durability, durability);
+}
+
 static char *json_or_empty(const char *json)
 {
     return (char *)(json != NULL ? json : "{}");

@@ -40,70 +40,6 @@
 
 /* ---- the plan ---- */
 
-static int open_plan(struct load *load, const struct ckpt_load_options *options)
-{
-    struct ckpt *ckpt = load->ckpt;
-    Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.session = session_alive(ckpt) ? ckpt->link.token : 0;
-    request.run = ckpt->run;
-    request.step = options->step;
-    request.attempt = options->attempt;
-    request.below_step = options->below_step > 0 ? options->below_step : -1;
-    request.together = load->asks_together && request.session != 0;
-    request.n_slices = load->tensors.count;
-    int error = 0;
-    if (offline_is(ckpt)) {
-        const struct store_choice choice = {.run = ckpt->run,
-                                            .step = options->step,
-                                            .attempt = options->attempt,
-                                            .below_step = options->below_step,
-                                            .passed_step = load->passed.step,
-                                            .passed_attempt = load->passed.attempt};
-        return offline_load_open(&load->offline, &load->plan, ckpt, &choice, &load->tensors);
-    }
-    error = session_tensors_pack(&request.slices, &load->tensors);
-    if (error == 0)
-        error = session_call(ckpt, &answer, "OpenLoad", &request.base,
-                             &holdfast__v1__open_load_reply__descriptor, OPEN_MS);
-    free(request.slices);
-    if (error != 0)
-        return error;
-    load->plan = (Holdfast__V1__OpenLoadReply *)answer;
-    load->is_together = request.together && load->plan->together;
-    load->segment_bytes = load->plan->segment_bytes;
-    if (load->segment_bytes == 0 || load->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
-        return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
-                            (unsigned long long)load->segment_bytes);
-    bool is_of_rank = request.session != 0 && load->plan->session == request.session;
-    if (remote_is(ckpt)) {
-        load->remote = is_of_rank ? remote_session_link(ckpt) : &load->own_remote;
-        return is_of_rank ? 0 : remote_link_open(load->remote, ckpt, load->plan->session);
-    }
-    load->arena = is_of_rank ? &ckpt->link : &load->link;
-    if (is_of_rank)
-        return 0;
-    return arena_link_open(&load->link, ckpt->arena_path, load->plan->session, SESSION_CALL_MS);
-}
-
-static void close_plan(struct load *load)
-{
-    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.load = load->plan->load;
-    if (load->offline != NULL || offline_is(load->ckpt)) {
-        offline_load_free(load->offline);
-        return;
-    }
-    /* The text of an earlier error is the one that counts; a lease that is not closed runs out. */
-    struct report_text text;
-    report_keep(&text);
-    if (session_call(load->ckpt, &answer, "CloseLoad", &request.base,
-                     &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS) == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    report_restore(&text, 0);
-}
-
 static bool take_box(struct box *out, uint32_t dims, size_t num_offset, const uint64_t *offset,
                      size_t num_extent, const uint64_t *extent)
 {
@@ -128,32 +64,196 @@ static bool box_inside(const struct box *inner, const struct box *outer, uint32_
     return true;
 }
 
-/* The boxes of one item, checked against the wanted slice and the shard. */
+/* Does the saved box lie within so many bytes of a shard? */
+static bool fits(const struct load *load, const struct load_item *item, uint64_t shard_bytes)
+{
+    const struct tensor_meta *tensor = &load->tensors.slices[item->slice].tensor;
+    return item->data_byte <= shard_bytes &&
+           box_elements(&item->saved, tensor->dims) <=
+               (shard_bytes - item->data_byte) / dtype_bytes(tensor->dtype);
+}
+
+static int fail_place(uint32_t shard)
+{
+    return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                        "ckptd answered with an impossible place in shard %u", shard);
+}
+
+/* The boxes of one item, checked against the wanted slice. */
 static int take_item(struct load_item *out, const struct load *load,
-                     const Holdfast__V1__LoadItem *item, uint64_t shard_bytes)
+                     const Holdfast__V1__LoadItem *item)
 {
     *out = (struct load_item){
         .slice = item->slice, .shard = item->shard, .data_byte = item->shard_byte};
-    bool valid = item->slice < load->tensors.count;
-    if (valid) {
-        const struct slice *wanted = &load->tensors.slices[item->slice];
-        struct box whole = {.offset = {0}};
-        memcpy(whole.extent, wanted->tensor.shape, sizeof whole.extent);
-        uint32_t dims = wanted->tensor.dims;
-        valid = take_box(&out->saved, dims, item->n_saved_offset, item->saved_offset,
-                         item->n_saved_extent, item->saved_extent) &&
-                take_box(&out->part, dims, item->n_offset, item->offset, item->n_extent,
-                         item->extent) &&
-                box_inside(&out->saved, &whole, dims) &&
-                box_inside(&out->part, &out->saved, dims) &&
-                box_inside(&out->part, &wanted->box, dims) && item->shard_byte <= shard_bytes &&
-                box_elements(&out->saved, dims) <=
-                    (shard_bytes - item->shard_byte) / dtype_bytes(wanted->tensor.dtype);
-    }
-    if (!valid)
-        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                            "ckptd answered with an impossible place in shard %u", item->shard);
+    if (item->slice >= load->tensors.count)
+        return fail_place(item->shard);
+    const struct slice *wanted = &load->tensors.slices[item->slice];
+    struct box whole = {.offset = {0}};
+    memcpy(whole.extent, wanted->tensor.shape, sizeof whole.extent);
+    uint32_t dims = wanted->tensor.dims;
+    bool valid =
+        take_box(&out->saved, dims, item->n_saved_offset, item->saved_offset, item->n_saved_extent,
+                 item->saved_extent) &&
+        take_box(&out->part, dims, item->n_offset, item->offset, item->n_extent, item->extent) &&
+        box_inside(&out->saved, &whole, dims) && box_inside(&out->part, &out->saved, dims) &&
+        box_inside(&out->part, &wanted->box, dims) && fits(load, out, UINT64_MAX);
+    return valid ? 0 : fail_place(item->shard);
+}
+
+/* Takes the items out of the answer. */
+static int take_items(struct load *load, Holdfast__V1__OpenLoadReply *reply)
+{
+    size_t count = reply->n_items;
+    load->items = calloc(count + 1, sizeof *load->items);
+    if (load->items == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan of %zu items", count);
+    for (; load->num_items < count; load->num_items++)
+        ERR_TRY(take_item(&load->items[load->num_items], load, reply->items[load->num_items]));
     return 0;
+}
+
+static char *copy_json(const char *text)
+{
+    return strdup(text != NULL && text[0] != '\0' ? text : "{}");
+}
+
+/* One line per entry. */
+static char *join_lines(char **lines, size_t count)
+{
+    size_t bytes = 1;
+    for (size_t i = 0; i < count; i++)
+        bytes += strlen(lines[i]) + 1;
+    char *out = malloc(bytes), *end = out;
+    for (size_t i = 0; i < count && out != NULL; i++) {
+        end = stpcpy(end, lines[i]);
+        *end++ = '\n';
+    }
+    if (out != NULL)
+        *end = '\0';
+    return out;
+}
+
+/* `texts`: state, identity, config and data. */
+static int make_loaded(struct load *load, const char *const texts[4], char **skipped,
+                       size_t num_skipped)
+{
+    struct ckpt_loaded *loaded = load->loaded = calloc(1, sizeof *loaded);
+    if (loaded == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
+    loaded->state_json = copy_json(texts[0]);
+    loaded->identity_json = copy_json(texts[1]);
+    loaded->config_json = copy_json(texts[2]);
+    loaded->data_json = copy_json(texts[3]);
+    loaded->skipped = join_lines(skipped, num_skipped);
+    return loaded->state_json != NULL && loaded->identity_json != NULL &&
+                   loaded->config_json != NULL && loaded->data_json != NULL &&
+                   loaded->skipped != NULL
+               ? 0
+               : report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
+}
+
+/* The first answer; or that of a ckptd that was started meanwhile, which must have the same plan,
+ * as it is of the same checkpoint. */
+static int take_answer(struct load *load, Holdfast__V1__OpenLoadReply *reply)
+{
+    const struct ckpt_loaded *before = load->loaded;
+    const char *const texts[] = {reply->state_json, reply->identity_json, reply->config_json,
+                                 reply->data_json};
+    if (before != NULL)
+        return reply->checkpoint != NULL &&
+                       strcmp(before->info.nonce, reply->checkpoint->nonce) == 0 &&
+                       load->num_items == reply->n_items
+                   ? 0
+                   : report_error(ERR_CORRUPT, "load again",
+                                  "the ckptd that was started meanwhile has another checkpoint of "
+                                  "step %llu",
+                                  (unsigned long long)before->info.step);
+    ERR_TRY(make_loaded(load, texts, reply->skipped, reply->n_skipped));
+    session_info_take(&load->loaded->info, reply->checkpoint);
+    return take_items(load, reply);
+}
+
+static int open_stored(struct load *load, const struct ckpt_load_options *options)
+{
+    const struct store_choice choice = {.run = load->ckpt->run,
+                                        .step = options->step,
+                                        .attempt = options->attempt,
+                                        .below_step = options->below_step,
+                                        .passed_step = load->passed.step,
+                                        .passed_attempt = load->passed.attempt};
+    load->segment_bytes = CHECKSUM_BLOCK_BYTES;
+    ERR_TRY(offline_load_open(&load->offline, &load->items, &load->num_items, load->ckpt, &choice,
+                              &load->tensors));
+    const struct manifest *manifest = offline_load_manifest(load->offline);
+    const char *const texts[] = {manifest->state_json, manifest->identity_json,
+                                 manifest->config_json, manifest->data_json};
+    ERR_TRY(make_loaded(load, texts, NULL, 0));
+    session_info_read(&load->loaded->info, &manifest->summary, offline_durability(load->ckpt));
+    return 0;
+}
+
+/* Connects to what was lent for the load, by the rank's session or by one of its own. */
+static int open_link(struct load *load, uint64_t session, uint64_t asked_by)
+{
+    struct ckpt *ckpt = load->ckpt;
+    bool is_of_rank = asked_by != 0 && session == asked_by;
+    if (load->segment_bytes == 0 || load->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
+                            (unsigned long long)load->segment_bytes);
+    if (remote_is(ckpt)) {
+        load->remote = is_of_rank ? remote_session_link(ckpt) : &load->own_remote;
+        return is_of_rank ? 0 : remote_link_open(load->remote, ckpt, session);
+    }
+    load->arena = is_of_rank ? &ckpt->link : &load->link;
+    return is_of_rank ? 0
+                      : arena_link_open(&load->link, ckpt->arena_path, session, SESSION_CALL_MS);
+}
+
+static int open_plan(struct load *load, const struct ckpt_load_options *options)
+{
+    struct ckpt *ckpt = load->ckpt;
+    Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    if (offline_is(ckpt))
+        return open_stored(load, options);
+    request.session = session_alive(ckpt) ? ckpt->link.token : 0;
+    request.run = ckpt->run;
+    request.step = options->step;
+    request.attempt = options->attempt;
+    request.below_step = options->below_step > 0 ? options->below_step : -1;
+    request.together = load->asks_together && request.session != 0;
+    request.n_slices = load->tensors.count;
+    int error = session_tensors_pack(&request.slices, &load->tensors);
+    if (error == 0)
+        error = session_call(ckpt, &answer, "OpenLoad", &request.base,
+                             &holdfast__v1__open_load_reply__descriptor, OPEN_MS);
+    free(request.slices);
+    if (error != 0)
+        return error;
+    Holdfast__V1__OpenLoadReply *reply = (Holdfast__V1__OpenLoadReply *)answer;
+    load->is_open = true;
+    load->id = reply->load;
+    load->is_together = request.together && reply->together;
+    load->segment_bytes = reply->segment_bytes;
+    error = take_answer(load, reply);
+    if (error == 0)
+        error = open_link(load, reply->session, request.session);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* Of ckptd. The text of an earlier error is the one that counts; a lease that is not closed runs
+ * out. */
+static void close_plan(struct load *load)
+{
+    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
+    struct report_text text;
+    request.load = load->id;
+    report_keep(&text);
+    (void)session_tell(load->ckpt, "CloseLoad", &request.base,
+                       &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS);
+    report_restore(&text, 0);
+    load->is_open = false;
 }
 
 /* ---- one shard ---- */
@@ -225,14 +325,13 @@ static int copy_items(uint64_t *out_next, struct load *load, const struct shard_
 {
     *out_next = UINT64_MAX;
     for (size_t i = *first; i < end; i++) {
-        struct load_item item;
-        int error = take_item(&item, load, load->plan->items[i], view->length);
-        if (error != 0)
-            return error;
-        if (item.data_byte >= *out_next)
+        const struct load_item *item = &load->items[i];
+        if (!fits(load, item, view->length))
+            return fail_place(item->shard);
+        if (item->data_byte >= *out_next)
             break; /* so are those behind it: they are sorted */
-        copy_item(load, view, &item, is_memory);
-        uint64_t next = next_of_item(load, &item, view->start + view->bytes);
+        copy_item(load, view, item, is_memory);
+        uint64_t next = next_of_item(load, item, view->start + view->bytes);
         *first += *first == i && next == UINT64_MAX;
         *out_next = next < *out_next ? next : *out_next;
     }
@@ -245,48 +344,36 @@ static uint64_t last_needed(const struct load *load, size_t first, size_t end, u
 {
     uint64_t until = at + 1;
     for (size_t i = first; i < end; i++) {
-        struct load_item item;
+        const struct load_item *item = &load->items[i];
+        const struct slice *wanted = &load->tensors.slices[item->slice];
         uint64_t from, to;
-        if (take_item(&item, load, load->plan->items[i], UINT64_MAX) != 0)
-            break; /* copy_items() tells it */
-        const struct slice *wanted = &load->tensors.slices[item.slice];
-        if (item.data_byte > until + CHECKSUM_BLOCK_BYTES)
+        if (item->data_byte > until + CHECKSUM_BLOCK_BYTES)
             break;
-        box_span(&from, &to, &item.saved, &item.part, wanted->tensor.dims,
+        box_span(&from, &to, &item->saved, &item->part, wanted->tensor.dims,
                  dtype_bytes(wanted->tensor.dtype));
-        until = item.data_byte + to > until ? item.data_byte + to : until;
+        until = item->data_byte + to > until ? item->data_byte + to : until;
     }
     return until;
 }
 
 /* The first byte of the shard that any of the items needs. */
-static int first_needed(uint64_t *out, const struct load *load, size_t first, size_t end)
+static uint64_t first_needed(const struct load *load, size_t first, size_t end)
 {
-    *out = UINT64_MAX;
-    for (size_t i = first; i < end; i++) {
-        struct load_item item;
-        int error = take_item(&item, load, load->plan->items[i], UINT64_MAX);
-        if (error != 0)
-            return error;
-        if (item.data_byte >= *out)
-            break;
-        uint64_t next = next_of_item(load, &item, 0);
-        *out = next < *out ? next : *out;
+    uint64_t out = UINT64_MAX;
+    for (size_t i = first; i < end && load->items[i].data_byte < out; i++) {
+        uint64_t next = next_of_item(load, &load->items[i], 0);
+        out = next < out ? next : out;
     }
-    return 0;
+    return out;
 }
 
 static int call_release(struct load *load, uint32_t shard)
 {
     Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.load = load->plan->load;
+    request.load = load->id;
     request.shard = shard;
-    int error = session_call(load->ckpt, &answer, "ReleaseShard", &request.base,
-                             &holdfast__v1__release_shard_reply__descriptor, SESSION_CALL_MS);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
+    return session_tell(load->ckpt, "ReleaseShard", &request.base,
+                        &holdfast__v1__release_shard_reply__descriptor, SESSION_CALL_MS);
 }
 
 /* The items of a shard that are to be copied. */
@@ -352,8 +439,11 @@ static int load_part(struct items_left *left, struct load *load)
 
 static int load_shard(struct load *load, size_t first, size_t end)
 {
-    struct items_left left = {.first = first, .end = end, .shard = load->plan->items[first]->shard};
-    int error = first_needed(&left.at, load, first, end);
+    struct items_left left = {.first = first,
+                              .end = end,
+                              .at = first_needed(load, first, end),
+                              .shard = load->items[first].shard};
+    int error = 0;
     load->from_file = false; /* of the shard before, where ckptd was restarted meanwhile */
     while (left.at != UINT64_MAX && error == 0)
         error = load_part(&left, load);
@@ -363,37 +453,16 @@ static int load_shard(struct load *load, size_t first, size_t end)
 
 /* ---- after a restart of ckptd ---- */
 
-/* Takes the answer of a new ckptd for the plan: of the same checkpoint, so the same plan. */
-static int take_plan_again(struct load *load, Holdfast__V1__OpenLoadReply *before)
-{
-    if (strcmp(before->checkpoint->nonce, load->plan->checkpoint->nonce) != 0 ||
-        before->n_items != load->plan->n_items)
-        return report_error(ERR_CORRUPT, "load again",
-                            "the ckptd that was started meanwhile has another checkpoint of step "
-                            "%llu",
-                            (unsigned long long)before->checkpoint->step);
-    protobuf_c_message_free_unpacked(&before->base, NULL);
-    return 0;
-}
-
 static int open_plan_again(struct load *load)
 {
-    Holdfast__V1__OpenLoadReply *before = load->plan;
-    const struct ckpt_load_options same = {.step = (int64_t)before->checkpoint->step,
-                                           .attempt = before->checkpoint->attempt};
+    const struct ckpt_info *info = &load->loaded->info;
+    const struct ckpt_load_options same = {.step = (int64_t)info->step, .attempt = info->attempt};
     arena_link_close(&load->link);
     remote_link_close(&load->own_remote);
-    load->plan = NULL;
+    load->is_open = false; /* the ckptd that had it is gone */
     int error = open_plan(load, &same);
-    if (error == 0)
-        error = take_plan_again(load, before);
-    if (error == 0)
-        return 0;
-    if (load->plan != NULL) {
+    if (error != 0 && load->is_open)
         close_plan(load);
-        protobuf_c_message_free_unpacked(&load->plan->base, NULL);
-    }
-    load->plan = before;
     return error;
 }
 
@@ -454,8 +523,7 @@ static int check_covered(const struct load *load)
 
 static int load_shards(struct load *load)
 {
-    Holdfast__V1__LoadItem **items = load->plan->items;
-    size_t num_items = load->plan->n_items, num_groups = 0;
+    size_t num_items = load->num_items, num_groups = 0;
     size_t *groups = calloc(num_items + 1, sizeof *groups); /* where the items of a shard begin */
     uint64_t *covered = calloc((size_t)load->tensors.count + 1, sizeof *covered);
     int error = 0;
@@ -465,7 +533,7 @@ static int load_shards(struct load *load)
         return report_error(ERR_MEMORY, NULL, "no memory for a plan of %zu items", num_items);
     }
     for (size_t i = 0; i < num_items; i++) {
-        if (i == 0 || items[i]->shard != items[i - 1]->shard)
+        if (i == 0 || load->items[i].shard != load->items[i - 1].shard)
             groups[num_groups++] = i;
     }
     groups[num_groups] = num_items;
@@ -476,48 +544,6 @@ static int load_shards(struct load *load)
     return error;
 }
 
-static char *copy_json(const char *text)
-{
-    return strdup(text != NULL && text[0] != '\0' ? text : "{}");
-}
-
-/* One line per entry. */
-static char *join_lines(char **lines, size_t count)
-{
-    size_t bytes = 1;
-    for (size_t i = 0; i < count; i++)
-        bytes += strlen(lines[i]) + 1;
-    char *out = malloc(bytes), *end = out;
-    for (size_t i = 0; i < count && out != NULL; i++) {
-        end = stpcpy(end, lines[i]);
-        *end++ = '\n';
-    }
-    if (out != NULL)
-        *end = '\0';
-    return out;
-}
-
-static int make_loaded(struct ckpt_loaded **out, const struct load *load)
-{
-    const Holdfast__V1__OpenLoadReply *plan = load->plan;
-    struct ckpt_loaded *loaded = calloc(1, sizeof *loaded);
-    if (loaded == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
-    session_info_take(&loaded->info, plan->checkpoint);
-    loaded->state_json = copy_json(plan->state_json);
-    loaded->identity_json = copy_json(plan->identity_json);
-    loaded->config_json = copy_json(plan->config_json);
-    loaded->data_json = copy_json(plan->data_json);
-    loaded->skipped = join_lines(plan->skipped, plan->n_skipped);
-    if (loaded->state_json == NULL || loaded->identity_json == NULL ||
-        loaded->config_json == NULL || loaded->data_json == NULL || loaded->skipped == NULL) {
-        ckpt_loaded_free(loaded);
-        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
-    }
-    *out = loaded;
-    return 0;
-}
-
 int load_run(struct load *load, const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
     uint64_t begin = session_clock_ns();
@@ -525,29 +551,27 @@ int load_run(struct load *load, const struct ckpt_load_options *options, struct 
     if (load->covered == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
     int error = open_plan(load, options);
-    if (error != 0 && load->plan != NULL) /* ckptd went between its answer and its memory */
+    if (error != 0 && load->is_open) /* ckptd went between its answer and its memory */
         error = load_open_again(load, error);
-    if (error == 0)
-        error = make_loaded(out, load);
     if (error == 0)
         error = load_shards(load);
     if (error == 0)
         error = check_covered(load);
     if (error == 0) {
-        (*out)->bytes_memory = load->bytes_memory;
-        (*out)->bytes_local = load->bytes_local;
-        (*out)->seconds = (double)(session_clock_ns() - begin) / 1e9;
+        load->loaded->bytes_memory = load->bytes_memory;
+        load->loaded->bytes_local = load->bytes_local;
+        load->loaded->seconds = (double)(session_clock_ns() - begin) / 1e9;
     }
+    *out = load->loaded;
     return error;
 }
 
 void load_close(struct load *load)
 {
-    if (load->plan != NULL) {
-        if (!load->is_closed)
-            close_plan(load);
-        protobuf_c_message_free_unpacked(&load->plan->base, NULL);
-    }
+    if (load->is_open && !load->is_closed)
+        close_plan(load);
+    offline_load_free(load->offline);
+    free(load->items);
     arena_link_close(&load->link);
     remote_link_close(&load->own_remote);
     load_copy_free(load);

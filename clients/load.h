@@ -31,8 +31,12 @@ struct load {
     struct arena_link link;                 /* its own, when the handle has no session */
     struct arena_link *arena;               /* the one in use */
     struct remote_link own_remote, *remote; /* likewise, of a ckptd on another node */
-    Holdfast__V1__OpenLoadReply *plan;
+    struct ckpt_loaded *loaded;             /* the caller's; NULL: there is no plan yet */
+    struct load_item *items; /* the plan, sorted by shard, then by data_byte: of the file */
+    uint32_t num_items;
     struct offline_load *offline; /* NULL: of ckptd */
+    uint64_t id;                  /* that ckptd gave the load, */
+    bool is_open;                 /* when it did */
     uint64_t segment_bytes;
     uint64_t *covered; /* elements copied, per wanted slice */
     uint64_t bytes_memory, bytes_local;

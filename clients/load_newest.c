@@ -35,14 +35,11 @@ static int wait_for_others(struct load *load)
     uint64_t end = session_clock_ns() + TOGETHER_MS * 1000000ull;
     long pause_ms = PAUSE_MS_MIN;
     int error = ERR_BUSY;
-    request.load = load->plan->load;
+    request.load = load->id;
     request.is_loaded = true;
     while (error == ERR_BUSY && session_clock_ns() < end) {
-        ProtobufCMessage *answer = NULL;
-        error = session_call(load->ckpt, &answer, "CloseLoad", &request.base,
+        error = session_tell(load->ckpt, "CloseLoad", &request.base,
                              &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS);
-        if (error == 0)
-            protobuf_c_message_free_unpacked(answer, NULL);
         if (error == ERR_BUSY)
             nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
         pause_ms = 2 * pause_ms < PAUSE_MS_MAX ? 2 * pause_ms : PAUSE_MS_MAX;
@@ -86,7 +83,7 @@ static int add_line(struct passing *passing)
 
 static bool is_older(const struct load *load, const struct load_mark *than)
 {
-    const Holdfast__V1__CheckpointSummary *found = load->plan->checkpoint;
+    const struct ckpt_info *found = &load->loaded->info;
     if (than->attempt == 0 || found->attempt == 0) /* as none has */
         return found->attempt != 0;
     return found->attempt < than->attempt ||
@@ -95,7 +92,7 @@ static bool is_older(const struct load *load, const struct load_mark *than)
 
 static int pass_over(struct passing *passing, const struct load *load)
 {
-    const Holdfast__V1__CheckpointSummary *found = load->plan->checkpoint;
+    const struct ckpt_info *found = &load->loaded->info;
     report_keep(&passing->why);
     passing->last = (struct load_mark){found->step, found->attempt};
     return offline_is(load->ckpt) ? add_line(passing) : 0;
@@ -131,8 +128,7 @@ static int try_load(bool *out_again, struct passing *passing, struct load *load,
                     const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
     int error = load_one(load, options, out);
-    bool is_newest = error == ERR_CORRUPT && options->step < 0 && load->plan != NULL &&
-                     load->plan->checkpoint != NULL;
+    bool is_newest = error == ERR_CORRUPT && options->step < 0 && load->loaded != NULL;
     bool may_pass = load->ckpt->world_size == 1 || load->is_together;
     *out_again = is_newest && may_pass && is_older(load, &passing->last);
     if (*out_again && pass_over(passing, load) != 0) {

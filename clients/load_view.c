@@ -104,7 +104,7 @@ static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte
 {
     Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
     uint64_t end = session_clock_ns() + BUSY_WAIT_MS * 1000000ull;
-    request.load = load->plan->load;
+    request.load = load->id;
     request.shard = shard;
     request.from_byte = from_byte;
     request.checks = true;

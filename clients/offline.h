@@ -1,8 +1,7 @@
 /* offline.h - a store without ckptd: what ckpt_open("dir:/path") and
  * ckpt_open("s3://bucket/prefix") read; see offline.c.
  *
- * The answers take the forms that ckptd's have, so that catalog.c and load.c check and use both
- * alike. */
+ * catalog.c and load.c put both into the same records. */
 #ifndef HOLDFAST_CLIENTS_OFFLINE_H
 #define HOLDFAST_CLIENTS_OFFLINE_H
 
@@ -31,11 +30,12 @@ int offline_manifest(struct manifest **out, char out_damage[STORE_DAMAGE_BYTES],
 
 /* A load in work. */
 struct offline_load;
-/* Plans it: *out_plan is what ckptd's OpenLoad would have answered. Free both, also after an error,
- * with offline_load_free and protobuf_c_message_free_unpacked. */
-int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **out_plan,
-                      const struct ckpt *ckpt, const struct store_choice *choice,
-                      const struct session_tensors *wanted);
+/* Plans it: *out_items is what load_item_take() makes of an answer of ckptd's OpenLoad. Free both,
+ * also after an error, with offline_load_free() and free(). */
+int offline_load_open(struct offline_load **out, struct load_item **out_items,
+                      uint32_t *out_num_items, const struct ckpt *ckpt,
+                      const struct store_choice *choice, const struct session_tensors *wanted);
+const struct manifest *offline_load_manifest(const struct offline_load *load);
 void offline_load_free(struct offline_load *load);
 /* Whole, verified blocks of a shard from the one that holds byte `at` on, as far as `end`, at most
  * OFFLINE_PART_BYTES, in fresh memory: munmap(*out_data, *out_mapped). ERR_CORRUPT, ERR_IO. */

@@ -1,10 +1,9 @@
 /* offline_load.c - a load from a store without ckptd: the plan, and verified parts of its shards.
  *
- * The plan comes from the manifest by the same algebra that ckptd plans with, in the form of
- * ckptd's answer. A shard is opened when it is first read: its size, its header and the hash of its
- * checksum table must be what the manifest says; then each block that is read must fit its entry of
- * the table. One shard is open at a time. A part is read by several requests at once; of a bucket
- * each is a ranged GET. */
+ * The plan comes from the manifest by the same algebra that ckptd plans with. A shard is opened
+ * when it is first read: its size, its header and the hash of its checksum table must be what the
+ * manifest says; then each block that is read must fit its entry of the table. One shard is open at
+ * a time. A part is read by several requests at once; of a bucket each is a ranged GET. */
 #include "clients/offline.h"
 
 #include "proto/base/report.h"
@@ -41,95 +40,13 @@ static int fail_memory(void)
     return report_error(ERR_MEMORY, NULL, "no memory for a load");
 }
 
-static bool copy_numbers(size_t *out_count, uint64_t **out, const uint64_t *numbers, uint32_t dims)
-{
-    *out = calloc((size_t)dims + 1, sizeof **out);
-    *out_count = *out != NULL ? dims : 0;
-    if (*out != NULL)
-        memcpy(*out, numbers, dims * sizeof **out);
-    return *out != NULL;
-}
-
-static int make_item(Holdfast__V1__LoadItem **out, const struct load_item *item, uint32_t dims,
-                     uint64_t data_start)
-{
-    Holdfast__V1__LoadItem *made = malloc(sizeof *made);
-    if (made == NULL)
-        return fail_memory();
-    holdfast__v1__load_item__init(made);
-    *out = made;
-    made->slice = item->slice;
-    made->shard = item->shard;
-    made->shard_byte = data_start + item->data_byte;
-    bool ok = copy_numbers(&made->n_saved_offset, &made->saved_offset, item->saved.offset, dims) &&
-              copy_numbers(&made->n_saved_extent, &made->saved_extent, item->saved.extent, dims) &&
-              copy_numbers(&made->n_offset, &made->offset, item->part.offset, dims) &&
-              copy_numbers(&made->n_extent, &made->extent, item->part.extent, dims);
-    return ok ? 0 : fail_memory();
-}
-
-static int fill_summary(Holdfast__V1__CheckpointSummary **out,
-                        const struct manifest_summary *summary, const char *durability)
-{
-    Holdfast__V1__CheckpointSummary *made = malloc(sizeof *made);
-    if (made == NULL)
-        return fail_memory();
-    holdfast__v1__checkpoint_summary__init(made);
-    *out = made;
-    made->step = summary->step;
-    made->attempt = summary->attempt;
-    made->bytes = summary->bytes;
-    made->world_size = summary->world_size;
-    made->run = strdup(summary->run);
-    made->nonce = strdup(summary->nonce);
-    made->time = strdup(summary->time);
-    made->durability = strdup(durability);
-    return made->run && made->nonce && made->time && made->durability ? 0 : fail_memory();
-}
-
-static int fill_texts(Holdfast__V1__OpenLoadReply *plan, const struct manifest *manifest,
-                      const char *durability)
-{
-    plan->state_json = strdup(manifest->state_json != NULL ? manifest->state_json : "{}");
-    plan->identity_json = strdup(manifest->identity_json != NULL ? manifest->identity_json : "{}");
-    plan->config_json = strdup(manifest->config_json != NULL ? manifest->config_json : "{}");
-    plan->data_json = strdup(manifest->data_json != NULL ? manifest->data_json : "{}");
-    return plan->state_json && plan->identity_json && plan->config_json && plan->data_json
-               ? fill_summary(&plan->checkpoint, &manifest->summary, durability)
-               : fail_memory();
-}
-
-static int plan_items(Holdfast__V1__OpenLoadReply *plan, const struct manifest *manifest,
-                      const struct session_tensors *wanted)
-{
-    struct load_item *items = NULL;
-    uint32_t count = 0;
-    const struct load_wish wish = {wanted->slices, wanted->count, ITEMS_MAX};
-    int error = layout_plan_load(&items, &count, manifest->table, &wish);
-    if (error == 0) {
-        plan->items = calloc((size_t)count + 1, sizeof *plan->items);
-        error = plan->items != NULL ? 0 : fail_memory();
-    }
-    for (uint32_t i = 0; i < count && error == 0; i++) {
-        plan->n_items = i + 1;
-        error = make_item(&plan->items[i], &items[i], wanted->slices[items[i].slice].tensor.dims,
-                          manifest->shards[items[i].shard].data_start);
-    }
-    if (error != 0 && plan->n_items > 0 && plan->items[plan->n_items - 1] == NULL)
-        plan->n_items--;
-    free(items);
-    return error;
-}
-
-int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **out_plan,
-                      const struct ckpt *ckpt, const struct store_choice *choice,
-                      const struct session_tensors *wanted)
+int offline_load_open(struct offline_load **out, struct load_item **out_items,
+                      uint32_t *out_num_items, const struct ckpt *ckpt,
+                      const struct store_choice *choice, const struct session_tensors *wanted)
 {
     struct offline_load *load = *out = calloc(1, sizeof *load);
-    *out_plan = malloc(sizeof **out_plan);
-    if (*out_plan != NULL)
-        holdfast__v1__open_load_reply__init(*out_plan);
-    if (load == NULL || *out_plan == NULL)
+    const struct load_wish wish = {wanted->slices, wanted->count, ITEMS_MAX};
+    if (load == NULL)
         return fail_memory();
     load->store = ckpt->store;
     ERR_TRY(offline_manifest(&load->manifest, NULL, ckpt, choice));
@@ -138,9 +55,15 @@ int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **o
     if (load->tensor_bytes == NULL)
         return fail_memory();
     ERR_TRY(layout_shard_bytes(load->tensor_bytes, load->manifest->table, shards));
-    ERR_TRY(plan_items(*out_plan, load->manifest, wanted));
-    (*out_plan)->segment_bytes = CHECKSUM_BLOCK_BYTES;
-    return fill_texts(*out_plan, load->manifest, offline_durability(ckpt));
+    ERR_TRY(layout_plan_load(out_items, out_num_items, load->manifest->table, &wish));
+    for (uint32_t i = 0; i < *out_num_items; i++)
+        (*out_items)[i].data_byte += load->manifest->shards[(*out_items)[i].shard].data_start;
+    return 0;
+}
+
+const struct manifest *offline_load_manifest(const struct offline_load *load)
+{
+    return load->manifest;
 }
 
 /* ---- shards ---- */

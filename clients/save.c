@@ -95,7 +95,6 @@ static void give_up(struct ckpt_save *save)
 {
     struct ckpt *ckpt = save->ckpt;
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     request.session = ckpt->link.token;
     request.save = save->id;
     request.reason = "given up by the rank";
@@ -105,10 +104,9 @@ static void give_up(struct ckpt_save *save)
     struct report_text text;
     report_keep(&text);
     remote_give_up(ckpt);
-    if (session_alive(ckpt) &&
-        session_call(ckpt, &answer, "AbortSave", &request.base,
-                     &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
+    if (session_alive(ckpt))
+        (void)session_tell(ckpt, "AbortSave", &request.base,
+                           &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS);
     report_restore(&text, 0);
 }
 
@@ -371,15 +369,12 @@ static int tell_remote(struct ckpt_save *save, uint64_t *words, size_t count)
 {
     struct ckpt *ckpt = save->ckpt;
     Holdfast__V1__TellReplicasRequest request = HOLDFAST__V1__TELL_REPLICAS_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     request.session = ckpt->link.token;
     request.save = save->id;
     request.digests = words;
     request.n_digests = count;
-    ERR_TRY(session_call(ckpt, &answer, "TellReplicas", &request.base,
-                         &holdfast__v1__tell_replicas_reply__descriptor, SESSION_CALL_MS));
-    protobuf_c_message_free_unpacked(answer, NULL);
-    return 0;
+    return session_tell(ckpt, "TellReplicas", &request.base,
+                        &holdfast__v1__tell_replicas_reply__descriptor, SESSION_CALL_MS);
 }
 
 static int tell_replicas(struct ckpt_save *save)
@@ -468,15 +463,12 @@ int ckpt_save_failed(struct ckpt *ckpt, uint64_t step, const char *reason)
 {
     ERR_TRY(session_handle_check(ckpt));
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     request.run = ckpt->run;
     request.step = step;
     request.attempt = ckpt->attempt;
     request.reason = (char *)(uintptr_t)(reason != NULL ? reason : "no reason given");
-    ERR_TRY(session_call(ckpt, &answer, "AbortSave", &request.base,
-                         &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS));
-    protobuf_c_message_free_unpacked(answer, NULL);
-    return 0;
+    return session_tell(ckpt, "AbortSave", &request.base,
+                        &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS);
 }
 
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */

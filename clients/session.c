@@ -51,6 +51,15 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
     return error;
 }
 
+int session_tell(struct ckpt *ckpt, const char *method, const ProtobufCMessage *request,
+                 const ProtobufCMessageDescriptor *reply_type, uint32_t timeout_ms)
+{
+    ProtobufCMessage *answer = NULL;
+    ERR_TRY(session_call(ckpt, &answer, method, request, reply_type, timeout_ms));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
 /* ---- handles ---- */
 
 static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -15,6 +15,7 @@
 
 #include "clients/ckpt.h"
 #include "proto/format/layout.h"
+#include "proto/format/manifest.h"
 #include "proto/wire/arena.h"
 #include "proto/wire/arena_link.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -122,7 +123,10 @@ struct ckpt {
 };
 
 uint64_t session_clock_ns(void);
+/* What the user is told of a checkpoint: of ckptd's answer, or of a manifest. */
 void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary);
+void session_info_read(struct ckpt_info *out, const struct manifest_summary *summary,
+                       const char *durability);
 
 /* Public calls check their handles by the list of those that are open: one that is NULL, or was
  * closed, is ERR_INVALID, and so is a save that is none of an open handle's, or has ended. */
@@ -138,6 +142,9 @@ int session_save_check(const struct ckpt_save *save);
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
                  const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
                  uint32_t timeout_ms);
+/* One whose answer is only that it was done. */
+int session_tell(struct ckpt *ckpt, const char *method, const ProtobufCMessage *request,
+                 const ProtobufCMessageDescriptor *reply_type, uint32_t timeout_ms);
 /* Asks who is there; forgets session and mappings when it is another ckptd than before. */
 int session_hello(struct ckpt *ckpt, uint32_t timeout_ms);
 /* Describes the tensors of the handle and connects to the arena. With `ahead` the images that ckptd
