@@ -50,28 +50,13 @@ struct copy {
 /* "[STORE:]RUN", where STORE is a directory or unix:/PATH. */
 static int parse_target(struct copy *copy)
 {
-    static const char socket[] = "unix:";
     struct selection selection;
     const char *text = copy->cli->args[1], *colon = strrchr(text, ':');
-    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
-    struct cli *to = &copy->to;
-    *to = *copy->cli;
     ERR_TRY(selection_parse_run(&selection, colon != NULL ? colon + 1 : text));
     strcpy(copy->run, selection.run);
-    if (colon == NULL)
-        return 0; /* the same store, served or not */
-    if (length == 0 || length >= sizeof to->store)
-        return report_error(ERR_INVALID, "RUN, DIR:RUN or unix:/PATH:RUN", "'%s' names no store",
-                            text);
-    to->server[0] = to->store[0] = '\0';
-    if (strncmp(text, socket, strlen(socket)) != 0) {
-        snprintf(to->store, sizeof to->store, "%.*s", (int)length, text);
-        return 0;
-    }
-    snprintf(to->server, sizeof to->server, "%.*s", (int)length, text);
-    return length < sizeof to->server
-               ? server_find_store(to)
-               : report_error(ERR_INVALID, NULL, "'%s' is too long a name of a socket", text);
+    copy->to = *copy->cli;
+    return colon == NULL ? 0 /* the same store, served or not */
+                         : server_find_named(&copy->to, copy->cli, text, (size_t)(colon - text));
 }
 
 static int open_target(struct copy *copy)
@@ -250,8 +235,7 @@ static void close_one(struct copy *copy)
         verified_report(copy->cli, &copy->from);
         checkpoint_close(&copy->from);
     }
-    if (copy->made.store != NULL)
-        checkpoint_close(&copy->made);
+    checkpoint_close(&copy->made);
     storage_release(copy->store, copy->lease);
     copy->lease = NULL;
     free(copy->digests);
@@ -289,8 +273,7 @@ static int copy_run(struct copy *copy, const char *run)
         error = store_list_read(&catalog, copy->source, run);
     for (uint32_t i = catalog.count; i-- > 0 && error == 0;) {
         const struct store_entry *entry = &catalog.entries[i];
-        snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)entry->summary.step,
-                 (unsigned long long)entry->summary.attempt);
+        strcpy(name, text_checkpoint(run, entry->summary.step, entry->summary.attempt).text);
         if (entry->damage != NULL)
             log_warn("cp", "%s is left out: %s", name, entry->damage);
         else
@@ -345,9 +328,7 @@ int cli_cp(const struct cli *cli)
                                                   : copy_run(&copy, selection.run);
     if (error == 0)
         print_copied(&copy);
-    if (copy.store != NULL)
-        storage_close(copy.store);
-    if (copy.source != NULL)
-        storage_close(copy.source);
+    storage_close(copy.store);
+    storage_close(copy.source);
     return error;
 }

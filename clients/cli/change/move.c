@@ -42,8 +42,8 @@ static int put_or_tell(bool *out_is_put, struct storage *store, const struct sto
     *out_is_put = error == 0;
     if (error != ERR_CORRUPT && error != ERR_MISMATCH && error != ERR_VERSION)
         return error;
-    log_warn("move", "%s@%llu-a%llu stays as it is: %s", entry->summary.run,
-             (unsigned long long)entry->summary.step, (unsigned long long)entry->summary.attempt,
+    log_warn("move", "%s stays as it is: %s",
+             text_checkpoint(entry->summary.run, entry->summary.step, entry->summary.attempt).text,
              report_line());
     return 0;
 }
@@ -104,8 +104,7 @@ int cli_adopt(const struct cli *cli)
     if (error == 0)
         error = adopt_all(cli, store, &catalog);
     store_list_free(&catalog);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 
@@ -156,11 +155,7 @@ static int rename_store(const struct cli *cli)
 {
     struct storage *store = NULL;
     struct store_list catalog = {0};
-    int error = store_open_writable(&store, cli);
-    if (error == 0)
-        error = store_lock(store, "--server");
-    if (error == 0)
-        error = store_need_run(store, cli->args[0]);
+    int error = store_begin(&store, cli, cli->args[0], true);
     if (error == 0)
         error =
             store_for_leases(store, cli->args[0], refuse_lease, (void *)(uintptr_t)cli->args[0]);
@@ -169,8 +164,7 @@ static int rename_store(const struct cli *cli)
     if (error == 0)
         error = rename_stored(cli, store, &catalog);
     store_list_free(&catalog);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 

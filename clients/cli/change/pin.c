@@ -10,25 +10,6 @@
 #define PIN_CALL_MS 120000u  /* a far tier may answer late */
 #define DURABILITY_BYTES 32u /* of an answer */
 
-/* The one that the selection means: the newest where it leaves a choice. */
-static int find_stored(struct selection *selection, const struct cli *cli)
-{
-    struct storage *store = NULL;
-    struct checkpoint checkpoint = {0};
-    int error = store_open(&store, cli);
-    if (error == 0)
-        error = checkpoint_open(&checkpoint, store, cli->args[0]);
-    if (error == 0) {
-        selection->step = (int64_t)checkpoint.manifest->summary.step;
-        selection->attempt = checkpoint.manifest->summary.attempt;
-    }
-    if (checkpoint.store != NULL)
-        checkpoint_close(&checkpoint);
-    if (store != NULL)
-        storage_close(store);
-    return error;
-}
-
 /* A removal that was killed before the pin was made has left no manifest, and none sees a pin any
  * more: it must not be called pinned. */
 static int pin_stored(struct storage *store, const struct selection *selection, const char *prefix,
@@ -47,20 +28,15 @@ static int pin_stored(struct storage *store, const struct selection *selection, 
     return report_restore(&text, error);
 }
 
-static int pin_store(const struct cli *cli, struct selection *selection, bool is_unpin)
+static int pin_store(const struct cli *cli, const struct selection *selection, bool is_unpin)
 {
     struct storage *store = NULL;
     char prefix[STORAGE_KEY_MAX];
-    bool is_named = selection->attempt != 0; /* one that is damaged, or to be unpinned gone, too */
-    int error = is_named ? 0 : find_stored(selection, cli);
-    if (error == 0)
-        error = shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
-                              selection->attempt);
-    if (error == 0)
-        error = store_open_writable(&store, cli);
-    if (error == 0)
-        error = store_need_run(store, selection->run);
-    if (error == 0 && is_named && !is_unpin)
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
+                          selection->attempt));
+    ERR_TRY(store_open_writable(&store, cli));
+    int error = store_need_run(store, selection->run);
+    if (error == 0 && !is_unpin)
         error = store_need_checkpoint(store, selection);
     if (error == 0)
         error = is_unpin ? store_remove_note(store, STORE_PIN, prefix)
@@ -70,40 +46,35 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
 }
 
 /* The answer's durability: in the far tier it takes as long as that does. */
-static int pin_server(const struct cli *cli, struct selection *selection, bool is_unpin,
+static int pin_server(const struct cli *cli, const struct selection *selection, bool is_unpin,
                       char durability[DURABILITY_BYTES])
 {
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    int error = selection->attempt == 0 ? server_find(selection, cli) : 0;
-    if (error != 0)
-        return error;
-    request.run = selection->run;
+    request.run = (char *)(uintptr_t)selection->run;
     request.step = (uint64_t)selection->step;
     request.attempt = selection->attempt;
     request.unpin = is_unpin;
     request.note = (char *)(uintptr_t)cli->note;
-    error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
-                     &holdfast__v1__pin_reply__descriptor, PIN_CALL_MS);
-    if (error == 0)
-        snprintf(durability, DURABILITY_BYTES, "%s",
-                 ((const Holdfast__V1__PinReply *)answer)->durability);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
+                     &holdfast__v1__pin_reply__descriptor, PIN_CALL_MS));
+    snprintf(durability, DURABILITY_BYTES, "%s",
+             ((const Holdfast__V1__PinReply *)answer)->durability);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
 }
 
 static int pin_or_unpin(const struct cli *cli, bool is_unpin)
 {
     struct selection selection;
     char durability[DURABILITY_BYTES] = "local";
-    int error = selection_parse(&selection, cli->args[0]);
-    if (error == 0 && cli->store[0] == '\0')
-        error = pin_server(cli, &selection, is_unpin, durability);
-    else if (error == 0) {
-        snprintf(durability, sizeof(durability), "%s", store_durability(cli->store));
-        error = pin_store(cli, &selection, is_unpin);
-    }
+    ERR_TRY(selection_parse(&selection, cli->args[0]));
+    if (selection.attempt == 0) /* else one that is damaged, or to be unpinned gone, too */
+        ERR_TRY(checkpoint_find(&selection, cli));
+    if (cli->store[0] != '\0')
+        snprintf(durability, sizeof durability, "%s", store_durability(cli->store));
+    int error = cli->store[0] == '\0' ? pin_server(cli, &selection, is_unpin, durability)
+                                      : pin_store(cli, &selection, is_unpin);
     bool was_pinned = error == ERR_EXISTS; /* that is what was asked for */
     if (error != 0 && !was_pinned)
         return error;
@@ -113,8 +84,8 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
                selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
                is_unpin ? "false" : "true", durability);
     else
-        printf("%s@%lld-a%llu: %s, %s%s\n", selection.run, (long long)selection.step,
-               (unsigned long long)selection.attempt,
+        printf("%s: %s, %s%s\n",
+               text_checkpoint(selection.run, (uint64_t)selection.step, selection.attempt).text,
                is_unpin     ? "no longer pinned"
                : was_pinned ? "pinned before"
                             : "pinned",

@@ -303,11 +303,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
 {
     struct storage *store = NULL;
     struct store_list catalog = {0};
-    int error = cli->is_dry_run ? store_open(&store, cli) : store_open_writable(&store, cli);
-    if (error == 0)
-        error = store_need_run(store, run);
-    if (error == 0 && !cli->is_dry_run)
-        error = store_lock(store, "--server");
+    int error = store_begin(&store, cli, run, !cli->is_dry_run);
     if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
         error = store_recover_run(store, run);
     if (error == 0)
@@ -315,8 +311,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     if (error == 0)
         error = prune_catalog(out, store, cli, run, &catalog, rules);
     store_list_free(&catalog);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 
@@ -359,7 +354,7 @@ static void print_json(const struct cli *cli, const char *run, const struct outc
 
 static void print_plan(const struct cli *cli, const char *run, const struct outcomes *outcomes)
 {
-    char name[200], size[32], text[300], reasons[128], tags[256];
+    char size[32], text[300], reasons[128], tags[256];
     uint64_t bytes = 0;
     size_t count = 0;
     if (outcomes->count == 0) {
@@ -373,8 +368,6 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
         bool goes = cli->is_dry_run ? outcome->reasons == 0 : outcome->is_removed;
         count += goes;
         bytes += goes ? outcome->bytes : 0;
-        snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)outcome->step,
-                 (unsigned long long)outcome->attempt);
         if ((outcome->reasons & RETAIN_VANISHED) != 0)
             snprintf(text, sizeof text, "vanished from the store, and left the list");
         else if (outcome->reasons != 0)
@@ -385,8 +378,9 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
         if (outcome->error[0] != '\0')
             text_safe(text, sizeof text, outcome->error);
         tags_text(tags, sizeof tags, &outcomes->tags, outcome->step, outcome->attempt);
-        printf("%-32s %11s  %s%s%s\n", name, text_bytes(size, sizeof size, outcome->bytes), text,
-               tags[0] != '\0' ? ", tag " : "", tags);
+        printf("%-32s %11s  %s%s%s\n", text_checkpoint(run, outcome->step, outcome->attempt).text,
+               text_bytes(size, sizeof size, outcome->bytes), text, tags[0] != '\0' ? ", tag " : "",
+               tags);
     }
     printf("%zu of %s, %s, %s%s%s", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
@@ -421,8 +415,7 @@ static void read_tags(struct outcomes *outcomes, const struct cli *cli, const ch
 {
     struct storage *store = verified_store(cli);
     tags_read(&outcomes->tags, store, run);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
 }
 
 int cli_prune(const struct cli *cli)

@@ -52,7 +52,6 @@ static int measure_stored(struct loss *out, struct storage *store,
 {
     int error = 0;
     struct store_list catalog = {0};
-    ERR_TRY(store_need_run(store, selection->run));
     ERR_TRY(store_list_read(&catalog, store, selection->run));
     for (uint32_t i = 0; i < catalog.count; i++) {
         const struct store_entry *entry = &catalog.entries[i];
@@ -96,17 +95,14 @@ static int remove_stored(struct loss *out, const struct cli *cli, const struct s
 {
     struct storage *store = NULL;
     *out = (struct loss){0};
-    int error = is_dry ? store_open(&store, cli) : store_open_writable(&store, cli);
-    if (error == 0 && !is_dry)
-        error = store_lock(store, "--server");
+    int error = store_begin(&store, cli, selection->run, !is_dry);
     if (error == 0)
         error = measure_stored(out, store, selection, cli->is_forced);
     if (error == 0 && !cli->is_now && out->checkpoints > 0)
         error = store_trash_term(store, selection->run, &out->trash);
     if (error == 0 && !is_dry)
         error = erase_stored(out, store, selection);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 

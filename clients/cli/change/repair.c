@@ -80,21 +80,14 @@ static int open_elsewhere(struct repair *repair)
     const char *from = repair->cli->from, *colon = strrchr(from, ':');
     bool is_server = strncmp(from, "unix:/", 6) == 0;
     bool has_run = colon != NULL && strchr(colon, '/') == NULL && !(is_server && colon == from + 4);
-    size_t length = has_run ? (size_t)(colon - from) : strlen(from);
     if (repair->other != NULL)
         return 0;
     if (from[0] == '\0')
         return report_error(ERR_INVALID, "add --from STORE, or --from STORE:RUN",
                             "no store with a copy of it was named");
-    *other = *repair->cli;
-    other->server[0] = other->store[0] = '\0';
-    if (length >= sizeof other->store || (is_server && length >= sizeof other->server))
-        return report_error(ERR_INVALID, NULL, "--from %s is too long", from);
-    snprintf(is_server ? other->server : other->store,
-             is_server ? sizeof other->server : sizeof other->store, "%.*s", (int)length, from);
     snprintf(repair->run_there, sizeof repair->run_there, "%s", has_run ? colon + 1 : "");
-    if (is_server)
-        ERR_TRY(server_find_store(other));
+    ERR_TRY(server_find_named(other, repair->cli, from,
+                              has_run ? (size_t)(colon - from) : strlen(from)));
     return store_open(&repair->other, other);
 }
 
@@ -266,13 +259,9 @@ int cli_repair(const struct cli *cli)
                                        "or start another run from its weights\n"
                                      : "");
     free(repair.is_bad);
-    if (repair.there.store != NULL)
-        checkpoint_close(&repair.there);
-    if (repair.here.store != NULL)
-        checkpoint_close(&repair.here);
-    if (repair.other != NULL)
-        storage_close(repair.other);
-    if (repair.store != NULL)
-        storage_close(repair.store);
+    checkpoint_close(&repair.there);
+    checkpoint_close(&repair.here);
+    storage_close(repair.other);
+    storage_close(repair.store);
     return error;
 }

@@ -10,21 +10,6 @@ static int open_to_write(struct storage **out, const struct cli *cli)
     return store_open_writable(out, cli);
 }
 
-/* The checkpoint that is meant, by step and attempt. */
-static int find_checkpoint(struct selection *out, struct storage *store, const struct cli *cli)
-{
-    const char *text = cli->args[0];
-    struct checkpoint checkpoint;
-    ERR_TRY(selection_parse(out, text));
-    if (cli->server[0] != '\0') /* whichever tier has it */
-        return server_find(out, cli);
-    ERR_TRY(checkpoint_open(&checkpoint, store, text));
-    out->step = (int64_t)checkpoint.manifest->summary.step;
-    out->attempt = checkpoint.manifest->summary.attempt;
-    checkpoint_close(&checkpoint);
-    return 0;
-}
-
 static int put_tag(struct storage *store, const struct selection *selection, const char *name)
 {
     char key[STORAGE_KEY_MAX + 1], text[TAG_TEXT_MAX];
@@ -37,8 +22,8 @@ static int put_tag(struct storage *store, const struct selection *selection, con
 static int pin_too(const struct cli *cli, const struct selection *selection)
 {
     struct cli pin = *cli;
-    snprintf(pin.resolved[0], sizeof pin.resolved[0], "%s@%lld-a%llu", selection->run,
-             (long long)selection->step, (unsigned long long)selection->attempt);
+    strcpy(pin.resolved[0],
+           text_checkpoint(selection->run, (uint64_t)selection->step, selection->attempt).text);
     pin.args[0] = pin.resolved[0];
     pin.num_args = 1;
     if (pin.note[0] == '\0')
@@ -56,11 +41,12 @@ int cli_tag(const struct cli *cli)
     if (error == 0)
         error = open_to_write(&store, cli);
     if (error == 0)
-        error = find_checkpoint(&selection, store, cli);
+        error = selection_parse(&selection, cli->args[0]);
+    if (error == 0)
+        error = checkpoint_find(&selection, cli);
     if (error == 0)
         error = put_tag(store, &selection, cli->args[1]);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     if (error == 0 && cli->is_pin)
         error = pin_too(cli, &selection);
     if (error != 0 || (cli->is_pin && cli->is_json)) /* what pin has said is one document */
@@ -70,8 +56,9 @@ int cli_tag(const struct cli *cli)
                selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
                cli->args[1]);
     else
-        printf("%s@%lld-a%llu: tagged %s, %s\n", selection.run, (long long)selection.step,
-               (unsigned long long)selection.attempt, cli->args[1], store_durability(cli->store));
+        printf("%s: tagged %s, %s\n",
+               text_checkpoint(selection.run, (uint64_t)selection.step, selection.attempt).text,
+               cli->args[1], store_durability(cli->store));
     return 0;
 }
 
@@ -94,8 +81,7 @@ int cli_untag(const struct cli *cli)
     snprintf(folder, sizeof folder, "%s/tags", selection.run);
     if (error == 0)
         error = storage_sync_names(store, folder);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     if (error == 0)
         printf(cli->is_json ? "{\"run\": \"%s\", \"untagged\": \"%s\"}\n"
                             : "%s: no tag %s any more\n",

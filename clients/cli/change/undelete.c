@@ -147,11 +147,7 @@ static int undelete_stored(struct trash *out, const struct cli *cli,
                            const struct selection *selection)
 {
     struct storage *store = NULL;
-    int error = cli->is_dry_run ? store_open(&store, cli) : store_open_writable(&store, cli);
-    if (error == 0)
-        error = store_need_run(store, selection->run);
-    if (error == 0 && !cli->is_dry_run)
-        error = store_lock(store, "--server");
+    int error = store_begin(&store, cli, selection->run, !cli->is_dry_run);
     if (error == 0)
         error = store_trash_term(store, selection->run, &out->term);
     if (error == 0)
@@ -160,8 +156,7 @@ static int undelete_stored(struct trash *out, const struct cli *cli,
         qsort(out->list, out->count, sizeof *out->list, compare_removed);
     if (error == 0 && !cli->is_dry_run)
         error = take_meant(out, store, selection);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 

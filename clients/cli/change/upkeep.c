@@ -137,12 +137,6 @@ int cli_rescan(const struct cli *cli)
 
 /* ---- scrub ---- */
 
-static uint64_t number_in(const json_t *object, const char *key)
-{
-    json_int_t value = json_integer_value(json_object_get(object, key));
-    return value > 0 ? (uint64_t)value : 0;
-}
-
 static int print_progress(const struct cli *cli)
 {
     json_t *status = NULL;
@@ -151,20 +145,19 @@ static int print_progress(const struct cli *cli)
     if (error != 0)
         return error;
     json_t *scrub = json_object_get(status, "scrub");
-    const char *doing = json_string_value(json_object_get(scrub, "doing"));
-    const char *name = json_string_value(json_object_get(scrub, "run"));
+    const char *doing = member_text(scrub, "doing"), *name = member_text(scrub, "run");
     if (cli->is_json) {
         error = text_document(scrub);
     } else {
-        printf("the scrub is %s", doing != NULL ? doing : "?");
-        if (name != NULL && name[0] != '\0')
+        printf("the scrub is %s", doing[0] != '\0' ? doing : "?");
+        if (name[0] != '\0')
             printf(": run %s, %s of %s", text_safe(run, sizeof run, name),
-                   text_bytes(read, sizeof read, number_in(scrub, "pass_bytes_read")),
-                   text_bytes(all, sizeof all, number_in(scrub, "pass_bytes")));
+                   text_bytes(read, sizeof read, member_number(scrub, "pass_bytes_read")),
+                   text_bytes(all, sizeof all, member_number(scrub, "pass_bytes")));
         printf(", at most %s/s; since ckptd's start %s read, %llu damaged\n",
-               text_bytes(rate, sizeof rate, number_in(scrub, "rate")),
-               text_count(number_in(scrub, "checkpoints_read"), "checkpoint").text,
-               (unsigned long long)number_in(scrub, "damaged"));
+               text_bytes(rate, sizeof rate, member_number(scrub, "rate")),
+               text_count(member_number(scrub, "checkpoints_read"), "checkpoint").text,
+               (unsigned long long)member_number(scrub, "damaged"));
     }
     json_decref(status);
     return error;
@@ -194,14 +187,8 @@ static int print_stop(const struct cli *cli, uint32_t ranks)
                cli->is_unsaved ? "end without a save" : "save and end");
         return 0;
     }
-    json_begin();
-    json_t *root = json_pack("{ss sI sb}", "run", cli->args[0], "ranks", (json_int_t)ranks, "saves",
-                             (int)!cli->is_unsaved);
-    int error = json_end() && root != NULL
-                    ? text_document(root)
-                    : report_error(ERR_MEMORY, NULL, "no memory to print what was asked");
-    json_decref(root);
-    return error;
+    return text_pack("{ss sI sb}", "run", cli->args[0], "ranks", (json_int_t)ranks, "saves",
+                     (int)!cli->is_unsaved);
 }
 
 int cli_stop(const struct cli *cli)
@@ -224,12 +211,6 @@ int cli_stop(const struct cli *cli)
 
 /* ---- history ---- */
 
-static const char *text_in(const json_t *line, const char *key)
-{
-    const char *text = json_string_value(json_object_get(line, key));
-    return text != NULL ? text : "";
-}
-
 static void print_event(const json_t *line)
 {
     char time[40], event[24], by[160], detail[200], name[64] = "-";
@@ -238,11 +219,11 @@ static void print_event(const json_t *line)
         snprintf(name, sizeof name, "%lld-a%lld",
                  (long long)json_integer_value(json_object_get(line, "step")),
                  (long long)json_integer_value(attempt));
-    printf("%-24s  %-8s  %-16s  %s%s%s\n", text_safe(time, sizeof time, text_in(line, "time")),
-           text_safe(event, sizeof event, text_in(line, "event")), name,
-           text_safe(by, sizeof by, text_in(line, "by")),
-           text_in(line, "detail")[0] != '\0' ? ": " : "",
-           text_safe(detail, sizeof detail, text_in(line, "detail")));
+    printf("%-24s  %-8s  %-16s  %s%s%s\n", text_safe(time, sizeof time, member_text(line, "time")),
+           text_safe(event, sizeof event, member_text(line, "event")), name,
+           text_safe(by, sizeof by, member_text(line, "by")),
+           member_text(line, "detail")[0] != '\0' ? ": " : "",
+           text_safe(detail, sizeof detail, member_text(line, "detail")));
 }
 
 /* A line that a later version wrote otherwise, or that is cut, is passed over. */
@@ -284,15 +265,12 @@ static int read_history(char **out, const struct cli *cli, const char *run)
     struct storage *store = NULL;
     uint64_t number;
     *out = calloc(1, 2 * HISTORY_BYTES_MAX);
-    int error = *out != NULL ? store_open(&store, cli)
+    int error = *out != NULL ? store_begin(&store, cli, run, false)
                              : report_error(ERR_MEMORY, NULL, "no memory for a history");
-    if (error == 0)
-        error = store_need_run(store, run);
     snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, run);
     if (error == 0)
         error = storage_fetch_numbered(store, folder, &number, *out, 2 * HISTORY_BYTES_MAX);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error;
 }
 

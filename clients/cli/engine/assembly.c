@@ -516,3 +516,17 @@ int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct asse
     free(assembly.wants.list);
     return error;
 }
+
+int assembly_run_whole(struct checkpoint *checkpoint, const struct assembly_hooks *hooks,
+                       const struct cli *cli, const char *verb, uint64_t bytes)
+{
+    struct progress progress;
+    struct assembly_hooks shown = *hooks;
+    shown.progress = &progress;
+    ERR_TRY(checkpoint_load(checkpoint, LOAD_HEADERS));
+    ERR_TRY(checkpoint_need_whole(checkpoint));
+    progress_begin(&progress, cli, verb, bytes);
+    int error = assembly_run(checkpoint, 1, &shown);
+    progress_end(&progress);
+    return error;
+}

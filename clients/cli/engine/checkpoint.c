@@ -36,8 +36,8 @@ static int skip_damaged(void *user, const struct store_entry *entry)
 
 void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage)
 {
-    log_warn("store", "%s@%llu-a%llu is damaged and passed over: %s", run, (unsigned long long)step,
-             (unsigned long long)attempt, damage);
+    log_warn("store", "%s is damaged and passed over: %s", text_checkpoint(run, step, attempt).text,
+             damage);
 }
 
 /* 0: it has a manifest, whatever that says. ERR_NOT_FOUND: it has none. */
@@ -167,12 +167,10 @@ int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
         error = read_quarantine(out, &found);
     if (error == 0)
         error = read_manifest(out, &found);
-    if (error == 0) {
-        snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", found.run, (long long)found.step,
-                 (unsigned long long)found.attempt);
-    } else {
+    if (error == 0)
+        strcpy(out->name, text_checkpoint(found.run, (uint64_t)found.step, found.attempt).text);
+    else
         checkpoint_close(out);
-    }
     return error;
 }
 
@@ -182,6 +180,27 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
     memset(out, 0, sizeof *out);
     ERR_TRY(selection_parse(&selection, text));
     return checkpoint_open_selected(out, store, &selection);
+}
+
+int checkpoint_find(struct selection *selection, const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct checkpoint checkpoint = {0};
+    struct manifest *manifest = NULL;
+    int error = 0;
+    if (cli->server[0] != '\0')
+        error = server_manifest(&manifest, NULL, cli, selection);
+    else if ((error = store_open(&store, cli)) == 0)
+        error = checkpoint_open_selected(&checkpoint, store, selection);
+    const struct manifest *found = manifest != NULL ? manifest : checkpoint.manifest;
+    if (error == 0) {
+        selection->step = (int64_t)found->summary.step;
+        selection->attempt = found->summary.attempt;
+    }
+    manifest_free(manifest);
+    checkpoint_close(&checkpoint);
+    storage_close(store);
+    return error;
 }
 
 static int read_manifest_alone(struct manifest **out, struct storage *store,

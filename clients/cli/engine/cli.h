@@ -120,14 +120,18 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              uint32_t timeout_ms);
 /* Where libckpt finds what --store or --server name: `out`, of `size`. */
 const char *cli_address(char *out, size_t size, const struct cli *cli);
+/* A call whose answer is only that it was done. */
+int cli_tell(const struct cli *cli, const char *method, const ProtobufCMessage *request,
+             const ProtobufCMessageDescriptor *type, uint32_t timeout_ms);
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
 struct selection;
 /* What Show says of the one that is meant, a ShowReply; newer ones that were passed over are told.
  * As cli_call. */
 int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection);
-/* Fills in step and attempt, as it knows them. */
-int server_find(struct selection *selection, const struct cli *cli);
+/* The manifest of that answer, settled; *out_answer, unless NULL: the answer, to be freed. */
+int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const struct cli *cli,
+                    const struct selection *selection);
 /* ERR_NOT_FOUND: other tiers alone have what the first argument means, so there is no file of it to
  * be changed. */
 int server_need_here(const struct cli *cli);
@@ -137,6 +141,9 @@ int server_find_store(struct cli *cli);
 /* Likewise for a command that only reads: of a server on another node its store over TLS, and of
  * one here, where other tiers alone have what is meant, those through it. */
 int server_find_source(struct cli *cli);
+/* Makes `out` a command like `cli` on another store, which the first bytes of `text` name: DIR, or
+ * unix:/PATH of its ckptd. ERR_INVALID: they name none. */
+int server_find_named(struct cli *out, const struct cli *cli, const char *text, size_t length);
 /* Before so much is written into its store: there is room, and this process is one of ckptd's user
  * or root's, who creates files for the owner of the directory. ERR_SPACE, ERR_DENIED. */
 int server_prepare_write(const struct cli *cli, uint64_t bytes);
@@ -169,6 +176,11 @@ int text_json_value(FILE *out, const struct json_t *value, size_t flags);
 int span_parse(uint64_t *out, const char *option, const char *text);
 /* A document on stdout, or an error and perhaps a part of it. */
 int text_document(const struct json_t *root);
+/* The same of one as of json_pack(). */
+int text_pack(const char *format, ...);
+/* Members of an object; 0, or "": it has none of that kind, or a number below 0. */
+uint64_t member_number(const struct json_t *object, const char *name);
+const char *member_text(const struct json_t *object, const char *name);
 /* Replaces what is not printable ASCII by '?', cuts to `size`. */
 const char *text_safe(char *out, size_t size, const char *text);
 /* "3.21 GiB". */
@@ -178,6 +190,11 @@ struct text_count {
     char text[64];
 };
 struct text_count text_count(uint64_t count, const char *noun);
+/* "run@1000-a3": text_checkpoint("run", 1000, 3).text, likewise. */
+struct text_checkpoint {
+    char text[200];
+};
+struct text_checkpoint text_checkpoint(const char *run, uint64_t step, uint64_t attempt);
 /* "[4096,512]" for a shape. */
 const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor);
 
@@ -236,6 +253,9 @@ int selection_parse_run(struct selection *out, const char *text);
 int store_open(struct storage **out, const struct cli *cli);
 /* Likewise: no directory becomes a store by it. */
 int store_open_writable(struct storage **out, const struct cli *cli);
+/* The store of a command, which has `run`, unless NULL: to be read; or to be changed, under its
+ * lock. *out is NULL after an error. */
+int store_begin(struct storage **out, const struct cli *cli, const char *run, bool changes);
 /* Are both the same store? The other one need not exist. */
 int store_compare(bool *out_is_same, const char *store, const char *other);
 /* How durable what is in it is: CLI_STORED, or "bucket". */
@@ -296,6 +316,9 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
 int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
                              const struct selection *selection);
 void checkpoint_close(struct checkpoint *checkpoint);
+/* Fills in step and attempt of the one that is meant, as the store has it, or the server, whichever
+ * tier that has it in. */
+int checkpoint_find(struct selection *selection, const struct cli *cli);
 /* Does it carry bytes (ckpt_object_describe)? Files of tensors leave such ones out. */
 bool tensor_is_object(const struct tensor_meta *tensor);
 /* Does it belong into the output? --weights-only leaves the optimizer's out, --only what fits none

@@ -127,6 +127,10 @@ struct assembly_hooks {
 uint32_t output_tensor_behind(const struct output_file *file, uint64_t byte);
 void output_file_deinit(struct output_file *file);
 int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct assembly_hooks *hooks);
+/* The same of one checkpoint, which is loaded here and must be whole, under a bar of so many bytes.
+ */
+int assembly_run_whole(struct checkpoint *checkpoint, const struct assembly_hooks *hooks,
+                       const struct cli *cli, const char *verb, uint64_t bytes);
 void assembly_release(struct output_block *block);
 /* Writes a complete block at its place of `object`, in whole units of SHARD_ALIGN
  * where the store needs them; `written` runs

@@ -15,6 +15,7 @@
 
 #include "proto/base/address.h"
 #include "proto/base/json.h"
+#include "proto/format/origin.h"
 #include "proto/tls/tls.h"
 #include "proto/tls/why.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -194,6 +195,15 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
     return error;
 }
 
+int cli_tell(const struct cli *cli, const char *method, const ProtobufCMessage *request,
+             const ProtobufCMessageDescriptor *type, uint32_t timeout_ms)
+{
+    ProtobufCMessage *answer = NULL;
+    ERR_TRY(cli_call(&answer, cli, method, request, type, timeout_ms));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
 const char *cli_address(char *out, size_t size, const struct cli *cli)
 {
     bool is_store = cli->store[0] != '\0';
@@ -239,20 +249,19 @@ int server_show(ProtobufCMessage **out, const struct cli *cli, const struct sele
     return 0;
 }
 
-int server_find(struct selection *selection, const struct cli *cli)
+int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const struct cli *cli,
+                    const struct selection *selection)
 {
     ProtobufCMessage *answer = NULL;
-    struct manifest_summary summary;
-    int error = server_show(&answer, cli, selection);
-    if (error != 0)
-        return error;
+    ERR_TRY(server_show(&answer, cli, selection));
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
-    error = manifest_read_summary(&summary, text, strlen(text));
-    protobuf_c_message_free_unpacked(answer, NULL);
-    if (error == 0) {
-        selection->step = (int64_t)summary.step;
-        selection->attempt = summary.attempt;
-    }
+    int error = manifest_read(out, text, strlen(text));
+    if (error == 0)
+        origin_rename(&(*out)->summary, selection->run);
+    if (error == 0 && out_answer != NULL)
+        *out_answer = answer;
+    else
+        protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
 
@@ -343,7 +352,6 @@ int server_need_here(const struct cli *cli)
 int server_find_source(struct cli *cli)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     struct address server;
     bool is_elsewhere = true;
     ERR_TRY(address_parse(&server, cli->server));
@@ -352,9 +360,8 @@ int server_find_source(struct cli *cli)
     if (!is_elsewhere)
         return server_find_store(cli);
     request.protocol = RPC_PROTOCOL;
-    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
+    ERR_TRY(cli_tell(cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
                      &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS));
-    protobuf_c_message_free_unpacked(answer, NULL);
     snprintf(cli->store, sizeof cli->store, "peer:%s", cli->server);
     return 0;
 }
@@ -376,6 +383,20 @@ int server_find_store(struct cli *cli)
         snprintf(cli->store, sizeof cli->store, "%s", path);
     json_decref(status);
     return error;
+}
+
+int server_find_named(struct cli *out, const struct cli *cli, const char *text, size_t length)
+{
+    static const char socket[] = "unix:";
+    bool is_server = strncmp(text, socket, strlen(socket)) == 0;
+    size_t room = is_server ? sizeof out->server : sizeof out->store;
+    *out = *cli;
+    out->server[0] = out->store[0] = '\0';
+    if (length == 0 || length >= room)
+        return report_error(ERR_INVALID, "name DIR, or unix:/PATH of its ckptd",
+                            "'%s' names no store, or its name is too long", text);
+    snprintf(is_server ? out->server : out->store, room, "%.*s", (int)length, text);
+    return is_server ? server_find_store(out) : 0;
 }
 
 /* ---- writing into it ---- */
@@ -408,16 +429,13 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
                  const char *run)
 {
     Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     uint32_t waited_ms = 0;
     request.begins_run = begins_run;
     request.run = (char *)(uintptr_t)(run != NULL ? run : "");
     request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
     for (;; waited_ms += ADOPT_AGAIN_MS) {
-        int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
+        int error = cli_tell(cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
                              &holdfast__v1__adopt_reply__descriptor, ADOPT_CALL_MS);
-        if (error == 0)
-            protobuf_c_message_free_unpacked(answer, NULL);
         if ((error != ERR_UNAVAILABLE && error != ERR_BUSY) || waited_ms >= ADOPT_PATIENCE_MS)
             return error;
         if (waited_ms == 0)
@@ -451,7 +469,6 @@ int server_keep_verified(const struct cli *cli, const struct manifest_summary *s
                          const struct verified *result)
 {
     Holdfast__V1__KeepVerifiedRequest request = HOLDFAST__V1__KEEP_VERIFIED_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     request.run = (char *)(uintptr_t)summary->run;
     request.step = summary->step;
     request.attempt = summary->attempt;
@@ -459,23 +476,16 @@ int server_keep_verified(const struct cli *cli, const struct manifest_summary *s
     request.percent = result->percent;
     request.seed = result->seed;
     request.damages = result->damages;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
-                         &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
+    return cli_tell(cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
+                    &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
 }
 
 int server_release(const struct cli *cli, const struct manifest_summary *summary)
 {
     Holdfast__V1__ReleaseRequest request = HOLDFAST__V1__RELEASE_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
     request.run = (char *)(uintptr_t)summary->run;
     request.step = summary->step;
     request.attempt = summary->attempt;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Release", &request.base,
-                         &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
+    return cli_tell(cli, "/holdfast.v1.Checkpoint/Release", &request.base,
+                    &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
 }

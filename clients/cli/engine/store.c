@@ -103,6 +103,19 @@ int store_open_writable(struct storage **out, const struct cli *cli)
     return storage_open_where(out, cli->store, &(struct storage_options){.is_quiet = true});
 }
 
+int store_begin(struct storage **out, const struct cli *cli, const char *run, bool changes)
+{
+    ERR_TRY(changes ? store_open_writable(out, cli) : store_open(out, cli));
+    int error = run != NULL ? store_need_run(*out, run) : 0;
+    if (error == 0 && changes)
+        error = store_lock(*out, "--server");
+    if (error != 0) {
+        storage_close(*out);
+        *out = NULL;
+    }
+    return error;
+}
+
 const char *store_durability(const char *store)
 {
     struct storage_where where;

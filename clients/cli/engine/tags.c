@@ -63,16 +63,12 @@ static int resolve(char *out, size_t size, const struct cli *cli, const char *te
     ERR_TRY(tags_check_name(at + 1));
     int error = here.store[0] == '\0' ? server_find_source(&here) : 0;
     if (error == 0)
-        error = store_open(&store, &here);
-    if (error == 0)
-        error = store_need_run(store, run.run);
+        error = store_begin(&store, &here, run.run, false);
     if (error == 0)
         error = read_tag(&tag, store, run.run, at + 1);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     if (error == 0)
-        snprintf(out, size, "%s@%llu-a%llu", run.run, (unsigned long long)tag.step,
-                 (unsigned long long)tag.attempt);
+        snprintf(out, size, "%s", text_checkpoint(run.run, tag.step, tag.attempt).text);
     return error;
 }
 

@@ -7,6 +7,7 @@
 
 #include "proto/base/json.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,33 @@ int text_document(const json_t *root)
     return error;
 }
 
+int text_pack(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    json_begin();
+    json_t *root = json_vpack_ex(NULL, 0, format, values);
+    va_end(values);
+    int error = root != NULL ? text_json_value(stdout, root, JSON_INDENT(2)) : ERR_MEMORY;
+    json_decref(root);
+    if (!json_end() || root == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to write the output");
+    printf("\n");
+    return error;
+}
+
+uint64_t member_number(const json_t *object, const char *name)
+{
+    json_int_t value = json_integer_value(json_object_get(object, name));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+const char *member_text(const json_t *object, const char *name)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+    return text != NULL ? text : "";
+}
+
 const char *text_safe(char *out, size_t size, const char *text)
 {
     size_t length = 0;
@@ -100,6 +128,14 @@ struct text_count text_count(uint64_t count, const char *noun)
              is_one      ? ""
              : ends_in_y ? "ies"
                          : "s");
+    return out;
+}
+
+struct text_checkpoint text_checkpoint(const char *run, uint64_t step, uint64_t attempt)
+{
+    struct text_checkpoint out;
+    snprintf(out.text, sizeof out.text, "%s@%llu-a%llu", run, (unsigned long long)step,
+             (unsigned long long)attempt);
     return out;
 }
 

@@ -546,3 +546,29 @@ void writer_deinit(struct writer *writer)
     pthread_mutex_destroy(&writer->lock);
     pthread_cond_destroy(&writer->changed);
 }
+
+void writer_tell(const struct writer *writer, const struct cli *cli, const char *name,
+                 const char *output)
+{
+    const struct manifest *manifest = &writer->manifest;
+    const struct manifest_summary *summary = &manifest->summary;
+    const char *durability = store_durability(writer->where);
+    char size[32], safe[sizeof cli->store];
+    text_safe(safe, sizeof safe, output != NULL ? output : writer->where);
+    if (cli->is_json) {
+        printf("{\"checkpoint\": \"%s\"", name);
+        if (output != NULL) {
+            printf(", \"output\": ");
+            text_json(stdout, output);
+        }
+        printf(", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, \"bytes\": %llu, "
+               "\"durability\": \"%s\"}\n",
+               summary->nonce, summary->shards, manifest->table->num_tensors,
+               (unsigned long long)summary->bytes, durability);
+        return;
+    }
+    printf("%s: %s in %s, %s, committed in %s, %s\n", name,
+           text_count(manifest->table->num_tensors, "tensor").text,
+           text_count(summary->shards, "shard").text, text_bytes(size, sizeof size, summary->bytes),
+           safe, durability);
+}

@@ -68,6 +68,10 @@ int writer_take(struct output_file *file, uint32_t worker, uint64_t index, void 
  * every shard is durable and publishes the manifest; should that fail, the shards stay. `proof`,
  * unless NULL: the digests that must have come out, per tensor of the table. */
 int writer_end(struct writer *writer, int error, const struct digest *proof);
+/* Tells what was committed: made of, or as, the checkpoint `name`. `output`: the store as --output
+ * names it; NULL: it is the command's. */
+void writer_tell(const struct writer *writer, const struct cli *cli, const char *name,
+                 const char *output);
 
 /* The table of a checkpoint that parts x replicas ranks of a trainer would save: every tensor cut
  * along its first dimension into `parts`, each held `replicas` times. */

@@ -54,12 +54,12 @@ static double number_at(const json_t *object, const char *name)
 static double interval_set(const json_t *config, double step)
 {
     const json_t *section = json_object_get(config, "checkpoint");
-    const char *type = json_string_value(json_object_get(section, "interval_type"));
     double interval = number_at(section, "interval");
-    return type != NULL && strcmp(type, "seconds") == 0 ? interval : interval * step;
+    return strcmp(member_text(section, "interval_type"), "seconds") == 0 ? interval
+                                                                         : interval * step;
 }
 
-static int take_manifest(struct figures *out, const struct manifest *manifest, const char *run,
+static int take_manifest(struct figures *out, const struct manifest *manifest,
                          const struct cli *cli)
 {
     const struct manifest_summary *summary = &manifest->summary;
@@ -69,8 +69,8 @@ static int take_manifest(struct figures *out, const struct manifest *manifest, c
         error = json_read_object(&config, manifest->config_json, "config");
     if (error == 0) {
         const json_t *metrics = json_object_get(state, "metrics");
-        snprintf(out->checkpoint, sizeof out->checkpoint, "%s@%llu-a%llu", run,
-                 (unsigned long long)summary->step, (unsigned long long)summary->attempt);
+        strcpy(out->checkpoint,
+               text_checkpoint(summary->run, summary->step, summary->attempt).text);
         out->bytes = summary->bytes;
         out->step = cli->step_time > 0 ? cli->step_time : number_at(metrics, "step_seconds");
         out->wait = cli->save_time > 0 ? cli->save_time : number_at(metrics, "save_wait_seconds");
@@ -89,11 +89,9 @@ static int look_into_store(struct figures *out, const struct cli *cli)
     if (error == 0)
         error = checkpoint_open(&checkpoint, store, cli->args[0]);
     if (error == 0)
-        error = take_manifest(out, checkpoint.manifest, checkpoint.manifest->summary.run, cli);
-    if (checkpoint.store != NULL)
-        checkpoint_close(&checkpoint);
-    if (store != NULL)
-        storage_close(store);
+        error = take_manifest(out, checkpoint.manifest, cli);
+    checkpoint_close(&checkpoint);
+    storage_close(store);
     return error;
 }
 
@@ -103,8 +101,7 @@ static int take_commit(struct figures *out, const struct cli *cli, const char *r
     json_t *status = NULL;
     ERR_TRY(cli_call_status(&status, cli));
     const json_t *commit = json_object_get(status, "last_commit");
-    const char *of = json_string_value(json_object_get(commit, "run"));
-    if (of != NULL && strcmp(of, run) == 0)
+    if (strcmp(member_text(commit, "run"), run) == 0)
         out->durable = number_at(commit, "seconds");
     json_decref(status);
     return 0;
@@ -112,17 +109,12 @@ static int take_commit(struct figures *out, const struct cli *cli, const char *r
 
 static int ask_server(struct figures *out, const struct cli *cli, const struct selection *selection)
 {
-    ProtobufCMessage *answer = NULL;
     struct manifest *manifest = NULL;
-    ERR_TRY(server_show(&answer, cli, selection));
-    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
-    int error = manifest_read(&manifest, text, strlen(text));
-    if (error == 0)
-        error = take_manifest(out, manifest, selection->run, cli);
+    ERR_TRY(server_manifest(&manifest, NULL, cli, selection));
+    int error = take_manifest(out, manifest, cli);
     if (error == 0)
         error = take_commit(out, cli, selection->run);
     manifest_free(manifest);
-    protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
 
@@ -201,19 +193,13 @@ static json_t *cost_json(const struct cost *cost)
 static int print_json(const struct figures *figures, const char *run)
 {
     struct cost now = cost_of(figures, figures->now), best = advised(figures);
-    json_begin();
-    json_t *root =
-        json_pack("{ss ss sI sf sf so sf sf so so}", "run", run, "checkpoint", figures->checkpoint,
-                  "bytes", (json_int_t)figures->bytes, "step_seconds", figures->step,
-                  "save_wait_seconds", figures->wait, "durable_seconds",
-                  figures->durable > 0 ? json_real(figures->durable) : json_null(),
-                  "failure_seconds", figures->failures, "restart_seconds", figures->restart, "now",
-                  figures->now > 0 ? cost_json(&now) : json_null(), "advised", cost_json(&best));
-    int error = json_end() && root != NULL
-                    ? text_document(root)
-                    : report_error(ERR_MEMORY, NULL, "no memory to print the advice");
-    json_decref(root);
-    return error;
+    return text_pack("{ss ss sI sf sf so sf sf so so}", "run", run, "checkpoint",
+                     figures->checkpoint, "bytes", (json_int_t)figures->bytes, "step_seconds",
+                     figures->step, "save_wait_seconds", figures->wait, "durable_seconds",
+                     figures->durable > 0 ? json_real(figures->durable) : json_null(),
+                     "failure_seconds", figures->failures, "restart_seconds", figures->restart,
+                     "now", figures->now > 0 ? cost_json(&now) : json_null(), "advised",
+                     cost_json(&best));
 }
 
 static void print_cost(const char *name, const struct cost *cost)

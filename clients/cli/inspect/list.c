@@ -117,15 +117,12 @@ static void print_pin(const struct row *row)
 
 static void print_row_text(const struct row *row, bool is_first)
 {
-    char name[200], safe[200], size[32], text[160], time[40], flaw[16], state[160];
+    char safe[200], size[32], text[160], time[40], flaw[16], state[160], tags[200];
     if (is_first)
         printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
-    if (row->attempt == 0) /* the whole run cannot be read */
-        snprintf(name, sizeof name, "%s", row->run);
-    else
-        snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
-                 (unsigned long long)row->attempt);
-    text_safe(safe, sizeof safe, name);
+    text_safe(safe, sizeof safe, /* of attempt 0 the whole run cannot be read */
+              row->attempt == 0 ? row->run
+                                : text_checkpoint(row->run, row->step, row->attempt).text);
     snprintf(state, sizeof state, "%s (%s)", row->durability, row->tiers ? row->tiers : "");
     text_safe(text, sizeof text,
               row->damage[0] != '\0'          ? row->damage
@@ -139,8 +136,8 @@ static void print_row_text(const struct row *row, bool is_first)
            text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
            row->is_verified || row->is_read_back ? "" : ", not read back",
            row->in_memory ? ", in memory" : "");
-    if (tags_text(name, sizeof name, row->tags, row->step, row->attempt)[0] != '\0')
-        printf(", tag %s", name);
+    if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", tag %s", tags);
     if (row->is_verified)
         printf(", %s", verified_text(text, sizeof text, &row->verified));
     print_pin(row);
@@ -157,13 +154,10 @@ static void print_name(const struct cli *cli, const char *name)
 /* RUN, once, and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
 static void print_row_names(const struct cli *cli, const struct row *row)
 {
-    char name[200];
     if (row->begins_run)
         print_name(cli, row->run);
-    snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
-             (unsigned long long)row->attempt);
     if (row->attempt != 0 && !cli->is_run_typed)
-        print_name(cli, name);
+        print_name(cli, text_checkpoint(row->run, row->step, row->attempt).text);
 }
 
 /* Of all rows so far. */
@@ -177,11 +171,6 @@ static bool is_damaged(const struct row *row)
 {
     return row->damage[0] != '\0' ? strcmp(flaw_of(row), FLAW_DAMAGED) == 0
                                   : row->verified.known == VERIFIED_DAMAGED;
-}
-
-static int tally_code(const struct tally *tally)
-{
-    return tally->has_damage ? CLI_DIFFERS : 0;
 }
 
 static void print_row(const struct cli *cli, struct tally *tally, struct storage *store,
@@ -221,18 +210,6 @@ struct batch {
     size_t count, num_printed;
     struct row rows[ROWS_AT_ONCE];
 };
-
-static int new_batch(struct batch **out, const struct cli *cli, struct tally *tally,
-                     struct storage *store)
-{
-    struct batch *batch = *out = calloc(1, sizeof *batch);
-    if (batch == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a list");
-    batch->cli = cli;
-    batch->tally = tally;
-    batch->store = store;
-    return 0;
-}
 
 /* What lies in the store beside its checkpoint. On any thread. */
 static int look_at_row(void *user, size_t index)
@@ -306,33 +283,20 @@ static int print_catalog(struct batch *batch, const struct store_list *catalog)
     return error == 0 ? print_batch(batch) : error;
 }
 
-static int list_store(const struct cli *cli)
+static int list_store(struct batch *batch, const struct cli *cli)
 {
-    struct storage *store = NULL;
+    const char *run = cli->num_args > 0 ? cli->args[0] : NULL;
     struct store_list catalog = {0};
-    struct tally tally = {0};
-    struct batch *batch = NULL;
-    int error = store_open(&store, cli);
-    if (error == 0 && cli->num_args > 0)
-        error = store_need_run(store, cli->args[0]);
-    if (error == 0)
-        error = store_list_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
+    ERR_TRY(store_begin(&batch->store, cli, run, false));
+    int error = store_list_read(&catalog, batch->store, run != NULL ? run : "");
     if (error == 0 && cli->typed == NULL)
-        error = store_list_find_pins(&catalog, store);
-    if (error == 0)
-        error = new_batch(&batch, cli, &tally, store);
+        error = store_list_find_pins(&catalog, batch->store);
     if (error == 0)
         print_rows_begin(cli);
     if (error == 0)
         error = print_catalog(batch, &catalog);
-    if (error == 0)
-        print_rows_end(cli, catalog.count);
-    free(batch);
     store_list_free(&catalog);
-    if (store != NULL)
-        storage_close(store);
-    tags_free(&tally.tags);
-    return error == 0 ? tally_code(&tally) : error;
+    return error;
 }
 
 /* ---- of a server ---- */
@@ -367,29 +331,25 @@ static int print_page(struct batch *batch, const Holdfast__V1__ListReply *page,
     return error == 0 ? print_batch(batch) : error; /* the page goes */
 }
 
-/* batch->store: opened with the first page, for the caller to close. */
-static int list_pages(struct batch *batch, const struct cli *cli)
+/* The store is opened with the first page. */
+static int list_server(struct batch *batch, const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
-    size_t count = 0;
-    bool more = true;
+    bool is_first = true, more = true;
     int error = 0;
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
     request.page = page;
-    while (more && error == 0) {
-        error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS);
-        if (error != 0)
-            return error;
+    for (; more && error == 0; is_first = false) {
+        ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS));
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
-        if (count == 0) {
+        if (is_first) {
             batch->store = cli->typed == NULL ? verified_store(cli) : NULL;
             print_rows_begin(cli);
         }
         error = print_page(batch, reply, run_before);
-        count += reply->n_checkpoints;
         if (reply->n_checkpoints > 0)
             snprintf(run_before, sizeof run_before, "%s",
                      reply->checkpoints[reply->n_checkpoints - 1]->run);
@@ -397,35 +357,28 @@ static int list_pages(struct batch *batch, const struct cli *cli)
         snprintf(page, sizeof page, "%s", reply->next);
         protobuf_c_message_free_unpacked(answer, NULL);
     }
-    if (error == 0)
-        print_rows_end(cli, count);
     return error;
-}
-
-static int list_server(const struct cli *cli)
-{
-    struct tally tally = {0};
-    struct batch *batch = NULL;
-    int error = new_batch(&batch, cli, &tally, NULL);
-    if (error == 0)
-        error = list_pages(batch, cli);
-    if (batch != NULL && batch->store != NULL)
-        storage_close(batch->store);
-    free(batch);
-    tags_free(&tally.tags);
-    return error == 0 ? tally_code(&tally) : error;
 }
 
 int cli_list(const struct cli *cli)
 {
-    struct selection selection;
-    if (cli->num_args > 0) {
-        int error = selection_parse(&selection, cli->args[0]);
-        if (error == 0 && selection.step >= 0)
-            error = report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
-                                 "list takes a run, not a step");
-        if (error != 0)
-            return error;
-    }
-    return cli->store[0] != '\0' ? list_store(cli) : list_server(cli);
+    struct selection selection = {.step = -1};
+    struct tally tally = {0};
+    if (cli->num_args > 0)
+        ERR_TRY(selection_parse(&selection, cli->args[0]));
+    if (selection.step >= 0)
+        return report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
+                            "list takes a run, not a step");
+    struct batch *batch = calloc(1, sizeof *batch);
+    if (batch == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list");
+    batch->cli = cli;
+    batch->tally = &tally;
+    int error = (cli->store[0] != '\0' ? list_store : list_server)(batch, cli);
+    if (error == 0)
+        print_rows_end(cli, batch->num_printed);
+    storage_close(batch->store);
+    free(batch);
+    tags_free(&tally.tags);
+    return error != 0 ? error : tally.has_damage ? CLI_DIFFERS : 0;
 }

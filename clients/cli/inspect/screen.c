@@ -11,16 +11,9 @@
 #define LIST_MAX 8u
 #define TEXT_BYTES 1200u /* of what ckptd says: the longest of alarms.c */
 
-static uint64_t number(const json_t *object, const char *name)
-{
-    json_int_t value = json_integer_value(json_object_get(object, name));
-    return value > 0 ? (uint64_t)value : 0;
-}
-
 static const char *text_of(char out[TEXT_BYTES], const json_t *object, const char *name)
 {
-    const char *text = json_string_value(json_object_get(object, name));
-    return text_safe(out, TEXT_BYTES, text != NULL ? text : "");
+    return text_safe(out, TEXT_BYTES, member_text(object, name));
 }
 
 static void print_state(const json_t *root)
@@ -48,23 +41,24 @@ static void print_room(const json_t *root)
     const json_t *sessions = json_object_get(root, "sessions");
     char have[32], all[32];
     bool is_promised = json_object_get(disk, "bytes_left") != NULL;
-    if (number(disk, "bytes_total") > 0) /* a bucket has no end */
-        printf(
-            "%-12s %s %s of %s\n", "disk",
-            text_bytes(have, sizeof have, number(disk, is_promised ? "bytes_left" : "bytes_free")),
-            is_promised ? "left for saves" : "free",
-            text_bytes(all, sizeof all, number(disk, "bytes_total")));
+    if (member_number(disk, "bytes_total") > 0) /* a bucket has no end */
+        printf("%-12s %s %s of %s\n", "disk",
+               text_bytes(have, sizeof have,
+                          member_number(disk, is_promised ? "bytes_left" : "bytes_free")),
+               is_promised ? "left for saves" : "free",
+               text_bytes(all, sizeof all, member_number(disk, "bytes_total")));
     const json_t *hours = json_object_get(disk, "hours_to_full");
     if (json_is_number(hours))
         printf("%-12s in %.*f h, unless retention.keep_last removes older checkpoints\n", "full",
                json_number_value(hours) < 10 ? 1 : 0, json_number_value(hours));
     if (pool != NULL)
         printf("%-12s %llu of %s lent or holding images\n", "memory",
-               (unsigned long long)number(pool, "segments_used"),
-               text_count(number(pool, "segments"), "segment").text);
+               (unsigned long long)member_number(pool, "segments_used"),
+               text_count(member_number(pool, "segments"), "segment").text);
     if (sessions != NULL)
-        printf("%-12s %s, %s\n", "connected", text_count(number(sessions, "ranks"), "rank").text,
-               text_count(number(sessions, "loads"), "load").text);
+        printf("%-12s %s, %s\n", "connected",
+               text_count(member_number(sessions, "ranks"), "rank").text,
+               text_count(member_number(sessions, "loads"), "load").text);
 }
 
 /* Requests to the disk, each from when ckptd asked for it. */
@@ -74,10 +68,10 @@ static void print_io(const json_t *io)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *of = json_object_get(io, names[i]);
         char bytes[32];
-        if (number(of, "operations") > 0)
+        if (member_number(of, "operations") > 0)
             printf("%-12s %s, %s; p50 %.2f ms, p99 %.2f ms\n", names[i],
-                   text_count(number(of, "operations"), "request").text,
-                   text_bytes(bytes, sizeof bytes, number(of, "bytes")),
+                   text_count(member_number(of, "operations"), "request").text,
+                   text_bytes(bytes, sizeof bytes, member_number(of, "bytes")),
                    1e3 * json_number_value(json_object_get(of, "p50_seconds")),
                    1e3 * json_number_value(json_object_get(of, "p99_seconds")));
     }
@@ -87,14 +81,14 @@ static void print_catalog(const json_t *root)
 {
     const json_t *catalog = json_object_get(root, "catalog");
     const json_t *unreadable = json_object_get(catalog, "unreadable"), *item;
-    uint64_t damaged = number(catalog, "damaged");
+    uint64_t damaged = member_number(catalog, "damaged");
     char run[TEXT_BYTES], why[TEXT_BYTES];
     size_t index;
     json_array_foreach(json_object_get(root, "runs"), index, item) damaged +=
-        number(item, "damaged");
+        member_number(item, "damaged");
     printf("%-12s %s in %s%s", "checkpoints",
-           text_count(number(catalog, "checkpoints"), "checkpoint").text,
-           text_count(number(catalog, "runs"), "run").text, damaged > 0 ? ", " : "");
+           text_count(member_number(catalog, "checkpoints"), "checkpoint").text,
+           text_count(member_number(catalog, "runs"), "run").text, damaged > 0 ? ", " : "");
     if (damaged > 0)
         printf("%llu DAMAGED (see list)", (unsigned long long)damaged);
     printf("\n");
@@ -108,19 +102,21 @@ static void print_run(const json_t *run)
     const json_t *newest = json_object_get(run, "newest_step");
     printf("  %-24s", text_of(name, run, "run"));
     if (json_is_null(newest))
-        printf(number(run, "checkpoints") > 0 ? " every checkpoint is damaged"
-                                              : " no checkpoint yet");
+        printf(member_number(run, "checkpoints") > 0 ? " every checkpoint is damaged"
+                                                     : " no checkpoint yet");
     else if (newest != NULL)
-        printf(" newest step %llu, %llu s ago", (unsigned long long)number(run, "newest_step"),
-               (unsigned long long)number(run, "newest_age_seconds"));
-    if (number(run, "ranks") > 0)
-        printf(", %s", text_count(number(run, "ranks"), "rank").text);
-    if (number(run, "failures_at_client") > 0)
+        printf(" newest step %llu, %llu s ago",
+               (unsigned long long)member_number(run, "newest_step"),
+               (unsigned long long)member_number(run, "newest_age_seconds"));
+    if (member_number(run, "ranks") > 0)
+        printf(", %s", text_count(member_number(run, "ranks"), "rank").text);
+    if (member_number(run, "failures_at_client") > 0)
         printf(", %s in a row failed at the client: %s",
-               text_count(number(run, "failures_at_client"), "save").text,
+               text_count(member_number(run, "failures_at_client"), "save").text,
                text_of(why, run, "last_failure_at_client"));
-    if (number(run, "failures_in_row") > number(run, "failures_at_client"))
-        printf(", %s in a row: %s", text_count(number(run, "failures_in_row"), "failed save").text,
+    if (member_number(run, "failures_in_row") > member_number(run, "failures_at_client"))
+        printf(", %s in a row: %s",
+               text_count(member_number(run, "failures_in_row"), "failed save").text,
                text_of(why, run, "last_failure"));
     printf("\n");
 }
@@ -140,16 +136,16 @@ static void print_work(const json_t *root)
         printf("  and %zu more\n", json_array_size(runs) - LIST_MAX);
     if (json_is_object(last))
         printf("%-12s %s@%llu-a%llu\n", "last commit", text_of(text, last, "run"),
-               (unsigned long long)number(last, "step"),
-               (unsigned long long)number(last, "attempt"));
+               (unsigned long long)member_number(last, "step"),
+               (unsigned long long)member_number(last, "attempt"));
     printf("%-12s %s in work or cut short\n", "saves",
            text_count(json_array_size(saves), "save").text);
     json_array_foreach((json_t *)saves, index, item)
     {
         if (index < LIST_MAX)
             printf("  %s@%llu-a%llu\n", text_of(text, item, "run"),
-                   (unsigned long long)number(item, "step"),
-                   (unsigned long long)number(item, "attempt"));
+                   (unsigned long long)member_number(item, "step"),
+                   (unsigned long long)member_number(item, "attempt"));
     }
 }
 
@@ -170,11 +166,12 @@ static void print_said(const json_t *node, const json_t *said)
     char name[TEXT_BYTES], domain[TEXT_BYTES], left[32] = "-", used[32], pool[32], saves[32] = "-",
                                                lag[32] = "-";
     if (disk != NULL)
-        text_bytes(left, sizeof left, number(disk, "bytes_left"));
+        text_bytes(left, sizeof left, member_number(disk, "bytes_left"));
     if (said != NULL)
         snprintf(saves, sizeof saves, "%zu", json_array_size(json_object_get(said, "saves")));
     if (json_is_object(behind))
-        snprintf(lag, sizeof lag, "%llu s", (unsigned long long)number(behind, "lag_seconds"));
+        snprintf(lag, sizeof lag, "%llu s",
+                 (unsigned long long)member_number(behind, "lag_seconds"));
     printf("  %-10s %-10s %11s %5s %5s %5s %6s", text_of(name, node, "name"),
            text_of(domain, node, "domain"), left, part_of(used, disk, "bytes_used", "bytes_total"),
            part_of(pool, json_object_get(said, "pool"), "segments_used", "segments"), saves, lag);
@@ -194,10 +191,11 @@ static void print_link(const json_t *node)
 {
     const json_t *links = json_object_get(node, "links");
     const json_t *calls = json_object_get(links, "control"), *bulk = json_object_get(links, "bulk");
-    const json_t *moves = number(bulk, "bytes_in") + number(bulk, "bytes_out") > 0 ? bulk : calls;
+    const json_t *moves =
+        member_number(bulk, "bytes_in") + member_number(bulk, "bytes_out") > 0 ? bulk : calls;
     char waiting[32], away[2][32];
     printf(" %11s %8.3f %8.3f %8s %8s",
-           text_bytes(waiting, sizeof waiting, number(node, "waiting_bytes")),
+           text_bytes(waiting, sizeof waiting, member_number(node, "waiting_bytes")),
            json_number_value(json_object_get(moves, "bytes_per_second_out")) / 1e9,
            json_number_value(json_object_get(moves, "bytes_per_second_in")) / 1e9,
            milliseconds(away[0], calls), milliseconds(away[1], bulk));
@@ -208,10 +206,10 @@ static void print_silence(const json_t *node)
 {
     char why[TEXT_BYTES];
     bool is_lost = json_is_true(json_object_get(node, "lost"));
-    bool is_silent = number(node, "silent_seconds") > 0;
+    bool is_silent = member_number(node, "silent_seconds") > 0;
     if (is_lost || is_silent)
         printf("  %s for %llu s", is_lost ? "LOST, silent" : "silent",
-               (unsigned long long)number(node, "silent_seconds"));
+               (unsigned long long)member_number(node, "silent_seconds"));
     else if (!json_is_object(json_object_get(node, "told")))
         printf("  has not told of itself");
     if (text_of(why, node, "offline")[0] != '\0')
@@ -230,11 +228,11 @@ static void print_node(const json_t *node)
 static void print_lag(const json_t *run)
 {
     char name[TEXT_BYTES], bytes[32];
-    if (number(run, "checkpoints_behind") > 0)
+    if (member_number(run, "checkpoints_behind") > 0)
         printf("  %-24s %s not replicated, %s: %llu s of training\n", text_of(name, run, "run"),
-               text_count(number(run, "checkpoints_behind"), "checkpoint").text,
-               text_bytes(bytes, sizeof bytes, number(run, "bytes_behind")),
-               (unsigned long long)number(run, "lag_seconds"));
+               text_count(member_number(run, "checkpoints_behind"), "checkpoint").text,
+               text_bytes(bytes, sizeof bytes, member_number(run, "bytes_behind")),
+               (unsigned long long)member_number(run, "lag_seconds"));
 }
 
 /* Where its last attempt counts on others than those in the settings. */
@@ -254,9 +252,9 @@ static void print_sets(const json_t *run, const json_t *members)
 static void print_memory(const json_t *memory)
 {
     char used[32], all[32];
-    uint64_t bytes = number(memory, "bytes"), left = number(memory, "bytes_left");
+    uint64_t bytes = member_number(memory, "bytes"), left = member_number(memory, "bytes_left");
     printf("%-12s %s of other nodes, %s of %s\n", "in memory",
-           text_count(number(memory, "copies"), "copy").text,
+           text_count(member_number(memory, "copies"), "copy").text,
            text_bytes(used, sizeof used, bytes > left ? bytes - left : 0),
            text_bytes(all, sizeof all, bytes));
 }
@@ -266,10 +264,10 @@ static void print_drain(const json_t *tier)
 {
     char run[TEXT_BYTES], all[32], speed[32];
     const json_t *now = json_object_get(tier, "now");
-    uint64_t bytes = number(now, "bytes"), waiting = number(tier, "waiting_bytes");
+    uint64_t bytes = member_number(now, "bytes"), waiting = member_number(tier, "waiting_bytes");
     double rate = json_number_value(json_object_get(tier, "bytes_per_second"));
     printf("%-12s %s to go, %s, %s/s", "far tier",
-           text_count(number(tier, "waiting"), "checkpoint").text,
+           text_count(member_number(tier, "waiting"), "checkpoint").text,
            text_bytes(all, sizeof all, waiting), text_bytes(speed, sizeof speed, (uint64_t)rate));
     if (waiting > 0 && rate >= 1)
         printf(", %.0f s left", (double)waiting / rate);
@@ -277,8 +275,9 @@ static void print_drain(const json_t *tier)
     if (!json_is_object(now))
         return;
     printf("  %s@%llu-a%llu  %.0f %% of %s", text_of(run, now, "run"),
-           (unsigned long long)number(now, "step"), (unsigned long long)number(now, "attempt"),
-           bytes > 0 ? 100.0 * (double)number(now, "bytes_sent") / (double)bytes : 0,
+           (unsigned long long)member_number(now, "step"),
+           (unsigned long long)member_number(now, "attempt"),
+           bytes > 0 ? 100.0 * (double)member_number(now, "bytes_sent") / (double)bytes : 0,
            text_bytes(all, sizeof all, bytes));
     if (json_is_number(json_object_get(now, "seconds_left")))
         printf(", %.0f s left", json_number_value(json_object_get(now, "seconds_left")));
@@ -310,7 +309,7 @@ static void print_nodes(const json_t *root)
         printf("%-12s %.3f GB/s in, %.3f GB/s out, while bytes move; %s\n", "bulk plane",
                json_number_value(json_object_get(bulk, "bytes_per_second_in")) / 1e9,
                json_number_value(json_object_get(bulk, "bytes_per_second_out")) / 1e9,
-               text_count(number(bulk, "connections"), "connection").text);
+               text_count(member_number(bulk, "connections"), "connection").text);
     if (json_is_object(tier))
         print_drain(tier);
 }

@@ -6,7 +6,6 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
-#include "proto/format/origin.h"
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
@@ -138,8 +137,8 @@ static void print_headline(const struct shown *shown)
     const struct manifest *manifest = shown->manifest;
     const struct manifest_summary *summary = &manifest->summary;
     char size[32], text[160];
-    printf("%s@%llu-a%llu: %s, %s in %s of %s, %s", summary->run, (unsigned long long)summary->step,
-           (unsigned long long)summary->attempt,
+    printf("%s: %s, %s in %s of %s, %s",
+           text_checkpoint(summary->run, summary->step, summary->attempt).text,
            text_count(manifest->table->num_tensors, "tensor").text,
            text_bytes(size, sizeof size, summary->bytes), text_count(summary->shards, "shard").text,
            text_count(summary->world_size, "rank").text,
@@ -223,8 +222,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     struct verified verified;
     char size[32], text[512];
     print_headline(shown);
-    printf("%-12s %s@%llu-a%llu\n", "checkpoint", summary->run, (unsigned long long)summary->step,
-           (unsigned long long)summary->attempt);
+    printf("%-12s %s\n", "checkpoint",
+           text_checkpoint(summary->run, summary->step, summary->attempt).text);
     if (summary->origin[0] != '\0')
         printf("%-12s run %s\n", "saved in", summary->origin);
     printf("%-12s %s\n", "nonce", text_safe(text, sizeof text, summary->nonce));
@@ -370,7 +369,7 @@ static int find_read_back(bool *out, struct storage *store, const struct checkpo
     return error;
 }
 
-static int show_store(const struct cli *cli)
+static int show_store(const struct cli *cli, const struct selection *selection)
 {
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
@@ -378,7 +377,7 @@ static int show_store(const struct cli *cli)
     bool is_read_back = false;
     int error = store_open(&store, cli);
     if (error == 0)
-        error = checkpoint_open(&checkpoint, store, cli->args[0]);
+        error = checkpoint_open_selected(&checkpoint, store, selection);
     if (error == 0)
         error = store_read_pin(&pin, store, &checkpoint.manifest->summary);
     if (error == 0)
@@ -397,25 +396,14 @@ static int show_store(const struct cli *cli)
         .pin_note = pin.note};
     if (error == 0)
         error = print_shown(cli, &shown, read_stored, store);
-    if (checkpoint.store != NULL)
-        checkpoint_close(&checkpoint);
-    if (store != NULL)
-        storage_close(store);
+    checkpoint_close(&checkpoint);
+    storage_close(store);
     return error;
 }
 
 static int read_served(void *user, struct manifest **out, const struct selection *selection)
 {
-    ProtobufCMessage *answer = NULL;
-    int error = server_show(&answer, user, selection);
-    if (error != 0)
-        return error;
-    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
-    error = manifest_read(out, text, strlen(text));
-    if (error == 0)
-        origin_rename(&(*out)->summary, selection->run);
-    protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
+    return server_manifest(out, NULL, user, selection);
 }
 
 static int take_skipped(struct skipped **out, const Holdfast__V1__ShowReply *reply)
@@ -431,27 +419,17 @@ static int take_skipped(struct skipped **out, const Holdfast__V1__ShowReply *rep
     return 0;
 }
 
-static int show_server(const struct cli *cli)
+static int show_server(const struct cli *cli, const struct selection *selection)
 {
     ProtobufCMessage *answer = NULL;
-    struct selection selection;
     struct manifest *manifest = NULL;
     struct skipped *skipped = NULL;
-    int error = selection_parse(&selection, cli->args[0]);
-    if (error == 0)
-        error = server_show(&answer, cli, &selection);
-    if (error != 0)
-        return error;
+    ERR_TRY(server_manifest(&manifest, &answer, cli, selection));
     const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
-    size_t bytes = strlen(reply->manifest_json);
-    error = manifest_read(&manifest, reply->manifest_json, bytes);
-    if (error == 0)
-        origin_rename(&manifest->summary, selection.run);
-    if (error == 0)
-        error = take_skipped(&skipped, reply);
+    int error = take_skipped(&skipped, reply);
     struct shown shown = {.manifest = manifest,
                           .text = reply->manifest_json,
-                          .bytes = bytes,
+                          .bytes = strlen(reply->manifest_json),
                           .durability = reply->durability,
                           .tiers = reply->tiers,
                           .damage = reply->damage,
@@ -463,8 +441,7 @@ static int show_server(const struct cli *cli)
                           .pin_note = reply->pin_note};
     if (error == 0)
         error = print_shown(cli, &shown, read_served, (void *)(uintptr_t)cli);
-    if (shown.store != NULL)
-        storage_close(shown.store);
+    storage_close(shown.store);
     free(skipped);
     manifest_free(manifest);
     protobuf_c_message_free_unpacked(answer, NULL);
@@ -473,7 +450,9 @@ static int show_server(const struct cli *cli)
 
 int cli_show(const struct cli *cli)
 {
+    struct selection selection;
     if (cli->object[0] != '\0')
         return objects_write_one(cli);
-    return cli->store[0] != '\0' ? show_store(cli) : show_server(cli);
+    ERR_TRY(selection_parse(&selection, cli->args[0]));
+    return (cli->store[0] != '\0' ? show_store : show_server)(cli, &selection);
 }

@@ -130,14 +130,6 @@ static const char *what_text(enum store_rubbish_what what)
     return texts[what];
 }
 
-static int open_for_gc(struct space *space)
-{
-    bool removes = !space->cli->is_dry_run;
-    int error = removes ? store_open_writable(&space->store, space->cli)
-                        : store_open(&space->store, space->cli);
-    return error == 0 && removes ? store_lock(space->store, "--server") : error;
-}
-
 static void note_looked(void *user)
 {
     struct space *space = user;
@@ -231,7 +223,7 @@ static int gc_store(struct space *space)
     static const char note[] = "; the store is in use: what is being saved is counted too";
     const struct cli *cli = space->cli;
     struct selection all = {.step = -1};
-    int error = open_for_gc(space);
+    int error = store_begin(&space->store, cli, NULL, !cli->is_dry_run);
     if (error != 0)
         return error;
     bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
@@ -429,16 +421,16 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     struct selection selection = {.step = -1};
     struct manifest *manifest = NULL;
     uint64_t step = 0, attempt = 0;
-    char selected[256], damage[160] = "";
+    struct text_checkpoint selected;
+    char damage[160] = "";
     CHECK(retain_parse(name, &step, &attempt));
     if ((measure->selection.step >= 0 && (uint64_t)measure->selection.step != step) ||
         (measure->selection.attempt != 0 && measure->selection.attempt != attempt))
         return 0;
-    snprintf(selected, sizeof selected, "%s@%llu-a%llu", measure->run, (unsigned long long)step,
-             (unsigned long long)attempt);
+    selected = text_checkpoint(measure->run, step, attempt);
     measure->num_kinds = 0;
     memset(measure->kinds, 0, sizeof measure->kinds);
-    int error = selection_parse(&selection, selected);
+    int error = selection_parse(&selection, selected.text);
     if (error == 0)
         error = checkpoint_manifest(&manifest, measure->space->store, &selection);
     if (error == 0) {
@@ -449,7 +441,7 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     } else if (error != ERR_NOT_FOUND) {
         return error; /* not found: it was removed meanwhile */
     }
-    print_checkpoint(measure, selected, contents->ours, damage);
+    print_checkpoint(measure, selected.text, contents->ours, damage);
     measure->num_checkpoints++;
     return 0;
 }

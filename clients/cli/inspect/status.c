@@ -53,8 +53,7 @@ static void survey_close(struct survey *survey)
 {
     store_rubbish_free(&survey->rubbish);
     store_list_free(&survey->catalog);
-    if (survey->store != NULL)
-        storage_close(survey->store);
+    storage_close(survey->store);
 }
 
 static json_t *describe_disk(const struct survey *survey)
@@ -76,7 +75,7 @@ static void add_unreadable(json_t *list, const char *key, const char *reason)
     snprintf(run, sizeof run, "%.*s", (int)strcspn(key, "/"), key);
     json_array_foreach(list, index, item)
     {
-        if (strcmp(run, json_string_value(json_object_get(item, "run"))) == 0)
+        if (strcmp(run, member_text(item, "run")) == 0)
             return;
     }
     json_array_append_new(
@@ -282,8 +281,7 @@ static void print_runs(const json_t *runs)
     {
         const json_t *age = json_object_get(run, "newest_age_seconds");
         json_int_t count = json_integer_value(json_object_get(run, "checkpoints"));
-        printf("run %s: ",
-               text_safe(name, sizeof name, json_string_value(json_object_get(run, "run"))));
+        printf("run %s: ", text_safe(name, sizeof name, member_text(run, "run")));
         if (json_is_integer(age))
             printf("newest checkpoint step %lld, %lld s old",
                    (long long)json_integer_value(json_object_get(run, "newest_step")),
@@ -304,12 +302,6 @@ static void print_alarms(const json_t *alarms)
         printf("alarm: %s\n", text_safe(safe, sizeof safe, json_string_value(alarm)));
 }
 
-static bool is_lost(const json_t *run)
-{
-    json_int_t count = json_integer_value(json_object_get(run, "checkpoints"));
-    return count > 0 && json_integer_value(json_object_get(run, "damaged")) == count;
-}
-
 /* ERR_UNAVAILABLE where ranks have told of saves that failed before ckptd learned of them. */
 static int judge_clients(const json_t *run)
 {
@@ -318,12 +310,11 @@ static int judge_clients(const json_t *run)
     char name[128], safe[512];
     if (count == 0)
         return 0;
-    return report_error(
-        ERR_UNAVAILABLE, "mend the run; its next commit ends it",
-        "run %s: %lld save%s in a row failed at the client: %s",
-        text_safe(name, sizeof name, json_string_value(json_object_get(run, "run"))),
-        (long long)count, count == 1 ? "" : "s",
-        text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+    return report_error(ERR_UNAVAILABLE, "mend the run; its next commit ends it",
+                        "run %s: %lld save%s in a row failed at the client: %s",
+                        text_safe(name, sizeof name, member_text(run, "run")), (long long)count,
+                        count == 1 ? "" : "s",
+                        text_safe(safe, sizeof safe, why != NULL ? why : "?"));
 }
 
 /* ERR_UNAVAILABLE with what lacks for --expect. */
@@ -369,7 +360,8 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
     json_array_foreach(json_object_get(status, "runs"), index, run)
     {
         ERR_TRY(judge_clients(run));
-        if (is_lost(run))
+        uint64_t count = member_number(run, "checkpoints");
+        if (count > 0 && member_number(run, "damaged") == count)
             code = CLI_DIFFERS;
     }
     return code;
@@ -389,16 +381,9 @@ static int print_health(const struct cli *cli, const json_t *status, bool servin
         print_alarms(alarms);
         return 0;
     }
-    json_begin();
-    json_t *root =
-        json_pack("{sb sb ss sO* sO* sO*}", "serving", (int)serving, "saving", (int)saving,
-                  "reason", saving || !reason ? "" : json_string_value(reason), "expected",
-                  expected, "runs", runs, "alarms", alarms);
-    int error = json_end() && root != NULL
-                    ? text_document(root)
-                    : report_error(ERR_MEMORY, NULL, "no memory to print the health");
-    json_decref(root);
-    return error;
+    return text_pack("{sb sb ss sO* sO* sO*}", "serving", (int)serving, "saving", (int)saving,
+                     "reason", saving || !reason ? "" : json_string_value(reason), "expected",
+                     expected, "runs", runs, "alarms", alarms);
 }
 
 int cli_health(const struct cli *cli)

@@ -321,8 +321,7 @@ static int verify_each(bool *out_is_damaged, struct verify *verify, struct stora
     for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
         const struct manifest_summary *summary = &catalog.entries[i].summary;
         bool is_damaged = false;
-        snprintf(name, sizeof name, "%s@%llu-a%llu", summary->run,
-                 (unsigned long long)summary->step, (unsigned long long)summary->attempt);
+        strcpy(name, text_checkpoint(summary->run, summary->step, summary->attempt).text);
         int one = summary->attempt == 0
                       ? report_error(ERR_IO, NULL, "%s", catalog.entries[i].damage)
                       : verify_one(&is_damaged, verify, store, name);
@@ -386,7 +385,6 @@ int cli_verify(const struct cli *cli)
         error = store_open(&store, cli);
     if (error == 0)
         error = (cli->is_all ? verify_each : verify_one)(&is_damaged, &verify, store, name);
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error != 0 ? error : is_damaged ? CLI_DIFFERS : 0;
 }

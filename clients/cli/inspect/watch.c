@@ -25,19 +25,13 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static uint64_t number_in(const json_t *object, const char *key)
-{
-    json_int_t value = json_integer_value(json_object_get(object, key));
-    return value > 0 ? (uint64_t)value : 0;
-}
-
 static struct look look_of(const json_t *status)
 {
     const json_t *totals = json_object_get(status, "since_start");
     return (struct look){.seconds = now(),
-                         .committed = number_in(totals, "bytes_committed"),
-                         .read = number_in(totals, "bytes_read"),
-                         .commits = number_in(totals, "commits"),
+                         .committed = member_number(totals, "bytes_committed"),
+                         .read = member_number(totals, "bytes_read"),
+                         .commits = member_number(totals, "commits"),
                          .is_there = true};
 }
 
@@ -91,20 +85,20 @@ static void print_save(const json_t *save)
     char run[128], size[32];
     const char *name = json_string_value(json_object_get(save, "run"));
     bool is_served = json_object_get(save, "ranks") != NULL;
-    text_bytes(size, sizeof size, number_in(save, "bytes"));
+    text_bytes(size, sizeof size, member_number(save, "bytes"));
     printf("  %s %s@%llu-a%llu  %s", is_served ? "saving" : "unfinished",
            text_safe(run, sizeof run, name != NULL ? name : "?"),
-           (unsigned long long)number_in(save, "step"),
-           (unsigned long long)number_in(save, "attempt"), size);
+           (unsigned long long)member_number(save, "step"),
+           (unsigned long long)member_number(save, "attempt"), size);
     if (is_served)
         printf("  %llu of %s began, %llu copied, %llu durable%s\n",
-               (unsigned long long)number_in(save, "ranks_begun"),
-               text_count(number_in(save, "ranks"), "rank").text,
-               (unsigned long long)number_in(save, "ranks_ended"),
-               (unsigned long long)number_in(save, "ranks_durable"),
+               (unsigned long long)member_number(save, "ranks_begun"),
+               text_count(member_number(save, "ranks"), "rank").text,
+               (unsigned long long)member_number(save, "ranks_ended"),
+               (unsigned long long)member_number(save, "ranks_durable"),
                json_is_true(json_object_get(save, "failing")) ? "  FAILING" : "");
     else
-        printf(" in %s\n", text_count(number_in(save, "files"), "file").text);
+        printf(" in %s\n", text_count(member_number(save, "files"), "file").text);
 }
 
 /* How long it took as a ckptd knows it, and of when it is as its manifest says. */
@@ -118,8 +112,8 @@ static void print_newest(const struct cli *cli, const json_t *newest)
         return;
     }
     printf("newest: %s@%llu-a%llu", text_safe(safe, sizeof safe, run),
-           (unsigned long long)number_in(newest, "step"),
-           (unsigned long long)number_in(newest, "attempt"));
+           (unsigned long long)member_number(newest, "step"),
+           (unsigned long long)member_number(newest, "attempt"));
     if (time != NULL)
         printf(" of %s", text_safe(safe, sizeof safe, time));
     else

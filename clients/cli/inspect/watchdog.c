@@ -19,8 +19,7 @@ static const json_t *find_run(const json_t *status, const char *name)
     const json_t *run;
     json_array_foreach(json_object_get(status, "runs"), index, run)
     {
-        const char *found = json_string_value(json_object_get(run, "run"));
-        if (found != NULL && strcmp(found, name) == 0)
+        if (strcmp(member_text(run, "run"), name) == 0)
             return run;
     }
     return NULL;
@@ -120,16 +119,10 @@ int cli_watchdog(const struct cli *cli)
     int error = look(&state, alarm, cli);
     if (error != 0)
         return error;
-    if (cli->is_json) {
-        json_begin();
-        json_t *root = json_pack("{ss ss ss}", "run", cli->args[0], "state", state, "alarm", alarm);
-        error = json_end() && root != NULL
-                    ? text_document(root)
-                    : report_error(ERR_MEMORY, NULL, "no memory to print the state");
-        json_decref(root);
-    } else {
+    if (cli->is_json)
+        error = text_pack("{ss ss ss}", "run", cli->args[0], "state", state, "alarm", alarm);
+    else
         printf("%s\n", alarm[0] != '\0' ? alarm : state);
-    }
     if (error == 0 && alarm[0] != '\0')
         error = run_on_alarm(cli, alarm);
     return error != 0 ? error : alarm[0] != '\0' ? CLI_DIFFERS : 0;

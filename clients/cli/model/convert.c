@@ -24,7 +24,6 @@ struct convert {
     struct cli target; /* as of a command on the store to write; `server` where one serves it */
     uint32_t *old_of;  /* index of the source's table, per tensor of the new one */
     char mesh_json[96];
-    struct progress progress;
 };
 
 /* ---- the plan of a conversion ---- */
@@ -193,25 +192,13 @@ static int plan(struct convert *convert)
 /* A ckptd tells where its store is. */
 static int find_target(struct convert *convert)
 {
-    static const char socket[] = "unix:";
     const struct cli *cli = convert->cli;
     struct cli *target = &convert->target;
-    *target = *cli;
-    target->store[0] = target->server[0] = '\0';
     if (cli->output[0] == '\0')
         return report_error(ERR_INVALID, "add --output DIR, or --output unix:/PATH of its ckptd",
                             "no store to convert to was named");
-    if (strncmp(cli->output, socket, strlen(socket)) != 0) {
-        strcpy(target->store, cli->output);
-    } else if (strlen(cli->output) >= sizeof target->server) {
-        return report_error(ERR_INVALID, NULL, "--output: too long a name of a socket");
-    } else {
-        strcpy(target->server, cli->output);
-        convert->writer.served = target;
-        int error = server_find_store(target);
-        if (error != 0)
-            return error;
-    }
+    ERR_TRY(server_find_named(target, cli, cli->output, strlen(cli->output)));
+    convert->writer.served = target->server[0] != '\0' ? target : NULL;
     convert->writer.option = "--output";
     bool is_same = false;
     ERR_TRY(store_compare(&is_same, cli->store, target->store));
@@ -235,42 +222,10 @@ static uint64_t bytes_to_read(const struct convert *convert)
 
 static int write_shards(struct convert *convert)
 {
-    const struct assembly_hooks hooks = {.user = &convert->writer,
-                                         .open = writer_shard,
-                                         .complete = writer_complete,
-                                         .progress = &convert->progress};
-    int error = checkpoint_load(&convert->checkpoint, LOAD_HEADERS);
-    if (error == 0)
-        error = checkpoint_need_whole(&convert->checkpoint);
-    if (error != 0)
-        return error;
-    progress_begin(&convert->progress, convert->cli, "convert", bytes_to_read(convert));
-    error = assembly_run(&convert->checkpoint, 1, &hooks);
-    progress_end(&convert->progress);
-    return error;
-}
-
-static void print_result(const struct convert *convert)
-{
-    const struct manifest *manifest = &convert->writer.manifest;
-    char size[32];
-    if (convert->cli->is_json) {
-        printf("{\"checkpoint\": ");
-        text_json(stdout, convert->checkpoint.name);
-        printf(", \"output\": ");
-        text_json(stdout, convert->cli->output);
-        printf(", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, \"bytes\": %llu, "
-               "\"durability\": \"%s\"}\n",
-               manifest->summary.nonce, manifest->summary.shards, manifest->table->num_tensors,
-               (unsigned long long)manifest->summary.bytes,
-               store_durability(convert->target.store));
-    } else {
-        printf("%s: %s in %s, %s, committed in %s, %s\n", convert->checkpoint.name,
-               text_count(manifest->table->num_tensors, "tensor").text,
-               text_count(manifest->summary.shards, "shard").text,
-               text_bytes(size, sizeof size, manifest->summary.bytes), convert->cli->output,
-               store_durability(convert->target.store));
-    }
+    const struct assembly_hooks hooks = {
+        .user = &convert->writer, .open = writer_shard, .complete = writer_complete};
+    return assembly_run_whole(&convert->checkpoint, &hooks, convert->cli, "convert",
+                              bytes_to_read(convert));
 }
 
 int cli_convert(const struct cli *cli)
@@ -295,7 +250,7 @@ int cli_convert(const struct cli *cli)
                            convert.is_exact ? convert.checkpoint.manifest->digests : NULL);
     }
     if (error == 0)
-        print_result(&convert);
+        writer_tell(&convert.writer, cli, convert.checkpoint.name, cli->output);
     writer_deinit(&convert.writer);
     free(convert.old_of);
     verified_report(cli, &convert.checkpoint);

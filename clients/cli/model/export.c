@@ -59,19 +59,10 @@ static uint64_t bytes_to_read(const struct export *export)
 
 static int write_data(struct export *export)
 {
-    const struct assembly_hooks hooks = {.user = export,
-                                         .open = open_output,
-                                         .complete = take_complete,
-                                         .progress = &export->progress};
-    int error = checkpoint_load(&export->checkpoint, LOAD_HEADERS);
-    if (error == 0)
-        error = checkpoint_need_whole(&export->checkpoint);
-    if (error != 0)
-        return error;
-    progress_begin(&export->progress, export->cli, "export", bytes_to_read(export));
-    error = assembly_run(&export->checkpoint, 1, &hooks);
-    progress_end(&export->progress);
-    return error;
+    const struct assembly_hooks hooks = {
+        .user = export, .open = open_output, .complete = take_complete};
+    return assembly_run_whole(&export->checkpoint, &hooks, export->cli, "export",
+                              bytes_to_read(export));
 }
 
 /* ---- what lies beside the weights ---- */
@@ -230,21 +221,19 @@ static int write_output(struct export *export)
 
 static void print_result(const struct export *export)
 {
+    const char *durability = store_durability(export->cli->output);
     char size[32];
     if (export->cli->is_json) {
-        printf("{\"checkpoint\": ");
-        text_json(stdout, export->checkpoint.name);
-        printf(", \"output\": ");
+        printf("{\"checkpoint\": \"%s\", \"output\": ", export->checkpoint.name);
         text_json(stdout, export->cli->output);
         printf(", \"tensors\": %u, \"objects_left_out\": %u, \"files\": %u, \"bytes\": %llu, "
                "\"durability\": \"%s\"}\n",
                export->num_items, export->num_objects, export->num_parts,
-               (unsigned long long)export->bytes, store_durability(export->cli->output));
+               (unsigned long long)export->bytes, durability);
     } else {
         printf("%s: %s, %s, written to %s, %s\n", export->checkpoint.name,
                text_count(export->num_items, "tensor").text,
-               text_bytes(size, sizeof size, export->bytes), export->cli->output,
-               store_durability(export->cli->output));
+               text_bytes(size, sizeof size, export->bytes), export->cli->output, durability);
     }
 }
 

@@ -66,7 +66,6 @@ struct export
     struct storage *folder;              /* of the parts */
     char parent[4096], beside[4096 + 8]; /* of the output; of hf: what its folder is named so far */
     bool is_folder_ours;
-    struct progress progress;
 };
 
 /* Is it what an export of Hugging Face's form leaves in its folder? */

@@ -546,25 +546,6 @@ static int check_new(struct import *import)
     return error;
 }
 
-static void print_result(const struct import *import)
-{
-    const struct manifest *manifest = &import->writer.manifest;
-    char size[32], safe[sizeof import->cli->store];
-    if (import->cli->is_json)
-        printf("{\"checkpoint\": \"%s@0-a1\", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, "
-               "\"bytes\": %llu, \"durability\": \"%s\"}\n",
-               manifest->summary.run, manifest->summary.nonce, manifest->summary.shards,
-               manifest->table->num_tensors, (unsigned long long)manifest->summary.bytes,
-               store_durability(import->cli->store));
-    else
-        printf("%s@0-a1: %s in %s, %s, committed in %s, %s\n", manifest->summary.run,
-               text_count(manifest->table->num_tensors, "tensor").text,
-               text_count(manifest->summary.shards, "shard").text,
-               text_bytes(size, sizeof size, manifest->summary.bytes),
-               text_safe(safe, sizeof safe, import->cli->store),
-               store_durability(import->cli->store));
-}
-
 static void deinit(struct import *import)
 {
     writer_deinit(&import->writer);
@@ -604,7 +585,7 @@ int cli_import(const struct cli *cli)
     if (error == 0)
         error = writer_end(&import.writer, fill_shards(&import), NULL);
     if (error == 0)
-        print_result(&import);
+        writer_tell(&import.writer, cli, text_checkpoint(cli->run, 0, 1).text, NULL);
     deinit(&import);
     return error;
 }
