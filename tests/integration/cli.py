@@ -2,8 +2,8 @@
 """cli - ckpt-cli on a real store, with the stock safetensors library as the second opinion.
 
 Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
-verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes;
-hostile files make them fail cleanly, and none of them changes the store.
+verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes,
+and none of them changes the store (clients_damage gives them hostile files).
 Method: a real ckptd; `saver save` stores tensors whose every element follows from tensor,
 step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
 """
@@ -11,7 +11,6 @@ step and index, so this script computes them again with NumPy. Files are then da
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import struct
@@ -423,69 +422,6 @@ def a_manifest_of_a_later_format_is_refused_as_such(bed):
     assert read(manifest) == later and len(there) == 4, there
     assert not os.path.exists(os.path.join(store, "trip", "quarantine"))
     cli("verify", "trip@1-a1", "--store", store, want=65)
-
-
-def spoiled(good, dice):
-    """A manifest with one to three changes, the checksum of some made right again."""
-    text = bytearray(good)
-    for _ in range(dice.randrange(1, 4)):
-        kind, at = dice.randrange(4), dice.randrange(len(text))
-        if kind == 0:
-            text[at] = dice.randrange(256)
-        elif kind == 1:
-            del text[at : at + dice.randrange(1, 50)]
-        elif kind == 2:
-            text[at:at] = dice.choice(
-                [b"18446744073709551615", b"-1", b"[", b"{", b'"', b"1e400", b"\0"]
-            )
-        else:  # another number in place of one, with the checksum made right again
-            numbers = [
-                i
-                for i in range(len(text) - 1)
-                if text[i] in b"0123456789" and text[i - 1] in b":,["
-            ]
-            at = dice.choice(numbers)
-            text[at : at + 1] = dice.choice(
-                [b"0", b"99999999", b"4294967297", b"9223372036854775807"]
-            )
-            if b'"sha256"' in text:
-                text = sealed(text)
-    return text
-
-
-@test
-def hostile_files_make_the_tools_fail_cleanly(bed):
-    store = bed.copy("hostile")
-    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
-    print(f"# SEED={seed}")
-    dice = random.Random(seed)
-    folder = os.path.join(store, "trip", "step-00000001-a0001")
-    manifest, good = os.path.join(folder, "manifest.json"), read(
-        os.path.join(folder, "manifest.json")
-    )
-    for _ in range(150):
-        with open(manifest, "wb") as file:
-            file.write(spoiled(good, dice))
-        for command in (
-            ["verify", "trip@1-a1"],
-            ["list"],
-            ["show", "trip@1-a1"],
-            ["diff", "trip@1-a1", "trip@2"],
-        ):
-            done = lib_program.run_bytes(CLI, *command, "--store", store)
-            assert done.returncode in (0, 1, 65, 66), (seed, command, done)
-    with open(manifest, "wb") as file:
-        file.write(good)
-    shard = os.path.join(folder, "shard-00001-of-00003.safetensors")
-    bytes_good = read(shard)
-    for _ in range(40):
-        change(
-            shard,
-            dice.choice([dice.randrange(64), dice.randrange(len(bytes_good))]),
-            bytes([dice.randrange(256)]),
-        )
-        done = lib_program.run_bytes(CLI, "verify", "trip@1-a1", "--store", store)
-        assert done.returncode in (0, 1), done
 
 
 @test

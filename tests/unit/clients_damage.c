@@ -6,7 +6,9 @@
  * functions in this process: bytes of manifest, header and checksum table flipped by themselves,
  * one byte in each 4 KiB of data, lengths of what is cut off, blocks and files exchanged with each
  * other and with those of an older checkpoint of the same layout. Of bytes and lengths make test
- * takes one in PLACES_APART: SEED= repeats which, SAMPLE=1 takes all (sample.h). */
+ * takes one in PLACES_APART: SEED= repeats which, SAMPLE=1 takes all (sample.h). A manifest of any
+ * text, of which checksums may be right, is read by each command that reads: TEXTS= says how many.
+ */
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"
@@ -139,22 +141,31 @@ static int close_victim(void **state)
 
 /* ---- what is said of it ---- */
 
-/* The JSON that `ckpt-cli verify` prints. */
-static json_t *verify(const struct victim *victim, bool is_quick, int *out_exit)
+/* Its answer, and unless NULL what it printed, as JSON. */
+static int run_quietly(json_t **out, const struct cli *cli, int (*run)(const struct cli *cli))
 {
-    struct cli cli = {.is_json = true, .is_quick = is_quick, .num_args = 1, .args = {NAME}};
     FILE *file = tmpfile();
-    snprintf(cli.store, sizeof cli.store, "%s", victim->fixture.root);
     fflush(stdout);
     int saved = dup(STDOUT_FILENO);
     assert_true(dup2(fileno(file), STDOUT_FILENO) >= 0);
-    *out_exit = cli_verify(&cli);
+    int answer = run(cli);
     fflush(stdout);
     assert_true(dup2(saved, STDOUT_FILENO) >= 0);
     close(saved);
     rewind(file);
-    json_t *json = json_loadf(file, 0, NULL);
+    if (out != NULL)
+        *out = json_loadf(file, 0, NULL);
     fclose(file);
+    return answer;
+}
+
+/* The JSON that `ckpt-cli verify` prints. */
+static json_t *verify(const struct victim *victim, bool is_quick, int *out_exit)
+{
+    struct cli cli = {.is_json = true, .is_quick = is_quick, .num_args = 1, .args = {NAME}};
+    json_t *json;
+    snprintf(cli.store, sizeof cli.store, "%s", victim->fixture.root);
+    *out_exit = run_quietly(&json, &cli, cli_verify);
     return json;
 }
 
@@ -455,6 +466,96 @@ static void test_damage__stale_tables_headers_and_files_are_found(void **state)
     assert_verify_is_content(victim);
 }
 
+/* ---- texts of strangers ---- */
+
+static void seal(struct file *text)
+{
+    static const char hash_key[] = "\"summary_hash\":\"", sha_key[] = "\"sha256\"";
+    char *begin = (char *)text->bytes, digits[17], sha[CHECKSUM_SHA256_HEX];
+    char *at = memmem(begin, text->size, hash_key, strlen(hash_key)), *end = NULL, *next = begin;
+    while ((next = memmem(next, text->size - (size_t)(next - begin), sha_key, strlen(sha_key))))
+        end = next++;
+    if (at == NULL || end == NULL || at > end)
+        return;
+    at += strlen(hash_key);
+    snprintf(digits, sizeof digits, "%016llx",
+             (unsigned long long)checksum_bytes(begin, (size_t)(at - begin)));
+    memcpy(at, digits, sizeof digits - 1);
+    assert_int_equal(checksum_sha256_hex(sha, begin, (size_t)(end - begin)), 0);
+    text->size = (uint64_t)(end - begin) + (uint64_t)sprintf(end, "%s:\"%s\"}\n", sha_key, sha);
+}
+
+static void replace(struct file *text, uint64_t at, uint64_t bytes, const char *with, uint64_t more)
+{
+    bytes = bytes < text->size - at ? bytes : text->size - at;
+    memmove(text->bytes + at + more, text->bytes + at + bytes, text->size - at - bytes);
+    memcpy(text->bytes + at, with, more);
+    text->size += more - bytes;
+}
+
+/* One change: a byte, bytes less, bytes more, or another number and the checksums made right. */
+static void spoil(struct file *text)
+{
+    static const char *const odd[] = {"18446744073709551615", "-1", "[", "{", "\"", "1e400"};
+    static const char *const numbers[] = {"0", "99999999", "4294967297", "9223372036854775807"};
+    uint64_t at = next_random(text->size);
+    char byte = (char)next_random(256);
+    const char *more = odd[next_random(sizeof odd / sizeof *odd)];
+    switch (next_random(4)) {
+    case 0:
+        replace(text, at, 1, &byte, 1);
+        break;
+    case 1:
+        replace(text, at, 1 + next_random(50), "", 0);
+        break;
+    case 2:
+        replace(text, at, 0, more, byte == 0 ? 0 : strlen(more));
+        break;
+    default:
+        while (at == 0 || strchr("0123456789", text->bytes[at]) == NULL ||
+               strchr(":,[", text->bytes[at - 1]) == NULL)
+            at = (at + 1) % text->size;
+        more = numbers[next_random(4)];
+        replace(text, at, 1, more, strlen(more));
+        seal(text);
+    }
+}
+
+/* Its answer. */
+static int assert_ends_well(const struct victim *victim, int (*run)(const struct cli *cli))
+{
+    struct cli cli = {.is_json = true, .args = {NAME, "run@6-a1"}};
+    snprintf(cli.store, sizeof cli.store, "%s", victim->fixture.root);
+    cli.num_args = run == cli_list ? 0 : run == cli_diff ? 2 : 1;
+    int error = run_quietly(NULL, &cli, run);
+    assert_true(error == 0 || error == CLI_DIFFERS || error == ERR_CORRUPT ||
+                error == ERR_MISMATCH || error == ERR_VERSION || error == ERR_NOT_FOUND);
+    return error;
+}
+
+static void test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise(void **state)
+{
+    struct victim *victim = *state;
+    int (*const runs[])(const struct cli *) = {cli_verify, cli_list, cli_show, cli_diff};
+    struct file text = victim->manifest;
+    unsigned num_shown = 0;
+    text.bytes = malloc(text.size + 1024);
+    for (uint64_t left = random_rounds("TEXTS", 150); left > 0; left--) {
+        text.size = victim->manifest.size;
+        memcpy(text.bytes, victim->manifest.bytes, text.size);
+        for (uint64_t changes = 1 + next_random(3); changes > 0; changes--)
+            spoil(&text);
+        write_at(&text, text.bytes, text.size, 0);
+        assert_int_equal(truncate(text.path, (off_t)text.size), 0);
+        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+            num_shown += assert_ends_well(victim, runs[i]) == 0 && runs[i] == cli_show;
+    }
+    free(text.bytes);
+    assert_true(num_shown > 0); /* some of them are manifests */
+    restore(&victim->manifest);
+    assert_verify_is_content(victim);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_damage__blocks_of_the_same_place_in_another_shard_are_found),
         cmocka_unit_test(test_damage__stale_blocks_of_the_same_place_are_found),
         cmocka_unit_test(test_damage__stale_tables_headers_and_files_are_found),
+        cmocka_unit_test(test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise),
     };
     tell_in_memory();
     return cmocka_run_group_tests(tests, open_victim, close_victim);
