@@ -107,7 +107,7 @@ WRAP_ckptd_admit = storage_publish
 WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window ckpt_save_digest
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # What the tests in other languages save and load by.
-$(BUILD)/tests/saver: $(OBJ)/tests/integration/saver.o $(BUILD)/libckpt.a $S $P
+$(BUILD)/tests/saver: $(OBJ)/tests/integration/saver.o $(OBJ)/tests/beds/clients_group.o $(BUILD)/libckpt.a $S $P
 	$(link)
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libbeds.a $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P

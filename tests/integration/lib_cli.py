@@ -21,7 +21,7 @@ import safetensors.numpy  # noqa: E402
 from lib_store import BUILD, CLI, World  # noqa: E402
 
 EXAMPLE = os.path.join(BUILD, "ckpt_example")
-MODEL = [  # as in tests/unit/clients_bed.h
+MODEL = [  # as in tests/beds/clients_group.c
     ("tok_embeddings.weight", "F32", (517, 1300)),
     ("layers.0.attention.wq.weight", "BF16", (700, 811)),
     ("layers.0.attention_norm.weight", "F32", (37,)),

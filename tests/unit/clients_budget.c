@@ -15,6 +15,7 @@
 #include "tests/unit/clients_bed.h"
 
 #include <signal.h>
+#include <spawn.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 

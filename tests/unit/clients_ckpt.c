@@ -20,9 +20,9 @@ static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
     uint64_t step = 0;
     for (uint32_t world = 1; world <= 5; world++) {
         for (int round = 0; round < 2; round++) {
-            save_step(bed, world, 100 + step, step + 1);
+            save_world(bed, world, 100 + step, step + 1);
             step++;
-            struct group group = load_step(bed, 1 + (world + 2 * round) % 5, 200 + step, 0);
+            struct group group = load_world(bed, 1 + (world + 2 * round) % 5, 200 + step, 0);
             assert_int_equal(group.loaded_step, step);
             assert_true(group.bytes_memory > 0); /* memory outlived the ranks that saved */
             assert_int_equal(group.bytes_local, 0);
@@ -30,7 +30,7 @@ static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
     }
     restart_ckptd(bed, SIGKILL);
     for (uint32_t world = 1; world <= 5; world++) {
-        struct group group = load_step(bed, world, 300 + world, 1 + (world * 7) % step);
+        struct group group = load_world(bed, world, 300 + world, 1 + (world * 7) % step);
         assert_true(group.bytes_local > 0);
     }
 }
@@ -38,11 +38,11 @@ static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
 static void test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it(void **state)
 {
     struct bed *bed = *state;
-    save_step(bed, 5, 31, 1); /* about 7 MB, no shard larger than 4 */
+    save_world(bed, 5, 31, 1); /* about 7 MB, no shard larger than 4 */
     bed->pool = "4MiB";
     restart_ckptd(bed, SIGTERM);
     for (uint32_t world = 1; world <= 4; world++) {
-        struct group group = load_step(bed, world, 70 + world, 1);
+        struct group group = load_world(bed, world, 70 + world, 1);
         assert_true(group.bytes_local > 0);
     }
 }
@@ -138,7 +138,7 @@ static void test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselve
     struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
     struct ckpt_tensor tensor;
-    save_step(bed, 1, 1, 1); /* one shard of 7 MB */
+    save_world(bed, 1, 1, 1); /* one shard of 7 MB */
     restart_ckptd(bed, SIGTERM);
     place(&tensor, 0, 0, 0, 1); /* in its middle, 2.7 MB of it */
     tensor.offset[0] = 400;
@@ -167,7 +167,7 @@ static void test_ckpt__readers_of_any_boxes_together_get_what_was_saved(void **s
     struct reader readers[4];
     seed_random();
     for (uint64_t step = 1; step <= 3; step++)
-        save_step(bed, (uint32_t)step, random_state + step, step);
+        save_world(bed, (uint32_t)step, random_state + step, step);
     for (int round = 0; round < 24; round++) {
         if (round % 4 == 0) {
             bed->pool = round < 8 ? "96MiB" : round < 16 ? "8MiB" : "3MiB";
@@ -210,9 +210,9 @@ static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void
     group.work = work_save_many;
     assert_int_equal(run_group(&group), 0);
     for (uint64_t step = 17; step <= 20; step++)
-        load_step(bed, 2, 6, step);
+        load_world(bed, 2, 6, step);
     restart_ckptd(bed, SIGTERM);
-    load_step(bed, 4, 7, 20);
+    load_world(bed, 4, 7, 20);
 }
 
 /* ---- memory that comes back ---- */
@@ -240,7 +240,7 @@ static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt
 static void test_ckpt__memory_that_a_load_had_is_the_ranks_own_again(void **state)
 {
     struct bed *bed = *state;
-    save_step(bed, 1, 1, 1);
+    save_world(bed, 1, 1, 1);
     bed->pool = "20MiB"; /* two images of 7 MB, and less than a third */
     restart_ckptd(bed, SIGTERM);
     struct group group = make_group(bed, 1, 1, 12);
@@ -249,7 +249,7 @@ static void test_ckpt__memory_that_a_load_had_is_the_ranks_own_again(void **stat
     assert_true(group.bytes_local > 0); /* its memory was taken from the rank's images */
     restart_ckptd(bed, SIGTERM);
     for (uint64_t step = 1; step <= 12; step++)
-        load_step(bed, 2, 6, step);
+        load_world(bed, 2, 6, step);
 }
 
 /* ---- damage ---- */
@@ -259,8 +259,8 @@ static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **sta
     struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
     struct ckpt_tensor tensors[TENSORS];
-    save_step(bed, 2, 21, 1);
-    save_step(bed, 2, 22, 2);
+    save_world(bed, 2, 21, 1);
+    save_world(bed, 2, 22, 2);
     assert_int_equal(end_ckptd(bed), 0);
     damage_shard(bed, 2, "shard-00002-of-00002.safetensors");
     start_ckptd(bed);
@@ -314,7 +314,7 @@ static void test_ckpt__a_load_that_cannot_fit_says_why(void **state)
     struct ckpt_load_options options = {.step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1};
     struct ckpt *ckpt = open_single(bed, RUN);
     assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_NOT_FOUND);
-    save_step(bed, 1, 1, 5);
+    save_world(bed, 1, 1, 5);
     assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_NOT_FOUND); /* no such tensor */
     assert_non_null(strstr(ckpt_error(), "small"));
     tensor.name = "tiny"; /* another dtype and shape */

@@ -9,6 +9,9 @@
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/random.h"
 
+#include <fcntl.h>
+#include <spawn.h>
+
 #define DRAINS 6
 #define SAVES_BETWEEN 6
 #define DRAIN_SECONDS_MAX 20
@@ -130,7 +133,7 @@ static void test_ckpt__what_was_accepted_is_committed_before_ckptd_ends(void **s
     assert_int_equal(failed + reads.other, 0);
     assert_int_equal(plan.drains, DRAINS);
     assert_true(reads.whole > 0);
-    struct group loaded = load_step(bed, 2, 9, 0);
+    struct group loaded = load_world(bed, 2, 9, 0);
     assert_true(loaded.loaded_step >= plan.accepted);
 }
 

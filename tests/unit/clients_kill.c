@@ -6,7 +6,9 @@
  * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h). */
 #include "tests/unit/clients_bed.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <spawn.h>
 
 /* ---- kills ---- */
 
@@ -113,7 +115,7 @@ static void test_ckpt__a_killed_client_loses_nothing_that_was_committed(void **s
 {
     struct bed *bed = *state;
     uint64_t random = 7, step = 1;
-    save_step(bed, 2, 3, step);
+    save_world(bed, 2, 3, step);
     for (uint32_t round = 0; round < 6; round++) {
         int fd;
         pid_t pid = start_victim(bed, 1 + round % 4, step + 1, &fd);
@@ -123,12 +125,12 @@ static void test_ckpt__a_killed_client_loses_nothing_that_was_committed(void **s
         end_process(&pid, SIGKILL);
         uint64_t committed = read_committed(fd);
         assert_true(committed > step);
-        struct group group = load_step(bed, 1 + (round + 1) % 4, 40 + round, 0);
+        struct group group = load_world(bed, 1 + (round + 1) % 4, 40 + round, 0);
         assert_true(group.loaded_step >= committed);
         step = group.loaded_step;
         if (round % 2 == 1) {
             restart_ckptd(bed, SIGKILL);
-            group = load_step(bed, 3, 50 + round, 0);
+            group = load_world(bed, 3, 50 + round, 0);
             assert_int_equal(group.loaded_step, step);
         }
     }
@@ -199,7 +201,7 @@ static void test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again(voi
 {
     pthread_t killer;
     loading.bed = *state;
-    save_step(loading.bed, 5, 3, 1);
+    save_world(loading.bed, 5, 3, 1);
     struct group group = make_group(loading.bed, 1, 9, 1);
     group.work = work_load_for_ever;
     assert_int_equal(pthread_create(&killer, NULL, kill_under_loads, NULL), 0);
@@ -285,7 +287,7 @@ static void test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training(void **st
     assert_int_equal(kill_plan.commits, 0);
     assert_true(group.losses > 0);
     assert_true(group.begin_ns_max < 5000000000ull);
-    struct group loaded = load_step(bed, 2, 9, 0);
+    struct group loaded = load_world(bed, 2, 9, 0);
     assert_int_equal(loaded.loaded_step, group.loaded_step);
 }
 
@@ -394,7 +396,7 @@ static void test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training(void **s
     group.work = work_through_a_stop;
     kill_plan.bed = bed;
     assert_int_equal(run_group(&group), 0);
-    struct group loaded = load_step(bed, 2, 14, 0);
+    struct group loaded = load_world(bed, 2, 14, 0);
     assert_int_equal(loaded.loaded_step, group.loaded_step);
 }
 

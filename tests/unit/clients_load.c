@@ -108,7 +108,7 @@ static void test_load__a_rank_that_changes_what_it_saved_changes_no_load(void **
     group.work = work_flip;
     assert_int_equal(run_group(&group), 0);
     assert_true(group.bytes_local > 0); /* some of it was found to be changed */
-    load_step(bed, 1, 1, ROUNDS);       /* on the disk it is what was saved */
+    load_world(bed, 1, 1, ROUNDS);      /* on the disk it is what was saved */
 }
 
 /* ---- ranks that load together ---- */
@@ -156,8 +156,8 @@ static void test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpo
 {
     struct bed *bed = *state;
     uint64_t seed = seed_of_halves();
-    save_step(bed, 2, seed, 1);
-    save_step(bed, 2, seed, 2);
+    save_world(bed, 2, seed, 1);
+    save_world(bed, 2, seed, 2);
     assert_int_equal(end_ckptd(bed), 0);
     damage_shard(bed, 2, "shard-00002-of-00002.safetensors");
     start_ckptd(bed);
@@ -193,7 +193,7 @@ static int work_load_or_leave(struct group *group, struct ckpt *ckpt, struct ckp
 static void test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load(void **state)
 {
     struct bed *bed = *state;
-    save_step(bed, 2, 23, 1);
+    save_world(bed, 2, 23, 1);
     struct group group = make_group(bed, 2, 23, 0);
     group.work = work_load_or_leave;
     assert_int_equal(run_group(&group), 0);
@@ -229,7 +229,7 @@ static int work_load_around_kill(struct group *group, struct ckpt *ckpt,
 static void test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others(void **state)
 {
     killed_bed = *state;
-    save_step(killed_bed, 2, 24, 1);
+    save_world(killed_bed, 2, 24, 1);
     struct group group = make_group(killed_bed, 2, 24, 0);
     group.work = work_load_around_kill;
     assert_int_equal(run_group(&group), 0);

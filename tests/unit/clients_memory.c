@@ -177,9 +177,9 @@ static void test_memory__libckpt_without_it_says_so_and_goes_on_when_it_is_back(
     struct bed *bed = *state;
     server = bed->server;
     keep_little(bed);
-    save_step(bed, 1, 1, FIRST_STEP);
+    save_world(bed, 1, 1, FIRST_STEP);
     assert_true(fail_each_place(bed, tell) > 20);
-    load_step(bed, 3, 5, 0);
+    load_world(bed, 3, 5, 0);
 }
 
 /* Room for the images of this rank's last sessions: it is lent some ahead in every telling. */

@@ -58,8 +58,8 @@ static int open_saved(void **state)
     if (bed_open(state) != 0)
         return -1;
     struct bed *bed = *state;
-    save_step(bed, 3, 41, 1);
-    save_step(bed, 2, 42, 2);
+    save_world(bed, 3, 41, 1);
+    save_world(bed, 2, 42, 2);
     return end_ckptd(bed);
 }
 

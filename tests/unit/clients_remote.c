@@ -71,7 +71,7 @@ static void test_remote__every_world_loads_what_every_world_saved(void **state)
     struct bed *bed = *state;
     static const uint32_t worlds[] = {1, 2, 3};
     for (uint32_t i = 0; i < 3; i++) {
-        save_step(bed, worlds[i], 140 + i, i + 1);
+        save_world(bed, worlds[i], 140 + i, i + 1);
         for (uint32_t j = 0; j < 3; j++)
             load_far(bed, worlds[j], 160 + 3 * i + j, i + 1);
     }
@@ -135,7 +135,7 @@ static void test_remote__the_users_copies_make_every_byte(void **state)
             elements *= model[i].shape[d];
         bytes += elements * model[i].bytes;
     }
-    save_step(bed, 2, 11, 1);
+    save_world(bed, 2, 11, 1);
     group.server = far;
     group.work = work_load_hooked;
     hooked_bytes = 0;

@@ -60,11 +60,11 @@ static void test_window__every_world_loads_what_every_world_saved(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         save_in_order(bed, worlds[i], 40 + i, ++step);
         for (uint32_t j = 0; j < 3; j++) {
-            struct group loaded = load_step(bed, worlds[j], 60 + 3 * i + j, step);
+            struct group loaded = load_world(bed, worlds[j], 60 + 3 * i + j, step);
             assert_true(loaded.bytes_local > 0);
         }
     }
-    load_step(bed, 2, 80, 1); /* an older one */
+    load_world(bed, 2, 80, 1); /* an older one */
 }
 
 /* ---- the order ---- */
