@@ -9,6 +9,7 @@ options are put behind it, and has to say the same of all. {name} stands for a v
 line that has no "=>" goes on in the next one.
 """
 
+import json
 import re
 import shlex
 
@@ -25,6 +26,16 @@ def is_as_told(done, code, parts):
             ("!" in signs or not is_answer or done.stderr == "") and
             (is_answer or done.stderr.count("\n") == 1) and
             all(part[2:] in (done.stdout if part[0] == ">" else done.stderr) for part in parts))
+
+
+def says(name, command, *place, code=0, out=(), err=(), then=lambda: True):
+    """A test of one command line; `out` and `err`: parts of what it says, `then`: what holds after
+    it. Returns stdout, of --json as the document."""
+    done = lib_program.run(CLI, *shlex.split(command), *place)
+    parts = [f"{sign} {part}" for sign, parts in ((">", out), ("!", err))
+             for part in ([parts] if isinstance(parts, str) else parts)]
+    test(name, is_as_told(done, code, parts) and then(), done)
+    return json.loads(done.stdout) if "--json" in command.split() and done.stdout else done.stdout
 
 
 def run_row(commands, code, parts, places, names):

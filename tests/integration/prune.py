@@ -7,6 +7,7 @@ Method: a real ckptd; `saver save` makes checkpoints. Those of all ages are save
 that is set back (build/shims/clock.so).
 """
 
+import glob
 import json
 import os
 import re
@@ -14,29 +15,36 @@ import subprocess
 
 import lib_train
 from lib_store import SAVER, Clock, World, change, comes_to
+from lib_table import says
 from lib_tap import end, test
 
 DIRECTORY = "{}/step-{:08d}-a{:04d}"  # of run, step and attempt
+
+
+def shard_of(world, step):
+    """The first of that checkpoint."""
+    (folder,) = glob.glob(os.path.join(world.store, world.run, f"step-{step:08d}-*"))
+    return min(glob.glob(os.path.join(folder, "shard-*")))
+
+
+def plan_of(said, key="plan"):
+    return {entry["step"]: entry[key] for entry in said["checkpoints"] if key in entry}
 
 
 def through_a_server(world):
     world.launch()
     server = ("--server", world.server)
     world.save(range(1, 9))
-    run = world.run
-    code, out, err = world.cli("prune", run, *server, "--keep-last", 3)
-    test("more than half is refused", code == 74 and "more than half" in err, (code, out, err))
-    code, out, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run", "--json")
-    said = json.loads(out)
-    plan = {entry["step"]: entry["plan"] for entry in said["checkpoints"]}
-    _, text, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run")
-    _, less, _ = world.cli("prune", run, *server, "--keep-last", 4, "--dry-run")
-    test("a dry run says that the plan needs --most, and only then",
-         said["needs_most"] and "without --most nothing" in text and "--most" not in less,
-         (out, text, less))
-    test("a dry run plans and removes nothing",
-         code == 0 and world.steps() == list(range(1, 9)) and plan[8] == "last, good" and
-         plan[6] == "last" and plan[1] == "remove", (code, out))
+    prune = f"prune {world.run} --keep-last"
+    says("more than half is refused", f"{prune} 3", *server, code=74, err="more than half")
+    said = says("a dry run removes nothing", f"{prune} 3 --dry-run --json", *server,
+                then=lambda: world.steps() == list(range(1, 9)))
+    plan = plan_of(said)
+    test("and plans", said["needs_most"] and (plan[8], plan[6], plan[1]) ==
+         ("last, good", "last", "remove"), said)
+    says("that the plan needs --most it says", f"{prune} 3 --dry-run", *server,
+         out="without --most nothing")
+    test("and only then", "--most" not in world.cli(*prune.split(), 4, "--dry-run", *server)[1])
     pinned_on_a_server(world)
     world.stop()
 
@@ -45,70 +53,57 @@ def pinned_on_a_server(world):
     run, server = world.run, ("--server", world.server)
     newest = {entry["step"]: entry["attempt"] for entry in world.listed()}
     pin = f"{run}@2-a{newest[2]}"
-    code, out, err = world.cli("pin", pin, *server, "--note", "best so far")
-    test("a pin is made", code == 0 and "pinned" in out, (code, out, err))
-    test("the list shows it, from both sides",
-         [entry["step"] for entry in world.listed() if entry["pinned"]] == [2] and
-         [entry["step"] for entry in world.listed(*server) if entry["pinned"]] == [2])
+    says("a pin is made", f"pin {pin} --note 'best so far'", *server, out="pinned")
+
+    def pinned():
+        return [[entry["step"] for entry in world.listed(*where) if entry["pinned"]]
+                for where in ((), server)]
+
+    test("the list shows it, from both sides", pinned() == [[2], [2]], pinned())
     for name, step in ((run, 8), (f"{run}@5", 5)):
-        pinned = [name, *server, "--json"]
-        code, out, err = world.cli("pin", *pinned)
-        got = json.loads(out) if code == 0 else {}
-        test(f"of {'a step' if '@' in name else 'a run'} the newest is pinned, and unpinned",
-             got == {"run": run, "step": step, "attempt": newest[step], "pinned": True,
-                     "durability": "local"} and
-             world.cli("unpin", *pinned)[0] == 0 and
-             [entry["step"] for entry in world.listed() if entry["pinned"]] == [2], (out, err))
-    tagged = [world.cli("tag", f"{run}@{step}", name, *server)[0] for step, name in
-              ((4, "draft"), (8, "final"))]
-    code, out, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run")
-    rows = rows_of(out)
-    test("a plan names the tags of what goes and of what stays", tagged == [0, 0] and
-         (rows[4], rows[8]) == ("goes, tag draft", "kept: last, good, tag final"), out)
-    code, out, err = world.cli("prune", run, *server, "--keep-last", 3, "--most", "--json")
-    tags = {e["step"]: e["tags"] for e in json.loads(out)["checkpoints"] if "tags" in e}
-    test("and so does a prune", tags == {4: "draft", 8: "final"}, out)
-    done = {entry["step"]: entry["removed"] for entry in json.loads(out)["checkpoints"]}
-    test("a prune does what it planned",
-         code == 0 and world.steps() == [2, 6, 7, 8] and
-         [step for step in done if done[step]] == [5, 4, 3, 1], (code, out, err, world.steps()))
+        kind = "a step" if "@" in name else "a run"
+        said = says(f"of {kind} the newest is pinned", f"pin {name} --json", *server)
+        test("it says which", said == {"run": run, "step": step, "attempt": newest[step],
+                                       "pinned": True, "durability": "local"}, said)
+        says("and unpinned", f"unpin {name} --json", *server,
+             then=lambda: pinned()[0] == [2])
+    for step, name in ((4, "draft"), (8, "final")):
+        says(f"step {step} is tagged", f"tag {run}@{step} {name}", *server, out=name)
+    rows = rows_of(says("a plan is told", f"prune {run} --keep-last 3 --dry-run", *server))
+    test("with the tags of what goes and of what stays",
+         (rows[4], rows[8]) == ("goes, tag draft", "kept: last, good, tag final"), rows)
+    said = says("a prune does what it planned", f"prune {run} --keep-last 3 --most --json", *server,
+                then=lambda: world.steps() == [2, 6, 7, 8] and world.tombstones() == [])
+    done = plan_of(said, "removed")
+    test("and says so, with the tags", [step for step in done if done[step]] == [5, 4, 3, 1] and
+         plan_of(said, "tags") == {4: "draft", 8: "final"}, said)
     said = [int(step) for step in re.findall(r"removed step (\d+), attempt \d+", world.log())]
     test("the log names each that went", sorted(said) == [1, 3, 4, 5], world.log())
     said = re.findall(r"(\w+) step 2, attempt \d+.*best so far", world.log())
     test("and who was pinned, with the note", said == ["pinned"], world.log())
-    test("no tombstone is left", world.tombstones() == [], world.tombstones())
-    code, out, err = world.cli("unpin", pin, *server)
-    test("a pin is taken away", code == 0, (code, out, err))
-    code, out, err = world.cli("unpin", pin, *server)
-    test("not twice", code == 66 and
-         f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n" in err, (code, out, err))
+    says("a pin is taken away", f"unpin {pin}", *server, out="no longer pinned")
+    says("not twice", f"unpin {pin}", *server, code=66,
+         err=f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n")
 
 
 def on_a_directory(world):
     store, run = ("--store", world.store), world.run
-    code, out, err = world.cli("pin", f"{run}@2", *store)
-    test("a pin needs no server", code == 0, (code, err))
-    code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--keep-every", 3, "--most")
-    test("nor does a prune", code == 0 and world.steps() == [2, 6, 7, 8], (code, out, err))
-    code, out, err = world.cli("unpin", f"{run}@2", *store, "--json")
-    pin = json.loads(out) if code == 0 else {}
-    test("nor does it to be taken away", pin.get("pinned") is False, (code, out, err))
-    code, out, err = world.cli("unpin", f"{run}@2", *store)
-    test("but not twice, here too", code == 66 and out == "" and
-         f"{DIRECTORY.format(run, 2, pin['attempt'])} is not pinned\n" in err, (code, out, err))
-    code, out, err = world.cli("prune", run, *store, "--keep-within", "0s", "--keep-last", 1)
-    test("what is free now goes, the last two good ones never",
-         code == 0 and world.steps() == [7, 8], (code, out, err, world.steps()))
-    shard = os.path.join(store[1], run)
-    broken = sorted(name for name in os.listdir(shard) if name.startswith("step-"))[-1]
-    files = sorted(os.listdir(os.path.join(shard, broken)))
-    path = os.path.join(shard, broken, [name for name in files if name.startswith("shard")][0])
+    says("a pin needs no server", f"pin {run}@2", *store, out="pinned")
+    says("nor does a prune", f"prune {run} --keep-last 1 --keep-every 3 --most", *store,
+         out="removed", then=lambda: world.steps() == [2, 6, 7, 8])
+    pin = says("nor does it to be taken away", f"unpin {run}@2 --json", *store)
+    test("which is said", pin["pinned"] is False, pin)
+    says("but not twice, here too", f"unpin {run}@2", *store, code=66,
+         err=f"{DIRECTORY.format(run, 2, pin['attempt'])} is not pinned\n")
+    says("what is free now goes, the last two good ones never",
+         f"prune {run} --keep-within 0s --keep-last 1", *store, out="removed",
+         then=lambda: world.steps() == [7, 8])
+    path = shard_of(world, 8)
     content = open(path, "rb").read()
     os.truncate(path, 4096)
-    code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--dry-run", "--json")
-    plan = {entry["step"]: entry["plan"] for entry in json.loads(out)["checkpoints"]}
+    said = says("a plan looks at the files", f"prune {run} --keep-last 1 --dry-run --json", *store)
     test("what is not whole is kept as evidence and counts for nothing",
-         plan == {8: "unverifiable", 7: "last, good"}, out)
+         plan_of(said) == {8: "unverifiable", 7: "last, good"}, said)
     open(path, "wb").write(content)
 
 
@@ -180,15 +175,6 @@ def read_back(world):
          [e["step"] for e in json.loads(out) if e["read_back"]] == [3], (out, err))
 
 
-def damage(world, step):
-    """One flipped bit in the data of a shard."""
-    (folder,) = (name for name in os.listdir(os.path.join(world.store, world.run))
-                 if name.startswith(f"step-{step:08d}-"))
-    folder = os.path.join(world.store, world.run, folder)
-    change(os.path.join(folder, sorted(name for name in os.listdir(folder)
-                                       if name.startswith("shard"))[0]), (1 << 20) + 77)
-
-
 def known_damage(world, served):
     """The two newest are damaged and verify has found it: a prune keeps the one that is whole, and
     the next ckptd serves it. (What [retention] does then ckptd_retain tells.)"""
@@ -197,18 +183,15 @@ def known_damage(world, served):
     world.launch()
     world.save([2, 4, 6])
     for step in (4, 6):
-        damage(world, step)
+        change(shard_of(world, step), (1 << 20) + 77)
     if not served:
         world.stop()
-    code, out, err = world.cli("verify", "--all", world.run, *where)
-    test(f"verify finds the damage ({how})", code == 1, (code, out, err))
-    code, out, err = world.cli("list", *where)
-    test(f"a list with damage in it ends with 1 ({how})", code == 1 and out.count("DAMAGED") == 2,
-         (code, out, err))
-    code, out, err = world.cli("prune", world.run, *where, "--keep-last", "2", "--json")
-    plan = {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]} if out else {}
-    test(f"what was found damaged counts nowhere ({how})", code == 0 and plan ==
-         {6: "unverifiable", 4: "unverifiable", 2: "last, good, proven"}, (code, out, err))
+    says(f"verify finds the damage ({how})", f"verify --all {world.run}", *where, code=1)
+    said = says(f"a list with damage in it ends with 1 ({how})", "list", *where, code=1)
+    test("which names both", said.count("DAMAGED") == 2, said)
+    said = says(f"a prune goes on ({how})", f"prune {world.run} --keep-last 2 --json", *where)
+    test("what was found damaged counts nowhere", plan_of(said) ==
+         {6: "unverifiable", 4: "unverifiable", 2: "last, good, proven"}, said)
     if served:
         world.stop()
     world.launch()
@@ -225,17 +208,16 @@ def damage_that_others_find(world):
     world.launch()
     world.save([2, 4, 6])
     for step in (4, 6):
-        damage(world, step)
+        change(shard_of(world, step), (1 << 20) + 77)
     output = os.path.join(world.folder, "out.safetensors")
-    code, out, err = world.cli("export", f"{world.run}@6", "--output", output, *world.where)
-    test("an export through ckptd tells it of damage", code == 1 and "ckptd was told" in out,
-         (code, out, err))
+    says("an export through ckptd tells it of damage", f"export {world.run}@6 --output {output}",
+         *world.where, code=1, out="ckptd was told", err="is damaged")
     world.stop()
-    code, out, err = world.cli("convert", f"{world.run}@4", "--shards", "3", "--output",
-                               os.path.join(world.folder, "resharded"), "--store", world.store)
-    test("reshard finds it on the directory", code == 1 and "is damaged" in err, (code, out, err))
-    code, out, err = world.cli("list", "--store", world.store)
-    test("and the list knows both", code == 1 and out.count("DAMAGED") == 2, (code, out, err))
+    store = ("--store", world.store)
+    says("reshard finds it on the directory", f"convert {world.run}@4 --shards 3 --output {output}",
+         *store, code=1, err="is damaged")
+    said = says("and the list knows it", "list", *store, code=1)
+    test("both of it", said.count("DAMAGED") == 2, said)
 
 
 HOUR, DAY = 3600, 86400
@@ -305,16 +287,14 @@ def best_by_a_metric(world):
                                      (("--metric", "grad_norm"), 1, False)):
         want = sorted(saved, key=lambda step: saved[step][column], reverse=reverse)[:3]
         for where in (("--server", world.server), ("--store", world.store)):
-            code, out, err = world.cli("prune", "best", *where, "--keep-best", 3, *options,
-                                       "--dry-run", "--json")
-            plan = {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]}
+            plan = plan_of(says(f"a plan by {options or 'loss'} is made, {where[0]}",
+                                " ".join(["prune best --keep-best 3 --dry-run --json", *options]),
+                                *where))
             found = sorted(step for step in plan if "best" in plan[step])
-            test(f"the best three by {options or 'loss'} are kept, {where[0]}",
-                 code == 0 and len(plan) == 12 and found == sorted(want), (want, out, err))
-    code, out, err = world.cli("prune", "best", "--server", world.server, "--keep-best", 3,
-                               "--metric", "beauty")
-    test("a metric that no checkpoint has is an error",
-         code == 2 and "has a value of the metric" in err, (code, err))
+            test("which keeps the best three", len(plan) == 12 and found == sorted(want),
+                 (want, plan))
+    says("a metric that no checkpoint has is an error", "prune best --keep-best 3 --metric beauty",
+         "--server", world.server, code=2, err="has a value of the metric")
     world.stop()
 
 
