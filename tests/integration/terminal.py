@@ -95,7 +95,7 @@ def bars(tools):
     for side, where in (("a directory", ("--store", tools.path("copy"))),
                         ("a server", world.where)):
         bad, told = [], set()
-        for columns in (100, 40):
+        for columns in (100, 40) if where != world.where else (40,):
             tools.copy()
             for command, code, want in tools.long_commands(where, where == world.where):
                 told.add(command[0])
@@ -264,13 +264,16 @@ def hostile_manifests(tools):
     for section in FREE:
         document[section]["note"] = "text"
     bad, read_through = [], 0
-    for place in leaves(document):
-        changed = inner = copy.deepcopy(document)
-        for key in place[:-1]:
-            inner = inner[key]
-        inner[place[-1]] += EVIL
-        if place[0] in FREE:
-            inner["key" + EVIL] = 1
+    free = [place for place in leaves(document) if place[0] in (*FREE, "code_version")]
+    for places in [free, *([place] for place in leaves(document) if place not in free)]:
+        changed = copy.deepcopy(document)
+        for place in places:
+            inner = changed
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] += EVIL
+            if place[0] in FREE:
+                inner["key" + EVIL] = 1
         with open(path, "wb") as file:
             file.write(manifest_of(good, changed))
         for command in (["list"], ["show", name], ["verify", name, "--quick"], ["du", name],
@@ -281,9 +284,10 @@ def hostile_manifests(tools):
                 code, said = said_by(*command, "--store", store, *form)
                 read_through += command[0] == "show" and code == 0
                 if code < 0 or CONTROLS.search(said):
-                    bad.append((place, command, form, code, CONTROLS.findall(said), said[:2000]))
+                    bad.append((places, command, form, code, CONTROLS.findall(said), said[:2000]))
     test("no control character of a manifest reaches the terminal", not bad, bad[:3])
-    test("though some of those manifests are read and shown", read_through >= 12, read_through)
+    test("though those texts of it that may be any are read and shown", read_through >= 2,
+         read_through)
 
 
 def hostile_names(tools):
