@@ -6,6 +6,7 @@
 #include "clients/offline.h"
 #include "clients/session.h"
 
+#include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 
@@ -147,15 +148,9 @@ static void free_text(const char *text)
 /* A fresh entry at the end. */
 static int new_entry(struct ckpt_list_entry **out, struct list *list)
 {
-    if (list->seen.num_entries == list->room) {
-        uint32_t room = list->room == 0 ? 64 : 2 * list->room;
-        struct ckpt_list_entry *larger = realloc(list->entries, room * sizeof *larger);
-        if (larger == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for a list of %u", room);
-        list->entries = larger;
-        list->seen.entries = larger;
-        list->room = room;
-    }
+    ERR_TRY(
+        array_reserve(&list->entries, &list->room, list->seen.num_entries, sizeof *list->entries));
+    list->seen.entries = list->entries;
     *out = &list->entries[list->seen.num_entries++];
     **out = (struct ckpt_list_entry){.size = sizeof **out, .damage = "", .pin_note = ""};
     return 0;

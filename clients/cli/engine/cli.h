@@ -120,16 +120,11 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              uint32_t timeout_ms);
 /* Where libckpt finds what --store or --server name: `out`, of `size`. */
 const char *cli_address(char *out, size_t size, const struct cli *cli);
-/* A call whose answer is only that it was done. */
-int cli_tell(const struct cli *cli, const char *method, const ProtobufCMessage *request,
-             const ProtobufCMessageDescriptor *type, uint32_t timeout_ms);
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
 struct selection;
-/* What Show says of the one that is meant, a ShowReply; newer ones that were passed over are told.
- * As cli_call. */
-int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection);
-/* The manifest of that answer, settled; *out_answer, unless NULL: the answer, to be freed. */
+/* The manifest of the one that is meant, settled; newer ones that were passed over are told.
+ * *out_answer, unless NULL: all that Show says, a ShowReply. As cli_call. */
 int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const struct cli *cli,
                     const struct selection *selection);
 /* ERR_NOT_FOUND: other tiers alone have what the first argument means, so there is no file of it to

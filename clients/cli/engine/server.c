@@ -195,8 +195,9 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
     return error;
 }
 
-int cli_tell(const struct cli *cli, const char *method, const ProtobufCMessage *request,
-             const ProtobufCMessageDescriptor *type, uint32_t timeout_ms)
+/* A call whose answer is only that it was done. */
+static int tell(const struct cli *cli, const char *method, const ProtobufCMessage *request,
+                const ProtobufCMessageDescriptor *type, uint32_t timeout_ms)
 {
     ProtobufCMessage *answer = NULL;
     ERR_TRY(cli_call(&answer, cli, method, request, type, timeout_ms));
@@ -232,30 +233,21 @@ int cli_call_status(struct json_t **out, const struct cli *cli)
     return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
 }
 
-int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection)
-{
-    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
-    request.run = (char *)(uintptr_t)selection->run;
-    request.step = selection->step;
-    request.attempt = selection->attempt;
-    int error = cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                         &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
-    if (error != 0 || selection->attempt != 0)
-        return error;
-    const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)*out;
-    for (size_t i = 0; i < reply->n_skipped; i++)
-        skipped_tell(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
-                     reply->skipped[i]->damage);
-    return 0;
-}
-
 int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const struct cli *cli,
                     const struct selection *selection)
 {
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    ERR_TRY(server_show(&answer, cli, selection));
-    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
-    int error = manifest_read(out, text, strlen(text));
+    request.run = (char *)(uintptr_t)selection->run;
+    request.step = selection->step;
+    request.attempt = selection->attempt;
+    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                     &holdfast__v1__show_reply__descriptor, CLI_CALL_MS));
+    const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
+    for (size_t i = 0; i < reply->n_skipped && selection->attempt == 0; i++)
+        skipped_tell(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
+                     reply->skipped[i]->damage);
+    int error = manifest_read(out, reply->manifest_json, strlen(reply->manifest_json));
     if (error == 0)
         origin_rename(&(*out)->summary, selection->run);
     if (error == 0 && out_answer != NULL)
@@ -360,8 +352,8 @@ int server_find_source(struct cli *cli)
     if (!is_elsewhere)
         return server_find_store(cli);
     request.protocol = RPC_PROTOCOL;
-    ERR_TRY(cli_tell(cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
-                     &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS));
+    ERR_TRY(tell(cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
+                 &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS));
     snprintf(cli->store, sizeof cli->store, "peer:%s", cli->server);
     return 0;
 }
@@ -434,8 +426,8 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
     request.run = (char *)(uintptr_t)(run != NULL ? run : "");
     request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
     for (;; waited_ms += ADOPT_AGAIN_MS) {
-        int error = cli_tell(cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
-                             &holdfast__v1__adopt_reply__descriptor, ADOPT_CALL_MS);
+        int error = tell(cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
+                         &holdfast__v1__adopt_reply__descriptor, ADOPT_CALL_MS);
         if ((error != ERR_UNAVAILABLE && error != ERR_BUSY) || waited_ms >= ADOPT_PATIENCE_MS)
             return error;
         if (waited_ms == 0)
@@ -476,8 +468,8 @@ int server_keep_verified(const struct cli *cli, const struct manifest_summary *s
     request.percent = result->percent;
     request.seed = result->seed;
     request.damages = result->damages;
-    return cli_tell(cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
-                    &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
+    return tell(cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
+                &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
 }
 
 int server_release(const struct cli *cli, const struct manifest_summary *summary)
@@ -486,6 +478,6 @@ int server_release(const struct cli *cli, const struct manifest_summary *summary
     request.run = (char *)(uintptr_t)summary->run;
     request.step = summary->step;
     request.attempt = summary->attempt;
-    return cli_tell(cli, "/holdfast.v1.Checkpoint/Release", &request.base,
-                    &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
+    return tell(cli, "/holdfast.v1.Checkpoint/Release", &request.base,
+                &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
 }
