@@ -70,11 +70,8 @@ static int measure_stored(struct loss *out, struct storage *store,
     store_list_free(&catalog);
     if (error != 0)
         return error;
-    return out->checkpoints > 0 || selection->attempt == 0
-               ? 0
-               : report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
-                              "run '%s' has no checkpoint of step %lld by that attempt",
-                              selection->run, (long long)selection->step);
+    return out->checkpoints > 0 || selection->attempt == 0 ? 0
+                                                           : selection_fail_none(selection, false);
 }
 
 static int erase_stored(const struct loss *loss, struct storage *store,

@@ -40,33 +40,53 @@ void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *
              damage);
 }
 
+/* Of a selection that has step and attempt. */
+struct place {
+    char directory[STORAGE_KEY_MAX];
+    struct manifest_summary summary; /* its names alone */
+};
+
+static int place_of(struct place *out, const struct selection *selection)
+{
+    out->summary =
+        (struct manifest_summary){.step = (uint64_t)selection->step, .attempt = selection->attempt};
+    strcpy(out->summary.run, selection->run);
+    return shard_dir_key(out->directory, sizeof out->directory, selection->run,
+                         (uint64_t)selection->step, selection->attempt);
+}
+
 /* 0: it has a manifest, whatever that says. ERR_NOT_FOUND: it has none. */
 static int find_manifest(struct storage *store, const struct selection *selection)
 {
-    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    struct place place;
+    char key[STORAGE_KEY_MAX + 32];
     uint64_t bytes;
-    ERR_TRY(shard_dir_key(directory, sizeof directory, selection->run, (uint64_t)selection->step,
-                          selection->attempt));
-    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
+    ERR_TRY(place_of(&place, selection));
+    ERR_TRY(manifest_key(key, sizeof key, &place.summary));
     return storage_fetch(store, key, NULL, 0, &bytes);
 }
 
-/* ckptd says it in the same words (ckptd/front/server.c). */
-static int report_none(const struct checkpoint *passed, const struct selection *selection)
+/* ckptd says it in the same words (ckptd/front/list.c). */
+int selection_fail_none(const struct selection *selection, bool any_damaged)
 {
     char step[32] = "";
-    ERR_TRY(store_need_run(passed->store, selection->run));
-    if (selection->step < 0 && passed->any_denied)
-        return report_error(ERR_DENIED, "read it as its owner",
-                            "no checkpoint of run '%s' may be read, or it is damaged",
-                            selection->run);
-    if (selection->step < 0 && passed->num_skipped > 0)
+    if (selection->step < 0 && any_damaged)
         return report_error(ERR_CORRUPT, "name a step to look at it all the same",
                             "every checkpoint of run '%s' is damaged", selection->run);
     if (selection->step >= 0)
         snprintf(step, sizeof step, " of step %lld", (long long)selection->step);
     return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint%s%s",
                         selection->run, step, selection->attempt != 0 ? " by that attempt" : "");
+}
+
+static int report_none(const struct checkpoint *passed, const struct selection *selection)
+{
+    ERR_TRY(store_need_run(passed->store, selection->run));
+    if (selection->step < 0 && passed->any_denied)
+        return report_error(ERR_DENIED, "read it as its owner",
+                            "no checkpoint of run '%s' may be read, or it is damaged",
+                            selection->run);
+    return selection_fail_none(selection, passed->num_skipped > 0);
 }
 
 int store_need_checkpoint(struct storage *store, const struct selection *selection)
@@ -105,68 +125,63 @@ static int find_selected(struct selection *selection, struct checkpoint *out)
 
 /* Without the right to write, or room for a file, there is no lease: a prune may then remove what
  * is being read, which ends in an error and not in wrong data. */
-static int take_lease(struct checkpoint *out, const struct selection *selection)
+static int take_lease(struct checkpoint *out, const struct place *place)
 {
-    char directory[STORAGE_KEY_MAX], text[64];
-    int error = shard_dir_key(directory, sizeof directory, selection->run,
-                              (uint64_t)selection->step, selection->attempt);
+    char text[64];
     snprintf(text, sizeof text, "ckpt-cli, process %ld\n", (long)getpid());
-    if (error == 0)
-        error = store_lease(out->store, &out->lease, directory, text);
+    int error = store_lease(out->store, &out->lease, place->directory, text);
     if (error != ERR_DENIED && error != ERR_SPACE)
         return error;
-    log_warn("store", "%s is read without a lease, a prune may remove it: %s", directory,
+    log_warn("store", "%s is read without a lease, a prune may remove it: %s", place->directory,
              report_line());
     return 0;
 }
 
-static int read_quarantine(struct checkpoint *out, const struct selection *selection)
+static int read_quarantine(struct checkpoint *out, const struct place *place)
 {
-    char directory[STORAGE_KEY_MAX];
-    int error = shard_dir_key(directory, sizeof directory, selection->run,
-                              (uint64_t)selection->step, selection->attempt);
-    if (error == 0)
-        error = store_read_reason(out->quarantine, sizeof out->quarantine, out->store, directory);
+    int error =
+        store_read_reason(out->quarantine, sizeof out->quarantine, out->store, place->directory);
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-static int read_manifest(struct checkpoint *out, const struct selection *selection)
+/* Puts the directory before what is wrong with its manifest. */
+static int name_damage(const struct place *place, int error)
 {
-    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
-    void *text = NULL;
-    int error = shard_dir_key(directory, sizeof directory, selection->run,
-                              (uint64_t)selection->step, selection->attempt);
-    if (error != 0)
-        return error;
-    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
-    error = storage_fetch_all(out->store, key, MANIFEST_BYTES_MAX, &text, &out->text_bytes);
-    out->text = text;
-    if (error == 0)
-        error = manifest_read(&out->manifest, out->text, out->text_bytes);
-    if (error == 0)
-        error = store_settle(&out->manifest->summary, out->store, selection->run,
-                             (uint64_t)selection->step, selection->attempt);
+    char message[REPORT_TEXT_MAX];
     if (error != ERR_CORRUPT && error != ERR_VERSION && error != ERR_MISMATCH)
         return error;
-    char message[REPORT_TEXT_MAX];
-    snprintf(message, sizeof message, "%s: %s", directory, report_message());
+    snprintf(message, sizeof message, "%s: %s", place->directory, report_message());
     return report_set(error, message, report_detail(),
                       report_hint()[0] != '\0' ? report_hint() : DAMAGE_HINT);
+}
+
+static int read_manifest(struct checkpoint *out, const struct place *place)
+{
+    void *text = NULL;
+    int error = store_fetch_manifest(&text, &out->text_bytes, out->store, &place->summary);
+    out->text = text;
+    if (error == 0)
+        error = store_parse_manifest(&out->manifest, out->store, &place->summary, text,
+                                     out->text_bytes);
+    return name_damage(place, error);
 }
 
 int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
                              const struct selection *selection)
 {
     struct selection found = *selection;
+    struct place place;
     memset(out, 0, sizeof *out);
     out->store = store;
     int error = find_selected(&found, out);
     if (error == 0)
-        error = take_lease(out, &found);
+        error = place_of(&place, &found);
     if (error == 0)
-        error = read_quarantine(out, &found);
+        error = take_lease(out, &place);
     if (error == 0)
-        error = read_manifest(out, &found);
+        error = read_quarantine(out, &place);
+    if (error == 0)
+        error = read_manifest(out, &place);
     if (error == 0)
         strcpy(out->name, text_checkpoint(found.run, (uint64_t)found.step, found.attempt).text);
     else
@@ -206,13 +221,10 @@ int checkpoint_find(struct selection *selection, const struct cli *cli)
 static int read_manifest_alone(struct manifest **out, struct storage *store,
                                const struct selection *selection)
 {
-    struct checkpoint checkpoint = {.store = store};
-    int error = read_manifest(&checkpoint, selection);
-    *out = error == 0 ? checkpoint.manifest : NULL;
-    if (error == 0)
-        checkpoint.manifest = NULL;
-    checkpoint_close(&checkpoint);
-    return error;
+    struct place place;
+    *out = NULL;
+    ERR_TRY(place_of(&place, selection));
+    return name_damage(&place, store_read_manifest(out, store, &place.summary));
 }
 
 int checkpoint_manifest(struct manifest **out, struct storage *store,

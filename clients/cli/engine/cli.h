@@ -243,6 +243,9 @@ struct selection {
 int selection_parse(struct selection *out, const char *text);
 /* A run alone. */
 int selection_parse_run(struct selection *out, const char *text);
+/* Nothing is as it says: ERR_NOT_FOUND; ERR_CORRUPT where the newest was meant and all are damaged.
+ */
+int selection_fail_none(const struct selection *selection, bool any_damaged);
 
 /* For reading. ERR_NOT_FOUND: there is no such directory, or it is no store. */
 int store_open(struct storage **out, const struct cli *cli);

@@ -513,9 +513,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     struct measure measure = {.space = &space, .sums = sums, .run = run, .selection = *selection};
     int error = measure_checkpoints(&measure);
     if (error == 0 && selection->step >= 0 && measure.num_checkpoints == 0)
-        return report_error(
-            ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint of step %lld%s", run,
-            (long long)selection->step, selection->attempt != 0 ? " by that attempt" : "");
+        return selection_fail_none(selection, false);
     if (error == 0)
         error = store_rubbish_find(&space.rubbish, space.store, run);
     uint64_t rubbish = 0;

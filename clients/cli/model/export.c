@@ -314,8 +314,7 @@ int cli_export(const struct cli *cli)
         while (again)
             error = export_one(&again, &selection, store, cli);
     if (error == ERR_NOT_FOUND && selection.passed_attempt != 0)
-        error = report_error(ERR_CORRUPT, "name a step to look at it all the same",
-                             "every checkpoint of run '%s' is damaged", selection.run);
+        error = selection_fail_none(&selection, true);
     storage_close(store);
     return error;
 }
