@@ -84,12 +84,12 @@ static int claim(struct copy *copy, uint64_t bytes)
 /* *out_is_there: with the same manifest, byte for byte. */
 static int look_for_copy(bool *out_is_there, const struct copy *copy)
 {
-    char key[STORAGE_KEY_MAX + 32];
+    struct manifest_summary there = copy->from.manifest->summary;
     void *text = NULL;
     size_t bytes = 0;
     *out_is_there = false;
-    snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
-    int error = storage_fetch_all(copy->store, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    strcpy(there.run, copy->run);
+    int error = store_fetch_manifest(&text, &bytes, copy->store, &there);
     if (error == 0) {
         *out_is_there = bytes == copy->from.text_bytes && memcmp(text, copy->from.text, bytes) == 0;
         if (!*out_is_there)

@@ -330,27 +330,24 @@ int rebuild_from_copy(struct storage *store, const struct selection *selection,
                       struct storage *other, const char *other_run)
 {
     struct found found;
-    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    struct manifest_summary there = {.step = (uint64_t)selection->step,
+                                     .attempt = selection->attempt};
     struct manifest *manifest = NULL;
     void *text = NULL;
     size_t bytes = 0;
     int error = open_found(&found, store, selection);
     if (error == ERR_CORRUPT) /* a shard may be damaged, too: that comes next */
         error = 0;
+    snprintf(there.run, sizeof there.run, "%s", other_run);
     if (error == 0)
-        error = shard_dir_key(directory, sizeof directory, other_run, (uint64_t)selection->step,
-                              selection->attempt);
-    snprintf(key, sizeof key, "%s/" MANIFEST_NAME, error == 0 ? directory : "");
-    if (error == 0)
-        error = storage_fetch_all(other, key, MANIFEST_BYTES_MAX, &text, &bytes);
+        error = store_fetch_manifest(&text, &bytes, other, &there);
     if (error == 0)
         error = manifest_read(&manifest, text, bytes);
     if (error == 0)
         error = check_copy(&found, &manifest->summary);
     if (error == 0)
         error = place(&found, &manifest->summary, text, bytes);
-    if (manifest != NULL)
-        manifest_free(manifest);
+    manifest_free(manifest);
     free(text);
     free_found(&found);
     return error;

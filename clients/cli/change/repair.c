@@ -199,13 +199,9 @@ static int read_back(struct repair *repair)
 static int release(const struct repair *repair)
 {
     const struct manifest_summary *summary = &repair->here.manifest->summary;
-    char prefix[STORAGE_KEY_MAX];
     verified_keep(repair->cli, summary, &(struct verified){.percent = 100});
-    if (repair->cli->server[0] != '\0')
-        return server_release(repair->cli, summary);
-    ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
-    int error = store_remove_note(repair->store, STORE_QUARANTINE, prefix);
-    return error == ERR_NOT_FOUND ? 0 : error;
+    int error = verified_release(repair->cli, summary);
+    return error == ERR_NOT_FOUND && repair->cli->server[0] == '\0' ? 0 : error;
 }
 
 static int repair_shards(struct repair *repair)

@@ -348,6 +348,9 @@ void verified_tell_server(const struct cli *cli, const struct manifest_summary *
 /* Of a command that is no verify and read `checkpoint`: where that has damage the result is kept
  * and told. The caller's error stays. */
 void verified_report(const struct cli *cli, const struct checkpoint *checkpoint);
+/* Takes one that was found whole out of quarantine, by the ckptd that serves it or in its
+ * directory. ERR_NOT_FOUND: it was not in it, as its directory says. */
+int verified_release(const struct cli *cli, const struct manifest_summary *summary);
 /* False: there is none. `store` may be NULL. */
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary);

@@ -92,6 +92,19 @@ void verified_report(const struct cli *cli, const struct checkpoint *checkpoint)
     report_restore(&before, 0);
 }
 
+int verified_release(const struct cli *cli, const struct manifest_summary *summary)
+{
+    struct storage *store = NULL;
+    char prefix[STORAGE_KEY_MAX];
+    if (cli->server[0] != '\0')
+        return server_release(cli, summary);
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
+    ERR_TRY(store_open_writable(&store, cli));
+    int error = store_remove_note(store, STORE_QUARANTINE, prefix);
+    storage_close(store);
+    return error;
+}
+
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary)
 {

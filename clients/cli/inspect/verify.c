@@ -237,27 +237,16 @@ static int verify_all(struct verify *verify)
 /* Everything matches: the note that says otherwise goes. */
 static int release(const struct verify *verify)
 {
-    const struct manifest_summary *summary = &verify->checkpoint.manifest->summary;
-    struct storage *store = NULL;
-    char prefix[STORAGE_KEY_MAX];
-    if (verify->cli->server[0] != '\0') {
-        int answer = server_release(verify->cli, summary);
-        if (answer == 0 && !verify->cli->is_json)
-            printf("%s: not in quarantine, and served\n", verify->checkpoint.name);
-        return answer;
-    }
-    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
-    if (error == 0)
-        error = store_open_writable(&store, verify->cli);
-    if (error != 0)
+    bool is_served = verify->cli->server[0] != '\0';
+    int error = verified_release(verify->cli, &verify->checkpoint.manifest->summary);
+    if (error != 0 && (is_served || error != ERR_NOT_FOUND))
         return error;
-    error = store_remove_note(store, STORE_QUARANTINE, prefix);
-    storage_close(store);
-    if (!verify->cli->is_json && (error == 0 || error == ERR_NOT_FOUND))
+    if (!verify->cli->is_json)
         printf("%s: %s\n", verify->checkpoint.name,
-               error == 0 ? "out of quarantine; a running ckptd sees that at its next start"
-                          : "was not in quarantine");
-    return error == ERR_NOT_FOUND ? 0 : error;
+               is_served    ? "not in quarantine, and served"
+               : error == 0 ? "out of quarantine; a running ckptd sees that at its next start"
+                            : "was not in quarantine");
+    return 0;
 }
 
 static int verify_one(bool *out_is_damaged, struct verify *verify, struct storage *store,
