@@ -181,15 +181,10 @@ static int ask(struct bulk_entered *entered, const struct bulk_request *request,
     return source->ask ? source->ask(entered, request, answer) : refuse();
 }
 
-static bool may_cost(void *user, const struct principal *peer, enum bulk_cost what)
+static bool may_cost(void *user, const struct principal *peer, uint32_t cost)
 {
     const struct bulk_plane *plane = user;
-    static const enum rpc_charge charges[NUM_BULK_COSTS] = {
-        [BULK_COST_CONNECTION] = RPC_CHARGE_CONNECTION,
-        [BULK_COST_HANDSHAKE] = RPC_CHARGE_HANDSHAKE,
-        [BULK_COST_LITTLE] = RPC_CHARGE_LITTLE,
-        [BULK_COST_REFUSED] = RPC_CHARGE_REFUSED};
-    return rpc_server_charge(plane->service->rpc, peer, charges[what]) == 0;
+    return rpc_server_charge(plane->service->rpc, peer, cost) == 0;
 }
 
 static const struct bulk_ops ops = {.enter = enter,

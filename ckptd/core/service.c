@@ -2,7 +2,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/core/loop.h"
 #include "proto/base/report.h"
-#include "proto/tls/tls.h"
+#include "proto/wire/rpc.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,9 +20,9 @@ void service_random(void *out, size_t bytes)
 
 bool service_seconds_left(int64_t *out, const struct service *service)
 {
-    if (service->relay)
-        *out = tls_relay_end_s(service->relay) - time(NULL);
-    return service->relay != NULL;
+    if (service->network)
+        *out = rpc_server_tls_end_s(service->rpc) - time(NULL);
+    return service->network != NULL;
 }
 
 int service_check_open(const struct service *service)

@@ -98,7 +98,6 @@ struct service {
     struct http_server *http_server; /* status/http_server.c; likewise */
     struct listeners *listeners;     /* listen.c */
     struct network *network;         /* network.c; NULL: no other machine comes in */
-    struct tls_relay *relay;         /* its own, lent; NULL likewise */
     struct bulk_plane *bulk;         /* bulk/plane.c; NULL: nor do bytes */
 };
 

@@ -41,10 +41,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 2048        /* a flood does not fill it before its user is shut out */
-#define REFUSED_LOG_MS 1000 /* between two lines about those who were refused */
-#define PAUSE_MS 500        /* of a listener when the process is out of descriptors */
-#define COSTLY_PAUSE_MS 5   /* likewise after a user who may cost nothing more now */
+#define BACKLOG 2048      /* a flood does not fill it before its user is shut out */
+#define PAUSE_MS 500      /* of a listener when the process is out of descriptors */
+#define COSTLY_PAUSE_MS 5 /* likewise after a user who may cost nothing more now */
 
 struct listener {
     struct service *service;
@@ -62,27 +61,14 @@ struct listeners {
     struct listener rpc, arena;
     struct shut_out shut_out;
     uint32_t num_connections;
-    int64_t refused_logged_ms;
-    uint32_t num_refused; /* since, without a line */
+    struct log_limit refused;
 };
 
 /* ---- who ---- */
 
-/* A crowd at the door does not fill the log; how many it was is told with the next line. */
 static void log_refused(struct service *service, const char *why)
 {
-    struct listeners *door = service->listeners;
-    int64_t now = loop_now_ms();
-    if (now - door->refused_logged_ms < REFUSED_LOG_MS) {
-        door->num_refused++;
-        return;
-    }
-    char more[64] = "";
-    if (door->num_refused > 0)
-        snprintf(more, sizeof more, " (%u more since the line before)", door->num_refused);
-    log_warn("door", "refused a connection: %s%s", why, more);
-    door->refused_logged_ms = now;
-    door->num_refused = 0;
+    log_warn_limited(&service->listeners->refused, "door", "refused a connection: %s", why);
 }
 
 static bool is_own(uid_t uid)
@@ -156,7 +142,7 @@ static void accept_one(struct watch *watch)
         return;
     }
     struct principal who = principal_of(listener->service, &peer);
-    if (rpc_server_charge(listener->service->rpc, &who, RPC_CHARGE_CONNECTION) == 0)
+    if (rpc_server_charge(listener->service->rpc, &who, RPC_COST_CONNECTION) == 0)
         listener->adopt(listener->service, fd, &peer);
     else
         refuse_costly(listener, fd, &peer);
@@ -459,7 +445,6 @@ int listen_open(struct service *service)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
     service->listeners = door;
     shut_out_init(&door->shut_out, service->loop, service->socket_path, service->arena_path);
-    door->refused_logged_ms = -REFUSED_LOG_MS;
     door->rpc.fd = door->arena.fd = -1;
     door->rpc.path = service->socket_path;
     door->arena.path = service->arena_path;

@@ -193,15 +193,16 @@ static int open_catalog(struct service *service)
 static int open_rpc(struct service *service)
 {
     const struct config *config = service->config;
-    struct rpc_server_options options = {.methods = service_calls,
-                                         .user = service,
-                                         .num_threads = (uint32_t)config->threads_rpc,
-                                         .num_connections = (uint32_t)config->limit_sessions +
-                                                            RPC_CONNECTIONS_BESIDE,
-                                         .silent_ms = (uint32_t)config->limit_connect_ms,
-                                         .request_bytes = (uint64_t)config->limit_request_bytes,
-                                         .budget_per_second = (uint32_t)config->limit_identity_rate,
-                                         .budget_burst = (uint32_t)config->limit_identity_burst};
+    struct rpc_server_options options = {
+        .methods = service_calls,
+        .user = service,
+        .num_threads = (uint32_t)config->threads_rpc,
+        .num_connections = (uint32_t)config->limit_sessions + RPC_CONNECTIONS_BESIDE,
+        .silent_ms = (uint32_t)config->limit_connect_ms,
+        .tls_directory = config->tls_listen[0] != '\0' ? config->tls_directory : NULL,
+        .request_bytes = (uint64_t)config->limit_request_bytes,
+        .budget_per_second = (uint32_t)config->limit_identity_rate,
+        .budget_burst = (uint32_t)config->limit_identity_burst};
     return rpc_server_open(&service->rpc, &options);
 }
 

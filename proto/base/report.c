@@ -20,8 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOG_LINE_MAX 4096 /* of a log line; longer lines are cut */
-#define LOG_AREAS_MAX 512 /* of the list of areas; a longer list is cut */
+#define LOG_LINE_MAX 4096   /* of a log line; longer lines are cut */
+#define LOG_LIMITED_MS 1000 /* between two lines of log_warn_limited() */
+#define LOG_AREAS_MAX 512   /* of the list of areas; a longer list is cut */
 
 /* ---- error codes ---- */
 
@@ -325,6 +326,26 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
     length += (size_t)snprintf(line + length, reserve, "%s\n", color ? "\033[0m" : "");
     write_all(line, length);
     errno = saved_errno;
+}
+
+void log_warn_limited(struct log_limit *limit, const char *area, const char *format, ...)
+{
+    char text[REPORT_TEXT_MAX], more[64] = "";
+    struct timespec now;
+    va_list args;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (limit->logged_ms != 0 && now_ms - limit->logged_ms < LOG_LIMITED_MS) {
+        limit->left_out++;
+        return;
+    }
+    if (limit->left_out > 0)
+        snprintf(more, sizeof(more), " (%u more since the line before)", limit->left_out);
+    *limit = (struct log_limit){.logged_ms = now_ms};
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    log_warn(area, "%s%s", text, more);
 }
 
 void report_check_failed(const char *file, int line, const char *condition)

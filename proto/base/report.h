@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* X(name, value, gRPC status, may a retry succeed, text) */
 #define ERR_MAP(X)                                                      \
@@ -102,6 +103,15 @@ void log_setup(const char *program, const char *areas); /* areas may be NULL */
 #define LOG_ORIGIN_MAX 80 /* a longer one is cut */
 void log_set_origin(const char *origin);
 void log_print(enum log_level level, const char *area, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A warning of a kind that others can cause without end, such as that a connection was refused: a
+ * line a second, with how many were left out since the one before. The caller guards `limit`, which
+ * is zero at first. */
+struct log_limit {
+    int64_t logged_ms;
+    uint32_t left_out;
+};
+void log_warn_limited(struct log_limit *limit, const char *area, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 #define log_debug(area, ...) log_print(LOG_DEBUG, area, __VA_ARGS__)
 #define log_info(area, ...) log_print(LOG_INFO, area, __VA_ARGS__)

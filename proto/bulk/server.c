@@ -5,6 +5,7 @@
 #include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
 #include "proto/tls/tls.h"
+#include "proto/wire/rpc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOG_MS 1000     /* between two lines about peers that were refused */
 #define LOOK_MS 500     /* an idle connection looks whether the end has come */
 #define PAUSE_US 100000 /* when the process is out of descriptors */
 #define STACK_BYTES (512u << 10)
@@ -56,8 +56,7 @@ struct bulk_server {
     struct tls_crowd crowd; /* of those whose tickets were not good yet */
     struct bulk_server_counts counts;
     bool is_closing;
-    int64_t logged_ms;
-    uint32_t num_unlogged;
+    struct log_limit refused;
 };
 
 static int64_t now_ns(void)
@@ -67,40 +66,29 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* A crowd of strangers does not fill the log. With the mutex. */
+/* With the mutex. */
 static void log_refused(struct bulk_server *server, const char *from, const char *why)
 {
-    int64_t now = now_ns() / 1000000;
-    char more[64] = "";
     server->counts.num_refused++;
-    if (server->logged_ms != 0 && now - server->logged_ms < LOG_MS) {
-        server->num_unlogged++;
-        return;
-    }
-    if (server->num_unlogged > 0)
-        snprintf(more, sizeof more, " (%u more since the line before)", server->num_unlogged);
-    log_warn("bulk", "refused a connection from %s: %s%s", from, why, more);
-    server->logged_ms = now;
-    server->num_unlogged = 0;
+    log_warn_limited(&server->refused, "bulk", "refused a connection from %s: %s", from, why);
 }
 
 /* ---- what a peer may cost ---- */
 
-static bool address_may_cost(const struct bulk_server *server, const char *from,
-                             enum bulk_cost what)
+static bool address_may_cost(const struct bulk_server *server, const char *from, uint32_t cost)
 {
     const struct principal stranger = principal_of_address(from);
     const struct bulk_ops *ops = server->options.ops;
-    return !ops->may_cost || ops->may_cost(server->options.user, &stranger, what);
+    return !ops->may_cost || ops->may_cost(server->options.user, &stranger, cost);
 }
 
-static bool may_cost(const struct connection *connection, enum bulk_cost what)
+static bool may_cost(const struct connection *connection, uint32_t cost)
 {
     const struct bulk_server *server = connection->server;
     const struct bulk_ops *ops = server->options.ops;
     const struct principal payer =
         server->keys ? connection->peer : principal_of_address(connection->newcomer.from);
-    return !ops->may_cost || ops->may_cost(server->options.user, &payer, what);
+    return !ops->may_cost || ops->may_cost(server->options.user, &payer, cost);
 }
 
 /* ---- answers ---- */
@@ -120,7 +108,7 @@ static int send_error(struct connection *connection, int error)
     snprintf(out.text, sizeof out.text, "%s", report_line());
     report_make_printable(out.text);
     out.answer.bytes = strlen(out.text);
-    may_cost(connection, BULK_COST_REFUSED); /* what comes next waits for it */
+    may_cost(connection, RPC_COST_REFUSED); /* what comes next waits for it */
     return tls_stream_write(connection->stream, &out, sizeof out.answer + out.answer.bytes,
                             BULK_STALL_MS);
 }
@@ -223,7 +211,7 @@ static bool is_over(struct connection *connection)
 /* A request that moves much is bounded by what it moves; others, by their number. */
 static void wait_for_budget(struct connection *connection, const struct bulk_request *request)
 {
-    while (request->bytes < BULK_LITTLE_BYTES && !may_cost(connection, BULK_COST_LITTLE) &&
+    while (request->bytes < BULK_LITTLE_BYTES && !may_cost(connection, RPC_COST_LITTLE) &&
            !is_over(connection))
         usleep(COSTLY_PAUSE_US);
 }
@@ -274,7 +262,7 @@ static int wait_for_word(struct connection *connection)
     pthread_mutex_lock(&server->mutex);
     connection->newcomer.has_spoken = true;
     pthread_mutex_unlock(&server->mutex);
-    return address_may_cost(server, connection->newcomer.from, BULK_COST_HANDSHAKE) ? 0 : ERR_BUSY;
+    return address_may_cost(server, connection->newcomer.from, RPC_COST_HANDSHAKE) ? 0 : ERR_BUSY;
 }
 
 static int shake_hands(struct connection *connection)
@@ -491,7 +479,7 @@ static void accept_one(struct bulk_server *server)
     if (fd < 0)
         return;
     getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
-    if (address_may_cost(server, from, BULK_COST_CONNECTION))
+    if (address_may_cost(server, from, RPC_COST_CONNECTION))
         take_in(server, fd, from);
     else
         refuse_costly(server, fd, from);

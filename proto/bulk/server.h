@@ -19,16 +19,6 @@
 #define BULK_CONNECTIONS_EACH 64u
 #define BULK_ROOM_BESIDE 8192u /* more than a block, for who reads whole pages */
 
-/* To accept a connection, and its handshake, before which only the address is known; a request that
- * moves less than BULK_LITTLE_BYTES; one that was refused. */
-enum bulk_cost {
-    BULK_COST_CONNECTION,
-    BULK_COST_HANDSHAKE,
-    BULK_COST_LITTLE,
-    BULK_COST_REFUSED,
-    NUM_BULK_COSTS
-};
-
 struct tls_stream;
 struct bulk_server;
 /* A connection that came in: what its ticket was good for is the user's. */
@@ -56,9 +46,9 @@ struct bulk_ops {
     /* HAVE, END, WINDOW, LEAVE: fills in what the answer says. */
     int (*ask)(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer);
-    /* (optional) Takes from what a peer may cost. False: nothing is left now; the connection is
-     * closed, a request waits. Any thread. Default: all may. */
-    bool (*may_cost)(void *user, const struct principal *peer, enum bulk_cost what);
+    /* (optional) Takes RPC_COST_... from what a peer may cost. False: nothing is left now; the
+     * connection is closed, a request waits. Any thread. Default: all may. */
+    bool (*may_cost)(void *user, const struct principal *peer, uint32_t cost);
 };
 
 struct bulk_server_options {

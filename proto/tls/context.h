@@ -14,7 +14,7 @@ struct tls_stamp {
 };
 void tls_stamp(struct tls_stamp *out, const char *directory);
 /* From the files of the directory. `protocol`: the only one that is spoken, as ALPN has it. Errors
- * as tls_relay_open. */
+ * as tls_directory_look. */
 enum tls_side { TLS_SERVER, TLS_CLIENT };
 int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side,
                      const char *protocol);

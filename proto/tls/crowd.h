@@ -5,7 +5,7 @@
  * another. First goes one that has said nothing, before one that has; of these one of an address
  * that nobody was verified from lately, before one of which somebody was; of these the oldest.
  *
- * Of the relay (tls.h) and of the bulk plane (bulk/server.h). The caller guards it. */
+ * Of the guard (wire/rpc_guard.h) and of the bulk plane (bulk/server.h). The caller guards it. */
 #ifndef HOLDFAST_TLS_CROWD_H
 #define HOLDFAST_TLS_CROWD_H
 

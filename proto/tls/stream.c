@@ -1,8 +1,8 @@
 /* stream.c - see stream.h.
  *
- * The socket does not block. A call tries, and sleeps in poll() when it cannot go on, until its
- * deadline, which moves on with what it has moved. Peers that vanish without a word are found by
- * keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
+ * The socket does not block. A call that waits tries, and sleeps in poll() when it cannot go on,
+ * until its deadline, which moves on with what it has moved. Peers that vanish without a word are
+ * found by keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
 #include "proto/tls/stream.h"
 #include "proto/base/report.h"
 #include "proto/tls/context.h"
@@ -31,6 +31,7 @@ struct tls_keys {
     struct tls_stamp stamp;
     enum tls_side side;
     const char *directory, *protocol;
+    _Atomic int64_t end_s; /* of the context's files */
 };
 
 struct tls_stream {
@@ -46,15 +47,19 @@ static int open_keys(struct tls_keys **out, const char *directory, enum tls_side
     struct tls_keys *keys = calloc(1, sizeof *keys);
     if (!keys)
         return report_error(ERR_MEMORY, NULL, "no memory for TLS");
-    *keys = (struct tls_keys){.side = side, .directory = directory, .protocol = protocol};
+    keys->side = side;
+    keys->directory = directory;
+    keys->protocol = protocol;
     pthread_mutex_init(&keys->mutex, NULL);
     tls_stamp(&keys->stamp, directory);
     int error = tls_context_open(&keys->context, directory, side, protocol);
-    if (error == 0)
-        *out = keys;
-    else
+    if (error != 0) {
         tls_keys_close(keys);
-    return error;
+        return error;
+    }
+    keys->end_s = tls_context_end_s(keys->context);
+    *out = keys;
+    return 0;
 }
 
 int tls_keys_open_server(struct tls_keys **out, const char *directory, const char *protocol)
@@ -97,7 +102,15 @@ bool tls_keys_look(struct tls_keys *keys)
     keys->context = context;
     pthread_mutex_unlock(&keys->mutex);
     SSL_CTX_free(before); /* connections that are open hold it */
+    keys->end_s = tls_context_end_s(context);
+    log_info("tls", "read %s again for %s%s", keys->directory, keys->protocol,
+             has_new_trust ? "; connections that are open have to come again" : "");
     return has_new_trust;
+}
+
+int64_t tls_keys_end_s(const struct tls_keys *keys)
+{
+    return keys->end_s;
 }
 
 static SSL *new_ssl(struct tls_keys *keys)
@@ -152,41 +165,48 @@ static int fail_handshake(const SSL *ssl)
                         verified != X509_V_OK ? X509_verify_cert_error_string(verified) : text);
 }
 
-static int shake(struct tls_stream *stream, bool is_client, int64_t until_ms)
+/* 1: it is done; 0: not yet. */
+static int shake(SSL *ssl, short *out_events)
 {
-    for (;;) {
-        ERR_clear_error();
-        int rc = is_client ? SSL_connect(stream->ssl) : SSL_accept(stream->ssl);
-        int reason = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(stream->ssl, rc);
-        if (rc == 1)
-            return 0;
-        if (reason == SSL_ERROR_SYSCALL && ERR_peek_error() == 0)
-            return report_error(ERR_UNAVAILABLE, NULL, "a connection ended in its handshake");
-        if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
-            return fail_handshake(stream->ssl);
-        ERR_TRY(sleep_until(stream, reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, until_ms));
-    }
+    ERR_clear_error();
+    int rc = SSL_do_handshake(ssl);
+    if (rc == 1)
+        return 1;
+    int reason = SSL_get_error(ssl, rc);
+    if (reason == SSL_ERROR_SYSCALL && ERR_peek_error() == 0)
+        return report_error(ERR_UNAVAILABLE, NULL, "a connection ended in its handshake");
+    if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
+        return fail_handshake(ssl);
+    *out_events = reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
+    return 0;
 }
 
-static int open_tls(struct tls_stream *stream, struct tls_keys *keys, const char *host,
-                    int64_t until_ms, struct principal *out_peer)
+int tls_stream_shake(struct tls_stream *stream, struct principal *out_peer, short *out_events)
+{
+    struct principal peer = {.kind = PRINCIPAL_CERTIFICATE, .role = ROLE_READER}, found;
+    int rc = stream->ssl ? shake(stream->ssl, out_events) : 1;
+    if (rc != 1)
+        return rc;
+    int error = stream->ssl ? tls_identify(&found, stream->ssl) : ERR_NOT_FOUND;
+    *out_peer = error == 0 ? found : peer;
+    /* That it names the host is what counts of a server. */
+    return error != 0 && stream->ssl && SSL_is_server(stream->ssl) ? error : 1;
+}
+
+static int prepare_tls(struct tls_stream *stream, struct tls_keys *keys, const char *host)
 {
     stream->ssl = new_ssl(keys);
     if (!stream->ssl || SSL_set_fd(stream->ssl, stream->socket) != 1 ||
         (host && !expect_host(stream->ssl, host)))
         return report_error(ERR_MEMORY, NULL, "no memory for a connection: %s", tls_error_text());
-    SSL_set_read_ahead(stream->ssl, 1);
-    SSL_set_default_read_buffer_len(stream->ssl, READ_BYTES);
-    ERR_TRY(shake(stream, host != NULL, until_ms));
-    struct principal peer;
-    int error = tls_identify(&peer, stream->ssl);
-    if (error == 0 && out_peer)
-        *out_peer = peer;
-    return host ? 0 : error; /* that it names the host is what counts of a server */
+    if (host)
+        SSL_set_connect_state(stream->ssl);
+    else
+        SSL_set_accept_state(stream->ssl);
+    return 0;
 }
 
-int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, const char *host,
-                    uint32_t timeout_ms, struct principal *out_peer)
+int tls_stream_begin(struct tls_stream **out, struct tls_keys *keys, int socket, const char *host)
 {
     struct tls_stream *stream = calloc(1, sizeof *stream);
     if (!stream) {
@@ -195,9 +215,7 @@ int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, 
     }
     stream->socket = socket;
     tls_socket_set(socket);
-    if (out_peer)
-        *out_peer = (struct principal){.kind = PRINCIPAL_CERTIFICATE, .role = ROLE_READER};
-    int error = keys ? open_tls(stream, keys, host, now_ms() + timeout_ms, out_peer) : 0;
+    int error = keys ? prepare_tls(stream, keys, host) : 0;
     if (error == 0)
         *out = stream;
     else
@@ -205,12 +223,39 @@ int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, 
     return error;
 }
 
+int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, const char *host,
+                    uint32_t timeout_ms, struct principal *out_peer)
+{
+    struct principal peer;
+    struct tls_stream *stream;
+    short events = 0;
+    int64_t until_ms = now_ms() + timeout_ms;
+    ERR_TRY(tls_stream_begin(&stream, keys, socket, host));
+    if (stream->ssl) {
+        SSL_set_read_ahead(stream->ssl, 1);
+        SSL_set_default_read_buffer_len(stream->ssl, READ_BYTES);
+    }
+    int rc;
+    while ((rc = tls_stream_shake(stream, &peer, &events)) == 0)
+        if ((rc = sleep_until(stream, events, until_ms)) != 0)
+            break;
+    if (rc < 0) {
+        tls_stream_close(stream);
+        return rc;
+    }
+    if (out_peer)
+        *out_peer = peer;
+    *out = stream;
+    return 0;
+}
+
 void tls_stream_close(struct tls_stream *stream)
 {
     if (!stream)
         return;
-    if (stream->ssl)
-        SSL_free(stream->ssl);
+    if (stream->ssl && SSL_is_server(stream->ssl) && SSL_is_init_finished(stream->ssl))
+        SSL_shutdown(stream->ssl); /* what was sent is all there is; best effort */
+    SSL_free(stream->ssl);
     ERR_clear_error();
     close(stream->socket);
     free(stream);
@@ -235,6 +280,11 @@ static ssize_t after_tls(const struct tls_stream *stream, int rc, short *out_eve
                         reason == SSL_ERROR_SSL ? tls_error_text() : "its other end has gone");
 }
 
+bool tls_stream_has_pending(const struct tls_stream *stream)
+{
+    return stream->ssl && SSL_pending(stream->ssl) > 0;
+}
+
 static ssize_t after_plain(ssize_t count, short events, short *out_events)
 {
     if (count > 0)
@@ -246,7 +296,7 @@ static ssize_t after_plain(ssize_t count, short events, short *out_events)
                         count == 0 ? "its other end has gone" : strerror(errno));
 }
 
-static ssize_t read_some(struct tls_stream *stream, void *out, size_t bytes, short *out_events)
+ssize_t tls_stream_read_some(struct tls_stream *stream, void *out, size_t bytes, short *out_events)
 {
     if (!stream->ssl)
         return after_plain(recv(stream->socket, out, bytes, MSG_DONTWAIT), POLLIN, out_events);
@@ -255,8 +305,8 @@ static ssize_t read_some(struct tls_stream *stream, void *out, size_t bytes, sho
     return rc > 0 ? rc : after_tls(stream, rc, out_events);
 }
 
-static ssize_t write_some(struct tls_stream *stream, const void *data, size_t bytes,
-                          short *out_events)
+ssize_t tls_stream_write_some(struct tls_stream *stream, const void *data, size_t bytes,
+                              short *out_events)
 {
     if (!stream->ssl)
         return after_plain(send(stream->socket, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL), POLLOUT,
@@ -296,7 +346,8 @@ int tls_stream_read(struct tls_stream *stream, void *out, size_t bytes, uint32_t
     struct pace pace = begin_pace(timeout_ms);
     while (pace.done < bytes) {
         short events = 0;
-        ssize_t count = read_some(stream, (char *)out + pace.done, bytes - pace.done, &events);
+        ssize_t count =
+            tls_stream_read_some(stream, (char *)out + pace.done, bytes - pace.done, &events);
         if (count < 0)
             return (int)count;
         if (count > 0)
@@ -312,8 +363,8 @@ int tls_stream_write(struct tls_stream *stream, const void *data, size_t bytes, 
     struct pace pace = begin_pace(timeout_ms);
     while (pace.done < bytes) {
         short events = 0;
-        ssize_t count =
-            write_some(stream, (const char *)data + pace.done, bytes - pace.done, &events);
+        ssize_t count = tls_stream_write_some(stream, (const char *)data + pace.done,
+                                              bytes - pace.done, &events);
         if (count < 0)
             return (int)count;
         if (count > 0)

@@ -168,6 +168,27 @@ static grpc_server *create_grpc(void)
     return created;
 }
 
+/* Of the guard. */
+static int connect_grpc(void *user, int *out, const struct principal *peer)
+{
+    struct rpc_server *server = user;
+    int of_grpc = -1, of_guard = -1;
+    ERR_TRY(rpc_peers_connect(&server->peers, &of_grpc, &of_guard, peer));
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    pthread_mutex_lock(&server->mutex);
+    bool closing = server->closing;
+    if (!closing)
+        grpc_server_add_channel_from_fd(server->grpc, of_grpc, credentials);
+    pthread_mutex_unlock(&server->mutex);
+    grpc_server_credentials_release(credentials);
+    *out = of_guard;
+    if (!closing)
+        return 0;
+    close(of_grpc);
+    close(of_guard);
+    return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
+}
+
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options)
 {
     CHECK(options->num_threads >= 1 && options->num_threads <= THREADS_MAX);
@@ -178,6 +199,9 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     const struct rpc_guard_options guard = {
         .num_places = options->num_connections,
         .silent_ms = options->silent_ms,
+        .tls_directory = options->tls_directory,
+        .user = server,
+        .connect = connect_grpc,
         .budget_per_second =
             options->budget_per_second ? options->budget_per_second : RPC_BUDGET_PER_SECOND,
         .budget_burst = options->budget_burst ? options->budget_burst : RPC_BUDGET_BURST};
@@ -225,36 +249,22 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
 
 int rpc_server_adopt(struct rpc_server *server, int socket, const struct principal *peer)
 {
-    int of_grpc = -1, of_guard = -1;
-    int error = rpc_guard_make_room(server->guard, peer);
-    if (error == 0)
-        error = rpc_peers_connect(&server->peers, &of_grpc, &of_guard, peer);
-    if (error != 0) {
-        close(socket);
-        return error;
-    }
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    pthread_mutex_lock(&server->mutex);
-    bool closing = server->closing;
-    if (!closing)
-        grpc_server_add_channel_from_fd(server->grpc, of_grpc, credentials);
-    pthread_mutex_unlock(&server->mutex);
-    grpc_server_credentials_release(credentials);
-    if (!closing)
-        return rpc_guard_add(server->guard, socket, of_guard, peer);
-    close(of_grpc);
-    close(of_guard);
-    close(socket);
-    return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
+    return rpc_guard_adopt(server->guard, socket, peer);
 }
 
-int rpc_server_charge(struct rpc_server *server, const struct principal *peer, enum rpc_charge what)
+int rpc_server_adopt_stranger(struct rpc_server *server, int socket, const char *from)
 {
-    static const uint32_t costs[NUM_RPC_CHARGES] = {[RPC_CHARGE_CONNECTION] = RPC_COST_CONNECTION,
-                                                    [RPC_CHARGE_HANDSHAKE] = RPC_COST_HANDSHAKE,
-                                                    [RPC_CHARGE_LITTLE] = RPC_COST_LITTLE,
-                                                    [RPC_CHARGE_REFUSED] = RPC_COST_REFUSED};
-    return rpc_guard_charge(server->guard, peer, costs[what]);
+    return rpc_guard_adopt_stranger(server->guard, socket, from);
+}
+
+int64_t rpc_server_tls_end_s(const struct rpc_server *server)
+{
+    return rpc_guard_tls_end_s(server->guard);
+}
+
+int rpc_server_charge(struct rpc_server *server, const struct principal *peer, uint32_t cost)
+{
+    return rpc_guard_charge(server->guard, peer, cost);
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)

@@ -41,6 +41,9 @@ struct rpc_server_options {
     uint32_t num_threads;     /* completion queue threads, >= 1 */
     uint32_t num_connections; /* at once, at most; >= 1 */
     uint32_t silent_ms;       /* a connection without a request for so long is closed; >= 1 */
+    /* (optional) Strangers who come by TCP are verified with the files there (proto/tls/tls.h);
+     * borrowed. Default: none comes. */
+    const char *tls_directory;
     /* For requests until they are answered, unpacked: about 256 bytes a slice. Beyond, ERR_BUSY. */
     uint64_t request_bytes;
     /* What one user's calls may cost (proto/wire/rpc_budget.h); 0: RPC_BUDGET_... */
@@ -49,24 +52,25 @@ struct rpc_server_options {
 #define RPC_BUDGET_PER_SECOND 5000
 #define RPC_BUDGET_BURST 32768          /* 128 ranks that connect twice and make ten calls each */
 #define RPC_REQUEST_BYTES (64ull << 20) /* a usual value */
+/* ERR_INVALID, ERR_DENIED, ERR_NOT_FOUND: of the files; ERR_MEMORY, ERR_IO. */
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
-/* What costs before a connection is adopted, or elsewhere: to accept one; the handshake of one over
- * TCP, of whose peer only the address is known; to the bulk plane, a request that moves little, and
- * besides one that is refused. */
-enum rpc_charge {
-    RPC_CHARGE_CONNECTION,
-    RPC_CHARGE_HANDSHAKE,
-    RPC_CHARGE_LITTLE,
-    RPC_CHARGE_REFUSED,
-    NUM_RPC_CHARGES
-};
+/* Costs of what a peer can do without end, in about 10 microseconds of a processor. */
+#define RPC_COST_CONNECTION 32 /* to accept one */
+#define RPC_COST_HANDSHAKE 200 /* of TLS, or what a stranger may begin of one */
+#define RPC_COST_LITTLE 4      /* a request to the bulk plane that moves little */
+#define RPC_COST_REFUSED 12    /* besides, when it is refused */
 /* Takes it from what the peer's user, or its address, may cost (proto/wire/rpc_budget.h). ERR_BUSY:
  * nothing is left now, close it, or wait; ERR_MEMORY. Any thread. */
-int rpc_server_charge(struct rpc_server *server, const struct principal *peer,
-                      enum rpc_charge what);
+int rpc_server_charge(struct rpc_server *server, const struct principal *peer, uint32_t cost);
 /* Takes over a connected, already checked socket, also when it fails. Some connections are kept for
  * privileged peers, who also may hold all the memory for requests. ERR_BUSY: too many. */
 int rpc_server_adopt(struct rpc_server *server, int socket, const struct principal *peer);
+/* Likewise a connection from that address, whose peer is to be verified. It does not block. The
+ * handshake is charged at its first byte, the connection of its identity when that is known. Any
+ * thread. */
+int rpc_server_adopt_stranger(struct rpc_server *server, int socket, const char *from);
+/* Until when the files of tls_directory are good (proto/tls/stream.h). */
+int64_t rpc_server_tls_end_s(const struct rpc_server *server);
 /* health: SERVING or NOT_SERVING, of the server (the service "") and of its services. Both are true
  * at first. A server that answers, but cannot do what its services are for, is serving and not
  * able: then its services are NOT_SERVING, and it is not. */

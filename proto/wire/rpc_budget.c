@@ -7,8 +7,6 @@
 
 void rpc_account_refill(struct rpc_account *account, int64_t now_ms)
 {
-    if (!account)
-        return;
     int64_t more = (now_ms - account->refilled_ms) * account->rate.per_second / 1000;
     if (more <= 0)
         return; /* and the time counts for the next call */

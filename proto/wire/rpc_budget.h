@@ -1,10 +1,11 @@
 /* rpc_budget.h - what the connections of one user may cost a server. Private to proto/rpc*.c.
  *
  * Every user who is not privileged has one account for all of its connections, whatever socket they
- * came by; and every address, for the handshakes of those who come by TCP. Frames and connections
- * take their costs (rpc_frames.h) from it; it fills up at the rate of the
- * server's options. A frame passes while something is there, so an account may be overdrawn by one
- * frame, and by answers. At a cost of 10 microseconds the rate is a twentieth of a processor.
+ * came by; and every address, for the handshakes of those who come by TCP. Each connection of a
+ * privileged user has one for itself (rpc_places.c), with RPC_PRIVILEGED_TIMES as much. Frames and
+ * connections take their costs (rpc_frames.h) from it; it fills up at the rate of the server's
+ * options. A frame passes while something is there, so an account may be overdrawn by one frame,
+ * and by answers. At a cost of 10 microseconds the rate is a twentieth of a processor.
  *
  * Not thread-safe: the guard's mutex is held around every call. Time is the caller's. */
 #ifndef HOLDFAST_PROTO_WIRE_RPC_BUDGET_H
@@ -28,6 +29,7 @@ struct rpc_account {
     uint32_t num_links; /* that keep it */
 };
 
+#define RPC_PRIVILEGED_TIMES 8
 #define RPC_ACCOUNTS_MAX 1024u /* beyond them a new address waits until one has filled up */
 
 struct rpc_budget {
@@ -40,7 +42,6 @@ struct rpc_budget {
  * ERR_MEMORY; ERR_BUSY: of an address, there are RPC_ACCOUNTS_MAX. */
 int rpc_budget_find(struct rpc_account **out, struct rpc_budget *budget,
                     const struct principal *user, int64_t now_ms);
-/* NULL is fine. */
 void rpc_account_refill(struct rpc_account *account, int64_t now_ms);
 static inline bool rpc_account_is_empty(const struct rpc_account *account)
 {

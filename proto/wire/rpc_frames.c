@@ -122,17 +122,11 @@ static const char *take_frame(struct rpc_frames *frames, const struct frame *fra
     uint32_t before = frame->type == FRAME_HEADERS ? 0 : frames->block_bytes;
     if (frame->bytes > RPC_HEADER_BLOCK_BYTES_MAX - before)
         return "its headers were too long";
-    /* Empty CONTINUATION frames without end are bounded by their price. */
+    /* Empty CONTINUATION frames without end are bounded by their cost. */
     bool is_whole = (frame->flags & FLAG_END_HEADERS) != 0;
     frames->block_bytes = is_whole ? 0 : before + frame->bytes;
     frames->block_stream = is_whole ? 0 : frame->stream;
     return NULL;
-}
-
-static bool is_priced(const struct frame *frame)
-{
-    return frame->type != FRAME_DATA ||
-           (frame->bytes < RPC_DATA_FREE_BYTES && (frame->flags & FLAG_END_STREAM) == 0);
 }
 
 static int64_t cost_of(const struct rpc_frames *frames, const struct frame *frame)
@@ -155,10 +149,9 @@ static bool may_pass(struct rpc_frames *frames, const struct frame *frame)
     frames->wants_more = frame->type == FRAME_DATA && frame->bytes > 0 &&
                          (frames->unfinished >= frames->allowance ||
                           frame->bytes > frames->allowance - frames->unfinished);
-    if (frames->wants_more || frames->budget <= 0 || (is_priced(frame) && frames->tokens <= 0) ||
+    if (frames->wants_more || frames->budget <= 0 ||
         (asks && frames->num_unanswered >= RPC_UNANSWERED_MAX))
         return false;
-    frames->tokens -= is_priced(frame);
     frames->budget -= cost_of(frames, frame);
     frames->num_unanswered += asks;
     return true;

@@ -2,15 +2,13 @@
  * numbers out; no I/O, no clock, no memory of its own.
  *
  * Who relays the bytes of a connection shows them here first, in both directions. Payloads are not
- * looked at. A frame that is cheap to send and costs the server work has a price of one token:
- * every frame of the client but a message's data in frames of RPC_DATA_FREE_BYTES or more, or its
- * last frame. Pings and settings wait, too, while RPC_UNANSWERED_MAX of them have no answer yet:
- * the server holds some kilobytes for each (measured with gRPC 1.51: 1.5 KiB a ping).
+ * looked at. Pings and settings wait while RPC_UNANSWERED_MAX of them have no answer yet: the
+ * server holds some kilobytes for each (measured with gRPC 1.51: 1.5 KiB a ping).
  *
  * What takes longer than its bytes may, a frame or a request, is told (rpc_frames_overdue_ms): else
  * a client that sends a byte a second would keep its place for ever.
  *
- * Every frame also has a cost, taken from the budget of its user (rpc_budget.h): about what it
+ * Every frame has a cost, taken from the budget of its user (rpc_budget.h): about what it
  * takes of the server's processors, in units of 10 microseconds. Data of answers cost, too, but
  * pass.
  *
@@ -25,17 +23,13 @@
 #define RPC_STREAMS_OPEN_MAX 256u /* of a connection; gRPC refuses those over its own limit */
 #define RPC_HEADER_BLOCK_BYTES_MAX 16384u /* HEADERS with its CONTINUATION frames */
 #define RPC_SETTINGS_BYTES_MAX 192u       /* of one SETTINGS frame: 32 settings */
-#define RPC_DATA_FREE_BYTES 1024u
 #define RPC_UNANSWERED_MAX 16
 #define RPC_BYTES_PER_SECOND 65536 /* a connection of 100 KB/s is in time */
 
-/* Costs. Measured on a 2-core Zen 5 machine, in processor time of a whole ckptd. */
+/* Costs; others are in rpc.h. Measured on a 2-core Zen 5 machine, in processor time of a whole
+ * ckptd. */
 #define RPC_COST_FRAME 1
 #define RPC_COST_CALL 16          /* HEADERS that open a stream */
-#define RPC_COST_CONNECTION 32    /* to accept one; see rpc_guard.h */
-#define RPC_COST_HANDSHAKE 200    /* of TLS, or what a stranger may begin of one */
-#define RPC_COST_LITTLE 4         /* a request to the bulk plane that moves little */
-#define RPC_COST_REFUSED 12       /* besides, when it is refused */
 #define RPC_DATA_COST_BYTES 1024u /* of data, in either direction: as much as a frame */
 
 struct rpc_frame_reader {
@@ -53,7 +47,6 @@ struct rpc_stream {
 
 struct rpc_frames {
     struct rpc_frame_reader client, server;
-    int64_t tokens;         /* the caller adds to them; each priced frame takes one */
     int64_t budget;         /* the caller's, what its user may still spend; none passes at 0 */
     int32_t num_unanswered; /* pings and settings of the client */
     uint32_t allowance;     /* the caller's: bytes of requests that are not whole */
@@ -68,8 +61,8 @@ struct rpc_frames {
 };
 
 /* Bytes from the client. Returns how many of them may pass now; the others are to be shown again,
- * from the first that did not pass, when there are tokens or answers. *out_why is NULL, or static
- * text: the connection breaks a limit and is to be closed. */
+ * from the first that did not pass, when there is a budget or an answer. *out_why is NULL, or
+ * static text: the connection breaks a limit and is to be closed. */
 size_t rpc_frames_from_client(struct rpc_frames *frames, const uint8_t *data, size_t bytes,
                               const char **out_why);
 /* Bytes from the server: streams that it ends are open no more. */

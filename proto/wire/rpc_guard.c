@@ -1,30 +1,27 @@
-/* rpc_guard.c - see rpc_guard.h; who gets a place is in rpc_places.c.
+/* rpc_guard.c - see rpc_guard.h; who comes in is in rpc_places.c.
  *
- * One thread, one epoll. A link is a client's connection: two sockets and a flow in each direction.
+ * One thread, one epoll. A link is a client's connection: two streams and a flow in each direction.
  * A flow reads at most RPC_RELAY_BYTES and writes them on; what the other side does not take is
  * kept, and the flow reads nothing more until it is gone. Links are guarded by the mutex, which the
  * thread holds while it works, but not while it waits. A link that ends while an event of it may be
  * on its way is freed by the thread, after the events that it fetched. */
 #include "proto/wire/rpc_guard_private.h"
 
-#include "proto/base/report.h"
+#include "proto/tls/tls.h"
 
-#include <errno.h>
 #include <malloc.h>
-#include <pthread.h>
-#include <stdio.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#define PROTOCOL "h2" /* gRPC is HTTP/2 */
 #define EVENTS_MAX 64
-#define TICK_MS 1000 /* deadlines are looked at so often */
+#define TICK_MS 1000 /* deadlines, and the files of TLS, are looked at so often */
 #define THROTTLED_TICK_MS 50
-#define LOG_MS 1000            /* between two lines about connections that were closed */
 #define TRIM_BYTES (16u << 20) /* relayed: then free memory is given back when it is quiet */
 
 int64_t rpc_guard_now_ms(void)
@@ -36,6 +33,31 @@ int64_t rpc_guard_now_ms(void)
 
 /* ---- links ---- */
 
+int rpc_guard_open_link(struct link **out, struct rpc_guard *guard, int socket,
+                        struct tls_keys *keys)
+{
+    struct link *link = calloc(1, sizeof *link);
+    if (!link) {
+        close(socket);
+        return report_error(ERR_MEMORY, NULL, "no memory for a connection");
+    }
+    int error = tls_stream_begin(&link->stream[CLIENT], keys, socket, NULL);
+    if (error != 0) {
+        free(link);
+        return error;
+    }
+    link->fd[CLIENT] = socket;
+    link->reads_on[CLIENT] = link->reads_on[LIBRARY] = POLLIN;
+    link->added_ms = rpc_guard_now_ms();
+    *out = link;
+    struct epoll_event event = {.data.u64 = (uintptr_t)link | CLIENT};
+    if (epoll_ctl(guard->epoll, EPOLL_CTL_ADD, socket, &event) == 0)
+        return 0;
+    error = report_errno(ERR_IO, "could not watch a connection", "epoll_ctl");
+    rpc_guard_end_link(guard, link);
+    return error;
+}
+
 static void unlink_link(struct rpc_guard *guard, struct link *link)
 {
     struct link **at = &guard->links;
@@ -43,18 +65,19 @@ static void unlink_link(struct rpc_guard *guard, struct link *link)
         at = &(*at)->next;
     *at = link->next;
     guard->num_links--;
+    guard->num_tickets -= link->has_ticket;
+    link->account->num_links--;
+    link->is_in = false;
 }
 
 void rpc_guard_end_link(struct rpc_guard *guard, struct link *link)
 {
     link->ended = true;
-    guard->num_tickets -= link->has_ticket;
-    if (link->account)
-        link->account->num_links--;
-    unlink_link(guard, link);
+    tls_crowd_leave(&guard->crowd, &link->newcomer, false);
+    if (link->is_in)
+        unlink_link(guard, link);
     for (enum side side = CLIENT; side < NUM_SIDES; side++) {
-        close(link->fd[side]);
-        link->fd[side] = -1;
+        tls_stream_close(link->stream[side]);
         free(link->from[side].rest);
     }
     link->next = guard->graves;
@@ -72,18 +95,9 @@ static void bury(struct rpc_guard *guard)
 
 void rpc_guard_expel(struct rpc_guard *guard, struct link *link, const char *why)
 {
-    int64_t now = rpc_guard_now_ms();
-    if (guard->logged_ms == 0 || now - guard->logged_ms >= LOG_MS) {
-        char more[64] = "", who[PRINCIPAL_TEXT_MAX];
-        if (guard->num_unlogged > 0)
-            snprintf(more, sizeof more, " (%u more since the line before)", guard->num_unlogged);
-        principal_text(who, &link->peer);
-        log_warn("rpc", "closed a connection of %s: %s%s", who, why, more);
-        guard->logged_ms = now;
-        guard->num_unlogged = 0;
-    } else {
-        guard->num_unlogged++;
-    }
+    char who[PRINCIPAL_TEXT_MAX];
+    principal_text(who, &link->peer);
+    log_warn_limited(&guard->expelled, "rpc", "closed a connection of %s: %s", who, why);
     rpc_guard_end_link(guard, link);
 }
 
@@ -100,20 +114,23 @@ static bool is_stuck(const struct flow *flow)
     return flow->rest && flow->passed > flow->at;
 }
 
+void rpc_guard_watch(struct rpc_guard *guard, struct link *link, enum side side, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.u64 = (uintptr_t)link | side};
+    if (events == link->events[side])
+        return;
+    link->events[side] = events;
+    if (epoll_ctl(guard->epoll, EPOLL_CTL_MOD, link->fd[side], &event) != 0)
+        rpc_guard_expel(guard, link, "it could not be watched");
+}
+
 static void watch(struct rpc_guard *guard, struct link *link)
 {
-    for (enum side side = CLIENT; side < NUM_SIDES; side++) {
-        uint32_t events = (may_read(link, side) ? EPOLLIN : 0u) |
-                          (is_stuck(&link->from[!side]) ? (uint32_t)EPOLLOUT : 0u);
-        if (events == link->events[side] || link->unwatched[side])
-            continue;
-        struct epoll_event event = {.events = events, .data.u64 = (uintptr_t)link | side};
-        if (epoll_ctl(guard->epoll, EPOLL_CTL_MOD, link->fd[side], &event) != 0) {
-            rpc_guard_expel(guard, link, "it could not be watched");
-            return;
-        }
-        link->events[side] = events;
-    }
+    for (enum side side = CLIENT; side < NUM_SIDES && !link->ended; side++)
+        if (side == CLIENT || !link->is_parted)
+            rpc_guard_watch(guard, link, side,
+                            (may_read(link, side) ? (uint32_t)link->reads_on[side] : 0u) |
+                                (is_stuck(&link->from[!side]) ? (uint32_t)EPOLLOUT : 0u));
 }
 
 /* ---- bytes ---- */
@@ -121,9 +138,6 @@ static void watch(struct rpc_guard *guard, struct link *link)
 static void refill(struct link *link, int64_t now)
 {
     rpc_account_refill(link->account, now);
-    link->frames.tokens += (now - link->refilled_ms) * RPC_FRAMES_PER_SECOND / 1000;
-    if (link->frames.tokens > RPC_FRAMES_BURST)
-        link->frames.tokens = RPC_FRAMES_BURST;
     if (may_read(link, CLIENT)) /* while it has to wait for us its time does not pass */
         link->frames.client.now_ms += now - link->refilled_ms;
     link->refilled_ms = now;
@@ -138,13 +152,12 @@ static size_t look(struct rpc_guard *guard, struct link *link, enum side from, c
     *out_why = NULL;
     if (from == CLIENT)
         refill(link, rpc_guard_now_ms());
-    frames->budget = link->account ? link->account->left : INT64_MAX;
+    frames->budget = link->account->left;
     if (from == LIBRARY)
         rpc_frames_from_server(frames, data, bytes);
     else
         passed = rpc_frames_from_client(frames, data, bytes, out_why);
-    if (link->account)
-        link->account->left = frames->budget;
+    link->account->left = frames->budget;
     if (from == LIBRARY)
         return bytes;
     guard->relayed += passed;
@@ -154,19 +167,15 @@ static size_t look(struct rpc_guard *guard, struct link *link, enum side from, c
     return passed;
 }
 
-/* How many bytes the socket took; -1: it is broken. */
-static ssize_t write_some(int fd, const uint8_t *data, size_t bytes)
+/* How many bytes the other side took; -1: it has gone. */
+static ssize_t write_some(struct tls_stream *stream, const uint8_t *data, size_t bytes)
 {
     size_t done = 0;
-    while (done < bytes) {
-        ssize_t count = send(fd, data + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
+    short events;
+    for (ssize_t count = 1; done < bytes && count > 0; done += (size_t)count) {
+        count = tls_stream_write_some(stream, data + done, bytes - done, &events);
         if (count < 0)
             return -1;
-        done += (size_t)count;
     }
     return (ssize_t)done;
 }
@@ -201,7 +210,7 @@ static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side fro
         rpc_guard_expel(guard, link, why);
         return false;
     }
-    ssize_t count = write_some(link->fd[!from], flow->rest + flow->at, flow->passed - flow->at);
+    ssize_t count = write_some(link->stream[!from], flow->rest + flow->at, flow->passed - flow->at);
     if (count < 0) {
         rpc_guard_end_link(guard, link);
         return false;
@@ -223,11 +232,13 @@ static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
     uint8_t data[RPC_RELAY_BYTES];
     if (!may_read(link, from))
         return false;
+    link->reads_on[from] = POLLIN;
     /* Without room for control data: the kernel closes descriptors that a client passes. */
-    ssize_t count = recv(link->fd[from], data, sizeof data, MSG_DONTWAIT);
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+    ssize_t count =
+        tls_stream_read_some(link->stream[from], data, sizeof data, &link->reads_on[from]);
+    if (count == 0)
         return false;
-    if (count <= 0) {
+    if (count < 0) {
         rpc_guard_end_link(guard, link);
         return false;
     }
@@ -237,7 +248,7 @@ static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
         rpc_guard_expel(guard, link, why);
         return false;
     }
-    ssize_t written = write_some(link->fd[!from], data, passed);
+    ssize_t written = write_some(link->stream[!from], data, passed);
     if (written < 0 || !keep_rest(&link->from[from], data + written, (size_t)(count - written),
                                   passed - (size_t)written)) {
         rpc_guard_end_link(guard, link);
@@ -278,8 +289,6 @@ void rpc_guard_set_allowance(struct link *link)
     link->frames.allowance = link->has_ticket ? RPC_LARGE_BYTES : RPC_SMALL_BYTES;
 }
 
-static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side from);
-
 static void give_tickets(struct rpc_guard *guard)
 {
     struct link *link;
@@ -294,8 +303,7 @@ static void give_tickets(struct rpc_guard *guard)
         link->ticket_bytes = 0;
         guard->num_tickets++;
         rpc_guard_set_allowance(link);
-        if (flush_rest(guard, link, CLIENT))
-            watch(guard, link);
+        rpc_guard_go_on(guard, link);
     }
 }
 
@@ -318,6 +326,19 @@ static bool settle_ticket(struct rpc_guard *guard, struct link *link)
     return true;
 }
 
+void rpc_guard_go_on(struct rpc_guard *guard, struct link *link)
+{
+    while (flush_rest(guard, link, CLIENT) && settle_ticket(guard, link)) {
+        if (!may_read(link, CLIENT) || !tls_stream_has_pending(link->stream[CLIENT])) {
+            watch(guard, link);
+            return;
+        }
+        relay(guard, link, CLIENT);
+        if (link->ended)
+            return;
+    }
+}
+
 /* A side hung up. What the library sent before still goes to the client. */
 static void hung_up(struct rpc_guard *guard, struct link *link, enum side side)
 {
@@ -327,9 +348,9 @@ static void hung_up(struct rpc_guard *guard, struct link *link, enum side side)
     }
     while (relay(guard, link, LIBRARY))
         ;
-    if (link->ended || link->unwatched[LIBRARY])
+    if (link->ended || link->is_parted)
         return;
-    link->unwatched[LIBRARY] = true;
+    link->is_parted = true;
     epoll_ctl(guard->epoll, EPOLL_CTL_DEL, link->fd[LIBRARY], NULL);
 }
 
@@ -339,18 +360,22 @@ static void handle(struct rpc_guard *guard, const struct epoll_event *event)
     struct link *link = (struct link *)(uintptr_t)(event->data.u64 & ~(uint64_t)1);
     if (link->ended)
         return;
+    if (!link->is_in) {
+        rpc_guard_shake_hands(guard, link);
+        return;
+    }
     if ((event->events & EPOLLOUT) != 0 && !flush_rest(guard, link, !side))
         return;
-    if ((event->events & EPOLLIN) != 0)
+    if ((event->events & (uint32_t)link->reads_on[side]) != 0)
         relay(guard, link, side);
     if (!link->ended && (event->events & (EPOLLHUP | EPOLLERR)) != 0)
         hung_up(guard, link, side);
     /* Nobody tells any more that the library sent something, or nothing. */
-    while (!link->ended && link->unwatched[LIBRARY] && relay(guard, link, LIBRARY))
+    while (!link->ended && link->is_parted && relay(guard, link, LIBRARY))
         ;
     /* What the library answered may let more of the client's frames pass. */
-    if (!link->ended && flush_rest(guard, link, CLIENT) && settle_ticket(guard, link))
-        watch(guard, link);
+    if (!link->ended)
+        rpc_guard_go_on(guard, link);
     give_tickets(guard);
 }
 
@@ -370,21 +395,20 @@ static void check_deadlines(struct rpc_guard *guard, struct link *link, int64_t 
         link->active_ms = now;
     if (is_stuck(&link->from[LIBRARY]) && now - link->from[LIBRARY].stuck_ms >= RPC_STALL_MS)
         rpc_guard_expel(guard, link, "it did not read its answers");
-    else if (link->frames.last_stream == 0 && now - link->added_ms >= guard->silent_ms)
+    else if (link->frames.last_stream == 0 && now - link->added_ms >= guard->options.silent_ms)
         rpc_guard_expel(guard, link, "no request came within limits.connect_ms");
     else if (link->has_ticket && now - link->ticket_ms >= ticket_ms(link))
         rpc_guard_expel(guard, link, "its requests did not end");
-    else if (rpc_frames_overdue_ms(&link->frames) >= guard->silent_ms)
+    else if (rpc_frames_overdue_ms(&link->frames) >= guard->options.silent_ms)
         rpc_guard_expel(guard, link, "a request took longer than limits.connect_ms");
-    else if (flush_rest(guard, link, CLIENT) && settle_ticket(guard, link))
-        watch(guard, link);
+    else
+        rpc_guard_go_on(guard, link);
 }
 
-/* Does it wait for tokens, or for its user's budget? */
+/* Does it wait for its user's budget? */
 static bool is_throttled(const struct link *link)
 {
-    return link->from[CLIENT].rest &&
-           (link->frames.tokens <= 0 || rpc_account_is_empty(link->account));
+    return link->from[CLIENT].rest && rpc_account_is_empty(link->account);
 }
 
 /* How long to wait for the next event. */
@@ -402,12 +426,15 @@ static int tick(struct rpc_guard *guard, int64_t *last_ms)
     if (due) {
         *last_ms = now;
         rpc_budget_sweep(&guard->budget, now);
+        rpc_guard_check_strangers(guard, now);
+        if (guard->keys && tls_keys_look(guard->keys))
+            rpc_guard_end_verified(guard);
         if (guard->relayed >= TRIM_BYTES) {
             malloc_trim(0);
             guard->relayed = 0;
         }
     }
-    return throttled ? THROTTLED_TICK_MS : guard->links ? TICK_MS : -1;
+    return throttled ? THROTTLED_TICK_MS : guard->links || guard->keys ? TICK_MS : -1;
 }
 
 static void *guard_thread(void *argument)
@@ -432,8 +459,14 @@ static void *guard_thread(void *argument)
         bury(guard);
         pthread_mutex_unlock(&guard->mutex);
     }
+    for (struct link *link = guard->links, *next; link; link = next) { /* the last answers */
+        next = link->next;
+        while (!link->ended && relay(guard, link, LIBRARY))
+            ;
+    }
     while (guard->links)
         rpc_guard_end_link(guard, guard->links);
+    rpc_guard_end_strangers(guard);
     bury(guard);
     pthread_mutex_unlock(&guard->mutex);
     return NULL;
@@ -460,6 +493,7 @@ static void free_guard(struct rpc_guard *guard)
         close(guard->epoll);
     if (guard->wake >= 0)
         close(guard->wake);
+    tls_keys_close(guard->keys);
     rpc_budget_deinit(&guard->budget);
     pthread_mutex_destroy(&guard->mutex);
     free(guard);
@@ -467,22 +501,32 @@ static void free_guard(struct rpc_guard *guard)
 
 int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *options)
 {
-    CHECK(options->num_places > 0);
+    CHECK(options->num_places > 0 && options->connect);
     struct rpc_guard *guard = calloc(1, sizeof *guard);
     if (!guard)
         return report_error(ERR_MEMORY, NULL, "no memory for the connections");
-    guard->num_places = options->num_places;
-    guard->silent_ms = options->silent_ms;
+    guard->options = *options;
+    guard->crowd.most = TLS_HANDSHAKES_MAX;
+    guard->crowd.most_each = TLS_HANDSHAKES_EACH;
     guard->budget.rate = (struct rpc_rate){options->budget_per_second, options->budget_burst};
     guard->epoll = guard->wake = -1;
     pthread_mutex_init(&guard->mutex, NULL);
-    int error = start(guard);
+    int error = 0;
+    if (options->tls_directory)
+        error = tls_keys_open_server(&guard->keys, options->tls_directory, PROTOCOL);
+    if (error == 0)
+        error = start(guard);
     if (error != 0) {
         free_guard(guard);
         return error;
     }
     *out = guard;
     return 0;
+}
+
+int64_t rpc_guard_tls_end_s(const struct rpc_guard *guard)
+{
+    return tls_keys_end_s(guard->keys);
 }
 
 void rpc_guard_close(struct rpc_guard *guard)

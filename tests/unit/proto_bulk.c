@@ -597,7 +597,9 @@ static void the_oldest_silent_stranger_makes_room_first(void **state)
 {
     struct tls_crowd crowd = {.most = 4, .most_each = 3};
     struct tls_newcomer all[12];
+    int pair[2];
     (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     assert_int_equal(leaves_for(&crowd, all, 0, "a", false), -1);
     tls_crowd_leave(&crowd, &all[0], true); /* so that address is known */
     assert_int_equal(leaves_for(&crowd, all, 0, "a", true), -2);
@@ -612,8 +614,12 @@ static void the_oldest_silent_stranger_makes_room_first(void **state)
     assert_int_equal(leaves_for(&crowd, all, 7, "a", true), 5);
     assert_int_equal(leaves_for(&crowd, all, 8, "c", true), 0); /* known, but silent */
     tls_crowd_leave(&crowd, &all[0], false);
-    all[6].has_spoken = all[7].has_spoken = all[8].has_spoken = true;
+    all[6].has_spoken = all[7].has_spoken = true;
+    all[8].socket = pair[1]; /* a byte of it waits there */
+    assert_int_equal(send(pair[0], "x", 1, 0), 1);
     assert_int_equal(leaves_for(&crowd, all, 9, "c", true), 1); /* all have spoken: not "a" */
+    close(pair[0]);
+    close(pair[1]);
 }
 
 int main(void)

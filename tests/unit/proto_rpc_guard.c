@@ -46,7 +46,7 @@ static void put(struct text *text, uint8_t type, uint8_t flags, uint32_t stream,
 
 static void begin(struct text *text, struct rpc_frames *frames)
 {
-    *frames = (struct rpc_frames){.tokens = 1000, .budget = 10000, .allowance = 40000};
+    *frames = (struct rpc_frames){.budget = 10000, .allowance = 40000};
     text->count = strlen(HTTP2_PREFACE);
     memcpy(text->bytes, HTTP2_PREFACE, text->count);
 }
@@ -105,7 +105,6 @@ static void expect_stop(struct rpc_frames *frames, const struct text *text, size
         assert_null(why);
         assert_int_equal(passed, before + 8);
         assert_int_equal(rpc_frames_from_client(&copy, text->bytes + passed, 1, &why), 0);
-        copy.tokens = 1000;
         copy.num_unanswered = 0;
         copy.allowance = UINT32_MAX;
         assert_int_equal(
@@ -133,22 +132,6 @@ static void test_frames__pings_wait_for_their_answers(void **state)
     assert_int_equal(
         rpc_frames_from_client(&frames, text.bytes + passed, text.count - passed, &why),
         text.count - passed);
-}
-
-static void test_frames__small_frames_wait_for_tokens_and_large_data_does_not(void **state)
-{
-    static struct text text;
-    struct rpc_frames frames;
-    (void)state;
-    begin(&text, &frames);
-    frames.tokens = 2;
-    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
-    put(&text, HTTP2_DATA, 0, 1, RPC_DATA_FREE_BYTES);
-    put(&text, HTTP2_DATA, 0, 1, 1);
-    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 1);
-    size_t before = text.count;
-    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 3, 40);
-    expect_stop(&frames, &text, before);
 }
 
 static void test_frames__data_waits_while_unfinished_requests_hold_the_allowance(void **state)
@@ -203,7 +186,7 @@ static void expect_late(const struct text *text, size_t missing, int64_t want_ms
 {
     FOR_PIECES
     {
-        struct rpc_frames frames = {.tokens = 1000, .budget = 10000, .allowance = 40000};
+        struct rpc_frames frames = {.budget = 10000, .allowance = 40000};
         struct text part = *text;
         const char *why;
         part.count -= missing;
@@ -277,7 +260,7 @@ static void expect_closed(const struct text *text, const char *want)
 {
     FOR_PIECES
     {
-        struct rpc_frames frames = {.tokens = 1000, .budget = 10000, .allowance = 40000};
+        struct rpc_frames frames = {.budget = 10000, .allowance = 40000};
         const char *why;
         show(&frames, text, pieces[p], &why);
         assert_non_null(why);
@@ -419,18 +402,45 @@ struct ends {
     int client, grpc_end; /* the test's */
 };
 
-static void add_link(struct ends *out, struct rpc_guard *guard)
+/* The other end is the guard's. */
+static int connect_end(int *out_other)
 {
     const struct timeval limit = {.tv_sec = PATIENCE_S};
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    *out_other = pair[1];
+    return pair[0];
+}
+
+static int connect_library(void *user, int *out, const struct principal *peer)
+{
+    struct ends *ends = user;
+    (void)peer;
+    ends->grpc_end = connect_end(out);
+    return 0;
+}
+
+static struct rpc_guard *open_guard(struct ends *last, uint32_t silent_ms, uint32_t per_second,
+                                    uint32_t burst)
+{
+    const struct rpc_guard_options options = {.num_places = 4,
+                                              .silent_ms = silent_ms,
+                                              .budget_per_second = per_second,
+                                              .budget_burst = burst,
+                                              .user = last,
+                                              .connect = connect_library};
+    struct rpc_guard *guard;
+    assert_int_equal(rpc_guard_open(&guard, &options), 0);
+    return guard;
+}
+
+static void connect_as_user(struct ends *last, struct rpc_guard *guard)
+{
     const struct principal user = principal_of_user(ROLE_USER, 1000, getpid());
-    int client[2], grpc_end[2];
-    int type = SOCK_STREAM | SOCK_CLOEXEC;
-    assert_int_equal(socketpair(AF_UNIX, type, 0, client), 0);
-    assert_int_equal(socketpair(AF_UNIX, type, 0, grpc_end), 0);
-    *out = (struct ends){client[0], grpc_end[0]};
-    setsockopt(out->client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(out->grpc_end, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(rpc_guard_add(guard, client[1], grpc_end[1], &user), 0);
+    int other;
+    last->client = connect_end(&other);
+    assert_int_equal(rpc_guard_adopt(guard, other, &user), 0);
 }
 
 static void close_ends(struct ends *ends)
@@ -465,17 +475,15 @@ static size_t receive(int fd, size_t want)
 
 static void test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not(void **state)
 {
-    struct rpc_guard *guard;
-    const struct rpc_guard_options options = {
-        .num_places = 4, .silent_ms = SILENT_MS, .budget_per_second = 1000, .budget_burst = 1000};
     struct ends whole, half;
+    struct rpc_guard *guard = open_guard(&half, SILENT_MS, 1000, 1000);
     char byte;
     (void)state;
-    assert_int_equal(rpc_guard_open(&guard, &options), 0);
-    add_link(&whole, guard);
+    connect_as_user(&half, guard);
+    whole = half;
     size_t bytes = send_request(&whole, 0);
     assert_int_equal(receive(whole.grpc_end, bytes), bytes);
-    add_link(&half, guard);
+    connect_as_user(&half, guard);
     bytes = send_request(&half, 1);
     assert_int_equal(receive(half.grpc_end, bytes + 1), bytes);
     assert_int_equal(recv(half.client, &byte, 1, 0), 0); /* it has hung up, and not this one, */
@@ -503,14 +511,11 @@ static void send_large(struct ends *ends, uint32_t num_frames)
 static void
 test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not(void **state)
 {
-    struct rpc_guard *guard;
-    const struct rpc_guard_options options = {
-        .num_places = 4, .silent_ms = 60000, .budget_per_second = 1 << 20, .budget_burst = 1 << 20};
     struct ends slow;
+    struct rpc_guard *guard = open_guard(&slow, 60000, 1 << 20, 1 << 20);
     char byte;
     (void)state;
-    assert_int_equal(rpc_guard_open(&guard, &options), 0);
-    add_link(&slow, guard);
+    connect_as_user(&slow, guard);
     send_large(&slow, 100); /* 16 s */
     assert_int_equal(recv(slow.client, &byte, 1, MSG_DONTWAIT), -1);
     atomic_fetch_add(&clock_ahead_ms, 100 * HTTP2_FRAME_MAX * 1000ll / RPC_BYTES_PER_SECOND);
@@ -522,15 +527,10 @@ test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not(void
 /* The last frame has to wait for what a user may cost, for longer than a request may take. */
 static void test_guard__a_request_that_it_holds_back_is_not_late(void **state)
 {
-    struct rpc_guard *guard;
-    const struct rpc_guard_options options = {.num_places = 4,
-                                              .silent_ms = SILENT_MS,
-                                              .budget_per_second = 1,
-                                              .budget_burst = RPC_COST_CALL + RPC_COST_FRAME};
     struct ends held;
+    struct rpc_guard *guard = open_guard(&held, SILENT_MS, 1, RPC_COST_CALL + RPC_COST_FRAME);
     (void)state;
-    assert_int_equal(rpc_guard_open(&guard, &options), 0);
-    add_link(&held, guard);
+    connect_as_user(&held, guard);
     size_t bytes = send_request(&held, 0);
     assert_int_equal(receive(held.grpc_end, bytes), bytes);
     close_ends(&held);
@@ -542,7 +542,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frames__streams_are_open_until_somebody_ends_them),
         cmocka_unit_test(test_frames__pings_wait_for_their_answers),
-        cmocka_unit_test(test_frames__small_frames_wait_for_tokens_and_large_data_does_not),
         cmocka_unit_test(test_frames__data_waits_while_unfinished_requests_hold_the_allowance),
         cmocka_unit_test(test_frames__nothing_passes_when_the_users_budget_is_spent),
         cmocka_unit_test(
