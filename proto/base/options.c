@@ -78,7 +78,8 @@ static const char *find_nearest(const struct options *options, const char *key)
     uint32_t limit = (uint32_t)(strlen(key) / 3 + 2);
     uint32_t best = limit + 1;
     for (const struct option *table = options->table; table->key; table++) {
-        if (options->is_offered && !options->is_offered[table - options->table])
+        if (table->type == OPTION_TYPE_GONE ||
+            (options->is_offered && !options->is_offered[table - options->table]))
             continue;
         uint32_t distance = edit_distance(key, table->key);
         if (is_same_key(last_part(key), last_part(table->key)) && distance > 3)
@@ -313,6 +314,11 @@ int options_set(const struct options *options, const char *key, const char *valu
     }
     if (option->type == OPTION_TYPE_FIXED)
         return check_fixed(options, option, value, where);
+    if (option->type == OPTION_TYPE_GONE) {
+        log_error("options", "%s: %s is no key any more: %s", where, option->key, option->help);
+        ++*options->num_gone;
+        return 0;
+    }
     if (option->type == OPTION_TYPE_ALIAS) {
         const struct option *target = find_option(options->table, option->choices);
         CHECK(target && is_stored(target));
@@ -328,6 +334,15 @@ int options_set(const struct options *options, const char *key, const char *valu
     if (!error && options->is_set)
         options->is_set[option - options->table] = true;
     return error;
+}
+
+int options_check_gone(const struct options *options)
+{
+    if (*options->num_gone == 0)
+        return 0;
+    return report_error(ERR_INVALID, "take them out, as the lines before say",
+                        "%" PRIu32 " of the keys that were given are none any more",
+                        *options->num_gone);
 }
 
 struct toml_source {
@@ -403,7 +418,7 @@ static const struct option *find_meant(const struct option *table, const char *k
 static bool may_be_bool(const struct option *option)
 {
     return option && (option->type == OPTION_TYPE_BOOL || option->type == OPTION_TYPE_IGNORED ||
-                      option->type == OPTION_TYPE_FIXED);
+                      option->type == OPTION_TYPE_FIXED || option->type == OPTION_TYPE_GONE);
 }
 
 /* "section.no_key" of a boolean "section.key"; NULL when the key is none. */

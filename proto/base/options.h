@@ -33,8 +33,9 @@ enum option_type {
     OPTION_TYPE_CHOICE,  /* char[size]; must be one of the `choices`, comma separated */
     OPTION_TYPE_ALIAS,   /* accepted with a note, stored under `choices` */
     OPTION_TYPE_IGNORED, /* accepted and named as ignored; `help` says why */
-    OPTION_TYPE_FIXED /* accepted where its value is one of `choices`, else refused: `help` says why
-                       */
+    OPTION_TYPE_FIXED,   /* accepted where its value is one of `choices`, else refused: `help` says
+                            why */
+    OPTION_TYPE_GONE     /* was a key: refused; `help` says why, or what to write now */
 };
 
 struct option {
@@ -73,6 +74,8 @@ struct option {
     { key, OPTION_TYPE_IGNORED, 0, 0, NULL, 0, 0, NULL, why, NULL, NULL }
 #define OPTION_FIXED(key, values, why) \
     { key, OPTION_TYPE_FIXED, 0, 0, NULL, 0, 0, values, why, NULL, NULL }
+#define OPTION_GONE(key, why) \
+    { key, OPTION_TYPE_GONE, 0, 0, NULL, 0, 0, NULL, why, NULL, NULL }
 #define OPTION_END { NULL, OPTION_TYPE_BOOL, 0, 0, NULL, 0, 0, NULL, NULL, NULL, NULL }
 /* clang-format on */
 
@@ -90,9 +93,13 @@ struct options {
     /* (optional) Takes a key of a TOML file that the table does not have; `config` is the struct's.
      * 1: it is none of its keys either. */
     int (*set_other)(void *config, const char *key, const char *value, const char *where);
+    uint32_t *num_gone; /* how many keys were gone; with a table that has such keys */
 };
 
 int options_defaults(const struct options *options);
+/* Keys that are gone (OPTION_GONE) are logged with what to do, and reading goes on, so that all of
+ * a file are told at once. After the last source: ERR_INVALID if there was one. */
+int options_check_gone(const struct options *options);
 int options_read_toml(const struct options *options, const char *path);
 /* Consumes every `--key` argument; the others (positional) are moved to the front of argv and
  * counted in *argc. `short_keys` maps e.g. "config" to "job.config_file"; pairs, ended by NULL; may

@@ -114,7 +114,7 @@ static void print_others(const struct options *options, FILE *out)
 {
     bool any = false;
     for (const struct option *option = options->table; option->key; option++) {
-        if (is_stored(option))
+        if (is_stored(option) || option->type == OPTION_TYPE_GONE)
             continue;
         if (!any)
             fprintf(out, "\nAccepted for other programs' files:\n");

@@ -9,7 +9,7 @@
 static inline bool is_stored(const struct option *option)
 {
     return option->type != OPTION_TYPE_ALIAS && option->type != OPTION_TYPE_IGNORED &&
-           option->type != OPTION_TYPE_FIXED;
+           option->type != OPTION_TYPE_FIXED && option->type != OPTION_TYPE_GONE;
 }
 
 /* As it is read: the shortest text that is the same number. */
