@@ -168,9 +168,7 @@ int main(int argc, char **argv)
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN); /* a peer that went, a file over the limit: the call says so */
     signal(SIGXFSZ, SIG_IGN);
-    error = config_pin(&config); /* likewise */
-    if (error == 0)
-        error = service_open(&service, &config);
+    error = service_open(&service, &config);
     if (error != 0)
         return fail(error);
     if (storage_forbid_rings() != 0) /* its storage is open */

@@ -15,7 +15,6 @@
 #include "proto/wire/rpc.h"
 #include "storage/storage.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +30,7 @@
     "storage, tier, tls"
 
 /* The texts of the table below. */
-_Static_assert(RPC_BUDGET_PER_SECOND == 5000 && RPC_BUDGET_BURST == 32768, "limits.identity_*");
+_Static_assert(RPC_BUDGET_PER_SECOND == 5000, "limits.identity_rate");
 
 /* clang-format off */
 static const struct option table[] = {
@@ -72,8 +71,6 @@ static const struct option table[] = {
                "requests in flight on the disk"),
     OPTION_BYTES(struct config, block_bytes, "storage.block_bytes", "1MiB", MIB, 64 * MIB,
                  "bytes of one write or read"),
-    OPTION_INT(struct config, storage_threads, "storage.threads", 4, 1, 64,
-               "threads of the pwrite engine"),
     OPTION_CHOICE(struct config, engine, "storage.engine", "auto", "auto,pwrite",
                   "auto: io_uring where the system allows it"),
     OPTION_BOOL(struct config, verify_after_write, "storage.verify_after_write", "false",
@@ -85,11 +82,8 @@ static const struct option table[] = {
                   "part of the file system that checkpoints may fill it up to"),
     OPTION_INT(struct config, threads_workers, "threads.workers", 2, 1, 64,
                "threads that hash and wait for files"),
-    OPTION_INT(struct config, threads_rpc, "threads.rpc", 2, 1, 16, "threads that take calls"),
     OPTION_INT(struct config, limit_sessions, "limits.sessions", 1024, 1, 65536,
                "ranks and readers at once; more are refused"),
-    OPTION_INT(struct config, limit_loads, "limits.loads", 1024, 1, 65536,
-               "open loads; more are refused"),
     OPTION_INT(struct config, limit_runs, "limits.runs", 1024, 1, 65536, "runs in the store"),
     OPTION_INT(struct config, limit_checkpoints, "limits.checkpoints", 65536, 1, 1 << 24,
                "checkpoints in the store"),
@@ -101,9 +95,8 @@ static const struct option table[] = {
                  1024 * TIB, "of checkpoints and saves of one user or certificate; 0: no limit"),
     OPTION_INT(struct config, limit_identity_rate, "limits.identity_rate", 5000,
                RPC_BUDGET_PER_SECOND / 10, 1 << 30,
-               "what the calls of one user or certificate may cost a second; a call costs 16"),
-    OPTION_INT(struct config, limit_identity_burst, "limits.identity_burst", 32768,
-               RPC_BUDGET_BURST / 10, 1 << 30, "and at once, after a pause"),
+               "what the calls of one user or certificate may cost a second, and 6.5 times as "
+               "much at once; a call costs 16"),
     OPTION_INT(struct config, limit_describe_ms, "limits.describe_ms", 60000, 1, 86400000,
                "wait of the first rank for the last, in describe"),
     OPTION_INT(struct config, limit_connect_ms, "limits.connect_ms", 60000, 1, 86400000,
@@ -114,8 +107,6 @@ static const struct option table[] = {
                  "memory of its own, the pool aside, above which ckptd has an alarm; 0: none"),
     OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,
                "wait of a load for memory"),
-    OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,
-               "an idle load ends after this"),
     OPTION_INT(struct config, limit_reopen_ms, "limits.reopen_ms", 10000, 0, 86400000,
                "after a start: what readers of the ckptd before had open stays so long"),
     OPTION_INT(struct config, limit_look_ms, "limits.look_ms", 1000, 10, 86400000,
@@ -126,16 +117,10 @@ static const struct option table[] = {
                "a rank that announced nothing for so long counts as gone when another starts"),
     OPTION_INT(struct config, limit_hang_ms, "limits.hang_ms", 1800000, 1000, INT64_C(604800000),
                "a rank that tells its steps and was silent for so long is an alarm"),
-    OPTION_INT(struct config, limit_wait_ms, "limits.wait_ms", 60000, 0, 86400000,
-               "longest wait of one WaitSave or BeginSave call"),
     OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,
                "time for running saves after SIGTERM"),
     OPTION_INT(struct config, limit_last_save_ms, "limits.last_save_ms", 5000, 0, 3600000,
                "after SIGTERM connected ranks may begin a save for so long"),
-    OPTION_STRING(struct config, pace_io_priority, "pace.io_priority", "none",
-                  "of writes: none, idle, best-effort:0 (first) to best-effort:7 (last)"),
-    OPTION_STRING(struct config, pace_cpu_affinity, "pace.cpu_affinity", "",
-                  "CPUs of all threads, as \"0-3,7\"; empty: all"),
     OPTION_INT(struct config, pace_cpu_nice, "pace.cpu_nice", 10, 0, 19,
                "niceness of the threads that hash"),
     OPTION_BYTES(struct config, pace_write_rate, "pace.write_rate", "0", 0,
@@ -147,11 +132,8 @@ static const struct option table[] = {
     POLICY_RETENTION(struct config, policies.all.),
     OPTION_STRING(struct config, tier_store, "tier.store", "",
                   "the far tier: s3://bucket/prefix, or dir:/path (shared directory); empty: none"),
-    OPTION_CHOICE(struct config, tier_what, "tier.what", "all", "all,every,last",
-                  "which checkpoints drain into it: all; steps that are multiples of tier.every; "
-                  "the newest"),
-    OPTION_INT(struct config, tier_every, "tier.every", 1, 1, 1ll << 40,
-               "with tier.what = every: the steps that drain"),
+    OPTION_INT(struct config, tier_every, "tier.every", 1, 0, 1ll << 40,
+               "of which the steps that drain into it are multiples; 0: the newest alone drains"),
     OPTION_CHOICE(struct config, tier_attempts, "tier.attempts", "far", "far,local",
                   "far: a start needs the far tier; local: a start does not, and what it saves "
                   "drains when its number could be taken there"),
@@ -163,8 +145,6 @@ static const struct option table[] = {
                  "bytes per second into the far tier; 0: no limit"),
     OPTION_BOOL(struct config, tier_quiet, "tier.quiet", "true",
                 "send in the trainers' quiet phases, if they have any"),
-    OPTION_INT(struct config, tier_cpu_nice, "tier.cpu_nice", 19, 0, 19,
-               "niceness of the threads that prove and send"),
     OPTION_INT(struct config, tier_wait_ms, "tier.wait_ms", 60000, 0, 3600000,
                "how long a start waits for a far tier that does not answer"),
     OPTION_INT(struct config, tier_retry_ms, "tier.retry_ms", 1000, 1, 3600000,
@@ -190,8 +170,6 @@ static const struct option table[] = {
     OPTION_CHOICE(struct config, nodes_attempts, "nodes.attempts", "majority", "majority,local",
                   "majority: a start needs most of the nodes; local: it does not, and two nodes "
                   "that do not reach each other may train one run apart"),
-    OPTION_INT(struct config, nodes_connections, "nodes.connections", 2, 1, 32,
-               "parts under way at once to each peer"),
     OPTION_BYTES(struct config, nodes_rate, "nodes.rate", "256MiB", 0, (double)THROTTLE_RATE_MAX,
                  "bytes per second to each peer, and from all of them; 0: no limit"),
     OPTION_INT(struct config, nodes_wait_ms, "nodes.wait_ms", 30000, 0, 3600000,
@@ -218,60 +196,20 @@ static const struct option table[] = {
                 "http.listen may be no loopback address: whoever reaches it reads the status"),
     OPTION_INT(struct config, http_request_ms, "http.request_ms", 30000, 100, 3600000,
                "the longest that a request takes, from its connection to the end of its answer"),
+    OPTION_GONE("limits.identity_burst", "it follows from limits.identity_rate"),
+    OPTION_GONE("limits.lease_ms", "an idle load ends after 10 minutes"),
+    OPTION_GONE("limits.loads", "there may be as many as limits.sessions"),
+    OPTION_GONE("limits.wait_ms", "clients ask again after 60 s, whatever it was"),
+    OPTION_GONE("nodes.connections", "each peer is sent two parts at once"),
+    OPTION_GONE("pace.cpu_affinity", "set CPUAffinity= in the systemd unit, or use taskset(1)"),
+    OPTION_GONE("pace.io_priority", "set IOSchedulingClass= in the systemd unit, or use ionice(1)"),
+    OPTION_GONE("storage.threads", "there are four, at most storage.queue_depth"),
+    OPTION_GONE("threads.rpc", "there are two, which serve hundreds of ranks"),
+    OPTION_GONE("tier.cpu_nice", "what nobody waits for has niceness 19"),
+    OPTION_GONE("tier.what", "write tier.every: 1 for \"all\", 0 for \"last\""),
     OPTION_END,
 };
 /* clang-format on */
-
-/* ---- CPUs ---- */
-
-static int fail_cpus(const char *list, const char *why)
-{
-    return report_error(ERR_INVALID, "write CPU numbers and ranges, as 0-3,7",
-                        "pace.cpu_affinity = \"%s\" %s", list, why);
-}
-
-/* "0-3,7" */
-static int parse_cpus(cpu_set_t *out, const char *list)
-{
-    CPU_ZERO(out);
-    for (const char *at = list;;) {
-        char *end;
-        if (*at < '0' || *at > '9')
-            return fail_cpus(list, "is not a list of CPUs");
-        unsigned long first = strtoul(at, &end, 10), last = first;
-        if (*end == '-') {
-            at = end + 1;
-            if (*at < '0' || *at > '9')
-                return fail_cpus(list, "is not a list of CPUs");
-            last = strtoul(at, &end, 10);
-        }
-        if (last < first || last >= CPU_SETSIZE)
-            return fail_cpus(list, "has an impossible range");
-        for (unsigned long cpu = first; cpu <= last; cpu++)
-            CPU_SET(cpu, out);
-        if (*end == '\0')
-            return 0;
-        if (*end != ',')
-            return fail_cpus(list, "is not a list of CPUs");
-        at = end + 1;
-    }
-}
-
-int config_pin(const struct config *config)
-{
-    cpu_set_t wanted, found;
-    if (config->pace_cpu_affinity[0] == '\0')
-        return 0;
-    int error = parse_cpus(&wanted, config->pace_cpu_affinity);
-    if (error != 0)
-        return error;
-    if (sched_setaffinity(0, sizeof wanted, &wanted) != 0)
-        return fail_cpus(config->pace_cpu_affinity, "names no CPU that this process may use");
-    if (sched_getaffinity(0, sizeof found, &found) == 0 && !CPU_EQUAL(&wanted, &found))
-        log_warn("ckptd", "pace.cpu_affinity = \"%s\": this process may use only %d of these CPUs",
-                 config->pace_cpu_affinity, CPU_COUNT(&found));
-    return 0;
-}
 
 /* ---- users ---- */
 
@@ -343,22 +281,12 @@ static int check_log(const char *list)
 
 /* ---- relations ---- */
 
-static int check_pace(const struct config *config)
+static int check_rate(const char *key, int64_t rate)
 {
-    uint16_t priority;
-    cpu_set_t cpus;
-    int error = storage_io_priority_parse(&priority, config->pace_io_priority);
-    if (error != 0)
-        return report_error(error, "write none, idle or best-effort:0 to best-effort:7",
-                            "pace.io_priority = \"%s\" is not an I/O priority",
-                            config->pace_io_priority);
-    if (config->pace_cpu_affinity[0] != '\0')
-        error = parse_cpus(&cpus, config->pace_cpu_affinity);
-    if (error == 0 && config->pace_write_rate != 0 && config->pace_write_rate < THROTTLE_RATE_MIN)
-        error = report_error(ERR_INVALID, "0 is no limit",
-                             "pace.write_rate is below %lld bytes per second",
-                             (long long)THROTTLE_RATE_MIN);
-    return error;
+    if (rate == 0 || rate >= THROTTLE_RATE_MIN)
+        return 0;
+    return report_error(ERR_INVALID, "0 is no limit", "%s is below %lld bytes per second", key,
+                        (long long)THROTTLE_RATE_MIN);
 }
 
 /* Tests' ckptd has stores of tests. */
@@ -401,11 +329,7 @@ static int check_tier(const struct config *config)
     ERR_TRY(check_tier_store(config));
     if (config->tier_part_bytes % CHECKSUM_BLOCK_BYTES != 0)
         return report_error(ERR_INVALID, NULL, "tier.part_bytes is not a multiple of 1 MiB");
-    if (config->tier_rate != 0 && config->tier_rate < THROTTLE_RATE_MIN)
-        return report_error(ERR_INVALID, "0 is no limit",
-                            "tier.rate is below %lld bytes per second",
-                            (long long)THROTTLE_RATE_MIN);
-    return 0;
+    return check_rate("tier.rate", config->tier_rate);
 }
 
 static bool is_loopback(const struct address *address)
@@ -467,11 +391,7 @@ static int check_nodes(struct config *config)
                             "nodes.peers is set, and no peer can come to this node");
     if (config->nodes_domain[0] == '\0')
         snprintf(config->nodes_domain, sizeof config->nodes_domain, "%s", config->nodes_name);
-    if (config->nodes_rate != 0 && config->nodes_rate < THROTTLE_RATE_MIN)
-        return report_error(ERR_INVALID, "0 is no limit",
-                            "nodes.rate is below %lld bytes per second",
-                            (long long)THROTTLE_RATE_MIN);
-    return 0;
+    return check_rate("nodes.rate", config->nodes_rate);
 }
 
 static int check_addresses(const struct config *config)
@@ -515,7 +435,7 @@ static int check_relations(struct config *config)
                             "memory.pool_bytes is not a multiple of memory.segment_bytes");
     ERR_TRY(check_tier(config));
     ERR_TRY(check_nodes(config));
-    return check_pace(config);
+    return check_rate("pace.write_rate", config->pace_write_rate);
 }
 
 /* The value of --config, which must be read before the arguments that override it. */
@@ -538,7 +458,9 @@ static int set_of_run(void *user, const char *key, const char *value, const char
 
 static int load_from(struct config *out, int argc, char **argv, bool *out_help)
 {
-    struct options options = {.table = table, .config = out, .set_other = set_of_run};
+    uint32_t num_gone = 0;
+    struct options options = {
+        .table = table, .config = out, .set_other = set_of_run, .num_gone = &num_gone};
     *out_help = false;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -551,6 +473,8 @@ static int load_from(struct config *out, int argc, char **argv, bool *out_help)
         error = options_read_toml(&options, file);
     if (error == 0)
         error = options_read_args(&options, &argc, argv, NULL);
+    if (error == 0)
+        error = options_check_gone(&options);
     if (error == 0 && argc > 1)
         error =
             report_error(ERR_INVALID, "see --help", "the argument \"%s\" is not known", argv[1]);

@@ -26,21 +26,20 @@ struct config {
     char access_uids[256], access_operators[256];
     int64_t pool_bytes, segment_bytes;
     char huge_pages[16];
-    int64_t queue_depth, block_bytes, storage_threads;
+    int64_t queue_depth, block_bytes;
     char engine[16], saves_replicas[16];
     bool verify_after_write;
     double usable_fraction;
-    int64_t threads_workers, threads_rpc;
-    int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
+    int64_t threads_workers;
+    int64_t limit_sessions, limit_runs, limit_checkpoints;
     int64_t limit_request_bytes;
     int64_t limit_private_bytes;                              /* 0: no alarm */
     int64_t limit_identity_saves, limit_identity_arena_bytes; /* 0: no limit */
     int64_t limit_identity_disk_bytes;                        /* likewise */
-    int64_t limit_identity_rate, limit_identity_burst;
-    int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
+    int64_t limit_identity_rate;
+    int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms;
     int64_t limit_takeover_ms, limit_silent_ms, limit_hang_ms;
-    int64_t limit_wait_ms, limit_drain_ms, limit_last_save_ms, limit_look_ms, limit_reopen_ms;
-    char pace_io_priority[32], pace_cpu_affinity[256];
+    int64_t limit_drain_ms, limit_last_save_ms, limit_look_ms, limit_reopen_ms;
     int64_t pace_cpu_nice;
     int64_t pace_write_rate; /* bytes per second; 0: no limit */
     bool pace_quiet;
@@ -52,17 +51,17 @@ struct config {
     bool http_public;
     int64_t http_request_ms;
     char tier_store[512]; /* "": there is no far tier */
-    char tier_what[8], tier_attempts[8];
-    int64_t tier_every;
+    char tier_attempts[8];
+    int64_t tier_every;                                   /* 0: the newest alone */
     int64_t tier_part_bytes, tier_connections, tier_rate; /* bytes per second; 0: no limit */
     int64_t tier_verify_age_s;
     bool tier_quiet;
-    int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms, tier_lease_ms;
+    int64_t tier_wait_ms, tier_retry_ms, tier_look_ms, tier_lease_ms;
     char nodes_name[33], nodes_domain[33], nodes_attempts[16];
     char nodes_peers[32768];    /* 128 bytes of each */
     char nodes_replicas_in[16]; /* "disk", "memory": copies that come to this node */
     int64_t nodes_memory_bytes; /* of the latter, beside the pool */
-    int64_t nodes_replicas, nodes_connections, nodes_rate, nodes_wait_ms, nodes_silent_ms;
+    int64_t nodes_replicas, nodes_rate, nodes_wait_ms, nodes_silent_ms;
     int64_t nodes_look_ms, nodes_lost_ms;
     struct members members;                           /* nodes.peers, parsed */
     int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
@@ -73,8 +72,6 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help);
 /* The keys that differ and cannot change while ckptd serves, with commas between them. */
 void config_changed(char out[CONFIG_CHANGED_BYTES], const struct config *a, const struct config *b);
 void config_print_help(void);
-/* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
-int config_pin(const struct config *config);
 /* Is it one of access.uids or access.operators? Of the latter? */
 bool config_allows_uid(const struct config *config, uid_t uid);
 bool config_is_operator(const struct config *config, uid_t uid);

@@ -20,6 +20,9 @@ struct rpc_server;
  * blocking work done. */
 #define SERVICE_ASKED_MAX 16u
 
+/* The longest that one call waits for something; clients ask again. */
+#define SERVICE_WAIT_MS_MAX 60000
+
 struct service {
     const struct config *config;
     struct loop *loop;

@@ -276,7 +276,7 @@ static int open_reach(struct service *service)
     ERR_TRY(storage_open(&absent, &storage_absent, "", NULL));
     far->storage = absent;
     uint32_t num_workers = (uint32_t)config->tier_connections + CREW_BESIDE;
-    ERR_TRY(crew_open(&far->crew, service->loop, num_workers, (int)config->tier_cpu_nice));
+    ERR_TRY(crew_open(&far->crew, service->loop, num_workers, TIER_NICE));
     crew_lane(far->crew, &far->lane, num_workers);
     return try_first(reach);
 }
@@ -328,14 +328,14 @@ static int open_peer(struct service *service, uint32_t index)
     struct tier *tier = &service->tiers[TIER_PEER + index];
     struct storage *storage = NULL;
     ERR_TRY(rpc_client_open_as(&tier->client, peer->address, config->tls_directory));
-    const struct storage_options options = {.num_threads = (uint32_t)config->nodes_connections,
+    const struct storage_options options = {.num_threads = TIER_PEER_PARTS,
                                             .tls_directory = config->tls_directory,
                                             .rpc = tier->client};
     ERR_TRY(storage_open(&storage, &storage_peer, peer->address, &options));
     tier->storage = storage;
     tier->is_unknown = true;
     tier->crew = service->peer_crew;
-    crew_lane(tier->crew, &tier->lane, (uint32_t)config->nodes_connections + CREW_BESIDE);
+    crew_lane(tier->crew, &tier->lane, TIER_PEER_PARTS + CREW_BESIDE);
     log_info("tier", "node %s is at %s, in domain %s", peer->name, peer->address, peer->domain);
     return 0;
 }
@@ -344,12 +344,11 @@ static int open_peer(struct service *service, uint32_t index)
 static int open_peers(struct service *service)
 {
     const struct config *config = service->config;
-    uint32_t each = (uint32_t)config->nodes_connections + CREW_BESIDE;
+    uint32_t each = TIER_PEER_PARTS + CREW_BESIDE;
     uint32_t all = each * config->members.count, most = each > PEER_WORKERS ? each : PEER_WORKERS;
     if (all == 0)
         return 0;
-    ERR_TRY(crew_open(&service->peer_crew, service->loop, all < most ? all : most,
-                      (int)config->tier_cpu_nice));
+    ERR_TRY(crew_open(&service->peer_crew, service->loop, all < most ? all : most, TIER_NICE));
     for (uint32_t i = 0; i < config->members.count; i++)
         ERR_TRY(open_peer(service, i));
     return 0;

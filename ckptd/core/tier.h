@@ -22,6 +22,9 @@ struct reach;
 /* In answers and lists: "local", "memory", "far", or a node's name. */
 const char *tier_name(const struct service *service, enum tier_index tier);
 
+#define TIER_NICE 19       /* niceness of the threads that prove and send */
+#define TIER_PEER_PARTS 2u /* under way at once to each peer */
+
 struct tier {
     _Atomic(struct storage *) storage; /* NULL: there is no such tier */
     struct rpc_client *client;         /* of a peer: all calls go by it, its storage's too */

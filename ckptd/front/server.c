@@ -71,6 +71,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#define PWRITE_THREADS 4u
+#define RPC_THREADS 2u /* calls are few and small */
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
 /* ---- the store ---- */
@@ -102,9 +104,10 @@ static int open_storage(struct service *service)
     struct storage_options options = {.is_ours_alone = !config->make_store,
                                       .queue_depth = (uint32_t)config->queue_depth,
                                       .force_pwrite = strcmp(config->engine, "pwrite") == 0,
-                                      .num_threads = (uint32_t)config->storage_threads};
-    int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);
-    CHECK(error == 0); /* config_load has asked */
+                                      .num_threads = config->queue_depth < PWRITE_THREADS
+                                                         ? (uint32_t)config->queue_depth
+                                                         : PWRITE_THREADS};
+    int error = 0;
     if (ops == &storage_local && config->store_must_exist && !config->make_store)
         error = directory_need_store(where);
     if (error == 0)
@@ -196,13 +199,12 @@ static int open_rpc(struct service *service)
     struct rpc_server_options options = {
         .methods = service_calls,
         .user = service,
-        .num_threads = (uint32_t)config->threads_rpc,
+        .num_threads = RPC_THREADS,
         .num_connections = (uint32_t)config->limit_sessions + RPC_CONNECTIONS_BESIDE,
         .silent_ms = (uint32_t)config->limit_connect_ms,
         .tls_directory = config->tls_listen[0] != '\0' ? config->tls_directory : NULL,
         .request_bytes = (uint64_t)config->limit_request_bytes,
-        .budget_per_second = (uint32_t)config->limit_identity_rate,
-        .budget_burst = (uint32_t)config->limit_identity_burst};
+        .budget_per_second = (uint32_t)config->limit_identity_rate};
     return rpc_server_open(&service->rpc, &options);
 }
 

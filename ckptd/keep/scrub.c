@@ -334,7 +334,7 @@ static bool is_busy(const struct service *service)
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         if (run->coordinator->saves || run->coordinator->opening.call)
             return true;
-    for (int64_t i = 0; i < service->config->limit_loads; i++)
+    for (int64_t i = 0; i < service->config->limit_sessions; i++)
         if (service->loads->rows[i].number != 0)
             return true;
     return false;

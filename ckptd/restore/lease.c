@@ -3,7 +3,7 @@
  * A load is a lease on a checkpoint and on the images that it was lent. ckptd keeps the manifest of
  * a leased checkpoint. A load wants the shards of its plan until it releases them: their images
  * stay in memory for it when other loads have released them (image.c). A load ends by CloseLoad,
- * with its session, or when no call names it for limits.lease_ms. limits.loads bounds the number of
+ * with its session, or when no call names it for LOAD_IDLE_MS. limits.sessions bounds the number of
  * loads (ERR_BUSY). */
 #include "ckptd/restore/lease.h"
 #include "ckptd/core/catalog.h"
@@ -25,15 +25,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOAD_IDLE_MS 600000 /* that no call names a load, and it ends */
+
 /* ---- leases ---- */
 
 int load_find(struct load **out, struct service *service, uint64_t number)
 {
-    for (int64_t i = 0; i < service->config->limit_loads && number != 0; i++) {
+    for (int64_t i = 0; i < service->config->limit_sessions && number != 0; i++) {
         if (service->loads->rows[i].number != number)
             continue;
         *out = &service->loads->rows[i];
-        loop_timer(service->loop, &(*out)->timer, service->config->limit_lease_ms);
+        loop_timer(service->loop, &(*out)->timer, LOAD_IDLE_MS);
         return 0;
     }
     return report_error(ERR_NOT_FOUND, "open the load again", "the load is not known");
@@ -98,7 +100,7 @@ void load_end(struct load *load)
 void restore_end_session(struct session *session)
 {
     struct service *service = session->service;
-    for (int64_t i = 0; i < service->config->limit_loads && session->num_loads > 0; i++) {
+    for (int64_t i = 0; i < service->config->limit_sessions && session->num_loads > 0; i++) {
         struct load *load = &service->loads->rows[i];
         if (load->number == 0 || load->session != session)
             continue;
@@ -123,7 +125,7 @@ static bool holds_segment(const struct load *load, uint32_t segment)
 bool restore_lends(const struct session *session, uint32_t segment)
 {
     const struct service *service = session->service;
-    for (int64_t i = 0; i < service->config->limit_loads; i++) {
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         const struct load *load = &service->loads->rows[i];
         if (load->number != 0 && load->session == session && holds_segment(load, segment))
             return true;
@@ -202,12 +204,12 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
 {
     struct service *service = session->service;
     struct load *load = NULL;
-    for (int64_t i = 0; i < service->config->limit_loads && !load; i++)
+    for (int64_t i = 0; i < service->config->limit_sessions && !load; i++)
         if (service->loads->rows[i].number == 0)
             load = &service->loads->rows[i];
     if (!load)
-        return report_error(ERR_BUSY, "raise limits.loads", "all %lld loads are in use",
-                            (long long)service->config->limit_loads);
+        return report_error(ERR_BUSY, "raise limits.sessions", "all %lld loads are in use",
+                            (long long)service->config->limit_sessions);
     *load = (struct load){.service = service, .checkpoint = checkpoint, .timer.run = lease_expired};
     int error = note_plan(load, items, num_items, slices);
     if (error != 0) {
@@ -219,7 +221,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     session->num_loads++;
     catalog_lease(checkpoint);
     held_enter(checkpoint, hold);
-    loop_timer(service->loop, &load->timer, service->config->limit_lease_ms);
+    loop_timer(service->loop, &load->timer, LOAD_IDLE_MS);
     join_passes(load);
     *out = load;
     return 0;

@@ -47,7 +47,7 @@ struct pass_events {
 
 struct load_table {
     const struct pass_events *events;
-    struct load *rows;          /* config limit_loads of them */
+    struct load *rows;          /* config limit_sessions of them */
     uint64_t newest;            /* number of a load */
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct read_plan plan;

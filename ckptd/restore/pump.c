@@ -252,7 +252,7 @@ static void ask_all(struct image *image)
 {
     const struct service *service = image->service;
     const struct shard_wait *wait = image->waiting;
-    for (int64_t i = 0; i < service->config->limit_loads; i++) {
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         const struct load *load = &service->loads->rows[i];
         if (load->number != 0 && load->checkpoint == image->checkpoint &&
             load->reads.shards[image->shard].is_wanted &&
@@ -338,7 +338,7 @@ static bool read_next(struct service *service)
 {
     struct read_next next = {0};
     uint32_t shard;
-    for (int64_t i = 0; i < service->config->limit_loads; i++) {
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         struct load *load = &service->loads->rows[i];
         bool is_taken = load->number == 0 || load->checkpoint->damaged;
         while (!is_taken && read_plan_at(&shard, &next, &load->reads)) {

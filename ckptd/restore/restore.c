@@ -26,7 +26,7 @@ int restore_open(struct service *service)
     struct load_table *table = calloc(1, sizeof *table);
     service->loads = table;
     if (table)
-        table->rows = calloc((size_t)service->config->limit_loads, sizeof *table->rows);
+        table->rows = calloc((size_t)service->config->limit_sessions, sizeof *table->rows);
     if (!table || !table->rows)
         return report_error(ERR_MEMORY, NULL, "no memory for the table of loads");
     table->events = &events;
@@ -41,7 +41,7 @@ void restore_close(struct service *service)
     struct load_table *table = service->loads;
     if (!table)
         return;
-    for (int64_t i = 0; table->rows && i < service->config->limit_loads; i++)
+    for (int64_t i = 0; table->rows && i < service->config->limit_sessions; i++)
         if (table->rows[i].number != 0)
             load_end(&table->rows[i]);
     shard_fail_starved(service);

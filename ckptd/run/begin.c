@@ -26,8 +26,8 @@
  * A rank that asks again by the same number has not heard the answer, and gets it again.
  *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
- * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
- * its place. */
+ * or after the wait, which SERVICE_WAIT_MS_MAX bounds. A session has one call on its way; another
+ * takes its place. */
 #include "ckptd/run/begin.h"
 #include "ckptd/core/hooks.h"
 #include "ckptd/core/loop.h"
@@ -412,9 +412,8 @@ void save_begin(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to begin a save"));
         return;
     }
-    int64_t wait_ms = request->busy_ms < service->config->limit_wait_ms
-                          ? (int64_t)request->busy_ms
-                          : service->config->limit_wait_ms;
+    int64_t wait_ms =
+        request->busy_ms < SERVICE_WAIT_MS_MAX ? (int64_t)request->busy_ms : SERVICE_WAIT_MS_MAX;
     *beginning = (struct beginning){
         .service = service, .call = call, .request = request, .until_ms = loop_now_ms() + wait_ms};
     if (session_find(&session, service, request->session) == 0)

@@ -1,6 +1,6 @@
 /* wait.c - who waits for a save: WaitSave, its answers, and the hurry that it makes.
  *
- * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
+ * Limit: SERVICE_WAIT_MS_MAX per WaitSave (answered SAVE_STAGING). */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/copies.h"
@@ -158,8 +158,7 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to wait for a save"));
         return;
     }
-    int64_t ms = timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
-                                                             : service->config->limit_wait_ms;
+    int64_t ms = timeout_ms < SERVICE_WAIT_MS_MAX ? (int64_t)timeout_ms : SERVICE_WAIT_MS_MAX;
     *waiter = (struct save_waiter){.next = save->waiters,
                                    .call = call,
                                    .save = save,

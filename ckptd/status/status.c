@@ -79,11 +79,10 @@ static json_t *describe_pace(const struct service *service)
 {
     const struct config *config = service->config;
     const struct throttle_queue *gate = service->throttle_queue;
-    return json_pack("{s:s, s:s, s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "io_priority",
-                     config->pace_io_priority, "cpu_affinity", config->pace_cpu_affinity,
-                     "cpu_nice", (int)config->pace_cpu_nice, "write_rate",
-                     (json_int_t)config->pace_write_rate, "quiet", (int)config->pace_quiet,
-                     "quiet_wait_ms", (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
+    return json_pack("{s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "cpu_nice",
+                     (int)config->pace_cpu_nice, "write_rate", (json_int_t)config->pace_write_rate,
+                     "quiet", (int)config->pace_quiet, "quiet_wait_ms",
+                     (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
                      (int)session_num_busy(service), "chunks_held", (int)gate->num_held,
                      "held_by_rate_seconds", (double)gate->pace.rate_ms / 1000.0,
                      "held_by_phases_seconds", (double)gate->pace.quiet_ms / 1000.0,
@@ -120,7 +119,7 @@ static json_t *describe_sessions(const struct service *service)
         all += service->sessions->rows[i].token != 0;
         ranks += service->sessions->rows[i].token != 0 && service->sessions->rows[i].is_rank;
     }
-    for (int64_t i = 0; i < service->config->limit_loads; i++)
+    for (int64_t i = 0; i < service->config->limit_sessions; i++)
         loads += service->loads->rows[i].number != 0;
     return json_pack("{s:i, s:i, s:i}", "ranks", ranks, "all", all, "loads", loads);
 }

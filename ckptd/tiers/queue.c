@@ -23,10 +23,8 @@ static struct pick_rule rule_of(const struct config *config, enum tier_index tie
 {
     if (tier != TIER_FAR) /* is_kept says which */
         return (struct pick_rule){PICK_ALL, 0};
-    enum pick_what what = strcmp(config->tier_what, "all") == 0    ? PICK_ALL
-                          : strcmp(config->tier_what, "last") == 0 ? PICK_LAST
-                                                                   : PICK_EVERY;
-    return (struct pick_rule){what, (uint64_t)config->tier_every};
+    return (struct pick_rule){config->tier_every == 0 ? PICK_LAST : PICK_EVERY,
+                              (uint64_t)config->tier_every};
 }
 
 /* The far tier's rules, as they are for a plan of all that the run has. One that is not known to be

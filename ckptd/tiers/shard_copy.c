@@ -25,7 +25,7 @@
  * Parts wait for their time in throttle.c: a rate, and the quiet phases of the ranks; for those a
  * checkpoint waits pace.quiet_wait_ms in all. When somebody waits for it nothing is held back.
  *
- * Memory: tier.connections buffers of tier.part_bytes for the far tier, nodes.connections for each
+ * Memory: tier.connections buffers of tier.part_bytes for the far tier, TIER_PEER_PARTS for each
  * peer, but PEER_BUFFERS for all peers together (buffers.h); and 65 bytes per part. */
 #include "ckptd/tiers/shard_copy.h"
 #include "ckptd/core/catalog.h"
@@ -497,8 +497,7 @@ int copy_queue_open(struct copy_queue *queue, struct service *service, enum tier
 {
     const struct config *config = service->config;
     bool is_peer = tier_is_peer(to);
-    uint32_t connections =
-        (uint32_t)(is_peer ? config->nodes_connections : config->tier_connections);
+    uint32_t connections = is_peer ? TIER_PEER_PARTS : (uint32_t)config->tier_connections;
     const struct throttle_options options = {.write_rate =
                                                  is_peer ? config->nodes_rate : config->tier_rate,
                                              .quiet = config->tier_quiet,

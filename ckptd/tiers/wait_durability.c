@@ -89,8 +89,7 @@ void wait_durability(struct service *service, struct rpc_call *call, struct chec
     checkpoint->is_wanted_far |= level == DURABLE_BUCKET;
     checkpoint->is_wanted_replicated |= level == DURABLE_REPLICATED;
     loop_timer(service->loop, &waiter->timer,
-               timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
-                                                           : service->config->limit_wait_ms);
+               timeout_ms < SERVICE_WAIT_MS_MAX ? (int64_t)timeout_ms : SERVICE_WAIT_MS_MAX);
     durability_look(service);
     replicate_look(service);
 }

@@ -196,15 +196,17 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     struct rpc_server *server = calloc(1, sizeof *server);
     if (!server)
         return report_error(ERR_MEMORY, NULL, "no memory for the RPC server");
-    const struct rpc_guard_options guard = {
-        .num_places = options->num_connections,
-        .silent_ms = options->silent_ms,
-        .tls_directory = options->tls_directory,
-        .user = server,
-        .connect = connect_grpc,
-        .budget_per_second =
-            options->budget_per_second ? options->budget_per_second : RPC_BUDGET_PER_SECOND,
-        .budget_burst = options->budget_burst ? options->budget_burst : RPC_BUDGET_BURST};
+    uint32_t per_second =
+        options->budget_per_second ? options->budget_per_second : RPC_BUDGET_PER_SECOND;
+    uint64_t burst = (uint64_t)per_second * RPC_BUDGET_BURST / RPC_BUDGET_PER_SECOND;
+    const struct rpc_guard_options guard = {.num_places = options->num_connections,
+                                            .silent_ms = options->silent_ms,
+                                            .tls_directory = options->tls_directory,
+                                            .user = server,
+                                            .connect = connect_grpc,
+                                            .budget_per_second = per_second,
+                                            .budget_burst =
+                                                burst < UINT32_MAX ? (uint32_t)burst : UINT32_MAX};
     /* Those that the guard has closed are in the list until gRPC has closed them, too. */
     int error = rpc_peers_init(&server->peers, 2 * options->num_connections);
     if (error == 0 && (error = rpc_guard_open(&server->guard, &guard)) != 0)

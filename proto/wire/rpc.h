@@ -46,8 +46,9 @@ struct rpc_server_options {
     const char *tls_directory;
     /* For requests until they are answered, unpacked: about 256 bytes a slice. Beyond, ERR_BUSY. */
     uint64_t request_bytes;
-    /* What one user's calls may cost (proto/wire/rpc_budget.h); 0: RPC_BUDGET_... */
-    uint32_t budget_per_second, budget_burst;
+    /* What one user's calls may cost (proto/wire/rpc_budget.h), and at once as many times as much
+     * as RPC_BUDGET_BURST is of RPC_BUDGET_PER_SECOND; 0: these. */
+    uint32_t budget_per_second;
 };
 #define RPC_BUDGET_PER_SECOND 5000
 #define RPC_BUDGET_BURST 32768          /* 128 ranks that connect twice and make ten calls each */

@@ -71,16 +71,8 @@ def compare(bench, name, what, *options):
 
 
 def row_interference_priority(bench):
-    """saves with pace.cpu_nice 19 and pace.io_priority idle, beside saves without manners"""
-    yield from compare(bench, "priority", "nice 19 and idle I/O", "--pace.cpu_nice", "19",
-                       "--pace.io_priority", "idle")
-
-
-def row_interference_affinity(bench):
-    """saves with pace.cpu_affinity on one core, beside saves without manners"""
-    core = str(max(os.sched_getaffinity(0)))
-    yield from compare(bench, "affinity", f"ckptd on core {core}", *NO_MANNERS,
-                       "--pace.cpu_affinity", core)
+    """saves with pace.cpu_nice 19, beside saves without manners"""
+    yield from compare(bench, "priority", "nice 19", "--pace.cpu_nice", "19")
 
 
 def row_interference_rate(bench):

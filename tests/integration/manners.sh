@@ -1,27 +1,16 @@
 #!/usr/bin/env bash
 # Goal: what the [pace] section says about threads is true of the running ckptd, and what it cannot
 # mean is refused; a trainer's updates hold saves back, and nothing else of a step does; its last
-# save does not wait for manners. Method: a ckptd with each kind of engine; its threads are read
-# from /proc, their I/O priority with ionice, after a save has made them write. A trainer copies
-# slowly, so that an update waits in its busy phase for the copy of a save, and debug.pause_at_step
-# holds it where it is not busy. (Rates and phases: unit/ckptd_throttle_queue.c.)
+# save does not wait for manners. Method: a ckptd whose threads are read from /proc. A trainer
+# copies slowly, so that an update waits in its busy phase for the copy of a save, and
+# debug.pause_at_step holds it where it is not busy. (Rates and phases:
+# unit/ckptd_throttle_queue.c.)
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 25
-command -v ionice >/dev/null || skip_all "ionice (util-linux) is not installed"
+plan 15
 
-# Threads of libraries come and go: what all have is read in one pass.
-threads_not_on() { # CPU: those that may run elsewhere, too
-    grep -Lx "Cpus_allowed_list:[[:space:]]*$1" "/proc/$ckptd_pid/task"/*/status 2>/dev/null
-}
 niceness() { # of each thread: field 19 of stat; the name in field 2 may hold spaces
     cat "/proc/$ckptd_pid/task"/*/stat 2>/dev/null | sed 's/.*) //' | awk '{ print $17 }'
-}
-priorities_of() { # NAME: distinct I/O priorities of the threads with that name
-    local task
-    for task in "/proc/$ckptd_pid/task"/*; do
-        [ "$(cat "$task/comm")" != "$1" ] || ionice -p "${task##*/}"
-    done | sort -u
 }
 status() { "$BUILD/ckpt-cli" status --all --server "$server"; }
 pace() { status | sed -nE "s/^pace\.$1 +//p"; } # NAME: its number
@@ -33,23 +22,12 @@ refused() { # NAME PATTERN OPTION...
     check "... and named" grep -q "$pattern" "$tmp/refused.log"
 }
 
-cpu=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | sed 's/[-,].*//')
-start_ckptd --storage.engine pwrite --pace.io_priority idle --pace.cpu_affinity "$cpu" \
-    --pace.cpu_nice 7 --threads.workers 3
-check_equal "every thread of ckptd stays on the CPUs it was given" "$(threads_not_on "$cpu")" ""
+start_ckptd --storage.engine pwrite --pace.cpu_nice 7 --threads.workers 3
 check_equal "three workers and two threads that serve tools, and they alone, are nice" \
     "$(niceness | grep -cx 7)" 5
 check "a save is committed" "$BUILD/ckpt_example" "$server"
-check "threads that wrote have the idle priority" grep -qx idle <(priorities_of hf-pwrite)
-status >"$tmp/status"
-check "status says what is set" grep -q '^pace.io_priority .*"idle"' "$tmp/status"
-check "status says what the disk makes of it" grep -q '^storage .*I/O priority (' "$tmp/status"
 stop_ckptd
-start_ckptd --pace.io_priority best-effort:7
-check "a save is committed with a priority" "$BUILD/ckpt_example" "$server"
-status >"$tmp/status"
-by_io_uring='^storage +"(io_uring,|[0-9]+ pwrite threads \(the system refused io_uring)'
-check "by io_uring, where the system has it" grep -Eq "$by_io_uring" "$tmp/status"
+start_ckptd
 check_equal "the workers are nice unless told otherwise" "$(niceness | sort -un | tail -n 1)" 10
 stop_ckptd
 start_ckptd --pace.cpu_nice 0
@@ -85,9 +63,6 @@ in_background big --comm.ranks 1 --model.flavor debugmodel --canonical.micro_bat
 ended
 check_equal "a trainer that waits for its last save does not wait for the rate" "$status" 0
 
-refused "an unknown priority is refused" 'pace.io_priority.*"realtime"' \
-    --pace.io_priority realtime
-refused "a list of CPUs that is none is refused" 'pace.cpu_affinity.*"0-"' --pace.cpu_affinity 0-
 refused "a rate that is next to nothing is refused" 'pace.write_rate' --pace.write_rate 10
 
 stop_ckptd

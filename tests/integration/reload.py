@@ -68,12 +68,13 @@ def checked(world):
     test("nor is the directory of the socket needed, which a start makes, but the one above it is",
          made[0] == 0 and not_made[0] == 78 and "no socket can be made" in not_made[1],
          (made, not_made))
-    world.write("[run.a]\nquota = \"1GiB\"\n[limits]\nlease_ms = 600000\n")
-    test("a section of a run, and a key of earlier versions, are accepted",
+    world.write("[run.a]\nquota = \"1GiB\"\n")
+    test("a section of a run is accepted",
          world.check("--config", world.file)[0] == 0)
     for text, why in (("[run.a]\nquota = \"much\"\n", "quota"),
                       ('[run."a/b"]\nquota = 3\n', "can be of no run"),
                       ("[run.a]\nkeep = 3\n", "'run.a.keep' is unknown"),
+                      ("[limits]\nlease_ms = 9\nloads = 9\n", "limits.loads is no key any more"),
                       ("[retention]\nkeep_lots = 3\n", "did you mean")):
         world.write(text)
         code, _, err = world.check("--config", world.file)

@@ -154,7 +154,7 @@ def races(worlds, options, rounds):
 def killed(world, options, rounds):
     """SIGKILL at any point of a drain that is made slow."""
     chance = random.Random(SEED)
-    slow = (*options, "--tier.rate", "4MiB", "--tier.what", "all")
+    slow = (*options, "--tier.rate", "4MiB")
     world.start(*slow)
     for step in range(1, rounds + 1):
         world.save_one(step)

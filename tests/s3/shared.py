@@ -103,7 +103,7 @@ class Bed:
 
 def goes_along(bed):
     one, other = bed.one, bed.other
-    one.start(*OPTIONS, "--tier.what", "every", "--tier.every", "1000")
+    one.start(*OPTIONS, "--tier.every", "1000")
     bed.save(one, 1, 2)
     code, out, err = one.cli("pin", bed.name(one, 1), "--note", "for the paper", *one.where)
     test("a pin on what is not in the bucket is local, and says so",

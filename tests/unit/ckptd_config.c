@@ -136,21 +136,8 @@ static void test_config__operators_are_let_in_and_no_others_are_operators(void *
 
 static void test_config__manners_that_mean_nothing_are_refused_by_name(void **state)
 {
-    static const char *const cpus[] = {"", "0", "0-3,7", "1023"};
-    static const char *const not_cpus[] = {",",    "a",    "0-",  "-1", "3-1",
-                                           "1024", "0,,1", "0 1", "0,"};
     struct config config;
     (void)state;
-    for (size_t i = 0; i < sizeof cpus / sizeof cpus[0]; i++)
-        assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_affinity", cpus[i], NULL), 0);
-    for (size_t i = 0; i < sizeof not_cpus / sizeof not_cpus[0]; i++) {
-        assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_affinity", not_cpus[i], NULL),
-                         ERR_INVALID);
-        assert_non_null(strstr(report_message(), "pace.cpu_affinity"));
-    }
-    assert_int_equal(load(&config, "--store", "/x", "--pace.io_priority", "best-effort:8", NULL),
-                     ERR_INVALID);
-    assert_non_null(strstr(report_message(), "pace.io_priority"));
     assert_int_equal(load(&config, "--store", "/x", "--pace.write_rate", "1000KiB", NULL),
                      ERR_INVALID);
     assert_non_null(strstr(report_message(), "pace.write_rate"));
@@ -192,15 +179,33 @@ static void test_config__arguments_win_over_the_file(void **state)
 {
     struct config config;
     char path[200];
-    static const char text[] = "store = \"/from/file\"\n[limits]\nloads = 7\n";
+    static const char text[] = "store = \"/from/file\"\n[limits]\nsessions = 7\n";
     int fd = make_file(path);
     (void)state;
     assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
     close(fd);
-    assert_int_equal(load(&config, "--limits.loads", "9", "--config", path, NULL), 0);
+    assert_int_equal(load(&config, "--limits.sessions", "9", "--config", path, NULL), 0);
     unlink(path);
     assert_string_equal(config.store, "/from/file");
-    assert_true(config.limit_loads == 9);
+    assert_true(config.limit_sessions == 9);
+}
+
+/* Of a file of an earlier version. */
+static void test_config__keys_that_are_gone_are_all_counted_and_refused(void **state)
+{
+    struct config config;
+    char path[200];
+    static const char text[] = "store = \"/x\"\n[limits]\nloads = 7\nsessions = 7\n"
+                               "[tier]\nwhat = \"last\"\n";
+    int fd = make_file(path);
+    (void)state;
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(load(&config, "--threads.rpc", "2", "--config", path, NULL), ERR_INVALID);
+    unlink(path);
+    assert_non_null(strstr(report_message(), "3 of the keys"));
+    assert_int_equal(load(&config, "--store", "/x", "--limits.load", "7", NULL), ERR_INVALID);
+    assert_null(strstr(report_line(), "limits.loads")); /* as the nearest */
 }
 
 /* The manual with every "#key = value" line switched on. */
@@ -233,7 +238,8 @@ static void test_config__the_manual_names_every_key_with_its_default(void **stat
                                        path),
                      0);
     for (size_t i = 0; table[i].key; i++)
-        if (!is_set[i] && strcmp(table[i].key, "config") != 0 && strcmp(table[i].key, "check") != 0)
+        if (!is_set[i] && table[i].type != OPTION_TYPE_GONE &&
+            strcmp(table[i].key, "config") != 0 && strcmp(table[i].key, "check") != 0)
             fail_msg("%s is not in it", table[i].key);
     int error = load(&manual, "--config", path, NULL);
     unlink(path);
@@ -265,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_config__an_area_of_the_log_that_is_not_there_is_named),
         cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
         cmocka_unit_test(test_config__arguments_win_over_the_file),
+        cmocka_unit_test(test_config__keys_that_are_gone_are_all_counted_and_refused),
         cmocka_unit_test(test_config__the_manual_names_every_key_with_its_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,7 +140,7 @@ static int tear_down(void **state)
 static struct bed *start(void **state, int64_t depth)
 {
     struct bed *bed = *state;
-    bed->config.queue_depth = bed->config.storage_threads = depth;
+    bed->config.queue_depth = depth;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, 1);
     return bed;
