@@ -115,9 +115,8 @@ static const char *probe_direct(const struct local *local)
 
 static void write_text(struct local *local)
 {
-    snprintf(local->text, sizeof(local->text), "%s%s, %s%s",
-             local->engine->ops->describe(local->engine), local->refusal, local->direct_text,
-             local->priority_text);
+    snprintf(local->text, sizeof(local->text), "%s%s, %s",
+             local->engine->ops->describe(local->engine), local->refusal, local->direct_text);
 }
 
 static int open_engine(struct local *local, const struct storage_options *options)
@@ -175,9 +174,6 @@ static int local_open(struct storage **out, const char *where,
     if (error != 0)
         goto close_local;
     local->direct_text = probe_direct(local);
-    local->io_priority = options->io_priority;
-    engine_priority_describe(local->priority_text, sizeof(local->priority_text), local->root_fd,
-                             local->io_priority);
     write_text(local);
     log_print(local->is_quiet ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
               local->text);
@@ -219,7 +215,7 @@ static const char *local_describe(struct storage *storage)
 
 /* ---- big objects ---- */
 
-static int new_object(struct storage_object **out, int fd, uint64_t bytes, uint16_t io_priority)
+static int new_object(struct storage_object **out, int fd, uint64_t bytes)
 {
     struct engine_file *file = calloc(1, sizeof(*file));
     if (file == NULL)
@@ -227,7 +223,6 @@ static int new_object(struct storage_object **out, int fd, uint64_t bytes, uint1
     file->base.ops = &storage_local;
     file->fd = fd;
     file->bytes = bytes;
-    file->io_priority = io_priority;
     file->direct = set_direct(fd);
     *out = (struct storage_object *)file;
     return 0;
@@ -265,7 +260,7 @@ static int local_object_create(struct storage *storage, struct storage_object **
     error =
         reserve(fd, bytes) == 0 ? 0 : local_fail("could not reserve the space of an object", key);
     if (error == 0)
-        error = new_object(out, fd, bytes, local->io_priority);
+        error = new_object(out, fd, bytes);
     if (error != 0) {
         close(fd);
         unlinkat(parent, name, 0);
@@ -283,7 +278,7 @@ static int local_object_open(struct storage *storage, struct storage_object **ou
     int error = local_open_for_reading(&fd, &bytes, local_of(storage), key);
     if (error != 0)
         return error;
-    error = new_object(out, fd, bytes, 0);
+    error = new_object(out, fd, bytes);
     if (error != 0)
         close(fd);
     *out_bytes = bytes;

@@ -21,8 +21,6 @@ struct local {
     struct local_keeper *keeper; /* of its locks, where it is shared or locked; else NULL */
     struct engine *engine;
     const char *direct_text;
-    uint16_t io_priority; /* of writes */
-    char priority_text[128];
     char refusal[256]; /* why the engine is not the first choice */
     char text[512];
 };

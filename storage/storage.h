@@ -103,7 +103,6 @@ struct storage_options {
     uint32_t num_threads; /* of the pwrite engine; 0: 4 */
     bool read_only;       /* offline readers: no lock is needed, nothing is created */
     bool is_ours_alone;   /* ERR_DENIED where other users could change the root; see local.c */
-    uint16_t io_priority; /* of writes, from storage_io_priority_parse; 0: that of the process */
     bool is_quiet;        /* what was chosen is logged for debugging only */
     /* `local`: other machines use the directory, too (NFS, Lustre, GPFS). It is opened like any
      * other: its lock, leases and sweeps hold between machines only where the file system passes
@@ -272,10 +271,6 @@ struct storage_base {
     bool is_locked;       /* storage_lock() has gone well: this process is the store's one writer */
     uint32_t num_at_once; /* looks that it answers side by side; 0: storage_for_many() has one */
 };
-
-/* "none", "idle", "best-effort:0" (first) to "best-effort:7" (last). Other back-ends than `local`
- * ignore it, and so do most disks' schedulers: storage_describe says what is true. ERR_INVALID. */
-int storage_io_priority_parse(uint16_t *out, const char *text);
 
 /* `options` NULL: the defaults. */
 int storage_open(struct storage **out, const struct storage_ops *ops, const char *where,

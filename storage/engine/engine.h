@@ -28,9 +28,8 @@
 struct engine_file {
     struct storage_base base;
     int fd;
-    bool direct;          /* O_DIRECT is on: transfers continue at aligned offsets only */
-    uint16_t io_priority; /* of writes; 0: that of the process */
-    uint64_t bytes;       /* reserved size: writes past it are refused */
+    bool direct;    /* O_DIRECT is on: transfers continue at aligned offsets only */
+    uint64_t bytes; /* reserved size: writes past it are refused */
 };
 
 struct engine;
@@ -61,11 +60,6 @@ int storage_code_of_errno(int number);
 
 /* May `name` be one component of a key? What may not is not listed either. */
 bool storage_name_is_valid(const char *name, size_t length);
-
-/* priority.c: makes it the calling thread's I/O priority. Best effort: no permission is needed. */
-void engine_thread_priority(uint16_t priority);
-/* What the disk below `fd` makes of a priority: text that continues a description; "" for 0. */
-void engine_priority_describe(char *out, size_t size, int fd, uint16_t priority);
 
 /* Starts a thread with all signals blocked: they are the business of the program's own threads.
  * `name` has at most 15 characters. ERR_MEMORY. */

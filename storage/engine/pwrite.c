@@ -35,8 +35,6 @@ static void perform_transfer(struct storage_request *request)
 static void perform(struct storage_request *request)
 {
     if (request->op != STORAGE_SYNC) {
-        engine_thread_priority(request->op == STORAGE_WRITE ? engine_file_of(request)->io_priority
-                                                            : 0);
         if (engine_accept(request))
             perform_transfer(request);
     } else if (fdatasync(engine_file_of(request)->fd) != 0) {

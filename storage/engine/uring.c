@@ -137,8 +137,6 @@ static void prepare(struct uring_engine *engine, struct storage_request *request
         io_uring_prep_read(sqe, fd, data, bytes, offset);
     else
         io_uring_prep_write(sqe, fd, data, bytes, offset);
-    if (request->op == STORAGE_WRITE)
-        sqe->ioprio = engine_file_of(request)->io_priority;
     io_uring_sqe_set_data(sqe, request);
 }
 

@@ -369,51 +369,6 @@ static void test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on(vo
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* ---- priorities ---- */
-
-/* The kernel alone knows a class 7, and refuses it: so what it refuses has reached it. */
-static void test_uring__writes_carry_the_priority_to_the_kernel_and_reads_do_not(void **state)
-{
-    struct bed *bed = *state;
-    unsigned char *data = bed_buffer(STORAGE_ALIGN);
-    bed_fill(data, STORAGE_ALIGN, 1);
-    open_file(bed, "file", STORAGE_ALIGN);
-    struct storage_request request = request_of(bed, STORAGE_WRITE, 0, data, STORAGE_ALIGN);
-    run_request(bed, &request);
-    assert_int_equal(request.error, 0);
-    bed->file.io_priority = 7 << IOPRIO_CLASS_SHIFT;
-    request = request_of(bed, STORAGE_READ, 0, data, STORAGE_ALIGN);
-    run_request(bed, &request);
-    assert_int_equal(request.error, 0);
-    request = request_of(bed, STORAGE_SYNC, 0, NULL, 0);
-    run_request(bed, &request);
-    assert_int_equal(request.error, 0);
-    request = request_of(bed, STORAGE_WRITE, 0, data, STORAGE_ALIGN);
-    run_request(bed, &request);
-    assert_int_equal(request.error_number, EINVAL);
-    free(data);
-}
-
-static void test_priority__every_name_is_writable_and_no_other(void **state)
-{
-    static const char *const good[] = {"none", "idle", "best-effort:0", "best-effort:7"};
-    static const char *const bad[] = {"",  "best-effort",  "best-effort:8",  "best-effort:-1",
-                                      "7", "best-effort:", "best-effort:77", "idle "};
-    struct bed *bed = *state;
-    unsigned char *data = bed_buffer(STORAGE_ALIGN);
-    bed_fill(data, STORAGE_ALIGN, 1);
-    open_file(bed, "file", STORAGE_ALIGN);
-    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        assert_int_equal(storage_io_priority_parse(&bed->file.io_priority, good[i]), 0);
-        struct storage_request request = request_of(bed, STORAGE_WRITE, 0, data, STORAGE_ALIGN);
-        run_request(bed, &request);
-        assert_int_equal(request.error, 0);
-    }
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(storage_io_priority_parse(&bed->file.io_priority, bad[i]), ERR_INVALID);
-    free(data);
-}
-
 #define BOTH(function)                                                           \
     {#function " (io_uring)", function, setup, teardown, (void *)&engine_uring}, \
     {                                                                            \
@@ -429,10 +384,6 @@ int main(void)
         BOTH(test_engine__sync_error_is_final),
         BOTH(test_engine__more_requests_than_depth_all_complete),
         BOTH(test_engine__close_waits_for_what_was_submitted),
-        BOTH(test_priority__every_name_is_writable_and_no_other),
-        {"test_uring__writes_carry_the_priority_to_the_kernel_and_reads_do_not",
-         test_uring__writes_carry_the_priority_to_the_kernel_and_reads_do_not, setup, teardown,
-         (void *)&engine_uring},
         {"test_uring__works_unregistered_when_locking_memory_is_refused",
          test_uring__works_unregistered_when_locking_memory_is_refused, setup, teardown, NULL},
         {"test_uring__raises_the_soft_limit_of_locked_memory",
