@@ -315,6 +315,9 @@ int options_set(const struct options *options, const char *key, const char *valu
     if (option->type == OPTION_TYPE_FIXED)
         return check_fixed(options, option, value, where);
     if (option->type == OPTION_TYPE_GONE) {
+        if (!options->num_gone)
+            return report_error(ERR_INVALID, option->help, "%s: %s is no key any more", where,
+                                option->key);
         log_error("options", "%s: %s is no key any more: %s", where, option->key, option->help);
         ++*options->num_gone;
         return 0;

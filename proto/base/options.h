@@ -93,12 +93,14 @@ struct options {
     /* (optional) Takes a key of a TOML file that the table does not have; `config` is the struct's.
      * 1: it is none of its keys either. */
     int (*set_other)(void *config, const char *key, const char *value, const char *where);
-    uint32_t *num_gone; /* how many keys were gone; with a table that has such keys */
+    /* (optional) Counts the keys that are gone: each is logged with what to do, and reading goes
+     * on, so that all of a file are told at once (options_check_gone). Default: the first is an
+     * error. */
+    uint32_t *num_gone;
 };
 
 int options_defaults(const struct options *options);
-/* Keys that are gone (OPTION_GONE) are logged with what to do, and reading goes on, so that all of
- * a file are told at once. After the last source: ERR_INVALID if there was one. */
+/* After the last source: ERR_INVALID if a key was gone. */
 int options_check_gone(const struct options *options);
 int options_read_toml(const struct options *options, const char *path);
 /* Consumes every `--key` argument; the others (positional) are moved to the front of argv and

@@ -260,7 +260,7 @@ static int connect_all(struct bucket *bucket, bool is_brief)
     if (bucket->idle == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for connections");
     ERR_TRY(http_init());
-    ERR_TRY(pace_open(&bucket->pace, settings->rate, settings->windows));
+    ERR_TRY(pace_open(&bucket->pace, settings->rate));
     ERR_TRY(credentials_open(&bucket->credentials, settings));
     ERR_TRY(greet(bucket));
     bucket->retry_s = retry_s;

@@ -221,13 +221,11 @@ void keeper_close(struct keeper *keeper); /* NULL is allowed */
 
 /* ---- pace.c ---- */
 
-/* ERR_INVALID: a window cannot be read. */
-int pace_open(struct pace **out, int64_t rate, const char *windows);
+/* Bytes per second; 0: no limit. ERR_MEMORY. */
+int pace_open(struct pace **out, int64_t rate);
 void pace_close(struct pace *pace); /* NULL is allowed */
 /* Waits until so many bytes more may be sent. */
 void pace_take(void *pace, size_t bytes);
-/* Of bytes per second now; 0: no limit; -1: nothing may be sent. Pure. */
-int64_t pace_rate_at(int64_t rate, const char *windows, int minute_of_day);
 
 /* ---- settings.c ---- */
 

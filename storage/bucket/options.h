@@ -20,8 +20,7 @@ struct storage_bucket {
     int64_t part_bytes;                                  /* of a big object's parts, but the last */
     int64_t connections;                                 /* for requests, at once */
     int64_t rate;                                        /* bytes per second sent; 0: no limit */
-    char windows[256];     /* "22:00-06:00=0,12:00-13:00=1MiB": other rates at these local times */
-    int64_t retry_s;       /* for how long one request is tried */
+    int64_t retry_s;                                     /* for how long one request is tried */
     int64_t stall_s;       /* a request on which no byte has moved for so long has failed */
     int64_t lease_s;       /* a lease that is not renewed for so long has expired */
     int64_t upload_idle_s; /* an upload that got no part for so long may be removed */
@@ -57,8 +56,7 @@ struct storage_bucket {
                "requests to the server at once"), \
     OPTION_BYTES(t, f rate, prefix "rate", "0", 0, 1e15, \
                  "bytes per second that are sent; 0: no limit"), \
-    OPTION_STRING(t, f windows, prefix "windows", "", \
-                  "other rates at times of day, 22:00-06:00=0,12:00-13:00=1MiB"), \
+    OPTION_GONE(prefix "windows", "one rate holds at all times of day: HOLDFAST_S3_RATE"), \
     OPTION_INT(t, f retry_s, prefix "retry_s", 60, 0, 86400, "for how long a request is tried"), \
     OPTION_INT(t, f stall_s, prefix "stall_s", 30, 1, 3600, \
                "a request on which no byte has moved for so long has failed"), \

@@ -188,35 +188,11 @@ static void test_xml__refuses_what_is_no_such_document(void **state)
 
 /* ---- rates ---- */
 
-static void test_pace__windows_change_the_rate_at_times_of_day(void **state)
-{
-    (void)state;
-    static const char windows[] = "22:00-06:00=0,12:00-13:00=1MiB,12:30-14:00=7";
-    assert_int_equal(pace_rate_at(5, windows, 11 * 60 + 59), 5);
-    assert_int_equal(pace_rate_at(5, windows, 12 * 60), 1 << 20);
-    assert_int_equal(pace_rate_at(5, windows, 12 * 60 + 59), 1 << 20);
-    assert_int_equal(pace_rate_at(5, windows, 13 * 60), 7);
-    assert_int_equal(pace_rate_at(5, windows, 14 * 60), 5);
-    assert_int_equal(pace_rate_at(5, windows, 22 * 60), -1);
-    assert_int_equal(pace_rate_at(5, windows, 0), -1);
-    assert_int_equal(pace_rate_at(5, windows, 6 * 60), 5);
-}
-
-static void test_pace__refuses_windows_that_it_cannot_read(void **state)
-{
-    (void)state;
-    static const char *const bad[] = {"22:00",         "22:00-06:00",   "22:00-06:00=x",
-                                      "25:00-06:00=0", "22:60-06:00=0", "22:00-06:00=1MiB;"};
-    struct pace *pace;
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(pace_open(&pace, 0, bad[i]), ERR_INVALID);
-}
-
 static void test_pace__sends_no_faster_than_the_rate(void **state)
 {
     (void)state;
     struct pace *pace;
-    assert_int_equal(pace_open(&pace, 10 << 20, ""), 0);
+    assert_int_equal(pace_open(&pace, 10 << 20), 0);
     uint64_t begin = bucket_now_ns();
     for (int i = 0; i < 64; i++)
         pace_take(pace, 64 << 10); /* 4 MiB at 10 MiB a second, less the burst of 0.1 s */
@@ -590,8 +566,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sigv4__refuses_what_is_too_long),
         cmocka_unit_test(test_xml__tells_paths_and_texts_in_order),
         cmocka_unit_test(test_xml__refuses_what_is_no_such_document),
-        cmocka_unit_test(test_pace__windows_change_the_rate_at_times_of_day),
-        cmocka_unit_test(test_pace__refuses_windows_that_it_cannot_read),
         cmocka_unit_test(test_pace__sends_no_faster_than_the_rate),
         cmocka_unit_test(test_where__names_a_bucket_a_directory_a_peer_or_a_path),
         cmocka_unit_test(test_bucket__refuses_names_that_no_bucket_has),
