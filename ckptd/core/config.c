@@ -149,8 +149,6 @@ static const struct option table[] = {
                "how long a start waits for a far tier that does not answer"),
     OPTION_INT(struct config, tier_retry_ms, "tier.retry_ms", 1000, 1, 3600000,
                "first pause after an error of the far tier; it doubles up to 64 times that"),
-    OPTION_INT(struct config, tier_verify_age_s, "tier.verify_age_s", 604800, 0, 1ll << 40,
-               "a local copy goes when the far one was read back within so long, else it is read"),
     OPTION_INT(struct config, tier_look_ms, "tier.look_ms", 60000, 0, 86400000,
                "lists and loads look for others' checkpoints there when the last look is older"),
     OPTION_INT(struct config, tier_lease_ms, "tier.lease_ms", 2000, 0, 3600000,
@@ -206,6 +204,7 @@ static const struct option table[] = {
     OPTION_GONE("storage.threads", "there are four, at most storage.queue_depth"),
     OPTION_GONE("threads.rpc", "there are two, which serve hundreds of ranks"),
     OPTION_GONE("tier.cpu_nice", "what nobody waits for has niceness 19"),
+    OPTION_GONE("tier.verify_age_s", "scrub.period_s says how old a look may be"),
     OPTION_GONE("tier.what", "write tier.every: 1 for \"all\", 0 for \"last\""),
     OPTION_END,
 };

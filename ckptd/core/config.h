@@ -54,7 +54,6 @@ struct config {
     char tier_attempts[8];
     int64_t tier_every;                                   /* 0: the newest alone */
     int64_t tier_part_bytes, tier_connections, tier_rate; /* bytes per second; 0: no limit */
-    int64_t tier_verify_age_s;
     bool tier_quiet;
     int64_t tier_wait_ms, tier_retry_ms, tier_look_ms, tier_lease_ms;
     char nodes_name[33], nodes_domain[33], nodes_attempts[16];

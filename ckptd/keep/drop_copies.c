@@ -3,7 +3,7 @@
  *
  * The local tier drops a copy that is to be in the far one only when it is there: manifest and the
  * size and header of every shard are looked at then, and every block was read back within
- * tier.verify_age_s, when it was sent or, where that is longer ago, at this very moment. A
+ * scrub.period_s, when it was sent or, where that is longer ago, at this very moment. A
  * checkpoint that is still on its way stays: rules that keep little, and a far tier that is slow,
  * fill the disk, which status and the log tell.
  *
@@ -46,8 +46,8 @@ void drop_copy_note_other(struct other_copy *out, const struct checkpoint *check
      * after a start. */
     int64_t proven = far->proven != 0 ? far->proven : retain_time(checkpoint->summary.time);
     int64_t age = (int64_t)time(NULL) - proven;
-    out->need = drop_copy_need(checkpoint->goes_far, far->is_there, age,
-                               service->config->tier_verify_age_s);
+    out->need =
+        drop_copy_need(checkpoint->goes_far, far->is_there, age, service->config->scrub_period);
 }
 
 /* ---- reading it back ---- */

@@ -19,7 +19,7 @@ from tier import PARTS, drained, races, verified, wait_until
 
 LOST_EVERY = 3  # of the calls that change a name
 RULES = ("--tier.keep_last", "2", "--retention.keep_last", "2", "--retention.may_remove_most",
-         "true", "--tier.verify_age_s", "0")
+         "true", "--scrub.period_s", "0")
 
 
 class Client(World):

@@ -409,7 +409,7 @@ def retained(world, options):
     test("what the far tier is to have stays until it has it, and a prune says why",
          world.steps() == list(range(1, 7)) and "draining" in out, (world.steps(), out))
     world.stop()
-    world.start(*options, *rules, "--tier.keep_last", "3", "--tier.verify_age_s", "0")
+    world.start(*options, *rules, "--tier.keep_last", "3", "--scrub.period_s", "0")
 
     def far_steps():
         return sorted({entry["step"] for entry in world.listed("--store", world.far)})
