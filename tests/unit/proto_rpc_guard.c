@@ -2,18 +2,23 @@
  *
  * Goal: the heads of frames are read whatever pieces they come in; each bound of rpc_frames.h stops
  * the frame that would break it and none before; a user's connections share a budget; answers that
- * a client does not read have a limit; a request that has begun ends in time. Method: frames made
- * by hand, given to rpc_frames whole and byte by byte; a server, or the guard alone, between socket
- * pairs. What the bounds do to a real ckptd: tests/integration/check_flood.py. */
+ * a client does not read have a limit; a request that has begun ends in time; TLS passes whole.
+ * Method: frames made by hand, given to rpc_frames whole and byte by byte; a server, or the guard
+ * alone, between socket pairs. What the bounds do to a real ckptd:
+ * tests/integration/check_flood.py. */
 #include "proto/base/report.h"
+#include "proto/tls/stream.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 #include "proto/wire/rpc_budget.h"
 #include "proto/wire/rpc_frames.h"
 #include "proto/wire/rpc_guard.h"
 #include "tests/unit/http2_bed.h"
+#include "tests/unit/shell.h"
 
+#include <semaphore.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -400,6 +405,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
 
 struct ends {
     int client, grpc_end; /* the test's */
+    sem_t connected;
 };
 
 /* The other end is the guard's. */
@@ -418,12 +424,14 @@ static int connect_library(void *user, int *out, const struct principal *peer)
     struct ends *ends = user;
     (void)peer;
     ends->grpc_end = connect_end(out);
+    sem_post(&ends->connected);
     return 0;
 }
 
 static struct rpc_guard *open_guard(struct ends *last, uint32_t silent_ms, uint32_t per_second,
                                     uint32_t burst)
 {
+    sem_init(&last->connected, 0, 0);
     const struct rpc_guard_options options = {.num_places = 4,
                                               .silent_ms = silent_ms,
                                               .budget_per_second = per_second,
@@ -480,7 +488,8 @@ static void test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_n
     char byte;
     (void)state;
     connect_as_user(&half, guard);
-    whole = half;
+    whole.client = half.client;
+    whole.grpc_end = half.grpc_end;
     size_t bytes = send_request(&whole, 0);
     assert_int_equal(receive(whole.grpc_end, bytes), bytes);
     connect_as_user(&half, guard);
@@ -537,6 +546,56 @@ static void test_guard__a_request_that_it_holds_back_is_not_late(void **state)
     rpc_guard_close(guard);
 }
 
+/* ---- TLS ---- */
+
+/* What TLS has decrypted and the guard has not read is in no socket. */
+static void test_guard__a_record_of_a_verified_client_passes_whole(void **state)
+{
+    const char *parent = getenv("TMPDIR");
+    char folder[128], server[160], client[160];
+    static struct text text;
+    struct rpc_frames frames;
+    struct ends ends;
+    struct rpc_guard *guard;
+    struct tls_keys *keys;
+    struct tls_stream *stream;
+    int pair[2];
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/rg-XXXXXX", parent ? parent : "/var/tmp");
+    assert_non_null(mkdtemp(folder));
+    snprintf(server, sizeof server, "%s/node", folder);
+    snprintf(client, sizeof client, "%s/anna", folder);
+    shell("{ c=deploy/certificates a=%s/authority; $c authority $a; "
+          "$c issue $a %s holdfast://node/n1 127.0.0.1; $c issue $a %s holdfast://reader; } >&2",
+          folder, server, client);
+    const struct rpc_guard_options options = {.num_places = 4,
+                                              .silent_ms = 60000,
+                                              .budget_per_second = 1000,
+                                              .budget_burst = 1000,
+                                              .tls_directory = server,
+                                              .user = &ends,
+                                              .connect = connect_library};
+    signal(SIGPIPE, SIG_IGN);
+    sem_init(&ends.connected, 0, 0);
+    assert_int_equal(rpc_guard_open(&guard, &options), 0);
+    assert_int_equal(tls_keys_open_client(&keys, client, "h2"), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    assert_int_equal(rpc_guard_adopt_stranger(guard, pair[1], "10.0.0.1"), 0);
+    assert_int_equal(tls_stream_open(&stream, keys, pair[0], "127.0.0.1", PATIENCE_S * 1000, NULL),
+                     0);
+    sem_wait(&ends.connected);
+    begin(&text, &frames);
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
+    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, RPC_RELAY_BYTES + 6000); /* less than a record */
+    assert_int_equal(tls_stream_write(stream, text.bytes, text.count, PATIENCE_S * 1000), 0);
+    assert_int_equal(receive(ends.grpc_end, text.count), text.count);
+    close(ends.grpc_end);
+    tls_stream_close(stream);
+    tls_keys_close(keys);
+    rpc_guard_close(guard);
+    shell("rm -rf '%s'", folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -553,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_guard__a_request_that_it_holds_back_is_not_late),
         cmocka_unit_test(
             test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not),
+        cmocka_unit_test(test_guard__a_record_of_a_verified_client_passes_whole),
     };
     log_setup("proto_rpc_guard", NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
