@@ -105,8 +105,7 @@ struct checkpoint {
     char given_up[256];        /* why it never goes far, until a restart; "": it may */
     bool is_wanted_local;      /* ranks load it from elsewhere: it is kept here, where it fits */
     struct shard_use *uses;    /* while leased; per shard */
-    uint32_t leases;           /* loads, their opening, and passes for them */
-    bool is_scrubbed;          /* the scrub is reading it */
+    uint32_t leases;           /* loads, their opening, passes for them, and scrubs */
     bool is_suspect; /* a tool found damage in the local copy, and the scrub has not read it since,
                         which it does first: retention takes it for damaged */
     uint32_t loads;  /* over the socket; restore/held.c's, */
@@ -167,7 +166,7 @@ struct run {
     struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
     bool retain_again;               /* there was a commit meanwhile */
     struct fault unpruned[2];        /* why the rules removed nothing: in the local, the far tier */
-    struct scrub_cursor scrubbed;    /* keep/scrub.c, */
+    struct scrub_cursor scrubbed;    /* keep/scrub_pass.c, */
     struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* likewise: a pass over it is due */
     uint64_t fenced_attempt; /* run/remote_lease.c: which a start elsewhere took over; 0: none */
@@ -182,7 +181,7 @@ struct run {
 /* Nothing may remove it now. */
 static inline bool catalog_in_use(const struct checkpoint *checkpoint)
 {
-    return checkpoint->leases > 0 || checkpoint->is_scrubbed;
+    return checkpoint->leases > 0;
 }
 
 /* The pin that keeps it, in whichever tier, or NULL. */

@@ -66,21 +66,21 @@ struct service {
     const struct coordinator_ops *coordinator_ops; /* run/run.c */
     const struct hooks *hooks;                     /* server.c */
     struct outcomes *outcomes;                     /* run/outcomes.c */
-    struct newcomer *newcomers;        /* run/open.c: starts that wait for a run, oldest first */
-    struct beginning *beginnings;      /* run/begin.c: calls that wait for an image, oldest first */
-    uint32_t num_last_waiting;         /* of them for memory for the last save of a run */
-    struct load_table *loads;          /* restore/lease.c */
-    struct held_files *held;           /* restore/held.c */
-    struct collecting *collecting;     /* keep/gc.c: a Gc under way, or NULL */
-    struct retention *retention;       /* keep/retain.c */
-    struct trash *trash;               /* keep/trash.c */
-    struct trash *far_trash;           /* likewise; NULL: there is no far tier */
-    struct scrub *scrub;               /* keep/scrub.c; NULL: off */
-    struct remote_scrub *remote_scrub; /* keep/remote_scrub.c; likewise */
-    struct rescans *rescans;           /* rescan.c */
-    struct refreshes *store_looks;     /* likewise: who waits for one at the store's directory */
-    struct reload *reload;             /* reload.c */
-    struct journals *journals;         /* history.c */
+    struct newcomer *newcomers;    /* run/open.c: starts that wait for a run, oldest first */
+    struct beginning *beginnings;  /* run/begin.c: calls that wait for an image, oldest first */
+    uint32_t num_last_waiting;     /* of them for memory for the last save of a run */
+    struct load_table *loads;      /* restore/lease.c */
+    struct held_files *held;       /* restore/held.c */
+    struct collecting *collecting; /* keep/gc.c: a Gc under way, or NULL */
+    struct retention *retention;   /* keep/retain.c */
+    struct trash *trash;           /* keep/trash.c */
+    struct trash *far_trash;       /* likewise; NULL: there is no far tier */
+    struct scrub *scrub;           /* keep/scrub.c; NULL: off */
+    struct scrub *far_scrub;       /* likewise; also NULL: there is no far tier */
+    struct rescans *rescans;       /* rescan.c */
+    struct refreshes *store_looks; /* likewise: who waits for one at the store's directory */
+    struct reload *reload;         /* reload.c */
+    struct journals *journals;     /* history.c */
     struct replication
         *replications[NUM_TIERS]; /* tiers/replicate.c; NULL: there is no such tier */
     struct remote_store *remote_stores[NUM_TIERS]; /* tiers/remote_store.c; likewise */

@@ -22,7 +22,6 @@
 #include "ckptd/front/network.h"
 #include "ckptd/front/reload.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/remote_scrub.h"
 #include "ckptd/keep/rescan.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scan.h"
@@ -210,13 +209,13 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,      reload_open,       history_open,   rescan_open,     open_storage,
-    tier_open,      serve_open,        open_pool,      renew_open,      throttle_queue_open,
-    open_sessions,  restore_open,      open_runs,      open_catalog,    scan_store,
-    held_open,      remote_store_open, scrub_open,     retain_open,     trash_open,
-    replicate_open, remote_scrub_open, lead_save_open, join_open,       peer_status_open,
-    rounds_open,    store_watch_start, metrics_open,   open_rpc,        health_open,
-    listen_open,    network_open,      plane_open,     http_server_open};
+    open_loop,         reload_open,       history_open,    rescan_open,      open_storage,
+    tier_open,         serve_open,        open_pool,       renew_open,       throttle_queue_open,
+    open_sessions,     restore_open,      open_runs,       open_catalog,     scan_store,
+    held_open,         remote_store_open, scrub_open,      retain_open,      trash_open,
+    replicate_open,    lead_save_open,    join_open,       peer_status_open, rounds_open,
+    store_watch_start, metrics_open,      open_rpc,        health_open,      listen_open,
+    network_open,      plane_open,        http_server_open};
 
 /* ---- opening ---- */
 
@@ -385,7 +384,6 @@ void service_close(struct service *service)
     majority_close(service);
     peer_status_close(service);
     scrub_close(service);
-    remote_scrub_close(service);
     metrics_close(service);
     http_server_close(service);
     serve_close(service); /* what is open may lie on a peer */

@@ -1,36 +1,48 @@
-/* scrub_log.c - when each checkpoint of a run was proven in the far tier, and where the scrub of
- * that tier stands, as the numbered object (storage.h) "<run>/proven" there:
+/* scrub_log.c - the order in which the scrub reads the far tier: of what is due the copy that was
+ * proven longest ago.
+ *
+ * A copy is proven when it was sent, when retention read it back, and by the scrub. When that was,
+ * and the place within the checkpoint that is being read, is the numbered object (storage.h)
+ * "<run>/proven" there:
  *
  *     holdfast-proven 1
  *     place STEP ATTEMPT SHARD BYTE BEGUN        where the scrub goes on; may be missing
  *     STEP ATTEMPT TIME                          of each that was proven; seconds since the epoch
  *
  * It lies in the far tier, so it outlives the node, and what one ckptd has proven need not be read
- * by the others that share the tier. Of two that write the same number one finds it taken: it reads
- * what is there and writes again, later. A line that nobody understands says nothing; a time in the
- * future proves nothing (remote_scrub.c). */
-#include "ckptd/keep/scrub_log.h"
+ * by the others that share the tier. It is read for each run before its first checkpoint, and
+ * written every NOTE_MS and behind each checkpoint. Of two that write the same number one finds it
+ * taken: it reads what is there and writes again, later. A line that nobody understands says
+ * nothing; a time in the future proves nothing. */
 #include "ckptd/core/catalog.h"
-#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/service.h"
+#include "ckptd/keep/scrub_private.h"
+#include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "storage/storage.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define HEAD "holdfast-proven 1\n"
 #define LINE_BYTES 128u
+#define LOG_BYTES_MAX (1u << 20) /* of the object; checkpoints beyond that are read again */
+/* A request to a bucket costs as much as bytes do. */
+#define READ_BYTES (4u * CHECKSUM_BLOCK_BYTES)
+#define RETRY_MS 600000 /* before a copy that could not be read is tried again */
+#define NOTE_MS 30000   /* what a crash makes it read again, at most */
+_Static_assert(READ_BYTES > LOG_BYTES_MAX, "the text lies in the scrub's buffer");
 
-char *scrub_log_write(const struct run *run)
+/* ---- what is kept ---- */
+
+/* In the buffer. False: no memory. */
+static bool write_log(const struct scrub *scrub, const struct run *run)
 {
     const struct proven_place *place = &run->proven.place;
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = fmemopen(scrub->buffer, READ_BYTES, "w");
     if (!out)
-        return NULL;
+        return false;
     fputs(HEAD, out);
     if (place->attempt > 0)
         fprintf(out, "place %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 "\n",
@@ -38,15 +50,12 @@ char *scrub_log_write(const struct run *run)
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
         int64_t proven = c->copies.far.proven;
         if (!c->copies.far.is_there || proven == 0 ||
-            ftell(out) > (long)(SCRUB_LOG_BYTES_MAX - LINE_BYTES))
+            ftell(out) > (long)(LOG_BYTES_MAX - LINE_BYTES))
             continue;
         fprintf(out, "%" PRIu64 " %" PRIu64 " %" PRId64 "\n", c->summary.step, c->summary.attempt,
                 proven);
     }
-    if (fclose(out) == 0)
-        return text;
-    free(text);
-    return NULL;
+    return fclose(out) == 0;
 }
 
 static void take_time(struct run *run, uint64_t step, uint64_t attempt, int64_t proven)
@@ -57,7 +66,8 @@ static void take_time(struct run *run, uint64_t step, uint64_t attempt, int64_t 
         copy->proven = proven;
 }
 
-void scrub_log_take(struct run *run, const char *text)
+/* Of what was read: what is newer than is known counts. */
+static void take_log(struct run *run, const char *text)
 {
     struct proven_place place = {0};
     uint64_t step, attempt;
@@ -73,25 +83,167 @@ void scrub_log_take(struct run *run, const char *text)
     }
 }
 
-static int key_of(char out[STORAGE_KEY_MAX + 1], const char *run)
+static void work_fetch(struct job *job)
 {
-    return storage_join(out, run, "proven") ? 0
-                                            : report_error(ERR_INVALID, NULL, "a key is too long");
+    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
+    struct scrub_note *note = &scrub->note;
+    int error = tier_reach(scrub->service, TIER_FAR);
+    if (error == 0)
+        error = storage_fetch_numbered(scrub_storage(scrub), note->folder, &note->number,
+                                       (char *)scrub->buffer, LOG_BYTES_MAX + 1);
+    if (error != 0)
+        fault_take(&scrub->fault, error);
 }
 
-int scrub_log_fetch(struct storage *storage, const char *run, uint64_t *out_number, char **out_text)
+/* Where it cannot be read, the scrub begins with what is known. */
+static void fetched(struct event *event)
 {
-    char key[STORAGE_KEY_MAX + 1];
-    *out_text = malloc(SCRUB_LOG_BYTES_MAX + 1);
-    if (!*out_text)
-        return report_error(ERR_MEMORY, NULL, "no memory for what was proven of a run");
-    ERR_TRY(key_of(key, run));
-    return storage_fetch_numbered(storage, key, out_number, *out_text, SCRUB_LOG_BYTES_MAX + 1);
+    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
+    struct run *run = scrub->note_run;
+    run->proven.is_known = true;
+    if (scrub->fault.code == 0) {
+        take_log(run, scrub->note.text);
+        run->proven.number = scrub->note.number;
+    } else {
+        log_warn("scrub", "run %s: what was proven in the far tier is not known: %s", run->name,
+                 scrub->fault.message);
+    }
+    scrub_wait(scrub, 0);
 }
 
-int scrub_log_keep(struct storage *storage, const char *run, uint64_t number, const char *text)
+static void kept(struct event *event)
 {
-    char key[STORAGE_KEY_MAX + 1];
-    ERR_TRY(key_of(key, run));
-    return storage_publish_numbered(storage, key, number, text);
+    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
+    struct run *run = scrub->note_run;
+    bool is_taken = scrub->fault.code == ERR_EXISTS; /* by another ckptd: read first, then again */
+    run->proven.is_known = !is_taken;
+    run->proven.must_keep |= is_taken;
+    run->proven.number = scrub->note.number + (scrub->fault.code == 0);
+    scrub->kept_ms = loop_now_ms();
+    if (scrub->fault.code != 0 && !is_taken)
+        log_debug("scrub", "run %s: what was proven in the far tier is not kept: %s", run->name,
+                  scrub->fault.message);
+    scrub_wait(scrub, 0);
 }
+
+/* Of which nothing was fetched yet, or something is to be kept; NULL: there is none. */
+static struct run *find_run(const struct service *service)
+{
+    for (struct run *run = service->catalog->runs; run; run = run->next)
+        for (const struct checkpoint *c = run->checkpoints;
+             c && (!run->proven.is_known || run->proven.must_keep); c = c->next)
+            if (c->copies.far.is_there)
+                return run;
+    return NULL;
+}
+
+static bool note(struct scrub *scrub)
+{
+    struct run *run = find_run(scrub->service);
+    struct scrub_note *note = &scrub->note;
+    if (!run || !storage_join(note->folder, run->name, "proven"))
+        return false;
+    scrub->note_run = run;
+    note->number = run->proven.number;
+    note->text = (const char *)scrub->buffer;
+    if (!run->proven.is_known) {
+        scrub_start_job(scrub, work_fetch, fetched);
+        return true;
+    }
+    run->proven.must_keep = false;
+    bool is_written = write_log(scrub, run);
+    if (is_written)
+        scrub_start_job(scrub, scrub_work_keep, kept);
+    return is_written;
+}
+
+/* ---- what is next ---- */
+
+/* One that could not be read is tried again, but not before all others that are due. A clock that
+ * was set back proves nothing. */
+static bool is_due(const struct service *service, const struct copy *copy)
+{
+    int64_t now = loop_now_ms(), period = service->config->scrub_period;
+    int64_t again = 1000 * period < RETRY_MS ? 1000 * period : RETRY_MS;
+    int64_t age = (int64_t)time(NULL) - copy->proven;
+    return (copy->proven == 0 || age < 0 || age >= period) &&
+           (copy->tried_ms == 0 || copy->tried_ms <= now - again);
+}
+
+static bool is_at_place(const struct checkpoint *checkpoint)
+{
+    const struct proven_place *place = &checkpoint->run->proven.place;
+    int64_t age = (int64_t)time(NULL) - place->begun;
+    return place->step == checkpoint->summary.step &&
+           place->attempt == checkpoint->summary.attempt && age >= 0 &&
+           age < checkpoint->run->service->config->scrub_period;
+}
+
+static bool is_before(const struct checkpoint *a, const struct checkpoint *b)
+{
+    const struct copy *one = &a->copies.far, *other = &b->copies.far;
+    if (is_at_place(a) != is_at_place(b))
+        return is_at_place(a);
+    return one->tried_ms != other->tried_ms ? one->tried_ms < other->tried_ms
+                                            : one->proven < other->proven;
+}
+
+/* Looked at longest ago, and due; NULL: none. */
+static struct checkpoint *find_next(const struct service *service)
+{
+    struct checkpoint *next = NULL;
+    for (struct run *run = service->catalog->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+            if (catalog_has_copy(c, TIER_FAR) && !c->damaged && is_due(service, &c->copies.far) &&
+                (!next || is_before(c, next)))
+                next = c;
+    return next;
+}
+
+static struct scrub_turn next(struct scrub *scrub)
+{
+    struct checkpoint *checkpoint = scrub->turn.checkpoint;
+    if (!checkpoint)
+        checkpoint = find_next(scrub->service);
+    scrub->run = checkpoint ? checkpoint->run : NULL;
+    return (struct scrub_turn){.checkpoint = checkpoint};
+}
+
+static void begin(struct scrub *scrub)
+{
+    const struct proven_place *place = &scrub->run->proven.place;
+    bool goes_on = is_at_place(scrub->turn.checkpoint);
+    scrub->shard = goes_on ? place->shard : 0;
+    scrub->byte = goes_on ? place->byte : 0;
+    scrub->begun = goes_on ? place->begun : (int64_t)time(NULL);
+}
+
+static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
+{
+    struct copy *copy = &scrub->turn.checkpoint->copies.far;
+    struct proven *proven = &scrub->run->proven;
+    proven->place = (struct proven_place){0};
+    if (outcome < SCRUB_WHOLE)
+        proven->place = (struct proven_place){.step = scrub->summary.step,
+                                              .attempt = scrub->summary.attempt,
+                                              .shard = scrub->shard,
+                                              .byte = scrub->byte,
+                                              .begun = scrub->begun};
+    if (outcome == SCRUB_WHOLE)
+        copy->proven = (int64_t)time(NULL);
+    if (outcome == SCRUB_UNREAD)
+        copy->tried_ms = loop_now_ms();
+    proven->must_keep |= outcome != SCRUB_GOES_ON || loop_now_ms() - scrub->kept_ms > NOTE_MS;
+    if (outcome != SCRUB_GOES_ON)
+        scrub->run = NULL;
+}
+
+const struct scrub_order scrub_log = {.tier = TIER_FAR,
+                                      .where = " in the far tier",
+                                      .read_bytes = READ_BYTES,
+                                      .idle_ms = 5000,
+                                      .is_shared = true,
+                                      .note = note,
+                                      .next = next,
+                                      .begin = begin,
+                                      .was_read = was_read};

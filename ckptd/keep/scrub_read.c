@@ -1,7 +1,6 @@
-/* scrub_read.c - what the scrub does on a worker: reads some blocks of a checkpoint and holds each
- * against its checksum, and writes the cursor. */
+/* scrub_read.c - the jobs of the scrub: on a worker it reads some blocks of a checkpoint and holds
+ * each against its checksum, and keeps where it stands. */
 #include "ckptd/core/catalog.h"
-#include "ckptd/core/service.h"
 #include "ckptd/core/shard_file.h"
 #include "ckptd/keep/scrub_private.h"
 #include "proto/base/checksum.h"
@@ -12,9 +11,24 @@
 
 #define JOBS_PER_SECOND 16u /* a job reads what the rate allows in this part of a second */
 
+/* Until the next thing to do; nothing is under way. */
+void scrub_wait(struct scrub *scrub, int64_t ms)
+{
+    scrub->is_working = false;
+    loop_timer(scrub->service->loop, &scrub->timer, ms);
+}
+
+void scrub_start_job(struct scrub *scrub, void (*work)(struct job *), void (*done)(struct event *))
+{
+    scrub->fault = (struct fault){0};
+    scrub->job = (struct job){.work = work, .done.run = done};
+    scrub->is_working = true;
+    tier_work(scrub->service, scrub->order->tier, &scrub->job);
+}
+
 static void close_shard(struct scrub *scrub)
 {
-    storage_object_close(scrub->service->storage, scrub->object);
+    storage_object_close(scrub_storage(scrub), scrub->object);
     free(scrub->table);
     scrub->object = NULL;
     scrub->table = NULL;
@@ -25,55 +39,83 @@ void scrub_close_checkpoint(struct scrub *scrub)
     close_shard(scrub);
     manifest_free(scrub->manifest);
     places_free(&scrub->places);
+    storage_release(scrub_storage(scrub), scrub->lease);
     scrub->manifest = NULL;
+    scrub->lease = NULL;
 }
 
-static int open_shard(struct scrub *scrub)
+/* Behind the lease nobody removes it: what is missing then was gone before, or is damage. */
+static int open_checkpoint(struct scrub *scrub)
 {
-    struct storage *storage = scrub->service->storage;
-    uint32_t shard = (uint32_t)scrub->at.shard;
-    int error = 0;
-    if (!scrub->manifest) {
-        error = store_read_manifest(&scrub->manifest, storage, &scrub->summary);
-        if (error == 0)
-            error = store_read_places(&scrub->places, storage, &scrub->summary);
-    }
-    if (error == 0 && !places_is_here(&scrub->places, shard))
-        return 0; /* its node reads it */
+    char prefix[STORAGE_KEY_MAX];
+    const struct manifest_summary *summary = &scrub->summary;
+    bool is_shared = scrub->order->is_shared;
+    int error = tier_reach(scrub->service, scrub->order->tier);
+    scrub->proves_nothing = error != 0;
+    if (error != 0)
+        return error;
+    struct storage *storage = scrub_storage(scrub);
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
+    if (is_shared)
+        error = store_lease(storage, &scrub->lease, prefix, "ckptd scrubs it\n");
     if (error == 0)
-        error = file_geometry(&scrub->geometry, scrub->manifest, shard);
-    if (error == 0)
-        error = file_open_proven(&scrub->object, &scrub->table, storage, scrub->manifest, shard,
-                                 &scrub->geometry);
+        error = store_read_manifest(&scrub->manifest, storage, summary);
+    scrub->proves_nothing = is_shared && error == ERR_NOT_FOUND;
+    if (error == 0 && !is_shared)
+        error = store_read_places(&scrub->places, storage, summary);
+    if (scrub->shard >= summary->shards) /* a place of nothing */
+        scrub->shard = scrub->byte = 0;
     return error;
 }
 
-static int read_block(struct scrub *scrub)
+/* A place may be of a file that was cut otherwise: only the manifest's word counts. */
+static int open_shard(struct scrub *scrub)
 {
-    const struct manifest_summary *summary = &scrub->summary;
-    uint32_t shard = (uint32_t)scrub->at.shard;
-    uint64_t start, bytes;
-    shard_block(&start, &bytes, &scrub->geometry, scrub->at.block);
-    uint64_t pages = (bytes + STORAGE_ALIGN - 1) / STORAGE_ALIGN * STORAGE_ALIGN;
-    int error = storage_transfer(scrub->service->storage, STORAGE_READ, scrub->object, start,
-                                 scrub->buffer, (uint32_t)pages);
-    if (error != 0)
-        return error;
-    scrub->bytes += pages;
-    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
-    return file_check_block(scrub->table, &scrub->geometry, scrub->at.block,
-                            checksum_block(scrub->buffer, bytes, identity, scrub->at.block),
-                            summary, shard);
+    uint32_t shard = (uint32_t)scrub->shard;
+    ERR_TRY(file_geometry(&scrub->geometry, scrub->manifest, shard));
+    if (scrub->byte % CHECKSUM_BLOCK_BYTES != 0 || scrub->byte >= scrub->geometry.table_start)
+        scrub->byte = 0;
+    return file_open_proven(&scrub->object, &scrub->table, scrub_storage(scrub), scrub->manifest,
+                            shard, &scrub->geometry);
 }
 
-/* To the next block, of the next shard where this one ends. */
-static void step_on(struct scrub *scrub)
+/* The blocks of the next `bytes`, which begin with one. */
+static int check_blocks(const struct scrub *scrub, uint64_t bytes)
 {
-    if (++scrub->at.block < scrub->geometry.num_blocks)
-        return;
+    const struct manifest_summary *summary = &scrub->summary;
+    const struct shard_geometry *geometry = &scrub->geometry;
+    uint32_t shard = (uint32_t)scrub->shard;
+    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
+    for (uint64_t i = 0; i < bytes && scrub->byte + i < geometry->table_start;
+         i += CHECKSUM_BLOCK_BYTES) {
+        uint64_t block = (scrub->byte + i) / CHECKSUM_BLOCK_BYTES, start, length;
+        shard_block(&start, &length, geometry, block);
+        uint64_t sum = checksum_block(scrub->buffer + i, length, identity, block);
+        ERR_TRY(file_check_block(scrub->table, geometry, block, sum, summary, shard));
+    }
+    return 0;
+}
+
+static void go_to_next_shard(struct scrub *scrub)
+{
     close_shard(scrub);
-    scrub->at.block = 0;
-    scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
+    scrub->byte = 0;
+    scrub->is_read = ++scrub->shard >= scrub->summary.shards;
+}
+
+static int read_some(struct scrub *scrub)
+{
+    uint64_t left = scrub->geometry.table_start - scrub->byte;
+    uint64_t pages = (left + STORAGE_ALIGN - 1) / STORAGE_ALIGN * STORAGE_ALIGN;
+    uint64_t bytes = pages < scrub->order->read_bytes ? pages : scrub->order->read_bytes;
+    ERR_TRY(storage_transfer(scrub_storage(scrub), STORAGE_READ, scrub->object, scrub->byte,
+                             scrub->buffer, (uint32_t)bytes));
+    scrub->bytes += bytes;
+    ERR_TRY(check_blocks(scrub, bytes));
+    scrub->byte += bytes;
+    if (bytes == pages)
+        go_to_next_shard(scrub);
+    return 0;
 }
 
 void scrub_work_read(struct job *job)
@@ -81,35 +123,42 @@ void scrub_work_read(struct job *job)
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
     uint64_t want = (uint64_t)scrub->service->config->scrub_rate / JOBS_PER_SECOND;
     int error = 0;
-    scrub->bytes = 0;
     do {
-        if (!scrub->object)
-            error = open_shard(scrub);
-        /* A cursor may be of a file that was cut otherwise: only the manifest's word counts. */
-        if (error == 0 && scrub->at.block >= scrub->geometry.num_blocks)
-            scrub->at.block = 0;
-        if (error == 0 && !scrub->object) {
-            scrub->at.block = 0;
-            scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
+        if (!scrub->manifest)
+            error = open_checkpoint(scrub);
+        if (error == 0 && !places_is_here(&scrub->places, (uint32_t)scrub->shard)) {
+            go_to_next_shard(scrub); /* its node reads it */
             continue;
         }
+        if (error == 0 && !scrub->object)
+            error = open_shard(scrub);
         if (error == 0)
-            error = read_block(scrub);
-        if (error == 0)
-            step_on(scrub);
+            error = read_some(scrub);
     } while (error == 0 && !scrub->is_read && scrub->bytes < want);
     if (error != 0)
         fault_take(&scrub->fault, error);
-    else if (scrub->is_read && scrub->is_aside) /* of which the cursor says nothing */
-        catalog_note_whole(scrub->service->storage, &scrub->summary);
+    else if (scrub->is_read && scrub->turn.is_aside) /* of which the cursor says nothing */
+        catalog_note_whole(scrub_storage(scrub), &scrub->summary);
     if (error != 0 || scrub->is_read)
         scrub_close_checkpoint(scrub);
 }
 
-void scrub_work_save(struct job *job)
+void scrub_work_close(struct job *job)
+{
+    scrub_close_checkpoint(CONTAINER_OF(job, struct scrub, job));
+}
+
+int scrub_keep(struct storage *storage, const struct scrub_note *note)
+{
+    return storage_publish_numbered(storage, note->folder, note->number, note->text);
+}
+
+void scrub_work_keep(struct job *job)
 {
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
-    int error = scrub_keep(scrub->service->storage, &scrub->note);
+    int error = tier_reach(scrub->service, scrub->order->tier);
+    if (error == 0)
+        error = scrub_keep(scrub_storage(scrub), &scrub->note);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }

@@ -7,7 +7,6 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/keep/remote_scrub.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/keep/trash.h"
@@ -202,20 +201,6 @@ static json_t *describe_process(const struct service *service)
         (int)waiting, "jobs_under_way", (int)under_way);
 }
 
-static json_t *describe_scrub(const struct service *service)
-{
-    struct scrub_state state;
-    scrub_state(&state, service);
-    return json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "doing",
-                     state.doing, "pass_bytes", (json_int_t)state.pass_bytes, "pass_bytes_read",
-                     (json_int_t)state.pass_bytes_read, "rate",
-                     (json_int_t)service->config->scrub_rate, "run", state.run, "step",
-                     (json_int_t)state.step, "attempt", (json_int_t)state.attempt, "bytes_read",
-                     (json_int_t)state.bytes, "checkpoints_read", (json_int_t)state.checkpoints,
-                     "passes", (json_int_t)state.passes, "damaged", (json_int_t)state.damaged,
-                     "all_read_at", state.ended ? json_integer(state.ended) : json_null());
-}
-
 /* Images of committed checkpoints in memory, and how many of them ckptd read and verified; the
  * others are as ranks saved them, and readers verify what they copy. */
 static json_t *describe_images(const struct service *service)
@@ -331,8 +316,8 @@ static const struct {
     {"behind", peers_describe_behind, true},
     {"bulk", plane_describe, true},
     {"tls", describe_tls, false},
-    {"scrub", describe_scrub, false},
-    {"far_scrub", remote_scrub_describe, false},
+    {"scrub", scrub_describe, false},
+    {"far_scrub", scrub_describe_far, false},
     {"saves", describe_saves, true},
     {"images", describe_images, false},
     {"last_commit", describe_commit, false},

@@ -1,0 +1,343 @@
+/* scrub_pass.c - the order in which the scrub reads the node's own disk: a pass over every run's
+ * checkpoints, oldest first.
+ *
+ * The cursor of a run is a small object that is written anew, under the next number, when a
+ * checkpoint was read and every CURSOR_MS; then the older one is removed. A restart goes on from
+ * the newest that can be read, and without one begins again. It names the place, not a list index:
+ * checkpoints come and go meanwhile. A pass over a run begins scrub.period_s after the end of the
+ * one before, and reads what was there then; of several runs that which has waited longest is next.
+ * A clock that jumps can only delay that, by one period at most. What the object says:
+ * proto/format/retain.h.
+ *
+ * The cursor also tells what was read back since it was committed: what is not newer than the
+ * newest that was found whole, but for a stretch of which the disk did not give all, or in which a
+ * tool has brought a checkpoint (scrub_expect). Who looks may not know of that damage: an error of
+ * a read leaves no note. The stretch goes with the first pass that misses nothing.
+ *
+ * Where a tool has found damage, that checkpoint is read before all others, also behind the cursor,
+ * which keeps its place meanwhile. In a run of which none is known whole yet the newest is read
+ * first in the same way: retention counts on it soonest. What was read so is noted beside it
+ * (proto/format/verified.h). */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/service.h"
+#include "ckptd/keep/scrub_private.h"
+#include "proto/base/checksum.h"
+#include "proto/base/report.h"
+#include "proto/format/retain.h"
+
+#include <jansson.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#define CURSOR_MS 30000 /* what a crash makes it read again, at most */
+
+static bool is_older(const struct checkpoint *checkpoint, uint64_t attempt, uint64_t step)
+{
+    const struct manifest_summary *summary = &checkpoint->summary;
+    return summary->attempt != attempt ? summary->attempt < attempt : summary->step < step;
+}
+
+/* Was it read before the others of this pass? */
+static bool was_first(const struct scrub *scrub, const struct checkpoint *checkpoint)
+{
+    return checkpoint->summary.attempt == scrub->first_attempt &&
+           checkpoint->summary.step == scrub->first_step && checkpoint->copies.local.proven != 0;
+}
+
+/* The oldest of this pass that the cursor has not passed and that is not known to be damaged, or
+ * NULL. */
+static struct checkpoint *find_next(const struct scrub *scrub)
+{
+    const struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    struct checkpoint *next = NULL;
+    for (struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
+        if (is_older(c, cursor->attempt, cursor->step))
+            break; /* they are newest first */
+        if (catalog_has_copy(c, TIER_LOCAL) && !was_first(scrub, c) &&
+            is_older(c, scrub->last_attempt, scrub->last_step + 1))
+            next = c;
+    }
+    return next;
+}
+
+/* The newest of the run, while nobody knows of any that it is whole, or NULL. What is being read so
+ * is read on: a run that saves faster than this reads would never have one. */
+static struct checkpoint *find_newest(const struct scrub *scrub)
+{
+    struct checkpoint *newest = NULL;
+    for (struct checkpoint *c = scrub->run->checkpoints; c && !scrub->has_no_newest; c = c->next) {
+        if (catalog_is_read_back(c))
+            return NULL;
+        if (!catalog_has_copy(c, TIER_LOCAL))
+            continue;
+        if (!newest || (c == scrub->turn.checkpoint && scrub->turn.is_aside))
+            newest = c;
+    }
+    return newest;
+}
+
+/* What a tool found damaged, in any run, or NULL. */
+static struct checkpoint *find_suspect(const struct scrub *scrub)
+{
+    for (const struct run *run = scrub->service->catalog->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+            if (c->is_suspect && catalog_has_copy(c, TIER_LOCAL))
+                return c;
+    return NULL;
+}
+
+static bool is_due(struct run *run, int64_t now)
+{
+    struct scrub_cursor *cursor = &run->scrubbed;
+    if (cursor->ended > now)
+        cursor->ended = now;
+    return run->checkpoints && (run->scrub_asked || cursor->begun != 0 || cursor->ended == 0 ||
+                                now - cursor->ended >= run->service->config->scrub_period);
+}
+
+/* What somebody asked for, then what has waited longest. */
+static bool goes_before(const struct run *a, const struct run *b)
+{
+    return a->scrub_asked != b->scrub_asked ? a->scrub_asked
+                                            : a->scrubbed.ended < b->scrubbed.ended;
+}
+
+static void find_run(struct scrub *scrub)
+{
+    for (struct run *run = scrub->service->catalog->runs; run; run = run->next)
+        if (is_due(run, time(NULL)) && (!scrub->run || goes_before(run, scrub->run)))
+            scrub->run = run;
+    scrub->has_no_newest = false;
+    scrub->first_attempt = 0;
+    if (scrub->run) {
+        scrub->last_attempt = scrub->run->checkpoints->summary.attempt;
+        scrub->last_step = scrub->run->checkpoints->summary.step;
+    }
+}
+
+/* It was not read, and this pass will not come to it again. */
+static void except(struct run *run, const struct manifest_summary *summary)
+{
+    scrub_cursor_except(&run->scrubbed, summary->step, summary->attempt);
+    run->scrubbed.missed = 1;
+}
+
+/* A later start does not know that these are damaged: there was an error and no proof. */
+static void except_doubtful(struct run *run)
+{
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        if (c->damaged && !c->damage_is_proven)
+            except(run, &c->summary);
+}
+
+static void end_pass(struct scrub *scrub)
+{
+    struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    except_doubtful(scrub->run);
+    struct scrub_cursor next = {.ended = time(NULL),
+                                .proven_attempt = cursor->proven_attempt,
+                                .proven_step = cursor->proven_step,
+                                .number = cursor->number};
+    if (cursor->missed || scrub->run->adopting != 0) {
+        next.unread_attempt = cursor->unread_attempt;
+        next.unread_step = cursor->unread_step;
+        next.last_unread_attempt = cursor->last_unread_attempt;
+        next.last_unread_step = cursor->last_unread_step;
+    }
+    *cursor = next;
+    scrub->run->scrub_asked = false;
+    scrub->passes++;
+    scrub->must_keep = true;
+    log_info("scrub",
+             "run %s: every checkpoint was read; since ckptd's start %" PRIu64 " checkpoints, "
+             "%" PRIu64 " bytes, %" PRIu64 " damaged",
+             scrub->run->name, scrub->checkpoints_read, scrub->bytes_read, scrub->damaged);
+}
+
+static struct scrub_turn next(struct scrub *scrub)
+{
+    struct checkpoint *found = find_suspect(scrub);
+    if (found)
+        return (struct scrub_turn){found, true};
+    if (!scrub->run)
+        find_run(scrub);
+    if (!scrub->run)
+        return (struct scrub_turn){0};
+    found = find_newest(scrub);
+    if (found) {
+        scrub->first_attempt = found->summary.attempt;
+        scrub->first_step = found->summary.step;
+        return (struct scrub_turn){found, true};
+    }
+    found = find_next(scrub);
+    if (!found && !scrub->turn.checkpoint)
+        end_pass(scrub);
+    return (struct scrub_turn){found, false};
+}
+
+/* The cursor comes to it. */
+static void begin(struct scrub *scrub)
+{
+    struct scrub_cursor *cursor = &scrub->turn.checkpoint->run->scrubbed;
+    const struct manifest_summary *summary = &scrub->summary;
+    scrub->shard = scrub->byte = 0;
+    if (scrub->turn.is_aside)
+        return;
+    if (cursor->attempt == summary->attempt && cursor->step == summary->step) {
+        scrub->shard = cursor->shard;
+        scrub->byte = cursor->block * CHECKSUM_BLOCK_BYTES;
+    }
+    cursor->attempt = summary->attempt;
+    cursor->step = summary->step;
+    if (cursor->begun == 0)
+        cursor->begun = time(NULL);
+}
+
+/* Every block was as its checksum says: retention may count on it, and List says so. What was read
+ * aside says nothing of those before it: it has a note of its own. */
+static void note_whole(const struct scrub *scrub)
+{
+    struct checkpoint *checkpoint = scrub->turn.checkpoint;
+    struct scrub_cursor *cursor = &checkpoint->run->scrubbed;
+    if (scrub->turn.is_aside) {
+        checkpoint->copies.local.proven = time(NULL);
+        return;
+    }
+    except_doubtful(checkpoint->run);
+    if (!is_older(checkpoint, cursor->proven_attempt, cursor->proven_step)) {
+        cursor->proven_attempt = scrub->summary.attempt;
+        cursor->proven_step = scrub->summary.step;
+    }
+}
+
+static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
+{
+    struct checkpoint *checkpoint = scrub->turn.checkpoint;
+    struct scrub_cursor *cursor = &checkpoint->run->scrubbed;
+    bool is_over = outcome >= SCRUB_WHOLE, is_aside = scrub->turn.is_aside;
+    if (is_over)
+        checkpoint->is_suspect = false;
+    if (outcome == SCRUB_WHOLE)
+        note_whole(scrub);
+    if (outcome == SCRUB_UNREAD && is_aside)
+        scrub->has_no_newest = true; /* the pass comes to it */
+    else if (outcome == SCRUB_UNREAD)
+        except(checkpoint->run, &scrub->summary);
+    if (is_aside)
+        return;
+    cursor->step = scrub->summary.step + is_over; /* the next of this attempt, or of a later one */
+    cursor->shard = is_over ? 0 : scrub->shard;
+    cursor->block = is_over ? 0 : scrub->byte / CHECKSUM_BLOCK_BYTES;
+    scrub->must_keep |= outcome != SCRUB_GOES_ON || loop_now_ms() - scrub->kept_ms >= CURSOR_MS;
+}
+
+/* ---- the cursor in the store ---- */
+
+/* The next number is the note's, whatever becomes of it. What a tool is bringing now this pass may
+ * have passed by the time that it is there. */
+static void take_note(struct scrub_note *out, struct run *run)
+{
+    struct scrub_cursor cursor = run->scrubbed;
+    cursor.missed |= run->adopting != 0 && run->service->scrub;
+    snprintf(out->folder, sizeof out->folder, "%s/" SCRUB_FOLDER, run->name);
+    scrub_cursor_write(out->cursor, &cursor);
+    out->text = out->cursor;
+    out->number = run->scrubbed.number++;
+}
+
+static void kept(struct event *event)
+{
+    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
+    if (scrub->fault.code != 0)
+        log_warn("scrub", "run %s: where the scrub stands could not be kept: %s", scrub->run->name,
+                 scrub->fault.message);
+    scrub->kept_ms = loop_now_ms();
+    scrub->must_keep = false;
+    if (scrub->run->scrubbed.begun == 0) /* its pass is over */
+        scrub->run = NULL;
+    scrub_wait(scrub, 0);
+}
+
+static bool note(struct scrub *scrub)
+{
+    if (!scrub->must_keep)
+        return false;
+    take_note(&scrub->note, scrub->run);
+    scrub_start_job(scrub, scrub_work_keep, kept);
+    return true;
+}
+
+const struct scrub_order scrub_pass = {.tier = TIER_LOCAL,
+                                       .where = "",
+                                       .read_bytes = CHECKSUM_BLOCK_BYTES,
+                                       .idle_ms = 60000,
+                                       .note = note,
+                                       .next = next,
+                                       .begin = begin,
+                                       .was_read = was_read};
+
+int scrub_read_cursor(struct run *run)
+{
+    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    uint64_t number;
+    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run->name);
+    int error = storage_fetch_numbered(run->service->storage, folder, &number, text, sizeof text);
+    if (error == ERR_MEMORY)
+        return error;
+    if (!scrub_cursor_read(&run->scrubbed, number, text) || error != 0)
+        log_warn("scrub", "run %s: the cursor in %s cannot be read, the scrub begins again",
+                 run->name, folder);
+    return 0;
+}
+
+bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest_summary *summary)
+{
+    CHECK(run->adopting != 0);
+    if (run->checkpoints || run->scrubbed.number != 0)
+        scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
+    if (run->scrubbed.number == 0)
+        return false; /* nothing on the disk says that anything was read back */
+    take_note(out, run);
+    return true;
+}
+
+void scrub_brought(struct run *run, const struct manifest_summary *summary)
+{
+    if (run->scrubbed.last_unread_attempt != 0)
+        scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
+}
+
+/* How far the pass over the run is: whole checkpoints. */
+static void measure(const struct scrub *scrub, uint64_t *out_bytes, uint64_t *out_read)
+{
+    const struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    for (const struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
+        if (!catalog_has_copy(c, TIER_LOCAL) ||
+            !is_older(c, scrub->last_attempt, scrub->last_step + 1))
+            continue;
+        *out_bytes += c->summary.bytes;
+        if (is_older(c, cursor->attempt, cursor->step))
+            *out_read += c->summary.bytes;
+    }
+}
+
+json_t *scrub_pass_describe(const struct service *service, const struct scrub *scrub)
+{
+    const struct run *run = scrub ? scrub->run : NULL, *oldest = NULL;
+    uint64_t bytes = 0, bytes_read = 0;
+    if (run)
+        measure(scrub, &bytes, &bytes_read);
+    for (const struct run *one = service->catalog->runs; one; one = one->next)
+        if (one->checkpoints && (!oldest || one->scrubbed.ended < oldest->scrubbed.ended))
+            oldest = one;
+    /* The oldest end of a pass over a run: null where one was never read whole. */
+    int64_t ended = oldest ? oldest->scrubbed.ended : 0;
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "pass_bytes", (json_int_t)bytes,
+                     "pass_bytes_read", (json_int_t)bytes_read, "rate",
+                     (json_int_t)service->config->scrub_rate, "attempt",
+                     (json_int_t)(run ? run->scrubbed.attempt : 0), "passes",
+                     (json_int_t)(scrub ? scrub->passes : 0), "all_read_at",
+                     ended ? json_integer(ended) : json_null());
+}
