@@ -14,7 +14,7 @@
 #include "proto/base/report.h"
 #include "proto/format/history.h"
 #include "proto/format/manifest.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <jansson.h>
 
@@ -54,13 +54,11 @@ static void free_journal(struct journal *journal)
 
 static int read_text(struct journal *journal, uint64_t *out_number)
 {
-    char folder[STORAGE_KEY_MAX];
-    snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, journal->run->name);
     journal->text = calloc(1, HISTORY_BYTES_MAX + PENDING_MAX + 1);
     if (!journal->text)
         return report_error(ERR_MEMORY, NULL, "no memory for a journal");
-    return storage_fetch_numbered(journal->service->storage, folder, out_number, journal->text,
-                                  HISTORY_BYTES_MAX + 1);
+    return store_read_history(journal->text, HISTORY_BYTES_MAX + 1, out_number,
+                              journal->service->storage, journal->run->name);
 }
 
 static void work_write(struct job *job)

@@ -74,7 +74,7 @@ struct admission {
     struct places places;          /* of Release, owned */
     struct checkpoint *checkpoint; /* of Adopt: its entry in the catalog, until it is there */
     char prefix[STORAGE_KEY_MAX];  /* the directory */
-    struct scrub_note note;        /* of Adopt, if there is one: it was not read back */
+    struct scrub_cursor note;      /* of Adopt, if there is one: it was not read back */
     bool begins_run, has_note;
     bool is_unknown; /* nobody can tell whether the manifest is durable */
     struct fault fault;
@@ -204,7 +204,7 @@ static int adopt(struct admission *admission)
         error =
             file_check_all(storage, &admission->summary, admission->text, admission->text_bytes);
     if (error == 0 && admission->has_note)
-        error = scrub_keep(storage, &admission->note);
+        error = store_put_cursor(storage, run, &admission->note);
     if (error == 0)
         error = publish(admission);
     storage_release(storage, lease);

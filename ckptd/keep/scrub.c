@@ -34,6 +34,7 @@
 #include "ckptd/restore/loads.h"
 #include "ckptd/run/coordinator.h"
 #include "proto/base/report.h"
+#include "storage/store/store.h"
 
 #include <jansson.h>
 
@@ -198,7 +199,7 @@ static int open_order(struct scrub **out, struct service *service, const struct 
 int scrub_open(struct service *service)
 {
     for (struct run *run = service->catalog->runs; run; run = run->next)
-        ERR_TRY(scrub_read_cursor(run));
+        ERR_TRY(store_read_cursor(&run->scrubbed, service->storage, run->name));
     if (service->config->scrub_rate == 0)
         return 0;
     ERR_TRY(open_order(&service->scrub, service, &scrub_pass));

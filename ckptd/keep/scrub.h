@@ -7,30 +7,20 @@
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
-#include "storage/storage.h"
 
 struct json_t;
 struct manifest_summary;
 struct run;
 struct service;
 
-/* The next text of a numbered object (storage.h), on its way to a tier. */
-struct scrub_note {
-    char folder[STORAGE_KEY_MAX + 1];
-    const char *text; /* `cursor`, or the scrub's */
-    char cursor[SCRUB_CURSOR_BYTES_MAX];
-    uint64_t number; /* of the one before */
-};
-
 /* Behind tier_open and catalog_open: reads the cursors, also where the scrub is off. Blocks. */
 int scrub_open(struct service *service);
 /* Behind loop_close, before the tiers are closed. */
 void scrub_close(struct service *service);
 /* A tool brings a checkpoint, run->adopting, and nobody must take it for one that was read back:
- * true, and a note that is to be kept before it is committed. */
-bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest_summary *summary);
-/* Blocks; any thread. ERR_EXISTS: another ckptd has written that number. */
-int scrub_keep(struct storage *storage, const struct scrub_note *note);
+ * true, and a cursor that is to be put (store_put_cursor) before it is committed. */
+bool scrub_expect(struct scrub_cursor *out, struct run *run,
+                  const struct manifest_summary *summary);
 /* It is there. */
 void scrub_brought(struct run *run, const struct manifest_summary *summary);
 /* Starts a pass, or pauses. */

@@ -86,11 +86,21 @@ static void take_log(struct run *run, const char *text)
 static void work_fetch(struct job *job)
 {
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
-    struct scrub_note *note = &scrub->note;
     int error = tier_reach(scrub->service, TIER_FAR);
     if (error == 0)
-        error = storage_fetch_numbered(scrub_storage(scrub), note->folder, &note->number,
+        error = storage_fetch_numbered(scrub_storage(scrub), scrub->folder, &scrub->number,
                                        (char *)scrub->buffer, LOG_BYTES_MAX + 1);
+    if (error != 0)
+        fault_take(&scrub->fault, error);
+}
+
+static void work_keep(struct job *job)
+{
+    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
+    int error = tier_reach(scrub->service, TIER_FAR);
+    if (error == 0)
+        error = storage_publish_numbered(scrub_storage(scrub), scrub->folder, scrub->number,
+                                         (const char *)scrub->buffer);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }
@@ -99,11 +109,11 @@ static void work_fetch(struct job *job)
 static void fetched(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
-    struct run *run = scrub->note_run;
+    struct run *run = scrub->log_run;
     run->proven.is_known = true;
     if (scrub->fault.code == 0) {
-        take_log(run, scrub->note.text);
-        run->proven.number = scrub->note.number;
+        take_log(run, (const char *)scrub->buffer);
+        run->proven.number = scrub->number;
     } else {
         log_warn("scrub", "run %s: what was proven in the far tier is not known: %s", run->name,
                  scrub->fault.message);
@@ -114,11 +124,11 @@ static void fetched(struct event *event)
 static void kept(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
-    struct run *run = scrub->note_run;
+    struct run *run = scrub->log_run;
     bool is_taken = scrub->fault.code == ERR_EXISTS; /* by another ckptd: read first, then again */
     run->proven.is_known = !is_taken;
     run->proven.must_keep |= is_taken;
-    run->proven.number = scrub->note.number + (scrub->fault.code == 0);
+    run->proven.number = scrub->number + (scrub->fault.code == 0);
     scrub->kept_ms = loop_now_ms();
     if (scrub->fault.code != 0 && !is_taken)
         log_debug("scrub", "run %s: what was proven in the far tier is not kept: %s", run->name,
@@ -140,12 +150,10 @@ static struct run *find_run(const struct service *service)
 static bool note(struct scrub *scrub)
 {
     struct run *run = find_run(scrub->service);
-    struct scrub_note *note = &scrub->note;
-    if (!run || !storage_join(note->folder, run->name, "proven"))
+    if (!run || !storage_join(scrub->folder, run->name, "proven"))
         return false;
-    scrub->note_run = run;
-    note->number = run->proven.number;
-    note->text = (const char *)scrub->buffer;
+    scrub->log_run = run;
+    scrub->number = run->proven.number;
     if (!run->proven.is_known) {
         scrub_start_job(scrub, work_fetch, fetched);
         return true;
@@ -153,7 +161,7 @@ static bool note(struct scrub *scrub)
     run->proven.must_keep = false;
     bool is_written = write_log(scrub, run);
     if (is_written)
-        scrub_start_job(scrub, scrub_work_keep, kept);
+        scrub_start_job(scrub, work_keep, kept);
     return is_written;
 }
 

@@ -24,11 +24,11 @@
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
+#include "storage/store/store.h"
 
 #include <jansson.h>
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <time.h>
 
 #define CURSOR_MS 30000 /* what a crash makes it read again, at most */
@@ -235,16 +235,22 @@ static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
 
 /* ---- the cursor in the store ---- */
 
-/* The next number is the note's, whatever becomes of it. What a tool is bringing now this pass may
+/* The next number is its, whatever becomes of it. What a tool is bringing now this pass may
  * have passed by the time that it is there. */
-static void take_note(struct scrub_note *out, struct run *run)
+static struct scrub_cursor take_cursor(struct run *run)
 {
     struct scrub_cursor cursor = run->scrubbed;
     cursor.missed |= run->adopting != 0 && run->service->scrub;
-    snprintf(out->folder, sizeof out->folder, "%s/" SCRUB_FOLDER, run->name);
-    scrub_cursor_write(out->cursor, &cursor);
-    out->text = out->cursor;
-    out->number = run->scrubbed.number++;
+    run->scrubbed.number++;
+    return cursor;
+}
+
+static void work_keep(struct job *job)
+{
+    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
+    int error = store_put_cursor(scrub_storage(scrub), scrub->run->name, &scrub->cursor);
+    if (error != 0)
+        fault_take(&scrub->fault, error);
 }
 
 static void kept(struct event *event)
@@ -264,8 +270,8 @@ static bool note(struct scrub *scrub)
 {
     if (!scrub->must_keep)
         return false;
-    take_note(&scrub->note, scrub->run);
-    scrub_start_job(scrub, scrub_work_keep, kept);
+    scrub->cursor = take_cursor(scrub->run);
+    scrub_start_job(scrub, work_keep, kept);
     return true;
 }
 
@@ -278,28 +284,14 @@ const struct scrub_order scrub_pass = {.tier = TIER_LOCAL,
                                        .begin = begin,
                                        .was_read = was_read};
 
-int scrub_read_cursor(struct run *run)
-{
-    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
-    uint64_t number;
-    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run->name);
-    int error = storage_fetch_numbered(run->service->storage, folder, &number, text, sizeof text);
-    if (error == ERR_MEMORY)
-        return error;
-    if (!scrub_cursor_read(&run->scrubbed, number, text) || error != 0)
-        log_warn("scrub", "run %s: the cursor in %s cannot be read, the scrub begins again",
-                 run->name, folder);
-    return 0;
-}
-
-bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest_summary *summary)
+bool scrub_expect(struct scrub_cursor *out, struct run *run, const struct manifest_summary *summary)
 {
     CHECK(run->adopting != 0);
     if (run->checkpoints || run->scrubbed.number != 0)
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
     if (run->scrubbed.number == 0)
         return false; /* nothing on the disk says that anything was read back */
-    take_note(out, run);
+    *out = take_cursor(run);
     return true;
 }
 

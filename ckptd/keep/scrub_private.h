@@ -59,9 +59,8 @@ struct scrub {
     bool is_working, is_paused;  /* a job is under way; of the local one: of all */
     struct scrub_turn turn;      /* leased */
     int64_t yielded_ms, rest_ms; /* rest_ms: as scrub.rate asks, once what is to be kept is */
-    struct scrub_note note;
-    int64_t kept_ms;                                /* loop_now_ms() of the last note */
-    struct run *note_run, *run;                     /* of the note; that it is in, or NULL */
+    int64_t kept_ms;             /* loop_now_ms() of the last note */
+    struct run *run;             /* that it is in, or NULL */
     uint64_t bytes_read, checkpoints_read, damaged; /* since the start */
     /* The worker's while it has the job. */
     struct manifest_summary summary;
@@ -82,8 +81,13 @@ struct scrub {
     uint64_t first_attempt, first_step; /* the newest, that was read before them; 0: none */
     bool has_no_newest;                 /* in this pass: it could not be read out of turn */
     bool must_keep;                     /* the cursor */
+    struct scrub_cursor cursor;         /* to be kept */
     uint64_t passes;
-    int64_t begun; /* of scrub_log.c: the checkpoint; seconds since the epoch */
+    /* Of scrub_log.c: the checkpoint, seconds since the epoch; the run whose log is on its way. */
+    int64_t begun;
+    struct run *log_run;
+    char folder[STORAGE_KEY_MAX + 1];
+    uint64_t number; /* of its log before */
 };
 
 static inline struct storage *scrub_storage(const struct scrub *scrub)
@@ -97,12 +101,9 @@ void scrub_wait(struct scrub *scrub, int64_t ms);
 /* On a worker: scrub->job. */
 void scrub_work_read(struct job *job);
 void scrub_work_close(struct job *job);
-void scrub_work_keep(struct job *job);
 /* While no job is under way. */
 void scrub_close_checkpoint(struct scrub *scrub);
-/* Of scrub_pass.c: the cursor of a run at a start; without one that can be read the pass begins
- * again. ERR_MEMORY. And what Status says beyond scrub.c; `scrub` is NULL where it is off. */
-int scrub_read_cursor(struct run *run);
+/* Of scrub_pass.c: what Status says beyond scrub.c; `scrub` is NULL where it is off. */
 struct json_t *scrub_pass_describe(const struct service *service, const struct scrub *scrub);
 
 #endif

@@ -1,5 +1,5 @@
 /* scrub_read.c - the jobs of the scrub: on a worker it reads some blocks of a checkpoint and holds
- * each against its checksum, and keeps where it stands. */
+ * each against its checksum. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/shard_file.h"
 #include "ckptd/keep/scrub_private.h"
@@ -146,19 +146,4 @@ void scrub_work_read(struct job *job)
 void scrub_work_close(struct job *job)
 {
     scrub_close_checkpoint(CONTAINER_OF(job, struct scrub, job));
-}
-
-int scrub_keep(struct storage *storage, const struct scrub_note *note)
-{
-    return storage_publish_numbered(storage, note->folder, note->number, note->text);
-}
-
-void scrub_work_keep(struct job *job)
-{
-    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
-    int error = tier_reach(scrub->service, scrub->order->tier);
-    if (error == 0)
-        error = scrub_keep(scrub_storage(scrub), &scrub->note);
-    if (error != 0)
-        fault_take(&scrub->fault, error);
 }

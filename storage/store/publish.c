@@ -96,6 +96,24 @@ int store_put_verified(struct verified *out, struct storage *storage,
     return store_read_verified(out, storage, summary);
 }
 
+int store_put_cursor(struct storage *storage, const char *run, const struct scrub_cursor *cursor)
+{
+    char folder[STORAGE_KEY_MAX + 1], text[SCRUB_CURSOR_BYTES_MAX];
+    ERR_TRY(note_key_in(folder, run, SCRUB_FOLDER));
+    scrub_cursor_write(text, cursor);
+    return storage_publish_numbered(storage, folder, cursor->number, text);
+}
+
+int store_note_unread(struct storage *storage, const struct manifest_summary *summary)
+{
+    struct scrub_cursor cursor;
+    ERR_TRY(store_read_cursor(&cursor, storage, summary->run));
+    if (cursor.number == 0)
+        return 0;
+    scrub_cursor_brought(&cursor, summary->step, summary->attempt);
+    return store_put_cursor(storage, summary->run, &cursor);
+}
+
 int store_commit(struct storage *storage, const char *prefix, const void *text, size_t bytes)
 {
     char key[STORAGE_KEY_MAX + 1];

@@ -1,6 +1,7 @@
 /* read.c - reads the small files of a checkpoint's directory: manifest, places, notes of a verify,
  * mark. Each is proven to be of that directory before it is believed; what lies under another run's
  * name is settled by its origin file (proto/format/origin.h). */
+#include "proto/format/history.h"
 #include "storage/store/private.h"
 
 #include <inttypes.h>
@@ -122,6 +123,26 @@ int store_read_verified(struct verified *out, struct storage *storage,
     if (error == 0)
         error = verified_read(out, text, bytes < sizeof text ? bytes : sizeof text, summary);
     return error == ERR_NOT_FOUND ? report_restore(&before, error) : error;
+}
+
+int store_read_cursor(struct scrub_cursor *out, struct storage *storage, const char *run)
+{
+    char folder[STORAGE_KEY_MAX + 1], text[SCRUB_CURSOR_BYTES_MAX] = "";
+    uint64_t number = 0;
+    *out = (struct scrub_cursor){0};
+    ERR_TRY(note_key_in(folder, run, SCRUB_FOLDER));
+    int error = storage_fetch_numbered(storage, folder, &number, text, sizeof text);
+    if (!scrub_cursor_read(out, number, text) || error != 0)
+        log_warn("storage", "%s cannot be read: nothing counts as read back", folder);
+    return error == ERR_MEMORY ? error : 0;
+}
+
+int store_read_history(char *text, size_t size, uint64_t *out_number, struct storage *storage,
+                       const char *run)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    ERR_TRY(note_key_in(folder, run, HISTORY_FOLDER));
+    return storage_fetch_numbered(storage, folder, out_number, text, size);
 }
 
 int store_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],

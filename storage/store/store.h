@@ -19,6 +19,7 @@
 #include "proto/format/manifest.h"
 #include "proto/format/mark.h"
 #include "proto/format/places.h"
+#include "proto/format/retain.h"
 #include "proto/format/verified.h"
 #include "storage/storage.h"
 
@@ -50,6 +51,12 @@ int store_read_places(struct places *out, struct storage *storage,
  * report is as before. */
 int store_read_verified(struct verified *out, struct storage *storage,
                         const struct manifest_summary *summary);
+/* What ckptd's scrub has read back of a run (retain.h): nothing, where that cannot be read, which is
+ * logged. ERR_MEMORY. */
+int store_read_cursor(struct scrub_cursor *out, struct storage *storage, const char *run);
+/* The journal of a run (history.h), cut to `size` with its NUL, and its number (storage.h). */
+int store_read_history(char *text, size_t size, uint64_t *out_number, struct storage *storage,
+                       const char *run);
 /* The mark of a part of a save that another node coordinates. ERR_NOT_FOUND: there is none. */
 int store_read_part(struct shard_identity *out, char out_coordinator[MARK_NODE_BYTES],
                     struct storage *storage, const char *prefix);
@@ -97,6 +104,10 @@ int store_put_origin(struct storage *storage, const struct manifest_summary *sum
                      const char *run);
 int store_put_verified(struct verified *out, struct storage *storage,
                        const struct manifest_summary *summary, const struct verified *result);
+/* What the scrub has read back, as the one after cursor->number. Note: before a checkpoint is
+ * committed that was not read back, though newer ones may have been; under the store's lock. */
+int store_put_cursor(struct storage *storage, const char *run, const struct scrub_cursor *cursor);
+int store_note_unread(struct storage *storage, const struct manifest_summary *summary);
 /* Publishes the manifest of a directory whose names are durable (storage_sync_names), and removes
  * the mark. ERR_EXISTS. ERR_IO: a power loss may bring the manifest back, so the shards stay. */
 int store_commit(struct storage *storage, const char *prefix, const void *text, size_t bytes);

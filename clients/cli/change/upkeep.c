@@ -261,15 +261,13 @@ static int print_history(const struct cli *cli, const char *text)
 
 static int read_history(char **out, const struct cli *cli, const char *run)
 {
-    char folder[STORAGE_KEY_MAX];
     struct storage *store = NULL;
     uint64_t number;
     *out = calloc(1, 2 * HISTORY_BYTES_MAX);
     int error = *out != NULL ? store_begin(&store, cli, run, false)
                              : report_error(ERR_MEMORY, NULL, "no memory for a history");
-    snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, run);
     if (error == 0)
-        error = storage_fetch_numbered(store, folder, &number, *out, 2 * HISTORY_BYTES_MAX);
+        error = store_read_history(*out, 2 * HISTORY_BYTES_MAX, &number, store, run);
     storage_close(store);
     return error;
 }

@@ -273,13 +273,6 @@ int store_read_pin(struct store_pin *out, struct storage *store,
                    const struct manifest_summary *summary);
 /* Has another tier than the local one a copy? As a server tells which have it, or NULL. */
 bool tiers_have_copies(const char *tiers);
-struct scrub_cursor;
-/* What the scrub of a ckptd has read back of a run, as that reads it at its start: nothing, where
- * nobody can read it, which is told. ERR_MEMORY. */
-int store_read_cursor(struct scrub_cursor *out, struct storage *store, const char *run);
-/* Before a checkpoint is committed: it was not read back, though newer ones may have been. Under
- * the store's lock. */
-int store_note_unread(struct storage *store, const struct manifest_summary *summary);
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 

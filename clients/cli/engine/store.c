@@ -230,32 +230,6 @@ int store_need_run(struct storage *store, const char *run)
     return error;
 }
 
-int store_read_cursor(struct scrub_cursor *out, struct storage *store, const char *run)
-{
-    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
-    uint64_t number;
-    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run);
-    int error = storage_fetch_numbered(store, folder, &number, text, sizeof text);
-    if (error == ERR_MEMORY)
-        return error;
-    if (!scrub_cursor_read(out, number, text) || error != 0)
-        log_warn("store", "%s cannot be read: nobody knows what the scrub has read back", folder);
-    return 0;
-}
-
-int store_note_unread(struct storage *store, const struct manifest_summary *summary)
-{
-    struct scrub_cursor cursor;
-    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
-    ERR_TRY(store_read_cursor(&cursor, store, summary->run));
-    if (cursor.number == 0)
-        return 0;
-    scrub_cursor_brought(&cursor, summary->step, summary->attempt);
-    scrub_cursor_write(text, &cursor);
-    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, summary->run);
-    return storage_publish_numbered(store, folder, cursor.number, text);
-}
-
 int store_read_pin(struct store_pin *out, struct storage *store,
                    const struct manifest_summary *summary)
 {
