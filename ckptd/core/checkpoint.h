@@ -157,8 +157,8 @@ struct run {
     struct fault unreadable;         /* why the start could not read it; code 0: it could */
     uint64_t newest_attempt;         /* durable; from the store */
     struct sets sets;                /* the nodes that its newest attempt counts on */
-    uint64_t *sets_seen;             /* tiers/remote_store.c: of which file at each peer; owned */
-    uint32_t far_index;              /* likewise: among the runs of the look that begins */
+    uint64_t *sets_seen;             /* tiers/refresh.c: of which file at each peer; owned */
+    uint32_t look_index;             /* likewise: among the runs of the look that begins */
     struct checkpoint *checkpoints;  /* newest first */
     struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
     uint64_t adopting;               /* the attempt of keep/admit.c's work; 0: none */
@@ -174,7 +174,7 @@ struct run {
     struct run_health health;
     char replicas[560];     /* where they differ, of the last save that was compared; "": nowhere */
     struct history history; /* history.c */
-    uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look
+    uint64_t looked_stamp;  /* likewise: of its directory, when its names were read last; 0: look
                                again */
 };
 

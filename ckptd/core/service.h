@@ -29,7 +29,7 @@ struct service {
     struct storage *storage; /* the local tier's */
     struct tier tiers[NUM_TIERS];
     struct crew *peer_crew; /* tier.c: of all peers; NULL: there is none */
-    uint32_t num_lost;      /* tiers/remote_store.c: peers that are lost */
+    uint32_t num_lost;      /* tiers/refresh.c: peers that are lost */
     struct rpc_server *rpc;
     uint64_t boot_id;
     int64_t start_s; /* by the wall clock */
@@ -77,18 +77,16 @@ struct service {
     struct trash *far_trash;       /* likewise; NULL: there is no far tier */
     struct scrub *scrub;           /* keep/scrub.c; NULL: off */
     struct scrub *far_scrub;       /* likewise; also NULL: there is no far tier */
-    struct rescans *rescans;       /* rescan.c */
-    struct refreshes *store_looks; /* likewise: who waits for one at the store's directory */
     struct reload *reload;         /* reload.c */
     struct journals *journals;     /* history.c */
     struct replication
-        *replications[NUM_TIERS]; /* tiers/replicate.c; NULL: there is no such tier */
-    struct remote_store *remote_stores[NUM_TIERS]; /* tiers/remote_store.c; likewise */
-    struct choices *choices;                       /* copies.c; NULL: each is made anew */
-    struct queue *queue;                           /* tiers/queue.c; NULL: there is no other tier */
-    struct timer remote_leases;                    /* run/remote_lease.c */
-    struct timer replicate_soon;                   /* tiers/replicate.c, */
-    int64_t replicate_looked_ms;                   /* likewise: the last look at all queues */
+        *replications[NUM_TIERS];         /* tiers/replicate.c; NULL: there is no such tier */
+    struct refresh *refreshes[NUM_TIERS]; /* tiers/refresh.c; likewise */
+    struct choices *choices;              /* copies.c; NULL: each is made anew */
+    struct queue *queue;                  /* tiers/queue.c; NULL: there is no other tier */
+    struct timer remote_leases;           /* run/remote_lease.c */
+    struct timer replicate_soon;          /* tiers/replicate.c, */
+    int64_t replicate_looked_ms;          /* likewise: the last look at all queues */
     struct buffers *peer_buffers; /* tiers/shard_copy.c: of all peers; NULL: there is none */
     struct durability_waiter *durability_waiters; /* tiers/wait_durability.c */
     struct serving *serving;                      /* peers/serve.c */

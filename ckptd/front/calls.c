@@ -17,7 +17,6 @@
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/pins.h"
 #include "ckptd/keep/remove.h"
-#include "ckptd/keep/rescan.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/keep/undelete.h"
@@ -40,7 +39,7 @@
 #include "ckptd/run/stop.h"
 #include "ckptd/status/health.h"
 #include "ckptd/status/status.h"
-#include "ckptd/tiers/refresh_gate.h"
+#include "ckptd/tiers/refresh.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -283,7 +282,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Scrub, ScrubRequest, scrub, scrub_call, RIGHT_OPERATE, true, false)                          \
     X(KeepVerified, KeepVerifiedRequest, keep_verified, verified_call, RIGHT_OPERATE, true, false) \
     X(History, HistoryRequest, history, history_call, RIGHT_LOOK, false, false)                    \
-    X(Rescan, RescanRequest, rescan, rescan_call, RIGHT_LOOK, false, false)                        \
+    X(Rescan, RescanRequest, rescan, refresh_call, RIGHT_LOOK, false, false)                       \
     X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)          \
     X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false)  \
     X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),     \

@@ -14,11 +14,10 @@
 #include "ckptd/core/service.h"
 #include "ckptd/core/tier.h"
 #include "ckptd/front/network.h"
-#include "ckptd/keep/scan.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/tls/tls.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -49,13 +48,10 @@ static int visit_step(void *user, const struct storage_entry *entry)
 {
     struct survey *survey = user;
     struct manifest_summary summary;
-    struct service service = {.storage = survey->storage};
-    struct run run = {.service = &service};
     uint64_t step, attempt;
     if (!entry->is_dir || !retain_parse(entry->name, &step, &attempt))
         return 0;
-    snprintf(run.name, sizeof run.name, "%s", survey->run);
-    int error = scan_look(&summary, NULL, &run, step, attempt);
+    int error = store_look_whole(&summary, NULL, survey->storage, survey->run, step, attempt);
     survey->checkpoints += error == 0;
     survey->unfinished += error == ERR_NOT_FOUND;
     survey->damaged += error != 0 && error != ERR_NOT_FOUND;

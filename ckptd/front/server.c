@@ -22,7 +22,6 @@
 #include "ckptd/front/network.h"
 #include "ckptd/front/reload.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/rescan.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scan.h"
 #include "ckptd/keep/scrub.h"
@@ -53,7 +52,7 @@
 #include "ckptd/status/http_server.h"
 #include "ckptd/status/metrics.h"
 #include "ckptd/tiers/majority.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/replicate.h"
 #include "ckptd/tiers/wait_durability.h"
 #include "proto/base/report.h"
@@ -209,13 +208,13 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,         reload_open,       history_open,    rescan_open,      open_storage,
-    tier_open,         serve_open,        open_pool,       renew_open,       throttle_queue_open,
-    open_sessions,     restore_open,      open_runs,       open_catalog,     scan_store,
-    held_open,         remote_store_open, scrub_open,      retain_open,      trash_open,
-    replicate_open,    lead_save_open,    join_open,       peer_status_open, rounds_open,
-    store_watch_start, metrics_open,      open_rpc,        health_open,      listen_open,
-    network_open,      plane_open,        http_server_open};
+    open_loop,      reload_open,     history_open,     open_storage,        tier_open,
+    serve_open,     open_pool,       renew_open,       throttle_queue_open, open_sessions,
+    restore_open,   open_runs,       open_catalog,     scan_store,          held_open,
+    refresh_open,   scrub_open,      retain_open,      trash_open,          replicate_open,
+    lead_save_open, join_open,       peer_status_open, rounds_open,         store_watch_start,
+    metrics_open,   open_rpc,        health_open,      listen_open,         network_open,
+    plane_open,     http_server_open};
 
 /* ---- opening ---- */
 
@@ -338,8 +337,7 @@ static void fail_waiting(struct service *service)
         if (run->coordinator->group)
             group_free(run->coordinator->group);
     }
-    rescan_end(service);
-    remote_store_end(service);
+    refresh_end(service);
     durability_end(service);
     save_begin_close(service);
     attempt_open_close(service);
@@ -379,7 +377,7 @@ void service_close(struct service *service)
     catalog_close(service);
     loop_close(service->loop);
     replicate_close(service);
-    remote_store_close(service);
+    refresh_close(service);
     rounds_close(service);
     majority_close(service);
     peer_status_close(service);
@@ -397,7 +395,6 @@ void service_close(struct service *service)
     throttle_queue_close(service);
     reload_close(service);
     history_close(service);
-    rescan_close(service);
     renew_close(service);
     store_watch_close(service);
     free(service);

@@ -362,9 +362,11 @@ static void work_release(struct job *job)
 {
     struct admission *admission = CONTAINER_OF(job, struct admission, job);
     uint64_t step = admission->summary.step, attempt = admission->summary.attempt;
-    int error = scan_look(&admission->summary, &admission->places, admission->run, step, attempt);
+    struct storage *storage = admission->service->storage;
+    int error = store_look_whole(&admission->summary, &admission->places, storage,
+                                 admission->run->name, step, attempt);
     if (error == 0) {
-        error = store_remove_note(admission->service->storage, STORE_QUARANTINE, admission->prefix);
+        error = store_remove_note(storage, STORE_QUARANTINE, admission->prefix);
         error = error == ERR_NOT_FOUND ? 0 : error; /* an error of a read leaves none */
     }
     if (error != 0)

@@ -18,7 +18,7 @@
 #include "ckptd/core/history.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -125,7 +125,7 @@ static void answer(struct pinning *pinning)
     if (checkpoint && pinning->is_far && pinning->fault.code == 0)
         note_pin(checkpoint, TIER_FAR, &pinning->there[1]);
     if (pinning->is_far) /* a look may have seen it otherwise */
-        remote_store_changed(pinning->service);
+        refresh_changed(pinning->service);
     if (pinning->is_changed)
         log_change(pinning);
     int error = pinning->fault.code != 0 ? fault_raise(&pinning->fault) : check_change(pinning);

@@ -25,7 +25,7 @@
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/flaw.h"
@@ -178,7 +178,7 @@ static void removed(struct event *event)
     struct removal *removal = CONTAINER_OF(event, struct removal, job.done);
     removal->run->adopting = 0;
     if (tier_has_far(removal->service))
-        remote_store_changed(removal->service);
+        refresh_changed(removal->service);
     if (removal->checkpoint)
         settle_checkpoint(removal);
     else

@@ -28,7 +28,7 @@
 #include "ckptd/memory/resident.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/tiers/queue.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
@@ -195,7 +195,7 @@ static void removed(struct event *event)
                  (unsigned long long)candidate->summary.bytes, into[0] ? ", " : "", into);
     }
     if (count > 0 && pruning->tier == TIER_FAR)
-        remote_store_changed(pruning->service);
+        refresh_changed(pruning->service);
     if (count > 0 && pruning->tier == TIER_LOCAL)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     if (count > 0 && pruning->trash > 0)

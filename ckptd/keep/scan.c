@@ -49,75 +49,14 @@
     "again; "                                                                                     \
     "or remove it: ckpt-cli rm"
 
-/* ---- lists of names ---- */
-
-struct name {
-    char text[256];
-    bool is_dir;
-    uint64_t bytes;
-};
-struct names {
-    struct name *list;
-    uint32_t count, room;
-};
-
-static int visit_name(void *user, const struct storage_entry *entry)
-{
-    struct names *names = user;
-    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof *names->list));
-    struct name *name = &names->list[names->count];
-    if (strlen(entry->name) >= sizeof name->text)
-        return 0; /* no name of ours is that long */
-    snprintf(name->text, sizeof name->text, "%s", entry->name);
-    name->is_dir = entry->is_dir;
-    name->bytes = entry->bytes;
-    names->count++;
-    return 0;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct name *)a)->text, ((const struct name *)b)->text);
-}
-
-/* Sorted. Free names->list. */
-static int list_names(struct names *out, struct storage *storage, const char *prefix)
-{
-    memset(out, 0, sizeof *out);
-    int error = storage_list(storage, prefix, visit_name, out);
-    if (error != 0) {
-        free(out->list);
-        memset(out, 0, sizeof *out);
-        return error;
-    }
-    if (out->count > 0)
-        qsort(out->list, out->count, sizeof *out->list, compare_names);
-    return 0;
-}
-
-static const struct name *find_name(const struct names *names, const char *text)
-{
-    struct name key;
-    snprintf(key.text, sizeof key.text, "%s", text);
-    return names->count ? bsearch(&key, names->list, names->count, sizeof key, compare_names)
-                        : NULL;
-}
-
 /* ---- reading the store ---- */
 
 /* The directory of a step, and what a look into it found. */
 struct step {
-    uint64_t attempt, step;
-    bool committed; /* it has a manifest */
-    bool has_mark;
-    enum store_rest rest;              /* without one */
-    char coordinator[MARK_NODE_BYTES]; /* without one: of the save that it is a part of; "" */
-    struct manifest_summary summary;
-    struct places places;
-    struct verified verified;
-    uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
-    int error;                     /* of the checkpoint, or without a manifest of the look */
-    struct fault *fault;           /* its text, owned; NULL also for want of memory */
+    uint64_t step, attempt;
+    struct store_seen seen;
+    int error;           /* of the checkpoint, or without a manifest of the look */
+    struct fault *fault; /* its text, owned; NULL also for want of memory */
 };
 
 struct scan {
@@ -133,107 +72,17 @@ static int step_dir(char *out, size_t size, const struct scan *scan, const struc
     return shard_dir_key(out, size, scan->run->name, step->step, step->attempt);
 }
 
-/* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
-static int check_files(const struct step *step, const struct names *names)
+/* On any thread; touches its step and nothing else. */
+static int look_at_step(void *user, size_t index)
 {
-    const struct manifest_summary *summary = &step->summary;
-    struct shard_identity identity;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < summary->shards; i++) {
-        char key[STORAGE_KEY_MAX];
-        if (!places_is_here(&step->places, i))
-            continue;
-        manifest_identity(&identity, summary, i);
-        int error = shard_key(key, sizeof key, &identity);
-        if (error != 0)
-            return error;
-        const struct name *name = find_name(names, strrchr(key, '/') + 1);
-        if (!name || name->is_dir)
-            return report_error(ERR_CORRUPT, NULL, "%s is missing", strrchr(key, '/') + 1);
-        bytes += name->bytes;
-    }
-    if (bytes != summary->bytes && step->places.num_shards == 0)
-        return report_error(ERR_CORRUPT, NULL, "its shards have %llu bytes instead of %llu",
-                            (unsigned long long)bytes, (unsigned long long)summary->bytes);
-    return 0;
-}
-
-/* 0, or what is wrong with the checkpoint. Of its manifest the summary is read and no more. */
-static int read_checkpoint(const struct scan *scan, struct step *step, const struct names *names)
-{
-    int damage = store_read_summary(&step->summary, scan->service->storage, scan->run->name,
-                                    step->step, step->attempt);
-    if (damage == 0 && find_name(names, PLACES_NAME))
-        damage = store_read_places(&step->places, scan->service->storage, &step->summary);
-    bool is_proven = damage == 0; /* another tier may mend it */
-    if (is_proven)
-        damage = check_files(step, names);
-    else if (damage != ERR_MISMATCH)
-        memset(&step->summary, 0, sizeof step->summary);
-    if (damage != 0 && (!is_proven || step->summary.shards > COMMIT_RANKS_MAX))
-        step->summary.shards = 0; /* a number that nothing vouches for, or that no save has */
-    return damage;
-}
-
-/* On any thread; touches the step and nothing else. */
-static void look_at_step(const struct scan *scan, struct step *step)
-{
-    char dir[STORAGE_KEY_MAX];
-    struct names names = {0};
-    int error = step_dir(dir, sizeof dir, scan, step);
-    if (error == 0)
-        error = list_names(&names, scan->service->storage, dir);
-    for (size_t i = 0; i < names.count; i++) {
-        bool is_ours = !names.list[i].is_dir && shard_is_file_name(names.list[i].text);
-        bool is_mark = strcmp(names.list[i].text, MARK_NAME) == 0;
-        step->has_mark = step->has_mark || is_mark;
-        step->num_ours += is_ours;
-        step->num_others += !is_ours && !is_mark;
-    }
-    if (error == 0 && find_name(&names, MANIFEST_NAME)) {
-        step->committed = true;
-        error = read_checkpoint(scan, step, &names);
-        if (error == 0 && find_name(&names, VERIFIED_NAME))
-            store_read_verified(&step->verified, scan->service->storage, &step->summary);
-    } else if (error == 0) {
-        struct shard_identity identity;
-        error = store_rest(scan->service->storage, dir, &step->rest);
-        if (!step->has_mark ||
-            store_read_part(&identity, step->coordinator, scan->service->storage, dir) != 0)
-            step->coordinator[0] = '\0';
-    }
-    free(names.list);
-    step->error = error;
-    if (error != 0)
+    const struct scan *scan = user;
+    struct step *step = &scan->steps[index];
+    step->error =
+        store_look(&step->seen, scan->service->storage, scan->run->name, step->step, step->attempt);
+    if (step->error != 0)
         step->fault = calloc(1, sizeof *step->fault);
     if (step->fault)
-        fault_take(step->fault, error);
-}
-
-int scan_look(struct manifest_summary *out, struct places *out_places, struct run *run,
-              uint64_t step, uint64_t attempt)
-{
-    struct scan scan = {.service = run->service, .run = run};
-    struct step found = {.step = step, .attempt = attempt};
-    look_at_step(&scan, &found);
-    int error = found.error;
-    if (error != 0 && found.fault)
-        error = fault_raise(found.fault);
-    free(found.fault);
-    if (out_places)
-        *out_places = found.places;
-    else
-        places_free(&found.places);
-    *out = found.summary;
-    if (error == 0 && !found.committed)
-        error = report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it has no manifest");
-    return error;
-}
-
-static int look_at_one(void *user, size_t index)
-{
-    struct scan *scan = user;
-    look_at_step(scan, &scan->steps[index]);
+        fault_take(step->fault, step->error);
     return 0;
 }
 
@@ -251,25 +100,27 @@ static void remove_mark(const struct scan *scan, const char *dir)
 static int add_checkpoint(struct scan *scan, struct step *step)
 {
     struct checkpoint *checkpoint;
-    snprintf(step->summary.run, sizeof step->summary.run, "%s", scan->run->name);
-    step->summary.step = step->step; /* in the list it stands where its directory does */
-    step->summary.attempt = step->attempt;
-    int error = catalog_add(&checkpoint, scan->run, &step->summary, TIER_LOCAL, &step->places);
+    struct store_seen *seen = &step->seen;
+    struct manifest_summary *summary = &seen->summary;
+    snprintf(summary->run, sizeof summary->run, "%s", scan->run->name);
+    summary->step = step->step; /* in the list it stands where its directory does */
+    summary->attempt = step->attempt;
+    int error = catalog_add(&checkpoint, scan->run, summary, TIER_LOCAL, &seen->places);
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
     if (error == 0)
         error = step_dir(dir, sizeof dir, scan, step);
-    if (error == 0 && !step->committed && step->error == 0) {
-        snprintf(text, sizeof text, IN_DOUBT_TEXT, step->coordinator);
-        if (step->coordinator[0] != '\0')
+    if (error == 0 && !seen->has_manifest && step->error == 0) {
+        snprintf(text, sizeof text, IN_DOUBT_TEXT, seen->coordinator);
+        if (seen->coordinator[0] != '\0')
             catalog_set_aside(checkpoint, FLAW_IN_DOUBT, text);
         else
             catalog_set_aside(checkpoint, FLAW_ASIDE, ASIDE_TEXT);
         return 0;
     }
-    if (error == 0 && step->committed && step->has_mark)
+    if (error == 0 && seen->has_manifest && seen->has_mark)
         remove_mark(scan, dir);
     if (error == 0)
-        catalog_take_verified(checkpoint, &step->verified);
+        catalog_take_verified(checkpoint, &seen->verified);
     if (error != 0 || !step->fault)
         return error;
     catalog_damage_text(text, sizeof text, step->fault);
@@ -295,9 +146,9 @@ static int remove_rubbish(struct scan *scan, const struct step *step)
     else if (error != 0)
         log_warn("catalog", "%s has no manifest, and not all of it could be removed: %s", dir,
                  report_line());
-    else if (step->num_others > 0)
+    else if (step->seen.num_others > 0)
         log_warn("catalog", "%s has no manifest, but files that are not ours to remove", dir);
-    scan->num_removed += error == 0 ? step->num_ours : 0;
+    scan->num_removed += error == 0 ? step->seen.num_ours : 0;
     return 0;
 }
 
@@ -330,18 +181,18 @@ static int scan_steps(struct scan *scan)
 {
     int error = list_steps(scan);
     if (error == 0)
-        error = storage_for_many(scan->service->storage, scan->num_steps, look_at_one, scan);
+        error = storage_for_many(scan->service->storage, scan->num_steps, look_at_step, scan);
     for (size_t i = 0; i < scan->num_steps; i++) {
         struct step *step = &scan->steps[i];
         if (error == 0 && step->error != 0 && !step->fault)
             error = report_error(ERR_MEMORY, NULL, "no memory to read the store");
-        else if (error == 0 &&
-                 (step->committed || is_of_store(step->error) || step->rest == STORE_REST_ASIDE))
+        else if (error == 0 && (step->seen.has_manifest || is_of_store(step->error) ||
+                                step->seen.rest == STORE_REST_ASIDE))
             error = add_checkpoint(scan, step);
         else if (error == 0)
             error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);
         free(step->fault);
-        places_free(&step->places);
+        places_free(&step->seen.places);
     }
     free(scan->steps);
     scan->steps = NULL;
@@ -378,24 +229,15 @@ static int keep_quarantined(struct checkpoint *checkpoint)
     return 0;
 }
 
-static int read_quarantine(struct scan *scan)
+static int visit_quarantined(void *user, const struct storage_entry *entry)
 {
-    struct names names = {0};
-    int error = store_for_notes(scan->service->storage, STORE_QUARANTINE, scan->run->name,
-                                visit_name, &names);
-    for (size_t i = 0; i < names.count && error == 0; i++) {
-        uint64_t step, attempt;
-        struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
-                                            ? catalog_find(scan->run, step, attempt)
-                                            : NULL;
-        if (checkpoint && !checkpoint->damaged)
-            error = keep_quarantined(checkpoint);
-    }
-    free(names.list);
-    return error;
+    uint64_t step, attempt;
+    struct checkpoint *checkpoint =
+        retain_parse(entry->name, &step, &attempt) ? catalog_find(user, step, attempt) : NULL;
+    return checkpoint && !checkpoint->damaged ? keep_quarantined(checkpoint) : 0;
 }
 
-static int visit_pin_at_start(void *user, const struct storage_entry *entry)
+static int visit_pin(void *user, const struct storage_entry *entry)
 {
     struct run *run = user;
     uint64_t step, attempt;
@@ -410,19 +252,15 @@ static int visit_pin_at_start(void *user, const struct storage_entry *entry)
     return error;
 }
 
-static int read_pins(struct run *run)
-{
-    return store_for_notes(run->service->storage, STORE_PIN, run->name, visit_pin_at_start, run);
-}
-
 static int read_run(struct scan *scan)
 {
     struct run *run = scan->run;
+    struct storage *storage = scan->service->storage;
     int error = scan_attempts(scan);
     if (error != 0)
         return error;
     /* Removals that were cut short come to their end, or are taken back. */
-    if (store_recover_run(scan->service->storage, run->name) != 0)
+    if (store_recover_run(storage, run->name) != 0)
         log_warn("catalog", "run %s: what a removal left stays: %s", run->name, report_line());
     error = scan_steps(scan);
     /* A checkpoint proves its attempt, whatever became of the attempt's file. */
@@ -431,10 +269,10 @@ static int read_run(struct scan *scan)
             run->newest_attempt = c->summary.attempt;
     run->service->catalog->events->read(run);
     if (error == 0)
-        error = read_pins(run);
-    if (error == 0)
-        error = read_quarantine(scan);
-    return error;
+        error = store_for_notes(storage, STORE_PIN, run->name, visit_pin, run);
+    return error == 0
+               ? store_for_notes(storage, STORE_QUARANTINE, run->name, visit_quarantined, run)
+               : error;
 }
 
 /* Every call that names the run is answered with the reason: its newest checkpoint may be among
@@ -448,8 +286,9 @@ static void refuse_run(struct run *run, int error)
     fault_take(&run->unreadable, error);
 }
 
-static int scan_run(struct scan *scan, const char *name)
+static int scan_run(void *user, const char *name)
 {
+    struct scan *scan = user;
     if (!run_name_valid(name)) {
         log_warn("catalog", "the directory %s is not a run", name);
         return 0;
@@ -467,12 +306,7 @@ static int scan_run(struct scan *scan, const char *name)
 int scan_store(struct service *service)
 {
     struct scan scan = {.service = service};
-    struct names names;
-    int error = list_names(&names, service->storage, "");
-    for (size_t i = 0; error == 0 && i < names.count; i++)
-        if (names.list[i].is_dir)
-            error = scan_run(&scan, names.list[i].text);
-    free(names.list);
+    int error = store_for_runs(service->storage, scan_run, &scan);
     if (error == 0)
         log_info("catalog",
                  "%u runs, %u checkpoints; removed %u files of saves that were cut short",

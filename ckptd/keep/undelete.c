@@ -20,10 +20,8 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/scan.h"
 #include "ckptd/keep/trash.h"
 #include "ckptd/tiers/refresh.h"
-#include "ckptd/tiers/remote_store.h"
 #include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/format/flaw.h"
@@ -101,40 +99,30 @@ static int compare_found(const void *a, const void *b)
     return x->at.seconds > y->at.seconds ? -1 : x->at.seconds < y->at.seconds;
 }
 
-static int look_far(struct storage *storage, struct found *found, const struct run *run)
-{
-    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
-    struct manifest_summary named = {.step = found->step, .attempt = found->attempt};
-    uint64_t bytes = 0;
-    snprintf(named.run, sizeof named.run, "%s", run->name);
-    ERR_TRY(manifest_key(key, sizeof key, &named));
-    ERR_TRY(storage_fetch(storage, key, text, sizeof text, &bytes));
-    return manifest_read_summary(&found->summary, text, bytes < sizeof text ? bytes : sizeof text);
-}
-
 static void take_back(struct undeleting *undeleting, struct found *found)
 {
     struct storage *storage = undeleting->service->tiers[found->tier].storage;
+    const char *run = undeleting->run->name;
     int error = store_trash_take(storage, &found->at);
     found->is_taken = error == 0;
     if (error == ERR_EXISTS)
         error = report_error(error, "rename or remove that one first",
                              "there is a checkpoint of this step and attempt");
     if (error == 0)
-        error = found->tier == TIER_FAR ? look_far(storage, found, undeleting->run)
-                                        : scan_look(&found->summary, &found->places,
-                                                    undeleting->run, found->step, found->attempt);
+        error = store_read_summary(&found->summary, storage, run, found->step, found->attempt);
+    if (error == 0)
+        error = store_read_places(&found->places, storage, &found->summary);
     if (error == 0)
         error = store_check(storage, &found->summary, 0);
     if (error != 0)
         fault_take(&found->fault, error);
 }
 
-static int take_from(struct undeleting *undeleting, enum tier_index tier)
+static int take_from(struct undeleting *undeleting)
 {
+    enum tier_index tier = undeleting->tier;
     const Holdfast__V1__UndeleteRequest *request = undeleting->request;
     uint32_t first = undeleting->count;
-    undeleting->tier = tier;
     ERR_TRY(tier_reach(undeleting->service, tier));
     ERR_TRY(store_trash_list(undeleting->service->tiers[tier].storage, undeleting->run->name,
                              add_found, undeleting));
@@ -157,17 +145,18 @@ static int take_from(struct undeleting *undeleting, enum tier_index tier)
 static void work_undelete(struct job *job)
 {
     struct undeleting *undeleting = CONTAINER_OF(job, struct undeleting, job);
-    int error = take_from(undeleting, TIER_LOCAL);
+    int error = take_from(undeleting);
     if (error != 0)
-        fault_take(&undeleting->fault, error);
+        fault_take(undeleting->tier == TIER_FAR ? &undeleting->far_fault : &undeleting->fault,
+                   error);
 }
 
-static void work_undelete_far(struct job *job)
+static void work_in(struct undeleting *undeleting, enum tier_index tier,
+                    void (*done)(struct event *))
 {
-    struct undeleting *undeleting = CONTAINER_OF(job, struct undeleting, job);
-    int error = take_from(undeleting, TIER_FAR);
-    if (error != 0)
-        fault_take(&undeleting->far_fault, error);
+    undeleting->tier = tier;
+    undeleting->job = (struct job){.work = work_undelete, .done.run = done};
+    tier_work(undeleting->service, tier, &undeleting->job);
 }
 
 /* ---- into the list ---- */
@@ -309,19 +298,16 @@ static void undeleted(struct event *event)
     }
     service->trash->num_waiting++;
     undeleting->look.go_on = looked;
-    remote_store_look(service, TIER_FAR, &undeleting->look, service->config->tier_wait_ms);
+    refresh_tier(service, TIER_FAR, &undeleting->look, service->config->tier_wait_ms);
 }
 
 static void undeleted_here(struct event *event)
 {
     struct undeleting *undeleting = CONTAINER_OF(event, struct undeleting, job.done);
-    struct service *service = undeleting->service;
-    if (!tier_has_far(service) || undeleting->fault.code != 0) {
+    if (tier_has_far(undeleting->service) && undeleting->fault.code == 0)
+        work_in(undeleting, TIER_FAR, undeleted);
+    else
         undeleted(event);
-        return;
-    }
-    undeleting->job = (struct job){.work = work_undelete_far, .done.run = undeleted};
-    tier_work(service, TIER_FAR, &undeleting->job);
 }
 
 /* ---- beginning ---- */
@@ -357,8 +343,7 @@ static void begin(struct timer *timer)
         return;
     }
     undeleting->run->adopting = ADOPTING_ALL;
-    undeleting->job = (struct job){.work = work_undelete, .done.run = undeleted_here};
-    loop_work(service->loop, &undeleting->job);
+    work_in(undeleting, TIER_LOCAL, undeleted_here);
 }
 
 void undelete_call(struct service *service, struct rpc_call *call,

@@ -12,7 +12,7 @@
 #include "ckptd/peers/replica.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/tiers/complete_copy.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/report.h"
 #include "storage/store/store.h"
@@ -99,8 +99,7 @@ static void looked(struct refresh_waiter *waiter)
         part_completed(run, summary);
     arrival->look = (struct refresh_waiter){.go_on = go_on};
     if (is_known && tier < NUM_TIERS && tier_is_peer((enum tier_index)tier))
-        remote_store_look(service, (enum tier_index)tier, &arrival->look,
-                          service->config->tier_wait_ms);
+        refresh_tier(service, (enum tier_index)tier, &arrival->look, service->config->tier_wait_ms);
     else
         go_on(&arrival->look);
 }
@@ -115,7 +114,7 @@ void accept_copy_announce(struct accept_copy *arrival)
              arrival->is_in_memory ? ", in memory" : "");
     arrival->look.go_on = looked;
     if (arrival->is_in_memory)
-        remote_store_look(service, TIER_MEMORY, &arrival->look, service->config->tier_wait_ms);
+        refresh_tier(service, TIER_MEMORY, &arrival->look, service->config->tier_wait_ms);
     else
-        refresh_store(service, &arrival->look);
+        refresh_tier(service, TIER_LOCAL, &arrival->look, REFRESH_STORE_MS);
 }

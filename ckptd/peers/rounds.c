@@ -1,7 +1,7 @@
 /* rounds.c - which peers are there, what they hold and tell, when nobody asks: every nodes.look_ms.
  *
  * Who waits for a level at a node that sends no copies hears of it so. A peer that has not answered
- * for nodes.lost_ms is lost (tier.is_lost, set by tiers/remote_store.c): its copies count no more,
+ * for nodes.lost_ms is lost (tier.is_lost, set by tiers/refresh.c): its copies count no more,
  * and those of all checkpoints that it had are made anew elsewhere. When it answers they count
  * again. What others have open here ends with their silence. */
 #include "ckptd/peers/rounds.h"
@@ -9,7 +9,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/peers/peer_status.h"
 #include "ckptd/peers/serve.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/report.h"
 
@@ -44,8 +44,8 @@ static void look(struct timer *timer)
             continue;
         rounds->is_looking[i] = true;
         rounds->looks[i] = (struct refresh_waiter){.go_on = looked};
-        remote_store_look(service, (enum tier_index)(TIER_PEER + i), &rounds->looks[i],
-                          service->config->nodes_wait_ms);
+        refresh_tier(service, (enum tier_index)(TIER_PEER + i), &rounds->looks[i],
+                     service->config->nodes_wait_ms);
     }
 }
 

@@ -22,7 +22,7 @@
 #include "ckptd/restore/together.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/describe.h"
-#include "ckptd/tiers/refresh_gate.h"
+#include "ckptd/tiers/refresh.h"
 #include "proto/base/report.h"
 #include "proto/format/flaw.h"
 #include "proto/format/layout.h"

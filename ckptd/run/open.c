@@ -27,7 +27,7 @@
 #include "ckptd/run/remote_lease.h"
 #include "ckptd/run/save.h"
 #include "ckptd/tiers/majority.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -542,7 +542,7 @@ static void look_far_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
     unpark(newcomer);
-    remote_store_look(newcomer->service, TIER_FAR, &newcomer->looked, time_left(newcomer));
+    refresh_tier(newcomer->service, TIER_FAR, &newcomer->looked, time_left(newcomer));
 }
 
 /* What others have committed and opened is known now. Without that a start would train on from an
@@ -583,7 +583,7 @@ void attempt_open(struct service *service, struct rpc_call *call,
         .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
     newcomer->looked.go_on = looked_far;
     if (tier_has_far(service))
-        remote_store_look(service, TIER_FAR, &newcomer->looked, time_left(newcomer));
+        refresh_tier(service, TIER_FAR, &newcomer->looked, time_left(newcomer));
     else
         ask_nodes(newcomer);
 }

@@ -21,7 +21,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/machines/placement.h"
 #include "ckptd/machines/sets.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "proto/base/report.h"
 
 #include <stdatomic.h>
@@ -139,7 +139,7 @@ void majority_look(struct service *service, const char *run, struct majority_wai
     asking->num_waiting = count;
     for (uint32_t i = 0; i < count; i++) { /* the last one may free it */
         asking->looks[i].go_on = looked;
-        remote_store_look(service, (enum tier_index)(TIER_PEER + i), &asking->looks[i], ms);
+        refresh_tier(service, (enum tier_index)(TIER_PEER + i), &asking->looks[i], ms);
     }
     if (count == 0) {
         decide(asking);

@@ -1,16 +1,32 @@
-/* refresh.c - see refresh.h. */
+/* refresh.c - looks at what a tier holds, the local one, the far one or a peer's store, and at whom
+ * they answer: before List, Show and OpenLoad, for Rescan, before each attempt is opened; and of
+ * tiers other than the local one, which scan.c reads, at the start.
+ *
+ *   service thread: what is known ──► worker, or the tier's crew: runs, names of steps; of steps
+ *   that are not known what they are (refresh_read.c) ──► service thread: the catalog
+ *   (refresh_take.c)
+ *
+ * One look at a tier at a time, of the whole tier; who comes meanwhile waits for the next one. An
+ * error of a look changes nothing, but that a tier which does not answer is offline until one goes
+ * well. A look during which this ckptd has removed something there is made again. */
 #include "ckptd/tiers/refresh.h"
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
+#include "ckptd/tiers/refresh_private.h"
 
-void refresh_init(struct refreshes *out, struct service *service, enum tier_index tier,
-                  void (*start)(struct refreshes *looks))
-{
-    *out = (struct refreshes){.service = service, .tier = tier, .start = start};
-}
+#include <stdio.h>
+#include <stdlib.h>
+
+#define FAR_WAIT_MS 5000 /* for a tier that does not answer, before a call is handled */
+
+/* ---- who waits ---- */
 
 /* They may wait again, for the next look. */
-static void let_go_on(struct refresh_waiter *waiters, const struct fault *fault)
+static void let_go_on(struct refresh_waiter **list, const struct fault *fault)
 {
+    struct refresh_waiter *waiters = *list;
+    *list = NULL;
     while (waiters) {
         struct refresh_waiter *waiter = waiters;
         waiters = waiter->next;
@@ -18,13 +34,6 @@ static void let_go_on(struct refresh_waiter *waiters, const struct fault *fault)
         waiter->fault = *fault;
         waiter->go_on(waiter);
     }
-}
-
-static struct refresh_waiter *take_all(struct refresh_waiter **list)
-{
-    struct refresh_waiter *all = *list;
-    *list = NULL;
-    return all;
 }
 
 static bool take_out(struct refresh_waiter **at, const struct refresh_waiter *waiter)
@@ -40,72 +49,326 @@ static bool take_out(struct refresh_waiter **at, const struct refresh_waiter *wa
 static void waited_enough(struct timer *timer)
 {
     struct refresh_waiter *waiter = CONTAINER_OF(timer, struct refresh_waiter, timer);
-    struct refreshes *looks = waiter->looks;
+    struct refresh *refresh = waiter->service->refreshes[waiter->tier];
     struct fault fault;
-    if (!take_out(&looks->coming, waiter))
-        take_out(&looks->present, waiter);
+    if (!take_out(&refresh->coming, waiter))
+        take_out(&refresh->present, waiter);
     fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "the tier %s has not answered yet",
-                                    tier_name(looks->service, looks->tier)));
+                                    tier_name(waiter->service, waiter->tier)));
     waiter->next = NULL;
-    let_go_on(waiter, &fault);
+    let_go_on(&waiter, &fault);
 }
 
-void refresh_wait(struct refreshes *looks, struct refresh_waiter *waiter, int64_t ms)
+/* ---- a look ---- */
+
+static int note_known(struct look *look)
 {
-    waiter->looks = looks;
-    waiter->service = looks->service;
-    waiter->tier = looks->tier;
-    waiter->fault = (struct fault){0};
-    waiter->next = looks->coming;
-    waiter->timer = (struct timer){.run = waited_enough};
-    looks->coming = waiter;
-    loop_timer(looks->service->loop, &waiter->timer, ms);
-    if (!looks->is_under_way)
-        looks->start(looks);
+    struct service *service = look->service;
+    bool is_local = look->tier == TIER_LOCAL;
+    struct look_run *to;
+    for (struct run *run = service->catalog->runs; run; run = run->next) {
+        if (run->unreadable.code != 0)
+            continue;
+        run->look_index = look->num_runs;
+        ERR_TRY(look_add_run(&to, look, run->name, true));
+        to->stamp = run->looked_stamp;
+        to->seen = tier_is_peer(look->tier) ? run->sets_seen[look->tier - TIER_PEER] : 0;
+    }
+    for (const struct copy *copy = service->tiers[look->tier].copies; copy; copy = copy->next) {
+        const struct checkpoint *c = copy->checkpoint;
+        if (!copy->is_there || c->is_promised || c->run->unreadable.code != 0)
+            continue;
+        ERR_TRY(look_add_step(&look->runs[c->run->look_index],
+                              &(struct look_step){.step = c->summary.step,
+                                                  .attempt = c->summary.attempt,
+                                                  .is_known = true,
+                                                  .is_part = copy->is_part && !is_local,
+                                                  .was_volatile = copy->is_volatile}));
+    }
+    return 0;
 }
 
-void refresh_store(struct service *service, struct refresh_waiter *waiter)
+static void looked(struct event *event);
+
+static void start_look(struct refresh *refresh)
 {
-    refresh_wait(service->store_looks, waiter, REFRESH_STORE_MS);
+    struct service *service = refresh->service;
+    struct look *look = calloc(1, sizeof *look);
+    int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at a tier");
+    if (look) {
+        *look = (struct look){
+            .service = service,
+            .tier = refresh->tier,
+            .stamp = refresh->stamp,
+            .changes = refresh->changes,
+            .tells_why =
+                tier_is_peer(refresh->tier) && service->tiers[refresh->tier].silent_since_ms != 0,
+            .job = {.work = look_work, .done.run = looked},
+        };
+        error = note_known(look);
+    }
+    if (error != 0) {
+        struct fault fault = {0};
+        look_free(look);
+        if (refresh->coming)
+            fault_take(&fault, error);
+        let_go_on(&refresh->coming, &fault);
+        return;
+    }
+    refresh->now = look;
+    refresh->present = refresh->coming;
+    refresh->coming = NULL;
+    tier_work(service, refresh->tier, &look->job);
 }
 
-void refresh_begun(struct refreshes *looks)
+/* Whoever waited for it waits for another, which begins. */
+static void repeat(struct refresh *refresh)
 {
-    looks->is_under_way = true;
-    looks->present = take_all(&looks->coming);
-}
-
-void refresh_ended(struct refreshes *looks, const struct fault *fault)
-{
-    looks->is_under_way = false;
-    let_go_on(take_all(&looks->present), fault);
-    if (looks->coming && !looks->is_under_way)
-        looks->start(looks);
-}
-
-void refresh_repeat(struct refreshes *looks)
-{
-    struct refresh_waiter **end = &looks->coming;
+    struct refresh_waiter **end = &refresh->coming;
     while (*end)
         end = &(*end)->next;
-    *end = take_all(&looks->present);
-    looks->is_under_way = false;
-    looks->start(looks);
+    *end = refresh->present;
+    refresh->present = NULL;
+    start_look(refresh);
 }
 
-void refresh_give_up(struct refreshes *looks, int error)
+/* A peer that is silent for long is lost, until it answers. */
+static void note_silence(struct service *service, enum tier_index at, bool answers)
 {
-    struct fault fault = {0};
-    if (looks->coming)
-        fault_take(&fault, error);
-    let_go_on(take_all(&looks->coming), &fault);
+    struct tier *tier = &service->tiers[at];
+    int64_t now = loop_now_ms();
+    bool was_lost = tier->is_lost;
+    tier_note_answer(service, at, answers);
+    if (answers)
+        tier->silent_since_ms = 0;
+    else if (tier->silent_since_ms == 0)
+        tier->silent_since_ms = now;
+    tier->is_lost = !answers && tier_is_peer(at) &&
+                    now - tier->silent_since_ms >= service->config->nodes_lost_ms;
+    service->num_lost += (uint32_t)tier->is_lost - (uint32_t)was_lost;
+    if (tier->is_lost && !was_lost)
+        log_error(
+            "nodes",
+            "node %s has not answered for %lld s: its copies count no more, and are made anew "
+            "on other nodes",
+            tier_name(service, at), (long long)(now - tier->silent_since_ms) / 1000);
 }
 
-void refresh_end(struct refreshes *looks)
+static void note_answer(const struct look *look)
 {
-    struct fault fault = {0};
-    if (looks->coming || looks->present) /* else the thread's last error stays what it was */
+    struct service *service = look->service;
+    struct tier *tier = &service->tiers[look->tier];
+    const char *name = tier_name(service, look->tier);
+    bool was_offline = tier->offline[0], answers = look->fault.code == 0;
+    tier->offline[0] = '\0';
+    note_silence(service, look->tier, answers);
+    if (answers) {
+        tier->is_unknown = false;
+        if (was_offline)
+            log_info("tier", "the tier %s answers again", name);
+        return;
+    }
+    snprintf(tier->offline, sizeof tier->offline, "%s", look->fault.message);
+    if (!was_offline)
+        log_error("tier", "the tier %s cannot be read: %s", name, tier->offline);
+}
+
+static void looked(struct event *event)
+{
+    struct look *look = CONTAINER_OF(event, struct look, job.done);
+    struct refresh *refresh = look->service->refreshes[look->tier];
+    struct fault fault = look->fault;
+    bool is_old = fault.code == 0 && look->changes != refresh->changes;
+    if (!is_old && look->tier != TIER_LOCAL)
+        note_answer(look);
+    else if (fault.code != 0)
+        log_debug("catalog", "a look at the store came to nothing: %s", fault.message);
+    if (!is_old && fault.code == 0) {
+        look_take(look);
+        refresh->looked_ms = loop_now_ms();
+    }
+    refresh->now = NULL;
+    look_free(look);
+    if (is_old) {
+        repeat(refresh);
+        return;
+    }
+    let_go_on(&refresh->present, &fault);
+    if (refresh->coming && !refresh->now)
+        start_look(refresh);
+}
+
+void refresh_tier(struct service *service, enum tier_index tier, struct refresh_waiter *waiter,
+                  int64_t ms)
+{
+    struct refresh *refresh = service->refreshes[tier];
+    *waiter = (struct refresh_waiter){.service = service,
+                                      .tier = tier,
+                                      .next = refresh->coming,
+                                      .timer = {.run = waited_enough},
+                                      .go_on = waiter->go_on};
+    refresh->coming = waiter;
+    loop_timer(service->loop, &waiter->timer, ms);
+    if (!refresh->now)
+        start_look(refresh);
+}
+
+void refresh_changed(struct service *service)
+{
+    service->refreshes[TIER_FAR]->changes++;
+}
+
+/* ---- life ---- */
+
+int refresh_open(struct service *service)
+{
+    for (enum tier_index tier = TIER_LOCAL; tier < NUM_TIERS; tier++) {
+        if (!tier_is_open(service, tier))
+            continue;
+        struct refresh *refresh = calloc(1, sizeof *refresh);
+        if (!refresh)
+            return report_error(ERR_MEMORY, NULL, "no memory for a tier");
+        refresh->service = service;
+        refresh->tier = tier;
+        service->refreshes[tier] = refresh;
+        if (tier != TIER_LOCAL)
+            start_look(refresh);
+    }
+    return 0;
+}
+
+void refresh_end(struct service *service)
+{
+    for (enum tier_index tier = TIER_LOCAL; tier < NUM_TIERS; tier++) {
+        struct refresh *refresh = service->refreshes[tier];
+        struct fault fault = {0};
+        if (!refresh || (!refresh->coming && !refresh->present))
+            continue; /* the thread's last error stays what it was */
         fault_take(&fault, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
-    let_go_on(take_all(&looks->coming), &fault);
-    let_go_on(take_all(&looks->present), &fault);
+        let_go_on(&refresh->coming, &fault);
+        let_go_on(&refresh->present, &fault);
+    }
+}
+
+void refresh_close(struct service *service)
+{
+    for (enum tier_index tier = TIER_LOCAL; tier < NUM_TIERS; tier++) {
+        struct refresh *refresh = service->refreshes[tier];
+        service->refreshes[tier] = NULL;
+        if (!refresh)
+            continue;
+        look_free(refresh->now);
+        for (uint32_t i = 0; i < refresh->num_skipped; i++)
+            free(refresh->skipped[i]);
+        free(refresh);
+    }
+}
+
+/* ---- calls that tell of checkpoints look first ---- */
+
+struct first {
+    struct service *service;
+    uint32_t num_waiting;
+    struct rpc_call *call;
+    const ProtobufCMessage *request;
+    void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
+    struct first_look {
+        struct refresh_waiter waiter;
+        struct first *first;
+    } looks[]; /* of each tier that was not looked at for long */
+};
+
+static void handle_now(struct refresh_waiter *waiter)
+{
+    struct first *first = CONTAINER_OF(waiter, struct first_look, waiter)->first;
+    if (--first->num_waiting > 0)
+        return;
+    first->handle(first->service, first->call, first->request);
+    free(first);
+}
+
+/* Of the local tier, and of the others that are not fresh; so many. */
+static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *service,
+                         int64_t max_age_ms)
+{
+    uint32_t count = 0;
+    out[count++] = TIER_LOCAL;
+    for (enum tier_index tier = TIER_PEER; tier < NUM_TIERS; tier++) {
+        const struct refresh *refresh = service->refreshes[tier];
+        if (refresh && (refresh->looked_ms == 0 || loop_now_ms() - refresh->looked_ms > max_age_ms))
+            out[count++] = tier;
+    }
+    return count;
+}
+
+/* Without memory to wait, or while ckptd ends, the call is handled at once. */
+void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
+                   const ProtobufCMessage *request,
+                   void (*handle)(struct service *service, struct rpc_call *call,
+                                  const ProtobufCMessage *request))
+{
+    enum tier_index old[NUM_TIERS];
+    uint32_t count = service->draining ? 0 : find_old(old, service, max_age_ms);
+    struct first *first =
+        count > 0 ? calloc(1, sizeof *first + count * sizeof first->looks[0]) : NULL;
+    if (!first) {
+        handle(service, call, request);
+        return;
+    }
+    first->service = service;
+    first->call = call;
+    first->request = request;
+    first->handle = handle;
+    first->num_waiting = count;
+    for (uint32_t i = 0; i < count; i++) { /* the last may free it */
+        struct first_look *look = &first->looks[i];
+        look->first = first;
+        look->waiter.go_on = handle_now;
+        refresh_tier(service, old[i], &look->waiter,
+                     old[i] == TIER_LOCAL ? REFRESH_STORE_MS : FAR_WAIT_MS);
+    }
+}
+
+/* ---- Rescan ---- */
+
+struct asking {
+    struct refresh_waiter waiter;
+    struct rpc_call *call;
+    uint64_t added, vanished; /* before */
+};
+
+static void answer(struct refresh_waiter *waiter)
+{
+    struct asking *asking = CONTAINER_OF(waiter, struct asking, waiter);
+    const struct refresh *refresh = waiter->service->refreshes[TIER_LOCAL];
+    Holdfast__V1__RescanReply reply = HOLDFAST__V1__RESCAN_REPLY__INIT;
+    reply.added = refresh->added - asking->added;
+    reply.vanished = refresh->vanished - asking->vanished;
+    reply.skipped = (char **)(uintptr_t)refresh->skipped;
+    reply.n_skipped = refresh->num_skipped;
+    rpc_call_reply(asking->call, &reply.base);
+    free(asking);
+}
+
+void refresh_call(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__RescanRequest *request)
+{
+    struct refresh *refresh = service->refreshes[TIER_LOCAL];
+    struct asking *asking = calloc(1, sizeof *asking);
+    (void)request;
+    int error = asking ? service_check_open(service)
+                       : report_error(ERR_MEMORY, NULL, "no memory for a look at the store");
+    if (error != 0) {
+        free(asking);
+        rpc_call_fail(call, error);
+        return;
+    }
+    *asking = (struct asking){.waiter.go_on = answer,
+                              .call = call,
+                              .added = refresh->added,
+                              .vanished = refresh->vanished};
+    refresh->stamp = 0;
+    for (struct run *run = service->catalog->runs; run; run = run->next)
+        run->looked_stamp = 0; /* names are read in any case */
+    refresh_tier(service, TIER_LOCAL, &asking->waiter, REFRESH_STORE_MS);
 }

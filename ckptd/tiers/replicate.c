@@ -26,7 +26,7 @@
 #include "ckptd/core/hooks.h"
 #include "ckptd/core/service.h"
 #include "ckptd/tiers/queue.h"
-#include "ckptd/tiers/remote_store.h"
+#include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/replicate_private.h"
 #include "ckptd/tiers/space_check.h"
 #include "ckptd/tiers/wait_durability.h"
@@ -303,8 +303,8 @@ static void look_first(struct timer *timer)
         replicate_look(replication->service);
         return;
     }
-    remote_store_look(replication->service, replication->tier, &replication->first_look,
-                      replication->service->config->tier_wait_ms);
+    refresh_tier(replication->service, replication->tier, &replication->first_look,
+                 replication->service->config->tier_wait_ms);
 }
 
 /* Nothing is sent before the tier told what it has: else all of it is read once more. */
@@ -341,7 +341,7 @@ static int open_one(struct service *service, enum tier_index tier)
     replication->copy.arrived = perform_arrived;
     replication->has_looked = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
-        remote_store_look(service, tier, &replication->first_look, service->config->tier_wait_ms);
+        refresh_tier(service, tier, &replication->first_look, service->config->tier_wait_ms);
     return error;
 }
 

@@ -15,7 +15,7 @@ struct precommit_told;
 struct stage;
 struct json_t;
 
-int replicate_open(struct service *service);   /* behind remote_store_open */
+int replicate_open(struct service *service);   /* behind refresh_open */
 void replicate_end(struct service *service);   /* behind tier_end: no image is read any more */
 void replicate_close(struct service *service); /* behind tier_close */
 /* What the tiers hold has changed, or who waits for it: is there something to do? */

@@ -59,24 +59,28 @@ void store_names_free(struct store_names *names)
     *names = (struct store_names){0};
 }
 
-struct runs {
-    int (*look)(void *user, const char *run);
-    void *user;
-};
-
 static int visit_run(void *user, const struct storage_entry *found)
 {
-    const struct runs *runs = user;
-    char run[128]; /* the name is borrowed, and lists follow */
-    if (!found->is_dir || strlen(found->name) >= sizeof run || found->name[0] == '.')
-        return 0;
-    strcpy(run, found->name);
-    return runs->look(runs->user, run);
+    return found->is_dir && strlen(found->name) < 128 && found->name[0] != '.'
+               ? names_add(user, found->name)
+               : 0;
+}
+
+static int compare_runs(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
 int store_for_runs(struct storage *storage, int (*look)(void *user, const char *run), void *user)
 {
-    return storage_list(storage, "", visit_run, &(struct runs){look, user});
+    struct names runs = {0};
+    int error = storage_list(storage, "", visit_run, &runs);
+    if (runs.count > 0)
+        qsort(runs.list, runs.count, sizeof *runs.list, compare_runs);
+    for (uint32_t i = 0; i < runs.count && error == 0; i++)
+        error = look(user, runs.list[i]);
+    names_free(&runs);
+    return error;
 }
 
 static int visit_attempt(void *user, const struct storage_entry *entry)

@@ -51,8 +51,8 @@ int store_read_places(struct places *out, struct storage *storage,
  * report is as before. */
 int store_read_verified(struct verified *out, struct storage *storage,
                         const struct manifest_summary *summary);
-/* What ckptd's scrub has read back of a run (retain.h): nothing, where that cannot be read, which is
- * logged. ERR_MEMORY. */
+/* What ckptd's scrub has read back of a run (retain.h): nothing, where that cannot be read, which
+ * is logged. ERR_MEMORY. */
 int store_read_cursor(struct scrub_cursor *out, struct storage *storage, const char *run);
 /* The journal of a run (history.h), cut to `size` with its NUL, and its number (storage.h). */
 int store_read_history(char *text, size_t size, uint64_t *out_number, struct storage *storage,
@@ -81,6 +81,26 @@ enum store_rest {
     STORE_REST_ASIDE       /* unknown: it is kept as it is */
 };
 int store_rest(struct storage *storage, const char *prefix, enum store_rest *out);
+
+/* ---- a look into a directory: look.c ---- */
+
+#define STORE_SHARDS_MAX 32768u /* that a save has; more are told by a damaged manifest */
+struct store_seen {
+    bool has_manifest, has_mark;
+    enum store_rest rest;              /* without a manifest */
+    char coordinator[MARK_NODE_BYTES]; /* likewise: of the save that it is a part of; "" */
+    struct manifest_summary summary;   /* all 0 where nothing vouches for it */
+    struct places places;              /* to be freed */
+    struct verified verified;
+    uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
+};
+/* Names, sizes and small files; opens no shard. 0, or what is wrong with the checkpoint; without a
+ * manifest of the look. */
+int store_look(struct store_seen *out, struct storage *storage, const char *run, uint64_t step,
+               uint64_t attempt);
+/* Likewise; *out_places, NULL is allowed, to be freed. ERR_NOT_FOUND: it has no manifest. */
+int store_look_whole(struct manifest_summary *out, struct places *out_places,
+                     struct storage *storage, const char *run, uint64_t step, uint64_t attempt);
 
 /* ---- how a checkpoint comes into being: publish.c ---- */
 
@@ -130,7 +150,7 @@ struct store_names {
 int store_list_names(struct store_names *out, struct storage *storage, const char *run);
 void store_names_free(struct store_names *names);
 int store_newest_first(const void *left, const void *right); /* of struct store_name, for qsort() */
-/* Calls look for every directory that may be a run, in no order; a result other than 0 stops. */
+/* Calls look for every directory that may be a run, by name; a result other than 0 stops. */
 int store_for_runs(struct storage *storage, int (*look)(void *user, const char *run), void *user);
 /* The highest number among the attempts of a run; 0: there is none. */
 int store_newest_attempt(uint64_t *out, struct storage *storage, const char *run);

@@ -17,7 +17,6 @@
 #include "ckptd/front/server.h"
 #include "ckptd/keep/admit.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/rescan.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scan.h"
 #include "ckptd/keep/scrub.h"

@@ -7,7 +7,7 @@
 
 /* ---- what a node knows of the others ---- */
 
-/* As remote_store.c: of a run also the newest number. */
+/* As refresh_read.c: of a run also the newest number. */
 static void look_at(const struct world *world, struct node *node, uint32_t peer)
 {
     memcpy(node->knows[peer], world->nodes[peer].held, sizeof node->knows[peer]);

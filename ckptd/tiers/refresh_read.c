@@ -1,0 +1,342 @@
+/* refresh_read.c - reads what a tier holds.
+ *
+ * Runs, and then steps, are looked at several at once (storage_for_many): most of a look at another
+ * tier is waiting for answers.
+ *
+ * In the local store, which an operator may copy a checkpoint into or move one out of, names are
+ * read where the time of the directory has changed, or where the look before found a step that is
+ * not whole yet: a copy takes its time, and its end does not show there. A new checkpoint must have
+ * all its shards, and not be in quarantine. Its data are proven when they are loaded, as always.
+ *
+ * In other tiers what has no manifest is no checkpoint, and is left alone: another node may be
+ * sending it. A listing may lag: what it names is believed only when the manifest could be read,
+ * and what it does not name any more is gone when the manifest is not found either. */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/config.h"
+#include "ckptd/core/service.h"
+#include "ckptd/tiers/refresh_private.h"
+#include "proto/base/address.h"
+#include "proto/base/array.h"
+#include "proto/format/retain.h"
+#include "proto/format/shard.h"
+#include "proto/tls/why.h"
+#include "storage/store/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FRESH_MS 2000 /* a directory's time that is younger may not change with the next change */
+
+static struct storage *storage_of(const struct look *look)
+{
+    return look->service->tiers[look->tier].storage;
+}
+
+int look_add_run(struct look_run **out, struct look *look, const char *name, bool is_known)
+{
+    ERR_TRY(array_reserve(&look->runs, &look->room_runs, look->num_runs, sizeof *look->runs));
+    *out = &look->runs[look->num_runs++];
+    **out = (struct look_run){.is_known = is_known};
+    snprintf((*out)->name, sizeof(*out)->name, "%s", name);
+    return 0;
+}
+
+int look_add_step(struct look_run *run, const struct look_step *step)
+{
+    ERR_TRY(array_reserve(&run->steps, &run->room_steps, run->num_steps, sizeof *run->steps));
+    run->steps[run->num_steps++] = *step;
+    return 0;
+}
+
+void look_free(struct look *look)
+{
+    for (uint32_t i = 0; look && i < look->num_runs; i++) {
+        for (uint32_t k = 0; k < look->runs[i].num_steps; k++) {
+            struct look_step *step = &look->runs[i].steps[k];
+            if (step->news)
+                places_free(&step->news->places);
+            free(step->news);
+            free(step->pin.note);
+        }
+        free(look->runs[i].steps);
+        sets_free(&look->runs[i].sets);
+    }
+    if (look) {
+        free(look->runs);
+        free(look->due);
+    }
+    free(look);
+}
+
+/* ---- names ---- */
+
+static int visit_run(void *user, const struct storage_entry *entry)
+{
+    struct look *look = user;
+    struct look_run *run;
+    if (!entry->is_dir || !run_name_valid(entry->name))
+        return 0;
+    for (uint32_t i = 0; i < look->num_runs; i++)
+        if (strcmp(look->runs[i].name, entry->name) == 0)
+            return 0;
+    return look_add_run(&run, look, entry->name, false);
+}
+
+static int visit_attempt(void *user, const struct storage_entry *entry)
+{
+    struct look_run *run = user;
+    char *end;
+    unsigned long long number = strtoull(entry->name, &end, 10);
+    if (*end == '\0' && number > run->attempt && number < UINT64_MAX)
+        run->attempt = number;
+    if (strcmp(end, SETS_HELD) == 0 && number > run->held)
+        run->held = number;
+    return 0;
+}
+
+uint64_t look_sets_mark(const struct look_run *run)
+{
+    return 2 * run->attempt + (run->held >= run->attempt);
+}
+
+static int compare_steps(const void *a, const void *b)
+{
+    const struct look_step *x = a, *y = b;
+    return store_newest_first(&(struct store_name){.step = x->step, .attempt = x->attempt},
+                              &(struct store_name){.step = y->step, .attempt = y->attempt});
+}
+
+static void sort(struct look_run *run)
+{
+    if (run->num_steps > 0)
+        qsort(run->steps, run->num_steps, sizeof *run->steps, compare_steps);
+}
+
+/* Among the first `count`, which are sorted. */
+static struct look_step *find_step(const struct look_run *run, uint32_t count, uint64_t step,
+                                   uint64_t attempt)
+{
+    const struct look_step key = {.step = step, .attempt = attempt};
+    return count > 0 ? bsearch(&key, run->steps, count, sizeof key, compare_steps) : NULL;
+}
+
+/* Which of the known steps are there, and which steps are not known. */
+static int list_steps(struct look_run *run, struct storage *storage)
+{
+    struct store_names names;
+    uint32_t num_known = run->num_steps;
+    int error = store_list_names(&names, storage, run->name);
+    sort(run);
+    for (uint32_t i = 0; i < names.count && error == 0; i++) {
+        const struct store_name *name = &names.list[i];
+        struct look_step *step = find_step(run, num_known, name->step, name->attempt);
+        if (!step) {
+            error = look_add_step(
+                run, &(struct look_step){.step = name->step, .attempt = name->attempt});
+            step = &run->steps[run->num_steps - 1];
+        }
+        if (error == 0) {
+            step->is_there = true;
+            step->is_volatile = name->is_volatile;
+        }
+    }
+    store_names_free(&names);
+    sort(run);
+    return error;
+}
+
+static int visit_pin(void *user, const struct storage_entry *entry)
+{
+    const struct look_run *run = user;
+    uint64_t step, attempt;
+    struct look_step *found = !entry->is_dir && retain_parse(entry->name, &step, &attempt)
+                                  ? find_step(run, run->num_steps, step, attempt)
+                                  : NULL;
+    if (found)
+        found->is_pinned = true;
+    return 0;
+}
+
+/* Has the directory's time changed? *stamp becomes what the next look compares. */
+static int read_stamp(bool *out_is_same, uint64_t *stamp, struct storage *storage,
+                      const char *prefix)
+{
+    uint64_t now = 0, age_ms = 0;
+    int error = storage_stamp(storage, prefix, &now, &age_ms);
+    *out_is_same = error == 0 && now == *stamp && now != 0;
+    *stamp = age_ms < FRESH_MS ? 0 : now;
+    return error;
+}
+
+/* On any thread; touches its run and nothing else. */
+static int list_run(void *user, size_t index)
+{
+    const struct look *look = user;
+    struct storage *storage = storage_of(look);
+    struct look_run *run = &look->runs[index];
+    bool is_local = look->tier == TIER_LOCAL, is_same = false;
+    char attempts[STORAGE_KEY_MAX];
+    int error = is_local ? read_stamp(&is_same, &run->stamp, storage, run->name) : 0;
+    if (is_same || (error != 0 && error != ERR_NOT_FOUND)) /* else the run is gone */
+        return error;
+    snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
+    error = is_local && run->is_known ? 0 : storage_list(storage, attempts, visit_attempt, run);
+    if (error == 0 && tier_is_peer(look->tier) && look_sets_mark(run) != run->seen)
+        error = sets_find(&run->sets, storage, run->name);
+    if (error == 0)
+        error = list_steps(run, storage);
+    if (error == 0 && !is_local)
+        error = store_for_notes(storage, STORE_PIN, run->name, visit_pin, run);
+    run->has_names = error == 0;
+    return error;
+}
+
+/* ---- what is not known ---- */
+
+static int make_news(struct look_step *step)
+{
+    step->news = calloc(1, sizeof *step->news);
+    return step->news ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at a tier");
+}
+
+static int manifest_is_there(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes;
+    ERR_TRY(manifest_key(key, sizeof key, summary));
+    return storage_fetch(storage, key, NULL, 0, &bytes);
+}
+
+/* Without a file of places all shards are here, if the manifest is still there: a removal takes
+ * that first. */
+static int read_parts(struct storage *storage, const struct look_run *run, struct look_step *step)
+{
+    ERR_TRY(make_news(step));
+    struct look_news *news = step->news;
+    ERR_TRY(store_read_summary(&news->summary, storage, run->name, step->step, step->attempt));
+    ERR_TRY(store_read_places(&news->places, storage, &news->summary));
+    return news->places.num_shards > 0 ? 0 : manifest_is_there(storage, &news->summary);
+}
+
+/* Only a manifest makes it a checkpoint. The next look tries again what could not be read. */
+static int read_summary(struct storage *storage, const struct look_run *run, struct look_step *step)
+{
+    struct manifest_summary named = {.step = step->step, .attempt = step->attempt};
+    snprintf(named.run, sizeof named.run, "%s", run->name);
+    bool is_whole = step->is_known && !step->is_part;
+    int error = is_whole ? manifest_is_there(storage, &named) : read_parts(storage, run, step);
+    if (!step->is_there) /* the list, which may lag, does not tell */
+        step->is_volatile = step->was_volatile;
+    step->is_there = error == 0;
+    if (error != 0 && error != ERR_NOT_FOUND && error != ERR_CORRUPT && error != ERR_MISMATCH &&
+        error != ERR_VERSION)
+        return error;
+    if (error != 0 && error != ERR_NOT_FOUND)
+        log_warn("tier", "%s/step %llu, attempt %llu in the far tier is not listed: %s", run->name,
+                 (unsigned long long)step->step, (unsigned long long)step->attempt, report_line());
+    return 0;
+}
+
+/* A directory that has come into the local store. */
+static int check_newcomer(struct storage *storage, const char *run, struct look_step *step)
+{
+    char prefix[STORAGE_KEY_MAX], note[PIN_NOTE_MAX] = "";
+    struct look_news *news = step->news;
+    ERR_TRY(
+        store_look_whole(&news->summary, &news->places, storage, run, step->step, step->attempt));
+    ERR_TRY(store_check(storage, &news->summary, 0));
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, run, step->step, step->attempt));
+    if (store_find_note(storage, STORE_QUARANTINE, prefix, NULL, 0) == 0)
+        return report_error(ERR_CORRUPT, "ckpt-cli verify --release", "it is in quarantine");
+    store_find_pin(storage, &step->pin.is_made, prefix, note, sizeof note);
+    step->pin.note = note[0] ? strdup(note) : NULL;
+    return 0;
+}
+
+static int look_at_newcomer(struct storage *storage, const char *run, struct look_step *step)
+{
+    ERR_TRY(make_news(step));
+    int error = check_newcomer(storage, run, step);
+    if (error != 0)
+        fault_take(&step->news->fault, error);
+    return 0;
+}
+
+/* A listing may lag. */
+static bool needs_summary(const struct look_step *step)
+{
+    return !step->is_known || !step->is_there || step->is_part;
+}
+
+static int find_due(struct look *look)
+{
+    for (uint32_t i = 0; i < look->num_runs; i++)
+        for (uint32_t k = 0; look->runs[i].has_names && k < look->runs[i].num_steps; k++) {
+            struct look_step *step = &look->runs[i].steps[k];
+            bool is_due =
+                look->tier == TIER_LOCAL ? !step->is_known : needs_summary(step) || step->is_pinned;
+            if (!is_due)
+                continue;
+            ERR_TRY(array_reserve(&look->due, &look->room_due, look->num_due, sizeof *look->due));
+            look->due[look->num_due++] = (struct look_due){&look->runs[i], step};
+        }
+    return 0;
+}
+
+/* On any thread; touches its step and nothing else. */
+static int look_at_step(void *user, size_t index)
+{
+    const struct look *look = user;
+    struct storage *storage = storage_of(look);
+    const struct look_run *run = look->due[index].run;
+    struct look_step *step = look->due[index].step;
+    if (look->tier == TIER_LOCAL)
+        return look_at_newcomer(storage, run->name, step);
+    if (needs_summary(step))
+        ERR_TRY(read_summary(storage, run, step));
+    return step->is_pinned
+               ? catalog_read_pin(&step->pin, storage, run->name, step->step, step->attempt)
+               : 0;
+}
+
+/* ---- all of it ---- */
+
+/* A peer that has not answered a call. */
+static int say_why(const struct config *config, enum tier_index tier)
+{
+    const char *at = config->members.peers[tier - TIER_PEER].address;
+    struct address address;
+    ERR_TRY(address_parse(&address, at));
+    return address.kind == ADDRESS_TLS ? tls_say_why(at, &address, config->tls_directory)
+                                       : ERR_UNAVAILABLE;
+}
+
+static int list_runs(struct look *look)
+{
+    bool is_same = false;
+    if (look->tier == TIER_LOCAL)
+        ERR_TRY(read_stamp(&is_same, &look->stamp, storage_of(look), ""));
+    return is_same ? 0 : storage_list(storage_of(look), "", visit_run, look);
+}
+
+void look_work(struct job *job)
+{
+    struct look *look = CONTAINER_OF(job, struct look, job);
+    int error = tier_reach(look->service, look->tier);
+    struct storage *storage = storage_of(look);
+    if (look->tier == TIER_LOCAL && !storage_is_shared(storage))
+        return; /* nobody else can change it */
+    if (error == 0)
+        error = list_runs(look);
+    if (error == 0)
+        error = storage_for_many(storage, look->num_runs, list_run, look);
+    if (error == 0)
+        error = find_due(look);
+    if (error == 0)
+        error = storage_for_many(storage, look->num_due, look_at_step, look);
+    if (error == ERR_UNAVAILABLE && look->tells_why)
+        error = say_why(look->service->config, look->tier);
+    if (error != 0)
+        fault_take(&look->fault, error);
+}

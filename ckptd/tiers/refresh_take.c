@@ -1,0 +1,240 @@
+/* refresh_take.c - what a look at a tier has found, into the catalog.
+ *
+ * Left alone is what could be ckptd's own: a run from which checkpoints are being removed; and of
+ * what has come into the local store, a run into which one is being brought, and an attempt of a
+ * run that is being trained which is not older than the newest. A checkpoint that is in use does
+ * not leave the list. What has come into the local store, or left it, is noted: the next look sees
+ * again to what could not be taken.
+ *
+ * A checkpoint of the same step and attempt but with another nonce than the local one is another
+ * store's: it is named in the log, and never mixed with ours. */
+#include "ckptd/core/catalog.h"
+#include "ckptd/core/history.h"
+#include "ckptd/core/hooks.h"
+#include "ckptd/core/ledger.h"
+#include "ckptd/core/service.h"
+#include "ckptd/memory/resident.h"
+#include "ckptd/tiers/refresh_private.h"
+#include "proto/format/retain.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void note_newest(struct run *run, uint64_t attempt)
+{
+    if (attempt <= run->newest_attempt)
+        return;
+    run->newest_attempt = attempt;
+    run->service->catalog->events->saw(run);
+}
+
+static void note_in_history(struct run *run, const char *name, const struct look_step *step)
+{
+    history_note(run, &(struct history_event){.name = name,
+                                              .step = step->step,
+                                              .attempt = step->attempt,
+                                              .by = "another program"});
+}
+
+/* ---- what has come ---- */
+
+static int check_newcomer(const struct run *run, const struct look_step *step)
+{
+    const struct service *service = run->service;
+    if (run->pruning || run->adopting != 0 ||
+        service->hooks->is_being_removed(service, run->name, step->step, step->attempt))
+        return report_error(ERR_BUSY, "look again", "the run %s is being changed", run->name);
+    if (step->attempt >= run->newest_attempt && !service->catalog->events->is_idle(run))
+        return report_error(ERR_DENIED, "it is listed when the run is not trained any more",
+                            "run %s is being trained here, in attempt %" PRIu64
+                            ": a checkpoint of attempt %" PRIu64 " could be its own",
+                            run->name, run->newest_attempt, step->attempt);
+    return 0;
+}
+
+static void note_newcomer(struct run *run, const struct look_step *step)
+{
+    uint64_t bytes = step->news->summary.bytes;
+    note_newest(run, step->attempt);
+    ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)bytes);
+    run->service->refreshes[TIER_LOCAL]->added++;
+    note_in_history(run, "found", step);
+    log_info("catalog",
+             "run %s, step %" PRIu64 ", attempt %" PRIu64 " was found in the store: %" PRIu64
+             " bytes",
+             run->name, step->step, step->attempt, bytes);
+}
+
+/* What was not there, or a part of it: that may have all shards by now. What a save or a removal
+ * has is left to that. */
+static int enter_step(struct run *run, struct look_step *step, enum tier_index tier)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    bool is_local = tier == TIER_LOCAL, is_new = is_local && !checkpoint;
+    bool is_first = !run->checkpoints && run->scrubbed.number == 0;
+    if (catalog_is_promised(run, step->step, step->attempt) ||
+        (checkpoint &&
+         (is_local ? checkpoint->copies.local.is_there : catalog_is_uncommitted(checkpoint))))
+        return 0;
+    if (step->news->fault.code != 0)
+        return fault_raise(&step->news->fault);
+    if (is_new)
+        ERR_TRY(check_newcomer(run, step));
+    ERR_TRY(catalog_add(&checkpoint, run, &step->news->summary, tier, &step->news->places));
+    if (is_local) {
+        catalog_set_pin(checkpoint, tier, &step->pin);
+        step->pin = (struct pin){0};
+    }
+    if (is_new)
+        note_newcomer(run, step);
+    if (is_new && !is_first) /* it was not read back here */
+        scrub_cursor_brought(&run->scrubbed, step->step, step->attempt);
+    return 0;
+}
+
+/* What Rescan tells, and nobody else. */
+static void skip(struct refresh *refresh, const struct look_run *from, const struct look_step *step)
+{
+    char text[512];
+    if (refresh->num_skipped == REFRESH_SKIPPED_MAX)
+        return;
+    snprintf(text, sizeof text, "%s@%" PRIu64 "-a%" PRIu64 ": %s", from->name, step->step,
+             step->attempt, report_line());
+    report_make_printable(text);
+    char *copy = strdup(text);
+    if (copy)
+        refresh->skipped[refresh->num_skipped++] = copy;
+}
+
+static void log_unlisted(const struct run *run, const struct look_step *step, const char *name,
+                         int error)
+{
+    if (error == ERR_EXISTS)
+        log_error("tier", "what the tier %s has is not listed: %s", name, report_line());
+    else
+        log_warn("tier", "run %s, step %" PRIu64 " is not listed: %s", run->name, step->step,
+                 report_line());
+}
+
+/* ---- what has gone ---- */
+
+static void note_gone(struct run *run, const struct look_step *step, enum tier_index tier,
+                      bool was_volatile)
+{
+    const char *name = tier_name(run->service, tier);
+    if (tier == TIER_LOCAL) {
+        run->service->refreshes[tier]->vanished++;
+        note_in_history(run, "vanish", step);
+        log_error("catalog",
+                  "run %s, step %" PRIu64 ", attempt %" PRIu64
+                  " has vanished: its directory is gone",
+                  run->name, step->step, step->attempt);
+    } else if (was_volatile) { /* a newer one has come, or that ckptd was started again */
+        log_debug("tier", "run %s, step %" PRIu64 " is in the memory of %s no more", run->name,
+                  step->step, name);
+    } else {
+        log_warn("tier",
+                 "run %s, step %" PRIu64 ", attempt %" PRIu64 " has vanished from the tier %s",
+                 run->name, step->step, step->attempt, name);
+    }
+}
+
+/* It was there, and nothing finds it. False: it is in use, and stays meanwhile. */
+static bool leave_step(struct run *run, const struct look_step *step, enum tier_index tier)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (!checkpoint || !copies_at(checkpoint, tier)->is_there)
+        return true;
+    bool was_volatile = copies_at(checkpoint, tier)->is_volatile;
+    if (!catalog_lost(checkpoint, tier)) {
+        if (!resident_take_out(checkpoint))
+            return false;
+        catalog_drop(checkpoint);
+    }
+    note_gone(run, step, tier, was_volatile);
+    return true;
+}
+
+/* ---- all of it ---- */
+
+/* On the disk or in memory: a node may have been started again with another setting. The pins of
+ * the far tier are as they lie there. */
+static void note_copy(struct run *run, struct look_step *step, enum tier_index tier)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (!checkpoint || !copies_at(checkpoint, tier)->is_there)
+        return;
+    if (step->is_there && step->is_volatile != step->was_volatile)
+        copies_note(checkpoint, tier)->is_volatile = step->is_volatile;
+    if (tier != TIER_FAR)
+        return;
+    catalog_set_pin(checkpoint, tier, &step->pin);
+    step->pin = (struct pin){0};
+}
+
+/* False: it could not be taken yet. */
+static bool take_step(struct look *look, struct run *run, struct look_run *from,
+                      struct look_step *step)
+{
+    if (!step->is_there)
+        return !step->is_known || leave_step(run, step, look->tier);
+    if (step->is_known && !step->is_part)
+        return true;
+    int error = enter_step(run, step, look->tier);
+    if (error != 0 && look->tier == TIER_LOCAL)
+        skip(look->service->refreshes[look->tier], from, step);
+    else if (error != 0)
+        log_unlisted(run, step, tier_name(look->service, look->tier), error);
+    return error == 0;
+}
+
+static bool is_any(const struct look *look, const struct look_run *from)
+{
+    for (uint32_t i = 0; i < from->num_steps; i++)
+        if (from->steps[i].is_there || from->steps[i].is_known)
+            return from->has_names;
+    return from->has_names && (from->attempt > 0 || (look->tier == TIER_LOCAL && from->is_known));
+}
+
+static void take_run(struct look *look, struct look_run *from)
+{
+    struct run *run = NULL;
+    enum tier_index tier = look->tier;
+    bool is_local = tier == TIER_LOCAL, is_all = true;
+    if (!is_any(look, from) ||
+        run_find(&run, look->service, from->name, !is_local || !from->is_known) != 0)
+        return;
+    note_newest(run, from->attempt);
+    /* What a removal has taken out of the list is left to it. */
+    bool is_changing = !is_local && (run->pruning || run->adopting == UINT64_MAX);
+    for (uint32_t i = 0; i < from->num_steps; i++) {
+        struct look_step *step = &from->steps[i];
+        if (step->is_there && !is_local)
+            note_newest(run, step->attempt);
+        if (!is_changing)
+            is_all &= take_step(look, run, from, step);
+        if (!is_changing || tier == TIER_FAR)
+            note_copy(run, step, tier);
+    }
+    if (is_local)
+        run->looked_stamp = is_all ? from->stamp : 0;
+    if (!tier_is_peer(tier))
+        return;
+    sets_merge(&run->sets, &from->sets);
+    run->sets_seen[tier - TIER_PEER] = look_sets_mark(from);
+}
+
+void look_take(struct look *look)
+{
+    struct refresh *refresh = look->service->refreshes[look->tier];
+    uint64_t added = refresh->added;
+    while (refresh->num_skipped > 0)
+        free(refresh->skipped[--refresh->num_skipped]);
+    for (uint32_t i = 0; i < look->num_runs; i++)
+        take_run(look, &look->runs[i]);
+    refresh->stamp = look->stamp;
+    if (refresh->added > added)
+        look->service->catalog->events->changed(look->service);
+}
