@@ -37,9 +37,8 @@
 #define JUMP_MS 60000 /* a wall clock that is set by less has not jumped */
 
 struct emptied {
-    struct store_trashed item;
-    char *key;
-    uint64_t seconds, files, bytes, term;
+    struct store_trashed item; /* of one that is_back: no files, no bytes */
+    uint64_t term;
     bool is_gone;
 };
 
@@ -92,15 +91,10 @@ static int add_item(void *user, const struct store_trashed *item)
 {
     struct sweep *sweep = user;
     ERR_TRY(array_reserve(&sweep->items, &sweep->room, sweep->count, sizeof *sweep->items));
-    char *key = strdup(item->key);
-    if (!key)
-        return report_error(ERR_MEMORY, NULL, "no memory for the trash");
-    sweep->items[sweep->count++] = (struct emptied){.key = key,
-                                                    .seconds = item->seconds,
-                                                    .item = *item,
-                                                    .files = item->is_back ? 0 : item->files,
-                                                    .bytes = item->is_back ? 0 : item->bytes,
-                                                    .term = sweep->term};
+    struct emptied *to = &sweep->items[sweep->count++];
+    *to = (struct emptied){.item = *item, .term = sweep->term};
+    if (item->is_back)
+        to->item.files = to->item.bytes = 0;
     return 0;
 }
 
@@ -109,15 +103,16 @@ static void empty(struct sweep *sweep, struct emptied *item, const char *why)
     int error = store_trash_empty(storage_of(sweep), &item->item);
     item->is_gone = true; /* also one that stays is no room that a save could count on */
     if (error != 0)
-        log_warn("trash", "%s stays: %s", item->key, report_line());
+        log_warn("trash", "%s stays: %s", item->item.key, report_line());
     else
-        log_info("trash", "%s is gone for good: %s, %llu bytes", item->key, why,
-                 (unsigned long long)item->bytes);
+        log_info("trash", "%s is gone for good: %s, %llu bytes", item->item.key, why,
+                 (unsigned long long)item->item.bytes);
 }
 
 static int compare_ages(const void *a, const void *b)
 {
-    const struct emptied *x = a, *y = b;
+    const struct store_trashed *x = &((const struct emptied *)a)->item;
+    const struct store_trashed *y = &((const struct emptied *)b)->item;
     if (x->seconds != y->seconds)
         return x->seconds < y->seconds ? -1 : 1;
     return strcmp(strrchr(x->key, '/'), strrchr(y->key, '/')); /* the lower step */
@@ -127,7 +122,7 @@ static void note_next(struct sweep *sweep, const struct emptied *item)
 {
     if (item->term == 0)
         return;
-    uint64_t end = item->seconds + item->term, left = end > sweep->now ? end - sweep->now : 1;
+    uint64_t end = item->item.seconds + item->term, left = end > sweep->now ? end - sweep->now : 1;
     if (sweep->next_s == 0 || left < sweep->next_s)
         sweep->next_s = left;
 }
@@ -152,16 +147,16 @@ static void work_sweep(struct job *job)
         qsort(sweep->items, sweep->count, sizeof *sweep->items, compare_ages);
     for (uint32_t i = 0; i < sweep->count; i++) {
         struct emptied *item = &sweep->items[i];
-        bool is_over = item->term > 0 && sweep->now >= item->seconds &&
-                       sweep->now - item->seconds >= item->term;
+        bool is_over = item->term > 0 && sweep->now >= item->item.seconds &&
+                       sweep->now - item->item.seconds >= item->term;
         bool is_wanted = files < sweep->wanted_files || bytes < sweep->wanted_bytes;
         if (!is_over && !is_wanted) {
             note_next(sweep, item);
             continue;
         }
         empty(sweep, item, is_over ? "its term in the trash is over" : "a save needs its space");
-        files += item->files;
-        bytes += item->bytes;
+        files += item->item.files;
+        bytes += item->item.bytes;
     }
 }
 
@@ -188,11 +183,12 @@ static void swept(struct event *event)
     loop_timer(service->loop, &trash->timer, next);
     trash->files = trash->bytes = trash->checkpoints = 0;
     for (uint32_t i = 0; i < sweep->count; i++) {
-        const struct emptied *item = &sweep->items[i];
-        trash->files += item->is_gone ? 0 : item->files;
-        trash->bytes += item->is_gone ? 0 : item->bytes;
-        trash->checkpoints += !item->is_gone && !item->item.is_back;
-        free(item->key);
+        const struct store_trashed *item = &sweep->items[i].item;
+        if (sweep->items[i].is_gone)
+            continue;
+        trash->files += item->files;
+        trash->bytes += item->bytes;
+        trash->checkpoints += !item->is_back;
     }
     free(sweep->items);
     free(sweep->runs);
