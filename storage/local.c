@@ -156,6 +156,7 @@ static int local_open(struct storage **out, const char *where,
     if (local == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate the local store");
     local->base.ops = &storage_local;
+    local->base.text = local->text;
     local->base.num_at_once = READS_AT_ONCE;
     local->lock_fd = -1;
     local->read_only = options->read_only;
@@ -206,11 +207,6 @@ static void local_replace_buffer(struct storage *storage, uint32_t index,
 {
     struct engine *engine = local_of(storage)->engine;
     engine->ops->replace_buffer(engine, index, buffer);
-}
-
-static const char *local_describe(struct storage *storage)
-{
-    return local_of(storage)->text;
 }
 
 /* ---- big objects ---- */
@@ -343,5 +339,4 @@ const struct storage_ops storage_local = {
     .release = local_release,
     .sweep = local_sweep,
     .find_holder = local_find_holder,
-    .describe = local_describe,
 };

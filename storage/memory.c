@@ -188,6 +188,7 @@ static int memory_open(struct storage **out, const char *where,
     if (memory == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate the memory store");
     memory->base.ops = &storage_memory;
+    memory->base.text = memory->text;
     memory->bytes_max = bytes_max;
     int error = workers_open(&memory->workers, 1, "hf-memory", perform);
     if (error != 0) {
@@ -212,11 +213,6 @@ static void memory_close(struct storage *storage)
     }
     pthread_mutex_destroy(&memory->mutex);
     free(memory);
-}
-
-static const char *memory_describe(struct storage *storage)
-{
-    return memory_of(storage)->text;
 }
 
 /* ---- big objects ---- */
@@ -499,5 +495,4 @@ const struct storage_ops storage_memory = {
     .rename = memory_rename,
     .replace = memory_replace,
     .space = memory_space,
-    .describe = memory_describe,
 };

@@ -479,6 +479,7 @@ static int peer_open(struct storage **out, const char *where, const struct stora
     if (!peer)
         return report_error(ERR_MEMORY, NULL, "no memory for a peer");
     peer->base.ops = &storage_peer;
+    peer->base.text = peer->text;
     pthread_mutex_init(&peer->mutex, NULL);
     pthread_mutex_init(&peer->link_mutex, NULL);
     for (int plane = 0; plane < NUM_STORAGE_PLANES; plane++) {
@@ -512,11 +513,6 @@ static int peer_open(struct storage **out, const char *where, const struct stora
     return error;
 }
 
-static const char *peer_describe(struct storage *storage)
-{
-    return peer_of(storage)->text;
-}
-
 const struct storage_ops storage_peer = {
     .name = "peer",
     .version = 1,
@@ -537,5 +533,4 @@ const struct storage_ops storage_peer = {
     .release = peer_release,
     .find_holder = peer_find_holder,
     .link = peer_link,
-    .describe = peer_describe,
 };

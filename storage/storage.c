@@ -75,7 +75,20 @@ int storage_code_of_errno(int number)
     }
 }
 
-/* ---- keys ---- */
+/* ---- what every call is checked for ---- */
+
+static const struct storage_ops *ops_of(struct storage *storage)
+{
+    CHECK(storage != NULL);
+    return ((struct storage_base *)storage)->ops;
+}
+
+static int check_there(struct storage *storage)
+{
+    return ops_of(storage)->flags & STORAGE_ABSENT
+               ? report_error(ERR_UNAVAILABLE, NULL, "the store was not reached yet")
+               : 0;
+}
 
 static bool is_key_character(char c)
 {
@@ -95,9 +108,10 @@ bool storage_name_is_valid(const char *name, size_t length)
     return !(length == 1 && name[0] == '.') && !(length == 2 && memcmp(name, "..", 2) == 0);
 }
 
-static int check_key(const char *key)
+static int check_key(struct storage *storage, const char *key)
 {
     CHECK(key != NULL);
+    ERR_TRY(check_there(storage));
     size_t length = strnlen(key, STORAGE_KEY_MAX + 1);
     if (length > STORAGE_KEY_MAX)
         return report_error(ERR_INVALID, NULL, "a storage key is longer than %d bytes",
@@ -115,19 +129,13 @@ static int check_key(const char *key)
 }
 
 /* A key, or "" for the root. */
-static int check_prefix(const char *prefix)
+static int check_prefix(struct storage *storage, const char *prefix)
 {
     CHECK(prefix != NULL);
-    return prefix[0] == '\0' ? 0 : check_key(prefix);
+    return prefix[0] == '\0' ? check_there(storage) : check_key(storage, prefix);
 }
 
 /* ---- the table's functions ---- */
-
-static const struct storage_ops *ops_of(struct storage *storage)
-{
-    CHECK(storage != NULL);
-    return ((struct storage_base *)storage)->ops;
-}
 
 uint32_t storage_align(struct storage *storage)
 {
@@ -180,7 +188,7 @@ int storage_object_create(struct storage *storage, struct storage_object **out, 
 {
     CHECK(out != NULL);
     *out = NULL;
-    int error = check_key(key);
+    int error = check_key(storage, key);
     if (error != 0)
         return error;
     if (bytes % storage_align(storage) != 0 || bytes > INT64_MAX)
@@ -195,7 +203,7 @@ int storage_object_open(struct storage *storage, struct storage_object **out, co
 {
     CHECK(out != NULL && out_bytes != NULL);
     *out = NULL;
-    int error = check_key(key);
+    int error = check_key(storage, key);
     return error ? error : ops_of(storage)->object_open(storage, out, key, out_bytes);
 }
 
@@ -230,14 +238,14 @@ void storage_submit(struct storage *storage, struct storage_request *request)
 
 int storage_sync_names(struct storage *storage, const char *prefix)
 {
-    int error = check_prefix(prefix);
+    int error = check_prefix(storage, prefix);
     return error ? error : ops_of(storage)->sync_names(storage, prefix);
 }
 
 int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     CHECK(data != NULL || bytes == 0);
-    int error = check_key(key);
+    int error = check_key(storage, key);
     return error ? error : ops_of(storage)->publish(storage, key, data, bytes);
 }
 
@@ -245,7 +253,7 @@ int storage_fetch(struct storage *storage, const char *key, void *data, size_t s
                   uint64_t *out_bytes)
 {
     CHECK(out_bytes != NULL && (data != NULL || size == 0));
-    int error = check_key(key);
+    int error = check_key(storage, key);
     return error ? error : ops_of(storage)->fetch(storage, key, data, size, out_bytes);
 }
 
@@ -253,22 +261,22 @@ int storage_list(struct storage *storage, const char *prefix,
                  int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     CHECK(visit != NULL);
-    int error = check_prefix(prefix);
+    int error = check_prefix(storage, prefix);
     return error ? error : ops_of(storage)->list(storage, prefix, visit, user);
 }
 
 int storage_remove(struct storage *storage, const char *key)
 {
-    int error = check_key(key);
+    int error = check_key(storage, key);
     return error ? error : ops_of(storage)->remove(storage, key);
 }
 
 int storage_rename(struct storage *storage, const char *key, const char *other)
 {
     const struct storage_ops *ops = ops_of(storage);
-    int error = check_key(key);
+    int error = check_key(storage, key);
     if (error == 0)
-        error = check_key(other);
+        error = check_key(storage, other);
     if (error == 0 && !ops->rename)
         error = report_error(ERR_INVALID, NULL, "a store of kind %s renames nothing", ops->name);
     return error ? error : ops->rename(storage, key, other);
@@ -286,7 +294,8 @@ bool storage_is_locked(struct storage *storage)
 
 bool storage_is_shared(struct storage *storage)
 {
-    return ops_of(storage)->find_holder != NULL;
+    const struct storage_ops *ops = ops_of(storage);
+    return ops->find_holder != NULL || ops->flags & STORAGE_ABSENT;
 }
 
 bool storage_replaces(struct storage *storage)
@@ -297,9 +306,9 @@ bool storage_replaces(struct storage *storage)
 int storage_replace(struct storage *storage, const char *key, const char *other)
 {
     const struct storage_ops *ops = ops_of(storage);
-    int error = check_key(key);
+    int error = check_key(storage, key);
     if (error == 0)
-        error = check_key(other);
+        error = check_key(storage, other);
     if (error == 0 && !ops->replace)
         error = report_error(ERR_INVALID, NULL, "a store of kind %s replaces nothing", ops->name);
     return error ? error : ops->replace(storage, key, other);
@@ -308,7 +317,9 @@ int storage_replace(struct storage *storage, const char *key, const char *other)
 int storage_lock(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);
-    int error = ops->lock ? ops->lock(storage) : 0;
+    int error = check_there(storage);
+    if (error == 0 && ops->lock)
+        error = ops->lock(storage);
     ((struct storage_base *)storage)->is_locked = error == 0;
     return error;
 }
@@ -317,7 +328,8 @@ int storage_space(struct storage *storage, struct storage_space *out)
 {
     CHECK(out != NULL);
     *out = (struct storage_space){0};
-    return ops_of(storage)->space(storage, out);
+    int error = check_there(storage);
+    return error ? error : ops_of(storage)->space(storage, out);
 }
 
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
@@ -326,7 +338,7 @@ int storage_hold(struct storage *storage, struct storage_hold **out, const char 
     const struct storage_ops *ops = ops_of(storage);
     CHECK(out != NULL && (data != NULL || bytes == 0));
     *out = NULL;
-    int error = check_key(key);
+    int error = check_key(storage, key);
     return error != 0 || !ops->hold ? error : ops->hold(storage, out, key, data, bytes);
 }
 
@@ -346,14 +358,14 @@ int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, ui
 {
     const struct storage_ops *ops = ops_of(storage);
     *out = *out_age_ms = 0;
-    int error = prefix[0] != '\0' ? check_key(prefix) : 0;
+    int error = check_prefix(storage, prefix);
     return error != 0 || !ops->stamp ? error : ops->stamp(storage, prefix, out, out_age_ms);
 }
 
 int storage_find_holder(struct storage *storage, const char *key)
 {
     const struct storage_ops *ops = ops_of(storage);
-    int error = key != NULL ? check_key(key) : 0;
+    int error = key != NULL ? check_key(storage, key) : check_there(storage);
     if (error == 0 && !ops->find_holder && key != NULL)
         return report_error(ERR_NOT_FOUND, NULL, "nobody else can reach the store");
     if (error == 0 && !ops->find_holder)
@@ -363,7 +375,7 @@ int storage_find_holder(struct storage *storage, const char *key)
 
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
 {
-    int error = check_prefix(prefix);
+    int error = check_prefix(storage, prefix);
     if (error != 0 || ops_of(storage)->sweep == NULL)
         return error;
     return ops_of(storage)->sweep(storage, prefix, sweep);
@@ -378,8 +390,8 @@ void storage_link(struct storage *storage, struct storage_link *out)
 
 const char *storage_describe(struct storage *storage)
 {
-    const struct storage_ops *ops = ops_of(storage);
-    return ops->describe ? ops->describe(storage) : ops->name;
+    const char *text = ((const struct storage_base *)storage)->text;
+    return text ? text : ops_of(storage)->name;
 }
 
 /* ---- made of the above ---- */

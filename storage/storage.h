@@ -94,7 +94,7 @@ struct storage_request {
     uint64_t begun_us;
 };
 
-/* The names of these variables and what they mean, a line each. */
+/* The names of the variables that say where buckets are and what they mean, a line each. */
 void storage_bucket_print_help(FILE *out);
 
 struct storage_options {
@@ -169,7 +169,8 @@ enum storage_flags {
     STORAGE_DURABLE = 1, /* what was synced survives power loss */
     STORAGE_DIRECT = 2,  /* requests bypass the page cache */
     STORAGE_REMOTE = 4,  /* a request is a message to another machine: few, large ones */
-    STORAGE_BYTES = 8    /* sizes, offsets and buffers are not held to STORAGE_ALIGN */
+    STORAGE_BYTES = 8,   /* sizes, offsets and buffers are not held to STORAGE_ALIGN */
+    STORAGE_ABSENT = 16  /* not reached yet: all is refused with ERR_UNAVAILABLE */
 };
 
 struct storage_ops {
@@ -246,8 +247,6 @@ struct storage_ops {
     int (*stamp)(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
     /* (optional; without: nothing) Of a store in another machine. Does not wait. */
     void (*link)(struct storage *storage, struct storage_link *out);
-    /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
-    const char *(*describe)(struct storage *storage);
 };
 
 extern const struct storage_ops storage_local;
@@ -268,6 +267,7 @@ const struct storage_ops *storage_find(const char *name);
 struct storage_base {
     const struct storage_ops *ops;
     struct storage_meter *meter; /* meter.c; of an object NULL */
+    const char *text;            /* what was chosen and why; NULL: the name of the table */
     bool is_locked;       /* storage_lock() has gone well: this process is the store's one writer */
     uint32_t num_at_once; /* looks that it answers side by side; 0: storage_for_many() has one */
 };
@@ -331,6 +331,7 @@ int storage_find_holder(struct storage *storage, const char *key);
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
 void storage_link(struct storage *storage, struct storage_link *out);
+/* One line for the log: "io_uring, depth 32, O_DIRECT". */
 const char *storage_describe(struct storage *storage);
 /* From here on the process makes no io_uring any more, in whatever thread (seccomp(2)); those that
  * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is

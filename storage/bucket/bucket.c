@@ -283,6 +283,7 @@ static int bucket_open(struct storage **out, const char *where,
     if (bucket == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate the store of a bucket");
     bucket->base.ops = &storage_s3;
+    bucket->base.text = bucket->text;
     bucket->read_only = options->read_only;
     bucket->is_quiet = options->read_only || options->is_quiet;
     bucket->lists_all_names = options->lists_all_names;
@@ -306,11 +307,6 @@ static int bucket_open(struct storage **out, const char *where,
               bucket->text);
     *out = (struct storage *)bucket;
     return 0;
-}
-
-static const char *bucket_describe(struct storage *storage)
-{
-    return bucket_of(storage)->text;
 }
 
 /* ---- what a bucket has none of ---- */
@@ -350,5 +346,4 @@ const struct storage_ops storage_s3 = {
     .release = bucket_release,
     .find_holder = bucket_find_holder,
     .sweep = bucket_sweep,
-    .describe = bucket_describe,
 };

@@ -97,6 +97,12 @@ static int fault_open(struct storage **out, const char *where,
     if (error != 0)
         goto free_fault;
     fault->names.inner = fault->inner;
+    fault->base.text = fault->text;
+    snprintf(fault->text, sizeof fault->text,
+             "faults (seed %llu, error %g, short %g, torn %g, lost %g, delay %llu us) over %s",
+             (unsigned long long)settings.seed, settings.error_rate, settings.short_rate,
+             settings.torn_rate, settings.lost_rate, (unsigned long long)settings.delay_us,
+             storage_describe(fault->inner));
     error = start_thread(fault);
     if (error != 0)
         goto close_inner;
@@ -149,19 +155,6 @@ static void fault_close(struct storage *storage)
     pthread_cond_destroy(&fault->idle);
     pthread_cond_destroy(&fault->wake);
     free(fault);
-}
-
-static const char *fault_describe(struct storage *storage)
-{
-    struct fault *fault = fault_of(storage);
-    const struct fault_settings *s = &fault->settings;
-    pthread_mutex_lock(&fault->mutex);
-    snprintf(fault->text, sizeof(fault->text),
-             "faults (seed %llu, error %g, short %g, torn %g, lost %g, delay %llu us) over %s",
-             (unsigned long long)s->seed, s->error_rate, s->short_rate, s->torn_rate, s->lost_rate,
-             (unsigned long long)s->delay_us, storage_describe(fault->inner));
-    pthread_mutex_unlock(&fault->mutex);
-    return fault->text;
 }
 
 static int fault_register_buffers(struct storage *storage, const struct iovec *buffers,
@@ -482,7 +475,6 @@ const struct storage_ops storage_fault = {
     .release = fault_release,
     .find_holder = fault_find_holder,
     .sweep = fault_sweep,
-    .describe = fault_describe,
 };
 
 /* Whoever links this file may open "fault:" stores. */
