@@ -5,12 +5,16 @@
  * found damaged is read first; List and Show
  * say of each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method:
  * the service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files
- * moved away; the numbers of Status. */
+ * moved away; the numbers of Status. What the scrub waits is counted (--wrap) and, where a test
+ * says so, cut. */
 #include "tests/unit/ckptd_loading.h"
+
+struct scrub;
 
 #define STEPS 4u
 #define CURSOR_PATIENCE_MS 3000 /* until it has been written */
-#define QUIET_MS 200            /* in which the scrub reads what it may read */
+#define HURRY 10                /* of a test that waits for the scrub's clock */
+#define REST_MS 10000           /* as long it waits only where there is nothing to read */
 #define SAVES_MAX 100u          /* before the scrub has read two */
 #define TABLE_START 2101248     /* in each of the two shards: a header of 4 KiB, 2 MiB of data */
 
@@ -25,14 +29,73 @@ int64_t __wrap_loop_now_ms(void)
     return __real_loop_now_ms() + clock_ahead_ms;
 }
 
+static atomic_uint num_waits, num_rests;
+static atomic_llong asked_ms;
+static atomic_int hurry;
+void __real_scrub_wait(struct scrub *scrub, int64_t ms);
+void __wrap_scrub_wait(struct scrub *scrub, int64_t ms);
+void __wrap_scrub_wait(struct scrub *scrub, int64_t ms)
+{
+    __real_scrub_wait(scrub, ms / hurry);
+    if (ms >= REST_MS)
+        num_rests++;
+    else
+        asked_ms += ms;
+    num_waits++;
+}
+
+/* So many times it has looked for something to do, and done what it may. */
+static void await_looks(unsigned count)
+{
+    unsigned until = num_waits + count;
+    for (int ms = 0; num_waits < until; ms++) {
+        assert_true(ms < BED_PATIENCE_MS);
+        sleep_ms(1);
+    }
+}
+
+/* There is nothing to read any more, and what it knows is kept. */
+static void await_rest(void)
+{
+    for (int ms = 0; num_rests == 0; ms++) {
+        assert_true(ms < BED_PATIENCE_MS);
+        sleep_ms(1);
+    }
+}
+
+static void start(struct bed *bed)
+{
+    num_rests = 0;
+    assert_int_equal(bed_start(bed), 0);
+}
+
+/* The store that each test has a copy of. */
+static struct bed *made;
+
+static int make_steps(void **state)
+{
+    (void)state;
+    made = bed_new();
+    made->config.scrub_rate = 0;
+    assert_int_equal(bed_start(made), 0);
+    bed_save_steps(made, peers, RANKS, 1, STEPS);
+    bed_stop(made);
+    return 0;
+}
+
+static int free_steps(void **state)
+{
+    (void)state;
+    bed_free(made);
+    return 0;
+}
+
 static int open_with_steps(void **state)
 {
     struct bed *bed = bed_new();
+    hurry = 1;
     *state = bed;
-    bed->config.scrub_rate = 0;
-    assert_int_equal(bed_start(bed), 0);
-    bed_save_steps(bed, peers, RANKS, 1, STEPS);
-    bed_stop(bed);
+    shell("cp -r '%s/store' '%s'", made->root, bed->root);
     bed->config.scrub_rate = 1ll << 30;
     bed->config.scrub_start_ms = 0;
     return 0;
@@ -121,15 +184,16 @@ static void test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time(v
     uint64_t checkpoints = (uint64_t)json_integer_value(json_object_get(first, "checkpoints_read"));
     json_decref(first);
     bed_close_service(bed);
-    assert_int_equal(bed_start(bed), 0);
+    hurry = HURRY;
+    start(bed);
     wait_until(bed, "passes", 1);
     /* The cursor of the last one may not have been written. */
     assert_in_range(checkpoints + (uint64_t)scrubbed(bed, "checkpoints_read"), STEPS, STEPS + 1);
-    sleep_ms(200);
+    await_rest();
     assert_true(scrubbed(bed, "passes") == 1);
     bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0); /* it knows when the last pass ended */
-    sleep_ms(300);
+    start(bed); /* it knows when the last pass ended */
+    await_rest();
     assert_true(scrubbed(bed, "bytes_read") == 0);
     assert_true(scrubbed(bed, "all_read_at") > 1e9);
     bed_stop(bed);
@@ -141,9 +205,8 @@ static void test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time(v
 static void test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only(void **state)
 {
     struct bed *bed = *state;
-    assert_int_equal(bed_start(bed), 0);
-    wait_until(bed, "passes", 1);
-    sleep_ms(100);
+    start(bed);
+    await_rest();
     bed_stop(bed);
     shell("cd '%s/store/" RUN "/scrub' && echo nonsense >$(ls | tail -n 1)", bed->root);
     assert_int_equal(bed_start(bed), 0);
@@ -156,11 +219,12 @@ static void test_scrub__the_rate_is_kept(void **state)
 {
     struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB; /* of 16 MiB and some */
-    int64_t begun = loop_now_ms();
+    hurry = HURRY;
+    asked_ms = 0;
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
     assert_true(scrubbed(bed, "bytes_read") >= 2.0 * STEPS * TABLE_START);
-    assert_true(loop_now_ms() - begun >= 900);
+    assert_true(asked_ms >= 900);
 }
 
 /* Else a run that saves faster than the scrub reads would never let it go on to another. */
@@ -174,6 +238,7 @@ static void test_scrub__what_is_saved_during_a_pass_waits_for_the_next(void **st
     wait_until(bed, "passes", 1);
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS);
     bed_stop(bed);
+    hurry = HURRY;
     bed->config.scrub_period = 0;
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
@@ -184,16 +249,17 @@ static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **sta
 {
     struct bed *bed = *state;
     struct loading loading;
-    bed->config.scrub_start_ms = 3600000;
+    hurry = HURRY;
+    bed->config.scrub_start_ms = 3600000 * HURRY;
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_open(&loading, bed, -1), 0);
     start_scrub(bed, 0);
-    sleep_ms(QUIET_MS);
+    await_looks(3);
     assert_true(scrubbed(bed, "bytes_read") == 0);
     bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], STEPS + 1), 0);
     load_close(&loading);
-    sleep_ms(QUIET_MS);
+    await_looks(3);
     assert_true(scrubbed(bed, "bytes_read") == 0);
     peers_close(peers, RANKS); /* which gives the save up */
     wait_until(bed, "passes", 1);
@@ -203,7 +269,8 @@ static void test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seco
 {
     struct bed *bed = *state;
     struct loading loading;
-    bed->config.scrub_start_ms = 3600000;
+    hurry = HURRY;
+    bed->config.scrub_start_ms = 3600000 * HURRY;
     bed->config.scrub_rate = 16 * MIB; /* a job reads a block of 1 MiB */
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_open(&loading, bed, -1), 0);
@@ -211,11 +278,11 @@ static void test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seco
     for (int round = 1; round <= 2; round++) {
         double before = scrubbed(bed, "bytes_read");
         clock_ahead_ms += 5000;
-        sleep_ms(QUIET_MS);
+        await_looks(3);
         assert_true(scrubbed(bed, "bytes_read") == before);
         clock_ahead_ms += 5000;
         wait_until(bed, "bytes_read", before + 1);
-        sleep_ms(QUIET_MS);
+        await_looks(3);
         assert_true(scrubbed(bed, "bytes_read") == before + MIB);
     }
     load_close(&loading);
@@ -367,6 +434,7 @@ static void test_scrub__nor_for_a_start_in_the_middle_of_the_pass(void **state)
     wait_until(bed, "checkpoints_read", 2); /* the newest, and what comes behind this one */
     bed_stop(bed);
     shell("f=" SHARD_OF "; mv $f.away $f", bed->root, 1);
+    hurry = HURRY;
     bed->config.scrub_start_ms = 0;
     assert_int_equal(bed_start(bed), 0);
     wait_until(bed, "passes", 1);
@@ -420,6 +488,7 @@ static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_
     start_scrub(bed, 1);
     wait_until(bed, "damaged", 1);
     assert_true(scrubbed(bed, "passes") == 0);
+    hurry = HURRY;
     expect_damage(bed, 1, "block 1 of shard-00001-of-00002 is damaged");
     wait_until(bed, "passes", 1);
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 1);
@@ -505,5 +574,5 @@ int main(void)
     };
 #undef CASE
     log_setup("ckptd_scrub", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_steps, free_steps);
 }
