@@ -140,6 +140,7 @@ static bool must_yield(struct scrub *scrub)
 static void rest(struct scrub *scrub)
 {
     int64_t ms = 1000 * scrub->service->config->scrub_period, most = scrub->order->idle_ms;
+    scrub->rests = true;
     scrub_wait(scrub, ms < IDLE_MS_MIN ? IDLE_MS_MIN : ms < most ? ms : most);
 }
 
@@ -149,6 +150,7 @@ static void go_on(struct timer *timer)
     struct service *service = scrub->service;
     bool is_paused = service->scrub->is_paused;
     struct scrub_turn next = {0};
+    scrub->rests = false;
     if (service->draining || service->offline[0])
         return;
     if (service->tiers[scrub->order->tier].offline[0] && !scrub->turn.checkpoint) {
@@ -191,6 +193,7 @@ static int open_order(struct scrub **out, struct service *service, const struct 
     scrub->service = service;
     scrub->buffer = buffer;
     scrub->timer.run = go_on;
+    scrub->rests = true;
     *out = scrub;
     scrub_wait(scrub, service->config->scrub_start_ms);
     return 0;
@@ -264,15 +267,20 @@ void scrub_call(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
 }
 
+/* One of a tier that others share is paused when it holds nothing there, and has kept its place. */
+static const char *find_doing(const struct scrub *scrub)
+{
+    bool is_paused = scrub->service->scrub->is_paused;
+    if (is_paused && (scrub->rests || !scrub->order->is_shared))
+        return "paused";
+    return scrub->run || is_paused ? "reading" : "waiting";
+}
+
 static json_t *describe(const struct scrub *scrub, uint64_t step)
 {
     const struct scrub off = {0};
     const struct scrub *one = scrub ? scrub : &off;
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "doing",
-                     !scrub                             ? "off"
-                     : scrub->service->scrub->is_paused ? "paused"
-                     : scrub->run                       ? "reading"
-                                                        : "waiting",
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "doing", scrub ? find_doing(scrub) : "off",
                      "run", one->run ? one->run->name : "", "step", (json_int_t)step, "bytes_read",
                      (json_int_t)one->bytes_read, "checkpoints_read",
                      (json_int_t)one->checkpoints_read, "damaged", (json_int_t)one->damaged);

@@ -57,6 +57,7 @@ struct scrub {
     struct timer timer;
     struct job job;
     bool is_working, is_paused;  /* a job is under way; of the local one: of all */
+    bool rests;                  /* there is nothing to do before its next look */
     struct scrub_turn turn;      /* leased */
     int64_t yielded_ms, rest_ms; /* rest_ms: as scrub.rate asks, once what is to be kept is */
     int64_t kept_ms;             /* loop_now_ms() of the last note */
