@@ -6,7 +6,7 @@
  *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
  *                     (Join), asked again every JOIN_MS until its plan comes and every rank that
  *                     it has here is there ──► sessions, answers; from then on it is told, four
- *                     times in nodes.silent_ms, which of these are connected (lead.L4)
+ *                     times in nodes.silent_ms, which of these are connected (coordinating.C4)
  *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
  * save with `is_part`, which stage.c fills as any other; join_part.c reports it
  *

@@ -6,15 +6,9 @@
  *                               node is to do: go on, write the manifest, call it committed, remove
  *
  * A node asks; the coordinator never calls one. Each call says all that its node knows, so one that
- * is lost, repeated or late changes nothing:
- *   lead.L1  A report counts only for the save with its attempt, step and nonce, and only of ranks
- *       that described themselves at the node that sends it.
- *   lead.L2, lead.L3, lead.L4: decision.c.
- *
- * A node that has told nothing of its part of a save for nodes.silent_ms has left it, whatever else
- * it tells, and so has one whose ckptd is another than before, for what the former had in memory is
- * gone: saves that lack its parts fail, and those whose manifest it was to write are not called
- * committed (commit.I10). A rank that has no part yet has left when its node has not named it for
+ * is lost, repeated or late changes nothing. machines/coordinating.c decides; coordinating.C1 is
+ * kept here. A node that has told nothing of its part of a save for nodes.silent_ms has left it,
+ * whatever else it tells. A rank that has no part yet has left when its node has not named it for
  * as long (Join, `present`): its trainer, its node or the link is gone. */
 #include "ckptd/peers/lead_save.h"
 #include "ckptd/core/catalog.h"
@@ -23,7 +17,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/machines/commit.h"
-#include "ckptd/machines/decision.h"
+#include "ckptd/machines/coordinating.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/enter.h"
@@ -49,13 +43,87 @@ struct lead_save {
     uint64_t boot_id[MEMBERS_PEERS_MAX + 1]; /* by 1 + the index of the peer; 0: none was heard */
 };
 
-static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id);
-static bool give_up_save(struct save *save, uint32_t restarted);
-
 static const char *name_of(const struct service *service, uint32_t node)
 {
     return tier_name(service, (enum tier_index)(TIER_PEER + node - 1));
 }
+
+/* ---- nodes that have left ---- */
+
+static void note_fault(struct save *save, int error)
+{
+    if (error != 0 && save->fault.code == 0)
+        fault_take(&save->fault, error);
+}
+
+static bool is_silent(const struct save *save, int64_t heard_ms)
+{
+    return loop_now_ms() - heard_ms > save->service->config->nodes_silent_ms;
+}
+
+static struct coordinating_rank rank_of(const void *user, uint32_t rank)
+{
+    const struct save *save = user;
+    const struct group_rank *known = &save->group->ranks[rank];
+    int64_t named_ms = known->present_ms > save->begun_ms ? known->present_ms : save->begun_ms;
+    return (struct coordinating_rank){.node = known->node,
+                                      .is_silent = is_silent(save, save->remote[rank].heard_ms),
+                                      .is_unnamed =
+                                          known->present_ms != 0 && is_silent(save, named_ms)};
+}
+
+static int report_loss(const struct service *service, const struct coordinating_loss *loss)
+{
+    long long silent_ms = (long long)service->config->nodes_silent_ms;
+    if (loss->kind == COORDINATING_NONE)
+        return 0;
+    if (loss->kind == COORDINATING_RESTARTED)
+        return report_error(
+            ERR_UNAVAILABLE, NULL,
+            "node %s has no part of it in memory any more: its ckptd has restarted, "
+            "or serves another start",
+            name_of(service, loss->node));
+    if (loss->kind == COORDINATING_UNNAMED)
+        return report_error(ERR_UNAVAILABLE, NULL,
+                            "rank %u has not begun it, and node %s has not named that rank for "
+                            "more than %lld ms",
+                            loss->rank, name_of(service, loss->node), silent_ms);
+    return report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
+                        name_of(service, loss->node), silent_ms);
+}
+
+/* True: a save was given up, and the list has changed. */
+static bool give_up_left(struct run *run, uint32_t restarted)
+{
+    for (struct save *save = run->coordinator->saves; save; save = save->next) {
+        struct commit_actions actions = {0};
+        const struct coordinating_ranks ranks = {rank_of, save};
+        if (save->is_part)
+            continue;
+        const struct coordinating_loss loss =
+            coordinating_look(&run->coordinator->machine, &actions, save->id, &ranks, restarted);
+        note_fault(save, report_loss(run->service, &loss));
+        run_perform(run, &actions);
+        if (loss.kind != COORDINATING_NONE)
+            return true;
+    }
+    return false;
+}
+
+static void give_up(struct lead_save *lead, uint32_t restarted)
+{
+    for (struct run *run = lead->service->catalog->runs; run; run = run->next)
+        while (give_up_left(run, restarted)) {
+        }
+}
+
+static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id)
+{
+    if (coordinating_hear_boot(&lead->boot_id[node], boot_id))
+        give_up(lead, node);
+}
+
+/* ---- Join ---- */
 
 /* Who asks: 1 + the index of the peer. ERR_INVALID. */
 static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
@@ -73,8 +141,6 @@ static int find_node(uint32_t *out, struct service *service, struct rpc_call *ca
     note_boot(service->lead_save, *out, boot_id);
     return 0;
 }
-
-/* ---- Join ---- */
 
 /* The table of the plan, in a manifest without digests. To be freed. */
 static int write_plan(char **out, const struct group *group)
@@ -188,7 +254,7 @@ void lead_save_begin(struct service *service, struct rpc_call *call,
 
 /* ---- ReportPart ---- */
 
-/* lead.L1. */
+/* coordinating.C1. */
 static struct save *find_save(const struct run *run, const Holdfast__V1__ReportPartRequest *request)
 {
     struct save *save = run->coordinator->saves;
@@ -238,45 +304,27 @@ static int take_shard(struct save *save, const Holdfast__V1__Part *part)
     return 0;
 }
 
-static void fail_part(struct save *save, struct commit_actions *actions,
-                      const Holdfast__V1__Part *part, int error, const char *why)
-{
-    if (save->fault.code == 0) {
-        report_error(error, NULL, "%.200s", why);
-        fault_take(&save->fault, error);
-    }
-    commit_failed(&save->run->coordinator->machine, actions, save->id, part->rank, error,
-                  "a part at another node failed");
-}
-
 /* One rank's part. The machine ignores what it knows, and what comes too late. */
 static void take_part(struct save *save, struct commit_actions *actions,
                       const Holdfast__V1__Part *part, uint32_t node)
 {
-    struct commit *machine = &save->run->coordinator->machine;
-    int error = 0;
-    if (part->state == HOLDFAST__V1__PART_STATE__PART_FAILED) {
-        fail_part(save, actions, part, ERR_ABORTED, part->reason);
+    bool is_durable = part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE;
+    int error = is_durable ? take_shard(save, part) : 0;
+    if (part->state == HOLDFAST__V1__PART_STATE__PART_FAILED)
+        error = report_error(ERR_ABORTED, NULL, "%.200s", part->reason);
+    note_fault(save, error);
+    coordinating_part(&save->run->coordinator->machine, actions, save->id,
+                      &(struct coordinating_part){node, part->rank, part->state, error});
+    if (error != 0)
         return;
-    }
-    if (part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE)
-        error = take_shard(save, part);
-    if (error != 0) {
-        fail_part(save, actions, part, error, report_message());
-        return;
-    }
     if (part->state >= HOLDFAST__V1__PART_STATE__PART_ENDED) {
         save->ended_ms = loop_now_ms();
-        commit_ended(machine, actions, save->id, part->rank);
         save_answer_accepted(save);
     }
-    bool is_durable = part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE;
-    if (is_durable)
-        commit_durable_at(machine, actions, save->id, part->rank, node);
     save_part_written(save, part->rank, is_durable ? UINT64_MAX : part->written);
 }
 
-/* lead.L1. ERR_DENIED: one of the parts is not of a rank of that node. */
+/* coordinating.C1. ERR_DENIED: one of the parts is not of a rank of that node. */
 static int check_parts(const struct save *save, const Holdfast__V1__ReportPartRequest *request,
                        uint32_t node)
 {
@@ -288,38 +336,23 @@ static int check_parts(const struct save *save, const Holdfast__V1__ReportPartRe
     return 0;
 }
 
-/* The manifest, or where it is. */
-static void hand_out(Holdfast__V1__ReportPartReply *reply, struct save *save, uint32_t node,
-                     bool has_missed)
-{
-    uint32_t from;
-    switch (fanout_ask(&save->spread, &from, node, has_missed)) {
-    case FANOUT_HERE:
-        reply->manifest =
-            (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
-        return;
-    case FANOUT_FROM:
-        reply->manifest_at = (char *)(uintptr_t)name_of(save->service, from);
-        reply->manifest_hash = save->manifest_hash;
-        return;
-    case FANOUT_WAIT:
-        reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
-    }
-}
-
-static void reply_verdict(struct rpc_call *call, struct save *save, uint32_t node,
-                          const Holdfast__V1__ReportPartRequest *request)
+static void reply_answer(struct rpc_call *call, struct save *save,
+                         const struct coordinating_report *report)
 {
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
-    const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
-    if (known)
-        decision_of(&reply.verdict,
-                    &(struct decision_facts){.says_placed = request->placed, .save = known});
-    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
+    const struct coordinating_answer answer = coordinating_answer(
+        &save->coordinating, &save->run->coordinator->machine, save->id, report);
+    reply.verdict = answer.verdict;
+    reply.accepted = answer.is_accepted;
+    if (answer.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_OVER)
         reply.reason = "its coordinator has given it up";
-    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
-        hand_out(&reply, save, node, request->missed);
-    reply.accepted = known && known->num_ended == known->world_size;
+    if (answer.has_manifest) {
+        reply.manifest =
+            (ProtobufCBinaryData){save->manifest_bytes, (uint8_t *)save->manifest_text};
+    } else if (answer.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE) {
+        reply.manifest_at = (char *)(uintptr_t)name_of(save->service, answer.from);
+        reply.manifest_hash = save->manifest_hash;
+    }
     int error = rpc_call_check_reply(call, &reply.base);
     if (error == 0)
         rpc_call_reply(call, &reply.base);
@@ -380,16 +413,15 @@ static void reply_past(struct run *run, struct rpc_call *call,
     Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
     const struct checkpoint *checkpoint = catalog_find(run, request->step, request->attempt);
     bool is_it = checkpoint && strcmp(checkpoint->summary.nonce, request->nonce) == 0;
-    const struct decision_facts facts = {.says_placed = request->placed,
-                                         .is_here = is_it,
-                                         .was_committed = is_it && checkpoint->was_committed,
-                                         .is_unsure = request->attempt > run->newest_attempt ||
-                                                      (checkpoint && checkpoint->damaged)};
+    const struct coordinating_past past = {.is_here = is_it,
+                                           .was_committed = is_it && checkpoint->was_committed,
+                                           .is_unsure = request->attempt > run->newest_attempt ||
+                                                        (checkpoint && checkpoint->damaged)};
     const struct failure *failure =
         outcomes_find(service, run->name, request->step, request->attempt);
     reply.reason =
         failure ? (char *)(uintptr_t)failure->reason : "its coordinator knows no such save";
-    if (!decision_of(&reply.verdict, &facts)) {
+    if (!coordinating_recall(&reply.verdict, request->placed, &past)) {
         rpc_call_fail(call, report_error(ERR_NOT_FOUND, NULL,
                                          "this node cannot tell what became of the save"));
         return;
@@ -426,6 +458,10 @@ void lead_save_report(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
+    const struct coordinating_report report = {.node = node,
+                                               .num_parts = (uint32_t)request->n_parts,
+                                               .says_placed = request->placed,
+                                               .has_missed = request->missed};
     for (size_t i = 0; save && i < request->n_parts; i++) {
         actions.count = 0;
         save->remote[request->parts[i]->rank].heard_ms = loop_now_ms();
@@ -433,122 +469,22 @@ void lead_save_report(struct service *service, struct rpc_call *call,
         run_perform(run, &actions);
         save = find_save(run, request);
     }
-    /* It has let go of its part (part_leave), and asks what became of it. */
-    if (save && request->n_parts == 0 && !request->placed && give_up_save(save, node))
-        save = find_save(run, request);
-    if (save && request->placed) {
+    if (save) {
+        const struct coordinating_ranks ranks = {rank_of, save};
         actions.count = 0;
-        fanout_has(&save->spread, node);
-        commit_placed(&run->coordinator->machine, &actions, save->id, node, 0);
+        const struct coordinating_loss loss = coordinating_reported(
+            &save->coordinating, &run->coordinator->machine, &actions, save->id, &report, &ranks);
+        note_fault(save, report_loss(service, &loss));
         run_perform(run, &actions);
         save = find_save(run, request);
     }
     if (save)
-        reply_verdict(call, save, node, request);
+        reply_answer(call, save, &report);
     else
         reply_past(run, call, request);
 }
 
-/* ---- nodes that have left ---- */
-
-static bool is_silent(const struct save *save, int64_t heard_ms)
-{
-    return loop_now_ms() - heard_ms > save->service->config->nodes_silent_ms;
-}
-
-/* `restarted`: the node whose ckptd has; 0: who is silent has left. */
-static bool has_left(const struct save *save, const struct commit_save *known, uint32_t rank,
-                     uint32_t restarted)
-{
-    const struct group_rank *mine = &save->group->ranks[rank];
-    int64_t named_ms = mine->present_ms > save->begun_ms ? mine->present_ms : save->begun_ms;
-    const struct left_facts facts = {
-        .is_part_gone =
-            restarted ? mine->node == restarted : is_silent(save, save->remote[rank].heard_ms),
-        .is_rank_gone = restarted == 0 && mine->present_ms != 0 && is_silent(save, named_ms)};
-    return mine->node != 0 && decision_has_left(known, rank, mine->node, &facts);
-}
-
-/* The first rank of a node that has left for which the save waits; -1: none. `restarted`: that
- * node, or 0: those that are silent. */
-static int64_t find_left(const struct save *save, const struct commit_save *known,
-                         uint32_t restarted)
-{
-    for (uint32_t i = 0; i < save->world_size; i++)
-        if (has_left(save, known, i, restarted))
-            return i;
-    return -1;
-}
-
-static int report_left(const struct save *save, const struct commit_save *known, uint32_t rank,
-                       bool is_restarted)
-{
-    const struct service *service = save->service;
-    uint32_t node = save->group->ranks[rank].node;
-    const char *name = name_of(service, node);
-    if (is_restarted)
-        return report_error(
-            ERR_UNAVAILABLE, NULL,
-            "node %s has no part of it in memory any more: its ckptd has restarted, "
-            "or serves another start",
-            name);
-    if (known->state == COMMIT_STAGING && known->ranks[rank] == RANK_ABSENT)
-        return report_error(ERR_UNAVAILABLE, NULL,
-                            "rank %u has not begun it, and node %s has not named that rank for "
-                            "more than %lld ms",
-                            rank, name, (long long)service->config->nodes_silent_ms);
-    return report_error(ERR_UNAVAILABLE, NULL, "node %s has been silent for more than %lld ms",
-                        name, (long long)service->config->nodes_silent_ms);
-}
-
-/* True: the save waited for the node, and was given up. */
-static bool give_up_save(struct save *save, uint32_t restarted)
-{
-    struct run *run = save->run;
-    struct commit *machine = &run->coordinator->machine;
-    struct commit_actions actions = {0};
-    const struct commit_save *known = save->is_part ? NULL : commit_find(machine, save->id);
-    int64_t rank = known ? find_left(save, known, restarted) : -1;
-    if (rank < 0)
-        return false;
-    uint32_t node = save->group->ranks[rank].node;
-    int error = report_left(save, known, (uint32_t)rank, restarted != 0);
-    if (save->fault.code == 0)
-        fault_take(&save->fault, error);
-    if (known->state == COMMIT_PLACING)
-        commit_placed(machine, &actions, save->id, node, error);
-    else
-        commit_failed(machine, &actions, save->id, rank, error, "the node of a rank has left");
-    run_perform(run, &actions);
-    return true;
-}
-
-/* True: a save was given up, and the list has changed. */
-static bool give_up_left(struct run *run, uint32_t restarted)
-{
-    for (struct save *save = run->coordinator->saves; save; save = save->next)
-        if (give_up_save(save, restarted))
-            return true;
-    return false;
-}
-
-static void give_up(struct lead_save *lead, uint32_t restarted)
-{
-    for (struct run *run = lead->service->catalog->runs; run; run = run->next)
-        while (give_up_left(run, restarted)) {
-        }
-}
-
-/* 0 is of a release that tells none. */
-static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id)
-{
-    uint64_t before = lead->boot_id[node];
-    if (boot_id == 0 || boot_id == before)
-        return;
-    lead->boot_id[node] = boot_id;
-    if (before != 0)
-        give_up(lead, node);
-}
+/* ---- beginning and end ---- */
 
 static void look(struct timer *timer)
 {

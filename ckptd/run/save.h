@@ -6,8 +6,8 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/machines/commit.h"
+#include "ckptd/machines/coordinating.h"
 #include "ckptd/machines/participating.h"
-#include "ckptd/run/manifest_fanout.h"
 #include "proto/format/durability.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
@@ -68,7 +68,7 @@ struct save {
     bool is_offered;      /* the other nodes' shards may come here before the commit */
     char *manifest_text;  /* owned, once it was published, where other nodes need it */
     size_t manifest_bytes;
-    struct fanout spread;   /* who has it */
+    struct coordinating coordinating;
     unsigned manifest_tier; /* of a part: the node to fetch it from; TIER_LOCAL: it came */
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */

@@ -1,9 +1,9 @@
 /* ckptd_manifest_fanout.c - who hands the manifest of a save to whom.
  *
- * Goal: fanout.S1 to S4 of run/manifest_fanout.c, and that every node gets it, in whatever order
- * they come, also when answers are lost and when those that are named are gone. Method: nodes in an
- * order of the seed; what is counted is what each one gives. */
-#include "ckptd/run/manifest_fanout.h"
+ * Goal: fanout.S1 to S4 of machines/manifest_fanout.c, and that every node gets it, in whatever
+ * order they come, also when answers are lost and when those that are named are gone. Method: nodes
+ * in an order of the seed; what is counted is what each one gives. */
+#include "ckptd/machines/manifest_fanout.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

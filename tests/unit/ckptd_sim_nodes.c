@@ -2,12 +2,12 @@
  *
  * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
  * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
- * verdicts on parts (machines/decision.c), parts as machines/participating.c has them, numbers and
- * copies by machines/placement.c, and copies sent by machines/transfer.c. Trainers have a rank on
- * each of some nodes; a second one may start while the first goes on behind a cut. A seeded
- * scheduler delivers messages late, twice or never, cuts links one way or both, kills processes
- * (what was not synced is torn), takes disks away, kills trainers. The world is checked after each
- * event.
+ * coordinator of parts (machines/coordinating.c), parts as machines/participating.c has them,
+ * numbers and copies by machines/placement.c, and copies sent by machines/transfer.c. Trainers have
+ * a rank on each of some nodes; a second one may start while the first goes on behind a cut. A
+ * seeded scheduler delivers messages late, twice or never, cuts links one way or both, kills
+ * processes (what was not synced is torn), takes disks away, kills trainers. The world is checked
+ * after each event.
  *
  *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
  *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
@@ -312,7 +312,7 @@ static void work(struct world *world, struct node *node)
         look_round(world, node);
         acknowledge_replicated(world, node);
     } else {
-        hear_silence(world, node);
+        give_up_all(world, node, NOBODY);
     }
 }
 

@@ -1,11 +1,11 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
  * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
- * own code: the machines commit.c, decision.c, participating.c, placement.c and transfer.c. */
+ * own code: the machines commit.c, coordinating.c, participating.c, placement.c and transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
 
 #include "ckptd/machines/commit.h"
-#include "ckptd/machines/decision.h"
+#include "ckptd/machines/coordinating.h"
 #include "ckptd/machines/participating.h"
 #include "ckptd/machines/placement.h"
 #include "ckptd/machines/transfer.h"
@@ -40,6 +40,7 @@ struct made {
     uint64_t acked;            /* the event at which it was called committed; 0: never */
     bool is_replicated;        /* and that it is on two domains */
     uint8_t digests;           /* of the shards at other nodes: its coordinator has them */
+    struct coordinating coordinating;
 };
 
 /* What a disk has of it: a bit per shard. */
@@ -53,6 +54,7 @@ struct part {
     bool is_live;
     struct participating machine;
     uint64_t call;                               /* its report that is under way; 0: none */
+    uint32_t from;                               /* who has the manifest */
     uint8_t begun, ended, durable, failed, told; /* a bit per rank */
 };
 
@@ -100,7 +102,7 @@ struct node {
     struct part parts[SAVES_MAX];
     struct held knows[NODES][SAVES_MAX];
     bool is_away[NODES], is_given_up[NODES][SAVES_MAX];
-    uint32_t heard_boot[NODES];
+    uint64_t heard_boot[NODES];
     struct sending sending[NODES]; /* one to each node, as drain.c to each tier */
 };
 
@@ -130,6 +132,7 @@ struct message {
     uint64_t ended; /* a bit per save that the rank has ended */
     int error;
     Holdfast__V1__PartVerdict verdict;
+    uint32_t manifest_at; /* that node has the manifest; else it comes with the verdict */
 };
 
 struct world {
@@ -236,6 +239,11 @@ static uint32_t domains_of(uint32_t nodes)
 static uint32_t number_at(uint32_t leader, uint32_t node)
 {
     return (node + NODES - leader) % NODES;
+}
+
+static uint32_t node_of(uint32_t leader, uint32_t number)
+{
+    return (leader + number) % NODES;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* sim_nodes_ckptd.h - what a simulated ckptd of ckptd_sim_nodes.c knows, decides and tells: around
- * the machines of ckptd, what lead_save.c of peers/ does. */
+ * the machines of ckptd. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 
@@ -277,37 +277,6 @@ static void go_on_taking(struct world *world, struct node *node)
 
 /* ---- the coordinator hears ---- */
 
-/* As give_up_save in lead.c: of that node's ranks, what `facts` say. */
-static void give_up_ranks(struct world *world, struct node *node, struct made *made, uint32_t peer,
-                          uint32_t rank, const struct left_facts *facts)
-{
-    struct commit_actions list = {0};
-    const struct commit_save *save = commit_find(node->commit, made->id);
-    uint32_t number = number_at(node->index, peer);
-    if (save && decision_has_left(save, rank, number, facts)) {
-        if (save->state == COMMIT_PLACING)
-            commit_placed(node->commit, &list, made->id, number, ERR_UNAVAILABLE);
-        else
-            commit_failed(node->commit, &list, made->id, rank, ERR_UNAVAILABLE, "left");
-    }
-    perform(world, node, &list);
-}
-
-static void give_up(struct world *world, struct node *node, struct made *made, uint32_t peer)
-{
-    const struct left_facts facts = {.is_part_gone = true};
-    for (uint32_t r = 0; r < made->ranks; r++)
-        if (made->holder[r] == peer)
-            give_up_ranks(world, node, made, peer, r, &facts);
-}
-
-static void give_up_all(struct world *world, struct node *node, uint32_t peer)
-{
-    for (uint32_t s = 0; s < world->num_made; s++)
-        if (world->made[s].leader == node->index && world->made[s].boot == node->boot)
-            give_up(world, node, &world->made[s], peer);
-}
-
 /* Its node can name it to the coordinator (`present` of Join). */
 static bool is_present(const struct world *world, const struct node *node, const struct made *made,
                        uint32_t rank)
@@ -321,99 +290,123 @@ static bool is_present(const struct world *world, const struct node *node, const
     return false;
 }
 
-/* A node that tells nothing of its part of a save, or does not name a rank without one, has left
- * it. */
-static void hear_silence(struct world *world, struct node *node)
+struct looked_at {
+    const struct world *world;
+    const struct node *node;
+    const struct made *made;
+};
+
+/* A node has left that tells nothing of its part of a save, and a rank that it does not name. */
+static struct coordinating_rank look_at_rank(const void *user, uint32_t rank)
+{
+    const struct looked_at *at = user;
+    const struct node *peer = &at->world->nodes[at->made->holder[rank]];
+    return (struct coordinating_rank){
+        .node = number_at(at->node->index, peer->index),
+        .is_silent = !peer->parts[at->made - at->world->made].is_live ||
+                     !can_call(at->world, peer->index, at->node->index),
+        .is_unnamed = !is_present(at->world, at->node, at->made, rank)};
+}
+
+/* `peer`: it has restarted; NOBODY: who is silent. */
+static void give_up_all(struct world *world, struct node *node, uint32_t peer)
 {
     for (uint32_t s = 0; s < world->num_made; s++) {
-        struct made *made = &world->made[s];
-        bool is_own = made->leader == node->index && made->boot == node->boot;
-        for (uint32_t r = 0; is_own && r < made->ranks; r++) {
-            const struct node *peer = &world->nodes[made->holder[r]];
-            const struct left_facts facts = {.is_part_gone =
-                                                 !peer->parts[s].is_live ||
-                                                 !can_call(world, peer->index, node->index),
-                                             .is_rank_gone = !is_present(world, node, made, r)};
-            if (peer != node)
-                give_up_ranks(world, node, made, peer->index, r, &facts);
-        }
+        struct commit_actions list = {0};
+        const struct made *made = &world->made[s];
+        const struct looked_at at = {world, node, made};
+        const struct coordinating_ranks ranks = {look_at_rank, &at};
+        if (made->leader == node->index && made->boot == node->boot)
+            coordinating_look(node->commit, &list, made->id, &ranks,
+                              peer == NOBODY ? 0 : number_at(node->index, peer));
+        perform(world, node, &list);
     }
 }
 
 static void hear_boot(struct world *world, struct node *node, uint32_t peer, uint32_t boot)
 {
-    uint32_t before = node->heard_boot[peer];
-    node->heard_boot[peer] = boot;
-    if (before != 0 && before != boot)
+    if (coordinating_hear_boot(&node->heard_boot[peer], boot))
         give_up_all(world, node, peer);
 }
 
-/* As take_part in lead_save.c. */
 static void take_part(struct world *world, struct node *node, struct made *made, uint32_t rank,
                       const struct message *message)
 {
     struct commit_actions list = {0};
-    Holdfast__V1__PartState state = message->states[rank];
-    if (state == HOLDFAST__V1__PART_STATE__PART_FAILED)
-        commit_failed(node->commit, &list, made->id, rank, ERR_ABORTED, "simulated");
-    else if (state >= HOLDFAST__V1__PART_STATE__PART_ENDED)
-        commit_ended(node->commit, &list, made->id, rank);
-    if (state == HOLDFAST__V1__PART_STATE__PART_DURABLE) {
-        made->digests |= message->digests;
-        require(&world->sim, made->digests >> rank & 1u,
-                "participating.P6: the digests of a durable shard are known");
-        commit_durable_at(node->commit, &list, made->id, rank,
-                          number_at(node->index, message->from));
-    }
+    const struct coordinating_part part = {.node = number_at(node->index, message->from),
+                                           .rank = rank,
+                                           .state = message->states[rank]};
+    made->digests |= message->digests;
+    require(&world->sim,
+            part.state != HOLDFAST__V1__PART_STATE__PART_DURABLE || (made->digests >> rank & 1u),
+            "participating.P6: the digests of a durable shard are known");
+    coordinating_part(node->commit, &list, made->id, &part);
     perform(world, node, &list);
 }
 
-static void take_parts(struct world *world, struct node *node, struct made *made,
-                       const struct message *message)
+/* Of a save that this process coordinates. */
+static void take_report(struct world *world, struct node *node, struct made *made,
+                        const struct message *message, const struct coordinating_report *report)
 {
+    struct commit_actions list = {0};
+    const struct looked_at at = {world, node, made};
+    const struct coordinating_ranks ranks = {look_at_rank, &at};
     for (uint32_t r = 0; r < made->ranks; r++)
         if (message->ranks >> r & 1u)
             take_part(world, node, made, r, message);
-    if (message->report.is_placed) {
-        struct commit_actions list = {0};
-        require(&world->sim,
-                world->nodes[message->from].held[message->save].manifest ||
-                    (made->lost >> message->from & 1u),
-                "participating.P3: placed is said when the manifest is there");
-        commit_placed(node->commit, &list, made->id, number_at(node->index, message->from), 0);
-        perform(world, node, &list);
-    }
+    require(&world->sim,
+            !report->says_placed || world->nodes[message->from].held[message->save].manifest ||
+                (made->lost >> message->from & 1u),
+            "participating.P3: placed is said when the manifest is there");
+    coordinating_reported(&made->coordinating, node->commit, &list, made->id, report, &ranks);
+    perform(world, node, &list);
+}
+
+/* What the coordinator answers about a save that is not in work; false: nothing. */
+static bool recall(struct world *world, const struct node *node, const struct message *message,
+                   Holdfast__V1__PartVerdict *out)
+{
+    const struct made *made = &world->made[message->save];
+    bool is_own = made->leader == node->index && made->store == node->store;
+    const struct coordinating_past past = {.is_here = is_own && node->held[message->save].manifest,
+                                           .was_committed =
+                                               is_own && node->was_committed[message->save],
+                                           .is_unsure = made->attempt > node->newest};
+    bool is_told = coordinating_recall(out, message->report.is_placed, &past);
+    require(&world->sim,
+            !is_told || *out != HOLDFAST__V1__PART_VERDICT__VERDICT_OVER ||
+                (is_own ? !made->acked : made->attempt <= node->newest),
+            "sim_nodes.N9: OVER is said by who knows that it is");
+    return is_told;
 }
 
 static void hear_report(struct world *world, struct node *node, const struct message *message)
 {
     struct made *made = &world->made[message->save];
-    const struct commit_save *save = NULL;
-    bool is_own = made->leader == node->index && made->store == node->store;
+    const struct coordinating_report report = {.node = number_at(node->index, message->from),
+                                               .num_parts =
+                                                   (uint32_t)__builtin_popcount(message->ranks),
+                                               .says_placed = message->report.is_placed,
+                                               .has_missed = message->report.has_missed};
+    bool is_led = made->leader == node->index && made->boot == node->boot;
+    struct message verdict = *message; /* the node knows what it has said */
+    verdict.kind = MESSAGE_VERDICT;
+    verdict.from = verdict.manifest_at = node->index;
+    verdict.to = message->from;
     hear_boot(world, node, message->from, message->boot);
-    if (made->leader == node->index && made->boot == node->boot) {
-        if (message->ranks == 0 && !message->report.is_placed)
-            give_up(world, node, made, message->from);
-        take_parts(world, node, made, message);
-        save = commit_find(node->commit, made->id);
+    if (is_led)
+        take_report(world, node, made, message, &report);
+    if (!is_led || !commit_find(node->commit, made->id)) {
+        if (recall(world, node, message, &verdict.verdict))
+            post(world, verdict);
+        return;
     }
-    const struct decision_facts facts = {.says_placed = message->report.is_placed,
-                                         .save = save,
-                                         .is_here = is_own && node->held[message->save].manifest,
-                                         .was_committed =
-                                             is_own && node->was_committed[message->save],
-                                         .is_unsure = made->attempt > node->newest};
-    struct message answer = *message; /* the node knows what it has said */
-    answer.kind = MESSAGE_VERDICT;
-    answer.from = node->index;
-    answer.to = message->from;
-    bool is_told = decision_of(&answer.verdict, &facts);
-    require(&world->sim,
-            !is_told || answer.verdict != HOLDFAST__V1__PART_VERDICT__VERDICT_OVER || save ||
-                (is_own ? !made->acked : made->attempt <= node->newest),
-            "sim_nodes.N9: OVER is said by who knows that it is");
-    if (is_told)
-        post(world, answer);
+    const struct coordinating_answer answer =
+        coordinating_answer(&made->coordinating, node->commit, made->id, &report);
+    verdict.verdict = answer.verdict;
+    if (!answer.has_manifest)
+        verdict.manifest_at = node_of(node->index, answer.from);
+    post(world, verdict);
 }
 
 /* ---- saves begin ---- */

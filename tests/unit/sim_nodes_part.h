@@ -17,23 +17,41 @@ static void drop_part(struct node *node, uint32_t save, bool is_removed)
 }
 
 static void report(struct world *world, struct node *node, uint32_t save);
+static void perform_part(struct world *world, struct node *node, uint32_t save,
+                         enum participating_action action);
+
+/* The manifest came with the answer, or is fetched. */
+static void place(struct world *world, struct node *node, uint32_t save)
+{
+    struct held *held = &node->held[save];
+    struct part *part = &node->parts[save];
+    uint32_t from = part->from;
+    bool is_elsewhere = from != world->made[save].leader;
+    if (is_elsewhere)
+        require(&world->sim,
+                world->nodes[from].held[save].manifest || (world->made[save].lost >> from & 1u),
+                "fanout.S3: who is named has the manifest");
+    bool comes = !is_elsewhere ||
+                 (can_call(world, node->index, from) && world->nodes[from].held[save].manifest);
+    if (comes && !fault(&world->sim)) {
+        held->manifest = true;
+        held->mark = false;
+    }
+    perform_part(world, node, save,
+                 participating_placed(&part->machine, held->manifest, is_elsewhere));
+}
 
 static void perform_part(struct world *world, struct node *node, uint32_t save,
                          enum participating_action action)
 {
     struct held *held = &node->held[save];
-    struct participating *machine = &node->parts[save].machine;
     note(&world->sim, "part", save, action);
     switch (action) {
     case PARTICIPATING_SEND:
         report(world, node, save);
         break;
     case PARTICIPATING_PLACE:
-        if (!fault(&world->sim)) {
-            held->manifest = true;
-            held->mark = false;
-        }
-        perform_part(world, node, save, participating_placed(machine, held->manifest, false));
+        place(world, node, save);
         break;
     case PARTICIPATING_DONE:
         require(&world->sim, world->made[save].acked != 0,
@@ -122,6 +140,7 @@ static void heed(struct world *world, struct node *node, const struct message *m
     if (part->call != message->call || (!part->is_live && (!held->mark || held->manifest)))
         return; /* the call is over, or it is no part any more */
     part->call = 0;
+    part->from = message->manifest_at;
     part->told |= message->digests;
     if (!part->is_live)
         participating_recover(&part->machine);

@@ -1,22 +1,21 @@
 /* sim_scale.h - one save of many ranks on many nodes: the coordinator of a 405B model and its
  * nodes, with the messages that they send each other.
  *
- * Method. The coordinator decides by machines/commit.c and machines/decision.c and writes a
+ * Method. The coordinator decides by machines/commit.c and machines/coordinating.c and writes a
  * manifest with proto/format/manifest.c; the nodes report as peers/join_part.c does. Every message
  * is packed and unpacked as on the wire. The nodes come in an order of the seed, and one message in
  * sixteen comes twice. `scale` counts what crosses the coordinator's link.
  *
  * Left out: gRPC and TLS below the messages, the ranks' own rings, and the disks. The manifest goes
  * beside the messages: from the coordinator (bytes_manifests), or from one node to another
- * (bytes_between), as run/manifest_fanout.c says. A node that has to wait for it asks in the next
- * round.
+ * (bytes_between), as machines/manifest_fanout.c says. A node that has to wait for it asks in the
+ * next round.
  */
 #ifndef HOLDFAST_TESTS_SIM_SCALE_H
 #define HOLDFAST_TESTS_SIM_SCALE_H
 
 #include "ckptd/machines/commit.h"
-#include "ckptd/machines/decision.h"
-#include "ckptd/run/manifest_fanout.h"
+#include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
 #include "proto/format/layout.h"
 #include "proto/format/manifest.h"
@@ -49,7 +48,7 @@ struct scale {
     char *text;                /* of the manifest */
     size_t text_bytes;
     bool is_published, is_committed;
-    struct fanout spread;
+    struct coordinating coordinating;
     /* Of the last save. */
     uint64_t messages, bytes_in, bytes_out, bytes_manifests, bytes_between;
     uint32_t rounds; /* of reports until every node had the manifest */
@@ -197,46 +196,48 @@ static inline uint64_t scale_begin_at(struct scale *scale, uint32_t rank)
     return id;
 }
 
-/* As take_part in peers/lead_save.c. */
 static inline void scale_take(struct scale *scale, uint64_t save, const Holdfast__V1__Part *part,
                               uint32_t node)
 {
     struct commit_actions actions = {0};
-    commit_ended(scale->machine, &actions, save, part->rank);
-    const struct commit_save *known = commit_find(scale->machine, save);
-    bool is_new = known && known->ranks[part->rank] == RANK_ENDED;
-    if (part->state == HOLDFAST__V1__PART_STATE__PART_DURABLE && is_new) {
-        struct manifest_shard *shard = &scale->manifest.shards[part->rank];
+    struct manifest_shard *shard = &scale->manifest.shards[part->rank];
+    if (part->n_digests > 0) {
         scale_check(part->n_digests != 2 * (size_t)scale->num_tensors[part->rank], "digests");
         shard->header_hash = part->header_hash;
         shard->table_hash = part->table_hash;
         for (size_t i = 0; i < part->n_digests; i++)
             scale->manifest.digests[i / 2].sum[i % 2] += part->digests[i];
-        commit_durable_at(scale->machine, &actions, save, part->rank, node);
     }
+    coordinating_part(scale->machine, &actions, save,
+                      &(struct coordinating_part){node, part->rank, part->state, 0});
     scale_perform(scale, &actions);
 }
 
-/* As hand_out in peers/lead_save.c. */
-static inline void scale_hand_out(struct scale *scale, Holdfast__V1__ReportPartReply *reply,
-                                  uint32_t node)
+/* None has left. */
+static inline struct coordinating_rank scale_rank(const void *user, uint32_t rank)
 {
-    static char name[16];
-    uint32_t from = 0;
-    switch (fanout_ask(&scale->spread, &from, node, false)) {
-    case FANOUT_HERE:
+    (void)user;
+    return (struct coordinating_rank){.node = rank / SCALE_RANKS_PER_NODE};
+}
+
+/* The answer; the manifest goes beside it. */
+static inline Holdfast__V1__PartVerdict scale_send_answer(struct scale *scale,
+                                                          const struct coordinating_answer *answer)
+{
+    char name[16];
+    Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
+    reply.verdict = answer->verdict;
+    if (answer->has_manifest) {
         scale->bytes_manifests += scale->text_bytes;
-        return;
-    case FANOUT_FROM:
-        scale_check(!scale->is_placed[from], "the node that is named has no manifest");
+    } else if (answer->verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE) {
+        scale_check(!scale->is_placed[answer->from], "the node that is named has no manifest");
         scale->bytes_between += scale->text_bytes;
-        snprintf(name, sizeof name, "node-%05u", from);
-        reply->manifest_at = name;
-        reply->manifest_hash = splitmix64(&scale->random);
-        return;
-    case FANOUT_WAIT:
-        reply->verdict = HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT;
+        snprintf(name, sizeof name, "node-%05u", answer->from);
+        reply.manifest_at = name;
+        reply.manifest_hash = splitmix64(&scale->random);
     }
+    scale_free(scale_send(scale, &reply.base, &scale->bytes_out));
+    return reply.verdict;
 }
 
 static inline Holdfast__V1__PartVerdict scale_hear(struct scale *scale, uint32_t node,
@@ -244,27 +245,25 @@ static inline Holdfast__V1__PartVerdict scale_hear(struct scale *scale, uint32_t
 {
     struct commit_actions actions = {0};
     const struct commit_save *save = commit_find_step(scale->machine, request->step);
-    Holdfast__V1__ReportPartReply reply = HOLDFAST__V1__REPORT_PART_REPLY__INIT;
+    const struct coordinating_report report = {
+        .node = node, .num_parts = (uint32_t)request->n_parts, .says_placed = request->placed};
+    const struct coordinating_ranks ranks = {scale_rank, NULL};
+    struct coordinating_answer answer = {0};
     uint64_t id = save ? save->id : 0;
     for (size_t i = 0; save && i < request->n_parts; i++)
         scale_take(scale, id, request->parts[i], node);
-    if (request->placed && save) {
-        fanout_has(&scale->spread, node);
-        commit_placed(scale->machine, &actions, id, node, 0);
-    }
+    if (save)
+        coordinating_reported(&scale->coordinating, scale->machine, &actions, id, &report, &ranks);
     scale_perform(scale, &actions);
-    const struct decision_facts facts = {.says_placed = request->placed,
-                                         .save = commit_find(scale->machine, id),
-                                         .is_here = scale->is_published,
-                                         .was_committed = scale->is_committed};
-    scale_check(!decision_of(&reply.verdict, &facts), "verdict");
-    if (reply.verdict == HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE)
-        scale_hand_out(scale, &reply, node);
-    Holdfast__V1__ReportPartReply *there =
-        (Holdfast__V1__ReportPartReply *)scale_send(scale, &reply.base, &scale->bytes_out);
-    Holdfast__V1__PartVerdict verdict = there->verdict;
-    scale_free(there);
-    return verdict;
+    if (commit_find(scale->machine, id))
+        answer = coordinating_answer(&scale->coordinating, scale->machine, id, &report);
+    else
+        scale_check(
+            !coordinating_recall(&answer.verdict, request->placed,
+                                 &(struct coordinating_past){.is_here = scale->is_published,
+                                                             .was_committed = scale->is_committed}),
+            "verdict");
+    return scale_send_answer(scale, &answer);
 }
 
 /* ---- the nodes ---- */
@@ -381,7 +380,7 @@ static inline bool scale_save(struct scale *scale)
     scale->step++;
     scale->messages = scale->bytes_in = scale->bytes_out = 0;
     scale->bytes_manifests = scale->bytes_between = 0;
-    scale->spread = (struct fanout){0};
+    scale->coordinating = (struct coordinating){0};
     scale->is_published = scale->is_committed = false;
     free(scale->text);
     scale->text = NULL;

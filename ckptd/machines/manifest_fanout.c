@@ -8,7 +8,7 @@
  *   fanout.S3  Only who has said that it has it is named.
  *   fanout.S4  Who says that the node that was named did not give it gets it from the coordinator:
  *       nobody waits for a node that is gone. */
-#include "ckptd/run/manifest_fanout.h"
+#include "ckptd/machines/manifest_fanout.h"
 
 enum fanout_way fanout_ask(struct fanout *spread, uint32_t *from, uint32_t node, bool has_missed)
 {

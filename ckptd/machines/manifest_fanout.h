@@ -4,8 +4,8 @@
  * ranks. If the coordinator sent it to each, its bytes would follow ranks x nodes. So it sends it
  * to FANOUT_EACH nodes, and names for each further one a node that has it by then. Pure: the daemon
  * and the simulator of many nodes run the same code; see manifest_fanout.c. */
-#ifndef HOLDFAST_CKPTD_RUN_MANIFEST_FANOUT_H
-#define HOLDFAST_CKPTD_RUN_MANIFEST_FANOUT_H
+#ifndef HOLDFAST_CKPTD_MACHINES_MANIFEST_FANOUT_H
+#define HOLDFAST_CKPTD_MACHINES_MANIFEST_FANOUT_H
 
 #include "ckptd/machines/node_set.h"
 
