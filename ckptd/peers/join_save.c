@@ -6,7 +6,8 @@
  *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
  *                     (Join), asked again every JOIN_MS until its plan comes and every rank that
  *                     it has here is there ──► sessions, answers; from then on it is told, four
- *                     times in nodes.silent_ms, which of these are connected (coordinating.C4)
+ *                     times in nodes.silent_ms, which of these are connected (coordinating.C4).
+ *                     machines/joining.c decides
  *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
  * save with `is_part`, which stage.c fills as any other; join_part.c reports it
  *
@@ -18,6 +19,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/machines/commit.h"
+#include "ckptd/machines/joining.h"
 #include "ckptd/machines/node_set.h"
 #include "ckptd/machines/participating.h"
 #include "ckptd/memory/session.h"
@@ -42,10 +44,8 @@
 
 struct follow {
     struct run *run;
-    uint32_t peer; /* index of members.peers: the coordinator */
-    bool is_joining;
-    bool *told;       /* per rank of the world: the coordinator knows it */
-    int64_t named_ms; /* when the coordinator was sent the ranks that are connected */
+    uint32_t peer;          /* index of members.peers: the coordinator */
+    struct joining joining; /* `told` is owned */
     struct timer timer;
 };
 
@@ -56,43 +56,44 @@ static void free_follow(struct run *run)
     if (!follow)
         return;
     loop_timer_cancel(run->service->loop, &follow->timer);
-    free(follow->told);
+    free(follow->joining.told);
     free(follow);
 }
 
 /* ---- Join ---- */
 
-struct joining {
+struct telling {
     struct peer_call peer_call;
     char run[RUN_NAME_MAX + 1];
     struct follow *follow; /* compared, not followed: it may have gone */
+    struct joining_call call;
     Holdfast__V1__JoinRequest request;
     struct slice *copies;
     Holdfast__V1__Slice *slices, **pointers;
-    uint32_t rank, *present;
+    uint32_t *present;
 };
 
-static void free_joining(struct joining *joining)
+static void free_telling(struct telling *telling)
 {
-    peer_call_end(&joining->peer_call);
-    free(joining->copies);
-    free(joining->slices);
-    free(joining->pointers);
-    free(joining->present);
-    free(joining);
+    peer_call_end(&telling->peer_call);
+    free(telling->copies);
+    free(telling->slices);
+    free(telling->pointers);
+    free(telling->present);
+    free(telling);
 }
 
-static int fill_slices(struct joining *joining, const struct group_rank *rank)
+static int fill_slices(struct telling *telling, const struct group_rank *rank)
 {
-    joining->copies = calloc(rank->count + 1, sizeof *joining->copies);
-    joining->slices = calloc(rank->count + 1, sizeof *joining->slices);
-    joining->pointers = calloc(rank->count + 1, sizeof *joining->pointers);
-    if (!joining->copies || !joining->slices || !joining->pointers)
+    telling->copies = calloc(rank->count + 1, sizeof *telling->copies);
+    telling->slices = calloc(rank->count + 1, sizeof *telling->slices);
+    telling->pointers = calloc(rank->count + 1, sizeof *telling->pointers);
+    if (!telling->copies || !telling->slices || !telling->pointers)
         return report_error(ERR_MEMORY, NULL, "no memory to describe a rank");
-    memcpy(joining->copies, rank->slices, rank->count * sizeof *joining->copies);
+    memcpy(telling->copies, rank->slices, rank->count * sizeof *telling->copies);
     for (uint32_t i = 0; i < rank->count; i++) {
-        Holdfast__V1__Slice *out = &joining->slices[i];
-        struct slice *slice = &joining->copies[i];
+        Holdfast__V1__Slice *out = &telling->slices[i];
+        struct slice *slice = &telling->copies[i];
         holdfast__v1__slice__init(out);
         out->name = slice->tensor.name;
         out->dtype = (char *)(uintptr_t)dtype_name(slice->tensor.dtype);
@@ -100,26 +101,26 @@ static int fill_slices(struct joining *joining, const struct group_rank *rank)
         out->offset = slice->box.offset;
         out->extent = slice->box.extent;
         out->n_shape = out->n_offset = out->n_extent = slice->tensor.dims;
-        joining->pointers[i] = out;
+        telling->pointers[i] = out;
     }
-    joining->request.has_slices = true;
-    joining->request.slices = joining->pointers;
-    joining->request.n_slices = rank->count;
-    joining->request.compares_replicas = rank->compares_replicas;
+    telling->request.has_slices = true;
+    telling->request.slices = telling->pointers;
+    telling->request.n_slices = rank->count;
+    telling->request.compares_replicas = rank->compares_replicas;
     return 0;
 }
 
 /* A rank that waits for its answer has no session yet. */
-static int fill_present(struct joining *joining, const struct group *group)
+static int fill_present(struct telling *telling, const struct group *group)
 {
-    Holdfast__V1__JoinRequest *request = &joining->request;
-    joining->present = calloc(group->world_size, sizeof *joining->present);
-    if (!joining->present)
+    Holdfast__V1__JoinRequest *request = &telling->request;
+    telling->present = calloc(group->world_size, sizeof *telling->present);
+    if (!telling->present)
         return report_error(ERR_MEMORY, NULL, "no memory to name the ranks of this node");
     for (uint32_t i = 0; i < group->world_size; i++)
         if (group->ranks[i].call || session_is_there(group->run->service, group->ranks[i].session))
-            joining->present[request->n_present++] = i;
-    request->present = joining->present;
+            telling->present[request->n_present++] = i;
+    request->present = telling->present;
     return 0;
 }
 
@@ -174,15 +175,19 @@ static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
     return error;
 }
 
-/* Every rank that the plan has at this node: when this ckptd was started again they come one by
- * one, while the coordinator has had its plan for long. */
-static bool are_all_here(const struct group *group, const Holdfast__V1__JoinReply *reply)
+/* Ranks that the plan has at this node, and that have not described themselves yet. */
+static uint32_t count_away(const struct group *group, const Holdfast__V1__JoinReply *reply)
 {
     const char *here = group->run->service->config->nodes_name;
+    uint32_t count = 0;
     for (uint32_t i = 0; i < reply->n_nodes && i < group->world_size; i++)
-        if (strcmp(reply->nodes[i], here) == 0 && !group->ranks[i].described)
-            return false;
-    return true;
+        count += strcmp(reply->nodes[i], here) == 0 && !group->ranks[i].described;
+    return count;
+}
+
+static bool awaits_plan(const struct group *group)
+{
+    return !group->planned && !group->planning;
 }
 
 /* The ranks that describe themselves are told why not, and do so again. */
@@ -191,7 +196,7 @@ static void fail_join(struct run *run, const struct fault *fault)
     struct group *group = run->coordinator->group;
     log_warn("session", "run %s: the coordinator of attempt %llu takes no ranks: %s", run->name,
              (unsigned long long)run->coordinator->machine.attempt, fault->message);
-    if (group && !group->planned && !group->planning) {
+    if (group && awaits_plan(group)) {
         fault_raise(fault);
         describe_fail(group, fault->code);
     }
@@ -200,126 +205,118 @@ static void fail_join(struct run *run, const struct fault *fault)
 /* The coordinator was started again: it is told of the ranks once more. */
 static void tell_again(struct run *run)
 {
-    struct follow *follow = run->coordinator->follow;
-    if (!follow)
-        return;
-    memset(follow->told, 0, run->coordinator->machine.world_size * sizeof *follow->told);
+    if (run->coordinator->follow)
+        joining_forgotten(&run->coordinator->follow->joining);
     join_attempt(run);
 }
 
-static bool is_passing(int error)
+/* What follows an answer; `reply` NULL: none came. */
+static void perform_answer(struct run *run, enum joining_action action, struct fault *fault,
+                           const Holdfast__V1__JoinReply *reply)
 {
-    return error == ERR_UNAVAILABLE || error == ERR_TIMEOUT || error == ERR_BUSY;
+    int error = action == JOINING_PLAN ? take_plan(run->coordinator->group, reply) : 0;
+    if (error != 0)
+        fault_take(fault, error);
+    if (error != 0 || action == JOINING_FAIL)
+        fail_join(run, fault);
+    else if (action == JOINING_WAIT)
+        loop_timer(run->service->loop, &run->coordinator->follow->timer, JOIN_MS);
+    else
+        join_attempt(run);
 }
 
 static void joined(struct peer_call *peer_call)
 {
-    struct joining *joining = CONTAINER_OF(peer_call, struct joining, peer_call);
+    struct telling *telling = CONTAINER_OF(peer_call, struct telling, peer_call);
     struct run *run = NULL;
-    bool is_there = run_find(&run, peer_call->service, joining->run, false) == 0;
+    bool is_there = run_find(&run, peer_call->service, telling->run, false) == 0;
     struct follow *follow = is_there ? run->coordinator->follow : NULL;
     struct group *group = is_there ? run->coordinator->group : NULL;
     const Holdfast__V1__JoinReply *reply = (const Holdfast__V1__JoinReply *)peer_call->reply;
-    if (!follow || follow != joining->follow || !group) {
-        if (follow && follow == joining->follow)
-            follow->is_joining = false;
-        free_joining(joining);
-        return;
+    if (follow && follow == telling->follow) {
+        const struct joining_answer answer = {.error = reply ? 0 : peer_call->fault.code,
+                                              .is_known = reply && reply->is_known,
+                                              .has_plan = reply && reply->plan[0],
+                                              .num_away =
+                                                  group && reply ? count_away(group, reply) : 0};
+        enum joining_action action = joining_answered(&follow->joining, &telling->call, &answer,
+                                                      group && awaits_plan(group));
+        if (group)
+            perform_answer(run, action, &peer_call->fault, reply);
     }
-    follow->is_joining = false;
-    if (joining->request.only_tells) {
-        bool is_forgotten = reply && !reply->is_known; /* it was started again */
-        free_joining(joining);
-        if (is_forgotten)
-            tell_again(run);
-        else
-            join_attempt(run);
-        return;
-    }
-    if (reply)
-        follow->told[joining->rank] = reply->is_known;
-    bool is_plan = reply && reply->plan[0] && are_all_here(group, reply);
-    int error = 0;
-    if (is_plan && !group->planned && !group->planning)
-        error = take_plan(group, reply);
-    if (error != 0)
-        fault_take(&peer_call->fault, error);
-    if (peer_call->fault.code != 0 && !is_passing(peer_call->fault.code))
-        fail_join(run, &peer_call->fault);
-    else if (!is_plan)
-        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
-    else
-        join_attempt(run); /* there may be others that it does not know */
-    free_joining(joining);
+    free_telling(telling);
 }
 
-/* The next rank of this node that the coordinator is to hear of; or, while the plan is awaited,
- * any. */
-static int64_t find_rank(const struct follow *follow, const struct group *group)
+static bool is_described(const void *user, uint32_t rank)
 {
-    int64_t any = -1;
-    for (uint32_t i = 0; i < group->world_size; i++) {
-        if (!group->ranks[i].slices)
-            continue;
-        if (!follow->told[i])
-            return i;
-        any = i;
-    }
-    return group->planned || group->planning ? -1 : any;
+    return ((const struct group *)user)->ranks[rank].slices != NULL;
 }
 
-/* A rank of this node that is known there, while there is nothing else to ask; -1: not yet. */
-static int64_t find_named(const struct follow *follow, const struct group *group)
+static bool is_connected(const void *user, uint32_t rank)
 {
-    int64_t every_ms = group->run->service->config->nodes_silent_ms / 4;
-    for (uint32_t i = 0; i < group->world_size; i++)
-        if (follow->told[i] && loop_now_ms() - follow->named_ms >= every_ms &&
-            session_is_there(group->run->service, group->ranks[i].session))
-            return i;
-    return -1;
+    const struct group *group = user;
+    return session_is_there(group->run->service, group->ranks[rank].session);
+}
+
+static int fill_telling(struct telling *telling, const struct group *group)
+{
+    const struct follow *follow = telling->follow;
+    Holdfast__V1__JoinRequest *request = &telling->request;
+    holdfast__v1__join_request__init(request);
+    snprintf(telling->run, sizeof telling->run, "%s", group->run->name);
+    request->rank = telling->call.rank;
+    request->run = telling->run;
+    request->attempt = group->attempt;
+    request->world_size = group->world_size;
+    request->boot_id = group->run->service->boot_id;
+    request->only_tells = telling->call.action == JOINING_NAME;
+    telling->peer_call = (struct peer_call){.service = group->run->service,
+                                            .peer = follow->peer,
+                                            .method = "Join",
+                                            .request = &request->base,
+                                            .reply_type = &holdfast__v1__join_reply__descriptor,
+                                            .done = joined};
+    if (!follow->joining.told[request->rank])
+        ERR_TRY(fill_slices(telling, &group->ranks[request->rank]));
+    return fill_present(telling, group);
+}
+
+static void send_telling(struct run *run, const struct joining_call *call)
+{
+    struct follow *follow = run->coordinator->follow;
+    struct telling *telling = calloc(1, sizeof *telling);
+    if (telling)
+        *telling = (struct telling){.follow = follow, .call = *call};
+    if (telling && fill_telling(telling, run->coordinator->group) == 0) {
+        peer_call_send(&telling->peer_call);
+        return;
+    }
+    if (telling)
+        free_telling(telling);
+    joining_answered(&follow->joining, call, &(struct joining_answer){.error = ERR_BUSY}, false);
+    loop_timer(run->service->loop, &follow->timer, JOIN_MS);
 }
 
 void join_attempt(struct run *run)
 {
     struct follow *follow = run->coordinator->follow;
-    struct group *group = run->coordinator->group;
-    if (!follow || !group || follow->is_joining)
+    const struct group *group = run->coordinator->group;
+    if (!follow || !group)
         return;
-    int64_t rank = find_rank(follow, group);
-    bool only_tells = rank < 0;
-    if (only_tells)
-        rank = find_named(follow, group);
+    const struct joining_facts facts = {.awaits_plan = awaits_plan(group),
+                                        .now_ms = loop_now_ms(),
+                                        .every_ms = run->service->config->nodes_silent_ms / 4,
+                                        .is_described = is_described,
+                                        .is_connected = is_connected,
+                                        .user = group};
+    const struct joining_call call = joining_next(&follow->joining, &facts);
+    if (call.action == JOINING_NOTHING)
+        return;
     loop_timer_cancel(run->service->loop, &follow->timer);
-    struct joining *joining = rank >= 0 ? calloc(1, sizeof *joining) : NULL;
-    if (!joining) {
-        loop_timer(run->service->loop, &follow->timer,
-                   only_tells ? run->service->config->nodes_silent_ms / 4 : JOIN_MS);
-        return;
-    }
-    holdfast__v1__join_request__init(&joining->request);
-    snprintf(joining->run, sizeof joining->run, "%s", run->name);
-    joining->follow = follow;
-    joining->rank = joining->request.rank = (uint32_t)rank;
-    joining->request.run = joining->run;
-    joining->request.attempt = group->attempt;
-    joining->request.world_size = group->world_size;
-    joining->request.boot_id = run->service->boot_id;
-    joining->peer_call = (struct peer_call){.service = run->service,
-                                            .peer = follow->peer,
-                                            .method = "Join",
-                                            .request = &joining->request.base,
-                                            .reply_type = &holdfast__v1__join_reply__descriptor,
-                                            .done = joined};
-    joining->request.only_tells = only_tells;
-    if ((!follow->told[rank] && fill_slices(joining, &group->ranks[rank]) != 0) ||
-        fill_present(joining, group) != 0) {
-        free_joining(joining);
-        loop_timer(run->service->loop, &follow->timer, JOIN_MS);
-        return;
-    }
-    follow->is_joining = true;
-    follow->named_ms = loop_now_ms();
-    peer_call_send(&joining->peer_call);
+    if (call.action == JOINING_REST)
+        loop_timer(run->service->loop, &follow->timer, facts.every_ms);
+    else
+        send_telling(run, &call);
 }
 
 static void join_again(struct timer *timer)
@@ -488,7 +485,10 @@ static int begin_following(struct run *run, struct attempt *attempt, uint32_t pe
         group_free(coordinator->group);
     free_follow(run);
     attempt_free(coordinator->attempt);
-    *follow = (struct follow){.run = run, .peer = peer, .told = told, .timer.run = join_again};
+    *follow = (struct follow){.run = run,
+                              .peer = peer,
+                              .joining = {.told = told, .num_ranks = attempt->world_size},
+                              .timer.run = join_again};
     coordinator->follow = follow;
     coordinator->attempt = attempt;
     sets_merge(&run->sets, &attempt->sets);
