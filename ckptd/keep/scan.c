@@ -26,6 +26,7 @@
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/sets_file.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/memory/image.h"
 #include "proto/base/array.h"
@@ -207,7 +208,7 @@ static int scan_attempts(struct scan *scan)
     if (newest > run->newest_attempt)
         run->newest_attempt = newest;
     if (error == 0 && newest > 0)
-        error = sets_find(&run->sets, scan->service->storage, run->name);
+        error = sets_file_find(&run->sets, scan->service->storage, run->name);
     return error == ERR_CORRUPT ? 0 : error;
 }
 

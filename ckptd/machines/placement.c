@@ -1,4 +1,4 @@
-/* placement.c - copies lie in different failure domains; numbers are held by a majority.
+/* placement.c - copies lie in different failure domains.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_placement.c):
  *   placement.R1  replicated(n) means that any n - 1 failure domains may be lost, so two copies in
@@ -8,9 +8,7 @@
  *       get one, while the nodes that were chosen answer.
  *   placement.R4  A node that does not answer is chosen only where no other can give that domain's
  *       copy.
- *   placement.R5  Two majorities of the same nodes have a node in common; half of them is no
- *       majority.
- *   placement.R6  A part is no copy. The parts of all nodes together are one, while no whole copy
+ *   placement.R5  A part is no copy. The parts of all nodes together are one, while no whole copy
  *       lies in the domain of a part: what is lost with that domain is lost with both.
  *
  * So domains without a part are chosen first: there one copy less is enough. Where all have parts,
@@ -20,6 +18,7 @@
  * be lost, and a node that went for good is replaced by another. */
 #include "ckptd/machines/placement.h"
 #include "proto/base/checksum.h"
+#include "proto/base/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +39,7 @@ struct domains {
     struct domain *all;
     uint32_t num;
     bool is_any_part;   /* somewhere */
-    bool is_any_double; /* a domain has a copy and a part: placement.R6 */
+    bool is_any_double; /* a domain has a copy and a part: placement.R5 */
 };
 
 static int compare_sites(const void *a, const void *b, void *user)
@@ -83,7 +82,7 @@ static bool find_domains(struct domains *out, const struct site *sites, uint32_t
     return true;
 }
 
-/* placement.R1, placement.R6. */
+/* placement.R1, placement.R5. */
 static uint32_t count_domains(const struct domains *domains)
 {
     uint32_t count = domains->is_any_part && !domains->is_any_double;
@@ -181,45 +180,4 @@ uint64_t placement_order(const char *run, const char *node)
     text[bytes] = '/';
     memcpy(text + bytes + 1, node, more);
     return checksum_bytes(text, bytes + 1 + more);
-}
-
-bool placement_is_majority(uint32_t holders, uint32_t nodes)
-{
-    return holders > nodes / 2; /* placement.R5 */
-}
-
-struct quorum quorum_begin(uint32_t nodes)
-{
-    struct quorum quorum = {.sites = nodes, .asked = 1, .num_sets = 1};
-    quorum.sets[0].nodes = nodes;
-    for (uint32_t i = 0; i < nodes; i++)
-        node_set_add(&quorum.sets[0].sites, i);
-    node_set_add(&quorum.holders, 0);
-    return quorum;
-}
-
-uint32_t quorum_count(const struct quorum *quorum, const struct quorum_set *set)
-{
-    return node_set_common(&quorum->holders, &set->sites);
-}
-
-const struct quorum_set *quorum_lacks(const struct quorum *quorum)
-{
-    for (uint32_t i = 0; i < quorum->num_sets; i++)
-        if (!placement_is_majority(quorum_count(quorum, &quorum->sets[i]), quorum->sets[i].nodes))
-            return &quorum->sets[i];
-    return NULL;
-}
-
-enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome)
-{
-    CHECK(site > 0 && site < quorum->sites && quorum->asked < quorum->sites);
-    quorum->asked++;
-    if (outcome == PUBLICATION_TAKEN)
-        return QUORUM_TAKEN;
-    if (outcome == PUBLICATION_DURABLE) /* what is unknown is not held */
-        node_set_add(&quorum->holders, site);
-    if (!quorum_lacks(quorum))
-        return QUORUM_HELD;
-    return quorum->asked < quorum->sites ? QUORUM_ASKS : QUORUM_TOO_FEW;
 }

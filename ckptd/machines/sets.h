@@ -1,16 +1,15 @@
-/* sets.h - the sets of nodes of which most must hold the number of an attempt; see sets.c. Any
- * thread; functions that take a storage block. */
+/* sets.h - the sets of nodes of which most must hold the number of an attempt; see sets.c.
+ * core/sets_file.h reads and writes them. Any thread. */
 #ifndef HOLDFAST_CKPTD_MACHINES_SETS_H
 #define HOLDFAST_CKPTD_MACHINES_SETS_H
 
 #include "ckptd/machines/members.h"
-#include "ckptd/machines/placement.h"
+#include "ckptd/machines/quorum.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct storage;
 struct json_t;
 
 /* "<run>/attempts/0003.held": most of the nodes hold attempt 3, as this node was told. */
@@ -40,17 +39,13 @@ void sets_merge(struct sets *into, struct sets *from);
 struct json_t *sets_describe(const struct sets *sets);
 /* Of an attempt's file. Without the member nothing is known: count 0. ERR_CORRUPT, ERR_MEMORY. */
 int sets_parse(struct sets *out, const struct json_t *attempt);
-/* Of the newest attempt in that store which has any. */
-int sets_find(struct sets *out, struct storage *storage, const char *run);
-/* Creates "<run>/attempts/<number>" with that text, unless the store knows what the text does not:
- * then ERR_STALE. ERR_EXISTS. *out: those of the text, also after an error. */
-int sets_take(struct sets *out, struct storage *storage, const char *key, const char *text,
-              size_t bytes);
-/* Likewise where it was opened, when most of the others hold it: the file says so. */
-int sets_take_last(struct sets *out, struct storage *storage, const char *key, const char *text);
+/* Likewise of its text. *is_attempt: it is an attempt's file, and no note of its number. */
+int sets_parse_text(struct sets *out, bool *is_attempt, const char *text, size_t bytes);
+/* May a node take that number whatever it knows? Else its newest attempt, `last`, decides:
+ * ERR_STALE. A number that is there is refused where it is published. */
+bool sets_is_bound(const struct sets *next);
+int sets_check_next(const struct sets *next, const struct sets *last);
 /* The file of an attempt that was answered, to be freed: its text says so. */
 int sets_held_text(char **out, const char *text, size_t bytes);
-/* Creates its ".held", `nonce` its text. ERR_STALE: the file is not there with that nonce. */
-int sets_hold(struct storage *storage, const char *key, const char *nonce, size_t bytes);
 
 #endif

@@ -31,6 +31,7 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/sets_file.h"
 #include "ckptd/core/store_key.h"
 #include "ckptd/machines/sets.h"
 #include "ckptd/peers/accept_copy.h"
@@ -212,9 +213,9 @@ static int do_publish(struct errand *errand, struct storage *storage)
     char run[RUN_NAME_MAX + 1];
     uint64_t number;
     if (store_key_parse_attempt(run, &number, request->key))
-        return sets_take(&errand->sets, storage, request->key, text, request->data.len);
+        return sets_file_take(&errand->sets, storage, request->key, text, request->data.len);
     if (store_key_is_held(request->key))
-        return sets_hold(storage, request->key, text, request->data.len);
+        return sets_file_hold(storage, request->key, text, request->data.len);
     return storage_publish(storage, request->key, text, request->data.len);
 }
 

@@ -11,6 +11,7 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/sets_file.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "proto/base/json.h"
@@ -340,7 +341,7 @@ int attempt_publish(struct attempt **out, const struct run *run, uint64_t number
     key_of(key, sizeof key, run->name, number, false);
     if (attempt_needs_far(run->service))
         ERR_TRY(take_far(run, key, text));
-    int error = sets_take_last(&sets, run->service->storage, key, text);
+    int error = sets_file_take_last(&sets, run->service->storage, key, text);
     if (error == 0)
         error = read_attempt(out, text, strlen(text), key);
     if (error == 0)

@@ -5,7 +5,7 @@
 
 #include "ckptd/core/loop.h"
 #include "ckptd/machines/commit.h"
-#include "ckptd/machines/placement.h"
+#include "ckptd/machines/quorum.h"
 #include "ckptd/tiers/majority.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"

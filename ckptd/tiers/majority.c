@@ -7,7 +7,7 @@
  *
  * Of which nodes most are needed sets.c says: of those in the settings, and of the last attempt's.
  *
- * Two majorities have a node in common (placement.R5). So a node that comes back with old state
+ * Two majorities have a node in common (quorum.Q1). So a node that comes back with old state
  * meets, before it starts a run, one that knows what was started without it: it neither gives a
  * number away twice, nor begins after an older checkpoint than the newest start could know. It is a
  * write quorum for one number, and no consensus: a number that too few took is spent.
@@ -19,7 +19,7 @@
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/machines/placement.h"
+#include "ckptd/machines/quorum.h"
 #include "ckptd/machines/sets.h"
 #include "ckptd/tiers/refresh.h"
 #include "proto/base/report.h"

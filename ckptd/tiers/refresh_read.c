@@ -14,6 +14,7 @@
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/sets_file.h"
 #include "ckptd/tiers/refresh_private.h"
 #include "proto/base/address.h"
 #include "proto/base/array.h"
@@ -183,7 +184,7 @@ static int list_run(void *user, size_t index)
     snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
     error = is_local && run->is_known ? 0 : storage_list(storage, attempts, visit_attempt, run);
     if (error == 0 && tier_is_peer(look->tier) && look_sets_mark(run) != run->seen)
-        error = sets_find(&run->sets, storage, run->name);
+        error = sets_file_find(&run->sets, storage, run->name);
     if (error == 0)
         error = list_steps(run, storage);
     if (error == 0 && !is_local)

@@ -5,7 +5,7 @@
  * each of five peers a store in memory whose publications wait until the test lets them go on. */
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/machines/placement.h"
+#include "ckptd/machines/quorum.h"
 #include "ckptd/tiers/majority.h"
 #include "proto/base/report.h"
 #include "storage/engine/engine.h"

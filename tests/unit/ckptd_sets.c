@@ -7,6 +7,7 @@
  * than all that were answered when it began, and counts on the nodes of the newest of them.
  * SIM_SEED=<n> replays a world, SIM_WORLDS=<n> so many.
  */
+#include "ckptd/core/sets_file.h"
 #include "ckptd/machines/sets.h"
 #include "proto/base/report.h"
 #include "storage/storage.h"
@@ -107,7 +108,7 @@ static int take_number(struct storage *storage, unsigned number, const char *nod
                           "{\"format\":\"holdfast-attempt\",\"attempt\":%u,"
                           "\"nonce\":\"%032u\",\"nodes\":[%s]}\n",
                           number, number, nodes);
-    int error = sets_take(&sets, storage, key, text, (size_t)length);
+    int error = sets_file_take(&sets, storage, key, text, (size_t)length);
     sets_free(&sets);
     return error;
 }
@@ -160,13 +161,13 @@ static bool look(struct world *world, struct start *start, uint32_t answering)
     struct sets known = {0}, found;
     struct node_set looked = {.words = {1}};
     name_of(own, start->node);
-    assert_int_equal(sets_find(&known, world->stores[start->node], "r"), 0);
+    assert_int_equal(sets_file_find(&known, world->stores[start->node], "r"), 0);
     for (uint32_t i = 0; i < start->members.count; i++) {
         uint32_t peer = peer_at(start, i);
         if (!(answering >> peer & 1))
             continue;
         node_set_add(&looked, (uint32_t)i + 1);
-        assert_int_equal(sets_find(&found, world->stores[peer], "r"), 0);
+        assert_int_equal(sets_file_find(&found, world->stores[peer], "r"), 0);
         sets_merge(&known, &found);
     }
     int error = sets_next(&start->sets, &known, &start->members, own);
@@ -210,7 +211,7 @@ static void tell(struct world *world, const struct start *start, const char *key
     snprintf(nonce, sizeof nonce, "%.32s", strstr(start->text, "nonce") + 8);
     for (uint32_t i = 0; i < start->members.count; i++)
         if (answering >> peer_at(start, i) & 1)
-            (void)sets_hold(world->stores[peer_at(start, i)], held, nonce, 32);
+            (void)sets_file_hold(world->stores[peer_at(start, i)], held, nonce, 32);
 }
 
 /* sets.S2. */
@@ -228,7 +229,7 @@ static void answer(struct world *world, struct start *start, const char *key, ui
 {
     struct sets sets;
     start->is_on = false;
-    if (sets_take_last(&sets, world->stores[start->node], key, start->text) == 0) {
+    if (sets_file_take_last(&sets, world->stores[start->node], key, start->text) == 0) {
         check_answer(world, start);
         if (start->number > world->answered)
             world->answered = start->number;
@@ -257,7 +258,7 @@ static void advance(struct world *world, struct start *start, uint64_t *random)
         uint32_t peer = peer_at(start, start->turn++);
         if (answering >> peer & 1) {
             int error =
-                sets_take(&sets, world->stores[peer], key, start->text, strlen(start->text));
+                sets_file_take(&sets, world->stores[peer], key, start->text, strlen(start->text));
             outcome = error == 0            ? PUBLICATION_DURABLE
                       : error == ERR_EXISTS ? PUBLICATION_TAKEN
                                             : PUBLICATION_LOST;
@@ -280,7 +281,7 @@ static void change(struct world *world, uint64_t *random)
     uint32_t mask = world->settings[node] ^ 1u << splitmix64(random) % NODES;
     /* Who knows nothing of the run must have most of the first nodes: see sets.c. */
     struct sets known;
-    assert_int_equal(sets_find(&known, world->stores[node], "r"), 0);
+    assert_int_equal(sets_file_find(&known, world->stores[node], "r"), 0);
     if (splitmix64(random) % 3 == 0)
         mask = (uint32_t)splitmix64(random) % (1u << NODES);
     if (known.count > 0)

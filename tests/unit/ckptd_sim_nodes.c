@@ -3,11 +3,11 @@
  * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
  * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
  * coordinator of parts (machines/coordinating.c), parts as machines/participating.c has them,
- * numbers and copies by machines/placement.c, and copies sent by machines/transfer.c. Trainers have
- * a rank on each of some nodes; a second one may start while the first goes on behind a cut. A
- * seeded scheduler delivers messages late, twice or never, cuts links one way or both, kills
- * processes (what was not synced is torn), takes disks away, kills trainers. The world is checked
- * after each event.
+ * numbers by machines/quorum.c, copies by machines/placement.c, and copies sent by
+ * machines/transfer.c. Trainers have a rank on each of some nodes; a second one may start while the
+ * first goes on behind a cut. A seeded scheduler delivers messages late, twice or never, cuts links
+ * one way or both, kills processes (what was not synced is torn), takes disks away, kills trainers.
+ * The world is checked after each event.
  *
  *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
  *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
@@ -203,8 +203,9 @@ static void start(struct world *world, uint32_t which)
             if (world->nodes[p].owner[number] != 0)
                 hear_of_number(node, number);
     }
-    if (!placement_is_majority((uint32_t)__builtin_popcount(looked), NODES) ||
-        node->newest + 8 >= ATTEMPTS_MAX)
+    struct quorum seen = quorum_begin(NODES);
+    seen.holders = (struct node_set){.words = {looked}};
+    if (quorum_lacks(&seen) || node->newest + 8 >= ATTEMPTS_MAX)
         return;
     *trainer = (struct trainer){.is_up = true, .is_opening = true, .leader = node->index};
     for (uint32_t i = 0; i < NODES; i++) {

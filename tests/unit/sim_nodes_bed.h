@@ -1,6 +1,7 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
  * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
- * own code: the machines commit.c, coordinating.c, participating.c, placement.c and transfer.c. */
+ * own code: the machines commit.c, coordinating.c, participating.c, placement.c, quorum.c and
+ * transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
 
@@ -8,6 +9,7 @@
 #include "ckptd/machines/coordinating.h"
 #include "ckptd/machines/participating.h"
 #include "ckptd/machines/placement.h"
+#include "ckptd/machines/quorum.h"
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
 #include "tests/unit/sim.h"

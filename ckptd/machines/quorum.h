@@ -1,0 +1,39 @@
+/* quorum.h - decides when most of the nodes hold the number of an attempt, so that it may be
+ * answered. Pure; see quorum.c. */
+#ifndef HOLDFAST_CKPTD_MACHINES_QUORUM_H
+#define HOLDFAST_CKPTD_MACHINES_QUORUM_H
+
+#include "ckptd/machines/node_set.h"
+#include "ckptd/machines/tier_index.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A number on its way to most of the nodes: the peers answer in any order. This node is
+ * site 0 and takes it last; it counts as a holder. Most of each set must hold it; a node that is no
+ * site counts in a set, and holds nothing. */
+#define QUORUM_SETS_MAX 4u
+struct quorum {
+    uint32_t sites, asked;
+    struct node_set holders; /* of the sites */
+    uint32_t num_sets;
+    struct quorum_set {
+        uint32_t nodes;
+        struct node_set sites;
+    } sets[QUORUM_SETS_MAX];
+};
+enum quorum_state {
+    QUORUM_ASKS,
+    QUORUM_HELD,
+    QUORUM_TAKEN,  /* by another start: the number is spent */
+    QUORUM_TOO_FEW /* no start may count on it, nor take it again */
+};
+/* One set: these nodes, of which each is a site. */
+struct quorum quorum_begin(uint32_t nodes);
+/* The answer of a peer, of that site; each counts once. */
+enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome);
+/* The first set of which not most of the nodes are among the holders; NULL: there is none. */
+const struct quorum_set *quorum_lacks(const struct quorum *quorum);
+uint32_t quorum_count(const struct quorum *quorum, const struct quorum_set *set);
+
+#endif

@@ -1,0 +1,81 @@
+/* ckptd_quorum.c - when most of the nodes hold a number (ckptd/machines/quorum.c).
+ *
+ * Goal: quorum.Q1 to Q3. Method: all sizes up to nine nodes, then 1,024; answers one at a time. */
+#include "ckptd/machines/quorum.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define MANY 1024u
+
+static bool suffices(uint32_t holders, uint32_t nodes)
+{
+    struct quorum quorum = quorum_begin(nodes);
+    quorum.holders = (struct node_set){.words = {(1u << holders) - 1}};
+    return !quorum_lacks(&quorum);
+}
+
+/* quorum.Q1. */
+static void test_quorum__half_of_the_nodes_are_no_majority(void **state)
+{
+    (void)state;
+    for (uint32_t nodes = 1; nodes <= 9; nodes++)
+        for (uint32_t a = 0; a <= nodes; a++) /* and those that are left */
+            assert_false(suffices(a, nodes) && suffices(nodes - a, nodes));
+    assert_true(suffices(2, 3));
+    assert_false(suffices(1, 2));
+    assert_true(suffices(1, 1));
+}
+
+/* quorum.Q2, quorum.Q3: of five nodes. */
+static void test_quorum__each_answer_counts_as_far_as_it_is_known(void **state)
+{
+    static const struct {
+        enum publication answers[4];
+        enum quorum_state states[4];
+    } rows[] = {
+        {{PUBLICATION_DURABLE, PUBLICATION_DURABLE}, {QUORUM_ASKS, QUORUM_HELD}},
+        {{PUBLICATION_DURABLE, PUBLICATION_TAKEN}, {QUORUM_ASKS, QUORUM_TAKEN}},
+        {{PUBLICATION_UNKNOWN, PUBLICATION_LOST, PUBLICATION_DURABLE, PUBLICATION_DURABLE},
+         {QUORUM_ASKS, QUORUM_ASKS, QUORUM_ASKS, QUORUM_HELD}},
+        {{PUBLICATION_UNKNOWN, PUBLICATION_ABSENT, PUBLICATION_DURABLE, PUBLICATION_LOST},
+         {QUORUM_ASKS, QUORUM_ASKS, QUORUM_ASKS, QUORUM_TOO_FEW}},
+    };
+    (void)state;
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct quorum quorum = quorum_begin(5);
+        enum quorum_state now = QUORUM_ASKS;
+        for (uint32_t k = 0; k < 4 && now == QUORUM_ASKS; k++) {
+            now = quorum_heard(&quorum, k + 1, rows[i].answers[k]);
+            assert_int_equal(now, rows[i].states[k]);
+        }
+    }
+}
+
+static void test_quorum__most_of_1024_nodes_are_513(void **state)
+{
+    struct quorum quorum = quorum_begin(MANY);
+    (void)state;
+    for (uint32_t i = 1; i < 512; i++)
+        assert_int_equal(quorum_heard(&quorum, i, PUBLICATION_DURABLE), QUORUM_ASKS);
+    for (uint32_t i = 512; i < MANY - 1; i++)
+        assert_int_equal(quorum_heard(&quorum, i, PUBLICATION_UNKNOWN), QUORUM_ASKS);
+    assert_int_equal(quorum_count(&quorum, &quorum.sets[0]), 512);
+    assert_int_equal(quorum_heard(&quorum, MANY - 1, PUBLICATION_DURABLE), QUORUM_HELD);
+    assert_true(node_set_has(&quorum.holders, MANY - 1) && !node_set_has(&quorum.holders, 600));
+    assert_int_equal(node_set_count(&quorum.holders), 513);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quorum__half_of_the_nodes_are_no_majority),
+        cmocka_unit_test(test_quorum__each_answer_counts_as_far_as_it_is_known),
+        cmocka_unit_test(test_quorum__most_of_1024_nodes_are_513),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
