@@ -8,7 +8,8 @@ nodes have a rank, what the second one's has written comes to the first in the s
 not final does not, and what the manifest does not confirm comes again. Method: two real ckptd on
 loopback addresses, ranks of libckpt in this process that stop before their last tensor, AbortSave,
 SIGKILL, SIGSTOP; a byte of a shard that is another one while it is fetched. A third node, which
-has no rank, gets all shards in the same way.
+has no rank, gets all shards in the same way. A save is given up for a rank that ends before it
+has begun it.
 """
 
 import glob
@@ -302,6 +303,25 @@ def third_gets_all(first, second, third):
     pair.close()
 
 
+def rank_leaves(first, second):
+    """A rank at another node ends before it has begun a save."""
+    for node in (first, second):
+        node.kill()
+        node.start(*OPTIONS, "--nodes.silent_ms", "2000")
+    pair, said, began = Pair(first, second), "", time.monotonic()
+    pair.ranks[1].close()
+    pair.ranks[0].begin(3)
+    pair.ranks[0].copy_rest()
+    try:
+        pair.ranks[0].wait(3, "local")
+    except holdfast.HoldfastError as error:
+        said = str(error)
+    took = time.monotonic() - began
+    test("its save is given up, not before the time that is set, and names rank and node",
+         "rank 1 has not begun it, and node n2" in said and took >= 2, (said, took, first.said()))
+    pair.ranks[0].close()
+
+
 def ranks_on_both(first, second):
     pair = Pair(first, second)
     comes_before(pair, first, second)
@@ -326,6 +346,7 @@ def main():
         ranks_on_both(first, second)
     with scratch("eb-") as folder, cluster_in(folder, ("a", "b", "c"), *OPTIONS) as cluster:
         third_gets_all(*cluster.nodes)
+        rank_leaves(*cluster.nodes[:2])
     end()
 
 

@@ -16,15 +16,13 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 
 import lib_train
 from lib_nodes import Cluster, Run, certificates, has, shards, wait_until
 from lib_relay import Relay
-from lib_store import BUILD, CLI, PATIENCE, make_tier
+from lib_store import CLI, PATIENCE, make_tier
 from lib_tap import end, need_programs, test
 
 STEPS = 8
@@ -118,52 +116,6 @@ def away(folder, cluster):
     second.start(*ALONE)
     run.start((first, second))
     test("it comes back, and the run goes on", run.end() == 0, run.said())
-
-
-def ranks_at(node):
-    """The processes of the trainer there."""
-    found = []
-    for path in glob.glob("/proc/[0-9]*/cmdline"):
-        try:
-            with open(path, "rb") as file:
-                words = file.read().split(b"\0")
-        except OSError:
-            continue
-        if words[0].endswith(b"/trainer") and node.server.encode() in words:
-            found.append(int(path.split("/")[2]))
-    return found
-
-
-def restarts(folder, cluster):
-    """A node's ckptd dies in the midst of saves and is there again at once, so nobody notices that
-    it was silent: its coordinator waits for nothing that was in the memory of the one before, and
-    takes up its ranks when all are back, of which one is slow."""
-    first, second, _ = cluster.nodes
-    run, steps = Run(folder, "k", 40), 40
-    first.kill()
-    first.start(*ALONE, "--nodes.silent_ms", "3600000")
-    second.kill()  # ranks have ended their part long before it is durable
-    second.before = "env", f"LD_PRELOAD={os.path.abspath(BUILD)}/shims/slow_sync.so", "SYNC_MS=50"
-    second.start(*ALONE)
-    run.start((first, second))
-    for kept in range(1, 4):
-        wait_until(lambda: run.process.poll() is not None or has(second, "k", 3 * kept), run.said)
-        slow_rank = next(iter(ranks_at(second)), None)
-        if slow_rank is None:
-            break  # it has failed
-        os.kill(slow_rank, signal.SIGSTOP)
-        second.kill()
-        second.start(*ALONE)
-        time.sleep(1)  # the others are back long before
-        os.kill(slow_rank, signal.SIGCONT)
-    code = run.end()
-    test("a ckptd that restarts in the midst of saves holds up none of those that follow",
-         code == 0 and has(first, "k", steps) and has(second, "k", steps),
-         (code, run.said(), first.log()[-3000:]))
-    second.before = ()
-    for node in (first, second):
-        node.kill()
-        node.start(*ALONE)
 
 
 def peer_of(node, other):
@@ -327,7 +279,6 @@ def main():
             tools(folder, cluster)
             returned(cluster)
             resumed(folder, cluster, expected)
-            restarts(folder, cluster)
             slow(folder, cluster)
             away(folder, cluster)
         finally:
