@@ -331,9 +331,14 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
                                          .error = error});
 }
 
+bool commit_may_resume(const struct commit *commit, uint64_t attempt)
+{
+    return commit->state == RUN_CLOSED && attempt == commit->attempt && attempt != 0;
+}
+
 int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size)
 {
-    if (commit->state != RUN_CLOSED || attempt != commit->attempt || attempt == 0)
+    if (!commit_may_resume(commit, attempt))
         return commit_check(commit, attempt);
     CHECK(world_size >= 1 && world_size <= COMMIT_RANKS_MAX);
     commit->world_size = world_size;

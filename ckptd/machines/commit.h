@@ -113,6 +113,7 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
 void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_t number,
                   int error);
 /* A restarted daemon meets ranks of the newest durable attempt: go on with it. ERR_STALE. */
+bool commit_may_resume(const struct commit *commit, uint64_t attempt);
 int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size);
 /* A new attempt has begun, here or at another node: saves that not every rank has ended are given
  * up, as no rank will; the others go on. */

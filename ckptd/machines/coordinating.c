@@ -27,9 +27,21 @@
  *       part, and for a rank that has not while its node names it among those that are connected.
  *   coordinating.C5  No save waits for what was in the memory of a ckptd that has restarted, or
  *       that asks about the save and has no part of it.
- *   coordinating.C6  A shard counts as durable only with digests that fit the plan. */
+ *   coordinating.C6  A shard counts as durable only with digests that fit the plan.
+ *   coordinating.C7  A rank hears that its attempt is over only when another has come, not while a
+ *       coordinator that was started again has not resumed it. */
 #include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
+
+int coordinating_check(const struct commit *commit, uint64_t attempt, bool has_plan)
+{
+    bool is_back = commit_may_resume(commit, attempt); /* coordinating.C7 */
+    int error = is_back ? 0 : commit_check(commit, attempt);
+    if (error == 0 && (is_back || !has_plan))
+        error = report_error(ERR_UNAVAILABLE, "it describes its ranks again",
+                             "the coordinator was started again, or not every rank is there");
+    return error;
+}
 
 /* ---- parts ---- */
 

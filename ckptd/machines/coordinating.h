@@ -26,6 +26,10 @@ struct coordinating {
     struct fanout fanout;
 };
 
+/* May a rank of another node begin a save now? `has_plan`: the attempt's is here. ERR_STALE.
+ * ERR_UNAVAILABLE: the node is to tell of its ranks again. */
+int coordinating_check(const struct commit *commit, uint64_t attempt, bool has_plan);
+
 /* ---- a report ---- */
 
 /* What a node says of one rank's shard. */

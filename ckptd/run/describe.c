@@ -359,16 +359,10 @@ static void start_resume(struct run *run)
     loop_work(run->service->loop, &work->job);
 }
 
-static bool must_resume(const struct run *run, uint64_t attempt)
-{
-    return run->coordinator->machine.state == RUN_CLOSED && attempt != 0 &&
-           attempt == run->coordinator->machine.attempt;
-}
-
 static bool resume(struct run *run, struct rpc_call *call,
                    const Holdfast__V1__DescribeRequest *request)
 {
-    if (!must_resume(run, request->attempt))
+    if (!commit_may_resume(&run->coordinator->machine, request->attempt))
         return false;
     if (run->adopting != 0 && run->adopting >= run->newest_attempt) {
         rpc_call_fail(call, catalog_report_adopting(run));
@@ -543,7 +537,7 @@ int describe_join(struct service *service, const Holdfast__V1__JoinRequest *requ
     *out_known = false;
     ERR_TRY(service_check_open(service));
     ERR_TRY(run_find(&run, service, request->run, false));
-    if (must_resume(run, request->attempt)) {
+    if (commit_may_resume(&run->coordinator->machine, request->attempt)) {
         start_resume(run); /* it asks again */
         return 0;
     }

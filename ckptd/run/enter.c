@@ -11,6 +11,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/machines/commit.h"
+#include "ckptd/machines/coordinating.h"
 #include "ckptd/memory/stage.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/coordinator.h"
@@ -254,11 +255,9 @@ int enter_remote(struct service *service, const Holdfast__V1__BeginPartRequest *
 {
     struct run *run;
     ERR_TRY(run_find(&run, service, request->run, false));
-    ERR_TRY(commit_check(&run->coordinator->machine, request->attempt));
     const struct group *group = run->coordinator->group;
-    if (!group || !group->planned || !run->coordinator->attempt)
-        return report_error(ERR_UNAVAILABLE, "it describes its ranks again",
-                            "the coordinator was started again, or not every rank is there");
+    bool has_plan = group && group->planned && run->coordinator->attempt;
+    ERR_TRY(coordinating_check(&run->coordinator->machine, request->attempt, has_plan));
     if (request->rank >= group->world_size || group->ranks[request->rank].node != node)
         return report_error(ERR_DENIED, NULL, "rank %u is not one of that node", request->rank);
     if (request->asked == 0)

@@ -274,6 +274,14 @@ def lead_dies(pair, first, second):
     pair.begin_until_come(6)
     first.kill()
     first.start(*OPTIONS)
+    pair.ranks[1].abort()
+    said = ""
+    try:
+        pair.ranks[1].open_save(7)
+    except holdfast.HoldfastError as error:
+        said = str(error)
+    test("while it starts again the other's rank does not hear that its attempt is over",
+         "lost the session" in said, said)
     wait_until(lambda: not has_directory(first, 6, PARTS), first.said)
     test("the node that fetches dies: its start removes what came, and the rest is listed",
          has(first, PARTS, 4) and first.all_verify() == [], first.said())

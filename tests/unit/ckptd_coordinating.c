@@ -1,7 +1,7 @@
 /* ckptd_coordinating.c - what a save's coordinator makes of the words of other nodes
  * (ckptd/machines/coordinating.c).
  *
- * Goal: each decision of the machine, and its invariants coordinating.C2 to C6. Method: one event
+ * Goal: each decision of the machine, and its invariants coordinating.C2 to C7. Method: one event
  * at a time, on a save of three ranks: one at the coordinator's node, one at node 1, one at node 2;
  * tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
 #include "ckptd/machines/coordinating.h"
@@ -200,6 +200,22 @@ static void test_coordinating__what_is_over_is_told_by_what_is_known(void **stat
     }
 }
 
+/* coordinating.C7. */
+static void test_coordinating__an_attempt_is_over_only_when_another_has_come(void **state)
+{
+    (void)state;
+    begin(RANKS);
+    assert_int_equal(coordinating_check(&bed.commit, 1, true), 0);
+    assert_int_equal(coordinating_check(&bed.commit, 1, false), ERR_UNAVAILABLE);
+    assert_int_equal(coordinating_check(&bed.commit, 2, true), ERR_STALE);
+    commit_init(&bed.commit, 1); /* it was started again */
+    assert_int_equal(coordinating_check(&bed.commit, 1, false), ERR_UNAVAILABLE);
+    assert_int_equal(commit_resume(&bed.commit, 1, RANKS), 0);
+    assert_int_equal(coordinating_check(&bed.commit, 1, false), ERR_UNAVAILABLE);
+    commit_init(&bed.commit, 2);
+    assert_int_equal(coordinating_check(&bed.commit, 1, true), ERR_STALE);
+}
+
 /* coordinating.C5. */
 static void test_coordinating__another_boot_id_is_a_restart(void **state)
 {
@@ -286,6 +302,7 @@ int main(void)
         cmocka_unit_test(test_coordinating__a_node_waits_until_the_manifest_is_published),
         cmocka_unit_test(test_coordinating__who_has_the_manifest_is_named_to_who_asks_again),
         cmocka_unit_test(test_coordinating__what_is_over_is_told_by_what_is_known),
+        cmocka_unit_test(test_coordinating__an_attempt_is_over_only_when_another_has_come),
         cmocka_unit_test(test_coordinating__another_boot_id_is_a_restart),
         cmocka_unit_test(test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it),
         cmocka_unit_test(test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it),
