@@ -3,11 +3,11 @@
  * Goal: what the machines promise each for itself, they hold together when nodes, links, disks and
  * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
  * coordinator of parts (machines/coordinating.c), parts as machines/participating.c has them,
- * numbers by machines/quorum.c, copies by machines/placement.c, and copies sent by
- * machines/transfer.c. Trainers have a rank on each of some nodes; a second one may start while the
- * first goes on behind a cut. A seeded scheduler delivers messages late, twice or never, cuts links
- * one way or both, kills processes (what was not synced is torn), takes disks away, kills trainers.
- * The world is checked after each event.
+ * ranks told of by machines/joining.c, numbers by machines/quorum.c, copies by
+ * machines/placement.c, and copies sent by machines/transfer.c. Trainers have a rank on each of
+ * some nodes; a second one may start while the first goes on behind a cut. A seeded scheduler
+ * delivers messages late, twice or never, cuts links one way or both, kills processes (what was not
+ * synced is torn), takes disks away, kills trainers. The world is checked after each event.
  *
  *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
  *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
@@ -49,6 +49,7 @@ static void kill_trainer(struct world *world, struct trainer *trainer)
         struct node *node = &world->nodes[trainer->node[r]];
         if (!node->is_up || node->open != trainer->attempt)
             continue;
+        node->connected &= (uint8_t) ~(1u << r);
         for (uint32_t s = 0; s < world->num_made; s++) {
             struct part *part = &node->parts[s];
             if (world->made[s].attempt != trainer->attempt)
@@ -70,34 +71,35 @@ static void kill_trainer(struct world *world, struct trainer *trainer)
 static void describe(struct world *world, struct trainer *trainer, uint32_t rank)
 {
     struct node *node = &world->nodes[trainer->node[rank]];
-    struct node *leader = &world->nodes[trainer->leader];
-    if (!node->is_up || !leader->is_up)
+    uint8_t bit = (uint8_t)(1u << rank);
+    if (!node->is_up)
         return;
-    if (node->open > trainer->attempt || node->newest > trainer->attempt) {
+    bool is_others = node->open == trainer->attempt && node->leader != trainer->leader;
+    require(&world->sim, !is_others || world->num_lost > 1, "sim_nodes.N3: two starts, one number");
+    if (node->open > trainer->attempt || node->newest > trainer->attempt || is_others) {
         kill_trainer(world, trainer); /* ERR_STALE: another start has come */
         return;
     }
     if (!join_node(world, node, trainer))
         return;
-    if (node != leader) {
-        if (!can_call(world, node->index, leader->index) || leader->open != trainer->attempt)
-            return;
-        hear_boot(world, leader, node->index, node->boot);
-    }
     note(&world->sim, "describe", trainer->attempt, rank);
-    trainer->joined[rank] = leader->boot;
     trainer->boot[rank] = node->boot;
+    node->described |= bit;
+    node->connected |= bit;
+    if (node->index == trainer->leader)
+        node->group |= bit;
+    else
+        join_next(world, node);
     if (trainer->in[rank] != NOBODY && trainer->ended[rank] < trainer->begun[rank])
         trainer->ended[rank] = trainer->begun[rank]; /* that save is over for it */
     trainer->in[rank] = NOBODY;
 }
 
-static bool is_joined(const struct world *world, const struct trainer *trainer, uint32_t rank)
+static bool has_described(const struct world *world, const struct trainer *trainer, uint32_t rank)
 {
     const struct node *node = &world->nodes[trainer->node[rank]];
-    const struct node *leader = &world->nodes[trainer->leader];
-    return node->open == trainer->attempt && trainer->boot[rank] == node->boot &&
-           trainer->joined[rank] == leader->boot;
+    return node->open == trainer->attempt && node->leader == trainer->leader &&
+           trainer->boot[rank] == node->boot;
 }
 
 static void end_copy(struct world *world, struct trainer *trainer, uint32_t rank)
@@ -139,13 +141,15 @@ static void go_on_training(struct world *world, uint32_t which, uint32_t rank)
 {
     struct trainer *trainer = &world->trainers[which];
     struct node *node = &world->nodes[trainer->node[rank]];
-    if (!is_joined(world, trainer, rank)) {
+    if (!has_described(world, trainer, rank)) {
         describe(world, trainer, rank);
         return;
     }
-    for (uint32_t r = 0; r < trainer->ranks; r++)
-        if (!is_joined(world, trainer, r))
-            return;
+    if (node->index != trainer->leader)
+        go_on_joining(world, node);
+    if (!trainer->is_up ||
+        !(node->index == trainer->leader ? has_plan(node, trainer) : node->has_plan))
+        return;
     if (trainer->ended[rank] < trainer->begun[rank]) {
         end_copy(world, trainer, rank);
         return;

@@ -1,12 +1,13 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
  * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
- * own code: the machines commit.c, coordinating.c, participating.c, placement.c, quorum.c and
- * transfer.c. */
+ * own code: the machines commit.c, coordinating.c, joining.c, participating.c, placement.c,
+ * quorum.c and transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
 
 #include "ckptd/machines/commit.h"
 #include "ckptd/machines/coordinating.h"
+#include "ckptd/machines/joining.h"
 #include "ckptd/machines/participating.h"
 #include "ckptd/machines/placement.h"
 #include "ckptd/machines/quorum.h"
@@ -92,9 +93,16 @@ struct node {
     struct commit *commit;
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
-    uint64_t newest;          /* number that it has heard of */
-    uint64_t open;            /* attempt that it serves; 0: none */
-    uint32_t leader;          /* who coordinates that */
+    uint64_t newest;                   /* number that it has heard of */
+    uint64_t open;                     /* attempt that it serves; 0: none */
+    uint32_t leader;                   /* who coordinates that */
+    uint8_t own, described, connected; /* bits of its ranks: here; of them those that have come */
+    uint8_t group;                     /* as coordinator: that are known */
+    bool has_plan;
+    struct joining joining;
+    bool told[RANKS_MAX];
+    struct joining_call asks; /* the Join that is under way, */
+    uint64_t join_call;       /* and its number; 0: none */
     uint32_t opens_for;       /* the trainer whose start it performs */
     uint64_t must_know;       /* acknowledged saves that the nodes it looked at held whole */
     uint64_t lost_before;     /* disks, when it looked */
@@ -114,13 +122,20 @@ struct trainer {
     bool is_up, is_opening;
     uint64_t attempt, step;
     uint32_t leader, ranks, node[RANKS_MAX];
-    uint32_t joined[RANKS_MAX], boot[RANKS_MAX]; /* boots of leader and node when it described */
+    uint32_t boot[RANKS_MAX];                    /* of the node when it described itself */
     uint64_t begun[RANKS_MAX], ended[RANKS_MAX]; /* steps */
     uint64_t asked[RANKS_MAX];                   /* the call that begins its step */
     uint32_t in[RANKS_MAX];                      /* the save of it, or NOBODY */
 };
 
-enum message_kind { MESSAGE_BEGIN, MESSAGE_BEGUN, MESSAGE_REPORT, MESSAGE_VERDICT };
+enum message_kind {
+    MESSAGE_JOIN,
+    MESSAGE_JOINED,
+    MESSAGE_BEGIN,
+    MESSAGE_BEGUN,
+    MESSAGE_REPORT,
+    MESSAGE_VERDICT
+};
 
 struct message {
     enum message_kind kind;
@@ -131,7 +146,8 @@ struct message {
     struct participating_report report; /* what it says, */
     uint8_t ranks, digests;             /* of which ranks, and with whose digests */
     Holdfast__V1__PartState states[RANKS_MAX];
-    uint64_t ended; /* a bit per save that the rank has ended */
+    uint64_t ended;                      /* a bit per save that the rank has ended */
+    bool has_slices, is_known, has_plan; /* of a Join, and of its answer */
     int error;
     Holdfast__V1__PartVerdict verdict;
     uint32_t manifest_at; /* that node has the manifest; else it comes with the verdict */

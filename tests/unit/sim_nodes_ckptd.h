@@ -128,6 +128,7 @@ static void opened(struct world *world, struct node *node, uint64_t number)
     check_start(world, node, number);
     const struct made *newest = find_newest(world, node);
     node->newest = node->open = number;
+    node->described = node->connected = node->group = 0;
     node->leader = node->index;
     node->opens_for = NOBODY;
     world->num_opened++;
@@ -139,7 +140,7 @@ static void opened(struct world *world, struct node *node, uint64_t number)
     trainer->attempt = number;
     trainer->step = newest ? newest->step : 0;
     for (uint32_t r = 0; r < trainer->ranks; r++) {
-        trainer->joined[r] = 0;
+        trainer->boot[r] = 0;
         trainer->begun[r] = trainer->ended[r] = trainer->step;
         trainer->in[r] = NOBODY;
     }
@@ -481,24 +482,59 @@ static bool is_of(const struct world *world, const struct message *message)
     return trainer->is_up && !trainer->is_opening && trainer->attempt == message->attempt;
 }
 
+/* Every rank of the attempt that it coordinates is known. */
+static bool has_plan(const struct node *node, const struct trainer *trainer)
+{
+    return node->open == trainer->attempt && node->leader == node->index &&
+           node->group == (1u << trainer->ranks) - 1;
+}
+
+static void hear_join(struct world *world, struct node *node, const struct message *message)
+{
+    struct message answer = *message;
+    hear_boot(world, node, message->from, message->boot);
+    answer.kind = MESSAGE_JOINED;
+    answer.from = node->index;
+    answer.to = message->from;
+    if (commit_may_resume(node->commit, message->attempt)) /* it asks again */
+        resume(node, message->attempt, world->nodes[message->from].joining.num_ranks);
+    else
+        answer.error = commit_check(node->commit, message->attempt);
+    if (answer.error == 0 && message->has_slices)
+        node->group |= (uint8_t)(1u << message->rank);
+    answer.is_known = answer.error == 0 && (node->group >> message->rank & 1u);
+    answer.has_plan = answer.is_known && node->group == (1u << node->commit->world_size) - 1;
+    post(world, answer);
+}
+
 static void hear_begin(struct world *world, struct node *node, const struct message *message)
 {
     hear_boot(world, node, message->from, message->boot);
-    if (!is_of(world, message) || node->open == 0 || node->leader != node->index)
+    if (!is_of(world, message))
         return;
     struct message answer = *message;
+    answer.error = coordinating_check(node->commit, message->attempt,
+                                      has_plan(node, &world->trainers[message->trainer]));
+    answer.kind = MESSAGE_BEGUN;
+    answer.from = node->index;
+    answer.to = message->from;
+    answer.save = NOBODY;
+    require(&world->sim,
+            answer.error != ERR_STALE || node->opens_for != NOBODY ||
+                node->commit->attempt != message->attempt,
+            "coordinating.C7: an attempt is over when another has come, or its disk is lost");
+    if (answer.error != 0) {
+        post(world, answer);
+        return;
+    }
     for (uint32_t s = 0; s < world->num_made; s++) {
         struct commit_actions list = {0};
         const struct made *made = &world->made[s];
         if ((message->ended >> s & 1u) && made->leader == node->index && made->boot == node->boot)
             commit_ended(node->commit, &list, made->id, message->rank);
     }
-    uint32_t save = begin_at(world, node, message->trainer, message->rank, message->step,
-                             message->asked, &answer.error);
-    answer.kind = MESSAGE_BEGUN;
-    answer.from = node->index;
-    answer.to = message->from;
-    answer.save = save;
+    answer.save = begin_at(world, node, message->trainer, message->rank, message->step,
+                           message->asked, &answer.error);
     post(world, answer);
 }
 
@@ -519,10 +555,16 @@ static void hear_begun(struct world *world, struct node *node, const struct mess
         trainer->boot[message->rank] != node->boot ||
         trainer->begun[message->rank] >= message->step)
         return;
-    if (message->save != NOBODY)
+    if (message->save != NOBODY) {
         begun(world, message->trainer, message->rank, message->save);
-    else
+    } else if (message->error == ERR_STALE) {
+        kill_trainer(world, trainer);
+    } else if (message->error == ERR_UNAVAILABLE) {
+        joining_forgotten(&node->joining);
+        join_next(world, node);
+    } else {
         refused(trainer, message->error);
+    }
 }
 
 static void deliver(struct world *world)
@@ -538,13 +580,22 @@ static void deliver(struct world *world)
     note(&world->sim, is_lost ? "lost" : "deliver", message.kind, message.to);
     if (is_lost)
         return;
-    if (message.kind == MESSAGE_BEGIN)
+    if (message.kind == MESSAGE_JOIN)
+        hear_join(world, to, &message);
+    else if (message.kind == MESSAGE_JOINED && to->join_call == message.call)
+        hear_joined(world, to,
+                    &(struct joining_answer){
+                        .error = message.error,
+                        .is_known = message.is_known,
+                        .has_plan = message.has_plan,
+                        .num_away = (uint32_t)__builtin_popcount(to->own & ~to->described)});
+    else if (message.kind == MESSAGE_BEGIN)
         hear_begin(world, to, &message);
     else if (message.kind == MESSAGE_BEGUN)
         hear_begun(world, to, &message);
     else if (message.kind == MESSAGE_REPORT)
         hear_report(world, to, &message);
-    else
+    else if (message.kind == MESSAGE_VERDICT)
         heed(world, to, &message);
 }
 

@@ -1,11 +1,15 @@
 /* sim_nodes_part.h - a simulated node of ckptd_sim_nodes.c performs what machines/participating.c
- * decides: its part of a save that another coordinates, and which attempt it serves. */
+ * and machines/joining.c decide: its part of a save that another coordinates, which attempt it
+ * serves, and what it tells of its ranks. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_PART_H
 #define HOLDFAST_TESTS_SIM_NODES_PART_H
 
 #include "tests/unit/sim_nodes_bed.h"
 
+#define NAMES_EVENTS 100 /* between two calls that name ranks */
+
 static void perform(struct world *world, struct node *node, const struct commit_actions *list);
+static void kill_trainer(struct world *world, struct trainer *trainer);
 
 /* ---- a node's part of a save of another ---- */
 
@@ -148,6 +152,73 @@ static void heed(struct world *world, struct node *node, const struct message *m
                  participating_answered(&part->machine, &message->report, message->verdict));
 }
 
+/* ---- its ranks become known to the coordinator ---- */
+
+static bool is_described(const void *user, uint32_t rank)
+{
+    return ((const struct node *)user)->described >> rank & 1u;
+}
+
+static bool is_connected(const void *user, uint32_t rank)
+{
+    return ((const struct node *)user)->connected >> rank & 1u;
+}
+
+static void join_next(struct world *world, struct node *node)
+{
+    const struct joining_facts facts = {.awaits_plan = !node->has_plan,
+                                        .now_ms = (int64_t)world->sim.events,
+                                        .every_ms = NAMES_EVENTS,
+                                        .is_described = is_described,
+                                        .is_connected = is_connected,
+                                        .user = node};
+    const struct joining_call call = joining_next(&node->joining, &facts);
+    if (call.action != JOINING_TELL && call.action != JOINING_NAME)
+        return;
+    node->asks = call;
+    node->join_call = ++world->calls;
+    post(world, (struct message){.kind = MESSAGE_JOIN,
+                                 .from = node->index,
+                                 .to = node->leader,
+                                 .rank = call.rank,
+                                 .attempt = node->open,
+                                 .call = node->join_call,
+                                 .has_slices = !node->told[call.rank]});
+}
+
+/* The ranks that wait for the plan are refused: the trainer ends. */
+static void fail_join(struct world *world, const struct node *node)
+{
+    for (uint32_t t = 0; t < TRAINERS && !node->has_plan; t++)
+        if (world->trainers[t].is_up && !world->trainers[t].is_opening &&
+            world->trainers[t].attempt == node->open)
+            kill_trainer(world, &world->trainers[t]);
+}
+
+static void hear_joined(struct world *world, struct node *node, const struct joining_answer *answer)
+{
+    node->join_call = 0;
+    enum joining_action action =
+        joining_answered(&node->joining, &node->asks, answer, !node->has_plan);
+    note(&world->sim, "joined", node->asks.rank, action);
+    require(&world->sim, action != JOINING_PLAN || (node->own & ~node->described) == 0,
+            "joining.J2: a plan is taken with all ranks that it has here");
+    node->has_plan |= action == JOINING_PLAN;
+    if (action == JOINING_FAIL)
+        fail_join(world, node);
+    else if (action != JOINING_WAIT)
+        join_next(world, node);
+}
+
+/* Time goes by at a node that another coordinates. */
+static void go_on_joining(struct world *world, struct node *node)
+{
+    if (node->join_call == 0)
+        join_next(world, node);
+    else if (below(&world->sim, 8) == 0) /* its deadline is over */
+        hear_joined(world, node, &(struct joining_answer){.error = ERR_UNAVAILABLE});
+}
+
 /* ---- which attempt it serves ---- */
 
 static bool has_saves(const struct world *world, const struct node *node)
@@ -165,6 +236,23 @@ static void follow(struct world *world, struct node *node, const struct trainer 
     commit_follow(node->commit, trainer->attempt, trainer->ranks);
     node->open = node->newest = trainer->attempt;
     node->leader = trainer->leader;
+    node->own = node->described = node->connected = node->group = 0;
+    for (uint32_t r = 0; r < trainer->ranks; r++)
+        node->own |= (uint8_t)((trainer->node[r] == node->index) << r);
+    node->has_plan = false;
+    node->join_call = 0;
+    memset(node->told, 0, sizeof node->told);
+    node->joining = (struct joining){.told = node->told, .num_ranks = trainer->ranks};
+}
+
+/* As describe.c, after a restart. */
+static bool resume(struct node *node, uint64_t attempt, uint32_t ranks)
+{
+    if (node->open != 0 || commit_resume(node->commit, attempt, ranks) != 0)
+        return false;
+    node->open = attempt;
+    node->leader = node->index;
+    return true;
 }
 
 /* As settle_arrival of join_save.c: does the rank's node serve the attempt from now on? */
@@ -194,12 +282,8 @@ static bool join_node(struct world *world, struct node *node, const struct train
     case PARTICIPATING_FOLLOW:
         follow(world, node, trainer);
         return true;
-    case PARTICIPATING_DESCRIBE: /* as describe.c, after a restart */
-        if (node->open != 0 || commit_resume(node->commit, trainer->attempt, trainer->ranks) != 0)
-            return false;
-        node->open = trainer->attempt;
-        node->leader = node->index;
-        return true;
+    case PARTICIPATING_DESCRIBE:
+        return resume(node, trainer->attempt, trainer->ranks);
     default:
         break;
     }
