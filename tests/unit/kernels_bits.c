@@ -10,6 +10,7 @@
 #include "proto/base/checksum.h"
 #include "tests/unit/kernels_cases.h"
 #include "tests/unit/kernels_ranges.h"
+#include "tests/unit/suite.h"
 
 static void same_bits(const struct run *got, const struct run *want, const char *what, int which,
                       int shape, enum kernel_dtype dtype)
@@ -55,30 +56,25 @@ static void compare_threads(enum kernel_backend backend, const char *isa)
     free_engine(&one);
 }
 
-static void test_kernels__bits_of_the_best_level_do_not_depend_on_threads(void **state)
+TEST(test_kernels__bits_of_the_best_level_do_not_depend_on_threads)
 {
-    (void)state;
     compare_threads(KERNEL_BACKEND_BEST, NULL);
 }
-static void test_kernels__bits_of_avx2_do_not_depend_on_threads(void **state)
+TEST(test_kernels__bits_of_avx2_do_not_depend_on_threads)
 {
-    (void)state;
     compare_threads(KERNEL_BACKEND_BEST, "avx2");
 }
-static void test_kernels__bits_of_sse2_do_not_depend_on_threads(void **state)
+TEST(test_kernels__bits_of_sse2_do_not_depend_on_threads)
 {
-    (void)state;
     compare_threads(KERNEL_BACKEND_BEST, "sse2");
 }
-static void test_kernels__bits_of_the_twins_do_not_depend_on_threads(void **state)
+TEST(test_kernels__bits_of_the_twins_do_not_depend_on_threads)
 {
-    (void)state;
     compare_threads(KERNEL_BACKEND_REFERENCE, NULL);
 }
 
-static void test_kernels__bits_do_not_depend_on_addresses_or_on_repetition(void **state)
+TEST(test_kernels__bits_do_not_depend_on_addresses_or_on_repetition)
 {
-    (void)state;
     struct engine one = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
     for (size_t misalignment = 0; misalignment <= 192; misalignment += 64)
         compare_all(&one, misalignment, &one, "moved or repeated", false);
@@ -97,17 +93,15 @@ static void compare_levels(const char *isa, const char *other, bool unfused_only
     free_engine(&b);
 }
 
-static void test_kernels__unfused_code_has_the_same_bits_on_every_isa_level(void **state)
+TEST(test_kernels__unfused_code_has_the_same_bits_on_every_isa_level)
 {
-    (void)state;
     compare_levels("avx2", "sse2", true);
     compare_levels("avx512", "sse2", true);
 }
 
 /* Products of avx512 are the library's, so attention stands for the fused code there. */
-static void test_kernels__attention_has_the_same_bits_on_avx2_and_avx512(void **state)
+TEST(test_kernels__attention_has_the_same_bits_on_avx2_and_avx512)
 {
-    (void)state;
     struct engine a = new_engine(KERNEL_BACKEND_BEST, "avx2", 1);
     struct engine b = new_engine(KERNEL_BACKEND_BEST, "avx512", 1);
     for (int i = 0; a.kernels && b.kernels && i < NUM_SHAPES * NUM_CASES; i++) {
@@ -134,9 +128,8 @@ static uint32_t cut_of(const struct kernel_shapes *s)
 }
 
 /* The sum of ranges in order is the fold of the whole: one chain of float additions. */
-static void test_kernels__attention_by_ranges_of_queries_has_the_bits_of_the_whole(void **state)
+TEST(test_kernels__attention_by_ranges_of_queries_has_the_bits_of_the_whole)
 {
-    (void)state;
     static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
     for (int level = 0; level < 4; level++) {
         enum kernel_backend backend =
@@ -153,9 +146,8 @@ static void test_kernels__attention_by_ranges_of_queries_has_the_bits_of_the_who
 }
 
 /* Rows that begin at a position are turned as those of a whole sequence. */
-static void test_kernels__rope_of_a_range_has_the_bits_of_the_whole(void **state)
+TEST(test_kernels__rope_of_a_range_has_the_bits_of_the_whole)
 {
-    (void)state;
     enum { T = 40, CUT = 13, HEADS = 3, D = 10, ROW = HEADS * D };
     float cosines[T * D / 2], sines[T * D / 2], x[T * ROW], part[(T - CUT) * ROW];
     int32_t starts[T];
@@ -210,9 +202,8 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-static void test_kernels__rank_threads_do_not_disturb_each_other(void **state)
+TEST(test_kernels__rank_threads_do_not_disturb_each_other)
 {
-    (void)state;
     static struct rank ranks[RANKS];
     struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     for (int r = 0; r < RANKS; r++)
@@ -245,9 +236,8 @@ static void fill_wild(float *x, size_t count)
         x[i] = ldexpf(random_value(&seed), (int)(splitmix64(&seed) % 260) - 140);
 }
 
-static void test_kernels__exact_sum_does_not_depend_on_split_or_order(void **state)
+TEST(test_kernels__exact_sum_does_not_depend_on_split_or_order)
 {
-    (void)state;
     static float x[EXACT_ROWS * EXACT_WIDTH];
     fill_wild(x, EXACT_ROWS * EXACT_WIDTH);
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
@@ -275,9 +265,8 @@ static void test_kernels__exact_sum_does_not_depend_on_split_or_order(void **sta
 }
 
 /* 1 once and 2^-54 4096 times: added one by one to a double, the small ones would all be lost. */
-static void test_kernels__exact_sum_keeps_what_double_would_drop(void **state)
+TEST(test_kernels__exact_sum_keeps_what_double_would_drop)
 {
-    (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     static float x[4097];
     for (int i = 0; i < 4097; i++)
@@ -301,9 +290,8 @@ static void test_kernels__exact_sum_keeps_what_double_would_drop(void **state)
 }
 
 /* Around 2^54 a double counts in fours. */
-static void test_kernels__exact_sum_rounds_once_to_nearest_even(void **state)
+TEST(test_kernels__exact_sum_rounds_once_to_nearest_even)
 {
-    (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     const struct {
         float large, small;
@@ -337,9 +325,8 @@ static void test_kernels__exact_sum_rounds_once_to_nearest_even(void **state)
     free_engine(&e);
 }
 
-static void test_kernels__exact_sum_surfaces_nan_and_infinity(void **state)
+TEST(test_kernels__exact_sum_surfaces_nan_and_infinity)
 {
-    (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
     float x[3 * 20] = {0};
     struct kernel_exact_sum sum = {0}, other = {0};
@@ -357,9 +344,8 @@ static void test_kernels__exact_sum_surfaces_nan_and_infinity(void **state)
 }
 
 /* Each box of a tensor by itself, by rows and by columns: what the store's own digest says. */
-static void test_kernels__digests_of_boxes_add_up_to_the_tensors(void **state)
+TEST(test_kernels__digests_of_boxes_add_up_to_the_tensors)
 {
-    (void)state;
     enum { TENSOR_ROWS = 300, COLUMNS = 117 };
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
     for (int type = 0; type < 2; type++) {
@@ -391,24 +377,4 @@ static void test_kernels__digests_of_boxes_add_up_to_the_tensors(void **state)
     free_engine(&e);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels__bits_of_the_best_level_do_not_depend_on_threads),
-        cmocka_unit_test(test_kernels__bits_of_avx2_do_not_depend_on_threads),
-        cmocka_unit_test(test_kernels__bits_of_sse2_do_not_depend_on_threads),
-        cmocka_unit_test(test_kernels__bits_of_the_twins_do_not_depend_on_threads),
-        cmocka_unit_test(test_kernels__bits_do_not_depend_on_addresses_or_on_repetition),
-        cmocka_unit_test(test_kernels__unfused_code_has_the_same_bits_on_every_isa_level),
-        cmocka_unit_test(test_kernels__attention_has_the_same_bits_on_avx2_and_avx512),
-        cmocka_unit_test(test_kernels__attention_by_ranges_of_queries_has_the_bits_of_the_whole),
-        cmocka_unit_test(test_kernels__rope_of_a_range_has_the_bits_of_the_whole),
-        cmocka_unit_test(test_kernels__rank_threads_do_not_disturb_each_other),
-        cmocka_unit_test(test_kernels__exact_sum_does_not_depend_on_split_or_order),
-        cmocka_unit_test(test_kernels__exact_sum_keeps_what_double_would_drop),
-        cmocka_unit_test(test_kernels__exact_sum_rounds_once_to_nearest_even),
-        cmocka_unit_test(test_kernels__exact_sum_surfaces_nan_and_infinity),
-        cmocka_unit_test(test_kernels__digests_of_boxes_add_up_to_the_tensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

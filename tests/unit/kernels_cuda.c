@@ -9,6 +9,7 @@
  * orders (`make gpu-check`). What was compared is printed by name. */
 #ifdef ON_GPU
 #include "tests/cuda/gpu_bed.h"
+#include "tests/unit/suite.h"
 #else
 #include "tests/cuda/lanes_bed.h"
 #define need_gpu() ((void)0)
@@ -171,16 +172,14 @@ static bool is_plain(int which, const struct kernel_shapes *shape, enum kernel_d
     return kernel_cases[which].fused && !by_tensor_cores(which, shape, dtype);
 }
 
-static void test_kernels_cuda__without_products_bits_are_those_of_the_cpu(void **state)
+TEST(test_kernels_cuda__without_products_bits_are_those_of_the_cpu)
 {
-    (void)state;
     struct engine cpu = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);
     compare_all(&cpu, is_elementwise, "bits");
     free_engine(&cpu);
 }
-static void test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2(void **state)
+TEST(test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2)
 {
-    (void)state;
     struct engine cpu = new_engine(KERNEL_BACKEND_BEST, "avx2", 1);
     if (!cpu.kernels) {
         print_message("this CPU has no avx2\n");
@@ -189,9 +188,8 @@ static void test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2(void 
     compare_all(&cpu, is_plain, "bits");
     free_engine(&cpu);
 }
-static void test_kernels_cuda__tensor_cores_agree_with_the_plain_twins(void **state)
+TEST(test_kernels_cuda__tensor_cores_agree_with_the_plain_twins)
 {
-    (void)state;
     struct engine cpu = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
     compare_all(&cpu, by_tensor_cores, "near");
     free_engine(&cpu);
@@ -243,14 +241,12 @@ static void compare_library(const char *library, const char *how, wanted_fn *wan
     if (!is_there)
         skip();
 }
-static void test_kernels_cuda__products_by_cublaslt_agree_with_the_plain_twins(void **state)
+TEST(test_kernels_cuda__products_by_cublaslt_agree_with_the_plain_twins)
 {
-    (void)state;
     compare_library("cuBLASLt", "cublaslt", by_blas);
 }
-static void test_kernels_cuda__attention_by_cudnn_agrees_with_the_plain_twins(void **state)
+TEST(test_kernels_cuda__attention_by_cudnn_agrees_with_the_plain_twins)
 {
-    (void)state;
     compare_library("cuDNN", "cudnn", by_dnn);
 }
 #endif
@@ -304,9 +300,8 @@ static void linears_agree(const struct engine *e, const uint32_t *out_dim, bool 
                             is_backward ? out_dim[i] * in * 4 : rows * out_dim[i] * 2);
     free_run(&run);
 }
-static void test_kernels_cuda__products_at_once_have_the_bits_of_each_alone(void **state)
+TEST(test_kernels_cuda__products_at_once_have_the_bits_of_each_alone)
 {
-    (void)state;
     static const uint32_t out_dims[][3] = {
         {264, 136, 136}, {8, 264, 130}, {136, 11, 11}, {129, 136, 8}, {65, 7, 64}};
     struct engine lanes = new_cuda_engine();
@@ -343,9 +338,8 @@ static void ranges_agree(const struct engine *lanes, uint32_t head_dim, bool has
         assert_true(within(&got[i], &want[i], 0x1p-7, 4e-3 * root_mean_square(&want[i])));
     free_run(&r.run);
 }
-static void test_kernels_cuda__ranges_of_queries_agree_with_the_whole(void **state)
+TEST(test_kernels_cuda__ranges_of_queries_agree_with_the_whole)
 {
-    (void)state;
     struct engine lanes = new_cuda_engine();
     for (unsigned i = 0; i < 4; i++) {
         set_order(i);
@@ -355,9 +349,8 @@ static void test_kernels_cuda__ranges_of_queries_agree_with_the_whole(void **sta
 }
 
 /* Without them, by both types: of sums too, where a tile of the CPU ends. */
-static void test_kernels_cuda__ranges_have_the_bits_of_the_whole(void **state)
+TEST(test_kernels_cuda__ranges_have_the_bits_of_the_whole)
 {
-    (void)state;
     struct engine lanes = new_cuda_engine();
     for (unsigned i = 0; i < 12; i++) {
         struct kernel_shapes s = shapes[i / 4 == 2 ? 8 : i / 4 * 3]; /* 3, 4 and 70 heads a key */
@@ -371,9 +364,8 @@ static void test_kernels_cuda__ranges_have_the_bits_of_the_whole(void **state)
 }
 
 /* Squares of all sizes: each digit of the exact sum is met, and what no digit can hold. */
-static void test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu(void **state)
+TEST(test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu)
 {
-    (void)state;
     struct engine lanes = new_cuda_engine(), cpu = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);
     struct run run = {.device = lanes.lane->device};
     float *x = new_buffer(&run, 300, KERNEL_F32);
@@ -400,18 +392,5 @@ static void test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu(
 int main(void)
 {
     need_gpu();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels_cuda__without_products_bits_are_those_of_the_cpu),
-        cmocka_unit_test(test_kernels_cuda__without_tensor_cores_bits_are_those_of_avx2),
-        cmocka_unit_test(test_kernels_cuda__tensor_cores_agree_with_the_plain_twins),
-#ifdef ON_GPU
-        cmocka_unit_test(test_kernels_cuda__products_by_cublaslt_agree_with_the_plain_twins),
-        cmocka_unit_test(test_kernels_cuda__attention_by_cudnn_agrees_with_the_plain_twins),
-#endif
-        cmocka_unit_test(test_kernels_cuda__products_at_once_have_the_bits_of_each_alone),
-        cmocka_unit_test(test_kernels_cuda__ranges_of_queries_agree_with_the_whole),
-        cmocka_unit_test(test_kernels_cuda__ranges_have_the_bits_of_the_whole),
-        cmocka_unit_test(test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -4,12 +4,7 @@
  * result, in the orders of some seed; the kernels without a fault pass in all. Method: a child
  * process for each fault and seed; its end and what it wrote to stderr. What takes a sanitizer is
  * for check_kernels_cuda.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,6 +15,7 @@
 
 #include "kernels/cuda/cpu/lanes.h"
 #include "tests/cuda/faulty.h"
+#include "tests/unit/suite.h"
 
 #define NUM_VALUES 64
 #define NUM_SEEDS 6 /* all kinds of order */
@@ -99,9 +95,8 @@ static void seen_in_the_result(void (*fault)(float *))
     assert_in_range(seen, 1, NUM_SEEDS);
 }
 
-static void test_lanes__kernels_without_a_fault_pass_in_every_order(void **state)
+TEST(test_lanes__kernels_without_a_fault_pass_in_every_order)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 4 * NUM_SEEDS; seed++) {
         struct outcome outcome = run(faulty_none, seed);
         for (int i = 0; i < NUM_VALUES; i++)
@@ -110,25 +105,21 @@ static void test_lanes__kernels_without_a_fault_pass_in_every_order(void **state
         assert_string_equal(outcome.said, "");
     }
 }
-static void test_lanes__a_missing_barrier_changes_the_result_in_some_order(void **state)
+TEST(test_lanes__a_missing_barrier_changes_the_result_in_some_order)
 {
-    (void)state;
     seen_in_the_result(faulty_no_barrier);
 }
-static void test_lanes__a_barrier_that_some_threads_do_not_reach_is_refused(void **state)
+TEST(test_lanes__a_barrier_that_some_threads_do_not_reach_is_refused)
 {
-    (void)state;
     refused(faulty_barrier_in_a_branch, "waits for ever at a barrier");
     refused(faulty_barriers_at_two_lines, "reaches a barrier while other threads wait at another");
 }
-static void test_lanes__a_shuffle_that_half_a_warp_reaches_is_refused(void **state)
+TEST(test_lanes__a_shuffle_that_half_a_warp_reaches_is_refused)
 {
-    (void)state;
     refused(faulty_shuffle_in_half_a_warp, "waits for ever in a collective");
 }
-static void test_lanes__an_asynchronous_copy_that_is_not_waited_for_is_seen(void **state)
+TEST(test_lanes__an_asynchronous_copy_that_is_not_waited_for_is_seen)
 {
-    (void)state;
     seen_in_the_result(faulty_copy_read_before_the_wait);
     bool is_refused = false; /* where copies are late */
     for (uint64_t seed = 0; seed < NUM_SEEDS; seed++) {
@@ -137,9 +128,8 @@ static void test_lanes__an_asynchronous_copy_that_is_not_waited_for_is_seen(void
     }
     assert_true(is_refused);
 }
-static void test_lanes__an_asynchronous_copy_over_what_is_read_is_seen(void **state)
+TEST(test_lanes__an_asynchronous_copy_over_what_is_read_is_seen)
 {
-    (void)state;
     int wrong = 0;
     for (uint64_t seed = 0; seed < NUM_SEEDS; seed++) {
         struct outcome outcome = run(faulty_copy_over_what_is_read, seed);
@@ -148,35 +138,18 @@ static void test_lanes__an_asynchronous_copy_over_what_is_read_is_seen(void **st
     }
     assert_in_range(wrong, 1, NUM_SEEDS);
 }
-static void test_lanes__shared_memory_that_was_not_written_reads_as_nan(void **state)
+TEST(test_lanes__shared_memory_that_was_not_written_reads_as_nan)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < NUM_SEEDS; seed++)
         assert_true(isnan(run(faulty_shared_memory_read_unwritten, seed).values[63 - 5]));
 }
-static void test_lanes__more_shared_memory_than_a_gpu_has_is_refused(void **state)
+TEST(test_lanes__more_shared_memory_than_a_gpu_has_is_refused)
 {
-    (void)state;
     refused(faulty_more_shared_memory_than_a_gpu_has, "more shared memory than a GPU takes");
 }
-static void test_lanes__a_result_of_the_order_of_blocks_differs_between_seeds(void **state)
+TEST(test_lanes__a_result_of_the_order_of_blocks_differs_between_seeds)
 {
-    (void)state;
     float first = run(faulty_result_of_the_order_of_blocks, 0).values[0];
     assert_true(first != run(faulty_result_of_the_order_of_blocks, 1).values[0]);
 }
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lanes__kernels_without_a_fault_pass_in_every_order),
-        cmocka_unit_test(test_lanes__a_missing_barrier_changes_the_result_in_some_order),
-        cmocka_unit_test(test_lanes__a_barrier_that_some_threads_do_not_reach_is_refused),
-        cmocka_unit_test(test_lanes__a_shuffle_that_half_a_warp_reaches_is_refused),
-        cmocka_unit_test(test_lanes__an_asynchronous_copy_that_is_not_waited_for_is_seen),
-        cmocka_unit_test(test_lanes__an_asynchronous_copy_over_what_is_read_is_seen),
-        cmocka_unit_test(test_lanes__shared_memory_that_was_not_written_reads_as_nan),
-        cmocka_unit_test(test_lanes__more_shared_memory_than_a_gpu_has_is_refused),
-        cmocka_unit_test(test_lanes__a_result_of_the_order_of_blocks_differs_between_seeds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,6 +5,7 @@
  * of lane. Method: the same checks on three devices: the CPU at once, the CPU with queues, and the
  * one of tests/device, whose lanes run late at random. For what ends a process there is a child. */
 #include "tests/unit/kernels_cases.h"
+#include "tests/unit/suite.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -65,9 +66,8 @@ static int append(void *args)
     return 0;
 }
 
-static void test_lane__runs_what_is_posted_in_the_order_of_posting(void **state)
+TEST(test_lane__runs_what_is_posted_in_the_order_of_posting)
 {
-    (void)state;
     for (int which = 0; which < NUM_DEVICES; which++) {
         struct bed bed = open_device(which);
         struct list list = {0};
@@ -90,9 +90,8 @@ static int nap(void *args)
     return 0;
 }
 
-static void test_lane__a_full_queue_makes_the_poster_wait_and_loses_nothing(void **state)
+TEST(test_lane__a_full_queue_makes_the_poster_wait_and_loses_nothing)
 {
-    (void)state;
     struct bed bed = open_device(1);
     static struct list list;
     list.num = 0;
@@ -142,9 +141,8 @@ static int run_program(struct bed *bed, uint64_t seed, bool has_marks)
     return missing;
 }
 
-static void test_lane__begins_nothing_before_the_mark_that_it_waits_for(void **state)
+TEST(test_lane__begins_nothing_before_the_mark_that_it_waits_for)
 {
-    (void)state;
     for (int which = 0; which < NUM_DEVICES; which++) {
         struct bed bed = open_device(which);
         for (uint64_t seed = 0; seed < 3; seed++)
@@ -153,9 +151,8 @@ static void test_lane__begins_nothing_before_the_mark_that_it_waits_for(void **s
     }
 }
 
-static void test_async__shows_that_a_wait_is_missing(void **state)
+TEST(test_async__shows_that_a_wait_is_missing)
 {
-    (void)state;
     struct bed bed = open_device(2);
     int missing = 0;
     for (uint64_t seed = 0; seed < 3; seed++)
@@ -164,9 +161,8 @@ static void test_async__shows_that_a_wait_is_missing(void **state)
     close_bed(&bed);
 }
 
-static void test_lane__settles_a_mark_and_not_what_comes_after(void **state)
+TEST(test_lane__settles_a_mark_and_not_what_comes_after)
 {
-    (void)state;
     struct bed bed = open_device(1);
     struct list list = {0};
     struct mark mark = {0};
@@ -191,9 +187,8 @@ static int fail_with(void *args)
     return report_error(*(const int *)args, NULL, "number %d", *(const int *)args);
 }
 
-static void test_lane__keeps_its_first_error_and_drops_what_follows(void **state)
+TEST(test_lane__keeps_its_first_error_and_drops_what_follows)
 {
-    (void)state;
     for (int which = 0; which < NUM_DEVICES; which++) {
         struct bed bed = open_device(which);
         struct list list = {0};
@@ -218,9 +213,8 @@ static void test_lane__keeps_its_first_error_and_drops_what_follows(void **state
 
 /* ---- Memory ---- */
 
-static void test_device__copies_and_zeros_in_the_order_of_the_lane(void **state)
+TEST(test_device__copies_and_zeros_in_the_order_of_the_lane)
 {
-    (void)state;
     for (int which = 0; which < NUM_DEVICES; which++) {
         struct bed bed = open_device(which);
         void *there = NULL, *here = NULL, *back = NULL;
@@ -293,16 +287,14 @@ static void add_from_the_host(struct bed *bed)
     kernel_add(kernels, bed->lanes[0], &(struct kernel_add){.y = there, .x = here, .count = 4});
 }
 
-static void test_async__the_host_cannot_read_memory_of_the_device(void **state)
+TEST(test_async__the_host_cannot_read_memory_of_the_device)
 {
-    (void)state;
     if (IS_SANITIZED)
         skip(); /* the sanitizer has the signal for itself */
     assert_int_equal(signal_of(read_device_memory), SIGSEGV);
 }
-static void test_async__a_host_pointer_where_a_device_pointer_belongs_aborts(void **state)
+TEST(test_async__a_host_pointer_where_a_device_pointer_belongs_aborts)
 {
-    (void)state;
     if (IS_SANITIZED)
         skip();
     assert_int_equal(signal_of(copy_from_the_host), SIGABRT);
@@ -310,9 +302,8 @@ static void test_async__a_host_pointer_where_a_device_pointer_belongs_aborts(voi
     assert_int_equal(signal_of(add_from_the_host), SIGABRT);
 }
 
-static void test_async__new_memory_is_poisoned(void **state)
+TEST(test_async__new_memory_is_poisoned)
 {
-    (void)state;
     struct bed bed = open_device(2);
     void *there = NULL, *here = NULL;
     assert_int_equal(device_alloc(bed.device, &there, 400, ON_DEVICE), 0);
@@ -344,9 +335,8 @@ static void want_same(const struct run *got, const struct run *want, int which)
     }
 }
 
-static void test_kernels__have_the_same_bits_on_every_kind_of_lane(void **state)
+TEST(test_kernels__have_the_same_bits_on_every_kind_of_lane)
 {
-    (void)state;
     struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     for (int device = 1; device < 3; device++) {
         struct bed bed = open_device(device);
@@ -386,9 +376,8 @@ static void *share(void *argument)
     return NULL;
 }
 
-static void test_kernels__lanes_that_share_them_do_not_disturb_each_other(void **state)
+TEST(test_kernels__lanes_that_share_them_do_not_disturb_each_other)
 {
-    (void)state;
     static struct sharer sharers[LANES_MAX];
     struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     struct bed bed = open_device(1);
@@ -417,9 +406,8 @@ static void test_kernels__lanes_that_share_them_do_not_disturb_each_other(void *
 
 #define PRODUCTS 200
 #define SIDE 48
-static void test_kernels__products_of_two_lanes_keep_their_operands_apart(void **state)
+TEST(test_kernels__products_of_two_lanes_keep_their_operands_apart)
 {
-    (void)state;
     struct bed bed = open_device(1);
     struct kernels *kernels = NULL;
     struct run run = {.seed = 9, .device = bed.device};
@@ -458,22 +446,4 @@ static void test_kernels__products_of_two_lanes_keep_their_operands_apart(void *
     close_bed(&bed);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lane__runs_what_is_posted_in_the_order_of_posting),
-        cmocka_unit_test(test_lane__a_full_queue_makes_the_poster_wait_and_loses_nothing),
-        cmocka_unit_test(test_lane__begins_nothing_before_the_mark_that_it_waits_for),
-        cmocka_unit_test(test_async__shows_that_a_wait_is_missing),
-        cmocka_unit_test(test_lane__settles_a_mark_and_not_what_comes_after),
-        cmocka_unit_test(test_lane__keeps_its_first_error_and_drops_what_follows),
-        cmocka_unit_test(test_device__copies_and_zeros_in_the_order_of_the_lane),
-        cmocka_unit_test(test_async__the_host_cannot_read_memory_of_the_device),
-        cmocka_unit_test(test_async__a_host_pointer_where_a_device_pointer_belongs_aborts),
-        cmocka_unit_test(test_async__new_memory_is_poisoned),
-        cmocka_unit_test(test_kernels__have_the_same_bits_on_every_kind_of_lane),
-        cmocka_unit_test(test_kernels__lanes_that_share_them_do_not_disturb_each_other),
-        cmocka_unit_test(test_kernels__products_of_two_lanes_keep_their_operands_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -8,6 +8,7 @@
 #include "tests/unit/kernels_close.h"
 #include "tests/unit/kernels_ranges.h"
 #include "tests/unit/simgpu_bed.h"
+#include "tests/unit/suite.h"
 
 /* A workspace may be a sixteenth of the memory: 2 GiB. */
 #define SETTINGS "seed=2,memory=34359738368"
@@ -68,9 +69,8 @@ static uint64_t attentions(const struct engine *gpu, const char *name, struct ke
     return simgpu_counts().attentions - before;
 }
 
-static void test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bits(void **state)
+TEST(test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bits)
 {
-    (void)state;
     struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
     struct engine cpu = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
     for (int i = 0; i < 6; i++) {
@@ -97,9 +97,8 @@ static void test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bit
     close_engine(&gpu);
 }
 
-static void test_dnn__what_it_does_not_take_is_our_own(void **state)
+TEST(test_dnn__what_it_does_not_take_is_our_own)
 {
-    (void)state;
     struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
     struct kernel_shapes narrow = shapes[0], wider = shapes[1];
     narrow.head_dim = 32;
@@ -128,9 +127,8 @@ static void test_dnn__what_it_does_not_take_is_our_own(void **state)
 }
 
 /* Its backward asks for a square of the sequence; past a bound it is our own, which needs none. */
-static void test_dnn__scratch_has_its_workspace_up_to_a_bound(void **state)
+TEST(test_dnn__scratch_has_its_workspace_up_to_a_bound)
 {
-    (void)state;
     struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
     const struct kernel_shapes long_ones[] = {{1, 4096, 8, 8, 32, 8, 128, 8, KERNEL_BF16},
                                               {1, 8192, 8, 8, 32, 8, 128, 8, KERNEL_BF16},
@@ -167,9 +165,8 @@ static int attend_failing(const char *settings)
     return rc;
 }
 
-static void test_dnn__every_call_of_the_library_that_fails_is_said(void **state)
+TEST(test_dnn__every_call_of_the_library_that_fails_is_said)
 {
-    (void)state;
     static const char *const calls[] = {"cudnnCreate",
                                         "cudnnSetStream",
                                         "cudnnBackendCreateDescriptor",
@@ -191,12 +188,6 @@ static void test_dnn__every_call_of_the_library_that_fails_is_said(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bits),
-        cmocka_unit_test(test_dnn__what_it_does_not_take_is_our_own),
-        cmocka_unit_test(test_dnn__scratch_has_its_workspace_up_to_a_bound),
-        cmocka_unit_test(test_dnn__every_call_of_the_library_that_fails_is_said),
-    };
     struct kernels *kernels = NULL;
     struct device *device = NULL;
     bool is_there =
@@ -211,5 +202,5 @@ int main(void)
         printf("skipped: cuDNN's headers are not here (make deps-cuda)\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -9,6 +9,7 @@
  * the third derivative allow 2e-3 of the larger of |derivative| and the direction's typical effect.
  */
 #include "tests/unit/kernels_cases.h"
+#include "tests/unit/suite.h"
 
 #define STEP 0x1p-6
 
@@ -383,52 +384,33 @@ static void check_everywhere(void (*check)(struct kernels *, struct lane *,
     }
 }
 
-static void test_kernels__norm_backward_is_the_derivative(void **state)
+TEST(test_kernels__norm_backward_is_the_derivative)
 {
-    (void)state;
     check_everywhere(check_norm);
 }
-static void test_kernels__linear_backward_is_the_derivative(void **state)
+TEST(test_kernels__linear_backward_is_the_derivative)
 {
-    (void)state;
     check_everywhere(check_linear);
 }
-static void test_kernels__inverse_rope_is_the_derivative_of_rope(void **state)
+TEST(test_kernels__inverse_rope_is_the_derivative_of_rope)
 {
-    (void)state;
     check_everywhere(check_rope);
 }
-static void test_kernels__attention_backward_is_the_derivative(void **state)
+TEST(test_kernels__attention_backward_is_the_derivative)
 {
-    (void)state;
     check_everywhere(check_attention);
 }
-static void test_kernels__swiglu_backward_is_the_derivative(void **state)
+TEST(test_kernels__swiglu_backward_is_the_derivative)
 {
-    (void)state;
     check_everywhere(check_swiglu);
 }
-static void test_kernels__cross_entropy_writes_the_derivative_over_the_logits(void **state)
+TEST(test_kernels__cross_entropy_writes_the_derivative_over_the_logits)
 {
-    (void)state;
     check_everywhere(check_cross_entropy);
 }
-static void test_kernels__embedding_backward_is_the_derivative(void **state)
+TEST(test_kernels__embedding_backward_is_the_derivative)
 {
-    (void)state;
     check_everywhere(check_embedding);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels__norm_backward_is_the_derivative),
-        cmocka_unit_test(test_kernels__linear_backward_is_the_derivative),
-        cmocka_unit_test(test_kernels__inverse_rope_is_the_derivative_of_rope),
-        cmocka_unit_test(test_kernels__attention_backward_is_the_derivative),
-        cmocka_unit_test(test_kernels__swiglu_backward_is_the_derivative),
-        cmocka_unit_test(test_kernels__cross_entropy_writes_the_derivative_over_the_logits),
-        cmocka_unit_test(test_kernels__embedding_backward_is_the_derivative),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

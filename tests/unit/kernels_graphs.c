@@ -4,6 +4,7 @@
  * meets a graph of others; and the simulation finds the graph that outlived its memory, and what a
  * capture must not see. Method: that of kernels_simgpu.c. */
 #include "tests/unit/simgpu_bed.h"
+#include "tests/unit/suite.h"
 
 #if __has_include(<cuda_runtime_api.h>)
 #include <cuda_runtime_api.h>
@@ -25,9 +26,8 @@ static void want_sums(struct bed *bed, float plus)
     assert_true(is_all(bed->host, plus));
 }
 
-static void test_graphs__a_batch_is_the_graph_of_the_same_arguments(void **state)
+TEST(test_graphs__a_batch_is_the_graph_of_the_same_arguments)
 {
-    (void)state;
     for (int seed = 0; seed < 3; seed++) {
         struct bed bed;
         void *another = NULL;
@@ -56,9 +56,8 @@ static void test_graphs__a_batch_is_the_graph_of_the_same_arguments(void **state
 }
 
 /* What stands between a lane and others cuts a batch: both parts are graphs. */
-static void test_graphs__a_mark_within_a_batch_comes_behind_what_was_posted(void **state)
+TEST(test_graphs__a_mark_within_a_batch_comes_behind_what_was_posted)
 {
-    (void)state;
     for (int seed = 0; seed < SEEDS; seed++) {
         struct bed bed;
         struct mark added = {0};
@@ -84,9 +83,8 @@ static void test_graphs__a_mark_within_a_batch_comes_behind_what_was_posted(void
     }
 }
 
-static void test_graphs__what_a_library_queues_comes_behind_what_was_posted(void **state)
+TEST(test_graphs__what_a_library_queues_comes_behind_what_was_posted)
 {
-    (void)state;
     struct bed bed;
     open_seed(&bed, 0);
     fill(&bed);
@@ -101,9 +99,8 @@ static void test_graphs__what_a_library_queues_comes_behind_what_was_posted(void
 }
 
 /* Memory of somebody else is copied as without a batch: before its owner changes it. */
-static void test_graphs__a_batch_reads_memory_that_is_not_page_locked_at_once(void **state)
+TEST(test_graphs__a_batch_reads_memory_that_is_not_page_locked_at_once)
 {
-    (void)state;
     struct bed bed;
     float values[COUNT];
     open_seed(&bed, 0);
@@ -125,9 +122,8 @@ static void test_graphs__a_batch_reads_memory_that_is_not_page_locked_at_once(vo
 
 /* Where a graph cannot be made the work is done all the same; one that cannot be launched is said.
  */
-static void test_graphs__a_graph_that_is_refused_changes_nothing(void **state)
+TEST(test_graphs__a_graph_that_is_refused_changes_nothing)
 {
-    (void)state;
     static const char *const calls[] = {"cudaStreamBeginCapture", "cudaStreamEndCapture",
                                         "cudaGraphInstantiate", "cudaGraphLaunch"};
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
@@ -166,9 +162,8 @@ static void launch_a_stale_graph(struct bed *bed)
     (void)lane_settle(bed->first);
 }
 
-static void test_graphs__a_graph_that_outlived_its_memory_dies_of_it(void **state)
+TEST(test_graphs__a_graph_that_outlived_its_memory_dies_of_it)
 {
-    (void)state;
     struct bed bed;
     open_seed(&bed, 0);
     assert_int_equal(signal_of(launch_a_stale_graph, &bed), SIGSEGV);
@@ -176,9 +171,8 @@ static void test_graphs__a_graph_that_outlived_its_memory_dies_of_it(void **stat
 }
 
 /* As CUDA does it, which would fail on a GPU alone. */
-static void test_graphs__what_a_capture_must_not_see_makes_it_void(void **state)
+TEST(test_graphs__what_a_capture_must_not_see_makes_it_void)
 {
-    (void)state;
     struct bed bed;
     struct mark mark = {0};
     cudaGraph_t graph;
@@ -202,19 +196,7 @@ static void test_graphs__what_a_capture_must_not_see_makes_it_void(void **state)
     close_bed(&bed);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graphs__a_batch_is_the_graph_of_the_same_arguments),
-        cmocka_unit_test(test_graphs__a_mark_within_a_batch_comes_behind_what_was_posted),
-        cmocka_unit_test(test_graphs__what_a_library_queues_comes_behind_what_was_posted),
-        cmocka_unit_test(test_graphs__a_batch_reads_memory_that_is_not_page_locked_at_once),
-        cmocka_unit_test(test_graphs__a_graph_that_is_refused_changes_nothing),
-        cmocka_unit_test(test_graphs__a_graph_that_outlived_its_memory_dies_of_it),
-        cmocka_unit_test(test_graphs__what_a_capture_must_not_see_makes_it_void),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)
 
 #else
 int main(void)

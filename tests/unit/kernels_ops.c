@@ -4,6 +4,7 @@
  * Method: the cases of kernels_cases.h at awkward shapes, same inputs on both sides. How
  * near they have to be: kernels_close.h. */
 #include "tests/unit/kernels_close.h"
+#include "tests/unit/suite.h"
 
 static void compare_case(const struct engine *engine, const struct engine *reference, int which,
                          int shape, enum kernel_dtype dtype)
@@ -36,31 +37,26 @@ static void compare_level(const char *isa)
     free_engine(&reference);
 }
 
-static void test_kernels__best_level_agrees_with_the_plain_twins(void **state)
+TEST(test_kernels__best_level_agrees_with_the_plain_twins)
 {
-    (void)state;
     compare_level(NULL);
 }
-static void test_kernels__avx512_agrees_with_the_plain_twins(void **state)
+TEST(test_kernels__avx512_agrees_with_the_plain_twins)
 {
-    (void)state;
     compare_level("avx512");
 }
-static void test_kernels__avx2_agrees_with_the_plain_twins(void **state)
+TEST(test_kernels__avx2_agrees_with_the_plain_twins)
 {
-    (void)state;
     compare_level("avx2");
 }
-static void test_kernels__sse2_agrees_with_the_plain_twins(void **state)
+TEST(test_kernels__sse2_agrees_with_the_plain_twins)
 {
-    (void)state;
     compare_level("sse2");
 }
 
 /* softmax of equal logits is known in closed form */
-static void test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary(void **state)
+TEST(test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary)
 {
-    (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     float losses[3], logits[3 * 40];
     int32_t targets[3] = {0, 39, -1};
@@ -82,9 +78,8 @@ static void test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary(void **s
     free_engine(&e);
 }
 
-static void test_kernels__extreme_logits_give_finite_losses(void **state)
+TEST(test_kernels__extreme_logits_give_finite_losses)
 {
-    (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     float loss, logits[5] = {-3e38f, 300, -200, 299, -INFINITY};
     kernel_cross_entropy(e.kernels, e.lane,
@@ -101,9 +96,8 @@ static void test_kernels__extreme_logits_give_finite_losses(void **state)
 }
 
 /* A damaged value must be seen by the caller, never be smoothed away. */
-static void test_kernels__nan_surfaces_in_loss_attention_and_norm(void **state)
+TEST(test_kernels__nan_surfaces_in_loss_attention_and_norm)
 {
-    (void)state;
     const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
     for (int i = 0; i < 4; i++) {
         struct engine e = new_engine(KERNEL_BACKEND_BEST, levels[i], 1);
@@ -150,9 +144,8 @@ static void test_kernels__nan_surfaces_in_loss_attention_and_norm(void **state)
     }
 }
 
-static void test_kernels__bf16_keeps_nan_and_rounds_to_even(void **state)
+TEST(test_kernels__bf16_keeps_nan_and_rounds_to_even)
 {
-    (void)state;
     const char *const levels[] = {"avx512", "avx2", "sse2"};
     const uint32_t in[] = {0x7f800001, 0xff800001, 0x7f800000, 0x3f808000, 0x3f818000,
                            0x3f808001, 0x7f7fffff, 0x80000000, 0x00000001};
@@ -242,9 +235,8 @@ static void want_decoded(const struct engine *e, enum kernel_dtype dtype, float 
         assert_memory_equal(got, want, bytes);
 }
 
-static void test_kernels__operands_of_codes_are_those_that_are_rounded(void **state)
+TEST(test_kernels__operands_of_codes_are_those_that_are_rounded)
 {
-    (void)state;
     static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
     static const float largest[] = {448, 3.5f, 0x1p-80f, 0x1.fp20f, NAN, -INFINITY};
     for (int i = 0; i < 4; i++) {
@@ -258,9 +250,8 @@ static void test_kernels__operands_of_codes_are_those_that_are_rounded(void **st
     }
 }
 
-static void test_kernels__float8_rounds_between_any_two_codes(void **state)
+TEST(test_kernels__float8_rounds_between_any_two_codes)
 {
-    (void)state;
     static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
     for (int i = 0; i < 4; i++) {
         struct engine e = new_engine(
@@ -289,9 +280,8 @@ static void test_kernels__float8_rounds_between_any_two_codes(void **state)
     }
 }
 
-static void test_kernels__pack_and_unpack_move_the_rectangle_that_they_name(void **state)
+TEST(test_kernels__pack_and_unpack_move_the_rectangle_that_they_name)
 {
-    (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     float full[5 * 7], packed[2 * 3], back[5 * 7] = {0};
     for (int i = 0; i < 35; i++)
@@ -319,9 +309,8 @@ static void test_kernels__pack_and_unpack_move_the_rectangle_that_they_name(void
     free_engine(&e);
 }
 
-static void test_kernels__new_refuses_what_it_cannot_serve(void **state)
+TEST(test_kernels__new_refuses_what_it_cannot_serve)
 {
-    (void)state;
     struct kernels *k;
     assert_true(kernels_new(&k, &(struct kernels_options){.num_threads = 0}) < 0);
     assert_null(k);
@@ -330,9 +319,8 @@ static void test_kernels__new_refuses_what_it_cannot_serve(void **state)
     assert_null(k);
 }
 
-static void test_kernels__describe_names_level_and_library(void **state)
+TEST(test_kernels__describe_names_level_and_library)
 {
-    (void)state;
     struct engine best = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     struct engine sse2 = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);
     struct engine plain = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
@@ -345,22 +333,4 @@ static void test_kernels__describe_names_level_and_library(void **state)
     free_engine(&plain);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels__best_level_agrees_with_the_plain_twins),
-        cmocka_unit_test(test_kernels__avx512_agrees_with_the_plain_twins),
-        cmocka_unit_test(test_kernels__avx2_agrees_with_the_plain_twins),
-        cmocka_unit_test(test_kernels__sse2_agrees_with_the_plain_twins),
-        cmocka_unit_test(test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary),
-        cmocka_unit_test(test_kernels__extreme_logits_give_finite_losses),
-        cmocka_unit_test(test_kernels__nan_surfaces_in_loss_attention_and_norm),
-        cmocka_unit_test(test_kernels__bf16_keeps_nan_and_rounds_to_even),
-        cmocka_unit_test(test_kernels__operands_of_codes_are_those_that_are_rounded),
-        cmocka_unit_test(test_kernels__float8_rounds_between_any_two_codes),
-        cmocka_unit_test(test_kernels__pack_and_unpack_move_the_rectangle_that_they_name),
-        cmocka_unit_test(test_kernels__new_refuses_what_it_cannot_serve),
-        cmocka_unit_test(test_kernels__describe_names_level_and_library),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,12 +5,12 @@
  * forgive. Method: tests/simgpu in place of NVIDIA's runtime, orders by seed; each call of the
  * runtime fails once, and for ever. For what ends a process there is a child. */
 #include "tests/unit/simgpu_bed.h"
+#include "tests/unit/suite.h"
 
 /* ---- Order ---- */
 
-static void test_simgpu__marks_order_lanes_under_every_seed(void **state)
+TEST(test_simgpu__marks_order_lanes_under_every_seed)
 {
-    (void)state;
     for (int seed = 0; seed < SEEDS; seed++) {
         struct bed bed;
         struct mark added = {0}, copied = {0};
@@ -58,9 +58,8 @@ static bool shows(int mistake, int seed)
     return is_wrong;
 }
 
-static void test_simgpu__mistakes_of_order_show(void **state)
+TEST(test_simgpu__mistakes_of_order_show)
 {
-    (void)state;
     for (int mistake = 0; mistake < 3; mistake++) {
         int seen = 0;
         for (int seed = 0; seed < SEEDS; seed++)
@@ -76,9 +75,8 @@ static int note(void *args)
     return 0;
 }
 
-static void test_simgpu__host_work_runs_in_a_lanes_order(void **state)
+TEST(test_simgpu__host_work_runs_in_a_lanes_order)
 {
-    (void)state;
     for (int seed = 0; seed < 3; seed++) {
         struct bed bed;
         int called = 0, *at = &called;
@@ -110,9 +108,8 @@ static void run_past_the_end(struct bed *bed)
     (void)lane_settle(bed->first);
 }
 
-static void test_simgpu__only_operations_touch_a_devices_memory(void **state)
+TEST(test_simgpu__only_operations_touch_a_devices_memory)
 {
-    (void)state;
     struct bed bed;
     open_seed(&bed, 0);
     assert_int_equal(signal_of(touch_pinned, &bed), 0);
@@ -121,9 +118,8 @@ static void test_simgpu__only_operations_touch_a_devices_memory(void **state)
     close_bed(&bed);
 }
 
-static void test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once(void **state)
+TEST(test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once)
 {
-    (void)state;
     struct bed bed;
     float *pageable = malloc(BYTES);
     open_seed(&bed, 0); /* as late as allowed */
@@ -152,9 +148,8 @@ static void unpin_before_the_copy(struct bed *bed)
     device_unpin(bed->device, bed->pageable);
 }
 
-static void test_simgpu__pinned_memory_is_read_late_and_stays_until_then(void **state)
+TEST(test_simgpu__pinned_memory_is_read_late_and_stays_until_then)
 {
-    (void)state;
     struct bed bed;
     open_seed(&bed, 0);
     bed.pageable = malloc(BYTES);
@@ -178,9 +173,8 @@ static void test_simgpu__pinned_memory_is_read_late_and_stays_until_then(void **
 }
 
 /* What cannot be pinned is said, and the next launch does not fail for it. */
-static void test_simgpu__memory_that_cannot_be_pinned_is_said(void **state)
+TEST(test_simgpu__memory_that_cannot_be_pinned_is_said)
 {
-    (void)state;
     struct bed bed;
     assert_int_equal(open_bed(&bed, "fail=cudaHostRegister:1"), 0);
     assert_int_equal(device_pin(bed.device, &bed, sizeof(bed), true), ERR_UNAVAILABLE);
@@ -194,9 +188,8 @@ static void test_simgpu__memory_that_cannot_be_pinned_is_said(void **state)
     close_bed(&bed);
 }
 
-static void test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it(void **state)
+TEST(test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it)
 {
-    (void)state;
     struct device *devices[2];
     struct lane *lane;
     struct mark mark = {0};
@@ -352,9 +345,8 @@ static void multiply_on(const struct device_ops *ops, enum kernel_backend backen
     device_close(device);
 }
 
-static void test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu(void **state)
+TEST(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu)
 {
-    (void)state;
     uint16_t *want = malloc(AREA * 12), *got = malloc(AREA * 12);
     simgpu_set("seed=2");
     for (int i = 0; i < 4 * WAYS; i++) {
@@ -381,9 +373,8 @@ static void test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu(void
 }
 
 /* One algorithm for each shape, and for each type of the result. */
-static void test_simgpu__an_algorithm_is_used_for_its_own_shape_alone(void **state)
+TEST(test_simgpu__an_algorithm_is_used_for_its_own_shape_alone)
 {
-    (void)state;
     struct bed bed;
     void *at, *scratch;
     open_seed(&bed, 1);
@@ -446,9 +437,8 @@ static void want_chosen(const char *settings, const char *choices, const uint16_
     free(got.made);
 }
 
-static void test_simgpu__an_algorithm_of_before_is_taken_where_it_is_offered(void **state)
+TEST(test_simgpu__an_algorithm_of_before_is_taken_where_it_is_offered)
 {
-    (void)state;
     struct chosen old = multiply_chosen("seed=1", "");
     struct chosen new = multiply_chosen("seed=1,algorithm=1", "");
     assert_true(memcmp(old.products, new.products, 3 * AREA * 12) != 0);
@@ -485,9 +475,8 @@ static int multiply_failing(const char *settings)
     return rc;
 }
 
-static void test_simgpu__every_call_of_the_library_that_fails_is_said(void **state)
+TEST(test_simgpu__every_call_of_the_library_that_fails_is_said)
 {
-    (void)state;
     static const char *const calls[] = {"cublasLtCreate",
                                         "cublasLtMatmulDescCreate",
                                         "cublasLtMatmulDescSetAttribute",
@@ -531,9 +520,8 @@ static int work(const char *settings)
     return rc;
 }
 
-static void test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing(void **state)
+TEST(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing)
 {
-    (void)state;
     static const char *const calls[] = {"cudaGetDeviceCount",
                                         "cudaSetDevice",
                                         "cudaGetDeviceProperties",
@@ -567,9 +555,8 @@ static void test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing(v
     assert_int_equal(work(""), 0);
 }
 
-static void test_simgpu__one_line_says_what_is_not_there(void **state)
+TEST(test_simgpu__one_line_says_what_is_not_there)
 {
-    (void)state;
     assert_int_equal(work("driver=0"), ERR_UNAVAILABLE);
     assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no driver"));
     assert_int_equal(work("driver=10020"), ERR_UNAVAILABLE);
@@ -583,9 +570,8 @@ static void test_simgpu__one_line_says_what_is_not_there(void **state)
     assert_non_null(strstr(report_line(), "CUDA: no buffer of 12000 bytes: out of memory"));
 }
 
-static void test_simgpu__float8_products_need_capability_8_9(void **state)
+TEST(test_simgpu__float8_products_need_capability_8_9)
 {
-    (void)state;
     static const int capabilities[] = {80, 86, 89, 90, 100};
     for (size_t i = 0; i < sizeof(capabilities) / sizeof(capabilities[0]); i++) {
         struct bed bed;
@@ -597,9 +583,8 @@ static void test_simgpu__float8_products_need_capability_8_9(void **state)
     }
 }
 
-static void test_simgpu__a_device_says_what_is_left_of_its_memory(void **state)
+TEST(test_simgpu__a_device_says_what_is_left_of_its_memory)
 {
-    (void)state;
     struct bed bed;
     struct device_room before, after;
     void *more = NULL;
@@ -616,9 +601,8 @@ static void test_simgpu__a_device_says_what_is_left_of_its_memory(void **state)
     close_bed(&bed);
 }
 
-static void test_simgpu__a_device_says_near_which_memory_it_is(void **state)
+TEST(test_simgpu__a_device_says_near_which_memory_it_is)
 {
-    (void)state;
     struct bed bed;
     assert_int_equal(open_bed(&bed, "node=3"), 0);
     assert_int_equal(device_memory_node(bed.device), 1 + 3);
@@ -627,28 +611,9 @@ static void test_simgpu__a_device_says_near_which_memory_it_is(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simgpu__marks_order_lanes_under_every_seed),
-        cmocka_unit_test(test_simgpu__mistakes_of_order_show),
-        cmocka_unit_test(test_simgpu__host_work_runs_in_a_lanes_order),
-        cmocka_unit_test(test_simgpu__only_operations_touch_a_devices_memory),
-        cmocka_unit_test(test_simgpu__page_locked_memory_is_read_late_and_other_memory_at_once),
-        cmocka_unit_test(test_simgpu__pinned_memory_is_read_late_and_stays_until_then),
-        cmocka_unit_test(test_simgpu__memory_that_cannot_be_pinned_is_said),
-        cmocka_unit_test(test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it),
-        cmocka_unit_test(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu),
-        cmocka_unit_test(test_simgpu__an_algorithm_is_used_for_its_own_shape_alone),
-        cmocka_unit_test(test_simgpu__an_algorithm_of_before_is_taken_where_it_is_offered),
-        cmocka_unit_test(test_simgpu__every_call_of_the_library_that_fails_is_said),
-        cmocka_unit_test(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing),
-        cmocka_unit_test(test_simgpu__one_line_says_what_is_not_there),
-        cmocka_unit_test(test_simgpu__float8_products_need_capability_8_9),
-        cmocka_unit_test(test_simgpu__a_device_says_what_is_left_of_its_memory),
-        cmocka_unit_test(test_simgpu__a_device_says_near_which_memory_it_is),
-    };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -2,18 +2,13 @@
  *
  * Goal: they are skipped and counted as the settings say. Method: steps that no rank has made. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/observe/breaks.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
+TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
 {
     static struct config config = {.nonfinite = NONFINITE_SKIP,
                                    .nonfinite_skips_max = 3,
@@ -23,7 +18,6 @@ static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
     struct progress finite = {.step = 8, .next_sample = 96, .loss = 2, .grad_norm = 1};
     struct progress broken = finite;
     struct step_break at = {.rank = 5, .stage = 1, .is_loss = true, .leaf = 4};
-    (void)state;
     broken.grad_norm = (double)INFINITY;
     for (int round = 0; round < 2; round++) {
         assert_true(breaks_is_finite(&b, &finite)); /* a row ends here */
@@ -49,10 +43,4 @@ static void test_breaks__steps_are_skipped_until_too_many_in_a_row(void **state)
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_breaks__steps_are_skipped_until_too_many_in_a_row),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

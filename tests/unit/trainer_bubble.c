@@ -8,6 +8,7 @@
  * all ranks wait for each other. "make bench" has the same in real time. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/parallel/execution.h"
 
 #define RANKS_MAX 4
@@ -229,9 +230,8 @@ static void want_bubble(const char *schedule, const char *ranks, const char *sta
     assert_true(fabs(idle_part(&b) - idle) < EXACTLY && fabs(b.schedule - idle) < EXACTLY);
 }
 
-static void test_bubble__a_pipeline_idles_as_much_as_its_schedule(void **state)
+TEST(test_bubble__a_pipeline_idles_as_much_as_its_schedule)
 {
-    (void)state;
     want_bubble("GPipe", "2", "2", 1 / (LEAVES + 1.0));
     want_bubble("1F1B", "4", "4", 3 / (LEAVES + 3.0));
     want_bubble("Interleaved1F1B", "2", "4", 1 / (2 * LEAVES + 1.0));
@@ -273,9 +273,8 @@ static void want_step(double link_units, const char *ahead, double length)
     assert_true(fabs(length_of(&b) - length) < EXACTLY * length);
 }
 
-static void test_bubble__messages_of_a_pipeline_go_behind_compute(void **state)
+TEST(test_bubble__messages_of_a_pipeline_go_behind_compute)
 {
-    (void)state;
     static const double links[] = {0.2, 0.5, 0.9};
     for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
         want_step(links[i], "true", 3 + 3 * LEAVES + 2 * links[i]);
@@ -292,9 +291,8 @@ static double step_of(const char *schedule, const char *layers, double link_unit
     return length_of(&b);
 }
 
-static void test_bubble__messages_of_four_stages_cost_what_their_critical_path_has(void **state)
+TEST(test_bubble__messages_of_four_stages_cost_what_their_critical_path_has)
 {
-    (void)state;
     static const char *const ways[][2] = {{"1F1B", "4"}, {"Interleaved1F1B", "8"}, {"ZBH1", "4"}};
     static const double links[] = {0.2, 0.5, 0.9};
     for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
@@ -309,12 +307,4 @@ static void test_bubble__messages_of_four_stages_cost_what_their_critical_path_h
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bubble__a_pipeline_idles_as_much_as_its_schedule),
-        cmocka_unit_test(test_bubble__messages_of_a_pipeline_go_behind_compute),
-        cmocka_unit_test(test_bubble__messages_of_four_stages_cost_what_their_critical_path_has),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

@@ -6,23 +6,18 @@
  * so every received byte is checked; counts are random (seeded). Threads note what they find, the
  * test's own thread asserts. tests/integration/comm_mpi.sh starts the --mpi form. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define RANKS_MAX 9u
 #define ROUNDS 40
@@ -95,9 +90,8 @@ static int all_to_all_rounds(struct comm *comm, void *user)
     return 0;
 }
 
-static void test_comm_local__all_to_all_moves_every_byte_to_its_place(void **state)
+TEST(test_comm_local__all_to_all_moves_every_byte_to_its_place)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_SIZES; i++)
         assert_int_equal(comm_local_run(sizes[i], all_to_all_rounds, NULL), 0);
     assert_int_equal(num_wrong, 0);
@@ -127,9 +121,8 @@ static int gather_rounds(struct comm *comm, void *user)
     return 0;
 }
 
-static void test_comm_local__all_gather_and_broadcast_reach_everyone(void **state)
+TEST(test_comm_local__all_gather_and_broadcast_reach_everyone)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_SIZES; i++)
         assert_int_equal(comm_local_run(sizes[i], gather_rounds, NULL), 0);
     assert_int_equal(num_wrong, 0);
@@ -231,9 +224,8 @@ static int scatter_sums(struct comm *comm, void *user)
     return 0;
 }
 
-static void test_comm_local__sums_are_exact_in_integers_and_in_rank_order_in_floats(void **state)
+TEST(test_comm_local__sums_are_exact_in_integers_and_in_rank_order_in_floats)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_SIZES; i++) {
         assert_int_equal(comm_local_run(sizes[i], sum_counts, NULL), 0);
         assert_int_equal(comm_local_run(sizes[i], scatter_sums, NULL), 0);
@@ -267,9 +259,8 @@ static int split_twice(struct comm *comm, void *user)
     return comm_barrier(comm);
 }
 
-static void test_comm_local__split_makes_groups_by_colour_in_order_of_key(void **state)
+TEST(test_comm_local__split_makes_groups_by_colour_in_order_of_key)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_SIZES; i++)
         assert_int_equal(comm_local_run(sizes[i], split_twice, NULL), 0);
     assert_int_equal(num_wrong, 0);
@@ -305,9 +296,8 @@ static int fail_in_round(struct comm *comm, void *user)
     return rc;
 }
 
-static void test_comm_local__a_rank_that_fails_wakes_all_others(void **state)
+TEST(test_comm_local__a_rank_that_fails_wakes_all_others)
 {
-    (void)state;
     for (int round = 0; round < 12; round++) {
         num_lost = 0;
         assert_int_equal(comm_local_run(6, fail_in_round, &round), ERR_IO);
@@ -332,9 +322,8 @@ static int leave_early(struct comm *comm, void *user)
     return 0;
 }
 
-static void test_comm_local__a_rank_that_is_done_breaks_only_its_own_groups(void **state)
+TEST(test_comm_local__a_rank_that_is_done_breaks_only_its_own_groups)
 {
-    (void)state;
     assert_int_equal(comm_local_run(4, leave_early, NULL), 0);
     assert_int_equal(num_wrong, 0);
 }
@@ -347,9 +336,8 @@ static int abort_on_rank_2(struct comm *comm, void *user)
     return comm_barrier(comm);
 }
 
-static void test_comm_local__abort_ends_everyones_next_wait(void **state)
+TEST(test_comm_local__abort_ends_everyones_next_wait)
 {
-    (void)state;
     assert_int_equal(comm_local_run(4, abort_on_rank_2, NULL), ERR_ABORTED);
     assert_int_equal(comm_local_run(0, abort_on_rank_2, NULL), ERR_INVALID);
 }
@@ -409,9 +397,8 @@ static int fail_beside_a_wait(struct comm *comm, void *user)
     return ERR_IO;
 }
 
-static void test_comm_local__a_rank_that_cannot_go_on_ends_all_waits_before_it_ends(void **state)
+TEST(test_comm_local__a_rank_that_cannot_go_on_ends_all_waits_before_it_ends)
 {
-    (void)state;
     num_wrong = 0;
     assert_int_equal(comm_local_run(4, fail_beside_a_wait, NULL), ERR_IO);
     assert_int_equal(num_wrong, 0);
@@ -516,9 +503,8 @@ static int messages_by_tag(struct comm *comm, void *user)
     return comm_barrier(comm); /* who leaves earlier breaks the group */
 }
 
-static void test_comm_local__messages_are_received_by_tag_in_the_order_of_sending(void **state)
+TEST(test_comm_local__messages_are_received_by_tag_in_the_order_of_sending)
 {
-    (void)state;
     num_wrong = 0;
     for (size_t i = 0; i < NUM_SIZES; i++)
         assert_int_equal(comm_local_run(sizes[i], messages_by_tag, NULL), 0);
@@ -544,9 +530,8 @@ static int send_and_overwrite(struct comm *comm, void *user)
     return comm_barrier(comm);
 }
 
-static void test_comm_local__a_send_is_over_when_it_is_received(void **state)
+TEST(test_comm_local__a_send_is_over_when_it_is_received)
 {
-    (void)state;
     num_wrong = 0;
     assert_int_equal(comm_local_run(2, send_and_overwrite, NULL), 0);
     assert_int_equal(num_wrong, 0);
@@ -568,9 +553,8 @@ static int wait_for_the_lost(struct comm *comm, void *user)
     return rc;
 }
 
-static void test_comm_local__a_lost_rank_ends_waits_for_messages(void **state)
+TEST(test_comm_local__a_lost_rank_ends_waits_for_messages)
 {
-    (void)state;
     assert_int_equal(comm_local_run(3, wait_for_the_lost, NULL), ERR_IO);
 }
 
@@ -593,9 +577,8 @@ static int calls_differ(struct comm *comm, void *user)
     return 0;
 }
 
-static void test_comm_local__calls_that_differ_are_told_with_both_sites(void **state)
+TEST(test_comm_local__calls_that_differ_are_told_with_both_sites)
 {
-    (void)state;
     assert_int_equal(comm_local_run(3, calls_differ, NULL), 0);
     assert_int_equal(num_wrong, 0);
 }
@@ -653,9 +636,8 @@ static int calls_behind(struct comm *comm, void *user)
     return rc != 0 ? rc : b.rc;
 }
 
-static void test_comm_local__a_group_goes_on_while_another_waits(void **state)
+TEST(test_comm_local__a_group_goes_on_while_another_waits)
 {
-    (void)state;
     assert_int_equal(comm_local_run(3, calls_behind, NULL), 0);
     assert_int_equal(num_wrong, 0);
 }
@@ -685,20 +667,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--mpi") == 0)
         return run_under_mpi();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comm_local__all_to_all_moves_every_byte_to_its_place),
-        cmocka_unit_test(test_comm_local__all_gather_and_broadcast_reach_everyone),
-        cmocka_unit_test(test_comm_local__sums_are_exact_in_integers_and_in_rank_order_in_floats),
-        cmocka_unit_test(test_comm_local__split_makes_groups_by_colour_in_order_of_key),
-        cmocka_unit_test(test_comm_local__a_rank_that_fails_wakes_all_others),
-        cmocka_unit_test(test_comm_local__a_rank_that_is_done_breaks_only_its_own_groups),
-        cmocka_unit_test(test_comm_local__messages_are_received_by_tag_in_the_order_of_sending),
-        cmocka_unit_test(test_comm_local__a_send_is_over_when_it_is_received),
-        cmocka_unit_test(test_comm_local__a_lost_rank_ends_waits_for_messages),
-        cmocka_unit_test(test_comm_local__abort_ends_everyones_next_wait),
-        cmocka_unit_test(test_comm_local__a_rank_that_cannot_go_on_ends_all_waits_before_it_ends),
-        cmocka_unit_test(test_comm_local__calls_that_differ_are_told_with_both_sites),
-        cmocka_unit_test(test_comm_local__a_group_goes_on_while_another_waits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

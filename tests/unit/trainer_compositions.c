@@ -5,6 +5,7 @@
  * layouts that cannot work are started for what they say. The text that follows from it must be
  * that of the README; UPDATE=1 writes it there. */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 
 #define README "trainer/parallel/README.md"
 #define MARK_BEGIN "<!-- written by UPDATE=1 build/tests/trainer_compositions -->\n"
@@ -310,9 +311,8 @@ static void write_readme(const char *before, size_t bytes, const char *text, con
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_compositions__the_readme_says_what_happens(void **state)
+TEST(test_compositions__the_readme_says_what_happens)
 {
-    (void)state;
     static struct text text;
     static char readme[2 * TEXT_MAX];
     struct model_table *table;
@@ -338,10 +338,4 @@ static void test_compositions__the_readme_says_what_happens(void **state)
         fail_msg("%s is stale (UPDATE=1 writes it); what happens is:\n%s", README, text.at);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compositions__the_readme_says_what_happens),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

@@ -6,21 +6,16 @@
  * trainer_config_load(); the messages of refusals are searched for the key, the value and the way
  * out. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/config/config.h"
 #include "trainer/config/table.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define ARGUMENTS_MAX 16
 
@@ -85,10 +80,9 @@ static void check_refused(const char *arguments, const char *word1, const char *
     assert_null(strchr(report_line(), '\n'));
 }
 
-static void test_config__defaults_are_torchtitans(void **state)
+TEST(test_config__defaults_are_torchtitans)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, ""), 0);
     assert_int_equal(config.model_family, FAMILY_LLAMA3);
     assert_string_equal(config.model_flavor, "debugmodel");
@@ -107,11 +101,10 @@ static void test_config__defaults_are_torchtitans(void **state)
     assert_int_equal(config.mixed_precision_param, DTYPE_BFLOAT16);
 }
 
-static void test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing(void **state)
+TEST(test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing)
 {
     struct config config;
     char address[64];
-    (void)state;
     snprintf(address, sizeof(address), "unix:/tmp/holdfast-%u/ckptd.sock", (unsigned)getuid());
     assert_int_equal(load(&config, ""), 0);
     assert_int_equal(config.reduction, REDUCTION_CANONICAL);
@@ -124,7 +117,7 @@ static void test_config__own_defaults_favour_exact_resume_and_saves_that_cost_no
     assert_string_equal(config.exclude_from_loading, "");
 }
 
-static void test_config__command_line_wins_over_file_wins_over_defaults(void **state)
+TEST(test_config__command_line_wins_over_file_wins_over_defaults)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -145,7 +138,7 @@ static void test_config__command_line_wins_over_file_wins_over_defaults(void **s
 }
 
 /* The file selects by the key that would win over the command line's, then by the other one. */
-static void test_config__what_the_command_line_selects_clears_what_the_file_selected(void **state)
+TEST(test_config__what_the_command_line_selects_clears_what_the_file_selected)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -178,7 +171,7 @@ static void test_config__what_the_command_line_selects_clears_what_the_file_sele
     assert_string_equal(trainer_config_data(&config), "a:1,b:2");
 }
 
-static void test_config__mistakes_are_named(void **state)
+TEST(test_config__mistakes_are_named)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -200,9 +193,8 @@ static void test_config__mistakes_are_named(void **state)
     assert_non_null(strstr(report_line(), "seq_len"));
 }
 
-static void test_config__what_this_version_lacks_is_refused(void **state)
+TEST(test_config__what_this_version_lacks_is_refused)
 {
-    (void)state;
     check_refused("--parallelism.pipeline_parallel_schedule DualPipeV", "DualPipeV", "1F1B");
     check_refused("--parallelism.context_parallel_rotate_method ring", "rotate_method", "alltoall");
     check_refused("--model.converters quantize.linear.mx", "model.converters",
@@ -219,7 +211,7 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
 }
 
 /* They are refused by key and value, and accepted where they ask for what the trainer does. */
-static void test_config__keys_whose_loss_would_change_the_training_are_refused(void **state)
+TEST(test_config__keys_whose_loss_would_change_the_training_are_refused)
 {
     static const char *const cases[][3] = {
         {"model.norm_type", "layernorm", "rmsnorm"},
@@ -241,7 +233,6 @@ static void test_config__keys_whose_loss_would_change_the_training_are_refused(v
     };
     struct config config;
     char argument[128];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         snprintf(argument, sizeof(argument), "--%s=%s", cases[i][0], cases[i][1]);
         check_refused(argument, cases[i][0], cases[i][1]);
@@ -250,8 +241,7 @@ static void test_config__keys_whose_loss_would_change_the_training_are_refused(v
     }
 }
 
-static void
-test_config__a_files_value_stops_no_start_where_the_command_line_has_another(void **state)
+TEST(test_config__a_files_value_stops_no_start_where_the_command_line_has_another)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -266,10 +256,9 @@ test_config__a_files_value_stops_no_start_where_the_command_line_has_another(voi
     assert_int_equal(config.model_family, FAMILY_LLAMA2);
 }
 
-static void test_config__every_refused_choice_has_an_accepted_one(void **state)
+TEST(test_config__every_refused_choice_has_an_accepted_one)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config,
                           "--parallelism.tensor_parallel_degree 1 "
                           "--activation_checkpoint.mode full --checkpoint.async_mode async "
@@ -279,10 +268,9 @@ static void test_config__every_refused_choice_has_an_accepted_one(void **state)
     assert_int_equal(config.async_mode, ASYNC_AT_ONCE);
 }
 
-static void test_config__a_memory_budget_is_a_part_or_bytes(void **state)
+TEST(test_config__a_memory_budget_is_a_part_or_bytes)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, ""), 0);
     assert_true(config.kept_part == 0.5 && config.budget_bytes == 0);
     assert_int_equal(load(&config, "--activation_checkpoint.memory_budget 1"), 0);
@@ -301,10 +289,9 @@ static void test_config__a_memory_budget_is_a_part_or_bytes(void **state)
     }
 }
 
-static void test_config__older_names_set_the_key_that_replaced_them(void **state)
+TEST(test_config__older_names_set_the_key_that_replaced_them)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--training.batch_size 3 --training.seed 4 "
                                    "--lr_scheduler.lr_min 0.25 --checkpoint.enable_checkpoint "
                                    "--training.data_parallel_replicate_degree 2 --job.print_args"),
@@ -318,7 +305,7 @@ static void test_config__older_names_set_the_key_that_replaced_them(void **state
 }
 
 /* torchtitan before 0.2 has them in a section of their own. */
-static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state)
+TEST(test_config__older_float8_keys_decide_as_the_newer_ones)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -352,9 +339,8 @@ static void test_config__older_float8_keys_decide_as_the_newer_ones(void **state
     assert_true(config.is_float8);
 }
 
-static void test_config__names_of_other_releases_of_torchtitan_mean_what_they_meant(void **state)
+TEST(test_config__names_of_other_releases_of_torchtitan_mean_what_they_meant)
 {
-    (void)state;
     struct config config;
     assert_int_equal(load(&config, "--parallelism.num_pp_microbatches 4 --loss.num_chunks 8 "
                                    "--debug.print_config --debug.save_config_file c.json "
@@ -387,7 +373,7 @@ static void test_config__names_of_other_releases_of_torchtitan_mean_what_they_me
 }
 
 /* The sections of torchtitan's documentation with the values its own files carry. */
-static void test_config__a_torchtitan_file_loads(void **state)
+TEST(test_config__a_torchtitan_file_loads)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -432,9 +418,8 @@ static bool stores(const struct option *option)
            option->type != OPTION_TYPE_FIXED;
 }
 
-static void test_config__every_key_of_the_table_is_sound(void **state)
+TEST(test_config__every_key_of_the_table_is_sound)
 {
-    (void)state;
     for (const struct option *a = config_table(); a->key != NULL; a++) {
         bool found = a->type != OPTION_TYPE_ALIAS;
         for (const struct option *b = config_table(); b->key != NULL; b++) {
@@ -447,10 +432,9 @@ static void test_config__every_key_of_the_table_is_sound(void **state)
     }
 }
 
-static void test_config__batch_sizes_come_out_settled(void **state)
+TEST(test_config__batch_sizes_come_out_settled)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--training.global_batch_size 24"), 0);
     assert_int_equal(config.micro_batches, 3);
     assert_int_equal(load(&config, "--canonical.micro_batches 5"), 0);
@@ -476,12 +460,11 @@ static void check_batches(const char *arguments, int64_t local, int64_t micro, i
     assert_int_equal(config.global_batch_size, global);
 }
 
-static void test_config__a_pipeline_cuts_a_local_batch_into_micro_batches(void **state)
+TEST(test_config__a_pipeline_cuts_a_local_batch_into_micro_batches)
 {
 #define PP2 "--parallelism.pipeline_parallel_degree 2 "
 #define SIZE "--parallelism.pipeline_parallel_microbatch_size "
     struct config config;
-    (void)state;
     check_batches(SIZE "2", 8, 8, 64); /* no pipeline cuts */
     check_batches(PP2, 8, 8, 64);
     check_batches(PP2 SIZE "8", 8, 8, 64);
@@ -497,10 +480,9 @@ static void test_config__a_pipeline_cuts_a_local_batch_into_micro_batches(void *
                   "local_batch_size = 8");
 }
 
-static void test_config__the_schedule_comes_out_settled(void **state)
+TEST(test_config__the_schedule_comes_out_settled)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--training.steps 50 --lr_scheduler.warmup_steps 80"), 0);
     assert_int_equal(config.decay_total_steps, 50);
     assert_int_equal(config.warmup_steps, 50);
@@ -510,11 +492,10 @@ static void test_config__the_schedule_comes_out_settled(void **state)
     check_refused("--optimizer.beta1 1", "beta1 = 1", "below 1");
 }
 
-static void test_config__steps_are_listed_one_by_one_and_as_ranges(void **state)
+TEST(test_config__steps_are_listed_one_by_one_and_as_ranges)
 {
     static const char *const wrong[] = {"0", "3-", "5-4", "3,", ",3", "3 4", "3-4-5", "x"};
     char setting[64], shown[64];
-    (void)state;
     for (int64_t step = 1; step < 25; step++)
         assert_int_equal(config_has_step("3,10-12,20", step),
                          step == 3 || (step >= 10 && step <= 12) || step == 20);
@@ -528,7 +509,7 @@ static void test_config__steps_are_listed_one_by_one_and_as_ranges(void **state)
     }
 }
 
-static void test_config__a_run_without_a_name_has_that_of_its_file(void **state)
+TEST(test_config__a_run_without_a_name_has_that_of_its_file)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -545,7 +526,7 @@ static void test_config__a_run_without_a_name_has_that_of_its_file(void **state)
     assert_true(!config.run_is_of_file && strcmp(config.run, "default") == 0);
 }
 
-static void test_config__paths_and_names_are_checked(void **state)
+TEST(test_config__paths_and_names_are_checked)
 {
     const struct bed *bed = *state;
     struct config config;
@@ -567,10 +548,9 @@ static void test_config__paths_and_names_are_checked(void **state)
     assert_string_equal(config.tokenizer_path, bed->model);
 }
 
-static void test_config__ranks_as_threads_are_refused_in_one_process_of_several(void **state)
+TEST(test_config__ranks_as_threads_are_refused_in_one_process_of_several)
 {
     struct config config;
-    (void)state;
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     check_refused("", "comm.backend = local", "--comm.backend mpi");
     assert_int_equal(load(&config, "--comm.backend mpi"), 0);
@@ -580,10 +560,9 @@ static void test_config__ranks_as_threads_are_refused_in_one_process_of_several(
 }
 
 /* A launcher's ranks get fewer, down to one, with a file that may name threads. */
-static void test_config__threads_are_refused_of_mpi_that_no_launcher_started(void **state)
+TEST(test_config__threads_are_refused_of_mpi_that_no_launcher_started)
 {
     struct config config;
-    (void)state;
     check_refused("--comm.backend mpi --comm.ranks 4", "comm.ranks = 4", "mpirun -n");
     assert_int_equal(load(&config, "--comm.backend mpi"), 0);
     assert_int_equal(load(&config, "--comm.backend mpi --comm.ranks 4 --estimate"), 0);
@@ -603,7 +582,7 @@ static void set_all(const char *const variables[][2], size_t num)
 }
 
 /* srun starts torchrun once for each node, so its variables are those of the node. */
-static void test_config__processes_of_torchrun_are_counted_by_it(void **state)
+TEST(test_config__processes_of_torchrun_are_counted_by_it)
 {
     static const char *const by_srun[][2] = {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}};
     static const char *const by_torchrun[][2] = {{"RANK", "5"},
@@ -619,7 +598,6 @@ static void test_config__processes_of_torchrun_are_counted_by_it(void **state)
                                           {"SLURM_PROCID", NULL},
                                           {"SLURM_STEP_NUM_TASKS", NULL}};
     char name[CONFIG_NAME_MAX];
-    (void)state;
     set_all(by_srun, 2);
     assert_int_equal(config_num_launched(), 2);
     set_all(by_torchrun, 4); /* not all: a cluster sets some for each of its jobs */
@@ -634,10 +612,9 @@ static void test_config__processes_of_torchrun_are_counted_by_it(void **state)
     set_all(none, 7);
 }
 
-static void test_config__the_json_names_every_setting(void **state)
+TEST(test_config__the_json_names_every_setting)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--training.steps 33 --job.description a"), 0);
     char *text = trainer_config_to_json(&config);
     json_t *json = json_loads(text, 0, NULL);
@@ -667,9 +644,8 @@ static void test_config__the_json_names_every_setting(void **state)
     }
 
 /* Everything but config/settle.c reads the enums, so a wrong one would train another model. */
-static void test_config__each_choice_is_settled_as_its_own_enum(void **state)
+TEST(test_config__each_choice_is_settled_as_its_own_enum)
 {
-    (void)state;
     static const struct {
         const char *key, *text;
         size_t at, size;
@@ -737,36 +713,4 @@ static void test_config__each_choice_is_settled_as_its_own_enum(void **state)
                   "selective_ac_option = 0", "or op");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config__defaults_are_torchtitans),
-        cmocka_unit_test(test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing),
-        cmocka_unit_test(test_config__command_line_wins_over_file_wins_over_defaults),
-        cmocka_unit_test(test_config__what_the_command_line_selects_clears_what_the_file_selected),
-        cmocka_unit_test(test_config__mistakes_are_named),
-        cmocka_unit_test(test_config__what_this_version_lacks_is_refused),
-        cmocka_unit_test(test_config__keys_whose_loss_would_change_the_training_are_refused),
-        cmocka_unit_test(
-            test_config__a_files_value_stops_no_start_where_the_command_line_has_another),
-        cmocka_unit_test(test_config__every_refused_choice_has_an_accepted_one),
-        cmocka_unit_test(test_config__a_memory_budget_is_a_part_or_bytes),
-        cmocka_unit_test(test_config__older_names_set_the_key_that_replaced_them),
-        cmocka_unit_test(test_config__older_float8_keys_decide_as_the_newer_ones),
-        cmocka_unit_test(test_config__names_of_other_releases_of_torchtitan_mean_what_they_meant),
-        cmocka_unit_test(test_config__a_torchtitan_file_loads),
-        cmocka_unit_test(test_config__every_key_of_the_table_is_sound),
-        cmocka_unit_test(test_config__batch_sizes_come_out_settled),
-        cmocka_unit_test(test_config__a_pipeline_cuts_a_local_batch_into_micro_batches),
-        cmocka_unit_test(test_config__the_schedule_comes_out_settled),
-        cmocka_unit_test(test_config__steps_are_listed_one_by_one_and_as_ranges),
-        cmocka_unit_test(test_config__a_run_without_a_name_has_that_of_its_file),
-        cmocka_unit_test(test_config__paths_and_names_are_checked),
-        cmocka_unit_test(test_config__ranks_as_threads_are_refused_in_one_process_of_several),
-        cmocka_unit_test(test_config__threads_are_refused_of_mpi_that_no_launcher_started),
-        cmocka_unit_test(test_config__processes_of_torchrun_are_counted_by_it),
-        cmocka_unit_test(test_config__the_json_names_every_setting),
-        cmocka_unit_test(test_config__each_choice_is_settled_as_its_own_enum),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+SUITE(setup, teardown)

@@ -5,20 +5,15 @@
  * them empty) is copied by a function that takes its time, while the real update runs; gates, which
  * the test opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/save/copier.h"
 
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { SLICES = 6, EACH = 4096, COUNT = SLICES * EACH, EMPTY = 2, ROUNDS = 5, NEVER = SLICES };
 
@@ -165,7 +160,7 @@ static void update(struct bed *bed, int64_t number)
     }
 }
 
-static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void **state)
+TEST_BETWEEN(test_copier__a_copy_holds_the_state_as_it_was_before_the_update, setup, teardown)
 {
     struct bed *bed = *state;
     static float before[3][COUNT];
@@ -190,7 +185,7 @@ static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void
     assert_int_equal(atomic_load(&bed->num_ends), ROUNDS);
 }
 
-static void test_copier__an_update_waits_for_its_slice_and_for_no_later_one(void **state)
+TEST_BETWEEN(test_copier__an_update_waits_for_its_slice_and_for_no_later_one, setup, teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -208,7 +203,7 @@ static void test_copier__an_update_waits_for_its_slice_and_for_no_later_one(void
     assert_true(times.copy_seconds >= 0 && times.ended_at > 0);
 }
 
-static void test_copier__a_slice_of_several_pieces_is_held_until_the_last(void **state)
+TEST_BETWEEN(test_copier__a_slice_of_several_pieces_is_held_until_the_last, setup, teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -224,7 +219,7 @@ static void test_copier__a_slice_of_several_pieces_is_held_until_the_last(void *
     assert_int_equal(copier_wait(bed->copier, &times), 0);
 }
 
-static void test_copier__nothing_is_copied_before_it_is_posted(void **state)
+TEST_BETWEEN(test_copier__nothing_is_copied_before_it_is_posted, setup, teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -241,7 +236,7 @@ static void test_copier__nothing_is_copied_before_it_is_posted(void **state)
     assert_false(copier_post(bed->copier, SLICES - 1));
 }
 
-static void test_copier__start_returns_while_nothing_is_copied(void **state)
+TEST_BETWEEN(test_copier__start_returns_while_nothing_is_copied, setup, teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -253,7 +248,8 @@ static void test_copier__start_returns_while_nothing_is_copied(void **state)
     assert_int_equal(atomic_load(&bed->num_copied), SLICES);
 }
 
-static void test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits(void **state)
+TEST_BETWEEN(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits, setup,
+             teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -273,7 +269,7 @@ static void test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_w
     assert_int_equal(atomic_load(&bed->num_copied), 1 + SLICES);
 }
 
-static void test_copier__a_copy_that_cannot_be_ended_has_failed(void **state)
+TEST_BETWEEN(test_copier__a_copy_that_cannot_be_ended_has_failed, setup, teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -283,7 +279,7 @@ static void test_copier__a_copy_that_cannot_be_ended_has_failed(void **state)
     assert_string_equal(report_message(), "no end");
 }
 
-static void test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for(void **state)
+TEST_BETWEEN(test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for, setup_slow, teardown)
 {
     struct bed *bed = *state;
     struct copier_times times;
@@ -298,7 +294,7 @@ static void test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for(void **
     assert_true(times.copy_seconds < PIECE_SECONDS);
 }
 
-static void test_copier__without_a_copy_nothing_waits(void **state)
+TEST_BETWEEN(test_copier__without_a_copy_nothing_waits, setup, teardown)
 {
     struct bed *bed = *state;
     copier_wait_slice(bed->copier, SLICES - 1, bed->lane);
@@ -306,7 +302,7 @@ static void test_copier__without_a_copy_nothing_waits(void **state)
     assert_int_equal(atomic_load(&bed->num_copied), 0);
 }
 
-static void test_copier__closing_completes_the_copy_in_progress(void **state)
+TEST_BETWEEN(test_copier__closing_completes_the_copy_in_progress, setup, teardown)
 {
     struct bed *bed = *state;
     bed->pause_us = 500;
@@ -317,22 +313,4 @@ static void test_copier__closing_completes_the_copy_in_progress(void **state)
     assert_int_equal(atomic_load(&bed->num_ends), 1);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_copier__a_copy_holds_the_state_as_it_was_before_the_update),
-        CASE(test_copier__an_update_waits_for_its_slice_and_for_no_later_one),
-        CASE(test_copier__a_slice_of_several_pieces_is_held_until_the_last),
-        CASE(test_copier__nothing_is_copied_before_it_is_posted),
-        CASE(test_copier__start_returns_while_nothing_is_copied),
-        CASE(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits),
-        CASE(test_copier__a_copy_that_cannot_be_ended_has_failed),
-        cmocka_unit_test_setup_teardown(
-            test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for, setup_slow, teardown),
-        CASE(test_copier__without_a_copy_nothing_waits),
-        CASE(test_copier__closing_completes_the_copy_in_progress),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -7,22 +7,17 @@
  * 2000; every field of the header, and the tokens, damaged in turn. */
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/data/data.h"
 #include "trainer/data/leaves.h"
 #include "trainer/data/order.h"
 #include "trainer/data/tokens_file.h"
 
 #include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define TEXT_BYTES 2002 /* with both special tokens: 2004 tokens */
 #define TOKENIZER "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -94,7 +89,7 @@ static int teardown(void **state)
     return left;
 }
 
-static void test_data__reads_back_what_was_written_in_permuted_order(void **state)
+TEST(test_data__reads_back_what_was_written_in_permuted_order)
 {
     struct bed *bed = *state;
     struct data *data;
@@ -145,7 +140,7 @@ static void write_shortened(const struct bed *bed, const char *path, uint64_t nu
     write_file(path, bytes, HEADER_BYTES + 2 * num_tokens);
 }
 
-static void test_data__every_epoch_is_a_permutation_for_every_size(void **state)
+TEST(test_data__every_epoch_is_a_permutation_for_every_size)
 {
     struct bed *bed = *state;
     const uint64_t epochs[] = {0, 1, 1000003};
@@ -173,9 +168,8 @@ static uint32_t count_equal(const struct data *a, uint64_t from_a, const struct 
 }
 
 /* Lines "SEED SAMPLES FIRST COUNT: SAMPLE SAMPLE ...", made by clients/examples/sample_order.py. */
-static void test_data__the_order_is_the_one_that_is_documented(void **state)
+TEST(test_data__the_order_is_the_one_that_is_documented)
 {
-    (void)state;
     unsigned long long seed, samples, first, count, want;
     uint32_t lines = 0;
     FILE *file = fopen("tests/golden/sample_order.txt", "re");
@@ -193,9 +187,8 @@ static void test_data__the_order_is_the_one_that_is_documented(void **state)
     assert_int_equal(lines, 4);
 }
 
-static void test_data__every_draw_of_a_mixture_is_of_one_source(void **state)
+TEST(test_data__every_draw_of_a_mixture_is_of_one_source)
 {
-    (void)state;
     static const uint64_t weights[] = {700000, 0, 1, 250000, 49999};
     uint64_t counts[5] = {0}, draws[5], index;
     for (uint64_t n = 0; n < 20000; n++) {
@@ -211,7 +204,7 @@ static void test_data__every_draw_of_a_mixture_is_of_one_source(void **state)
     }
 }
 
-static void test_data__the_order_depends_on_seed_and_epoch_alone(void **state)
+TEST(test_data__the_order_depends_on_seed_and_epoch_alone)
 {
     struct bed *bed = *state;
     struct data *data, *same, *other;
@@ -289,7 +282,7 @@ static int open_damaged(struct bed *bed, size_t at, unsigned char flip, bool fix
 }
 
 /* Format 1: the header when it is opened, the tokens when all of them are hashed. */
-static void test_data__every_damaged_byte_is_found(void **state)
+TEST(test_data__every_damaged_byte_is_found)
 {
     struct bed *bed = *state;
     assert_int_equal(open_damaged(bed, 0, 0, true), 0);
@@ -297,7 +290,7 @@ static void test_data__every_damaged_byte_is_found(void **state)
         assert_int_not_equal(open_damaged(bed, at, 0x10, false), 0);
 }
 
-static void test_data__open_refuses_fields_that_do_not_fit(void **state)
+TEST(test_data__open_refuses_fields_that_do_not_fit)
 {
     struct bed *bed = *state;
     const struct {
@@ -319,7 +312,7 @@ static void test_data__open_refuses_fields_that_do_not_fit(void **state)
         assert_int_equal(open_damaged(bed, cases[i].at, 0xff, true), cases[i].want);
 }
 
-static void test_data__open_refuses_short_and_missing_files(void **state)
+TEST(test_data__open_refuses_short_and_missing_files)
 {
     struct bed *bed = *state;
     struct data *data;
@@ -336,7 +329,7 @@ static void test_data__open_refuses_short_and_missing_files(void **state)
     assert_non_null(strstr(report_line(), "training.seq_len"));
 }
 
-static void test_data__read_reports_a_file_that_shrinks(void **state)
+TEST(test_data__read_reports_a_file_that_shrinks)
 {
     struct bed *bed = *state;
     struct data *data;
@@ -374,9 +367,8 @@ static void want_each_leaf_once(const struct leaves *l)
         assert_int_equal(seen[leaf], 1);
 }
 
-static void test_leaves__each_has_one_rank_and_micro_step(void **state)
+TEST(test_leaves__each_has_one_rank_and_micro_step)
 {
-    (void)state;
     for (uint32_t i = 0; i < 12 * 12 * 4 * 4; i++) {
         struct leaves l = {1 + i % 12, 1 + i / 12 % 12, 1 + i / 144 % 4, 1 + i / 576};
         if (l.num % l.groups == 0)
@@ -384,19 +376,4 @@ static void test_leaves__each_has_one_rank_and_micro_step(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_data__reads_back_what_was_written_in_permuted_order),
-        cmocka_unit_test(test_data__every_epoch_is_a_permutation_for_every_size),
-        cmocka_unit_test(test_data__the_order_is_the_one_that_is_documented),
-        cmocka_unit_test(test_data__every_draw_of_a_mixture_is_of_one_source),
-        cmocka_unit_test(test_data__the_order_depends_on_seed_and_epoch_alone),
-        cmocka_unit_test(test_data__every_damaged_byte_is_found),
-        cmocka_unit_test(test_data__open_refuses_fields_that_do_not_fit),
-        cmocka_unit_test(test_data__open_refuses_short_and_missing_files),
-        cmocka_unit_test(test_data__read_reports_a_file_that_shrinks),
-        cmocka_unit_test(test_leaves__each_has_one_rank_and_micro_step),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+SUITE(setup, teardown)

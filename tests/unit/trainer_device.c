@@ -6,6 +6,7 @@
  * A host that touches the device's memory dies; one that reads too early has NaN or old numbers. */
 #include "tests/device/async.h"
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 
 static const char *const ways[][16] = {
     {"--training.mixed_precision_param", "float32", "--model.tied_embeddings", "false",
@@ -38,39 +39,26 @@ static void want_same_on_device(struct place place, int way, uint64_t seed)
     free_outcome(reference);
 }
 
-static void test_device__one_rank_has_the_bits_of_the_cpu(void **state)
+TEST(test_device__one_rank_has_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_device((struct place){1, 1, 1, 0, 0, 0}, 0, 1);
     want_same_on_device((struct place){1, 1, 2, 0, 0, 0}, 1, 2);
 }
 
-static void test_device__shards_and_replicas_have_the_bits_of_the_cpu(void **state)
+TEST(test_device__shards_and_replicas_have_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_device((struct place){2, 2, 1, 0, 0, 0}, 1, 3);
 }
 
-static void test_device__stages_have_the_bits_of_the_cpu(void **state)
+TEST(test_device__stages_have_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_device((struct place){1, 1, 1, 2, 0, 0}, 1, 4);
 }
 
-static void test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu(void **state)
+TEST(test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_device((struct place){1, 1, 1, 0, 2, 2}, 0, 5);
     want_same_on_device((struct place){1, 1, 1, 0, 2, 0}, 2, 6);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device__one_rank_has_the_bits_of_the_cpu),
-        cmocka_unit_test(test_device__shards_and_replicas_have_the_bits_of_the_cpu),
-        cmocka_unit_test(test_device__stages_have_the_bits_of_the_cpu),
-        cmocka_unit_test(test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

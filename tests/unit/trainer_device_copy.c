@@ -11,20 +11,15 @@
 #include "proto/base/report.h"
 #include "tests/device/async.h"
 #include "tests/simgpu/simgpu.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/save/copier.h"
 #include "trainer/save/device_copy.h"
 
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 enum { SLICES = 5, EACH = 3000, COUNT = SLICES * EACH, PARTS = NUM_STATE_PARTS, EMPTY = 2 };
 /* Slices are columns 2 to 11 of 300 rows each of one tensor; of one, others save the first rows. */
@@ -322,9 +317,8 @@ static void save_beside_updates(struct bed *bed)
     }
 }
 
-static void test_device_copy__a_save_beside_an_update_holds_the_state_before_it(void **state)
+TEST(test_device_copy__a_save_beside_an_update_holds_the_state_before_it)
 {
-    (void)state;
     on_all(save_beside_updates);
 }
 
@@ -341,9 +335,8 @@ static void save_behind_an_update(struct bed *bed)
     want_saved(after);
 }
 
-static void test_device_copy__a_save_comes_behind_the_update_that_was_posted(void **state)
+TEST(test_device_copy__a_save_comes_behind_the_update_that_was_posted)
 {
-    (void)state;
     on_all(save_behind_an_update);
 }
 
@@ -353,15 +346,13 @@ static void save_through_a_window(struct bed *bed)
     save_beside_updates(bed);
 }
 
-static void test_device_copy__in_a_window_each_piece_is_announced_before_the_next(void **state)
+TEST(test_device_copy__in_a_window_each_piece_is_announced_before_the_next)
 {
-    (void)state;
     on_all(save_through_a_window);
 }
 
-static void test_device_copy__without_kernels_nothing_is_digested(void **state)
+TEST(test_device_copy__without_kernels_nothing_is_digested)
 {
-    (void)state;
     compares_nothing = true;
     on_all(save_beside_updates);
     compares_nothing = false;
@@ -388,9 +379,8 @@ static void update_while_none_is_announced(struct bed *bed)
     sem_destroy(&gate);
 }
 
-static void test_device_copy__who_updates_waits_for_no_announcement(void **state)
+TEST(test_device_copy__who_updates_waits_for_no_announcement)
 {
-    (void)state;
     on_all(update_while_none_is_announced);
 }
 
@@ -411,17 +401,15 @@ static void lose_memory(struct bed *bed)
     }
 }
 
-static void test_device_copy__memory_goes_behind_the_copies_and_the_next_save_is_right(void **state)
+TEST(test_device_copy__memory_goes_behind_the_copies_and_the_next_save_is_right)
 {
-    (void)state;
     on_all(lose_memory);
 }
 
-static void test_device_copy__a_copy_that_fails_costs_its_save_and_no_other(void **state)
+TEST(test_device_copy__a_copy_that_fails_costs_its_save_and_no_other)
 {
     struct bed bed;
     struct copier_times times;
-    (void)state;
     if (device_find("cuda") == NULL)
         return;
     for (int call = 1; call <= 20; call += 3) {
@@ -457,24 +445,9 @@ static void load(struct bed *bed)
                     got[2 * BYTES + i] == (char)(i * 17));
 }
 
-static void test_device_copy__a_load_fills_the_device_from_any_memory(void **state)
+TEST(test_device_copy__a_load_fills_the_device_from_any_memory)
 {
-    (void)state;
     on_all(load);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device_copy__a_save_beside_an_update_holds_the_state_before_it),
-        cmocka_unit_test(test_device_copy__a_save_comes_behind_the_update_that_was_posted),
-        cmocka_unit_test(test_device_copy__in_a_window_each_piece_is_announced_before_the_next),
-        cmocka_unit_test(test_device_copy__without_kernels_nothing_is_digested),
-        cmocka_unit_test(test_device_copy__who_updates_waits_for_no_announcement),
-        cmocka_unit_test(
-            test_device_copy__memory_goes_behind_the_copies_and_the_next_save_is_right),
-        cmocka_unit_test(test_device_copy__a_copy_that_fails_costs_its_save_and_no_other),
-        cmocka_unit_test(test_device_copy__a_load_fills_the_device_from_any_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -4,19 +4,14 @@
  * that differ from rank 0, in bounded bytes; of a change that may alter bits one line is made.
  * Method: ranks that are threads, with other kernels each; variables that are set here; pairs of
  * environments. */
+#include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
 #include "trainer/save/environment.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char *kept; /* by rank 0 */
 
@@ -58,10 +53,9 @@ static const char *text_at(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-static void test_environment__host_libraries_and_variables_are_kept_and_no_secret(void **state)
+TEST(test_environment__host_libraries_and_variables_are_kept_and_no_secret)
 {
     char host[64] = "";
-    (void)state;
     setenv("NCCL_ALGO", "Ring", 1);
     setenv("NCCL_API_KEY", "do not keep", 1);
     setenv("OMP_FROM", "https://me:do not keep@here", 1);
@@ -82,10 +76,9 @@ static void test_environment__host_libraries_and_variables_are_kept_and_no_secre
     forget(found);
 }
 
-static void test_environment__ranks_that_differ_from_rank_0_are_named(void **state)
+TEST(test_environment__ranks_that_differ_from_rank_0_are_named)
 {
     char host[64] = "";
-    (void)state;
     json_t *found = gather(4);
     const json_t *ranks = json_object_get(found, "ranks");
     gethostname(host, sizeof(host) - 1);
@@ -96,11 +89,10 @@ static void test_environment__ranks_that_differ_from_rank_0_are_named(void **sta
     forget(found);
 }
 
-static void test_environment__its_bytes_are_bounded(void **state)
+TEST(test_environment__its_bytes_are_bounded)
 {
     static char value[100000];
     char name[32];
-    (void)state;
     memset(value, 'x', sizeof(value) - 1);
     for (int i = 0; i < 20; i++) {
         snprintf(name, sizeof(name), "HOLDFAST_LONG_%d", i);
@@ -131,9 +123,8 @@ static void changed(const char *own, const char *stored, const char *want)
     json_decref(then);
 }
 
-static void test_environment__a_change_is_said_where_it_may_alter_bits(void **state)
+TEST(test_environment__a_change_is_said_where_it_may_alter_bits)
 {
-    (void)state;
     changed(
         "{\"cpu\":\"A\",\"libraries\":{\"libm\":\"2\",\"libmpi\":\"x\"},\"command\":\"a\"}",
         "{\"cpu\":\"A\",\"libraries\":{\"libm\":\"1\"},\"command\":\"b\",\"hosts\":{\"c\":\"0\"}}",
@@ -144,13 +135,4 @@ static void test_environment__a_change_is_said_where_it_may_alter_bits(void **st
     changed("{\"cpu\":\"A\"}", "null", ""); /* of an older program */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environment__host_libraries_and_variables_are_kept_and_no_secret),
-        cmocka_unit_test(test_environment__ranks_that_differ_from_rank_0_are_named),
-        cmocka_unit_test(test_environment__its_bytes_are_bounded),
-        cmocka_unit_test(test_environment__a_change_is_said_where_it_may_alter_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,6 +5,7 @@
  * Method: one step of the tiny model on real ranks (threads), with counting kernels in front of the
  * real ones and the sums of the flight recorders; memory is what the ranks have allocated. */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/run/estimate.h"
 
 #define RANKS_MAX 16
@@ -156,9 +157,8 @@ static void want_estimate(const char *const *settings, int num, uint32_t size)
     want_estimate((const char *const[]){__VA_ARGS__}, \
                   sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), size)
 
-static void test_estimate__a_dry_rank_takes_what_the_real_one_takes(void **state)
+TEST(test_estimate__a_dry_rank_takes_what_the_real_one_takes)
 {
-    (void)state;
     WANT(1, "--activation_checkpoint.mode", "full");
     WANT(4, "--training.mixed_precision_param", "bfloat16");
     WANT(4, "--training.mixed_precision_param", "bfloat16", "--canonical.tp_blocks", "2",
@@ -218,9 +218,8 @@ static uint64_t gradient_bytes(const char *reduce, uint64_t *out_kept)
     return bytes;
 }
 
-static void test_estimate__sums_of_bf16_take_half_the_bytes(void **state)
+TEST(test_estimate__sums_of_bf16_take_half_the_bytes)
 {
-    (void)state;
     uint64_t kept, kept_narrow, bytes = gradient_bytes("float32", &kept);
     assert_int_equal(2 * gradient_bytes("bfloat16", &kept_narrow), bytes);
     assert_int_equal(kept - kept_narrow, bytes / 2);
@@ -257,9 +256,8 @@ static void bytes_within(uint64_t out[2], const char *mode, uint64_t budget)
 }
 
 /* From all kept down to nothing: what is taken fits, and one byte less is a step of its own. */
-static void test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow(void **state)
+TEST(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow)
 {
-    (void)state;
     uint64_t most[2], least[2], now[2], last = 0;
     uint32_t steps = 0;
     bytes_within(most, "none", 0);
@@ -280,9 +278,8 @@ static void test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow(vo
 }
 
 /* Rank 1 of three: of each kind what leaves it, in sums of their own. */
-static void test_estimate__bytes_sent_are_those_that_leave_the_rank(void **state)
+TEST(test_estimate__bytes_sent_are_those_that_leave_the_rank)
 {
-    (void)state;
     struct comm *world, *pair;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     struct comm_request request;
@@ -349,9 +346,8 @@ static uint64_t gathered_by_shards(const char *gathers_codes)
 }
 
 /* Nearly all of that model is weights of float8 products. */
-static void test_estimate__codes_halve_what_shards_gather(void **state)
+TEST(test_estimate__codes_halve_what_shards_gather)
 {
-    (void)state;
     uint64_t numbers = gathered_by_shards("false"), codes = gathered_by_shards("true");
     assert_true(2 * codes > numbers && 2 * codes < numbers + numbers / 20);
 }
@@ -374,9 +370,8 @@ static void estimate_loss(struct dry_rank *out, const char *is_whole)
 
 /* Of each of 11 leaves all other rows' logits come, in place of a part of them and back; and the
  * losses need not go. Memory: the logits of all 32 rows in place of 8, twice. */
-static void test_estimate__logits_that_are_gathered_whole_are_counted(void **state)
+TEST(test_estimate__logits_that_are_gathered_whole_are_counted)
 {
-    (void)state;
     struct dry_rank cut, whole;
     uint64_t logits = 32 * 4096 * sizeof(float);
     estimate_loss(&cut, "false");
@@ -388,9 +383,8 @@ static void test_estimate__logits_that_are_gathered_whole_are_counted(void **sta
 }
 
 /* Products alone: weights times tokens, and pairs of a query and a key. */
-static void test_estimate__work_follows_from_the_shape(void **state)
+TEST(test_estimate__work_follows_from_the_shape)
 {
-    (void)state;
     const char *settings[] = {"--activation_checkpoint.mode", "full"};
     struct config config = configure(settings, 2);
     struct dry_rank rank;
@@ -416,9 +410,8 @@ static void test_estimate__work_follows_from_the_shape(void **state)
 }
 
 /* Of a stage each tensor belongs to one module, and all stages together have the model. */
-static void test_estimate__modules_have_all_parameters_once(void **state)
+TEST(test_estimate__modules_have_all_parameters_once)
 {
-    (void)state;
     const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2",
                               "--parallelism.data_parallel_shard_degree", "1"};
     struct config config = configure(settings, 4);
@@ -441,17 +434,4 @@ static void test_estimate__modules_have_all_parameters_once(void **state)
     kernels_free(kernels);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_estimate__a_dry_rank_takes_what_the_real_one_takes),
-        cmocka_unit_test(test_estimate__sums_of_bf16_take_half_the_bytes),
-        cmocka_unit_test(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow),
-        cmocka_unit_test(test_estimate__bytes_sent_are_those_that_leave_the_rank),
-        cmocka_unit_test(test_estimate__codes_halve_what_shards_gather),
-        cmocka_unit_test(test_estimate__logits_that_are_gathered_whole_are_counted),
-        cmocka_unit_test(test_estimate__work_follows_from_the_shape),
-        cmocka_unit_test(test_estimate__modules_have_all_parameters_once),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

@@ -7,6 +7,7 @@
  * A wait that is not ended lasts LATE_SECONDS, and then it has a reason of its own. With --mpi
  * ranks are processes and one call fails (tests/integration/comm_mpi.sh). */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/execution.h"
 
@@ -201,9 +202,8 @@ static uint32_t stride(void)
     return wants_plain_kernels() ? 13 : 1;
 }
 
-static void test_execute__an_operation_that_fails_ends_all_ranks(void **state)
+TEST(test_execute__an_operation_that_fails_ends_all_ranks)
 {
-    (void)state;
     for (uint32_t rank = 0; rank < RANKS; rank += RANKS - 1) {
         uint32_t at = 1;
         while (fails(&(struct failing){.rank = rank, .at_op = at}))
@@ -212,9 +212,8 @@ static void test_execute__an_operation_that_fails_ends_all_ranks(void **state)
     }
 }
 
-static void test_execute__a_call_that_a_lane_does_not_make_ends_all_ranks(void **state)
+TEST(test_execute__a_call_that_a_lane_does_not_make_ends_all_ranks)
 {
-    (void)state;
     for (uint32_t i = 0; i < 4; i++) {
         enum form form = i < 2 ? STAGES_AND_SHARDS : STAGES_AND_TENSOR;
         uint32_t at = 1, rank = i % 2 * (RANKS - 1);
@@ -224,9 +223,8 @@ static void test_execute__a_call_that_a_lane_does_not_make_ends_all_ranks(void *
     }
 }
 
-static void test_execute__a_lane_that_fails_ends_the_others_while_its_rank_computes(void **state)
+TEST(test_execute__a_lane_that_fails_ends_the_others_while_its_rank_computes)
 {
-    (void)state;
     struct failing f = {.form = SHARDS, .rank = 1, .while_computing = true};
     assert_true(fails(&f));
     assert_true(f.is_within);
@@ -247,10 +245,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--mpi") == 0)
         return fail_under_mpi();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_execute__an_operation_that_fails_ends_all_ranks),
-        cmocka_unit_test(test_execute__a_call_that_a_lane_does_not_make_ends_all_ranks),
-        cmocka_unit_test(test_execute__a_lane_that_fails_ends_the_others_while_its_rank_computes),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+    return suite_run(make_tokens, remove_tokens);
 }

@@ -6,22 +6,17 @@
  * which one stops in mid-step says where both are in their program. */
 #include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/execution.h"
 #include "trainer/run/timeouts.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* Found by the threads; 0 is what all want. */
 static atomic_int num_wrong;
@@ -51,9 +46,8 @@ static int fill_ring(struct comm *comm, void *user)
     return comm_barrier(comm);
 }
 
-static void test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended(void **state)
+TEST(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended)
 {
-    (void)state;
     assert_int_equal(comm_local_run(2, fill_ring, NULL), 0);
     assert_int_equal(num_wrong, 0);
 }
@@ -92,12 +86,11 @@ static int come_late(struct comm *comm, void *user)
     return rc;
 }
 
-static void test_comm_flight__who_waits_too_long_ends_with_a_dump(void **state)
+TEST(test_comm_flight__who_waits_too_long_ends_with_a_dump)
 {
     struct comm_bed bed = {.is_over = false};
     char path[600], *text = NULL;
     size_t bytes = 0;
-    (void)state;
     snprintf(bed.folder, sizeof(bed.folder), "%s/flight-%d", getenv("TMPDIR"), (int)getpid());
     assert_int_equal(comm_local_run(2, come_late, &bed), ERR_UNAVAILABLE);
     assert_int_equal(num_wrong, 0);
@@ -123,11 +116,10 @@ static int64_t limit_of(const struct flight *flight)
     return at.tv_sec == 0 ? 0 : at.tv_sec - now.tv_sec;
 }
 
-static void test_comm_flight__patience_is_that_of_what_goes_on(void **state)
+TEST(test_comm_flight__patience_is_that_of_what_goes_on)
 {
     struct flight *flight = flight_new(0);
     struct config config = {.comm_init_timeout = 300, .comm_timeout = 100, .pause_at_step = -1};
-    (void)state;
     config.busy_wait_seconds = 20;
     config.final_seconds = 3;
     assert_non_null(flight);
@@ -183,10 +175,9 @@ static int skip_one(struct comm *comm, void *user)
     return rc;
 }
 
-static void test_comm_flight__a_call_that_differs_names_what_the_program_has(void **state)
+TEST(test_comm_flight__a_call_that_differs_names_what_the_program_has)
 {
     char texts[2][1024];
-    (void)state;
     assert_int_equal(comm_local_run(2, skip_one, texts), ERR_MISMATCH);
     for (int i = 0; i < 2; i++) {
         print_message("%s\n", texts[i]);
@@ -265,9 +256,8 @@ static int stuck_rank(struct comm *world, void *user)
     return rc;
 }
 
-static void test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program(void **state)
+TEST(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program)
 {
-    (void)state;
     const char *extra[] = {"--canonical.micro_batches", "8"};
     struct stuck s = {.config = configure(extra, 2)};
     assert_int_equal(comm_local_run(2, stuck_rank, &s), ERR_UNAVAILABLE);
@@ -285,14 +275,4 @@ static void test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program(void 
     free(s.dump);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended),
-        cmocka_unit_test(test_comm_flight__who_waits_too_long_ends_with_a_dump),
-        cmocka_unit_test(test_comm_flight__patience_is_that_of_what_goes_on),
-        cmocka_unit_test(test_comm_flight__a_call_that_differs_names_what_the_program_has),
-        cmocka_unit_test(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

@@ -5,24 +5,19 @@
  * into a folder at a moment when the others wait; the text of the comparison is searched. A rank
  * that is killed is a process of its own. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/flight_compare.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define RANKS 3u
 
@@ -95,9 +90,8 @@ static const char *compare(void)
     return text;
 }
 
-static void test_flight_compare__a_rank_that_waits_for_none_is_named(void **state)
+TEST(test_flight_compare__a_rank_that_waits_for_none_is_named)
 {
-    (void)state;
     write_dump(0, COMM_SUM_I64, 2, true);
     write_dump(1, COMM_SUM_I64, 1, false);
     write_dump(2, COMM_SUM_I64, 2, true);
@@ -110,10 +104,9 @@ static void test_flight_compare__a_rank_that_waits_for_none_is_named(void **stat
     assert_null(strstr(text, "rank 2 did not come"));
 }
 
-static void test_flight_compare__a_rank_without_a_dump_is_named(void **state)
+TEST(test_flight_compare__a_rank_without_a_dump_is_named)
 {
     char path[300];
-    (void)state;
     dump_path(path, 2);
     unlink(path);
     write_dump(0, COMM_BARRIER, 2, true);
@@ -124,10 +117,8 @@ static void test_flight_compare__a_rank_without_a_dump_is_named(void **state)
     assert_null(strstr(text, "rank 1 did not come"));
 }
 
-static void
-test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named(void **state)
+TEST(test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named)
 {
-    (void)state;
     write_dump(0, COMM_BARRIER, 3, true);
     write_dump(1, COMM_BARRIER, 2, true);
     write_dump(2, COMM_SUM_I64, 3, true);
@@ -140,10 +131,9 @@ test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named(void
     assert_non_null(strstr(compare(), "all ranks came"));
 }
 
-static void test_flight_compare__what_is_no_dump_is_refused(void **state)
+TEST(test_flight_compare__what_is_no_dump_is_refused)
 {
     char path[300];
-    (void)state;
     dump_path(path, 1);
     FILE *file = fopen(path, "we");
     assert_non_null(file);
@@ -194,10 +184,9 @@ static const char *compare_kept(const char *in)
     return text;
 }
 
-static void test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring(void **state)
+TEST(test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring)
 {
     char path[300];
-    (void)state;
     struct flight *living = keep_ring(0);
     make_calls(living, 0, COMM_SUM_I64, 2, true);
     kill_rank(1, true);
@@ -214,10 +203,9 @@ static void test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_r
     assert_int_equal(unlink(path), 0);
 }
 
-static void test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun(void **state)
+TEST(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun)
 {
     char before[300], path[400];
-    (void)state;
     kill_rank(0, true);
     kill_rank(1, false);
     kill_rank(2, true);
@@ -239,16 +227,4 @@ static void test_flight_ring__what_a_start_left_is_compared_after_the_next_has_b
     assert_int_equal(rmdir(before), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flight_compare__a_rank_that_waits_for_none_is_named),
-        cmocka_unit_test(test_flight_compare__a_rank_without_a_dump_is_named),
-        cmocka_unit_test(
-            test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named),
-        cmocka_unit_test(test_flight_compare__what_is_no_dump_is_refused),
-        cmocka_unit_test(test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring),
-        cmocka_unit_test(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+SUITE(make_folder, remove_folder)

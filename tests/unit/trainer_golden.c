@@ -9,6 +9,7 @@
  * them names another libm, for which nothing was recorded; then the tests are skipped (77). */
 #include "proto/base/checksum.h"
 #include "tests/unit/shell.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 
 #include <inttypes.h>
@@ -47,9 +48,8 @@ static void check_digest(const char *what, uint64_t got, uint64_t want)
         fail_msg("%s: digest %016" PRIx64 ", recorded was %016" PRIx64, what, got, want);
 }
 
-static void test_golden__initial_weights_have_the_recorded_bits(void **state)
+TEST(test_golden__initial_weights_have_the_recorded_bits)
 {
-    (void)state;
     struct model_table *table;
     assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     uint64_t digest = 0;
@@ -66,9 +66,8 @@ static void test_golden__initial_weights_have_the_recorded_bits(void **state)
     check_digest("initial weights", digest, WEIGHTS_DIGEST);
 }
 
-static void test_golden__rope_tables_have_the_recorded_bits(void **state)
+TEST(test_golden__rope_tables_have_the_recorded_bits)
 {
-    (void)state;
     float table[2][ROPE_SEQ * 64];
     uint64_t digest = 0;
     static const struct {
@@ -115,44 +114,32 @@ static void check_run(const char *name)
         fail_msg("%s: the losses were\n%s\nand are\n%s", name, want, got);
 }
 
-static void test_golden__one_rank_in_float32_has_the_recorded_losses(void **state)
+TEST(test_golden__one_rank_in_float32_has_the_recorded_losses)
 {
-    (void)state;
     check_run("one");
 }
 
-static void test_golden__three_shards_in_bfloat16_have_the_recorded_losses(void **state)
+TEST(test_golden__three_shards_in_bfloat16_have_the_recorded_losses)
 {
-    (void)state;
     check_run("fsdp");
 }
 
-static void test_golden__two_replicas_of_two_shards_have_the_recorded_losses(void **state)
+TEST(test_golden__two_replicas_of_two_shards_have_the_recorded_losses)
 {
-    (void)state;
     check_run("hsdp");
 }
 
-static void test_golden__a_tied_model_has_the_recorded_losses(void **state)
+TEST(test_golden__a_tied_model_has_the_recorded_losses)
 {
-    (void)state;
     check_run("tied");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden__initial_weights_have_the_recorded_bits),
-        cmocka_unit_test(test_golden__rope_tables_have_the_recorded_bits),
-        cmocka_unit_test(test_golden__one_rank_in_float32_has_the_recorded_losses),
-        cmocka_unit_test(test_golden__three_shards_in_bfloat16_have_the_recorded_losses),
-        cmocka_unit_test(test_golden__two_replicas_of_two_shards_have_the_recorded_losses),
-        cmocka_unit_test(test_golden__a_tied_model_has_the_recorded_losses),
-    };
     if (digest_of_libm() != LIBM_DIGEST) {
         printf("another libm (digest %016" PRIx64 "): nothing is recorded for it\n",
                digest_of_libm());
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

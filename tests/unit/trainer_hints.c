@@ -4,6 +4,7 @@
  * of the model. Method: facts that differ in one number; estimates of the tiny model, which are
  * made of the real program. */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/run/estimate.h"
 
 static struct hint_facts plain_facts(void)
@@ -30,9 +31,8 @@ static void want_words(const char *text, const char *words)
         fail_msg("no \"%s\" in: %s", words, text != NULL ? text : "(no hint)");
 }
 
-static void test_hints__only_a_pipeline_that_drops_shards_gathers_too_often(void **state)
+TEST(test_hints__only_a_pipeline_that_drops_shards_gathers_too_often)
 {
-    (void)state;
     const char *id = "gathers_per_micro_batch";
     struct hint_facts facts = plain_facts(), other;
     facts.degree[AXIS_PP] = facts.degree[AXIS_SHARD] = 2;
@@ -49,9 +49,8 @@ static void test_hints__only_a_pipeline_that_drops_shards_gathers_too_often(void
     assert_null(hint_of(&other, id));
 }
 
-static void test_hints__tensor_parallel_is_to_stay_on_a_machine(void **state)
+TEST(test_hints__tensor_parallel_is_to_stay_on_a_machine)
 {
-    (void)state;
     static const struct {
         uint32_t tp, on_machine;
         const char *words; /* NULL: no hint */
@@ -76,9 +75,8 @@ static void test_hints__tensor_parallel_is_to_stay_on_a_machine(void **state)
     }
 }
 
-static void test_hints__a_size_that_is_no_multiple_gets_the_nearest(void **state)
+TEST(test_hints__a_size_that_is_no_multiple_gets_the_nearest)
 {
-    (void)state;
     static const struct {
         uint32_t dim, hidden, vocab;
         const char *words;
@@ -108,9 +106,8 @@ static void test_hints__a_size_that_is_no_multiple_gets_the_nearest(void **state
     }
 }
 
-static void test_hints__threads_of_ranks_are_to_have_cores(void **state)
+TEST(test_hints__threads_of_ranks_are_to_have_cores)
 {
-    (void)state;
     struct hint_facts facts = plain_facts();
     facts.sharers = 4;
     facts.threads = 3;
@@ -122,9 +119,8 @@ static void test_hints__threads_of_ranks_are_to_have_cores(void **state)
     want_words(hint_of(&facts, "few_cores"), "share 11 cores");
 }
 
-static void test_hints__no_flavor_has_one(void **state)
+TEST(test_hints__no_flavor_has_one)
 {
-    (void)state;
     char names[512];
     struct hint hints[HINTS_MAX];
     uint32_t num = 0;
@@ -140,9 +136,8 @@ static void test_hints__no_flavor_has_one(void **state)
 }
 
 /* All three at once have room, with the largest numbers. */
-static void test_hints__no_text_is_cut(void **state)
+TEST(test_hints__no_text_is_cut)
 {
-    (void)state;
     struct hint hints[HINTS_MAX];
     struct hint_facts facts = {
         .degree = {65536, 1, 65536, 1, 65536},
@@ -197,9 +192,8 @@ static uint64_t calls_of(const struct dry_rank *rank, const char *group)
 }
 
 /* Stage 0 has the embedding and a layer. */
-static void test_hints__an_estimate_counts_the_gathers_of_its_program(void **state)
+TEST(test_hints__an_estimate_counts_the_gathers_of_its_program)
 {
-    (void)state;
     struct dry_rank stages[2];
     char words[96];
     estimate(stages, "default", "1");
@@ -235,9 +229,8 @@ static int find_few_cores(struct comm *world, void *user)
     return 0;
 }
 
-static void test_hints__threads_of_a_rank_on_the_cpu_count(void **state)
+TEST(test_hints__threads_of_a_rank_on_the_cpu_count)
 {
-    (void)state;
     bool is_found = false;
     if (sysconf(_SC_NPROCESSORS_ONLN) >= 256)
         skip();
@@ -245,9 +238,8 @@ static void test_hints__threads_of_a_rank_on_the_cpu_count(void **state)
     assert_true(is_found);
 }
 
-static void test_hints__the_launcher_says_how_many_ranks_a_machine_has(void **state)
+TEST(test_hints__the_launcher_says_how_many_ranks_a_machine_has)
 {
-    (void)state;
     struct dry_rank stages[2];
     estimate(stages, "default", "2");
     assert_int_equal(stages[0].num_hints, 0);
@@ -262,18 +254,4 @@ static void test_hints__the_launcher_says_how_many_ranks_a_machine_has(void **st
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hints__only_a_pipeline_that_drops_shards_gathers_too_often),
-        cmocka_unit_test(test_hints__tensor_parallel_is_to_stay_on_a_machine),
-        cmocka_unit_test(test_hints__a_size_that_is_no_multiple_gets_the_nearest),
-        cmocka_unit_test(test_hints__threads_of_ranks_are_to_have_cores),
-        cmocka_unit_test(test_hints__threads_of_a_rank_on_the_cpu_count),
-        cmocka_unit_test(test_hints__no_flavor_has_one),
-        cmocka_unit_test(test_hints__no_text_is_cut),
-        cmocka_unit_test(test_hints__an_estimate_counts_the_gathers_of_its_program),
-        cmocka_unit_test(test_hints__the_launcher_says_how_many_ranks_a_machine_has),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

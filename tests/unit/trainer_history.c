@@ -3,16 +3,11 @@
  * Goal: a history has the curve of the whole run within its bound, exactly, whatever starts made
  * it; what is no history is none. Method: steps are added whose loss tells which they are; the
  * history goes through its text. */
+#include "tests/unit/suite.h"
 #include "trainer/save/history.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void add_steps(struct history *h, int64_t from, int64_t to)
 {
@@ -40,10 +35,9 @@ static void through_text(struct history *h)
     json_decref(json);
 }
 
-static void test_history__a_short_run_has_every_step_and_a_long_one_the_whole_curve(void **state)
+TEST(test_history__a_short_run_has_every_step_and_a_long_one_the_whole_curve)
 {
     struct history h = {.num = 0};
-    (void)state;
     add_steps(&h, 1, 512);
     want_curve(&h, 1, 512, 1);
     add_steps(&h, 513, 513);
@@ -58,10 +52,9 @@ static void test_history__a_short_run_has_every_step_and_a_long_one_the_whole_cu
     json_decref(json);
 }
 
-static void test_history__steps_that_are_made_again_take_the_place_of_what_was(void **state)
+TEST(test_history__steps_that_are_made_again_take_the_place_of_what_was)
 {
     struct history h = {.num = 0};
-    (void)state;
     for (int64_t step = 1; step <= 20; step++)
         history_add(&h, step, step > 12 ? NAN : 1 / (double)step);
     through_text(&h);
@@ -77,7 +70,7 @@ static void test_history__steps_that_are_made_again_take_the_place_of_what_was(v
     want_curve(&h, 1, 3, 1);
 }
 
-static void test_history__what_is_no_history_is_none(void **state)
+TEST(test_history__what_is_no_history_is_none)
 {
     static const char *const texts[] = {
         "{}",
@@ -87,7 +80,6 @@ static void test_history__what_is_no_history_is_none(void **state)
         "{\"first\":-1,\"halvings\":0,\"losses\":\"3ff0000000000000\"}",
         "{\"first\":9000000000000000,\"halvings\":40,\"losses\":\"3ff0000000000000\"}",
         "{\"first\":1,\"halvings\":64,\"losses\":\"3ff0000000000000\"}"};
-    (void)state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         struct history h = {.num = 3};
         json_t *json = json_loads(texts[i], 0, NULL);
@@ -98,12 +90,4 @@ static void test_history__what_is_no_history_is_none(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_history__a_short_run_has_every_step_and_a_long_one_the_whole_curve),
-        cmocka_unit_test(test_history__steps_that_are_made_again_take_the_place_of_what_was),
-        cmocka_unit_test(test_history__what_is_no_history_is_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

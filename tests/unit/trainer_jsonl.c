@@ -3,20 +3,15 @@
  * Goal: each line is JSON that says which attempt made it, and a step its range of samples. Method:
  * two starts of a run write steps that no rank has made; the lines are parsed. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/observe/jsonl.h"
 
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct config config = {.micro_batches = 6,
                                .local_batch_size = 2,
@@ -57,10 +52,9 @@ static json_int_t integer(const json_t *line, const char *key)
     return json_integer_value(json_object_get(line, key));
 }
 
-static void test_jsonl__each_line_has_its_attempt_and_a_step_its_samples(void **state)
+TEST(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples)
 {
     char line[1000];
-    (void)state;
     const char *base = getenv("TMPDIR");
     snprintf(config.jsonl_file, sizeof(config.jsonl_file), "%s/steps-%d.jsonl",
              base != NULL ? base : "/tmp", (int)getpid());
@@ -109,10 +103,4 @@ static void test_jsonl__each_line_has_its_attempt_and_a_step_its_samples(void **
     unlink(config.jsonl_file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -3,17 +3,12 @@
  * Goal: a run keeps training.numerics for ever, also one of before there was a choice. Method: the
  * texts of manifests as older, this and newer trainers write them, and as an import does. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/save/lineage.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define TRAINED "{\"canonical\":{\"micro_batches\":8,\"groups\":1,\"tp_blocks\":1,\"cp_blocks\":1}}"
 #define SIZES "\"local_batch_size\":1,\"seq_len\":32"
@@ -53,9 +48,8 @@ static int go_on(const struct ckpt_loaded *from, int64_t numerics, const char *l
     return rc;
 }
 
-static void test_lineage__a_run_without_numerics_has_those_of_before(void **state)
+TEST(test_lineage__a_run_without_numerics_has_those_of_before)
 {
-    (void)state;
     struct ckpt_loaded unlisted = loaded_of(TRAINED, "{\"training\":{" SIZES "}}", "{}");
     struct ckpt_loaded listed =
         loaded_of(TRAINED, "{}",
@@ -67,9 +61,8 @@ static void test_lineage__a_run_without_numerics_has_those_of_before(void **stat
     assert_int_equal(go_on(&listed, 1, "\"training.numerics\":1"), 0);
 }
 
-static void test_lineage__other_numerics_than_the_runs_are_refused(void **state)
+TEST(test_lineage__other_numerics_than_the_runs_are_refused)
 {
-    (void)state;
     char *orders = NULL;
     assert_int_equal(lineage_begin(&orders, config_of(2)), 0);
     char text[1024];
@@ -83,18 +76,16 @@ static void test_lineage__other_numerics_than_the_runs_are_refused(void **state)
                         "the run has training.numerics = 2, this configuration has 1");
 }
 
-static void test_lineage__numerics_of_a_newer_trainer_are_refused(void **state)
+TEST(test_lineage__numerics_of_a_newer_trainer_are_refused)
 {
-    (void)state;
     struct ckpt_loaded from = loaded_of(TRAINED, "{\"training\":{" SIZES ",\"numerics\":3}}", "{}");
     assert_int_equal(lineage_numerics(&from), 3);
     assert_int_equal(go_on(&from, 3, ""), ERR_MISMATCH);
     assert_non_null(strstr(report_message(), "training.numerics = 3, this trainer knows 1 to 2"));
 }
 
-static void test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name(void **state)
+TEST(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name)
 {
-    (void)state;
     struct ckpt_loaded from =
         loaded_of(TRAINED, "{}",
                   "{\"orders\":[{\"step\":0,\"canonical.micro_batches\":8,"
@@ -114,22 +105,11 @@ static void test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name(void *
     free(orders);
 }
 
-static void test_lineage__what_no_trainer_made_begins_with_the_newest_numerics(void **state)
+TEST(test_lineage__what_no_trainer_made_begins_with_the_newest_numerics)
 {
-    (void)state;
     struct ckpt_loaded from = loaded_of("{}", "{}", "{}");
     assert_int_equal(lineage_numerics(&from), CONFIG_NUMERICS);
     assert_int_equal(go_on(&from, CONFIG_NUMERICS, "\"training.numerics\":2"), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lineage__a_run_without_numerics_has_those_of_before),
-        cmocka_unit_test(test_lineage__other_numerics_than_the_runs_are_refused),
-        cmocka_unit_test(test_lineage__numerics_of_a_newer_trainer_are_refused),
-        cmocka_unit_test(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name),
-        cmocka_unit_test(test_lineage__what_no_trainer_made_begins_with_the_newest_numerics),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

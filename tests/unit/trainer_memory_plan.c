@@ -7,18 +7,13 @@
 #include "proto/base/report.h"
 #include "proto/base/sanitized.h"
 #include "tests/unit/shell.h"
+#include "tests/unit/suite.h"
 #include "trainer/base/memory_check.h"
 #include "trainer/base/memory_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define NUM_BUFFERS 150u
 #define NUM_EVENTS (2 * NUM_BUFFERS)
@@ -90,9 +85,8 @@ static void play(struct memory *memory, const struct event *events,
     }
 }
 
-static void test_memory__buffers_that_live_together_never_overlap(void **state)
+TEST(test_memory__buffers_that_live_together_never_overlap)
 {
-    (void)state;
     for (int seed = 0; seed < NUM_SCHEDULES; seed++) {
         struct event events[NUM_EVENTS];
         unsigned char *addresses[NUM_BUFFERS] = {NULL};
@@ -111,9 +105,8 @@ static void test_memory__buffers_that_live_together_never_overlap(void **state)
 }
 
 /* Two that take turns share; a third that lives once, in a late turn of theirs, may not. */
-static void test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives(void **state)
+TEST(test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives)
 {
-    (void)state;
     struct memory *memory;
     unsigned char *at[3];
     assert_int_equal(memory_new(&memory), 0);
@@ -139,9 +132,8 @@ static void test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives(void 
     memory_free(memory);
 }
 
-static void test_memory__lives_that_do_not_meet_share_one_place(void **state)
+TEST(test_memory__lives_that_do_not_meet_share_one_place)
 {
-    (void)state;
     struct memory *memory;
     assert_int_equal(memory_new(&memory), 0);
     for (uint32_t i = 0; i < 10; i++) {
@@ -155,9 +147,8 @@ static void test_memory__lives_that_do_not_meet_share_one_place(void **state)
     memory_free(memory);
 }
 
-static void test_memory__what_is_never_given_back_is_kept_apart(void **state)
+TEST(test_memory__what_is_never_given_back_is_kept_apart)
 {
-    (void)state;
     struct memory *memory;
     assert_int_equal(memory_new(&memory), 0);
     memory_take(memory, "kept", 0, 500);
@@ -188,9 +179,8 @@ static void test_memory__what_is_never_given_back_is_kept_apart(void **state)
     memory_free(memory);
 }
 
-static void test_memory__a_plan_with_too_many_buffers_is_refused(void **state)
+TEST(test_memory__a_plan_with_too_many_buffers_is_refused)
 {
-    (void)state;
     struct memory *memory;
     assert_int_equal(memory_new(&memory), 0);
     for (uint32_t i = 0; i < MEMORY_BUFFERS_MAX + 1; i++) {
@@ -203,9 +193,8 @@ static void test_memory__a_plan_with_too_many_buffers_is_refused(void **state)
 
 /* ---- room ---- */
 
-static void test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts(void **state)
+TEST(test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts)
 {
-    (void)state;
     struct memory *memory;
     assert_int_equal(memory_new(&memory), 0);
     memory_take(memory, "small", 0, 1 << 20);
@@ -227,9 +216,8 @@ static void test_memory__a_plan_above_the_available_is_refused_with_its_largest_
     memory_free(memory);
 }
 
-static void test_memory__the_tightest_control_group_bounds_what_is_available(void **state)
+TEST(test_memory__the_tightest_control_group_bounds_what_is_available)
 {
-    (void)state;
     char root[] = "/tmp/room-XXXXXX";
     assert_non_null(mkdtemp(root));
     assert_true(memory_check_available(root) == UINT64_MAX);
@@ -254,9 +242,8 @@ static void test_memory__the_tightest_control_group_bounds_what_is_available(voi
 
 #define LARGE ((size_t)64 << 20)
 
-static void test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own(void **state)
+TEST(test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own)
 {
-    (void)state;
     if (IS_SANITIZED)
         skip(); /* a shadow of the memory is the process's own, too */
     uint64_t before = memory_check_taken("").own;
@@ -280,9 +267,8 @@ static void test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own
 }
 
 /* More than the plan has room for at first: each is found again, and has its own address. */
-static void test_memory__thousands_of_buffers_are_found_by_name_and_index(void **state)
+TEST(test_memory__thousands_of_buffers_are_found_by_name_and_index)
 {
-    (void)state;
     struct memory *memory;
     char *first[2] = {NULL, NULL};
     assert_int_equal(memory_new(&memory), 0);
@@ -307,9 +293,8 @@ static bool is_named(const char *name, const void *user)
     return strchr(user, name[0]) != NULL;
 }
 
-static void test_memory__a_peak_is_of_the_chosen_names_together(void **state)
+TEST(test_memory__a_peak_is_of_the_chosen_names_together)
 {
-    (void)state;
     struct memory *memory;
     assert_int_equal(memory_new(&memory), 0);
     memory_take(memory, "kept", 0, 128);
@@ -328,9 +313,8 @@ static void test_memory__a_peak_is_of_the_chosen_names_together(void **state)
 }
 
 /* Each lives with the one in front of it alone: all have two places. */
-static void test_memory__a_plan_may_have_many_thousand_buffers(void **state)
+TEST(test_memory__a_plan_may_have_many_thousand_buffers)
 {
-    (void)state;
     enum { MANY = 17000 };
     struct memory *memory;
     assert_int_equal(memory_new(&memory), 0);
@@ -345,20 +329,4 @@ static void test_memory__a_plan_may_have_many_thousand_buffers(void **state)
     memory_free(memory);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory__thousands_of_buffers_are_found_by_name_and_index),
-        cmocka_unit_test(test_memory__a_peak_is_of_the_chosen_names_together),
-        cmocka_unit_test(test_memory__buffers_that_live_together_never_overlap),
-        cmocka_unit_test(test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives),
-        cmocka_unit_test(test_memory__lives_that_do_not_meet_share_one_place),
-        cmocka_unit_test(test_memory__what_is_never_given_back_is_kept_apart),
-        cmocka_unit_test(test_memory__a_plan_with_too_many_buffers_is_refused),
-        cmocka_unit_test(test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts),
-        cmocka_unit_test(test_memory__the_tightest_control_group_bounds_what_is_available),
-        cmocka_unit_test(test_memory__a_peak_is_forgotten_and_a_file_is_not_the_process_s_own),
-        cmocka_unit_test(test_memory__a_plan_may_have_many_thousand_buffers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -8,6 +8,7 @@
  */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 #define RANKS_MAX 16
 #define STEPS 3
@@ -169,18 +170,11 @@ static void want_same_on_any_mesh(void)
     free_outcome(reference);
 }
 
-static void test_mesh_any__a_run_has_the_same_bits_wherever_it_goes(void **state)
+TEST(test_mesh_any__a_run_has_the_same_bits_wherever_it_goes)
 {
-    (void)state;
     seed_random();
     for (uint64_t i = 0; i < random_rounds("RUNS", wants_plain_kernels() ? 2 : 6); i++)
         want_same_on_any_mesh();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mesh_any__a_run_has_the_same_bits_wherever_it_goes),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

@@ -4,6 +4,7 @@
  * the schedule, on what is computed again, nor on where a run goes on. Method: see parallel_bed.h.
  */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 
 /* ---- pipelines ---- */
 
@@ -48,9 +49,8 @@ static void want_same_in_pipelines(const char *schedule, const char *value, stru
     free_outcome(reference);
 }
 
-static void test_meshes__every_pipeline_gives_the_same_bits(void **state)
+TEST(test_meshes__every_pipeline_gives_the_same_bits)
 {
-    (void)state;
     static const char *const names[] = {
         "GPipe", "1F1B", "ZBH1", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble"};
     static const struct place pipes[] = {{1, 1, 1, 2, 0, 0}, {1, 1, 2, 4, 0, 0},
@@ -64,9 +64,8 @@ static void test_meshes__every_pipeline_gives_the_same_bits(void **state)
                 want_same_in_pipelines(key, names[n], pipes[i], way++);
 }
 
-static void test_meshes__a_schedule_from_a_file_gives_the_same_bits(void **state)
+TEST(test_meshes__a_schedule_from_a_file_gives_the_same_bits)
 {
-    (void)state;
     char path[96];
     snprintf(path, sizeof(path), "%s/schedule", folder);
     write_schedule(path, 11);
@@ -75,9 +74,8 @@ static void test_meshes__a_schedule_from_a_file_gives_the_same_bits(void **state
     unlink(path);
 }
 
-static void test_meshes__a_run_moves_between_pipelines_on_a_ramp(void **state)
+TEST(test_meshes__a_run_moves_between_pipelines_on_a_ramp)
 {
-    (void)state;
     const char *extra[] = {"--training.batch_ramp", "0:2,1:5,2:11"};
     static const struct place moves[] = {
         {1, 1, 1, 4, 0, 0}, {2, 1, 1, 2, 0, 0}, {1, 2, 1, 0, 0, 0}, {1, 2, 1, 4, 0, 0}};
@@ -92,9 +90,8 @@ static void test_meshes__a_run_moves_between_pipelines_on_a_ramp(void **state)
 
 /* What one leaf leaves for the next: parameters that stay gathered, leaves that all wait for the
  * last one's forward. */
-static void test_meshes__what_outlives_a_leaf_has_room_of_its_own(void **state)
+TEST(test_meshes__what_outlives_a_leaf_has_room_of_its_own)
 {
-    (void)state;
     static const struct place two = {1, 1, 1, 1, 1, 2};
     const char *extra[] = {"--canonical.tp_blocks",
                            "4",
@@ -148,9 +145,8 @@ static void want_same_with_groups(const char *leaves, const char *groups, struct
 }
 
 /* As many groups as replicas, more, fewer, and not a multiple; groups that shards do not divide. */
-static void test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits(void **state)
+TEST(test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits)
 {
-    (void)state;
     static const struct {
         const char *leaves, *groups;
         struct place place;
@@ -164,9 +160,8 @@ static void test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits(
         want_same_with_groups(list[i].leaves, list[i].groups, list[i].place, (int)i);
 }
 
-static void test_meshes__groups_may_be_cut_otherwise_by_a_ramp(void **state)
+TEST(test_meshes__groups_may_be_cut_otherwise_by_a_ramp)
 {
-    (void)state;
     const char *extra[] = {"--canonical.micro_batches", "12",
                            "--training.batch_ramp",     "0:4,1:8,2:12",
                            "--canonical.groups",        "4"};
@@ -218,9 +213,8 @@ static void want_same_with_blocks(const char *blocks, struct place place, int wa
     want_same_in_modes(place, extra, 8, 14, way);
 }
 
-static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void **state)
+TEST(test_meshes__every_tensor_parallel_degree_gives_the_same_bits)
 {
-    (void)state;
     /* The tiny model has four heads and two of keys: with four, ranks share a head of keys. */
     static const struct {
         const char *blocks;
@@ -237,9 +231,8 @@ static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void *
 /* The text has 300 tokens: eight blocks are of 38, the last of 34; 32 are of 10, and two have none.
  * Without loss parallel, tied, in chunks; shards, pieces and moments of nothing but what fills up.
  */
-static void test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_bits(void **state)
+TEST(test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_bits)
 {
-    (void)state;
     static const struct {
         const char *heads, *tied, *chunks, *zero;
         struct place place;
@@ -273,9 +266,8 @@ static void test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_b
 }
 
 /* They are in no sum: the loss is that of the tokens alone, but for the order of sums. */
-static void test_meshes__what_fills_a_vocabulary_up_has_no_part_in_the_loss(void **state)
+TEST(test_meshes__what_fills_a_vocabulary_up_has_no_part_in_the_loss)
 {
-    (void)state;
     const char *extra[] = {"--model.n_heads", "32", "--canonical.tp_blocks", "32"};
     struct outcome *one = new_outcome(), *filled = new_outcome();
     run_on(one, alone, 0, 3, extra, 2);
@@ -318,9 +310,8 @@ static void want_same_with_chunks(const char *blocks, struct place place, const 
     want_same_in_modes(place, extra, 16, 22, way);
 }
 
-static void test_meshes__every_context_parallel_degree_gives_the_same_bits(void **state)
+TEST(test_meshes__every_context_parallel_degree_gives_the_same_bits)
 {
-    (void)state;
     static const struct {
         const char *blocks;
         struct place place;
@@ -357,9 +348,8 @@ static void want_other_order(const char *key, const char *document_mask)
     free_outcome(two);
 }
 
-static void test_meshes__blocks_are_another_order_of_sums(void **state)
+TEST(test_meshes__blocks_are_another_order_of_sums)
 {
-    (void)state;
     want_other_order("--canonical.groups", "false");
     want_other_order("--canonical.tp_blocks", "false");
     want_other_order("--canonical.cp_blocks", "false");
@@ -368,9 +358,8 @@ static void test_meshes__blocks_are_another_order_of_sums(void **state)
 
 /* ---- moments of bf16 ---- */
 
-static void test_meshes__moments_of_bf16_are_rounded_alike(void **state)
+TEST(test_meshes__moments_of_bf16_are_rounded_alike)
 {
-    (void)state;
     const char *extra[] = {"--canonical.tp_blocks",     "2",       "--canonical.cp_blocks", "2",
                            "--optimizer.moments_dtype", "bfloat16"};
     static const struct place list[] = {{1, 2, 2, 1, 1, 1}, {1, 1, 1, 2, 2, 1}, {2, 1, 2, 1, 2, 1}};
@@ -392,9 +381,8 @@ static void test_meshes__moments_of_bf16_are_rounded_alike(void **state)
 /* ---- float8 ---- */
 
 /* The format that is set comes as far as the products; what none sets is e5m2. */
-static void test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2(void **state)
+TEST(test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2)
 {
-    (void)state;
     const char *extra[] = {"--model.converters", "quantize.linear.float8",
                            "--quantize.linear.float8.grad_output_dtype", "float8_e5m2"};
     struct outcome *outcomes[3];
@@ -413,9 +401,8 @@ static void test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2(void **
 /* One rank rounds the weight that it reads; shards, replicas, stages and places of tensor parallel
  * gather codes, of heads that several ranks hold, too. The run moves between them, in steps
  * that change the scales. */
-static void test_meshes__gathered_codes_give_the_bits_of_rounded_weights(void **state)
+TEST(test_meshes__gathered_codes_give_the_bits_of_rounded_weights)
 {
-    (void)state;
     const char *extra[] = {"--canonical.tp_blocks",
                            "4",
                            "--quantize.linear.float8.filter_fqns",
@@ -448,9 +435,8 @@ static void test_meshes__gathered_codes_give_the_bits_of_rounded_weights(void **
     }
 }
 
-static void test_meshes__float8_products_give_the_same_bits(void **state)
+TEST(test_meshes__float8_products_give_the_same_bits)
 {
-    (void)state;
     const char *extra[] = {"--canonical.tp_blocks",
                            "2",
                            "--canonical.cp_blocks",
@@ -482,9 +468,8 @@ static void test_meshes__float8_products_give_the_same_bits(void **state)
     free_outcome(reference);
 }
 
-static void test_meshes__a_run_moves_between_all_axes(void **state)
+TEST(test_meshes__a_run_moves_between_all_axes)
 {
-    (void)state;
     const char *extra[] = {"--canonical.tp_blocks", "4", "--canonical.cp_blocks", "4"};
     static const struct place moves[] = {{1, 1, 1, 1, 1, 4}, {2, 1, 2, 2, 4, 1},
                                          {1, 3, 1, 1, 2, 2}, {1, 1, 1, 4, 1, 4},
@@ -513,9 +498,8 @@ static void want_refused(const char *const *extra, int num_extra, const char *re
     want_refused_on(1, extra, num_extra, reason);
 }
 
-static void test_meshes__schedules_have_the_stages_of_their_names(void **state)
+TEST(test_meshes__schedules_have_the_stages_of_their_names)
 {
-    (void)state;
     const char *extra[] = {"--parallelism.pipeline_parallel_degree",   "4",
                            "--parallelism.pipeline_parallel_schedule", "LoopedBFS",
                            "--parallelism.data_parallel_shard_degree", "1"};
@@ -524,9 +508,8 @@ static void test_meshes__schedules_have_the_stages_of_their_names(void **state)
     want_refused_on(4, extra, 6, "in 8 pipeline stages");
 }
 
-static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **state)
+TEST(test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum)
 {
-    (void)state;
     const char *heads[] = {"--canonical.tp_blocks", "8"};
     const char *three[] = {"--canonical.tp_blocks", "3"};
     const char *chunks[] = {"--canonical.cp_blocks", "2", "--training.seq_len", "30"};
@@ -546,27 +529,4 @@ static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **s
     want_refused_on(3, odd, 4, "parallelism.tensor_parallel_degree = 3");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meshes__every_pipeline_gives_the_same_bits),
-        cmocka_unit_test(test_meshes__schedules_have_the_stages_of_their_names),
-        cmocka_unit_test(test_meshes__a_schedule_from_a_file_gives_the_same_bits),
-        cmocka_unit_test(test_meshes__a_run_moves_between_pipelines_on_a_ramp),
-        cmocka_unit_test(test_meshes__what_outlives_a_leaf_has_room_of_its_own),
-        cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
-        cmocka_unit_test(test_meshes__a_vocabulary_that_blocks_do_not_divide_gives_the_same_bits),
-        cmocka_unit_test(test_meshes__what_fills_a_vocabulary_up_has_no_part_in_the_loss),
-        cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
-        cmocka_unit_test(test_meshes__replicas_sum_their_groups_first_and_have_the_same_bits),
-        cmocka_unit_test(test_meshes__groups_may_be_cut_otherwise_by_a_ramp),
-        cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
-        cmocka_unit_test(test_meshes__moments_of_bf16_are_rounded_alike),
-        cmocka_unit_test(test_meshes__gradients_of_e4m3_are_others_than_those_of_e5m2),
-        cmocka_unit_test(test_meshes__gathered_codes_give_the_bits_of_rounded_weights),
-        cmocka_unit_test(test_meshes__float8_products_give_the_same_bits),
-        cmocka_unit_test(test_meshes__a_run_moves_between_all_axes),
-        cmocka_unit_test(test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

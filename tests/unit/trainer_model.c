@@ -8,21 +8,16 @@
  * Recomputation and a backward in halves have to give the same bits as neither. */
 #include "kernels/backend.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/data/random.h"
 #include "trainer/model/model.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define VOCAB 37u
 #define BATCH 2u
@@ -351,9 +346,8 @@ static void check_tensor(struct bed *bed, uint32_t tensor)
     free(direction);
 }
 
-static void test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor(void **state)
+TEST(test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor)
 {
-    (void)state;
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
     for (uint32_t i = 0; i < bed.table->num_tensors; i++)
@@ -386,9 +380,8 @@ static double loss_of_document(struct bed *bed, uint32_t first)
     return loss;
 }
 
-static void test_model__a_masked_document_knows_nothing_of_what_is_before_it(void **state)
+TEST(test_model__a_masked_document_knows_nothing_of_what_is_before_it)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct bed bed;
         bed_open(&bed, i == 0 ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST, KERNEL_F32);
@@ -402,9 +395,8 @@ static void test_model__a_masked_document_knows_nothing_of_what_is_before_it(voi
     }
 }
 
-static void test_model__gradient_over_documents_is_the_derivative(void **state)
+TEST(test_model__gradient_over_documents_is_the_derivative)
 {
-    (void)state;
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
     bed.starts = two_documents;
@@ -414,9 +406,8 @@ static void test_model__gradient_over_documents_is_the_derivative(void **state)
 }
 
 /* Heads as wide together as one and a half times the model, one key head, a scaled rotation. */
-static void test_model__gradient_of_a_tied_model_with_wide_heads_is_the_derivative(void **state)
+TEST(test_model__gradient_of_a_tied_model_with_wide_heads_is_the_derivative)
 {
-    (void)state;
     struct bed bed;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
@@ -431,9 +422,8 @@ static void test_model__gradient_of_a_tied_model_with_wide_heads_is_the_derivati
     bed_close(&bed);
 }
 
-static void test_model__gradient_of_the_largest_elements_is_their_own_slope(void **state)
+TEST(test_model__gradient_of_the_largest_elements_is_their_own_slope)
 {
-    (void)state;
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
     for (uint32_t i = 0; i < bed.table->num_tensors; i++) {
@@ -477,21 +467,18 @@ static void want_close(enum kernel_backend backend, enum kernel_dtype dtype, dou
     bed_close(&other);
 }
 
-static void test_model__back_ends_agree_to_rounding(void **state)
+TEST(test_model__back_ends_agree_to_rounding)
 {
-    (void)state;
     want_close(KERNEL_BACKEND_BEST, KERNEL_F32, 1e-6, 1e-4);
 }
 
-static void test_model__bf16_is_near_float(void **state)
+TEST(test_model__bf16_is_near_float)
 {
-    (void)state;
     want_close(KERNEL_BACKEND_REFERENCE, KERNEL_BF16, 0.01, 0.06);
 }
 
-static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
+TEST(test_model__loss_is_the_cross_entropy_of_its_logits)
 {
-    (void)state;
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
     static float logits[SEQ * VOCAB];
@@ -514,9 +501,8 @@ static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
 }
 
 /* Sums over heads, hidden width and vocabulary in two parts. */
-static void test_model__gradient_in_blocks_is_the_derivative(void **state)
+TEST(test_model__gradient_in_blocks_is_the_derivative)
 {
-    (void)state;
     struct bed bed;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
@@ -528,9 +514,8 @@ static void test_model__gradient_in_blocks_is_the_derivative(void **state)
 }
 
 /* Sums over positions, too: rows lie as chunks, of which queries see keys of others. */
-static void test_model__gradient_in_chunks_is_the_derivative(void **state)
+TEST(test_model__gradient_in_chunks_is_the_derivative)
 {
-    (void)state;
     struct bed bed;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
@@ -548,9 +533,8 @@ static void test_model__gradient_in_chunks_is_the_derivative(void **state)
 
 /* The output and the loss of six rows at a time: also in an evaluation, where no backward comes.
  * The second time the vocabulary is cut, too. */
-static void test_model__gradient_of_a_loss_in_chunks_is_the_derivative(void **state)
+TEST(test_model__gradient_of_a_loss_in_chunks_is_the_derivative)
 {
-    (void)state;
     struct bed bed, whole;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
@@ -569,9 +553,8 @@ static void test_model__gradient_of_a_loss_in_chunks_is_the_derivative(void **st
 }
 
 /* Every way of keeping activations, and a backward in one go or in halves. */
-static void test_model__recomputation_and_halves_change_no_bit(void **state)
+TEST(test_model__recomputation_and_halves_change_no_bit)
 {
-    (void)state;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
     for (int tied = 0; tied < 2; tied++) {
@@ -602,9 +585,8 @@ static void halve_params(struct bed *bed)
 /* Of a layer: three operands in the forward (two again where it is computed again), two in the
  * backward of the input, three in that of the weights, and where the halves are apart the two
  * gradients again. The second leaf has smaller values, so that of the first none may be left. */
-static void test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it(void **state)
+TEST(test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it)
 {
-    (void)state;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
     for (int i = 0; i < 4; i++) {
@@ -628,9 +610,8 @@ static void test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_i
 /* Of a layer: four operands of rows and seven weights in the forward; in the backward seven
  * gradients, as many weights, and four operands of rows. Halves that are apart round the gradients
  * once more. */
-static void test_model__gradients_are_rounded_once_in_the_format_that_is_set(void **state)
+TEST(test_model__gradients_are_rounded_once_in_the_format_that_is_set)
 {
-    (void)state;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
     for (int i = 0; i < 4; i++) {
@@ -649,9 +630,8 @@ static void test_model__gradients_are_rounded_once_in_the_format_that_is_set(voi
 
 /* ---- table and initial weights ---- */
 
-static void test_model__a_part_of_a_list_that_names_no_tensor_is_found(void **state)
+TEST(test_model__a_part_of_a_list_that_names_no_tensor_is_found)
 {
-    (void)state;
     static const struct {
         const char *list, *nothing; /* NULL: each part is in some name */
     } lists[] = {{"", NULL},     {"output", NULL}, {"wq,layers.1,w2", NULL},
@@ -668,9 +648,8 @@ static void test_model__a_part_of_a_list_that_names_no_tensor_is_found(void **st
     model_table_free(table);
 }
 
-static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **state)
+TEST(test_model__initial_values_do_not_depend_on_how_rows_are_cut)
 {
-    (void)state;
     struct model_table *table;
     assert_int_equal(new_table(&table, "tiny", 200), 0);
     for (uint32_t i = 0; i < table->num_tensors; i++) {
@@ -698,9 +677,8 @@ static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **
     model_table_free(table);
 }
 
-static void test_model__initial_deviations_are_torchtitans(void **state)
+TEST(test_model__initial_deviations_are_torchtitans)
 {
-    (void)state;
     static const struct {
         const char *name;
         double std, cut;
@@ -733,26 +711,4 @@ static void test_model__initial_deviations_are_torchtitans(void **state)
     model_table_free(table);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor),
-        cmocka_unit_test(test_model__gradient_of_a_tied_model_with_wide_heads_is_the_derivative),
-        cmocka_unit_test(test_model__gradient_of_the_largest_elements_is_their_own_slope),
-        cmocka_unit_test(test_model__back_ends_agree_to_rounding),
-        cmocka_unit_test(test_model__bf16_is_near_float),
-        cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
-        cmocka_unit_test(test_model__gradient_in_blocks_is_the_derivative),
-        cmocka_unit_test(test_model__gradient_in_chunks_is_the_derivative),
-        cmocka_unit_test(test_model__gradient_of_a_loss_in_chunks_is_the_derivative),
-        cmocka_unit_test(test_model__recomputation_and_halves_change_no_bit),
-        cmocka_unit_test(test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it),
-        cmocka_unit_test(test_model__gradients_are_rounded_once_in_the_format_that_is_set),
-        cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
-        cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),
-        cmocka_unit_test(test_model__initial_deviations_are_torchtitans),
-        cmocka_unit_test(test_model__a_part_of_a_list_that_names_no_tensor_is_found),
-        cmocka_unit_test(test_model__initial_values_do_not_depend_on_how_rows_are_cut),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -9,23 +9,18 @@
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/tcp/tcp.h"
 
 #include <arpa/inet.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define RANKS 4u
 #define PART 96u
@@ -411,9 +406,8 @@ static bool is_said(const char *text)
 
 /* ---- Tests ---- */
 
-static void test_nccl__every_byte_arrives_in_any_order_of_streams(void **state)
+TEST(test_nccl__every_byte_arrives_in_any_order_of_streams)
 {
-    (void)state;
     for (int seed = 0; seed < 6; seed++) {
         char settings[32];
         snprintf(settings, sizeof(settings), "seed=%d", seed);
@@ -423,9 +417,8 @@ static void test_nccl__every_byte_arrives_in_any_order_of_streams(void **state)
     }
 }
 
-static void test_nccl__messages_arrive_in_any_order_of_streams(void **state)
+TEST(test_nccl__messages_arrive_in_any_order_of_streams)
 {
-    (void)state;
     for (int seed = 0; seed < 6; seed++) {
         char settings[32];
         snprintf(settings, sizeof(settings), "seed=%d", seed);
@@ -435,40 +428,35 @@ static void test_nccl__messages_arrive_in_any_order_of_streams(void **state)
     }
 }
 
-static void test_nccl__a_message_that_nobody_receives_ends_with_the_rank(void **state)
+TEST(test_nccl__a_message_that_nobody_receives_ends_with_the_rank)
 {
-    (void)state;
     assert_int_equal(run(nobody_receives, "seed=0"), ERR_IO);
     assert_int_equal(num_failed, RANKS);
     assert_false(is_said("longer than comm.train_timeout_seconds"));
 }
 
-static void test_nccl__ranks_that_call_something_else_are_named(void **state)
+TEST(test_nccl__ranks_that_call_something_else_are_named)
 {
-    (void)state;
     assert_int_equal(run(something_else, "seed=0"), ERR_MISMATCH);
     assert_true(is_said("all_to_all at tests/unit/trainer_nccl.c"));
     assert_true(is_said("all_gather at tests/unit/trainer_nccl.c"));
 }
 
-static void test_nccl__a_rank_that_adds_less_is_named(void **state)
+TEST(test_nccl__a_rank_that_adds_less_is_named)
 {
-    (void)state;
     assert_int_equal(run(sums_of_less, "seed=0"), ERR_MISMATCH);
     assert_true(is_said("makes reduce_scatter at tests/unit/trainer_nccl.c"));
 }
 
-static void test_nccl__a_rank_that_ends_ends_the_others(void **state)
+TEST(test_nccl__a_rank_that_ends_ends_the_others)
 {
-    (void)state;
     assert_int_equal(run(one_ends, "seed=0"), ERR_IO);
     assert_int_equal(num_failed, RANKS);
     assert_false(is_said("longer than comm.train_timeout_seconds"));
 }
 
-static void test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends(void **state)
+TEST(test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends)
 {
-    (void)state;
     assert_int_equal(run(one_fails, "seed=0"), ERR_IO);
     assert_int_equal(num_failed, RANKS);
     for (uint32_t r = 0; r < RANKS - 1; r++)
@@ -476,9 +464,8 @@ static void test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends(v
     assert_string_equal(said[RANKS - 1], "this rank cannot go on");
 }
 
-static void test_nccl__each_call_that_fails_becomes_an_error(void **state)
+TEST(test_nccl__each_call_that_fails_becomes_an_error)
 {
-    (void)state;
     static const char *const calls[] = {
         "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError",
         "ncclGroupStart",  "ncclGroupEnd",           "ncclSend",
@@ -498,9 +485,8 @@ static void test_nccl__each_call_that_fails_becomes_an_error(void **state)
     }
 }
 
-static void test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes(void **state)
+TEST(test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes)
 {
-    (void)state;
     take_port();
     for (int seed = 0; seed < 3; seed++) {
         char settings[32];
@@ -512,9 +498,8 @@ static void test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes(void **state
     tcp_port[0] = '\0';
 }
 
-static void test_nccl__a_rank_that_ends_ends_the_others_over_tcp(void **state)
+TEST(test_nccl__a_rank_that_ends_ends_the_others_over_tcp)
 {
-    (void)state;
     take_port();
     assert_int_equal(run(one_ends, "seed=0"), ERR_IO);
     assert_int_equal(num_failed, RANKS);
@@ -524,21 +509,9 @@ static void test_nccl__a_rank_that_ends_ends_the_others_over_tcp(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nccl__every_byte_arrives_in_any_order_of_streams),
-        cmocka_unit_test(test_nccl__messages_arrive_in_any_order_of_streams),
-        cmocka_unit_test(test_nccl__a_message_that_nobody_receives_ends_with_the_rank),
-        cmocka_unit_test(test_nccl__ranks_that_call_something_else_are_named),
-        cmocka_unit_test(test_nccl__a_rank_that_adds_less_is_named),
-        cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others),
-        cmocka_unit_test(test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends),
-        cmocka_unit_test(test_nccl__each_call_that_fails_becomes_an_error),
-        cmocka_unit_test(test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes),
-        cmocka_unit_test(test_nccl__a_rank_that_ends_ends_the_others_over_tcp),
-    };
     if (comm_nccl_open == NULL || simgpu_set == NULL) {
         printf("NVIDIA's headers are missing\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -4,17 +4,12 @@
  * slices with a gap, two updates, compared with the definition in double; the clipping is read off
  * the first moment, since the parameters hardly show it (Adam does not care for the scale of a
  * gradient, so twenty steps against another program did not notice when it was missing). */
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define COUNT 8 /* floats per buffer: elements 0, 1 and 4, 5, 6 are slices, the rest padding */
 
@@ -85,7 +80,7 @@ static void want(double got, double expected)
     assert_true(fabs(got - expected) <= 1e-6 * (1 + fabs(expected)));
 }
 
-static void test_optimizer__two_updates_are_adamws(void **state)
+TEST_BETWEEN(test_optimizer__two_updates_are_adamws, setup, teardown)
 {
     struct bed *bed = *state;
     float before[COUNT];
@@ -107,7 +102,7 @@ static void test_optimizer__two_updates_are_adamws(void **state)
     }
 }
 
-static void test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it(void **state)
+TEST_BETWEEN(test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it, setup, teardown)
 {
     struct bed *bed = *state;
     update(bed, 1, 0.01, 5.0);
@@ -115,14 +110,14 @@ static void test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it(void 
     want(bed->exp_avg_sq[4], 0.05 * pow(bed->grad[4] / (5.0 + 1e-6), 2));
 }
 
-static void test_optimizer__a_gradient_below_the_norm_is_left_alone(void **state)
+TEST_BETWEEN(test_optimizer__a_gradient_below_the_norm_is_left_alone, setup, teardown)
 {
     struct bed *bed = *state;
     update(bed, 1, 0.01, 0.75);
     want(bed->exp_avg[4], 0.1 * bed->grad[4]);
 }
 
-static void test_optimizer__a_norm_of_zero_switches_clipping_off(void **state)
+TEST_BETWEEN(test_optimizer__a_norm_of_zero_switches_clipping_off, setup, teardown)
 {
     struct bed *bed = *state;
     bed->config.max_norm = 0;
@@ -130,7 +125,7 @@ static void test_optimizer__a_norm_of_zero_switches_clipping_off(void **state)
     want(bed->exp_avg[4], 0.1 * bed->grad[4]);
 }
 
-static void test_optimizer__adam_decays_through_the_gradient(void **state)
+TEST_BETWEEN(test_optimizer__adam_decays_through_the_gradient, setup, teardown)
 {
     struct bed *bed = *state;
     float before[COUNT];
@@ -144,7 +139,7 @@ static void test_optimizer__adam_decays_through_the_gradient(void **state)
     }
 }
 
-static void test_optimizer__weights_of_norms_need_not_decay(void **state)
+TEST_BETWEEN(test_optimizer__weights_of_norms_need_not_decay, setup, teardown)
 {
     struct bed *bed = *state;
     float before[COUNT];
@@ -163,7 +158,7 @@ static void test_optimizer__weights_of_norms_need_not_decay(void **state)
 #define TENSORS (2 * KERNEL_ADAMW_PIECES + 3)
 #define EACH 64u
 
-static void test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone(void **state)
+TEST_BETWEEN(test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone, setup, teardown)
 {
     struct bed *bed = *state;
     static float param[TENSORS * EACH], moments[2][TENSORS * EACH], grad[TENSORS * EACH];
@@ -213,7 +208,7 @@ static void take_many(struct bed *bed, float *param, void *exp_avg, void *exp_av
     bed->state.grad = grad;
 }
 
-static void test_optimizer__moments_of_bf16_keep_small_steps_on_average(void **state)
+TEST_BETWEEN(test_optimizer__moments_of_bf16_keep_small_steps_on_average, setup, teardown)
 {
     struct bed *bed = *state;
     static float param[MANY], grad[MANY];
@@ -304,7 +299,7 @@ static float next_normal(uint32_t *noise)
     return sum;
 }
 
-static void test_optimizer__is_as_near_to_the_real_numbers_as_pytorch(void **state)
+TEST_BETWEEN(test_optimizer__is_as_near_to_the_real_numbers_as_pytorch, setup, teardown)
 {
     static const double betas[] = {0.9, 0.95, 0.99, 0.999, 0.9999};
     static const char *const names[] = {"exp_avg", "exp_avg_sq", "param"};
@@ -339,26 +334,4 @@ static void test_optimizer__is_as_near_to_the_real_numbers_as_pytorch(void **sta
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_optimizer__is_as_near_to_the_real_numbers_as_pytorch,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_optimizer__adam_decays_through_the_gradient, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_optimizer__moments_of_bf16_keep_small_steps_on_average,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_optimizer__a_block_of_many_tensors_is_updated_whole_and_alone, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_optimizer__weights_of_norms_need_not_decay, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_optimizer__two_updates_are_adamws, setup, teardown),
-        cmocka_unit_test_setup_teardown(
-            test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_optimizer__a_gradient_below_the_norm_is_left_alone,
-                                        setup, teardown),
-        cmocka_unit_test_setup_teardown(test_optimizer__a_norm_of_zero_switches_clipping_off, setup,
-                                        teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

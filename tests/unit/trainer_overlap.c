@@ -9,6 +9,7 @@
  * same figures are given to timeline_walk. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/parallel/execution.h"
 #include "trainer/plan/timeline.h"
 
@@ -349,18 +350,16 @@ static void want_hidden(const char *what, double ratio, const char *leaves, cons
     assert_true(b.measured <= LARGER_GOAL * most);
 }
 
-static void test_overlap__a_step_is_as_long_as_its_critical_path(void **state)
+TEST(test_overlap__a_step_is_as_long_as_its_critical_path)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_RATIOS; i++)
         want_hidden("FSDP", ratios[i], "4", "1", "1");
 }
 
 /* Nothing is exchanged in the first forward, so there are more leaves; and a leaf's buckets, 8, may
  * all wait while the next forward goes on. */
-static void test_overlap__buckets_are_exchanged_behind_the_backward(void **state)
+TEST(test_overlap__buckets_are_exchanged_behind_the_backward)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_RATIOS; i++)
         want_hidden("DDP", ratios[i], "20", "2", "8");
 }
@@ -375,9 +374,8 @@ static void want_sum(const char *what, double ratio, const char *leaves, const c
     assert_true(b.measured >= 0.9999 * sum && b.walked >= 0.9999 * sum);
 }
 
-static void test_overlap__without_lanes_compute_and_communication_add_up(void **state)
+TEST(test_overlap__without_lanes_compute_and_communication_add_up)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_RATIOS; i++) {
         want_sum("FSDP", ratios[i], "4", "1");
         want_sum("DDP", ratios[i], "4", "2");
@@ -386,9 +384,8 @@ static void test_overlap__without_lanes_compute_and_communication_add_up(void **
 
 /* Of a forward they are used at once; of a backward, a third of whose time is the forward's, they
  * go while the layer behind is computed. */
-static void test_overlap__keys_go_around_behind_the_backward(void **state)
+TEST(test_overlap__keys_go_around_behind_the_backward)
 {
-    (void)state;
     for (size_t i = 0; i < NUM_RATIOS; i++) {
         struct bench b = run_ring(ratios[i], "true");
         double half = b.communication / 2, backward = b.compute * 2 / 3;
@@ -405,9 +402,8 @@ static void test_overlap__keys_go_around_behind_the_backward(void **state)
 }
 
 /* Shards are gathered and streams come over one link of the rank; the walk knows both stages. */
-static void test_overlap__shards_and_stages_share_a_link(void **state)
+TEST(test_overlap__shards_and_stages_share_a_link)
 {
-    (void)state;
     static const char *const schedules[] = {"1F1B", "ZBH1"};
     for (size_t i = 0; i < 2 * NUM_RATIOS; i++) {
         struct bench b = run_stages(ratios[i / 2], schedules[i % 2]);
@@ -419,14 +415,4 @@ static void test_overlap__shards_and_stages_share_a_link(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_overlap__a_step_is_as_long_as_its_critical_path),
-        cmocka_unit_test(test_overlap__buckets_are_exchanged_behind_the_backward),
-        cmocka_unit_test(test_overlap__without_lanes_compute_and_communication_add_up),
-        cmocka_unit_test(test_overlap__keys_go_around_behind_the_backward),
-        cmocka_unit_test(test_overlap__shards_and_stages_share_a_link),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

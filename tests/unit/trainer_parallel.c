@@ -10,6 +10,7 @@
  * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer).
  */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 
 #include <inttypes.h>
 #include <sched.h>
@@ -17,24 +18,21 @@
 
 /* ---- the promise ---- */
 
-static void test_parallel__every_mesh_gives_the_same_bits_in_float(void **state)
+TEST(test_parallel__every_mesh_gives_the_same_bits_in_float)
 {
-    (void)state;
     want_same_everywhere(NULL, 0);
 }
 
-static void test_parallel__every_mesh_gives_the_same_bits_in_bf16(void **state)
+TEST(test_parallel__every_mesh_gives_the_same_bits_in_bf16)
 {
-    (void)state;
     const char *extra[] = {"--training.mixed_precision_param", "bfloat16",
                            "--canonical.micro_batches", "8"};
     want_same_everywhere(extra, 4);
 }
 
 /* Its tensors are the first ones of the untied model: what is compared fits both. */
-static void test_parallel__every_mesh_gives_a_tied_model_the_same_bits(void **state)
+TEST(test_parallel__every_mesh_gives_a_tied_model_the_same_bits)
 {
-    (void)state;
     const char *extra[] = {"--model.tied_embeddings",  "true", "--training.reduction", "fast",
                            "--parallelism.zero_stage", "1"};
     struct outcome *canonical = new_outcome(), *fast = new_outcome();
@@ -52,9 +50,8 @@ static void test_parallel__every_mesh_gives_a_tied_model_the_same_bits(void **st
     free_outcome(fast);
 }
 
-static void test_parallel__every_mesh_gives_the_same_bits_within_documents(void **state)
+TEST(test_parallel__every_mesh_gives_the_same_bits_within_documents)
 {
-    (void)state;
     const char *extra[] = {"--training.document_mask", "--training.dataset_path", marked_path};
     want_same_everywhere(extra, 3);
     struct outcome *within = new_outcome(), *across = new_outcome();
@@ -66,9 +63,8 @@ static void test_parallel__every_mesh_gives_the_same_bits_within_documents(void 
 }
 
 /* A mean over the tokens that count: the ranks' leaves have different numbers of them. */
-static void test_parallel__every_mesh_gives_the_same_bits_with_a_loss_mask(void **state)
+TEST(test_parallel__every_mesh_gives_the_same_bits_with_a_loss_mask)
 {
-    (void)state;
     const char *extra[] = {"--training.dataset_path", masked_path};
     want_same_everywhere(extra, 2);
     struct outcome *masked = new_outcome(), *whole = new_outcome();
@@ -83,16 +79,14 @@ static void test_parallel__every_mesh_gives_the_same_bits_with_a_loss_mask(void 
     free_outcome(whole);
 }
 
-static void test_parallel__every_mesh_gives_the_same_bits_on_a_ramp(void **state)
+TEST(test_parallel__every_mesh_gives_the_same_bits_on_a_ramp)
 {
-    (void)state;
     const char *extra[] = {"--training.batch_ramp", "0:2,1:5,2:11"};
     want_same_everywhere(extra, 2);
 }
 
-static void test_parallel__keeping_gathered_weights_changes_no_bit(void **state)
+TEST(test_parallel__keeping_gathered_weights_changes_no_bit)
 {
-    (void)state;
     const char *extra[] = {"--parallelism.fsdp_reshard_after_forward", "never",
                            "--training.local_batch_size", "2"};
     struct outcome *reference = new_outcome();
@@ -106,9 +100,8 @@ static void test_parallel__keeping_gathered_weights_changes_no_bit(void **state)
     free_outcome(reference);
 }
 
-static void test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits(void **state)
+TEST(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits)
 {
-    (void)state;
     struct outcome *reference = new_outcome(), *moving = new_outcome();
     run_on(reference, alone, 0, STEPS_MAX, NULL, 0);
     for (int64_t step = 0; step < STEPS_MAX; step++)
@@ -118,9 +111,8 @@ static void test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits(voi
     free_outcome(moving);
 }
 
-static void test_parallel__fast_order_is_the_same_alone_and_near_elsewhere(void **state)
+TEST(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere)
 {
-    (void)state;
     const char *extra[] = {"--training.reduction", "fast"};
     struct outcome *reference = new_outcome(), *fast = new_outcome();
     run_on(reference, alone, 0, 3, NULL, 0);
@@ -136,9 +128,8 @@ static void test_parallel__fast_order_is_the_same_alone_and_near_elsewhere(void 
     free_outcome(reference);
 }
 
-static void test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided(void **state)
+TEST(test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided)
 {
-    (void)state;
     static const char *const ways[][2] = {{"--parallelism.zero_stage", "2"},
                                           {"--canonical.groups", "2"}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
@@ -157,9 +148,8 @@ static void test_parallel__fast_order_is_the_canonical_one_where_sums_are_divide
 /* Eleven leaves, each rounded to 8 bits when it is added: in six steps the loss stays within 2e-3
  * of that of float, the norm within 5e-2. A step does not begin with what the one before has left.
  */
-static void test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits(void **state)
+TEST(test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits)
 {
-    (void)state;
     static const struct place meshes[] = {
         {1, 1, 1, 0, 0, 0}, {2, 2, 1, 0, 0, 0}, {1, 1, 2, 2, 2, 0}};
     static const char *const reduce = "--training.mixed_precision_reduce";
@@ -191,9 +181,8 @@ static void test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits(v
     free_outcome(reference);
 }
 
-static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step(void **state)
+TEST(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step)
 {
-    (void)state;
     struct outcome *outcome = new_outcome();
     struct stretch stretch = {.config = configure(NULL, 0),
                               .last_step = STEPS_MAX,
@@ -230,11 +219,10 @@ static int find_break(struct parallel *p, const struct step_result *result)
 /* Two stages of two shards. A gradient that breaks at the loss does so first where the output is; a
  * weight that is too large breaks the loss of the first leaf; a weight that is none is named
  * itself. */
-static void test_parallel__what_is_not_finite_is_found_where_it_began(void **state)
+TEST(test_parallel__what_is_not_finite_is_found_where_it_began)
 {
     static const char *const extra[] = {"--parallelism.pipeline_parallel_degree", "2",
                                         "--debug.nonfinite_at_step", "2"};
-    (void)state;
     struct outcome *outcome = new_outcome();
     struct stretch stretch = {.config = configure(extra, 4), .last_step = 1, .outcome = outcome};
     assert_int_equal(comm_local_run(4, rank_main, &stretch), 0);
@@ -269,9 +257,8 @@ static void test_parallel__what_is_not_finite_is_found_where_it_began(void **sta
     free_outcome(outcome);
 }
 
-static void test_parallel__all_ranks_of_a_step_get_what_any_has_seen(void **state)
+TEST(test_parallel__all_ranks_of_a_step_get_what_any_has_seen)
 {
-    (void)state;
     struct outcome *outcome = new_outcome();
     struct stretch stretch = {
         .config = configure(NULL, 0), .last_step = 1, .outcome = outcome, .look = look_once};
@@ -322,9 +309,8 @@ static int unread_main(struct comm *world, void *user)
     return rc;
 }
 
-static void test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike(void **state)
+TEST(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike)
 {
-    (void)state;
     char shrinking[sizeof(tokens_path) + 8], line[2 * sizeof(shrinking) + 8];
     struct unread u = {.config = configure(NULL, 0)};
     snprintf(shrinking, sizeof(shrinking), "%s.short", tokens_path);
@@ -343,9 +329,8 @@ static void test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_a
 
 /* ---- layouts and refusals ---- */
 
-static void test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts(void **state)
+TEST(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts)
 {
-    (void)state;
     for (uint64_t rows = 0; rows < 40; rows++)
         for (uint32_t parts = 1; parts < 12; parts++) {
             uint64_t next = 0, chunk = (rows + parts - 1) / parts;
@@ -360,9 +345,8 @@ static void test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts(void **stat
         }
 }
 
-static void test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum(void **state)
+TEST(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum)
 {
-    (void)state;
     const char *extra[] = {"--parallelism.data_parallel_replicate_degree", "2",
                            "--parallelism.data_parallel_shard_degree", "2"};
     struct config config = configure(extra, 4);
@@ -389,9 +373,8 @@ static void test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum(voi
 }
 
 /* All meshes but the first have ranks without a leaf, some a whole replica of them. */
-static void test_parallel__more_ranks_than_micro_batches_change_no_bit(void **state)
+TEST(test_parallel__more_ranks_than_micro_batches_change_no_bit)
 {
-    (void)state;
     static const struct place wide[] = {{1, 2, 1, 0, 0, 0},
                                         {1, 3, 1, 0, 0, 0},
                                         {3, 1, 1, 0, 0, 0},
@@ -461,9 +444,8 @@ static int come_apart(struct comm *world, void *user)
     return 0;
 }
 
-static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **state)
+TEST(test_parallel__a_replica_that_differs_in_one_bit_is_named)
 {
-    (void)state;
     static const char *const names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of "};
     const char *extra[] = {"--parallelism.data_parallel_replicate_degree", "3"};
     struct model_table *table;
@@ -496,9 +478,8 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
 }
 
 /* Both ends of a pipeline hold the matrix, each updates its own. */
-static void test_parallel__a_tied_matrix_is_compared_between_stages(void **state)
+TEST(test_parallel__a_tied_matrix_is_compared_between_stages)
 {
-    (void)state;
     char want[256];
     const char *extra[] = {
         "--parallelism.pipeline_parallel_degree",       "2", "--model.tied_embeddings", "true",
@@ -526,9 +507,8 @@ static void test_parallel__a_tied_matrix_is_compared_between_stages(void **state
 }
 
 /* Four ranks of tensor parallel and two key heads: pairs hold the same keys, all the same norms. */
-static void test_parallel__copies_along_tensor_parallel_are_compared(void **state)
+TEST(test_parallel__copies_along_tensor_parallel_are_compared)
 {
-    (void)state;
     static const struct {
         uint32_t slice;
         const char *want; /* NULL: a tensor that is cut has no copies */
@@ -556,9 +536,8 @@ static void test_parallel__copies_along_tensor_parallel_are_compared(void **stat
 
 enum { SHARDS, ONE, COPIES, ZERO };
 
-static void test_parallel__an_estimate_plans_without_starting_ranks(void **state)
+TEST(test_parallel__an_estimate_plans_without_starting_ranks)
 {
-    (void)state;
     const char *extra[] = {"--estimate"};
     struct config config = configure(extra, 1);
     struct comm world = {.rank = 0, .size = 4};
@@ -590,31 +569,4 @@ static void test_parallel__an_estimate_plans_without_starting_ranks(void **state
     kernels_free(kernels);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_float),
-        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_bf16),
-        cmocka_unit_test(test_parallel__every_mesh_gives_a_tied_model_the_same_bits),
-        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_within_documents),
-        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_with_a_loss_mask),
-        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_on_a_ramp),
-        cmocka_unit_test(test_parallel__keeping_gathered_weights_changes_no_bit),
-        cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
-        cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
-        cmocka_unit_test(test_parallel__fast_order_is_the_canonical_one_where_sums_are_divided),
-        cmocka_unit_test(test_parallel__sums_of_bf16_are_near_and_a_mesh_repeats_their_bits),
-        cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step),
-        cmocka_unit_test(test_parallel__all_ranks_of_a_step_get_what_any_has_seen),
-        cmocka_unit_test(test_parallel__what_is_not_finite_is_found_where_it_began),
-        cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),
-        cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
-        cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
-        cmocka_unit_test(test_parallel__more_ranks_than_micro_batches_change_no_bit),
-        cmocka_unit_test(test_parallel__a_replica_that_differs_in_one_bit_is_named),
-        cmocka_unit_test(test_parallel__a_tied_matrix_is_compared_between_stages),
-        cmocka_unit_test(test_parallel__copies_along_tensor_parallel_are_compared),
-        cmocka_unit_test(test_parallel__an_estimate_plans_without_starting_ranks),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

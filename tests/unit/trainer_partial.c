@@ -4,19 +4,15 @@
  * have; the rest is fresh, or refused by name; the table says all of it, a line for alike layers.
  * Method: metadata of checkpoints as ckpt_metadata() gives them, made of a model's table. That
  * weights have the bits, on every mesh, integration/partial.py tells. */
+#include "tests/unit/suite.h"
 #include "trainer/save/partial.h"
 
 #include "proto/base/options.h"
 #include "proto/base/report.h"
 #include "trainer/config/table.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define TENSORS_MAX 100
 
@@ -86,9 +82,8 @@ static void check_table(struct bed *bed, const char *wanted)
     assert_string_equal(text, wanted);
 }
 
-static void test_partial__the_table_names_what_is_taken_and_fresh(void **state)
+TEST(test_partial__the_table_names_what_is_taken_and_fresh)
 {
-    (void)state;
     struct bed bed;
     struct model_shape wider = small;
     wider.vocab = 16;
@@ -121,9 +116,8 @@ static void test_partial__the_table_names_what_is_taken_and_fresh(void **state)
     close_bed(&bed);
 }
 
-static void test_partial__the_table_names_what_is_left(void **state)
+TEST(test_partial__the_table_names_what_is_left)
 {
-    (void)state;
     struct bed bed;
     struct model_shape cut = small;
     cut.vocab = 9;
@@ -147,9 +141,8 @@ static void refused(struct bed *bed, int error, const char *what)
         fail_msg("\"%s\" does not say \"%s\"", report_message(), what);
 }
 
-static void test_partial__a_tensor_of_another_form_is_refused_by_name(void **state)
+TEST(test_partial__a_tensor_of_another_form_is_refused_by_name)
 {
-    (void)state;
     struct bed bed;
     open_bed(&bed, small, small);
     struct ckpt_tensor_info *of = &bed.infos[1], *output = &bed.infos[bed.ours->num_tensors - 1];
@@ -171,9 +164,8 @@ static void test_partial__a_tensor_of_another_form_is_refused_by_name(void **sta
     close_bed(&bed);
 }
 
-static void test_partial__a_slice_is_cut_where_the_source_ends(void **state)
+TEST(test_partial__a_slice_is_cut_where_the_source_ends)
 {
-    (void)state;
     const struct {
         uint64_t first, rows;
         bool is_taken;
@@ -196,9 +188,8 @@ static void test_partial__a_slice_is_cut_where_the_source_ends(void **state)
     close_bed(&bed);
 }
 
-static void test_partial__the_key_is_named_where_it_would_help(void **state)
+TEST(test_partial__the_key_is_named_where_it_would_help)
 {
-    (void)state;
     struct bed bed;
     struct model_shape wider = small;
     open_bed(&bed, small, small);
@@ -219,14 +210,4 @@ static void test_partial__the_key_is_named_where_it_would_help(void **state)
     close_bed(&bed);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_partial__the_table_names_what_is_taken_and_fresh),
-        cmocka_unit_test(test_partial__the_table_names_what_is_left),
-        cmocka_unit_test(test_partial__a_tensor_of_another_form_is_refused_by_name),
-        cmocka_unit_test(test_partial__a_slice_is_cut_where_the_source_ends),
-        cmocka_unit_test(test_partial__the_key_is_named_where_it_would_help),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

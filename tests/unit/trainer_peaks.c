@@ -2,18 +2,11 @@
  *
  * Goal: a GPU has the peak of its own board, and what is not known none. Method: names as CUDA and
  * kernels_describe() give them, beside the data sheets' numbers. */
+#include "tests/unit/suite.h"
 #include "trainer/observe/peaks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-static void test_peaks__a_gpu_has_those_of_its_board(void **state)
+TEST(test_peaks__a_gpu_has_those_of_its_board)
 {
-    (void)state;
     assert_true(peaks_find("NVIDIA H100 80GB HBM3, cuBLASLt 13.1, cuDNN 9.1", false) == 989);
     assert_true(peaks_find("NVIDIA H100 80GB HBM3, own products", true) == 67);
     assert_true(peaks_find("NVIDIA H100 PCIe, cuBLASLt", false) == 756);
@@ -24,19 +17,11 @@ static void test_peaks__a_gpu_has_those_of_its_board(void **state)
     assert_true(peaks_find("NVIDIA A100-PCIE-40GB, cuBLASLt", true) == 19.5);
 }
 
-static void test_peaks__what_is_not_known_has_none(void **state)
+TEST(test_peaks__what_is_not_known_has_none)
 {
-    (void)state;
     assert_true(peaks_find("avx512, products by oneDNN 3.7", false) == 0);
     assert_true(peaks_find("NVIDIA GeForce RTX 4090, cuBLASLt", false) == 0);
     assert_true(peaks_find("", true) == 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_peaks__a_gpu_has_those_of_its_board),
-        cmocka_unit_test(test_peaks__what_is_not_known_has_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,19 +5,14 @@
  * refused with the action. Method: schedules for many numbers of ranks and leaves are replayed by
  * the rules of dependence alone. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/plan/pipe.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct pipe *make(enum pipe_schedule schedule, uint32_t ranks, uint32_t chunks,
                          uint32_t leaves)
@@ -88,9 +83,8 @@ static void check_each_once(const struct pipe *pipe, bool is_split)
     }
 }
 
-static void test_pipe__every_schedule_runs_each_action_once_in_leaf_order(void **state)
+TEST(test_pipe__every_schedule_runs_each_action_once_in_leaf_order)
 {
-    (void)state;
     static const struct {
         enum pipe_schedule schedule;
         bool is_split, has_chunks;
@@ -108,9 +102,8 @@ static void test_pipe__every_schedule_runs_each_action_once_in_leaf_order(void *
             }
 }
 
-static void test_pipe__activations_are_bounded_as_promised(void **state)
+TEST(test_pipe__activations_are_bounded_as_promised)
 {
-    (void)state;
     struct pipe *gpipe = make(PIPE_GPIPE, 4, 1, 12), *one = make(PIPE_1F1B, 4, 1, 12);
     struct pipe *zero = make(PIPE_ZBH1, 4, 1, 12), *looped = make(PIPE_GPIPE, 4, 2, 12);
     struct pipe *inter = make(PIPE_INTERLEAVED, 4, 2, 12);
@@ -134,9 +127,8 @@ static void test_pipe__activations_are_bounded_as_promised(void **state)
 /* With p ranks, m leaves and equal times (backward two): (p - 1) / (m + p - 1) idle; v chunks
  * divide that by v; where the weights' halves wait they fill all but p - 1 of 3 v m + p - 1 units.
  */
-static void test_pipe__the_idle_part_is_the_known_one(void **state)
+TEST(test_pipe__the_idle_part_is_the_known_one)
 {
-    (void)state;
     struct pipe *one = make(PIPE_1F1B, 4, 1, 12), *gpipe = make(PIPE_GPIPE, 4, 1, 12);
     struct pipe *inter = make(PIPE_INTERLEAVED, 4, 2, 12), *zero = make(PIPE_ZBH1, 4, 1, 12);
     struct pipe *looped = make(PIPE_GPIPE, 4, 2, 12);
@@ -172,9 +164,8 @@ static void want_file(const char *text, const char *reason)
     unlink(path);
 }
 
-static void test_pipe__a_file_is_followed_or_refused_with_the_action(void **state)
+TEST(test_pipe__a_file_is_followed_or_refused_with_the_action)
 {
-    (void)state;
     want_file("0F0,0F1,,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n", NULL);
     want_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n", "1B1 comes before");
     want_file("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "never gets to");
@@ -185,13 +176,4 @@ static void test_pipe__a_file_is_followed_or_refused_with_the_action(void **stat
     want_file("0F0,0F1,0B0,0B1\n", "has 1 lines");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pipe__every_schedule_runs_each_action_once_in_leaf_order),
-        cmocka_unit_test(test_pipe__activations_are_bounded_as_promised),
-        cmocka_unit_test(test_pipe__the_idle_part_is_the_known_one),
-        cmocka_unit_test(test_pipe__a_file_is_followed_or_refused_with_the_action),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

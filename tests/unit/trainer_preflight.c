@@ -3,21 +3,14 @@
  * Goal: a rank that is far below the others is slow, one with a problem is broken, whatever its
  * rates, and what was not tried makes nobody slow. What a call's payload is on the bus is as
  * nccl-tests have it. Method: findings as ranks would send them, times as they would measure. */
+#include "tests/unit/suite.h"
 #include "trainer/run/links.h"
 #include "trainer/run/preflight.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 static const struct finding good = {.copy_rate = 20e9, .product_rate = 600e12, .link_rate = 50e9};
 
-static void test_preflight__a_rank_below_the_others_is_slow(void **state)
+TEST(test_preflight__a_rank_below_the_others_is_slow)
 {
-    (void)state;
     struct finding all[] = {good, good, good, good};
     enum fitness of[4];
     preflight_judge(of, all, 4);
@@ -31,9 +24,8 @@ static void test_preflight__a_rank_below_the_others_is_slow(void **state)
     assert_int_equal(of[3], FIT);
 }
 
-static void test_preflight__a_problem_is_broken_and_what_was_not_tried_is_not_slow(void **state)
+TEST(test_preflight__a_problem_is_broken_and_what_was_not_tried_is_not_slow)
 {
-    (void)state;
     struct finding all[] = {good, good, good};
     for (uint32_t i = 0; i < 3; i++)
         all[i].link_rate = 0;
@@ -45,31 +37,20 @@ static void test_preflight__a_problem_is_broken_and_what_was_not_tried_is_not_sl
     assert_int_equal(of[2], FIT);
 }
 
-static void test_links__the_bus_carries_what_nccl_tests_say(void **state)
+TEST(test_links__the_bus_carries_what_nccl_tests_say)
 {
-    (void)state;
     assert_true(links_bus_factor(LINK_RING, 8) == 1);
     assert_true(links_bus_factor(LINK_ALL_GATHER, 8) == 0.875);
     assert_true(links_bus_factor(LINK_ALL_TO_ALL, 2) == 0.5);
     assert_true(links_bus_factor(LINK_SUM, 8) == 1.75);
 }
 
-static void test_links__the_median_is_not_moved_by_one_slow_call(void **state)
+TEST(test_links__the_median_is_not_moved_by_one_slow_call)
 {
-    (void)state;
     double seconds[] = {3, 1, 900, 2, 4};
     struct link_times times = links_times(seconds, 5);
     assert_true(times.least == 1 && times.median == 3 && times.p99 == 900);
     assert_true(links_times(seconds, 1).p99 == 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_preflight__a_rank_below_the_others_is_slow),
-        cmocka_unit_test(test_preflight__a_problem_is_broken_and_what_was_not_tried_is_not_slow),
-        cmocka_unit_test(test_links__the_bus_carries_what_nccl_tests_say),
-        cmocka_unit_test(test_links__the_median_is_not_moved_by_one_slow_call),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -6,18 +6,13 @@
  * never that of other rows. Method: kernels that count their roundings and products; each result
  * beside that of operands which are rounded for it alone. */
 #include "kernels/backend.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/data/random.h"
 #include "trainer/model/private.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define ROWS 32u
 #define DIM 16u
@@ -120,9 +115,8 @@ static void want_column(struct bed *bed, const float *got, const float *w, bool 
     }
 }
 
-static void test_products__rows_of_one_block_are_rounded_once_for_all_columns(void **state)
+TEST(test_products__rows_of_one_block_are_rounded_once_for_all_columns)
 {
-    (void)state;
     for (uint32_t row_blocks = 1; row_blocks <= 2; row_blocks++) {
         struct bed *bed = bed_open(row_blocks, 2);
         float out[3][VALUES_MAX] __attribute__((aligned(64)));
@@ -145,9 +139,8 @@ static void test_products__rows_of_one_block_are_rounded_once_for_all_columns(vo
 
 /* Of the second and third the weights have as many blocks as the first's, or half as many, or one
  * of them is of float8. */
-static void test_products__columns_of_as_many_blocks_are_one_operation(void **state)
+TEST(test_products__columns_of_as_many_blocks_are_one_operation)
 {
-    (void)state;
     static const struct {
         uint32_t blocks, row_blocks, products;
         bool is_float8[3];
@@ -225,21 +218,18 @@ static void round_common_rows(enum kernel_float8 format)
     bed_close(bed);
 }
 
-static void test_products__gradients_of_weights_round_their_common_rows_once(void **state)
+TEST(test_products__gradients_of_weights_round_their_common_rows_once)
 {
-    (void)state;
     round_common_rows(KERNEL_E5M2);
 }
 
-static void test_products__gradients_may_be_of_e4m3(void **state)
+TEST(test_products__gradients_may_be_of_e4m3)
 {
-    (void)state;
     round_common_rows(KERNEL_E4M3);
 }
 
-static void test_products__gradients_of_weights_of_as_many_blocks_are_one_operation(void **state)
+TEST(test_products__gradients_of_weights_of_as_many_blocks_are_one_operation)
 {
-    (void)state;
     static const struct {
         uint32_t products;
         bool is_float8[3];
@@ -270,9 +260,8 @@ static void test_products__gradients_of_weights_of_as_many_blocks_are_one_operat
 
 /* Of each block of two gradients one copy: the weight that reads it has the bits of one that rounds
  * for itself. */
-static void test_products__a_gradient_is_rounded_once_for_rows_and_weights(void **state)
+TEST(test_products__a_gradient_is_rounded_once_for_rows_and_weights)
 {
-    (void)state;
     struct bed *bed = bed_open(1, 2);
     float dx[VALUES_MAX] __attribute__((aligned(64)));
     float dw[2][2][WIDTH * DIM] __attribute__((aligned(64)));
@@ -301,15 +290,4 @@ static void test_products__a_gradient_is_rounded_once_for_rows_and_weights(void 
     bed_close(bed);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products__rows_of_one_block_are_rounded_once_for_all_columns),
-        cmocka_unit_test(test_products__gradients_of_weights_round_their_common_rows_once),
-        cmocka_unit_test(test_products__gradients_may_be_of_e4m3),
-        cmocka_unit_test(test_products__a_gradient_is_rounded_once_for_rows_and_weights),
-        cmocka_unit_test(test_products__columns_of_as_many_blocks_are_one_operation),
-        cmocka_unit_test(test_products__gradients_of_weights_of_as_many_blocks_are_one_operation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -4,17 +4,12 @@
  * comes twice or comes too early does not. Method: programs are built for many pipelines; then one
  * operation after the other is left out of one rank, doubled, or swapped with the next. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/model/model.h"
 #include "trainer/plan/program.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define RANKS_MAX 4u
 
@@ -79,9 +74,8 @@ static void want_pass(enum pipe_schedule schedule, uint32_t ranks, bool drops)
     bed_close(&bed);
 }
 
-static void test_program__every_schedule_makes_programs_that_pass(void **state)
+TEST(test_program__every_schedule_makes_programs_that_pass)
 {
-    (void)state;
     for (size_t s = 0; s < NUM_SCHEDULES; s++)
         for (uint32_t ranks = 1; ranks <= 3; ranks++)
             for (int drops = 0; drops < 2; drops++)
@@ -166,25 +160,22 @@ static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_
     want_refused_of(bed_open_zero_bubble, rank, change);
 }
 
-static void test_program__a_missing_operation_is_found(void **state)
+TEST(test_program__a_missing_operation_is_found)
 {
-    (void)state;
     want_refused(remove_op, 0);
     want_refused(remove_op, 1);
     want_refused_of(bed_open_groups, 0, remove_op);
 }
 
-static void test_program__an_operation_that_comes_twice_is_found(void **state)
+TEST(test_program__an_operation_that_comes_twice_is_found)
 {
-    (void)state;
     want_refused(double_op, 0);
     want_refused(double_op, 1);
     want_refused_of(bed_open_groups, 0, double_op);
 }
 
-static void test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward(void **state)
+TEST(test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward)
 {
-    (void)state;
     for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 2; i++) {
         struct bed bed;
         bed_open_chunks(&bed, all[i / 6], i / 2 % 3 + 1, i % 2 == 1);
@@ -212,9 +203,8 @@ static void test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward(
 }
 
 /* Its logits are gone when the other weights' turn comes. */
-static void test_program__a_head_in_chunks_is_never_apart(void **state)
+TEST(test_program__a_head_in_chunks_is_never_apart)
 {
-    (void)state;
     struct bed bed;
     bed_open_chunks(&bed, PIPE_ZBH1, 2, true);
     struct program *p = bed.ranks[1];
@@ -232,9 +222,8 @@ static void test_program__a_head_in_chunks_is_never_apart(void **state)
 }
 
 /* Where the head's parameters are dropped, its losses come first. */
-static void test_program__an_evaluation_makes_chunks_before_it_drops_the_head(void **state)
+TEST(test_program__an_evaluation_makes_chunks_before_it_drops_the_head)
 {
-    (void)state;
     struct bed bed;
     struct program *p = NULL;
     bed_open_chunks(&bed, PIPE_1F1B, 1, true);
@@ -251,9 +240,8 @@ static void test_program__an_evaluation_makes_chunks_before_it_drops_the_head(vo
     bed_close(&bed);
 }
 
-static void test_program__ranks_that_wait_for_each_other_are_found(void **state)
+TEST(test_program__ranks_that_wait_for_each_other_are_found)
 {
-    (void)state;
     struct bed bed;
     bed_open(&bed, PIPE_1F1B, 2, false);
     struct program *first = bed.ranks[0];
@@ -270,9 +258,8 @@ static void test_program__ranks_that_wait_for_each_other_are_found(void **state)
     bed_close(&bed);
 }
 
-static void test_program__leaves_out_of_order_are_found(void **state)
+TEST(test_program__leaves_out_of_order_are_found)
 {
-    (void)state;
     struct bed bed;
     bed_open(&bed, PIPE_GPIPE, 1, false);
     struct program *p = bed.ranks[0];
@@ -314,9 +301,8 @@ static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_
     }
 }
 
-static void test_program__lanes_pass_in_every_schedule_and_depth(void **state)
+TEST(test_program__lanes_pass_in_every_schedule_and_depth)
 {
-    (void)state;
     for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 3; i++) {
         struct bed bed;
         bed_open_lanes(&bed, all[i / 9], i / 3 % 3 + 1, i % 3 + 1);
@@ -328,9 +314,8 @@ static void test_program__lanes_pass_in_every_schedule_and_depth(void **state)
 }
 
 /* Blocks that are gathered, and exchanges under way, when the nth compute of a block begins. */
-static void test_program__a_block_is_gathered_while_the_one_in_front_is_computed(void **state)
+TEST(test_program__a_block_is_gathered_while_the_one_in_front_is_computed)
 {
-    (void)state;
     struct bed bed;
     uint32_t ahead = 0, behind = 0, most_behind = 0, gathered = 0, exchanged = 0, waited = 0;
     bed_open_lanes(&bed, PIPE_GPIPE, 1, 1);
@@ -358,9 +343,8 @@ static void test_program__a_block_is_gathered_while_the_one_in_front_is_computed
 }
 
 /* Takes one wait after the other out of a program: those that tell something new are missed. */
-static void test_program__a_missing_wait_between_lanes_is_found(void **state)
+TEST(test_program__a_missing_wait_between_lanes_is_found)
 {
-    (void)state;
     struct bed bed;
     uint32_t num_missed = 0;
     bed_open_lanes(&bed, PIPE_1F1B, 1, 1);
@@ -406,9 +390,8 @@ static void want_swap_refused(struct bed *bed, enum op_kind first, enum op_kind 
     }
 }
 
-static void test_program__a_step_ends_in_order_and_updates_behind_a_saves_copies(void **state)
+TEST(test_program__a_step_ends_in_order_and_updates_behind_a_saves_copies)
 {
-    (void)state;
     struct bed bed;
     uint32_t num_updates = 0;
     bed_open(&bed, PIPE_1F1B, 2, true);
@@ -450,9 +433,8 @@ static uint32_t count_ahead(const struct program *p)
     return ahead;
 }
 
-static void test_program__what_a_stage_needs_comes_while_it_computes(void **state)
+TEST(test_program__what_a_stage_needs_comes_while_it_computes)
 {
-    (void)state;
     static const uint32_t want[2] = {4, 4}; /* of five leaves all but the one that comes first */
     struct bed bed;
     bed_open_lanes(&bed, PIPE_GPIPE, 2, 1);
@@ -484,9 +466,8 @@ static void want_no_wait_missing(enum lane_of lane, enum pipe_schedule schedule,
     bed_close(&bed);
 }
 
-static void test_program__a_missing_wait_between_stages_is_found(void **state)
+TEST(test_program__a_missing_wait_between_stages_is_found)
 {
-    (void)state;
     want_no_wait_missing(LANE_RECEIVE, PIPE_GPIPE, "");
     want_no_wait_missing(LANE_RECEIVE, PIPE_ZBH1, "");
     want_no_wait_missing(LANE_SEND, PIPE_1F1B, "what was sent from its buffer before");
@@ -515,9 +496,8 @@ static void bed_open_ring(struct bed *bed)
     bed_rebuild_in_ring(bed, true);
 }
 
-static void test_program__keys_and_values_go_around_in_every_schedule(void **state)
+TEST(test_program__keys_and_values_go_around_in_every_schedule)
 {
-    (void)state;
     for (uint32_t i = 0; i < NUM_SCHEDULES * 2 * 2; i++) {
         struct bed bed;
         uint32_t rings = 0;
@@ -535,9 +515,8 @@ static void test_program__keys_and_values_go_around_in_every_schedule(void **sta
 }
 
 /* All but those of the layer that keeps nothing, whose keys are not there. */
-static void test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_computed(void **state)
+TEST(test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_computed)
 {
-    (void)state;
     struct bed bed;
     uint32_t ahead = 0;
     bed_open_ring(&bed);
@@ -556,17 +535,15 @@ static void test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_co
     bed_close(&bed);
 }
 
-static void test_program__a_ring_missing_or_twice_is_found(void **state)
+TEST(test_program__a_ring_missing_or_twice_is_found)
 {
-    (void)state;
     want_refused_of(bed_open_ring, 0, remove_op);
     want_refused_of(bed_open_ring, 0, double_op);
 }
 
 /* One layer more ahead: it would lay down its keys where those of the layer at hand are read. */
-static void test_program__a_ring_two_layers_ahead_is_found(void **state)
+TEST(test_program__a_ring_two_layers_ahead_is_found)
 {
-    (void)state;
     struct bed bed;
     uint32_t at = 0, early = 0;
     bed_open_ring(&bed);
@@ -583,9 +560,8 @@ static void test_program__a_ring_two_layers_ahead_is_found(void **state)
     bed_close(&bed);
 }
 
-static void test_program__a_missing_wait_for_the_ring_is_found(void **state)
+TEST(test_program__a_missing_wait_for_the_ring_is_found)
 {
-    (void)state;
     struct bed bed;
     uint32_t num_missed = 0;
     bed_open_ring(&bed);
@@ -608,9 +584,8 @@ static void test_program__a_missing_wait_for_the_ring_is_found(void **state)
 /* ---- printing ---- */
 
 /* The second of two stages of four blocks, one leaf: each number of an operation is told. */
-static void test_program__a_list_tells_what_each_operation_waits_for(void **state)
+TEST(test_program__a_list_tells_what_each_operation_waits_for)
 {
-    (void)state;
     static const char want[] =
         "rank 1 of the pipeline: 23 operations, 1 leaves, 2 under way at most\n"
         "     0  ask_stop         stage 1 leaf 0\n"
@@ -663,30 +638,4 @@ static void test_program__a_list_tells_what_each_operation_waits_for(void **stat
     program_free(p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_program__every_schedule_makes_programs_that_pass),
-        cmocka_unit_test(test_program__a_missing_operation_is_found),
-        cmocka_unit_test(test_program__an_operation_that_comes_twice_is_found),
-        cmocka_unit_test(test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward),
-        cmocka_unit_test(test_program__a_head_in_chunks_is_never_apart),
-        cmocka_unit_test(test_program__an_evaluation_makes_chunks_before_it_drops_the_head),
-        cmocka_unit_test(test_program__ranks_that_wait_for_each_other_are_found),
-        cmocka_unit_test(test_program__leaves_out_of_order_are_found),
-        cmocka_unit_test(test_program__lanes_pass_in_every_schedule_and_depth),
-        cmocka_unit_test(test_program__a_block_is_gathered_while_the_one_in_front_is_computed),
-        cmocka_unit_test(test_program__a_missing_wait_between_lanes_is_found),
-        cmocka_unit_test(test_program__a_step_ends_in_order_and_updates_behind_a_saves_copies),
-        cmocka_unit_test(test_program__what_a_stage_needs_comes_while_it_computes),
-        cmocka_unit_test(test_program__a_missing_wait_between_stages_is_found),
-        cmocka_unit_test(test_program__keys_and_values_go_around_in_every_schedule),
-        cmocka_unit_test(
-            test_program__a_ring_of_a_backward_goes_while_the_block_behind_is_computed),
-        cmocka_unit_test(test_program__a_ring_missing_or_twice_is_found),
-        cmocka_unit_test(test_program__a_ring_two_layers_ahead_is_found),
-        cmocka_unit_test(test_program__a_missing_wait_for_the_ring_is_found),
-        cmocka_unit_test(test_program__a_list_tells_what_each_operation_waits_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -4,16 +4,11 @@
  * not depend on who draws them. Method: the known answers that the authors publish (Random123,
  * kat_vectors); moments and tails of 400,000 deviates against their standard errors; values drawn
  * in two orders. */
+#include "tests/unit/suite.h"
 #include "trainer/data/random.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define NUM_DRAWS 400000
 
@@ -25,9 +20,8 @@ static void check_answer(uint64_t counter_high, uint64_t counter, struct random_
     assert_memory_equal(got, want, sizeof(got));
 }
 
-static void test_random__philox_gives_the_published_answers(void **state)
+TEST(test_random__philox_gives_the_published_answers)
 {
-    (void)state;
     check_answer(0, 0, (struct random_key){{0, 0}},
                  (const uint32_t[4]){0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     check_answer(UINT64_MAX, UINT64_MAX, (struct random_key){{UINT32_MAX, UINT32_MAX}},
@@ -38,9 +32,8 @@ static void test_random__philox_gives_the_published_answers(void **state)
                  (const uint32_t[4]){0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-static void test_random__streams_differ_by_seed_and_by_name(void **state)
+TEST(test_random__streams_differ_by_seed_and_by_name)
 {
-    (void)state;
     struct random_key key = random_key(1, "init/a");
     struct random_key same = random_key(1, "init/a");
     struct random_key other_name = random_key(1, "init/b");
@@ -50,9 +43,8 @@ static void test_random__streams_differ_by_seed_and_by_name(void **state)
     assert_memory_not_equal(&key, &other_seed, sizeof(key));
 }
 
-static void test_random__normal_deviates_have_normal_moments_and_tails(void **state)
+TEST(test_random__normal_deviates_have_normal_moments_and_tails)
 {
-    (void)state;
     struct random_key key = random_key(7, "moments");
     double sum[5] = {0};
     int beyond_two = 0;
@@ -73,9 +65,8 @@ static void test_random__normal_deviates_have_normal_moments_and_tails(void **st
     assert_true(fabs(beyond_two / n - tail) < 5 * sqrt(tail * (1 - tail) / n));
 }
 
-static void test_random__neighbours_are_not_correlated(void **state)
+TEST(test_random__neighbours_are_not_correlated)
 {
-    (void)state;
     struct random_key key = random_key(8, "neighbours");
     double sum = 0;
     for (uint64_t i = 0; i < NUM_DRAWS; i++)
@@ -83,9 +74,8 @@ static void test_random__neighbours_are_not_correlated(void **state)
     assert_true(fabs(sum / NUM_DRAWS) < 5 / sqrt(NUM_DRAWS));
 }
 
-static void test_random__a_deviate_depends_on_its_index_alone(void **state)
+TEST(test_random__a_deviate_depends_on_its_index_alone)
 {
-    (void)state;
     struct random_key key = random_key(9, "order");
     float forward[64];
     for (int i = 0; i < 64; i++)
@@ -95,9 +85,8 @@ static void test_random__a_deviate_depends_on_its_index_alone(void **state)
     assert_true(isfinite(random_normal(key, UINT64_MAX)));
 }
 
-static void test_random__many_at_once_are_the_same_ones(void **state)
+TEST(test_random__many_at_once_are_the_same_ones)
 {
-    (void)state;
     static float many[4096];
     struct random_key key = random_key(10, "many");
     const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 1000, 4095};
@@ -111,15 +100,4 @@ static void test_random__many_at_once_are_the_same_ones(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random__philox_gives_the_published_answers),
-        cmocka_unit_test(test_random__streams_differ_by_seed_and_by_name),
-        cmocka_unit_test(test_random__normal_deviates_have_normal_moments_and_tails),
-        cmocka_unit_test(test_random__neighbours_are_not_correlated),
-        cmocka_unit_test(test_random__a_deviate_depends_on_its_index_alone),
-        cmocka_unit_test(test_random__many_at_once_are_the_same_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

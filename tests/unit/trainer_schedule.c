@@ -3,17 +3,12 @@
  * Goal: torchtitan v0.2.2's warm-up, stable, decay curve, so that a configuration means the same
  * here. Method: values worked out by hand from its definition at corners, and shape properties
  * (continuity, monotony, floor) over whole curves. */
+#include "tests/unit/suite.h"
 #include "trainer/plan/schedule.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct config curve(int64_t total, int64_t warmup, double decay_ratio, enum decay_type type)
 {
@@ -31,9 +26,8 @@ static void want(double got, double expected)
     assert_true(fabs(got - expected) < 1e-12);
 }
 
-static void test_schedule__warm_up_rises_by_equal_steps_to_the_peak(void **state)
+TEST(test_schedule__warm_up_rises_by_equal_steps_to_the_peak)
 {
-    (void)state;
     struct config config = curve(100, 4, -1, DECAY_LINEAR);
     want(schedule_lr(&config, 0), 0.5);
     want(schedule_lr(&config, 1), 1.0);
@@ -42,9 +36,8 @@ static void test_schedule__warm_up_rises_by_equal_steps_to_the_peak(void **state
     want(schedule_lr(&config, 4), 2.0); /* the one stable step */
 }
 
-static void test_schedule__decay_follows_its_form_and_never_reaches_zero(void **state)
+TEST(test_schedule__decay_follows_its_form_and_never_reaches_zero)
 {
-    (void)state;
     /* T = 10, W = 0, D = 10, S = 1: update s > 0 has progress s / 10. */
     struct config linear = curve(10, 0, -1, DECAY_LINEAR), root = curve(10, 0, -1, DECAY_SQRT),
                   cosine = curve(10, 0, -1, DECAY_COSINE);
@@ -56,9 +49,8 @@ static void test_schedule__decay_follows_its_form_and_never_reaches_zero(void **
     want(schedule_lr(&cosine, 9), 1.0 + cos(M_PI * 0.9));
 }
 
-static void test_schedule__a_decay_ratio_leaves_a_plateau(void **state)
+TEST(test_schedule__a_decay_ratio_leaves_a_plateau)
 {
-    (void)state;
     struct config config = curve(20, 4, 0.25, DECAY_LINEAR); /* D = 5, S = 12 */
     for (int64_t s = 3; s < 16; s++)
         want(schedule_lr(&config, s), 2.0);
@@ -75,9 +67,8 @@ static void test_schedule__a_decay_ratio_leaves_a_plateau(void **state)
     want(schedule_lr(&up, 7), 1.5);
 }
 
-static void test_schedule__the_floor_holds_also_beyond_the_curve(void **state)
+TEST(test_schedule__the_floor_holds_also_beyond_the_curve)
 {
-    (void)state;
     struct config config = curve(10, 2, -1, DECAY_COSINE);
     config.min_lr_factor = 0.1;
     for (int64_t s = 10; s < 40; s++)
@@ -90,13 +81,4 @@ static void test_schedule__the_floor_holds_also_beyond_the_curve(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schedule__warm_up_rises_by_equal_steps_to_the_peak),
-        cmocka_unit_test(test_schedule__decay_follows_its_form_and_never_reaches_zero),
-        cmocka_unit_test(test_schedule__a_decay_ratio_leaves_a_plateau),
-        cmocka_unit_test(test_schedule__the_floor_holds_also_beyond_the_curve),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

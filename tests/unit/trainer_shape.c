@@ -3,19 +3,15 @@
  * Goal: keys win over the flavor and over config.json, one by one; a value that makes no Llama, or
  * that would be lost without a word, is refused by its name. Method: configurations as
  * trainer_config_load() leaves them, with one key changed. */
+#include "tests/unit/suite.h"
 #include "trainer/model/shape.h"
 
 #include "proto/base/options.h"
 #include "proto/base/report.h"
 #include "trainer/config/table.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct config tiny(void)
 {
@@ -34,9 +30,8 @@ static void refused(const struct config *config, const char *what)
         fail_msg("\"%s\" does not say \"%s\"", report_message(), what);
 }
 
-static void test_shape__a_key_wins_over_the_flavor_alone(void **state)
+TEST(test_shape__a_key_wins_over_the_flavor_alone)
 {
-    (void)state;
     struct model_shape shape;
     struct config config = tiny();
     config.model_layers = 3;
@@ -46,9 +41,8 @@ static void test_shape__a_key_wins_over_the_flavor_alone(void **state)
     assert_true(shape.dim == 64 && shape.vocab == 300 && shape.rope_theta == 500000.0);
 }
 
-static void test_shape__the_width_of_heads_follows_dim_and_heads(void **state)
+TEST(test_shape__the_width_of_heads_follows_dim_and_heads)
 {
-    (void)state;
     struct model_shape shape;
     struct config config = tiny();
     config.model_heads = 8;
@@ -59,9 +53,8 @@ static void test_shape__the_width_of_heads_follows_dim_and_heads(void **state)
     assert_int_equal(shape.head_dim, 24);
 }
 
-static void test_shape__nought_and_less_are_refused_by_name(void **state)
+TEST(test_shape__nought_and_less_are_refused_by_name)
 {
-    (void)state;
     struct config config = tiny();
     config.model_layers = 0;
     refused(&config, "layers = 0");
@@ -79,9 +72,8 @@ static void test_shape__nought_and_less_are_refused_by_name(void **state)
     refused(&config, "rope_theta 0");
 }
 
-static void test_shape__numbers_of_a_scaling_that_is_not_there_are_refused(void **state)
+TEST(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused)
 {
-    (void)state;
     struct model_shape shape;
     struct config config = tiny();
     config.rope_factor = 4;
@@ -98,9 +90,8 @@ static void test_shape__numbers_of_a_scaling_that_is_not_there_are_refused(void 
     refused(&config, "model.rope_factor = 4 has no meaning");
 }
 
-static void test_shape__sizes_of_llama_2_are_found_below_their_family(void **state)
+TEST(test_shape__sizes_of_llama_2_are_found_below_their_family)
 {
-    (void)state;
     struct model_shape shape;
     struct config config = tiny();
     strcpy(config.model_flavor, "70B");
@@ -119,9 +110,8 @@ static void test_shape__sizes_of_llama_2_are_found_below_their_family(void **sta
 
 /* What torchtitan's llama3 debugmodel counts: 2 x 2048 x 256, and of each of 6 layers four
  * matrices of 256 x 256, three of 256 x 768, two norms; one norm. */
-static void test_shape__torchtitans_debug_model_has_a_name_of_its_own(void **state)
+TEST(test_shape__torchtitans_debug_model_has_a_name_of_its_own)
 {
-    (void)state;
     struct model_shape shape;
     struct config config = tiny();
     strcpy(config.model_flavor, "torchtitan-debugmodel");
@@ -131,9 +121,8 @@ static void test_shape__torchtitans_debug_model_has_a_name_of_its_own(void **sta
     assert_int_equal(shape.rope_factor, 8);
 }
 
-static void test_shape__tokens_beyond_the_models_vocabulary_are_refused(void **state)
+TEST(test_shape__tokens_beyond_the_models_vocabulary_are_refused)
 {
-    (void)state;
     struct model_shape shape;
     struct config config = tiny();
     strcpy(config.model_flavor, "llama2-7B");
@@ -144,16 +133,4 @@ static void test_shape__tokens_beyond_the_models_vocabulary_are_refused(void **s
     assert_non_null(strstr(report_message(), "some.tokens have a vocabulary of 32001"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shape__a_key_wins_over_the_flavor_alone),
-        cmocka_unit_test(test_shape__the_width_of_heads_follows_dim_and_heads),
-        cmocka_unit_test(test_shape__nought_and_less_are_refused_by_name),
-        cmocka_unit_test(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused),
-        cmocka_unit_test(test_shape__sizes_of_llama_2_are_found_below_their_family),
-        cmocka_unit_test(test_shape__torchtitans_debug_model_has_a_name_of_its_own),
-        cmocka_unit_test(test_shape__tokens_beyond_the_models_vocabulary_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

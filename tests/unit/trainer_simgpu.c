@@ -8,6 +8,7 @@
  * back-end at the level avx2 or above. The state goes out and in again between two stretches. */
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 
 /* Where `cp_blocks` is 1, attention is of whole sequences. */
 #define WAY(cp_blocks, ...)                                                                    \
@@ -73,44 +74,38 @@ static void want_same_on_gpus(const char *const *way, struct place place, int se
     free_outcome(reference);
 }
 
-static void test_simgpu__one_gpu_has_the_bits_of_the_cpu(void **state)
+TEST(test_simgpu__one_gpu_has_the_bits_of_the_cpu)
 {
-    (void)state;
     for (int seed = 0; seed < 3; seed++)
         want_same_on_gpus(whole, (struct place){1, 1, 1, 0, 0, 0}, seed, seed == 1);
 }
 
 /* Nothing is summed between ranks. */
-static void test_simgpu__with_the_fast_reduction_one_gpu_has_them_too(void **state)
+TEST(test_simgpu__with_the_fast_reduction_one_gpu_has_them_too)
 {
-    (void)state;
     want_same_on_gpus(fast, (struct place){1, 1, 1, 0, 0, 0}, 2, false);
 }
 
 /* And are rounded alike, those of a tied matrix too. */
-static void test_simgpu__with_sums_of_bf16_one_gpu_has_them_too(void **state)
+TEST(test_simgpu__with_sums_of_bf16_one_gpu_has_them_too)
 {
-    (void)state;
     want_same_on_gpus(narrow, (struct place){1, 1, 1, 0, 0, 0}, 2, false);
     want_same_on_gpus(narrow, (struct place){1, 1, 1, 2, 0, 0}, 3, false);
 }
 
-static void test_simgpu__shards_have_the_bits_of_the_cpu(void **state)
+TEST(test_simgpu__shards_have_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_gpus(whole, (struct place){1, 2, 1, 0, 0, 0}, 2, false);
 }
 
-static void test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu(void **state)
+TEST(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_gpus(whole, (struct place){1, 1, 1, 2, 0, 2}, 5, false);
     want_same_on_gpus(filled, (struct place){1, 1, 1, 0, 0, 2}, 5, false);
 }
 
-static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)
+TEST(test_simgpu__cut_sequences_have_the_bits_of_the_cpu)
 {
-    (void)state;
     want_same_on_gpus(gathered, (struct place){1, 1, 1, 0, 2, 0}, 2, false);
     want_same_on_gpus(ring, (struct place){1, 1, 1, 0, 2, 0}, 5, false);
     want_same_on_gpus(shared, (struct place){1, 1, 1, 0, 2, 0}, 3, false);
@@ -121,9 +116,8 @@ static void test_simgpu__cut_sequences_have_the_bits_of_the_cpu(void **state)
  * down; seven of its rows. Of the head one: its vocabulary is no multiple of 8. */
 #define LAYER_PRODUCTS (2 * 5 + 7)
 #define STEP_PRODUCTS (2 /* leaves */ * 2 * 2 /* blocks */ * (2 * LAYER_PRODUCTS + 1))
-static void test_simgpu__the_library_gets_the_same_products_on_every_mesh(void **state)
+TEST(test_simgpu__the_library_gets_the_same_products_on_every_mesh)
 {
-    (void)state;
     static const char *const way[] = {"--training.mixed_precision_param",
                                       "bfloat16",
                                       "--canonical.tp_blocks",
@@ -159,9 +153,8 @@ static int telling_main(struct comm *world, void *user)
 }
 
 /* A bound that a block's output is the first to exceed. */
-static void test_simgpu__numbers_are_watched_as_on_the_cpu(void **state)
+TEST(test_simgpu__numbers_are_watched_as_on_the_cpu)
 {
-    (void)state;
     static const char *const extra[] = {"--training.mixed_precision_param",
                                         "float32",
                                         "--kernels.isa",
@@ -194,9 +187,8 @@ static void count_update(bool is_posted)
 }
 
 /* A layer has nine. */
-static void test_simgpu__a_blocks_tensors_are_updated_by_one_launch(void **state)
+TEST(test_simgpu__a_blocks_tensors_are_updated_by_one_launch)
 {
-    (void)state;
     struct device_options options = {.index = 0, .has_no_graphs = true};
     struct outcome *outcome = new_outcome();
     simgpu_set("seed=1");
@@ -214,20 +206,9 @@ static void test_simgpu__a_blocks_tensors_are_updated_by_one_launch(void **state
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simgpu__one_gpu_has_the_bits_of_the_cpu),
-        cmocka_unit_test(test_simgpu__with_the_fast_reduction_one_gpu_has_them_too),
-        cmocka_unit_test(test_simgpu__with_sums_of_bf16_one_gpu_has_them_too),
-        cmocka_unit_test(test_simgpu__shards_have_the_bits_of_the_cpu),
-        cmocka_unit_test(test_simgpu__stages_and_tensor_parallel_have_the_bits_of_the_cpu),
-        cmocka_unit_test(test_simgpu__cut_sequences_have_the_bits_of_the_cpu),
-        cmocka_unit_test(test_simgpu__the_library_gets_the_same_products_on_every_mesh),
-        cmocka_unit_test(test_simgpu__numbers_are_watched_as_on_the_cpu),
-        cmocka_unit_test(test_simgpu__a_blocks_tensors_are_updated_by_one_launch),
-    };
     if (device_find("cuda") == NULL) {
         printf("skipped: NVIDIA's headers are not here (make deps-cuda)\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+    return suite_run(make_tokens, remove_tokens);
 }

@@ -2,15 +2,10 @@
  *
  * Goal: a spike is found when it begins and named by how it ends; noise, a steep fall and a plateau
  * are none. Method: losses of a seeded generator around a curve that the test gives. */
+#include "tests/unit/suite.h"
 #include "trainer/observe/spikes.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #define STEPS 400
 
@@ -62,10 +57,9 @@ static double broken(int64_t step)
     return step == 200 ? (double)NAN : 3;
 }
 
-static void test_spikes__what_comes_back_is_fast_or_slow(void **state)
+TEST(test_spikes__what_comes_back_is_fast_or_slow)
 {
     struct spike last[2];
-    (void)state;
     assert_int_equal(follow(leap_of_10, 0.1, last), 2);
     assert_int_equal(last[0].kind, SPIKE_BEGINS);
     assert_int_equal(last[0].began, 200);
@@ -80,31 +74,21 @@ static void test_spikes__what_comes_back_is_fast_or_slow(void **state)
 }
 
 /* Then the level is the new one: it is said once. */
-static void test_spikes__what_does_not_come_back_lasts(void **state)
+TEST(test_spikes__what_does_not_come_back_lasts)
 {
     struct spike last[2];
-    (void)state;
     assert_int_equal(follow(leap_for_good, 0.1, last), 2);
     assert_int_equal(last[1].kind, SPIKE_LASTS);
     assert_int_equal(last[1].steps, 100);
 }
 
-static void test_spikes__noise_a_plateau_a_steep_fall_and_a_nan_are_none(void **state)
+TEST(test_spikes__noise_a_plateau_a_steep_fall_and_a_nan_are_none)
 {
     struct spike last[2];
-    (void)state;
     assert_int_equal(follow(plateau, 0.5, last), 0);
     assert_int_equal(follow(plateau, 1e-6, last), 0);
     assert_int_equal(follow(fall, 0.1, last), 0);
     assert_int_equal(follow(broken, 0.1, last), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spikes__what_comes_back_is_fast_or_slow),
-        cmocka_unit_test(test_spikes__what_does_not_come_back_lasts),
-        cmocka_unit_test(test_spikes__noise_a_plateau_a_steep_fall_and_a_nan_are_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -4,15 +4,10 @@
  * expensive stage; by names the stages are those that were named, or the name is refused. Method:
  * all cuts of small models are tried. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/plan/stages.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SEQ 64
 #define STAGES_MAX 6
@@ -45,9 +40,8 @@ static void want_refused(const struct stages_options *options, const char *reaso
         fail_msg("\"%s\" is not in: %s", reason, report_message());
 }
 
-static void test_stages__by_layers_the_ends_count_for_layers(void **state)
+TEST(test_stages__by_layers_the_ends_count_for_layers)
 {
-    (void)state;
     struct model_table *table = new_model(8, 300);
     struct stages_options o = {.table = table, .num_stages = 4, .names = "", .split_points = ""};
     WANT_CUT(&o, 0, 3, 5, 7, 10);
@@ -107,9 +101,8 @@ static void want_least(const struct model_table *table, uint32_t stages)
     assert_true(dearest(table, first, stages) == least_of_all(table, tried, 1, stages));
 }
 
-static void test_stages__by_cost_no_other_cut_has_a_cheaper_dearest_stage(void **state)
+TEST(test_stages__by_cost_no_other_cut_has_a_cheaper_dearest_stage)
 {
-    (void)state;
     for (uint32_t layers = 1; layers <= 7; layers++)
         for (uint32_t vocab = 100; vocab < 40000; vocab *= 5) {
             struct model_table *table = new_model(layers, vocab);
@@ -119,9 +112,8 @@ static void test_stages__by_cost_no_other_cut_has_a_cheaper_dearest_stage(void *
         }
 }
 
-static void test_stages__by_names_stages_are_the_named_ones_or_refused(void **state)
+TEST(test_stages__by_names_stages_are_the_named_ones_or_refused)
 {
-    (void)state;
     struct model_table *table = new_model(3, 300);
     struct stages_options o = {.table = table, .num_stages = 2, .split_points = ""};
     o.names = "tok_embeddings,layers.0;layers.1,layers.2,norm,output";
@@ -142,9 +134,8 @@ static void test_stages__by_names_stages_are_the_named_ones_or_refused(void **st
     model_table_free(table);
 }
 
-static void test_stages__split_points_begin_stages(void **state)
+TEST(test_stages__split_points_begin_stages)
 {
-    (void)state;
     struct model_table *table = new_model(4, 300);
     struct stages_options o = {.table = table, .num_stages = 3, .names = ""};
     o.split_points = "layers.1,norm";
@@ -158,13 +149,4 @@ static void test_stages__split_points_begin_stages(void **state)
     model_table_free(table);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages__by_layers_the_ends_count_for_layers),
-        cmocka_unit_test(test_stages__by_cost_no_other_cut_has_a_cheaper_dearest_stage),
-        cmocka_unit_test(test_stages__by_names_stages_are_the_named_ones_or_refused),
-        cmocka_unit_test(test_stages__split_points_begin_stages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

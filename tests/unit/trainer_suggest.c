@@ -4,13 +4,13 @@
  * of their seconds, a step lasts what its products and calls do at the given rates. Method: calls
  * in groups of a mesh beside sums by hand; dry ranks of the tiny model; all meshes of 8 ranks. */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/run/estimate.h"
 #include "trainer/run/suggest.h"
 
 /* 16 ranks on machines of 4: shard 8 x tp 2. Rank 0's groups: tp 0, 1; shards 0, 2, 4 .. 14. */
-static void test_suggest__a_call_lasts_what_its_links_carry(void **state)
+TEST(test_suggest__a_call_lasts_what_its_links_carry)
 {
-    (void)state;
     const char *settings[] = {"--parallelism.tensor_parallel_degree", "2"};
     struct config config = configure(settings, 2);
     struct rates rates = {1, .machine_bytes = 400, .network_bytes = 10, .call_seconds = 3, 4};
@@ -81,9 +81,8 @@ static struct dry_rank rated_rank(const struct model *m, uint32_t size, const st
 }
 
 /* Two ranks of tensor parallel, whose calls compute waits for: within a machine and beside it. */
-static void test_suggest__a_step_lasts_what_its_products_and_calls_last(void **state)
+TEST(test_suggest__a_step_lasts_what_its_products_and_calls_last)
 {
-    (void)state;
     const char *settings[] = {"--parallelism.tensor_parallel_degree", "2"};
     struct model m = open_model(settings, 2);
     struct rates rates = {1e9, .machine_bytes = 1e6, .network_bytes = 1e3, .machine_ranks = 2};
@@ -129,9 +128,8 @@ static struct suggestions suggest(const char *const *settings, int num)
     return all;
 }
 
-static void test_suggest__every_mesh_is_compared_refused_or_counted(void **state)
+TEST(test_suggest__every_mesh_is_compared_refused_or_counted)
 {
-    (void)state;
     const char *settings[] = {"--model.n_layers",          "2", "--canonical.tp_blocks", "2",
                               "--canonical.micro_batches", "4"};
     struct suggestions all = suggest(settings, 6);
@@ -159,9 +157,8 @@ static struct suggestions suggest_within(uint64_t bytes)
 }
 
 /* Between the leanest and the largest of those that keep all, and less than any takes. */
-static void test_suggest__what_does_not_fit_computes_again_or_is_left_out(void **state)
+TEST(test_suggest__what_does_not_fit_computes_again_or_is_left_out)
 {
-    (void)state;
     struct suggestions all = suggest_within((uint64_t)72 << 30);
     uint64_t least = UINT64_MAX, most = 0;
     for (uint32_t i = 0; i < all.num; i++) {
@@ -186,9 +183,8 @@ static void test_suggest__what_does_not_fit_computes_again_or_is_left_out(void *
 }
 
 /* A step of many leaves is told by two short ones. */
-static void test_suggest__a_long_step_lasts_what_all_its_leaves_do(void **state)
+TEST(test_suggest__a_long_step_lasts_what_all_its_leaves_do)
 {
-    (void)state;
     for (uint32_t stages = 1; stages <= 2; stages++) {
         char degree[4];
         snprintf(degree, sizeof(degree), "%u", stages);
@@ -217,14 +213,4 @@ static void test_suggest__a_long_step_lasts_what_all_its_leaves_do(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_suggest__a_call_lasts_what_its_links_carry),
-        cmocka_unit_test(test_suggest__a_step_lasts_what_its_products_and_calls_last),
-        cmocka_unit_test(test_suggest__every_mesh_is_compared_refused_or_counted),
-        cmocka_unit_test(test_suggest__what_does_not_fit_computes_again_or_is_left_out),
-        cmocka_unit_test(test_suggest__a_long_step_lasts_what_all_its_leaves_do),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

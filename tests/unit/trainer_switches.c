@@ -4,22 +4,17 @@
  * of a scratch folder; clocks are set back. */
 #include "proto/base/report.h"
 #include "tests/unit/shell.h"
+#include "tests/unit/suite.h"
 #include "trainer/base/clock.h"
 #include "trainer/config/launched.h"
 #include "trainer/config/switches.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static void make_file(const char *path)
 {
@@ -33,11 +28,10 @@ static void set_path(char out[CONFIG_TEXT_MAX], const char *name)
     snprintf(out, CONFIG_TEXT_MAX, "%s/hf-switch-%s-%d", getenv("TMPDIR"), name, (int)getpid());
 }
 
-static void test_switches__a_kill_switch_counts_while_it_is_there(void **state)
+TEST(test_switches__a_kill_switch_counts_while_it_is_there)
 {
     static struct config config = {.interval_type = INTERVAL_STEPS, .interval = 1};
     struct switches switches;
-    (void)state;
     switches_open(&switches, &config);
     assert_int_equal(switches_look(&switches, 0), 0); /* no path, no file */
     set_path(config.kill_switch, "kill");
@@ -51,11 +45,10 @@ static void test_switches__a_kill_switch_counts_while_it_is_there(void **state)
     assert_int_equal(switches_look(&switches, 0), 0);
 }
 
-static void test_switches__a_save_switch_asks_for_one_save(void **state)
+TEST(test_switches__a_save_switch_asks_for_one_save)
 {
     static struct config config = {.interval_type = INTERVAL_STEPS, .interval = 1};
     struct switches switches;
-    (void)state;
     set_path(config.save_switch, "save");
     switches_open(&switches, &config);
     make_file(config.save_switch);
@@ -69,11 +62,10 @@ static void test_switches__a_save_switch_asks_for_one_save(void **state)
     rmdir(config.save_switch);
 }
 
-static void test_switches__clocks_ask_when_their_time_is_over(void **state)
+TEST(test_switches__clocks_ask_when_their_time_is_over)
 {
     static struct config config = {.interval_type = INTERVAL_SECONDS, .interval = 3600};
     struct switches switches;
-    (void)state;
     config.exit_minutes = 90;
     switches_open(&switches, &config);
     assert_int_equal(switches_look(&switches, 0), 0);
@@ -91,7 +83,7 @@ static void test_switches__clocks_ask_when_their_time_is_over(void **state)
 }
 
 /* Twice the longest step and save before it, at least the key's; the longest stays. */
-static void test_switches__a_job_that_ends_is_left_in_time(void **state)
+TEST(test_switches__a_job_that_ends_is_left_in_time)
 {
     static const struct {
         double left, least, lap, save;
@@ -102,7 +94,6 @@ static void test_switches__a_job_that_ends_is_left_in_time(void **state)
     static struct config config;
     struct switches switches;
     char end[32];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         config.exit_lead_seconds = cases[i].least;
         snprintf(end, sizeof(end), "%.0f", (double)time(NULL) + cases[i].left);
@@ -119,12 +110,11 @@ static void test_switches__a_job_that_ends_is_left_in_time(void **state)
     assert_true(launched_job_end() == 0);
 }
 
-static void test_switches__memory_is_short_by_what_is_own_or_by_what_is_left(void **state)
+TEST(test_switches__memory_is_short_by_what_is_own_or_by_what_is_left)
 {
     static struct config config;
     struct switches switches;
     char root[] = "/tmp/switches-XXXXXX";
-    (void)state;
     assert_non_null(mkdtemp(root));
     shell("cd %s && mkdir -p proc/self && printf 'MemAvailable: 5242880 kB\n' >proc/meminfo &&"
           " printf 'VmRSS: 9000000 kB\nRssAnon: 3145728 kB\nRssFile: 5000000 kB\n"
@@ -146,9 +136,8 @@ static void test_switches__memory_is_short_by_what_is_own_or_by_what_is_left(voi
     shell("rm -r %s", root);
 }
 
-static void test_switches__each_has_its_exit_code(void **state)
+TEST(test_switches__each_has_its_exit_code)
 {
-    (void)state;
     assert_int_equal(switches_exit_code(0), EXIT_RUN_AGAIN);
     assert_int_equal(switches_exit_code(SWITCH_SAVE), EXIT_RUN_AGAIN);
     assert_int_equal(switches_exit_code(SWITCH_MEMORY), EXIT_RUN_AGAIN);
@@ -156,15 +145,4 @@ static void test_switches__each_has_its_exit_code(void **state)
     assert_int_equal(switches_exit_code(SWITCH_DURATION | SWITCH_KILL), EXIT_DO_NOT_RETRY);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_switches__a_kill_switch_counts_while_it_is_there),
-        cmocka_unit_test(test_switches__a_save_switch_asks_for_one_save),
-        cmocka_unit_test(test_switches__clocks_ask_when_their_time_is_over),
-        cmocka_unit_test(test_switches__a_job_that_ends_is_left_in_time),
-        cmocka_unit_test(test_switches__memory_is_short_by_what_is_own_or_by_what_is_left),
-        cmocka_unit_test(test_switches__each_has_its_exit_code),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

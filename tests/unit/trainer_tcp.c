@@ -6,16 +6,13 @@
  * processes of this machine that are forked for each test; bytes are a function of sender, receiver
  * and place. The store of torchrun is one thread that speaks its requests. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/tcp/tcp.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +21,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define RANKS 4u
 #define PART 1000u
@@ -301,21 +296,18 @@ static void want_said(uint32_t process, int rc, const char *text)
 
 /* ---- Tests ---- */
 
-static void test_tcp__every_byte_arrives_in_groups_of_any_cut(void **state)
+TEST(test_tcp__every_byte_arrives_in_groups_of_any_cut)
 {
-    (void)state;
     assert_int_equal(run(everywhere), RANKS);
 }
 
-static void test_tcp__threads_of_a_rank_wait_in_different_groups(void **state)
+TEST(test_tcp__threads_of_a_rank_wait_in_different_groups)
 {
-    (void)state;
     assert_int_equal(run(beside_each_other), RANKS);
 }
 
-static void test_tcp__a_rank_that_is_killed_ends_the_others(void **state)
+TEST(test_tcp__a_rank_that_is_killed_ends_the_others)
 {
-    (void)state;
     assert_int_equal(run(one_is_killed), 0);
     for (uint32_t r = 0; r < RANKS; r++)
         if (r != 2)
@@ -325,9 +317,8 @@ static void test_tcp__a_rank_that_is_killed_ends_the_others(void **state)
         want_said(r, ERR_UNAVAILABLE, "lost its connection to rank 0");
 }
 
-static void test_tcp__a_rank_that_ends_ends_the_others(void **state)
+TEST(test_tcp__a_rank_that_ends_ends_the_others)
 {
-    (void)state;
     assert_int_equal(run(one_ends), 0);
     want_said(1, ERR_IO, "this rank ends");
     want_said(0, ERR_UNAVAILABLE, "rank 1 of a group has left it");
@@ -336,18 +327,16 @@ static void test_tcp__a_rank_that_ends_ends_the_others(void **state)
     want_said(3, ERR_UNAVAILABLE, "rank 1 has ended");
 }
 
-static void test_tcp__ranks_that_call_something_else_are_named(void **state)
+TEST(test_tcp__ranks_that_call_something_else_are_named)
 {
-    (void)state;
     assert_int_equal(run(one_calls_something_else), 0);
     want_said(3, ERR_MISMATCH, "rank 3 makes all_reduce of integers at tests/unit/trainer_tcp.c");
     want_said(3, ERR_MISMATCH, "rank 0 makes barrier at tests/unit/trainer_tcp.c");
     want_said(0, ERR_MISMATCH, "rank 3 makes all_reduce of integers");
 }
 
-static void test_tcp__a_rank_that_does_not_call_is_waited_for_as_long_as_was_said(void **state)
+TEST(test_tcp__a_rank_that_does_not_call_is_waited_for_as_long_as_was_said)
 {
-    (void)state;
     assert_int_equal(run(one_does_not_call), 0);
     want_said(0, ERR_UNAVAILABLE, "");
     bool is_late = false;
@@ -356,9 +345,8 @@ static void test_tcp__a_rank_that_does_not_call_is_waited_for_as_long_as_was_sai
     assert_true(is_late);
 }
 
-static void test_tcp__ranks_that_do_not_come_are_named_to_those_that_did(void **state)
+TEST(test_tcp__ranks_that_do_not_come_are_named_to_those_that_did)
 {
-    (void)state;
     struct tcp_options options[RANKS];
     fill(options, 1);
     options[1] = options[3]; /* of 0 to 3 there are 0 and 3 */
@@ -371,9 +359,8 @@ static void test_tcp__ranks_that_do_not_come_are_named_to_those_that_did(void **
     want_said(0, ERR_UNAVAILABLE, port);
 }
 
-static void test_tcp__a_process_that_does_not_belong_is_refused(void **state)
+TEST(test_tcp__a_process_that_does_not_belong_is_refused)
 {
-    (void)state;
     struct tcp_options options[RANKS];
     fill(options, 1);
     options[3].rank = 2; /* twice; and rank 3 is missing */
@@ -387,9 +374,8 @@ static void test_tcp__a_process_that_does_not_belong_is_refused(void **state)
     want_said(3, ERR_INVALID, "this process is rank 3 of 8, but rank 0 has a run of 4");
 }
 
-static void test_tcp__a_second_rank_0_is_told_that_the_port_is_taken(void **state)
+TEST(test_tcp__a_second_rank_0_is_told_that_the_port_is_taken)
 {
-    (void)state;
     struct tcp_options options[RANKS];
     fill(options, 1);
     options[1].rank = 0;
@@ -400,9 +386,8 @@ static void test_tcp__a_second_rank_0_is_told_that_the_port_is_taken(void **stat
     want_said(first ? 1 : 0, ERR_UNAVAILABLE, "rank 1 of 2 did not come");
 }
 
-static void test_tcp__the_environment_says_who_a_process_is(void **state)
+TEST(test_tcp__the_environment_says_who_a_process_is)
 {
-    (void)state;
     struct tcp_options options;
     const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
     const char *const values[] = {"3", "4", "node0", "29500"};
@@ -497,9 +482,8 @@ static void *serve_store(void *argument)
     return NULL;
 }
 
-static void test_tcp__where_torchrun_has_the_port_its_store_tells_that_of_rank_0(void **state)
+TEST(test_tcp__where_torchrun_has_the_port_its_store_tells_that_of_rank_0)
 {
-    (void)state;
     struct tcp_options options[RANKS];
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -526,22 +510,9 @@ static void test_tcp__where_torchrun_has_the_port_its_store_tells_that_of_rank_0
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tcp__every_byte_arrives_in_groups_of_any_cut),
-        cmocka_unit_test(test_tcp__threads_of_a_rank_wait_in_different_groups),
-        cmocka_unit_test(test_tcp__a_rank_that_is_killed_ends_the_others),
-        cmocka_unit_test(test_tcp__a_rank_that_ends_ends_the_others),
-        cmocka_unit_test(test_tcp__ranks_that_call_something_else_are_named),
-        cmocka_unit_test(test_tcp__a_rank_that_does_not_call_is_waited_for_as_long_as_was_said),
-        cmocka_unit_test(test_tcp__ranks_that_do_not_come_are_named_to_those_that_did),
-        cmocka_unit_test(test_tcp__a_process_that_does_not_belong_is_refused),
-        cmocka_unit_test(test_tcp__a_second_rank_0_is_told_that_the_port_is_taken),
-        cmocka_unit_test(test_tcp__the_environment_says_who_a_process_is),
-        cmocka_unit_test(test_tcp__where_torchrun_has_the_port_its_store_tells_that_of_rank_0),
-    };
     said = mmap(NULL, RANKS * sizeof(*said), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                 0);
     if (said == MAP_FAILED)
         return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

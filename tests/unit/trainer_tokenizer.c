@@ -6,6 +6,7 @@
  * written here, on seeded random text. Equality with the tiktoken package on real text is
  * tests/integration/tokenizer_interop.py. */
 #include "proto/format/vocab.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/tokenizer_bed.h"
 
 /* ---- pieces ---- */
@@ -35,9 +36,8 @@ static void check_pieces(const char *text, const char *want)
     split_close(split);
 }
 
-static void test_split__cuts_as_the_expression_of_llama3_does(void **state)
+TEST(test_split__cuts_as_the_expression_of_llama3_does)
 {
-    (void)state;
     check_pieces("", "");
     check_pieces("Hello world", "Hello| world");
     check_pieces("I'll say it's DON'T", "I|'ll| say| it|'s| DON|'T");
@@ -50,9 +50,8 @@ static void test_split__cuts_as_the_expression_of_llama3_does(void **state)
     check_pieces("#!/bin/sh", "#!/|bin|/sh");
 }
 
-static void test_split__knows_letters_numbers_and_spaces_of_unicode(void **state)
+TEST(test_split__knows_letters_numbers_and_spaces_of_unicode)
 {
-    (void)state;
     check_pieces("na\u00efve \u00fcber\u00df", "na\u00efve| \u00fcber\u00df");
     check_pieces("\u65e5\u672c\u8a9e123", "\u65e5\u672c\u8a9e|123");
     check_pieces("\u0661\u0662\u0663\u0664", "\u0661\u0662\u0663|\u0664");
@@ -63,9 +62,8 @@ static void test_split__knows_letters_numbers_and_spaces_of_unicode(void **state
     check_pieces("\U0001F600\U0001F600!", "\U0001F600\U0001F600!");
 }
 
-static void test_split__hands_out_bytes_that_are_no_utf8_one_by_one(void **state)
+TEST(test_split__hands_out_bytes_that_are_no_utf8_one_by_one)
 {
-    (void)state;
     check_pieces("ab\xff\xfe"
                  "cd",
                  "ab|\xff|\xfe|cd");
@@ -140,7 +138,7 @@ static void check_encoding(const struct bed *bed, const char *text, size_t bytes
     tokenizer_close(tokenizer);
 }
 
-static void test_tokenizer__encode_joins_the_lowest_rank_first(void **state)
+TEST(test_tokenizer__encode_joins_the_lowest_rank_first)
 {
     const struct bed *bed = *state;
     char text[3000];
@@ -153,7 +151,7 @@ static void test_tokenizer__encode_joins_the_lowest_rank_first(void **state)
     check_encoding(bed, text, sizeof(text));
 }
 
-static void test_tokenizer__decode_gives_back_any_bytes(void **state)
+TEST(test_tokenizer__decode_gives_back_any_bytes)
 {
     const struct bed *bed = *state;
     struct tokenizer *tokenizer;
@@ -175,7 +173,7 @@ static void test_tokenizer__decode_gives_back_any_bytes(void **state)
     tokenizer_close(tokenizer);
 }
 
-static void test_tokenizer__special_tokens_are_the_last_two_and_have_no_text(void **state)
+TEST(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text)
 {
     const struct bed *bed = *state;
     struct tokenizer *tokenizer;
@@ -196,7 +194,7 @@ static void test_tokenizer__special_tokens_are_the_last_two_and_have_no_text(voi
     tokenizer_close(tokenizer);
 }
 
-static void test_tokenizer__a_very_long_piece_costs_no_square(void **state)
+TEST(test_tokenizer__a_very_long_piece_costs_no_square)
 {
     const struct bed *bed = *state;
     struct tokenizer *tokenizer;
@@ -234,7 +232,7 @@ static int open_file_with(const struct bed *bed, const char *extra)
     return result;
 }
 
-static void test_tokenizer__open_refuses_lines_that_do_not_fit(void **state)
+TEST(test_tokenizer__open_refuses_lines_that_do_not_fit)
 {
     const struct bed *bed = *state;
     assert_int_equal(open_file_with(bed, ""), 0);
@@ -263,7 +261,7 @@ static void test_tokenizer__open_refuses_lines_that_do_not_fit(void **state)
     assert_non_null(strstr(report_line(), "line 258"));
 }
 
-static void test_tokenizer__open_needs_every_single_byte(void **state)
+TEST(test_tokenizer__open_needs_every_single_byte)
 {
     const struct bed *bed = *state;
     struct tokenizer *tokenizer;
@@ -337,7 +335,7 @@ static void write_json(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole(void **state)
+TEST(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole)
 {
     const struct bed *bed = *state;
     check_parts(bed->model, bed->words[0], 6000);
@@ -345,8 +343,7 @@ static void test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole
     check_parts(bed->other, bed->words[0], 6000);
 }
 
-static void
-test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes(void **state)
+TEST(test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes)
 {
     const struct bed *bed = *state;
     struct tokenizer *tokenizer;
@@ -395,9 +392,8 @@ static void check_tokens(const char *file, const char *text, const int32_t *want
 }
 #define CHECK_TOKENS(file, text, ...) check_tokens(file, text, (const int32_t[]){__VA_ARGS__, -1})
 
-static void test_tokenizer_sentencepiece__a_unigram_model_cuts_by_the_sum_of_scores(void **state)
+TEST(test_tokenizer_sentencepiece__a_unigram_model_cuts_by_the_sum_of_scores)
 {
-    (void)state;
     CHECK_TOKENS(RULES, "The trainer  saves a checkpoint ", 104, 6, 52, 6, 7, 12, 62, 7, 21, 6, 57);
     CHECK_TOKENS(BYTES, "The trainer  saves", 319, 311, 268, 259, 279, 305, 291, 290, 268, 305, 259,
                  259, 260, 291, 340, 298);
@@ -409,18 +405,15 @@ static void test_tokenizer_sentencepiece__a_unigram_model_cuts_by_the_sum_of_sco
                  141);
 }
 
-static void
-test_tokenizer_sentencepiece__what_a_unigram_model_lacks_is_unknown_or_bytes(void **state)
+TEST(test_tokenizer_sentencepiece__what_a_unigram_model_lacks_is_unknown_or_bytes)
 {
-    (void)state;
     CHECK_TOKENS(RULES, "load, reload; \u540d\u524d", 6, 105, 11, 6, 38, 105, 74, 6, 0);
     CHECK_TOKENS(BYTES, "\u540d ", 232, 147, 144, 259);
     CHECK_TOKENS(BYTES, "e\xff", 268, 258);
 }
 
-static void test_tokenizer_sentencepiece__rules_and_spaces_are_applied_first(void **state)
+TEST(test_tokenizer_sentencepiece__rules_and_spaces_are_applied_first)
 {
-    (void)state;
     CHECK_TOKENS(RULES, "\u3000 of\u00a0\tthe \ufb01le\u2026 <tool>ckpts", 58, 20, 6, 59, 16, 17, 9,
                  14, 14, 14, 6, 4, 5, 7);
     CHECK_TOKENS(RULES, "cafe\u0301 \u00c6on\u200b z\u65e5\u672c\u8a9e end  \n", 6, 27, 12, 59, 0,
@@ -428,10 +421,8 @@ static void test_tokenizer_sentencepiece__rules_and_spaces_are_applied_first(voi
     check_tokens(RULES, " \u3000 ", (const int32_t[]){-1});
 }
 
-static void
-test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_the_whole(void **state)
+TEST(test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_the_whole)
 {
-    (void)state;
     struct tokenizer *tokenizer;
     const size_t bytes = 200000;
     char *text = malloc(bytes);
@@ -451,9 +442,8 @@ test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_the_wh
     free(text);
 }
 
-static void test_tokenizer_sentencepiece__a_text_that_goes_on_keeps_its_first_space(void **state)
+TEST(test_tokenizer_sentencepiece__a_text_that_goes_on_keeps_its_first_space)
 {
-    (void)state;
     struct tokenizer *tokenizer;
     struct encoder *encoder;
     const int32_t *tokens;
@@ -477,7 +467,7 @@ static int open_changed(const struct bed *bed, const char *bytes, size_t num_byt
     return result;
 }
 
-static void test_tokenizer_sentencepiece__a_damaged_model_is_refused(void **state)
+TEST(test_tokenizer_sentencepiece__a_damaged_model_is_refused)
 {
     const struct bed *bed = *state;
     static char whole[8192], changed[8192];
@@ -518,7 +508,7 @@ static int32_t end_with(const struct bed *bed, const char *name, const char *tex
     return end;
 }
 
-static void test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not(void **state)
+TEST(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not)
 {
     const struct bed *bed = *state;
     const char *files[] = {"tokenizer_config.json", "generation_config.json", "config.json"};
@@ -545,7 +535,7 @@ static void test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not(v
     }
 }
 
-static void test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens(void **state)
+TEST(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens)
 {
     const struct bed *bed = *state;
     struct tokenizer *tokenizer;
@@ -578,31 +568,4 @@ static void test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens(v
     tokenizer_close(tokenizer);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split__cuts_as_the_expression_of_llama3_does),
-        cmocka_unit_test(test_split__knows_letters_numbers_and_spaces_of_unicode),
-        cmocka_unit_test(test_split__hands_out_bytes_that_are_no_utf8_one_by_one),
-        cmocka_unit_test(test_tokenizer__encode_joins_the_lowest_rank_first),
-        cmocka_unit_test(test_tokenizer__decode_gives_back_any_bytes),
-        cmocka_unit_test(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text),
-        cmocka_unit_test(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole),
-        cmocka_unit_test(
-            test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes),
-        cmocka_unit_test(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not),
-        cmocka_unit_test(test_tokenizer_sentencepiece__a_unigram_model_cuts_by_the_sum_of_scores),
-        cmocka_unit_test(
-            test_tokenizer_sentencepiece__what_a_unigram_model_lacks_is_unknown_or_bytes),
-        cmocka_unit_test(test_tokenizer_sentencepiece__rules_and_spaces_are_applied_first),
-        cmocka_unit_test(
-            test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_the_whole),
-        cmocka_unit_test(test_tokenizer_sentencepiece__a_text_that_goes_on_keeps_its_first_space),
-        cmocka_unit_test(test_tokenizer_sentencepiece__a_damaged_model_is_refused),
-        cmocka_unit_test(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens),
-        cmocka_unit_test(test_tokenizer__a_very_long_piece_costs_no_square),
-        cmocka_unit_test(test_tokenizer__open_refuses_lines_that_do_not_fit),
-        cmocka_unit_test(test_tokenizer__open_needs_every_single_byte),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+SUITE(setup, teardown)

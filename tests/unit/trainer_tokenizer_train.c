@@ -3,6 +3,7 @@
  * Goal: training learns what a plain, slow trainer learns, whatever the order of the texts; it says
  * how far it is, and when the text is too small. Method: the simplest trainer that follows the
  * definition, written here, on seeded random text. */
+#include "tests/unit/suite.h"
 #include "tests/unit/tokenizer_bed.h"
 
 struct slow_words {
@@ -82,7 +83,7 @@ static void train_slowly(struct table *out, const char *text, size_t bytes, uint
     free(words);
 }
 
-static void test_tokenizer__train_learns_what_a_plain_trainer_learns(void **state)
+TEST(test_tokenizer__train_learns_what_a_plain_trainer_learns)
 {
     const struct bed *bed = *state;
     struct bed other = *bed;
@@ -111,7 +112,7 @@ static void read_whole(char *out, size_t size, const char *path)
     fclose(file);
 }
 
-static void test_tokenizer__training_does_not_depend_on_the_order_of_texts(void **state)
+TEST(test_tokenizer__training_does_not_depend_on_the_order_of_texts)
 {
     const struct bed *bed = *state;
     static char first[1 << 16], second[1 << 16];
@@ -122,7 +123,7 @@ static void test_tokenizer__training_does_not_depend_on_the_order_of_texts(void 
     assert_string_equal(first, second);
 }
 
-static void test_tokenizer__train_says_when_the_text_is_too_small(void **state)
+TEST(test_tokenizer__train_says_when_the_text_is_too_small)
 {
     const struct bed *bed = *state;
     const char *paths[] = {bed->text[0]}, *missing[] = {"/nowhere/at/all"};
@@ -140,7 +141,7 @@ static void count_report(void *user, const char *what, uint64_t done, uint64_t t
     ++*(uint32_t *)user;
 }
 
-static void test_tokenizer__train_reports_progress(void **state)
+TEST(test_tokenizer__train_reports_progress)
 {
     const struct bed *bed = *state;
     uint32_t reports = 0;
@@ -150,13 +151,4 @@ static void test_tokenizer__train_reports_progress(void **state)
     assert_in_range(reports, 2, 1000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokenizer__train_learns_what_a_plain_trainer_learns),
-        cmocka_unit_test(test_tokenizer__training_does_not_depend_on_the_order_of_texts),
-        cmocka_unit_test(test_tokenizer__train_says_when_the_text_is_too_small),
-        cmocka_unit_test(test_tokenizer__train_reports_progress),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+SUITE(setup, teardown)

@@ -8,18 +8,13 @@
  * here by hand. */
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/data/tokens_file.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define COUNT (3 * TOKENS_BLOCK + 77)
 #define HASH "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -114,7 +109,7 @@ static void check_file(struct bed *bed, uint32_t vocab, bool has_mask)
     tokens_file_close(file);
 }
 
-static void test_tokens_file__reads_back_tokens_documents_and_masks(void **state)
+TEST(test_tokens_file__reads_back_tokens_documents_and_masks)
 {
     check_file(*state, 65536, false);
     check_file(*state, 65537, false); /* four bytes */
@@ -122,7 +117,7 @@ static void test_tokens_file__reads_back_tokens_documents_and_masks(void **state
     check_file(*state, 128256, true);
 }
 
-static void test_tokens_file__identity_is_the_hash_of_the_tokens_and_of_a_mask(void **state)
+TEST(test_tokens_file__identity_is_the_hash_of_the_tokens_and_of_a_mask)
 {
     struct bed *bed = *state;
     struct tokens_header plain, masked;
@@ -149,7 +144,7 @@ static void change_file(const struct bed *bed, long at, unsigned char with)
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_tokens_file__every_header_field_is_proven_at_open(void **state)
+TEST(test_tokens_file__every_header_field_is_proven_at_open)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -166,7 +161,7 @@ static void test_tokens_file__every_header_field_is_proven_at_open(void **state)
     tokens_file_close(file);
 }
 
-static void test_tokens_file__a_damaged_block_is_found_when_it_is_read_and_no_other(void **state)
+TEST(test_tokens_file__a_damaged_block_is_found_when_it_is_read_and_no_other)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -200,7 +195,7 @@ static void copy_bytes(const char *from, long from_at, const char *to, long to_a
     free(buffer);
 }
 
-static void test_tokens_file__a_block_of_another_place_or_file_is_damage(void **state)
+TEST(test_tokens_file__a_block_of_another_place_or_file_is_damage)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -229,7 +224,7 @@ static void test_tokens_file__a_block_of_another_place_or_file_is_damage(void **
     unlink(other);
 }
 
-static void test_tokens_file__a_file_of_another_size_is_refused(void **state)
+TEST(test_tokens_file__a_file_of_another_size_is_refused)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -268,7 +263,7 @@ static void write_format_1(const struct bed *bed, uint32_t count, uint32_t vocab
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_tokens_file__format_1_opens_with_its_documents_derived(void **state)
+TEST(test_tokens_file__format_1_opens_with_its_documents_derived)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -293,7 +288,7 @@ static void test_tokens_file__format_1_opens_with_its_documents_derived(void **s
     tokens_file_close(file);
 }
 
-static void test_tokens_file__tokens_beyond_the_vocabulary_are_damage(void **state)
+TEST(test_tokens_file__tokens_beyond_the_vocabulary_are_damage)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -307,7 +302,7 @@ static void test_tokens_file__tokens_beyond_the_vocabulary_are_damage(void **sta
 
 /* ---- writing ---- */
 
-static void test_tokens_file__a_writer_that_ends_early_leaves_nothing(void **state)
+TEST(test_tokens_file__a_writer_that_ends_early_leaves_nothing)
 {
     struct bed *bed = *state;
     struct tokens_writer *writer;
@@ -329,7 +324,7 @@ static bool stop_at_once(void *user, uint64_t done, uint64_t total)
     return ++*calls < 2;
 }
 
-static void test_tokens_file__a_check_can_be_ended(void **state)
+TEST(test_tokens_file__a_check_can_be_ended)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
@@ -344,19 +339,4 @@ static void test_tokens_file__a_check_can_be_ended(void **state)
     tokens_file_close(file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokens_file__reads_back_tokens_documents_and_masks),
-        cmocka_unit_test(test_tokens_file__identity_is_the_hash_of_the_tokens_and_of_a_mask),
-        cmocka_unit_test(test_tokens_file__every_header_field_is_proven_at_open),
-        cmocka_unit_test(test_tokens_file__a_damaged_block_is_found_when_it_is_read_and_no_other),
-        cmocka_unit_test(test_tokens_file__a_block_of_another_place_or_file_is_damage),
-        cmocka_unit_test(test_tokens_file__a_file_of_another_size_is_refused),
-        cmocka_unit_test(test_tokens_file__format_1_opens_with_its_documents_derived),
-        cmocka_unit_test(test_tokens_file__tokens_beyond_the_vocabulary_are_damage),
-        cmocka_unit_test(test_tokens_file__a_writer_that_ends_early_leaves_nothing),
-        cmocka_unit_test(test_tokens_file__a_check_can_be_ended),
-    };
-    return cmocka_run_group_tests_name("trainer_tokens_file", tests, setup, teardown);
-}
+SUITE(setup, teardown)

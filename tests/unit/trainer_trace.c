@@ -6,6 +6,7 @@
  * same of a file of each rank. */
 #include "proto/base/json.h"
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/plan/program.h"
 #include "trainer/run/trace.h"
@@ -104,9 +105,8 @@ static double begin_of(const json_t *events, const char *name, json_int_t stage,
     return 0;
 }
 
-static void test_trace__a_step_is_drawn_operation_by_operation(void **state)
+TEST(test_trace__a_step_is_drawn_operation_by_operation)
 {
-    (void)state;
     struct drawn *d = calloc(1, sizeof(*d));
     uint32_t ops[RANKS] = {0}, calls[RANKS] = {0};
     double end_of[RANKS][16] = {0}; /* of the last operation of a row */
@@ -145,9 +145,8 @@ static void test_trace__a_step_is_drawn_operation_by_operation(void **state)
     free(d);
 }
 
-static void test_trace__a_name_that_ends_in_svg_is_a_drawing(void **state)
+TEST(test_trace__a_name_that_ends_in_svg_is_a_drawing)
 {
-    (void)state;
     struct drawn *d = calloc(1, sizeof(*d));
     char line[512];
     uint32_t rects = 0, ops = 0;
@@ -163,9 +162,8 @@ static void test_trace__a_name_that_ends_in_svg_is_a_drawing(void **state)
     free(d);
 }
 
-static void test_trace__a_file_that_cannot_be_made_is_refused_at_the_start(void **state)
+TEST(test_trace__a_file_that_cannot_be_made_is_refused_at_the_start)
 {
-    (void)state;
     struct drawn *d = calloc(1, sizeof(*d));
     d->config = configure(NULL, 0);
     d->at_step = 1;
@@ -199,9 +197,8 @@ static void remove_folder(const char *name)
     assert_int_equal(rmdir(path), 0); /* nothing else is in it */
 }
 
-static void test_trace__each_rank_writes_its_own_of_chosen_steps(void **state)
+TEST(test_trace__each_rank_writes_its_own_of_chosen_steps)
 {
-    (void)state;
     const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2"};
     struct drawn *d = calloc(1, sizeof(*d));
     d->config = configure(settings, 2);
@@ -223,13 +220,4 @@ static void test_trace__each_rank_writes_its_own_of_chosen_steps(void **state)
     free(d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trace__each_rank_writes_its_own_of_chosen_steps),
-        cmocka_unit_test(test_trace__a_step_is_drawn_operation_by_operation),
-        cmocka_unit_test(test_trace__a_name_that_ends_in_svg_is_a_drawing),
-        cmocka_unit_test(test_trace__a_file_that_cannot_be_made_is_refused_at_the_start),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)

@@ -2,16 +2,10 @@
  *
  * Goal: it comes when a share that is too large begins, and not with every line. Method: shares of
  * lines in a row. */
+#include "tests/unit/suite.h"
 #include "trainer/observe/waits.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-static void test_waits__a_large_share_is_said_when_it_begins(void **state)
+TEST(test_waits__a_large_share_is_said_when_it_begins)
 {
     static struct config config = {.data_wait_max_percent = 10};
     static const struct {
@@ -19,7 +13,6 @@ static void test_waits__a_large_share_is_said_when_it_begins(void **state)
         bool is_said;
     } lines[] = {{10, false}, {11, true}, {90, false}, {9, false}, {11, true}};
     struct waits waits = {.config = &config};
-    (void)state;
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         assert_int_equal(waits_look(&waits, 1, lines[i].percent, 1), lines[i].is_said);
     config.data_wait_max_percent = 0;
@@ -27,10 +20,4 @@ static void test_waits__a_large_share_is_said_when_it_begins(void **state)
     assert_false(waits_look(&waits, 1, 100, 1));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits__a_large_share_is_said_when_it_begins),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -4,12 +4,13 @@
  * rank that had it, on every mesh; watching changes no bit. Method: parallel_bed.h; a weight is
  * broken, or so large that a product overflows; what the rank prints goes to a file. */
 #include "tests/unit/parallel_bed.h"
+#include "tests/unit/suite.h"
 
 #include <fcntl.h>
 
 static const char watch[] = "--debug.watch_numbers";
 
-static void test_watch__no_bit_changes_on_any_mesh(void **state)
+TEST(test_watch__no_bit_changes_on_any_mesh)
 {
     static const char *const ways[][8] = {
         {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2",
@@ -20,7 +21,6 @@ static void test_watch__no_bit_changes_on_any_mesh(void **state)
          NULL},
     };
     static const struct place meshes[] = {{1, 2, 1, 0, 0, 2}, {1, 1, 1, 2, 2, 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         const char *extra[12] = {0};
         struct outcome *reference = new_outcome();
@@ -118,7 +118,7 @@ static void want_message(const char *text)
 static const char *const blocks[] = {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2"};
 
 /* The first to read the row is the rank that computes with it. */
-static void test_watch__a_broken_weight_is_named_with_its_rank(void **state)
+TEST(test_watch__a_broken_weight_is_named_with_its_rank)
 {
     static const struct {
         struct place place;
@@ -128,7 +128,6 @@ static void test_watch__a_broken_weight_is_named_with_its_rank(void **state)
                  {{1, 1, 1, 0, 0, 2}, "first on rank 1, stage 0"},
                  {{1, 1, 1, 2, 2, 0}, "first on rank 2, stage 1"}};
     static char printed[PRINTED_MAX];
-    (void)state;
     struct outcome *outcome = trained(blocks, 4);
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
@@ -144,11 +143,10 @@ static void test_watch__a_broken_weight_is_named_with_its_rank(void **state)
     free_outcome(outcome);
 }
 
-static void test_watch__a_product_that_overflows_is_named_with_what_it_read(void **state)
+TEST(test_watch__a_product_that_overflows_is_named_with_what_it_read)
 {
     static const char *const extra[] = {"--debug.watch_modules", "3"};
     static char printed[PRINTED_MAX];
-    (void)state;
     struct outcome *outcome = trained(NULL, 0);
     float *weights = weight_of(outcome, "layers.0.feed_forward.w3.weight");
     for (int i = 0; i < 64; i++)
@@ -177,12 +175,11 @@ static void test_watch__a_product_that_overflows_is_named_with_what_it_read(void
     free_outcome(outcome);
 }
 
-static void test_watch__a_gradient_that_breaks_is_named_where_it_began(void **state)
+TEST(test_watch__a_gradient_that_breaks_is_named_where_it_began)
 {
     static const char *const extra[] = {"--debug.nonfinite_at_step", "2", "--training.nonfinite",
                                         "skip"};
     static char printed[PRINTED_MAX];
-    (void)state;
     struct outcome *outcome = trained(NULL, 0);
     assert_int_equal(run_broken(outcome, (struct place){1, 2, 1, 2, 0, 0}, extra, 4, printed),
                      ERR_INVALID);
@@ -191,13 +188,12 @@ static void test_watch__a_gradient_that_breaks_is_named_where_it_began(void **st
     free_outcome(outcome);
 }
 
-static void test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps(void **state)
+TEST(test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps)
 {
     static const char *const extra[] = {"--debug.watch_bound", "1e3", "--debug.watch_steps",
                                         "1,3-5"};
     static const char *const now[] = {"--debug.watch_bound", "1e3", "--debug.watch_steps", "2"};
     static char printed[PRINTED_MAX];
-    (void)state;
     struct outcome *outcome = trained(NULL, 0);
     float kept = *weight_of(outcome, "norm.weight");
     *weight_of(outcome, "norm.weight") = -1001;
@@ -220,13 +216,12 @@ static const char *want_in(const char *from, const char *text)
     return at + strlen(text);
 }
 
-static void test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps(void **state)
+TEST(test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps)
 {
     const char *extra[] = {watch, "--debug.watch_folder",  NULL, "--debug.watch_steps",
                            "2",   "--debug.watch_modules", "1"};
     static char text[400000];
     char path[128], file[160];
-    (void)state;
     struct outcome *outcome = new_outcome();
     snprintf(path, sizeof(path), "%s/watched", folder);
     extra[2] = path;
@@ -249,15 +244,4 @@ static void test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps(void
     free_outcome(outcome);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_watch__no_bit_changes_on_any_mesh),
-        cmocka_unit_test(test_watch__a_broken_weight_is_named_with_its_rank),
-        cmocka_unit_test(test_watch__a_product_that_overflows_is_named_with_what_it_read),
-        cmocka_unit_test(test_watch__a_gradient_that_breaks_is_named_where_it_began),
-        cmocka_unit_test(test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps),
-        cmocka_unit_test(test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps),
-    };
-    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
-}
+SUITE(make_tokens, remove_tokens)
