@@ -77,25 +77,10 @@ static inline void adamw_with(KERNELS, float l2, enum kernel_dtype moments,
                  &args, count);
     kernel_adamw(k, lane, &args);
 }
-static inline void case_adamw(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0, KERNEL_F32, KERNEL_F32, true);
-}
-static inline void case_adam(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, KERNEL_F32, false);
-}
-static inline void case_adamw_bf16(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_BF16, KERNEL_F32, true);
-}
-static inline void case_adamw_gradients_bf16(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0.3f, KERNEL_F32, KERNEL_BF16, false);
-}
-static inline void case_adamw_all_bf16(KERNELS)
-{
-    adamw_with(k, lane, s, run, 0, KERNEL_BF16, KERNEL_BF16, true);
-}
+CASE(adamw, adamw_with, 0, KERNEL_F32, KERNEL_F32, true)
+CASE(adam, adamw_with, 0.3f, KERNEL_F32, KERNEL_F32, false)
+CASE(adamw_bf16, adamw_with, 0.3f, KERNEL_BF16, KERNEL_F32, true)
+CASE(adamw_gradients_bf16, adamw_with, 0.3f, KERNEL_F32, KERNEL_BF16, false)
+CASE(adamw_all_bf16, adamw_with, 0, KERNEL_BF16, KERNEL_BF16, true)
 
 #endif

@@ -12,18 +12,6 @@
 #include "tests/unit/kernels_ranges.h"
 #include "tests/unit/suite.h"
 
-static void same_bits(const struct run *got, const struct run *want, const char *what, int which,
-                      int shape, enum kernel_dtype dtype)
-{
-    for (int i = 0; i < want->num_outputs; i++) {
-        const struct buffer *a = &got->buffers[i], *b = &want->buffers[i];
-        if (memcmp(a->data, b->data, b->count * kernel_dtype_bytes(b->dtype)) != 0) {
-            say_case(what, which, shape, dtype);
-            fail();
-        }
-    }
-}
-
 /* Runs every case on both engines. */
 static void compare_all(const struct engine *a, size_t misalignment, const struct engine *b,
                         const char *what, bool unfused_only)
@@ -33,44 +21,21 @@ static void compare_all(const struct engine *a, size_t misalignment, const struc
         enum kernel_dtype dtype = i % 2 ? KERNEL_BF16 : KERNEL_F32;
         if (unfused_only && kernel_cases[which].fused)
             continue;
-        struct run got = run_case(a, which, kernel_shapes[shape], dtype, misalignment);
-        struct run want = run_case(b, which, kernel_shapes[shape], dtype, 0);
-        same_bits(&got, &want, what, which, shape, dtype);
-        free_run(&got);
-        free_run(&want);
+        same_case(a, b, what, which, shape, dtype, misalignment);
     }
 }
 
-static void compare_threads(enum kernel_backend backend, const char *isa)
+TEST(test_kernels__bits_do_not_depend_on_threads)
 {
-    struct engine one = new_engine(backend, isa, 1);
-    if (!one.kernels) {
-        print_message("this CPU has no %s\n", isa);
-        skip();
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine one = level_engine(level, 1);
+        for (uint32_t threads = 2; one.kernels && threads <= 4; threads++) {
+            struct engine many = level_engine(level, threads);
+            compare_all(&many, 0, &one, kernels_describe(many.kernels), false);
+            free_engine(&many);
+        }
+        free_engine(&one);
     }
-    for (uint32_t threads = 2; threads <= 4; threads++) {
-        struct engine many = new_engine(backend, isa, threads);
-        compare_all(&many, 0, &one, kernels_describe(many.kernels), false);
-        free_engine(&many);
-    }
-    free_engine(&one);
-}
-
-TEST(test_kernels__bits_of_the_best_level_do_not_depend_on_threads)
-{
-    compare_threads(KERNEL_BACKEND_BEST, NULL);
-}
-TEST(test_kernels__bits_of_avx2_do_not_depend_on_threads)
-{
-    compare_threads(KERNEL_BACKEND_BEST, "avx2");
-}
-TEST(test_kernels__bits_of_sse2_do_not_depend_on_threads)
-{
-    compare_threads(KERNEL_BACKEND_BEST, "sse2");
-}
-TEST(test_kernels__bits_of_the_twins_do_not_depend_on_threads)
-{
-    compare_threads(KERNEL_BACKEND_REFERENCE, NULL);
 }
 
 TEST(test_kernels__bits_do_not_depend_on_addresses_or_on_repetition)
@@ -108,11 +73,7 @@ TEST(test_kernels__attention_has_the_same_bits_on_avx2_and_avx512)
         int which = i % NUM_CASES, shape = i / NUM_CASES;
         if (strncmp(kernel_cases[which].name, "attention", 9) != 0)
             continue;
-        struct run got = run_case(&a, which, kernel_shapes[shape], KERNEL_F32, 0);
-        struct run want = run_case(&b, which, kernel_shapes[shape], KERNEL_F32, 0);
-        same_bits(&got, &want, "avx2 against avx512", which, shape, KERNEL_F32);
-        free_run(&got);
-        free_run(&want);
+        same_case(&a, &b, "avx2 against avx512", which, shape, KERNEL_F32, 0);
     }
     free_engine(&a);
     free_engine(&b);
@@ -130,11 +91,8 @@ static uint32_t cut_of(const struct kernel_shapes *s)
 /* The sum of ranges in order is the fold of the whole: one chain of float additions. */
 TEST(test_kernels__attention_by_ranges_of_queries_has_the_bits_of_the_whole)
 {
-    static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
-    for (int level = 0; level < 4; level++) {
-        enum kernel_backend backend =
-            levels[level] != NULL ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE;
-        struct engine engine = new_engine(backend, levels[level], 2);
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine engine = level_engine(level, 2);
         for (int i = 0; engine.kernels && i < NUM_SHAPES * 4; i++) {
             struct kernel_shapes shapes = kernel_shapes[i / 4];
             shapes.dtype = i % 2 ? KERNEL_BF16 : KERNEL_F32;
@@ -242,19 +200,15 @@ TEST(test_kernels__exact_sum_does_not_depend_on_split_or_order)
     fill_wild(x, EXACT_ROWS * EXACT_WIDTH);
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
     struct kernel_exact_sum whole = {0};
-    kernel_sum_squares(e.kernels, e.lane,
-                       &(struct kernel_sum_squares){
-                           .sum = &whole, .x = x, .rows = EXACT_ROWS, .width = EXACT_WIDTH});
+    POST(e.kernels, e.lane, sum_squares, .sum = &whole, .x = x, .rows = EXACT_ROWS,
+         .width = EXACT_WIDTH);
     double want = kernel_exact_value(&whole);
     for (uint64_t parts = 2; parts <= EXACT_ROWS; parts += 5) {
         struct kernel_exact_sum each[EXACT_ROWS] = {0}, total = {0};
         for (uint64_t p = 0; p < parts; p++) {
             uint64_t begin = EXACT_ROWS * p / parts, end = EXACT_ROWS * (p + 1) / parts;
-            kernel_sum_squares(e.kernels, e.lane,
-                               &(struct kernel_sum_squares){.sum = &each[p],
-                                                            .x = x + begin * EXACT_WIDTH,
-                                                            .rows = end - begin,
-                                                            .width = EXACT_WIDTH});
+            POST(e.kernels, e.lane, sum_squares, .sum = &each[p], .x = x + begin * EXACT_WIDTH,
+                 .rows = end - begin, .width = EXACT_WIDTH);
         }
         for (uint64_t p = parts; p-- > 0;) /* last first, as ranks might */
             for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
@@ -273,18 +227,13 @@ TEST(test_kernels__exact_sum_keeps_what_double_would_drop)
         x[i] = 0x1p-27f;
     x[17] = 1;
     struct kernel_exact_sum sum = {0};
-    kernel_sum_squares(e.kernels, e.lane,
-                       &(struct kernel_sum_squares){.sum = &sum, .x = x, .rows = 4097, .width = 1});
+    POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = x, .rows = 4097, .width = 1);
     assert_true(kernel_exact_value(&sum) == 1 + 0x1p-42);
     struct kernel_exact_sum large = {0};
     float most = 0x1.fffffep127f, least = 0x1p-149f;
-    kernel_sum_squares(
-        e.kernels, e.lane,
-        &(struct kernel_sum_squares){.sum = &large, .x = &most, .rows = 1, .width = 1});
+    POST(e.kernels, e.lane, sum_squares, .sum = &large, .x = &most, .rows = 1, .width = 1);
     assert_true(kernel_exact_value(&large) == (double)most * (double)most);
-    kernel_sum_squares(
-        e.kernels, e.lane,
-        &(struct kernel_sum_squares){.sum = &large, .x = &least, .rows = 1, .width = 1});
+    POST(e.kernels, e.lane, sum_squares, .sum = &large, .x = &least, .rows = 1, .width = 1);
     assert_true(kernel_exact_value(&large) == (double)most * (double)most);
     free_engine(&e);
 }
@@ -306,21 +255,17 @@ TEST(test_kernels__exact_sum_rounds_once_to_nearest_even)
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct kernel_exact_sum sum = {0};
-        kernel_sum_squares(
-            e.kernels, e.lane,
-            &(struct kernel_sum_squares){.sum = &sum, .x = &rows[i].large, .rows = 1, .width = 1});
+        POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = &rows[i].large, .rows = 1,
+             .width = 1);
         for (int t = 0; t < rows[i].times; t++)
-            kernel_sum_squares(e.kernels, e.lane,
-                               &(struct kernel_sum_squares){
-                                   .sum = &sum, .x = &rows[i].small, .rows = 1, .width = 1});
+            POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = &rows[i].small, .rows = 1,
+                 .width = 1);
         assert_true(kernel_exact_value(&sum) == rows[i].want);
     }
     /* Half way and a hair more, from 200 bits further down. */
     struct kernel_exact_sum sum = {0};
     float parts[4] = {0x1p27f, 1, 1, 0x1p-70f};
-    kernel_sum_squares(
-        e.kernels, e.lane,
-        &(struct kernel_sum_squares){.sum = &sum, .x = parts, .rows = 4, .width = 1});
+    POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = parts, .rows = 4, .width = 1);
     assert_true(kernel_exact_value(&sum) == 0x1p54 + 4);
     free_engine(&e);
 }
@@ -331,12 +276,10 @@ TEST(test_kernels__exact_sum_surfaces_nan_and_infinity)
     float x[3 * 20] = {0};
     struct kernel_exact_sum sum = {0}, other = {0};
     x[25] = -INFINITY;
-    kernel_sum_squares(e.kernels, e.lane,
-                       &(struct kernel_sum_squares){.sum = &sum, .x = x, .rows = 3, .width = 20});
+    POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = x, .rows = 3, .width = 20);
     assert_true(isinf(kernel_exact_value(&sum)));
     x[47] = NAN;
-    kernel_sum_squares(e.kernels, e.lane,
-                       &(struct kernel_sum_squares){.sum = &other, .x = x, .rows = 3, .width = 20});
+    POST(e.kernels, e.lane, sum_squares, .sum = &other, .x = x, .rows = 3, .width = 20);
     for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
         sum.limb[i] += other.limb[i];
     assert_true(isnan(kernel_exact_value(&sum)));
@@ -361,14 +304,8 @@ TEST(test_kernels__digests_of_boxes_add_up_to_the_tensors)
             for (size_t row = 0; row < TENSOR_ROWS; row++)
                 memcpy(box + row * width * bytes, x + (row * COLUMNS + first) * bytes,
                        (size_t)width * bytes);
-            kernel_digest(e.kernels, e.lane,
-                          &(struct kernel_digest){.sum = got.sum,
-                                                  .x = box,
-                                                  .rows = TENSOR_ROWS,
-                                                  .width = width,
-                                                  .first = first,
-                                                  .stride = COLUMNS,
-                                                  .dtype = dtype});
+            POST(e.kernels, e.lane, digest, .sum = got.sum, .x = box, .rows = TENSOR_ROWS,
+                 .width = width, .first = first, .stride = COLUMNS, .dtype = dtype);
             assert_int_equal(lane_settle(e.lane), 0);
         }
         assert_memory_equal(&got, &want, sizeof(want));

@@ -4,12 +4,6 @@
 #ifndef HOLDFAST_TESTS_KERNELS_CASES_H
 #define HOLDFAST_TESTS_KERNELS_CASES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +13,7 @@
 #include "proto/format/model_shape.h"
 #include "tests/unit/lane_bed.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 /* Under AddressSanitizer what lies behind a buffer is no memory. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -121,6 +116,12 @@ static inline int32_t *random_ids(struct run *run, size_t count, uint32_t limit,
 /* ---- Cases: outputs are allocated first ---- */
 
 #define KERNELS struct kernels *k, struct lane *lane, const struct kernel_shapes *s, struct run *run
+/* One of several ways of a function that takes them behind these four. */
+#define CASE(name, function, ...)               \
+    static inline void case_##name(KERNELS)     \
+    {                                           \
+        function(k, lane, s, run, __VA_ARGS__); \
+    }
 #define ROWS ((size_t)s->batch * s->seq)
 #define QUERIES (ROWS * s->heads * s->head_dim)
 #define KEYS (ROWS * s->kv_heads * s->head_dim)
@@ -131,13 +132,8 @@ static inline void case_embedding(KERNELS)
     run->num_outputs = 1;
     const void *table = random_buffer(run, (size_t)s->vocab * s->dim, s->dtype);
     const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
-    kernel_embedding(k, lane,
-                     &(struct kernel_embedding){.out = out,
-                                                .tokens = tokens,
-                                                .table = table,
-                                                .rows = (uint32_t)ROWS,
-                                                .dim = s->dim,
-                                                .dtype = s->dtype});
+    POST(k, lane, embedding, .out = out, .tokens = tokens, .table = table, .rows = (uint32_t)ROWS,
+         .dim = s->dim, .dtype = s->dtype);
 }
 static inline void case_embedding_backward(KERNELS)
 {
@@ -145,14 +141,8 @@ static inline void case_embedding_backward(KERNELS)
     run->num_outputs = 1;
     const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
     const void *dout = random_buffer(run, ROWS * s->dim, s->dtype);
-    kernel_embedding_backward(k, lane,
-                              &(struct kernel_embedding_backward){.dtable = dtable,
-                                                                  .tokens = tokens,
-                                                                  .dout = dout,
-                                                                  .rows = (uint32_t)ROWS,
-                                                                  .dim = s->dim,
-                                                                  .vocab = s->vocab,
-                                                                  .dtype = s->dtype});
+    POST(k, lane, embedding_backward, .dtable = dtable, .tokens = tokens, .dout = dout,
+         .rows = (uint32_t)ROWS, .dim = s->dim, .vocab = s->vocab, .dtype = s->dtype);
 }
 /* A largest value, as the bits of a float, that an operation raises. */
 static inline uint32_t *new_largest(struct run *run, float value)
@@ -170,26 +160,12 @@ static inline void norm_with(KERNELS, bool residual)
     run->num_outputs = 4;
     const void *added = residual ? random_buffer(run, ROWS * s->dim, s->dtype) : NULL;
     const void *weight = random_buffer(run, s->dim, s->dtype);
-    kernel_rmsnorm(k, lane,
-                   &(struct kernel_rmsnorm){.out = out,
-                                            .rstd = rstd,
-                                            .x = x,
-                                            .residual = added,
-                                            .weight = weight,
-                                            .largest = largest,
-                                            .rows = (uint32_t)ROWS,
-                                            .dim = s->dim,
-                                            .eps = 1e-5f,
-                                            .dtype = s->dtype});
+    POST(k, lane, rmsnorm, .out = out, .rstd = rstd, .x = x, .residual = added, .weight = weight,
+         .largest = largest, .rows = (uint32_t)ROWS, .dim = s->dim, .eps = 1e-5f,
+         .dtype = s->dtype);
 }
-static inline void case_norm(KERNELS)
-{
-    norm_with(k, lane, s, run, false);
-}
-static inline void case_norm_residual(KERNELS)
-{
-    norm_with(k, lane, s, run, true);
-}
+CASE(norm, norm_with, false)
+CASE(norm_residual, norm_with, true)
 static inline void case_norm_backward(KERNELS)
 {
     void *dx = random_buffer(run, ROWS * s->dim, s->dtype);
@@ -201,16 +177,8 @@ static inline void case_norm_backward(KERNELS)
     for (size_t n = 0; n < ROWS; n++)
         rstd[n] = 1 + fabsf(rstd[n]);
     const void *weight = random_buffer(run, s->dim, s->dtype);
-    kernel_rmsnorm_backward(k, lane,
-                            &(struct kernel_rmsnorm_backward){.dx = dx,
-                                                              .dweight = dweight,
-                                                              .dout = dout,
-                                                              .x = x,
-                                                              .rstd = rstd,
-                                                              .weight = weight,
-                                                              .rows = (uint32_t)ROWS,
-                                                              .dim = s->dim,
-                                                              .dtype = s->dtype});
+    POST(k, lane, rmsnorm_backward, .dx = dx, .dweight = dweight, .dout = dout, .x = x,
+         .rstd = rstd, .weight = weight, .rows = (uint32_t)ROWS, .dim = s->dim, .dtype = s->dtype);
 }
 static inline void case_linear(KERNELS)
 {
@@ -218,14 +186,8 @@ static inline void case_linear(KERNELS)
     run->num_outputs = 1;
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
     const void *w = random_buffer(run, (size_t)s->hidden * s->dim, s->dtype);
-    kernel_linear(k, lane,
-                  &(struct kernel_linear){.out = out,
-                                          .x = x,
-                                          .w = w,
-                                          .rows = (uint32_t)ROWS,
-                                          .in = s->dim,
-                                          .out_dim = s->hidden,
-                                          .dtype = s->dtype});
+    POST(k, lane, linear, .out = out, .x = x, .w = w, .rows = (uint32_t)ROWS, .in = s->dim,
+         .out_dim = s->hidden, .dtype = s->dtype);
 }
 static inline void linear_backward_input(KERNELS, bool accumulate)
 {
@@ -233,49 +195,22 @@ static inline void linear_backward_input(KERNELS, bool accumulate)
     run->num_outputs = 1;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *w = random_buffer(run, (size_t)s->hidden * s->dim, s->dtype);
-    kernel_linear_backward_input(k, lane,
-                                 &(struct kernel_linear_backward_input){.dx = dx,
-                                                                        .dout = dout,
-                                                                        .w = w,
-                                                                        .rows = (uint32_t)ROWS,
-                                                                        .in = s->dim,
-                                                                        .out_dim = s->hidden,
-                                                                        .accumulate = accumulate,
-                                                                        .dtype = s->dtype});
+    POST(k, lane, linear_backward_input, .dx = dx, .dout = dout, .w = w, .rows = (uint32_t)ROWS,
+         .in = s->dim, .out_dim = s->hidden, .accumulate = accumulate, .dtype = s->dtype);
 }
-static inline void case_linear_dx(KERNELS)
-{
-    linear_backward_input(k, lane, s, run, false);
-}
-static inline void case_linear_dx_added(KERNELS)
-{
-    linear_backward_input(k, lane, s, run, true);
-}
+CASE(linear_dx, linear_backward_input, false)
+CASE(linear_dx_added, linear_backward_input, true)
 static inline void linear_backward_weight(KERNELS, bool accumulate)
 {
     float *dw = random_buffer(run, (size_t)s->hidden * s->dim, KERNEL_F32);
     run->num_outputs = 1;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
-    kernel_linear_backward_weight(
-        k, lane,
-        &(struct kernel_linear_backward_weight){.dw = dw,
-                                                .dout = dout,
-                                                .x = x,
-                                                .rows = (uint32_t)ROWS,
-                                                .in = s->dim,
-                                                .out_dim = s->hidden,
-                                                .dtype = s->dtype,
-                                                .accumulate = accumulate});
+    POST(k, lane, linear_backward_weight, .dw = dw, .dout = dout, .x = x, .rows = (uint32_t)ROWS,
+         .in = s->dim, .out_dim = s->hidden, .dtype = s->dtype, .accumulate = accumulate);
 }
-static inline void case_linear_dw(KERNELS)
-{
-    linear_backward_weight(k, lane, s, run, false);
-}
-static inline void case_linear_dw_added(KERNELS)
-{
-    linear_backward_weight(k, lane, s, run, true);
-}
+CASE(linear_dw, linear_backward_weight, false)
+CASE(linear_dw_added, linear_backward_weight, true)
 
 /* Three at once, one of another size, so that all have partial tiles or none. */
 static inline void linears(KERNELS, bool is_backward)
@@ -298,14 +233,8 @@ static inline void linears(KERNELS, bool is_backward)
     else
         kernel_linears(k, lane, &f);
 }
-static inline void case_linears(KERNELS)
-{
-    linears(k, lane, s, run, false);
-}
-static inline void case_linears_dw(KERNELS)
-{
-    linears(k, lane, s, run, true);
-}
+CASE(linears, linears, false)
+CASE(linears_dw, linears, true)
 
 #include "tests/unit/kernels_float8.h"
 
@@ -336,31 +265,14 @@ static inline void rope_with(KERNELS, bool inverse, bool has_documents)
     float *cosines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     float *sines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     rope_table(cosines, sines, s->seq, s->head_dim);
-    kernel_rope(
-        k, lane,
-        &(struct kernel_rope){.x = x,
-                              .cos = cosines,
-                              .sin = sines,
-                              .starts = has_documents ? document_starts(k, lane, s, run) : NULL,
-                              .batch = s->batch,
-                              .seq = s->seq,
-                              .heads = s->heads,
-                              .head_dim = s->head_dim,
-                              .inverse = inverse,
-                              .dtype = s->dtype});
+    POST(k, lane, rope, .x = x, .cos = cosines, .sin = sines,
+         .starts = has_documents ? document_starts(k, lane, s, run) : NULL, .batch = s->batch,
+         .seq = s->seq, .heads = s->heads, .head_dim = s->head_dim, .inverse = inverse,
+         .dtype = s->dtype);
 }
-static inline void case_rope(KERNELS)
-{
-    rope_with(k, lane, s, run, false, false);
-}
-static inline void case_rope_inverse(KERNELS)
-{
-    rope_with(k, lane, s, run, true, false);
-}
-static inline void case_rope_documents(KERNELS)
-{
-    rope_with(k, lane, s, run, false, true);
-}
+CASE(rope, rope_with, false, false)
+CASE(rope_inverse, rope_with, true, false)
+CASE(rope_documents, rope_with, false, true)
 static inline void attention_with(KERNELS, bool has_documents)
 {
     void *out = new_buffer(run, QUERIES, s->dtype);
@@ -370,28 +282,12 @@ static inline void attention_with(KERNELS, bool has_documents)
     const void *key = random_buffer(run, KEYS, s->dtype);
     const void *value = random_buffer(run, KEYS, s->dtype);
     const int32_t *starts = has_documents ? document_starts(k, lane, s, run) : NULL;
-    kernel_attention(k, lane,
-                     &(struct kernel_attention){.out = out,
-                                                .lse = lse,
-                                                .q = q,
-                                                .key = key,
-                                                .value = value,
-                                                .starts = starts,
-                                                .batch = s->batch,
-                                                .seq = s->seq,
-                                                .heads = s->heads,
-                                                .kv_heads = s->kv_heads,
-                                                .head_dim = s->head_dim,
-                                                .dtype = s->dtype});
+    POST(k, lane, attention, .out = out, .lse = lse, .q = q, .key = key, .value = value,
+         .starts = starts, .batch = s->batch, .seq = s->seq, .heads = s->heads,
+         .kv_heads = s->kv_heads, .head_dim = s->head_dim, .dtype = s->dtype);
 }
-static inline void case_attention(KERNELS)
-{
-    attention_with(k, lane, s, run, false);
-}
-static inline void case_attention_documents(KERNELS)
-{
-    attention_with(k, lane, s, run, true);
-}
+CASE(attention, attention_with, false)
+CASE(attention_documents, attention_with, true)
 static inline void attention_backward_with(KERNELS, bool has_documents)
 {
     void *dq = new_buffer(run, QUERIES, s->dtype);
@@ -404,45 +300,16 @@ static inline void attention_backward_with(KERNELS, bool has_documents)
     void *out = new_buffer(run, QUERIES, s->dtype);
     float *lse = new_buffer(run, ROWS * s->heads, KERNEL_F32);
     const int32_t *starts = has_documents ? document_starts(k, lane, s, run) : NULL;
-    kernel_attention(k, lane,
-                     &(struct kernel_attention){.out = out,
-                                                .lse = lse,
-                                                .q = q,
-                                                .key = key,
-                                                .value = value,
-                                                .starts = starts,
-                                                .batch = s->batch,
-                                                .seq = s->seq,
-                                                .heads = s->heads,
-                                                .kv_heads = s->kv_heads,
-                                                .head_dim = s->head_dim,
-                                                .dtype = s->dtype});
-    kernel_attention_backward(k, lane,
-                              &(struct kernel_attention_backward){.dq = dq,
-                                                                  .dkey = dkey,
-                                                                  .dvalue = dvalue,
-                                                                  .dout = dout,
-                                                                  .out = out,
-                                                                  .lse = lse,
-                                                                  .q = q,
-                                                                  .key = key,
-                                                                  .value = value,
-                                                                  .starts = starts,
-                                                                  .batch = s->batch,
-                                                                  .seq = s->seq,
-                                                                  .heads = s->heads,
-                                                                  .kv_heads = s->kv_heads,
-                                                                  .head_dim = s->head_dim,
-                                                                  .dtype = s->dtype});
+    POST(k, lane, attention, .out = out, .lse = lse, .q = q, .key = key, .value = value,
+         .starts = starts, .batch = s->batch, .seq = s->seq, .heads = s->heads,
+         .kv_heads = s->kv_heads, .head_dim = s->head_dim, .dtype = s->dtype);
+    POST(k, lane, attention_backward, .dq = dq, .dkey = dkey, .dvalue = dvalue, .dout = dout,
+         .out = out, .lse = lse, .q = q, .key = key, .value = value, .starts = starts,
+         .batch = s->batch, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads,
+         .head_dim = s->head_dim, .dtype = s->dtype);
 }
-static inline void case_attention_backward(KERNELS)
-{
-    attention_backward_with(k, lane, s, run, false);
-}
-static inline void case_attention_backward_documents(KERNELS)
-{
-    attention_backward_with(k, lane, s, run, true);
-}
+CASE(attention_backward, attention_backward_with, false)
+CASE(attention_backward_documents, attention_backward_with, true)
 static inline void case_swiglu(KERNELS)
 {
     void *out = new_buffer(run, ROWS * s->hidden, s->dtype);
@@ -450,13 +317,8 @@ static inline void case_swiglu(KERNELS)
     run->num_outputs = 2;
     const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
-    kernel_swiglu(k, lane,
-                  &(struct kernel_swiglu){.out = out,
-                                          .gate = gate,
-                                          .up = up,
-                                          .largest = largest,
-                                          .count = ROWS * s->hidden,
-                                          .dtype = s->dtype});
+    POST(k, lane, swiglu, .out = out, .gate = gate, .up = up, .largest = largest,
+         .count = ROWS * s->hidden, .dtype = s->dtype);
 }
 static inline void case_swiglu_backward(KERNELS)
 {
@@ -467,16 +329,9 @@ static inline void case_swiglu_backward(KERNELS)
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
-    kernel_swiglu_backward(k, lane,
-                           &(struct kernel_swiglu_backward){.dgate = dgate,
-                                                            .dup = dup,
-                                                            .dout = dout,
-                                                            .gate = gate,
-                                                            .up = up,
-                                                            .largest_dgate = of_dgate,
-                                                            .largest_dup = of_dup,
-                                                            .count = ROWS * s->hidden,
-                                                            .dtype = s->dtype});
+    POST(k, lane, swiglu_backward, .dgate = dgate, .dup = dup, .dout = dout, .gate = gate, .up = up,
+         .largest_dgate = of_dgate, .largest_dup = of_dup, .count = ROWS * s->hidden,
+         .dtype = s->dtype);
 }
 static inline void case_cross_entropy(KERNELS)
 {
@@ -486,52 +341,31 @@ static inline void case_cross_entropy(KERNELS)
     const int32_t *targets = random_ids(run, ROWS, s->vocab, true);
     float *scale = new_buffer(run, 1, KERNEL_F32);
     *scale = 0.125f;
-    kernel_cross_entropy(k, lane,
-                         &(struct kernel_cross_entropy){.losses = losses,
-                                                        .logits = logits,
-                                                        .targets = targets,
-                                                        .rows = (uint32_t)ROWS,
-                                                        .vocab = s->vocab,
-                                                        .scale = scale,
-                                                        .dtype = s->dtype});
+    POST(k, lane, cross_entropy, .losses = losses, .logits = logits, .targets = targets,
+         .rows = (uint32_t)ROWS, .vocab = s->vocab, .scale = scale, .dtype = s->dtype);
 }
 static inline void case_pack(KERNELS)
 {
     void *packed = new_buffer(run, (ROWS + 1) / 2 * ((s->dim + 2) / 3), s->dtype);
     run->num_outputs = 1;
-    kernel_pack(k, lane,
-                &(struct kernel_pack){.packed = packed,
-                                      .full = random_buffer(run, ROWS * s->dim, s->dtype),
-                                      .first_row = ROWS / 2,
-                                      .rows = (ROWS + 1) / 2,
-                                      .first_column = s->dim / 3,
-                                      .columns = (s->dim + 2) / 3,
-                                      .width = s->dim,
-                                      .dtype = s->dtype});
+    POST(k, lane, pack, .packed = packed, .full = random_buffer(run, ROWS * s->dim, s->dtype),
+         .first_row = ROWS / 2, .rows = (ROWS + 1) / 2, .first_column = s->dim / 3,
+         .columns = (s->dim + 2) / 3, .width = s->dim, .dtype = s->dtype);
 }
 static inline void case_unpack(KERNELS)
 {
     void *full = random_buffer(run, ROWS * s->dim, s->dtype);
     run->num_outputs = 1;
-    kernel_unpack(k, lane,
-                  &(struct kernel_unpack){.full = full,
-                                          .packed = random_buffer(run, ROWS * s->dim, s->dtype),
-                                          .first_row = ROWS / 2,
-                                          .rows = (ROWS + 1) / 2,
-                                          .first_column = s->dim / 3,
-                                          .columns = (s->dim + 2) / 3,
-                                          .width = s->dim,
-                                          .dtype = s->dtype});
+    POST(k, lane, unpack, .full = full, .packed = random_buffer(run, ROWS * s->dim, s->dtype),
+         .first_row = ROWS / 2, .rows = (ROWS + 1) / 2, .first_column = s->dim / 3,
+         .columns = (s->dim + 2) / 3, .width = s->dim, .dtype = s->dtype);
 }
 static inline void case_add(KERNELS)
 {
     void *y = random_buffer(run, ROWS * s->dim, s->dtype);
     run->num_outputs = 1;
-    kernel_add(k, lane,
-               &(struct kernel_add){.y = y,
-                                    .x = random_buffer(run, ROWS * s->dim, s->dtype),
-                                    .count = ROWS * s->dim,
-                                    .dtype = s->dtype});
+    POST(k, lane, add, .y = y, .x = random_buffer(run, ROWS * s->dim, s->dtype),
+         .count = ROWS * s->dim, .dtype = s->dtype);
 }
 /* Nothing of a sum that begins is read: it is NaN. Some terms are -0, which 0 + x is not. */
 static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first)
@@ -542,36 +376,19 @@ static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first)
     float *leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32);
     for (size_t i = 0; i < ROWS * s->dim && is_first; i += 3)
         leaf[i] = -0.0f;
-    kernel_fold(
-        k, lane,
-        &(struct kernel_fold){
-            .acc = sum, .leaf = leaf, .count = ROWS * s->dim, .dtype = sums, .is_first = is_first});
+    POST(k, lane, fold, .acc = sum, .leaf = leaf, .count = ROWS * s->dim, .dtype = sums,
+         .is_first = is_first);
 }
-static inline void case_fold(KERNELS)
-{
-    fold_to(k, lane, s, run, KERNEL_F32, false);
-}
-static inline void case_fold_first(KERNELS)
-{
-    fold_to(k, lane, s, run, KERNEL_F32, true);
-}
-static inline void case_fold_bf16(KERNELS)
-{
-    fold_to(k, lane, s, run, KERNEL_BF16, false);
-}
-static inline void case_fold_first_bf16(KERNELS)
-{
-    fold_to(k, lane, s, run, KERNEL_BF16, true);
-}
+CASE(fold, fold_to, KERNEL_F32, false)
+CASE(fold_first, fold_to, KERNEL_F32, true)
+CASE(fold_bf16, fold_to, KERNEL_BF16, false)
+CASE(fold_first_bf16, fold_to, KERNEL_BF16, true)
 static inline void case_convert(KERNELS)
 {
     void *out = new_buffer(run, ROWS * s->dim, s->dtype);
     run->num_outputs = 1;
-    kernel_convert(k, lane,
-                   &(struct kernel_convert){.out = out,
-                                            .out_dtype = s->dtype,
-                                            .in = random_buffer(run, ROWS * s->dim, KERNEL_F32),
-                                            .count = ROWS * s->dim});
+    POST(k, lane, convert, .out = out, .out_dtype = s->dtype,
+         .in = random_buffer(run, ROWS * s->dim, KERNEL_F32), .count = ROWS * s->dim);
 }
 static inline void sum_squares_of(KERNELS, enum kernel_dtype dtype)
 {
@@ -579,23 +396,13 @@ static inline void sum_squares_of(KERNELS, enum kernel_dtype dtype)
     run->num_outputs = 1;
     struct kernel_exact_sum *sum = new_buffer(run, sizeof(*sum) / sizeof(float), KERNEL_F32);
     memset(sum, 0, sizeof(*sum));
-    kernel_sum_squares(k, lane,
-                       &(struct kernel_sum_squares){.sum = sum,
-                                                    .x = random_buffer(run, ROWS * s->dim, dtype),
-                                                    .rows = ROWS,
-                                                    .width = s->dim,
-                                                    .dtype = dtype});
+    POST(k, lane, sum_squares, .sum = sum, .x = random_buffer(run, ROWS * s->dim, dtype),
+         .rows = ROWS, .width = s->dim, .dtype = dtype);
     assert_int_equal(lane_settle(lane), 0);
     *value = (float)kernel_exact_value(sum);
 }
-static inline void case_sum_squares(KERNELS)
-{
-    sum_squares_of(k, lane, s, run, KERNEL_F32);
-}
-static inline void case_sum_squares_bf16(KERNELS)
-{
-    sum_squares_of(k, lane, s, run, KERNEL_BF16);
-}
+CASE(sum_squares, sum_squares_of, KERNEL_F32)
+CASE(sum_squares_bf16, sum_squares_of, KERNEL_BF16)
 /* With an infinity and a NaN of either sign, or all finite: bits in halves, and the count. */
 static inline void extremes_of(KERNELS, bool is_finite)
 {
@@ -608,22 +415,15 @@ static inline void extremes_of(KERNELS, bool is_finite)
     for (size_t i = 0; i < 3 && !is_finite && 2 * i < count; i++) /* the upper half is the bf16 */
         memcpy(x + (count - 1 - 2 * i) * element, (char *)&broken[i] + sizeof(broken[i]) - element,
                element);
-    kernel_extremes(
-        k, lane, &(struct kernel_extremes){.out = out, .x = x, .count = count, .dtype = s->dtype});
+    POST(k, lane, extremes, .out = out, .x = x, .count = count, .dtype = s->dtype);
     assert_int_equal(lane_settle(lane), 0);
     const uint32_t numbers[] = {out->largest >> 16, out->largest & 0xffff, out->smallest >> 16,
                                 out->smallest & 0xffff, out->not_finite};
     for (size_t i = 0; i < 5; i++)
         pieces[i] = (float)numbers[i];
 }
-static inline void case_extremes(KERNELS)
-{
-    extremes_of(k, lane, s, run, true);
-}
-static inline void case_extremes_broken(KERNELS)
-{
-    extremes_of(k, lane, s, run, false);
-}
+CASE(extremes, extremes_of, true)
+CASE(extremes_broken, extremes_of, false)
 /* Of rows that lie on end in the tensor, and of a box of a wider one: as pieces of 16 bits. */
 static inline void case_digest(KERNELS)
 {
@@ -633,14 +433,8 @@ static inline void case_digest(KERNELS)
     memset(sum, 0, 4 * sizeof(*sum));
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
     for (uint64_t cut = 0; cut < 2; cut++)
-        kernel_digest(k, lane,
-                      &(struct kernel_digest){.sum = sum + 2 * cut,
-                                              .x = x,
-                                              .rows = ROWS,
-                                              .width = s->dim,
-                                              .first = 5 + (cut << 40),
-                                              .stride = s->dim + 3 * cut,
-                                              .dtype = s->dtype});
+        POST(k, lane, digest, .sum = sum + 2 * cut, .x = x, .rows = ROWS, .width = s->dim,
+             .first = 5 + (cut << 40), .stride = s->dim + 3 * cut, .dtype = s->dtype);
     assert_int_equal(lane_settle(lane), 0);
     for (unsigned i = 0; i < 16; i++)
         pieces[i] = (float)(sum[i / 4] >> i % 4 * 16 & 0xffff);
@@ -720,8 +514,6 @@ static const struct kernel_shapes kernel_shapes[] = {
 };
 #define NUM_SHAPES (int)(sizeof(kernel_shapes) / sizeof(kernel_shapes[0]))
 
-static const char *const isa_levels[] = {"avx512", "avx2", "sse2"};
-
 /* ---- Back-ends with scratch; NULL when the CPU lacks the level ---- */
 
 struct engine {
@@ -748,6 +540,15 @@ static inline struct engine new_engine(enum kernel_backend backend, const char *
     if (kernels_new(&e.kernels, &options) == 0)
         engine_lane(&e, new_lane());
     return e;
+}
+/* The best level with the library, others with our own products, the plain twins. */
+#define NUM_LEVELS 4
+#define TWINS (NUM_LEVELS - 1)
+static inline struct engine level_engine(int level, uint32_t threads)
+{
+    static const char *const levels[NUM_LEVELS] = {NULL, "avx2", "sse2", NULL};
+    return new_engine(level == TWINS ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
+                      levels[level], threads);
 }
 static inline void free_engine(struct engine *e)
 {
@@ -784,6 +585,28 @@ static inline void say_case(const char *what, int which, int shape, enum kernel_
     print_error("%s: %s, %s, B %u T %u C %u F %u H %u K %u D %u V %u\n", what,
                 kernel_cases[which].name, dtype == KERNEL_F32 ? "f32" : "bf16", s->batch, s->seq,
                 s->dim, s->hidden, s->heads, s->kv_heads, s->head_dim, s->vocab);
+}
+
+static inline void same_bits(const struct run *got, const struct run *want, const char *what,
+                             int which, int shape, enum kernel_dtype dtype)
+{
+    for (int i = 0; i < want->num_outputs; i++) {
+        const struct buffer *a = &got->buffers[i], *b = &want->buffers[i];
+        if (memcmp(a->data, b->data, b->count * kernel_dtype_bytes(b->dtype)) != 0) {
+            say_case(what, which, shape, dtype);
+            fail();
+        }
+    }
+}
+/* A case on both. */
+static inline void same_case(const struct engine *a, const struct engine *b, const char *what,
+                             int which, int shape, enum kernel_dtype dtype, size_t misalignment)
+{
+    struct run got = run_case(a, which, kernel_shapes[shape], dtype, misalignment);
+    struct run want = run_case(b, which, kernel_shapes[shape], dtype, 0);
+    same_bits(&got, &want, what, which, shape, dtype);
+    free_run(&got);
+    free_run(&want);
 }
 
 #endif

@@ -271,24 +271,11 @@ static void linears_agree(const struct engine *e, const uint32_t *out_dim, bool 
         f.out[i] = b.dw[i] = new_buffer(&run, outputs, dtype);
         want[i] = new_buffer(&run, outputs, dtype);
         if (is_backward)
-            kernel_linear_backward_weight(
-                e->kernels, e->lane,
-                &(struct kernel_linear_backward_weight){.dw = want[i],
-                                                        .dout = b.dout[i],
-                                                        .x = b.x,
-                                                        .rows = rows,
-                                                        .in = in,
-                                                        .out_dim = out_dim[i],
-                                                        .dtype = KERNEL_BF16});
+            POST(e->kernels, e->lane, linear_backward_weight, .dw = want[i], .dout = b.dout[i],
+                 .x = b.x, .rows = rows, .in = in, .out_dim = out_dim[i], .dtype = KERNEL_BF16);
         else
-            kernel_linear(e->kernels, e->lane,
-                          &(struct kernel_linear){.out = want[i],
-                                                  .x = f.x,
-                                                  .w = f.w[i],
-                                                  .rows = rows,
-                                                  .in = in,
-                                                  .out_dim = out_dim[i],
-                                                  .dtype = KERNEL_BF16});
+            POST(e->kernels, e->lane, linear, .out = want[i], .x = f.x, .w = f.w[i], .rows = rows,
+                 .in = in, .out_dim = out_dim[i], .dtype = KERNEL_BF16);
     }
     if (is_backward)
         kernel_linears_backward_weight(e->kernels, e->lane, &b);

@@ -324,17 +324,6 @@ static struct engine engine_on(struct bed *bed, int lane, struct kernels *kernel
     return e;
 }
 
-static void want_same(const struct run *got, const struct run *want, int which)
-{
-    for (int i = 0; i < want->num_outputs; i++) {
-        const struct buffer *a = &got->buffers[i], *b = &want->buffers[i];
-        if (memcmp(a->data, b->data, b->count * kernel_dtype_bytes(b->dtype)) != 0) {
-            say_case("on a late lane", which, 2, KERNEL_F32);
-            fail();
-        }
-    }
-}
-
 TEST(test_kernels__have_the_same_bits_on_every_kind_of_lane)
 {
     struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
@@ -344,13 +333,8 @@ TEST(test_kernels__have_the_same_bits_on_every_kind_of_lane)
         struct engine late = {0};
         assert_int_equal(kernels_new(&late.kernels, &options), 0);
         engine_lane(&late, bed.lanes[0]);
-        for (int which = 0; which < NUM_CASES; which++) {
-            struct run got = run_case(&late, which, kernel_shapes[2], KERNEL_F32, 0);
-            struct run want = run_case(&alone, which, kernel_shapes[2], KERNEL_F32, 0);
-            want_same(&got, &want, which);
-            free_run(&got);
-            free_run(&want);
-        }
+        for (int which = 0; which < NUM_CASES; which++)
+            same_case(&late, &alone, "on a late lane", which, 2, KERNEL_F32, 0);
         device_free(bed.device, late.scratch);
         kernels_free(late.kernels);
         close_bed(&bed);
@@ -392,7 +376,7 @@ TEST(test_kernels__lanes_that_share_them_do_not_disturb_each_other)
     for (int which = 0; which < NUM_CASES; which++) {
         struct run want = run_case(&alone, which, kernel_shapes[4], KERNEL_F32, 0);
         for (int i = 0; i < LANES_MAX; i++) {
-            want_same(&sharers[i].runs[which], &want, which);
+            same_bits(&sharers[i].runs[which], &want, "shared lanes", which, 4, KERNEL_F32);
             free_run(&sharers[i].runs[which]);
         }
         free_run(&want);

@@ -10,13 +10,8 @@ static inline const void *float8_operand(KERNELS, size_t rows, uint32_t width,
     size_t bytes = kernel_float8_bytes(rows, width, s->dtype);
     void *out = new_buffer(run, bytes / kernel_dtype_bytes(s->dtype), s->dtype);
     const void *x = random_buffer(run, rows * width, s->dtype);
-    kernel_round_float8(k, lane,
-                        &(struct kernel_round_float8){.out = out,
-                                                      .x = x,
-                                                      .count = rows * width,
-                                                      .width = width,
-                                                      .format = format,
-                                                      .dtype = s->dtype});
+    POST(k, lane, round_float8, .out = out, .x = x, .count = rows * width, .width = width,
+         .format = format, .dtype = s->dtype);
     return out;
 }
 /* What has been coded with the largest of another part of the tensor. */
@@ -24,13 +19,9 @@ static inline const void *coded(KERNELS, const void *x, size_t count, const void
 {
     void *out = new_buffer(run, kernel_coded_bytes(count) / sizeof(float), KERNEL_F32);
     uint32_t *largest = new_buffer(run, 1, KERNEL_F32);
-    kernel_float8_largest(k, lane,
-                          &(struct kernel_float8_largest){
-                              .out = largest, .x = other, .count = count, .dtype = s->dtype});
-    kernel_float8_encode(
-        k, lane,
-        &(struct kernel_float8_encode){
-            .out = out, .x = x, .largest = largest, .count = count, .dtype = s->dtype});
+    POST(k, lane, float8_largest, .out = largest, .x = other, .count = count, .dtype = s->dtype);
+    POST(k, lane, float8_encode, .out = out, .x = x, .largest = largest, .count = count,
+         .dtype = s->dtype);
     return out;
 }
 /* Rows of even widths: a GPU stores pairs. */
@@ -42,32 +33,17 @@ static inline void case_linear_float8(KERNELS)
     run->num_outputs = 1;
     const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
     const void *w = float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3);
-    kernel_linear(k, lane,
-                  &(struct kernel_linear){.out = out,
-                                          .x = x,
-                                          .w = w,
-                                          .rows = (uint32_t)ROWS,
-                                          .in = in,
-                                          .out_dim = out_dim,
-                                          .dtype = s->dtype,
-                                          .is_float8 = true});
+    POST(k, lane, linear, .out = out, .x = x, .w = w, .rows = (uint32_t)ROWS, .in = in,
+         .out_dim = out_dim, .dtype = s->dtype, .is_float8 = true);
 }
 /* The gradient of rows, added to dx, from one of their products and a weight [out_dim,in]. */
 static inline void float8_dx(KERNELS, void *dx, const void *w, enum kernel_float8 format)
 {
     uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
     const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, format);
-    kernel_linear_backward_input(k, lane,
-                                 &(struct kernel_linear_backward_input){.dx = dx,
-                                                                        .dout = dout,
-                                                                        .w = w,
-                                                                        .rows = (uint32_t)ROWS,
-                                                                        .in = in,
-                                                                        .out_dim = out_dim,
-                                                                        .accumulate = true,
-                                                                        .dtype = s->dtype,
-                                                                        .dout_format = format,
-                                                                        .is_float8 = true});
+    POST(k, lane, linear_backward_input, .dx = dx, .dout = dout, .w = w, .rows = (uint32_t)ROWS,
+         .in = in, .out_dim = out_dim, .accumulate = true, .dtype = s->dtype, .dout_format = format,
+         .is_float8 = true);
 }
 static inline void dx_float8(KERNELS, enum kernel_float8 format)
 {
@@ -77,14 +53,8 @@ static inline void dx_float8(KERNELS, enum kernel_float8 format)
     float8_dx(k, lane, s, run, dx, float8_operand(k, lane, s, run, out_dim, in, KERNEL_E4M3),
               format);
 }
-static inline void case_linear_dx_float8(KERNELS)
-{
-    dx_float8(k, lane, s, run, KERNEL_E5M2);
-}
-static inline void case_linear_dx_e4m3(KERNELS)
-{
-    dx_float8(k, lane, s, run, KERNEL_E4M3);
-}
+CASE(linear_dx_float8, dx_float8, KERNEL_E5M2)
+CASE(linear_dx_e4m3, dx_float8, KERNEL_E4M3)
 static inline void dw_float8(KERNELS, enum kernel_float8 format)
 {
     uint32_t in = EVEN(s->dim), out_dim = EVEN(s->hidden);
@@ -92,25 +62,11 @@ static inline void dw_float8(KERNELS, enum kernel_float8 format)
     run->num_outputs = 1;
     const void *dout = float8_operand(k, lane, s, run, ROWS, out_dim, format);
     const void *x = float8_operand(k, lane, s, run, ROWS, in, KERNEL_E4M3);
-    kernel_linear_backward_weight(k, lane,
-                                  &(struct kernel_linear_backward_weight){.dw = dw,
-                                                                          .dout = dout,
-                                                                          .x = x,
-                                                                          .rows = (uint32_t)ROWS,
-                                                                          .in = in,
-                                                                          .out_dim = out_dim,
-                                                                          .dtype = s->dtype,
-                                                                          .dout_format = format,
-                                                                          .is_float8 = true});
+    POST(k, lane, linear_backward_weight, .dw = dw, .dout = dout, .x = x, .rows = (uint32_t)ROWS,
+         .in = in, .out_dim = out_dim, .dtype = s->dtype, .dout_format = format, .is_float8 = true);
 }
-static inline void case_linear_dw_float8(KERNELS)
-{
-    dw_float8(k, lane, s, run, KERNEL_E5M2);
-}
-static inline void case_linear_dw_e4m3(KERNELS)
-{
-    dw_float8(k, lane, s, run, KERNEL_E4M3);
-}
+CASE(linear_dw_float8, dw_float8, KERNEL_E5M2)
+CASE(linear_dw_e4m3, dw_float8, KERNEL_E4M3)
 /* Of a weight that comes as codes. */
 static inline void case_linear_coded_float8(KERNELS)
 {
@@ -120,13 +76,8 @@ static inline void case_linear_coded_float8(KERNELS)
     run->num_outputs = 1;
     void *w = new_buffer(run, bytes / kernel_dtype_bytes(s->dtype), s->dtype);
     const void *x = random_buffer(run, count, s->dtype);
-    kernel_float8_decode(
-        k, lane,
-        &(struct kernel_float8_decode){.out = w,
-                                       .coded = coded(k, lane, s, run, x, count, x),
-                                       .count = count,
-                                       .width = in,
-                                       .dtype = s->dtype});
+    POST(k, lane, float8_decode, .out = w, .coded = coded(k, lane, s, run, x, count, x),
+         .count = count, .width = in, .dtype = s->dtype);
     float8_dx(k, lane, s, run, dx, w, KERNEL_E5M2);
 }
 static inline void float8_with(KERNELS, enum kernel_float8 format, bool is_noted)
@@ -141,26 +92,12 @@ static inline void float8_with(KERNELS, enum kernel_float8 format, bool is_noted
     float *noted = is_noted ? new_buffer(run, 1, KERNEL_F32) : NULL;
     if (is_noted)
         *noted = 150; /* another than x has: it is not looked for */
-    kernel_round_float8(k, lane,
-                        &(struct kernel_round_float8){.out = out,
-                                                      .x = x,
-                                                      .largest = (uint32_t *)noted,
-                                                      .count = count,
-                                                      .format = format,
-                                                      .dtype = s->dtype});
+    POST(k, lane, round_float8, .out = out, .x = x, .largest = (uint32_t *)noted, .count = count,
+         .format = format, .dtype = s->dtype);
 }
-static inline void case_e4m3(KERNELS)
-{
-    float8_with(k, lane, s, run, KERNEL_E4M3, false);
-}
-static inline void case_e5m2(KERNELS)
-{
-    float8_with(k, lane, s, run, KERNEL_E5M2, false);
-}
-static inline void case_e4m3_noted(KERNELS)
-{
-    float8_with(k, lane, s, run, KERNEL_E4M3, true);
-}
+CASE(e4m3, float8_with, KERNEL_E4M3, false)
+CASE(e5m2, float8_with, KERNEL_E5M2, false)
+CASE(e4m3_noted, float8_with, KERNEL_E4M3, true)
 /* Numbers of codes. What rounds to nothing is nothing here: on a GPU it keeps its sign. */
 static inline void case_coded(KERNELS)
 {
@@ -177,24 +114,16 @@ static inline void case_coded(KERNELS)
         ((float *)other)[count - 1] = 37;
     else
         ((uint16_t *)other)[count - 1] = 0x4214;
-    kernel_float8_decode(
-        k, lane,
-        &(struct kernel_float8_decode){.out = out,
-                                       .coded = coded(k, lane, s, run, x, count, other),
-                                       .count = count,
-                                       .width = s->dim,
-                                       .dtype = KERNEL_F32});
+    POST(k, lane, float8_decode, .out = out, .coded = coded(k, lane, s, run, x, count, other),
+         .count = count, .width = s->dim, .dtype = KERNEL_F32);
 }
 static inline void case_largest(KERNELS)
 {
     size_t count = ROWS * s->dim;
     float *out = new_buffer(run, 1, KERNEL_F32);
     run->num_outputs = 1;
-    kernel_float8_largest(k, lane,
-                          &(struct kernel_float8_largest){.out = (uint32_t *)out,
-                                                          .x = random_buffer(run, count, s->dtype),
-                                                          .count = count,
-                                                          .dtype = s->dtype});
+    POST(k, lane, float8_largest, .out = (uint32_t *)out, .x = random_buffer(run, count, s->dtype),
+         .count = count, .dtype = s->dtype);
 }
 
 #endif

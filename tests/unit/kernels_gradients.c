@@ -93,324 +93,185 @@ static void check_problem(struct problem *p, const char *name)
 
 static double norm_loss(struct problem *p)
 {
-    kernel_rmsnorm(p->k, p->lane,
-                   &(struct kernel_rmsnorm){.out = p->out,
-                                            .rstd = p->rstd,
-                                            .x = p->inputs[0],
-                                            .weight = p->inputs[1],
-                                            .rows = p->s->batch * p->s->seq,
-                                            .dim = p->s->dim,
-                                            .eps = 1e-5f,
-                                            .dtype = KERNEL_F32});
+    POST(p->k, p->lane, rmsnorm, .out = p->out, .rstd = p->rstd, .x = p->inputs[0],
+         .weight = p->inputs[1], .rows = p->s->batch * p->s->seq, .dim = p->s->dim, .eps = 1e-5f,
+         .dtype = KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_norm(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_norm(struct problem *p, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = norm_loss,
-                        .run = {.seed = 1, .device = lane->device}};
     uint32_t rows = s->batch * s->seq;
-    add_input(&p, (size_t)rows * s->dim);
-    add_input(&p, s->dim);
-    set_out(&p, (size_t)rows * s->dim);
-    p.rstd = new_buffer(&p.run, rows, KERNEL_F32);
-    p.loss(&p);
-    memset(p.gradients[0], 0, p.counts[0] * sizeof(float));
-    kernel_rmsnorm_backward(k, lane,
-                            &(struct kernel_rmsnorm_backward){.dx = p.gradients[0],
-                                                              .dweight = p.gradients[1],
-                                                              .dout = p.r,
-                                                              .x = p.inputs[0],
-                                                              .rstd = p.rstd,
-                                                              .weight = p.inputs[1],
-                                                              .rows = rows,
-                                                              .dim = s->dim,
-                                                              .dtype = KERNEL_F32});
-    check_problem(&p, "norm");
+    add_input(p, (size_t)rows * s->dim);
+    add_input(p, s->dim);
+    set_out(p, (size_t)rows * s->dim);
+    p->rstd = new_buffer(&p->run, rows, KERNEL_F32);
+    p->loss(p);
+    memset(p->gradients[0], 0, p->counts[0] * sizeof(float));
+    POST(p->k, p->lane, rmsnorm_backward, .dx = p->gradients[0], .dweight = p->gradients[1],
+         .dout = p->r, .x = p->inputs[0], .rstd = p->rstd, .weight = p->inputs[1], .rows = rows,
+         .dim = s->dim, .dtype = KERNEL_F32);
 }
 
 static double linear_loss(struct problem *p)
 {
-    kernel_linear(p->k, p->lane,
-                  &(struct kernel_linear){.out = p->out,
-                                          .x = p->inputs[0],
-                                          .w = p->inputs[1],
-                                          .rows = p->s->batch * p->s->seq,
-                                          .in = p->s->dim,
-                                          .out_dim = p->s->hidden,
-                                          .dtype = KERNEL_F32});
+    POST(p->k, p->lane, linear, .out = p->out, .x = p->inputs[0], .w = p->inputs[1],
+         .rows = p->s->batch * p->s->seq, .in = p->s->dim, .out_dim = p->s->hidden,
+         .dtype = KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_linear(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_linear(struct problem *p, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = linear_loss,
-                        .run = {.seed = 2, .device = lane->device}};
     uint32_t rows = s->batch * s->seq;
-    add_input(&p, (size_t)rows * s->dim);
-    add_input(&p, (size_t)s->hidden * s->dim);
-    set_out(&p, (size_t)rows * s->hidden);
-    kernel_linear_backward_input(k, lane,
-                                 &(struct kernel_linear_backward_input){.dx = p.gradients[0],
-                                                                        .dout = p.r,
-                                                                        .w = p.inputs[1],
-                                                                        .rows = rows,
-                                                                        .in = s->dim,
-                                                                        .out_dim = s->hidden,
-                                                                        .dtype = KERNEL_F32});
-    kernel_linear_backward_weight(k, lane,
-                                  &(struct kernel_linear_backward_weight){.dw = p.gradients[1],
-                                                                          .dout = p.r,
-                                                                          .x = p.inputs[0],
-                                                                          .rows = rows,
-                                                                          .in = s->dim,
-                                                                          .out_dim = s->hidden,
-                                                                          .dtype = KERNEL_F32});
-    check_problem(&p, "linear");
+    add_input(p, (size_t)rows * s->dim);
+    add_input(p, (size_t)s->hidden * s->dim);
+    set_out(p, (size_t)rows * s->hidden);
+    POST(p->k, p->lane, linear_backward_input, .dx = p->gradients[0], .dout = p->r,
+         .w = p->inputs[1], .rows = rows, .in = s->dim, .out_dim = s->hidden, .dtype = KERNEL_F32);
+    POST(p->k, p->lane, linear_backward_weight, .dw = p->gradients[1], .dout = p->r,
+         .x = p->inputs[0], .rows = rows, .in = s->dim, .out_dim = s->hidden, .dtype = KERNEL_F32);
 }
 
 static double rope_loss(struct problem *p)
 {
     memcpy(p->out, p->inputs[0], p->out_count * sizeof(float));
-    kernel_rope(p->k, p->lane,
-                &(struct kernel_rope){.x = p->out,
-                                      .cos = p->cosines,
-                                      .sin = p->sines,
-                                      .batch = p->s->batch,
-                                      .seq = p->s->seq,
-                                      .heads = p->s->heads,
-                                      .head_dim = p->s->head_dim,
-                                      .dtype = KERNEL_F32});
+    POST(p->k, p->lane, rope, .x = p->out, .cos = p->cosines, .sin = p->sines, .batch = p->s->batch,
+         .seq = p->s->seq, .heads = p->s->heads, .head_dim = p->s->head_dim, .dtype = KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_rope(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_rope(struct problem *p, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = rope_loss,
-                        .run = {.seed = 3, .device = lane->device}};
     size_t count = ROWS * s->heads * s->head_dim;
-    add_input(&p, count);
-    set_out(&p, count);
-    p.cosines = new_buffer(&p.run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
-    p.sines = new_buffer(&p.run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
-    rope_table(p.cosines, p.sines, s->seq, s->head_dim);
-    memcpy(p.gradients[0], p.r, count * sizeof(float));
-    kernel_rope(k, lane,
-                &(struct kernel_rope){.x = p.gradients[0],
-                                      .cos = p.cosines,
-                                      .sin = p.sines,
-                                      .batch = s->batch,
-                                      .seq = s->seq,
-                                      .heads = s->heads,
-                                      .head_dim = s->head_dim,
-                                      .inverse = true,
-                                      .dtype = KERNEL_F32});
-    check_problem(&p, "rope");
+    add_input(p, count);
+    set_out(p, count);
+    p->cosines = new_buffer(&p->run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
+    p->sines = new_buffer(&p->run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
+    rope_table(p->cosines, p->sines, s->seq, s->head_dim);
+    memcpy(p->gradients[0], p->r, count * sizeof(float));
+    POST(p->k, p->lane, rope, .x = p->gradients[0], .cos = p->cosines, .sin = p->sines,
+         .batch = s->batch, .seq = s->seq, .heads = s->heads, .head_dim = s->head_dim,
+         .inverse = true, .dtype = KERNEL_F32);
 }
 
 static double attention_loss(struct problem *p)
 {
-    kernel_attention(p->k, p->lane,
-                     &(struct kernel_attention){.out = p->out,
-                                                .lse = p->lse,
-                                                .q = p->inputs[0],
-                                                .key = p->inputs[1],
-                                                .value = p->inputs[2],
-                                                .starts = p->starts,
-                                                .batch = p->s->batch,
-                                                .seq = p->s->seq,
-                                                .heads = p->s->heads,
-                                                .kv_heads = p->s->kv_heads,
-                                                .head_dim = p->s->head_dim,
-                                                .dtype = KERNEL_F32});
+    POST(p->k, p->lane, attention, .out = p->out, .lse = p->lse, .q = p->inputs[0],
+         .key = p->inputs[1], .value = p->inputs[2], .starts = p->starts, .batch = p->s->batch,
+         .seq = p->s->seq, .heads = p->s->heads, .kv_heads = p->s->kv_heads,
+         .head_dim = p->s->head_dim, .dtype = KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_attention_with(struct kernels *k, struct lane *lane,
-                                 const struct kernel_shapes *s, bool has_documents)
+static void check_attention_with(struct problem *p, const struct kernel_shapes *s,
+                                 bool has_documents)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = attention_loss,
-                        .run = {.seed = 4, .device = lane->device}};
-    add_input(&p, QUERIES);
-    add_input(&p, KEYS);
-    add_input(&p, KEYS);
-    set_out(&p, QUERIES);
-    p.lse = new_buffer(&p.run, ROWS * s->heads, KERNEL_F32);
+    add_input(p, QUERIES);
+    add_input(p, KEYS);
+    add_input(p, KEYS);
+    set_out(p, QUERIES);
+    p->lse = new_buffer(&p->run, ROWS * s->heads, KERNEL_F32);
     if (has_documents)
-        p.starts = document_starts(k, lane, s, &p.run);
-    p.loss(&p);
-    kernel_attention_backward(k, lane,
-                              &(struct kernel_attention_backward){.dq = p.gradients[0],
-                                                                  .dkey = p.gradients[1],
-                                                                  .dvalue = p.gradients[2],
-                                                                  .dout = p.r,
-                                                                  .out = p.out,
-                                                                  .lse = p.lse,
-                                                                  .q = p.inputs[0],
-                                                                  .key = p.inputs[1],
-                                                                  .value = p.inputs[2],
-                                                                  .starts = p.starts,
-                                                                  .batch = s->batch,
-                                                                  .seq = s->seq,
-                                                                  .heads = s->heads,
-                                                                  .kv_heads = s->kv_heads,
-                                                                  .head_dim = s->head_dim,
-                                                                  .dtype = KERNEL_F32});
-    check_problem(&p, "attention");
+        p->starts = document_starts(p->k, p->lane, s, &p->run);
+    p->loss(p);
+    POST(p->k, p->lane, attention_backward, .dq = p->gradients[0], .dkey = p->gradients[1],
+         .dvalue = p->gradients[2], .dout = p->r, .out = p->out, .lse = p->lse, .q = p->inputs[0],
+         .key = p->inputs[1], .value = p->inputs[2], .starts = p->starts, .batch = s->batch,
+         .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
+         .dtype = KERNEL_F32);
 }
-static void check_attention(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_attention(struct problem *p, const struct kernel_shapes *s)
 {
-    check_attention_with(k, lane, s, false);
-    check_attention_with(k, lane, s, true);
+    check_attention_with(p, s, false);
+}
+static void check_attention_documents(struct problem *p, const struct kernel_shapes *s)
+{
+    check_attention_with(p, s, true);
 }
 
 static double swiglu_loss(struct problem *p)
 {
-    kernel_swiglu(p->k, p->lane,
-                  &(struct kernel_swiglu){.out = p->out,
-                                          .gate = p->inputs[0],
-                                          .up = p->inputs[1],
-                                          .count = p->out_count,
-                                          .dtype = KERNEL_F32});
+    POST(p->k, p->lane, swiglu, .out = p->out, .gate = p->inputs[0], .up = p->inputs[1],
+         .count = p->out_count, .dtype = KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_swiglu(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_swiglu(struct problem *p, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = swiglu_loss,
-                        .run = {.seed = 5, .device = lane->device}};
     size_t count = ROWS * s->hidden;
-    add_input(&p, count);
-    add_input(&p, count);
-    set_out(&p, count);
-    kernel_swiglu_backward(k, lane,
-                           &(struct kernel_swiglu_backward){.dgate = p.gradients[0],
-                                                            .dup = p.gradients[1],
-                                                            .dout = p.r,
-                                                            .gate = p.inputs[0],
-                                                            .up = p.inputs[1],
-                                                            .count = count,
-                                                            .dtype = KERNEL_F32});
-    check_problem(&p, "swiglu");
+    add_input(p, count);
+    add_input(p, count);
+    set_out(p, count);
+    POST(p->k, p->lane, swiglu_backward, .dgate = p->gradients[0], .dup = p->gradients[1],
+         .dout = p->r, .gate = p->inputs[0], .up = p->inputs[1], .count = count,
+         .dtype = KERNEL_F32);
 }
 
 static double cross_entropy_loss(struct problem *p)
 {
     uint32_t rows = p->s->batch * p->s->seq;
     memcpy(p->out, p->inputs[0], p->out_count * sizeof(float));
-    kernel_cross_entropy(p->k, p->lane,
-                         &(struct kernel_cross_entropy){.losses = p->lse,
-                                                        .logits = p->out,
-                                                        .targets = p->ids,
-                                                        .rows = rows,
-                                                        .vocab = p->s->vocab,
-                                                        .scale = &(float){1},
-                                                        .dtype = KERNEL_F32});
+    POST(p->k, p->lane, cross_entropy, .losses = p->lse, .logits = p->out, .targets = p->ids,
+         .rows = rows, .vocab = p->s->vocab, .scale = &(float){1}, .dtype = KERNEL_F32);
     double sum = 0;
     for (uint32_t n = 0; n < rows; n++)
         sum += (double)p->lse[n];
     return sum;
 }
-static void check_cross_entropy(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_cross_entropy(struct problem *p, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = cross_entropy_loss,
-                        .run = {.seed = 6, .device = lane->device}};
     size_t count = ROWS * s->vocab;
-    add_input(&p, count);
-    set_out(&p, count);
-    p.lse = new_buffer(&p.run, ROWS, KERNEL_F32);
-    p.ids = random_ids(&p.run, ROWS, s->vocab, true);
-    p.loss(&p);
-    memcpy(p.gradients[0], p.out, count * sizeof(float));
-    check_problem(&p, "cross entropy");
+    add_input(p, count);
+    set_out(p, count);
+    p->lse = new_buffer(&p->run, ROWS, KERNEL_F32);
+    p->ids = random_ids(&p->run, ROWS, s->vocab, true);
+    p->loss(p);
+    memcpy(p->gradients[0], p->out, count * sizeof(float));
 }
 
 static double embedding_loss(struct problem *p)
 {
-    kernel_embedding(p->k, p->lane,
-                     &(struct kernel_embedding){.out = p->out,
-                                                .tokens = p->ids,
-                                                .table = p->inputs[0],
-                                                .rows = p->s->batch * p->s->seq,
-                                                .dim = p->s->dim,
-                                                .dtype = KERNEL_F32});
+    POST(p->k, p->lane, embedding, .out = p->out, .tokens = p->ids, .table = p->inputs[0],
+         .rows = p->s->batch * p->s->seq, .dim = p->s->dim, .dtype = KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_embedding(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
+static void check_embedding(struct problem *p, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k,
-                        .lane = lane,
-                        .s = s,
-                        .loss = embedding_loss,
-                        .run = {.seed = 7, .device = lane->device}};
-    add_input(&p, (size_t)s->vocab * s->dim);
-    set_out(&p, ROWS * s->dim);
-    p.ids = random_ids(&p.run, ROWS, s->vocab, false);
-    kernel_embedding_backward(k, lane,
-                              &(struct kernel_embedding_backward){.dtable = p.gradients[0],
-                                                                  .tokens = p.ids,
-                                                                  .dout = p.r,
-                                                                  .rows = (uint32_t)ROWS,
-                                                                  .dim = s->dim,
-                                                                  .vocab = s->vocab,
-                                                                  .dtype = KERNEL_F32});
-    check_problem(&p, "embedding");
+    add_input(p, (size_t)s->vocab * s->dim);
+    set_out(p, ROWS * s->dim);
+    p->ids = random_ids(&p->run, ROWS, s->vocab, false);
+    POST(p->k, p->lane, embedding_backward, .dtable = p->gradients[0], .tokens = p->ids,
+         .dout = p->r, .rows = (uint32_t)ROWS, .dim = s->dim, .vocab = s->vocab,
+         .dtype = KERNEL_F32);
 }
 
-static void check_everywhere(void (*check)(struct kernels *, struct lane *,
-                                           const struct kernel_shapes *))
+TEST(test_kernels__each_backward_is_the_derivative)
 {
-    for (int i = -1; i < 3; i++) {
-        enum kernel_backend backend = i < 0 ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST;
-        struct engine e = new_engine(backend, i < 0 ? NULL : isa_levels[i], 2);
-        if (!e.kernels)
-            continue;
-        for (int shape = 1; shape < NUM_SHAPES; shape++)
-            check(e.kernels, e.lane, &kernel_shapes[shape]);
+    static const struct {
+        const char *name;
+        double (*loss)(struct problem *);
+        void (*check)(struct problem *, const struct kernel_shapes *);
+        uint64_t seed;
+    } operations[] = {
+        {"norm", norm_loss, check_norm, 1},
+        {"linear", linear_loss, check_linear, 2},
+        {"rope", rope_loss, check_rope, 3}, /* by its inverse */
+        {"attention", attention_loss, check_attention, 4},
+        {"attention of documents", attention_loss, check_attention_documents, 4},
+        {"swiglu", swiglu_loss, check_swiglu, 5},
+        {"cross entropy", cross_entropy_loss, check_cross_entropy, 6},
+        {"embedding", embedding_loss, check_embedding, 7},
+    };
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine e = level_engine(level, 2);
+        for (size_t i = 0; e.kernels && i < sizeof(operations) / sizeof(operations[0]); i++)
+            for (int shape = 1; shape < NUM_SHAPES; shape++) {
+                struct problem p = {.k = e.kernels,
+                                    .lane = e.lane,
+                                    .s = &kernel_shapes[shape],
+                                    .loss = operations[i].loss,
+                                    .run = {.seed = operations[i].seed, .device = e.lane->device}};
+                operations[i].check(&p, p.s);
+                check_problem(&p, operations[i].name);
+            }
         free_engine(&e);
     }
-}
-
-TEST(test_kernels__norm_backward_is_the_derivative)
-{
-    check_everywhere(check_norm);
-}
-TEST(test_kernels__linear_backward_is_the_derivative)
-{
-    check_everywhere(check_linear);
-}
-TEST(test_kernels__inverse_rope_is_the_derivative_of_rope)
-{
-    check_everywhere(check_rope);
-}
-TEST(test_kernels__attention_backward_is_the_derivative)
-{
-    check_everywhere(check_attention);
-}
-TEST(test_kernels__swiglu_backward_is_the_derivative)
-{
-    check_everywhere(check_swiglu);
-}
-TEST(test_kernels__cross_entropy_writes_the_derivative_over_the_logits)
-{
-    check_everywhere(check_cross_entropy);
-}
-TEST(test_kernels__embedding_backward_is_the_derivative)
-{
-    check_everywhere(check_embedding);
 }
 
 SUITE(NULL, NULL)

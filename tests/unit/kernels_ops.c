@@ -21,37 +21,17 @@ static void compare_case(const struct engine *engine, const struct engine *refer
     free_run(&want);
 }
 
-static void compare_level(const char *isa)
+TEST(test_kernels__every_level_agrees_with_the_plain_twins)
 {
-    struct engine engine = new_engine(KERNEL_BACKEND_BEST, isa, 2);
-    if (!engine.kernels) {
-        print_message("this CPU has no %s\n", isa);
-        skip();
+    struct engine reference = level_engine(TWINS, 1);
+    for (int level = 0; level < TWINS; level++) {
+        struct engine engine = level_engine(level, 2);
+        for (int i = 0; engine.kernels && i < NUM_SHAPES * NUM_CASES * 2; i++)
+            compare_case(&engine, &reference, i / 2 % NUM_CASES, i / 2 / NUM_CASES,
+                         i % 2 ? KERNEL_BF16 : KERNEL_F32);
+        free_engine(&engine);
     }
-    struct engine reference = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
-    for (int shape = 0; shape < NUM_SHAPES; shape++)
-        for (int which = 0; which < NUM_CASES; which++)
-            for (int dtype = KERNEL_F32; dtype <= KERNEL_BF16; dtype++)
-                compare_case(&engine, &reference, which, shape, (enum kernel_dtype)dtype);
-    free_engine(&engine);
     free_engine(&reference);
-}
-
-TEST(test_kernels__best_level_agrees_with_the_plain_twins)
-{
-    compare_level(NULL);
-}
-TEST(test_kernels__avx512_agrees_with_the_plain_twins)
-{
-    compare_level("avx512");
-}
-TEST(test_kernels__avx2_agrees_with_the_plain_twins)
-{
-    compare_level("avx2");
-}
-TEST(test_kernels__sse2_agrees_with_the_plain_twins)
-{
-    compare_level("sse2");
 }
 
 /* softmax of equal logits is known in closed form */
@@ -62,14 +42,8 @@ TEST(test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary)
     int32_t targets[3] = {0, 39, -1};
     for (int i = 0; i < 120; i++)
         logits[i] = 3;
-    kernel_cross_entropy(e.kernels, e.lane,
-                         &(struct kernel_cross_entropy){.losses = losses,
-                                                        .logits = logits,
-                                                        .targets = targets,
-                                                        .rows = 3,
-                                                        .vocab = 40,
-                                                        .scale = &(float){1},
-                                                        .dtype = KERNEL_F32});
+    POST(e.kernels, e.lane, cross_entropy, .losses = losses, .logits = logits, .targets = targets,
+         .rows = 3, .vocab = 40, .scale = &(float){1}, .dtype = KERNEL_F32);
     assert_float_equal(losses[0], log(40), 1e-6);
     assert_float_equal(losses[1], log(40), 1e-6);
     assert_true(losses[2] == 0 && logits[80] == 0 && logits[119] == 0);
@@ -82,14 +56,9 @@ TEST(test_kernels__extreme_logits_give_finite_losses)
 {
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     float loss, logits[5] = {-3e38f, 300, -200, 299, -INFINITY};
-    kernel_cross_entropy(e.kernels, e.lane,
-                         &(struct kernel_cross_entropy){.losses = &loss,
-                                                        .logits = logits,
-                                                        .targets = (int32_t[]){2},
-                                                        .rows = 1,
-                                                        .vocab = 5,
-                                                        .scale = &(float){1},
-                                                        .dtype = KERNEL_F32});
+    POST(e.kernels, e.lane, cross_entropy, .losses = &loss, .logits = logits,
+         .targets = (int32_t[]){2}, .rows = 1, .vocab = 5, .scale = &(float){1},
+         .dtype = KERNEL_F32);
     assert_float_equal(loss, 500.313262, 1e-3);
     assert_true(logits[0] == 0 && logits[4] == 0 && logits[2] == -1);
     free_engine(&e);
@@ -98,47 +67,25 @@ TEST(test_kernels__extreme_logits_give_finite_losses)
 /* A damaged value must be seen by the caller, never be smoothed away. */
 TEST(test_kernels__nan_surfaces_in_loss_attention_and_norm)
 {
-    const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
-    for (int i = 0; i < 4; i++) {
-        struct engine e = new_engine(KERNEL_BACKEND_BEST, levels[i], 1);
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine e = level_engine(level, 1);
         if (!e.kernels)
             continue;
         float loss, logits[40] = {0}, x[64] = {0}, out[64], rstd[1], weight[64], lse[4];
         logits[37] = NAN;
-        kernel_cross_entropy(e.kernels, e.lane,
-                             &(struct kernel_cross_entropy){.losses = &loss,
-                                                            .logits = logits,
-                                                            .targets = (int32_t[]){3},
-                                                            .rows = 1,
-                                                            .vocab = 40,
-                                                            .scale = &(float){1},
-                                                            .dtype = KERNEL_F32});
+        POST(e.kernels, e.lane, cross_entropy, .losses = &loss, .logits = logits,
+             .targets = (int32_t[]){3}, .rows = 1, .vocab = 40, .scale = &(float){1},
+             .dtype = KERNEL_F32);
         assert_true(isnan(loss) && isnan(logits[3]));
         for (int c = 0; c < 64; c++)
             weight[c] = 1;
         x[5] = NAN;
-        kernel_rmsnorm(e.kernels, e.lane,
-                       &(struct kernel_rmsnorm){.out = out,
-                                                .rstd = rstd,
-                                                .x = x,
-                                                .weight = weight,
-                                                .rows = 1,
-                                                .dim = 64,
-                                                .eps = 1e-5f,
-                                                .dtype = KERNEL_F32});
+        POST(e.kernels, e.lane, rmsnorm, .out = out, .rstd = rstd, .x = x, .weight = weight,
+             .rows = 1, .dim = 64, .eps = 1e-5f, .dtype = KERNEL_F32);
         assert_true(isnan(rstd[0]) && isnan(out[63]));
-        kernel_attention(e.kernels, e.lane,
-                         &(struct kernel_attention){.out = out,
-                                                    .lse = lse,
-                                                    .q = x,
-                                                    .key = weight,
-                                                    .value = weight,
-                                                    .batch = 1,
-                                                    .seq = 4,
-                                                    .heads = 1,
-                                                    .kv_heads = 1,
-                                                    .head_dim = 16,
-                                                    .dtype = KERNEL_F32});
+        POST(e.kernels, e.lane, attention, .out = out, .lse = lse, .q = x, .key = weight,
+             .value = weight, .batch = 1, .seq = 4, .heads = 1, .kv_heads = 1, .head_dim = 16,
+             .dtype = KERNEL_F32);
         assert_true(isnan(out[0]) && isnan(lse[0]) && !isnan(out[16]));
         free_engine(&e);
     }
@@ -146,20 +93,18 @@ TEST(test_kernels__nan_surfaces_in_loss_attention_and_norm)
 
 TEST(test_kernels__bf16_keeps_nan_and_rounds_to_even)
 {
-    const char *const levels[] = {"avx512", "avx2", "sse2"};
     const uint32_t in[] = {0x7f800001, 0xff800001, 0x7f800000, 0x3f808000, 0x3f818000,
                            0x3f808001, 0x7f7fffff, 0x80000000, 0x00000001};
     const uint16_t want[] = {0x7fc0, 0xffc0, 0x7f80, 0x3f80, 0x3f82, 0x3f81, 0x7f80, 0x8000, 0};
-    for (int i = 0; i < 3; i++) {
-        struct engine e = new_engine(KERNEL_BACKEND_BEST, levels[i], 1);
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine e = level_engine(level, 1);
         if (!e.kernels)
             continue;
         uint16_t out[9];
         float values[9];
         memcpy(values, in, sizeof(in));
-        kernel_convert(e.kernels, e.lane,
-                       &(struct kernel_convert){
-                           .out = out, .out_dtype = KERNEL_BF16, .in = values, .count = 9});
+        POST(e.kernels, e.lane, convert, .out = out, .out_dtype = KERNEL_BF16, .in = values,
+             .count = 9);
         assert_memory_equal(out, want, sizeof(want));
         free_engine(&e);
     }
@@ -195,9 +140,8 @@ static void want_codes(const struct engine *e, enum kernel_float8 format, int la
     for (int scale = -20; scale <= 20; scale += 10) {
         for (int i = 0; i < count; i++)
             in[i] = ldexpf(in[i], scale);
-        kernel_round_float8(e->kernels, e->lane,
-                            &(struct kernel_round_float8){
-                                .out = out, .x = in, .count = (size_t)count, .format = format});
+        POST(e->kernels, e->lane, round_float8, .out = out, .x = in, .count = (size_t)count,
+             .format = format);
         for (int i = 0; i < count; i++) {
             assert_float_equal(ldexpf(out[i], -scale), want[i], 0);
             in[i] = ldexpf(in[i], -scale);
@@ -218,17 +162,12 @@ static void want_decoded(const struct engine *e, enum kernel_dtype dtype, float 
         whole[i] = (i % 2 ? -0.5f : 0.5f) *
                    (float8_value(i / 2 % 127, 3, 7) + float8_value((i + 1) / 2 % 127, 3, 7));
     whole[NUM_CODES - 1] = largest;
-    kernel_convert(e->kernels, e->lane, &(struct kernel_convert){numbers, whole, NUM_CODES, dtype});
-    kernel_round_float8(
-        e->kernels, e->lane,
-        &(struct kernel_round_float8){
-            .out = want, .x = numbers, .count = NUM_CODES, .width = CODE_WIDTH, .dtype = dtype});
-    kernel_float8_largest(e->kernels, e->lane,
-                          &(struct kernel_float8_largest){&bits, numbers, NUM_CODES, dtype});
-    kernel_float8_encode(e->kernels, e->lane,
-                         &(struct kernel_float8_encode){coded, numbers, &bits, NUM_CODES, dtype});
-    kernel_float8_decode(e->kernels, e->lane,
-                         &(struct kernel_float8_decode){got, coded, NUM_CODES, CODE_WIDTH, dtype});
+    POST(e->kernels, e->lane, convert, numbers, whole, NUM_CODES, dtype);
+    POST(e->kernels, e->lane, round_float8, .out = want, .x = numbers, .count = NUM_CODES,
+         .width = CODE_WIDTH, .dtype = dtype);
+    POST(e->kernels, e->lane, float8_largest, &bits, numbers, NUM_CODES, dtype);
+    POST(e->kernels, e->lane, float8_encode, coded, numbers, &bits, NUM_CODES, dtype);
+    POST(e->kernels, e->lane, float8_decode, got, coded, NUM_CODES, CODE_WIDTH, dtype);
     for (size_t i = 0; i < bytes / kernel_dtype_bytes(dtype) && !isfinite(largest); i++)
         assert_true(isnan(value_of(got, i, dtype)) && isnan(value_of(want, i, dtype)));
     if (isfinite(largest))
@@ -237,11 +176,9 @@ static void want_decoded(const struct engine *e, enum kernel_dtype dtype, float 
 
 TEST(test_kernels__operands_of_codes_are_those_that_are_rounded)
 {
-    static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
     static const float largest[] = {448, 3.5f, 0x1p-80f, 0x1.fp20f, NAN, -INFINITY};
-    for (int i = 0; i < 4; i++) {
-        struct engine e = new_engine(
-            levels[i] != NULL ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE, levels[i], 2);
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine e = level_engine(level, 2);
         for (size_t k = 0; e.kernels && k < sizeof(largest) / sizeof(largest[0]); k++) {
             want_decoded(&e, KERNEL_F32, largest[k]);
             want_decoded(&e, KERNEL_BF16, largest[k]);
@@ -252,29 +189,23 @@ TEST(test_kernels__operands_of_codes_are_those_that_are_rounded)
 
 TEST(test_kernels__float8_rounds_between_any_two_codes)
 {
-    static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
-    for (int i = 0; i < 4; i++) {
-        struct engine e = new_engine(
-            levels[i] != NULL ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE, levels[i], 2);
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine e = level_engine(level, 2);
         if (!e.kernels)
             continue;
         want_codes(&e, KERNEL_E4M3, 0x7e, 3, 7);
         want_codes(&e, KERNEL_E5M2, 0x7b, 2, 15);
         float x[] = {1, NAN, 2, 0, INFINITY}, out[5];
         for (size_t first = 0; first < 5; first++) {
-            kernel_round_float8(
-                e.kernels, e.lane,
-                &(struct kernel_round_float8){.out = out, .x = x + first, .count = 5 - first});
+            POST(e.kernels, e.lane, round_float8, .out = out, .x = x + first, .count = 5 - first);
             assert_true(isnan(out[0]) && isnan(out[4 - first]));
         }
         /* Above 1.75 the scale is a half: what is small lies between 0 and the first step. */
         float small[] = {0x1p-17f, 1.8f}, rounded[2];
-        kernel_round_float8(e.kernels, e.lane,
-                            &(struct kernel_round_float8){.out = rounded, .x = small, .count = 2});
+        POST(e.kernels, e.lane, round_float8, .out = rounded, .x = small, .count = 2);
         assert_true(rounded[0] == 0 && rounded[1] == 1.75f);
         memset(x, 0, sizeof(x));
-        kernel_round_float8(e.kernels, e.lane,
-                            &(struct kernel_round_float8){.out = out, .x = x, .count = 5});
+        POST(e.kernels, e.lane, round_float8, .out = out, .x = x, .count = 5);
         assert_memory_equal(out, x, sizeof(x));
         free_engine(&e);
     }
@@ -286,24 +217,12 @@ TEST(test_kernels__pack_and_unpack_move_the_rectangle_that_they_name)
     float full[5 * 7], packed[2 * 3], back[5 * 7] = {0};
     for (int i = 0; i < 35; i++)
         full[i] = (float)i;
-    kernel_pack(e.kernels, e.lane,
-                &(struct kernel_pack){.packed = packed,
-                                      .full = full,
-                                      .first_row = 2,
-                                      .rows = 2,
-                                      .first_column = 4,
-                                      .columns = 3,
-                                      .width = 7});
+    POST(e.kernels, e.lane, pack, .packed = packed, .full = full, .first_row = 2, .rows = 2,
+         .first_column = 4, .columns = 3, .width = 7);
     const float want[6] = {18, 19, 20, 25, 26, 27};
     assert_memory_equal(packed, want, sizeof(want));
-    kernel_unpack(e.kernels, e.lane,
-                  &(struct kernel_unpack){.full = back,
-                                          .packed = packed,
-                                          .first_row = 2,
-                                          .rows = 2,
-                                          .first_column = 4,
-                                          .columns = 3,
-                                          .width = 7});
+    POST(e.kernels, e.lane, unpack, .full = back, .packed = packed, .first_row = 2, .rows = 2,
+         .first_column = 4, .columns = 3, .width = 7);
     for (int i = 0; i < 35; i++)
         assert_true(back[i] == (i / 7 >= 2 && i / 7 < 4 && i % 7 >= 4 ? full[i] : 0));
     free_engine(&e);

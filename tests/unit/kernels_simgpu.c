@@ -102,9 +102,8 @@ static void touch_pinned(struct bed *bed)
 /* The kernel, not the host: its last value is past the end. */
 static void run_past_the_end(struct bed *bed)
 {
-    kernel_add(bed->kernels, bed->first,
-               &(struct kernel_add){
-                   .y = bed->at, .x = bed->other, .count = COUNT + 64, .dtype = KERNEL_F32});
+    POST(bed->kernels, bed->first, add, .y = bed->at, .x = bed->other, .count = COUNT + 64,
+         .dtype = KERNEL_F32);
     (void)lane_settle(bed->first);
 }
 
@@ -286,17 +285,13 @@ static void multiply(struct kernels *kernels, struct lane *lane, char *at, int w
                        KERNEL_E4M3);
     }
     if (which == 0)
-        kernel_linear(kernels, lane,
-                      &(struct kernel_linear){c, a, b, ROWS, IN, OUT, KERNEL_BF16, partial, is8});
+        POST(kernels, lane, linear, c, a, b, ROWS, IN, OUT, KERNEL_BF16, partial, is8);
     else if (which == 1)
-        kernel_linear_backward_input(kernels, lane,
-                                     &(struct kernel_linear_backward_input){c, a, b, ROWS, IN, OUT,
-                                                                            KERNEL_BF16, format,
-                                                                            is8, partial, is8});
+        POST(kernels, lane, linear_backward_input, c, a, b, ROWS, IN, OUT, KERNEL_BF16, format, is8,
+             partial, is8);
     else
-        kernel_linear_backward_weight(kernels, lane,
-                                      &(struct kernel_linear_backward_weight){
-                                          c, a, b, ROWS, IN, OUT, KERNEL_BF16, format, false, is8});
+        POST(kernels, lane, linear_backward_weight, c, a, b, ROWS, IN, OUT, KERNEL_BF16, format,
+             false, is8);
 }
 
 /* Small whole numbers as bf16: every product is exact. */

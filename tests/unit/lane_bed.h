@@ -5,6 +5,11 @@
 #include <stdlib.h>
 
 #include "kernels/device.h"
+#include "kernels/kernels.h"
+
+/* An operation with the fields of its arguments. */
+#define POST(kernels, lane, name, ...) \
+    kernel_##name(kernels, lane, &(struct kernel_##name){__VA_ARGS__})
 
 static inline struct lane *new_lane(void)
 {

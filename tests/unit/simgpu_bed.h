@@ -3,23 +3,19 @@
 #ifndef HOLDFAST_TESTS_SIMGPU_BED_H
 #define HOLDFAST_TESTS_SIMGPU_BED_H
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
+#include "tests/unit/lane_bed.h"
+#include "tests/unit/suite.h"
 
 #define COUNT 3000
 #define BYTES (COUNT * sizeof(float))
@@ -75,9 +71,8 @@ static inline void open_seed(struct bed *bed, int seed)
 
 static inline void add(struct bed *bed, struct lane *lane)
 {
-    kernel_add(
-        bed->kernels, lane,
-        &(struct kernel_add){.y = bed->at, .x = bed->other, .count = COUNT, .dtype = KERNEL_F32});
+    POST(bed->kernels, lane, add, .y = bed->at, .x = bed->other, .count = COUNT,
+         .dtype = KERNEL_F32);
 }
 
 /* at = 1, 2, ...; other = 2: on the first lane. */
