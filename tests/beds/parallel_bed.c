@@ -84,35 +84,74 @@ int remove_tokens(void **state)
     return rmdir(folder);
 }
 
-int try_configure(struct config *out, const char *const *extra, int num_extra)
+const char *settings(const char *format, ...)
 {
-    static const char *const base[] = {
-        "test",    "--model.flavor",
-        "tiny",    "--training.seq_len",
-        "32",      "--training.local_batch_size",
-        "1",       "--canonical.micro_batches",
-        "11",      /* no multiple of most numbers of ranks */ "--training.mixed_precision_param",
-        "float32", "--training.steps",
-        "6",       "--lr_scheduler.warmup_steps",
-        "2",       "--optimizer.lr",
-        "1e-2",    "--training.dataset_path"};
-    const int num_base = (int)(sizeof(base) / sizeof(base[0]));
-    char *argv[80];
-    int argc = 0;
-    for (; argc < num_base; argc++)
-        argv[argc] = (char *)(uintptr_t)base[argc];
-    argv[argc++] = tokens_path;
-    for (int i = 0; i < num_extra; i++)
-        argv[argc++] = (char *)(uintptr_t)extra[i];
-    return trainer_config_load(out, argc, argv);
+    static char texts[SETTINGS_KEPT][SETTINGS_BYTES];
+    static unsigned next;
+    char *text = texts[next++ % SETTINGS_KEPT];
+    va_list arguments;
+    va_start(arguments, format);
+    assert_in_range(vsnprintf(text, SETTINGS_BYTES, format, arguments), 0, SETTINGS_BYTES - 1);
+    va_end(arguments);
+    return text;
 }
 
-struct config configure(const char *const *extra, int num_extra)
+int try_configure(struct config *out, const char *of)
+{
+    char text[4 * SETTINGS_BYTES], *argv[80] = {(char[]){"test"}}, *rest = NULL;
+    int argc = 1;
+    /* 11 is no multiple of most numbers of ranks. */
+    snprintf(text, sizeof(text),
+             " model.flavor=tiny training.seq_len=32 training.local_batch_size=1"
+             " canonical.micro_batches=11 training.mixed_precision_param=float32 training.steps=6"
+             " lr_scheduler.warmup_steps=2 optimizer.lr=1e-2 training.dataset_path=%s %s",
+             tokens_path, of);
+    for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        const char *file = strcmp(word, "marked") == 0   ? marked_path
+                           : strcmp(word, "masked") == 0 ? masked_path
+                                                         : NULL;
+        assert_true(argc < 80);
+        assert_true(file != NULL ? asprintf(&argv[argc++], "--training.dataset_path=%s", file) > 0
+                                 : asprintf(&argv[argc++], "--%s", word) > 0);
+    }
+    int rc = trainer_config_load(out, argc, argv);
+    while (argc > 1)
+        free(argv[--argc]);
+    return rc;
+}
+
+struct config configure(const char *of)
 {
     struct config config;
-    if (try_configure(&config, extra, num_extra) != 0)
+    if (try_configure(&config, of) != 0)
         fail_msg("%s", report_line());
     return config;
+}
+
+/* ---- a plan ---- */
+
+struct planned open_planned(const char *of)
+{
+    struct planned planned = {.config = configure(of)};
+    struct model_shape shape;
+    assert_int_equal(new_kernels(&planned.kernels, 1), 0);
+    assert_int_equal(shape_of_settings(&shape, &planned.config, VOCAB), 0);
+    assert_int_equal(model_table_new(&planned.table, &shape), 0);
+    return planned;
+}
+
+void close_planned(struct planned *planned)
+{
+    model_table_free(planned->table);
+    kernels_free(planned->kernels);
+}
+
+int estimated(struct dry_rank *out, uint32_t size, const char *of)
+{
+    struct planned of_run = open_planned(of);
+    int rc = estimate_ranks(out, &of_run.config, of_run.table, of_run.kernels, size, NULL);
+    close_planned(&of_run);
+    return rc;
 }
 
 /* ---- a run ---- */
@@ -241,18 +280,18 @@ static void update(void *user, uint32_t block)
         bed_at_update(true);
 }
 
-static int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
-                 struct kernels *kernels, const struct model_table *table)
+static int train(struct rank *r, void *user)
 {
+    struct stretch *s = user;
     const struct config *config = &s->config;
-    struct comm *world = parallel_mesh_of(p)->world;
-    ERR_TRY(parallel_init_state(p, 3));
+    struct comm *world = r->world;
+    struct parallel *p = r->p;
     if (s->first_step > 0)
-        ERR_TRY(move_state(s, p, table, false));
+        ERR_TRY(move_state(s, p, r->table, false));
     for (int64_t step = s->first_step; step < s->last_step; step++) {
         volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
-        struct updating updating = {p, kernels, config, step};
-        struct step_input input = {.ahead = ahead,
+        struct updating updating = {p, r->kernels, config, step};
+        struct step_input input = {.ahead = r->ahead,
                                    .first_sample = first_sample(config, step),
                                    .step = step + 1,
                                    .want_stop = world->rank == 1 ? &stop : NULL,
@@ -277,48 +316,57 @@ static int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
             break;
     }
     ERR_TRY(comm_barrier(world));
-    return move_state(s, p, table, true);
+    return move_state(s, p, r->table, true);
 }
 
-static int stretch_kernels(struct kernels **out, const struct stretch *s)
+/* ---- a rank ---- */
+
+static int rank_start(struct rank *r, const struct rank_options *options)
 {
-    struct kernels_options options = {.backend = wants_plain_kernels() ? KERNEL_BACKEND_REFERENCE
+    const struct config *config = options->config;
+    struct kernels_options kernels = {.backend = wants_plain_kernels() ? KERNEL_BACKEND_REFERENCE
                                                                        : KERNEL_BACKEND_BEST,
-                                      .num_threads = (uint32_t)s->config.threads,
-                                      .isa = s->config.has_isa ? s->config.text.kernels_isa : NULL,
-                                      .device = s->device};
-    return kernels_new(out, &options);
+                                      .num_threads = (uint32_t)config->threads,
+                                      .isa = config->has_isa ? config->text.kernels_isa : NULL,
+                                      .device = options->device};
+    struct model_shape shape;
+    if (!options->has_no_data)
+        ERR_TRY(data_open(&r->data, config->dataset_path, (uint32_t)config->seq_len, 3));
+    ERR_TRY(kernels_new(&r->kernels, &kernels));
+    r->used = r->kernels;
+    if (options->counts)
+        ERR_TRY(kernels_count_new(&r->used, r->kernels));
+    ERR_TRY(shape_of_settings(&shape, config, r->data != NULL ? data_info(r->data)->vocab : 64));
+    ERR_TRY(model_table_new(&r->table, &shape));
+    ERR_TRY(parallel_apply(
+        &r->p, &(struct parallel_options){config, r->table, r->used, r->world, options->device}));
+    if (r->data != NULL)
+        ERR_TRY(open_ahead(&r->ahead, config, r->data, parallel_mesh_of(r->p)));
+    return parallel_init_state(r->p, 3);
+}
+
+int on_rank(struct comm *world, const struct rank_options *options)
+{
+    struct rank r = {.world = world};
+    int rc = rank_start(&r, options);
+    if (rc == 0)
+        rc = options->run(&r, options->user);
+    ahead_close(r.ahead);
+    parallel_free(r.p);
+    model_table_free(r.table);
+    if (r.used != r.kernels)
+        kernels_free(r.used);
+    kernels_free(r.kernels);
+    data_close(r.data);
+    return rc;
 }
 
 int rank_main(struct comm *world, void *user)
 {
-    struct stretch *s = user;
-    struct data *data = NULL;
-    struct ahead *ahead = NULL;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
-    int rc = data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3);
-    if (rc == 0)
-        rc = stretch_kernels(&kernels, s);
-    struct model_shape shape;
-    if (rc == 0)
-        rc = shape_of_settings(&shape, &s->config, data_info(data)->vocab);
-    if (rc == 0)
-        rc = model_table_new(&table, &shape);
-    if (rc == 0)
-        rc = parallel_apply(
-            &p, &(struct parallel_options){&s->config, table, kernels, world, s->device});
-    if (rc == 0)
-        rc = open_ahead(&ahead, &s->config, data, parallel_mesh_of(p));
-    if (rc == 0)
-        rc = train(s, p, ahead, kernels, table);
-    ahead_close(ahead);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
-    data_close(data);
-    return rc;
+    const struct stretch *s = user;
+    return on_rank(world,
+                   &(struct rank_options){
+                       .config = &s->config, .run = train, .user = user, .device = s->device});
 }
 
 struct outcome *new_outcome(void)
@@ -334,50 +382,54 @@ struct outcome *new_outcome(void)
     return outcome;
 }
 
-void free_outcome(struct outcome *outcome)
+void free_outcome_list(struct outcome *const *list, size_t num)
 {
-    for (uint32_t i = 0; i < outcome->num_tensors; i++)
-        for (int part = 0; part < PARTS; part++)
-            free(outcome->whole[part][i]);
-    free(outcome);
+    for (size_t i = 0; i < num; i++) {
+        for (uint32_t t = 0; t < list[i]->num_tensors; t++)
+            for (int part = 0; part < PARTS; part++)
+                free(list[i]->whole[part][t]);
+        free(list[i]);
+    }
 }
 
-int degree(int number)
+static int degree(int number)
 {
     return number > 0 ? number : 1;
 }
 
-void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t last,
-            const char *const *extra, int num_extra)
+uint32_t place_size(struct place place)
 {
-    char replicas[16], threads[16], pp[16], cp[16], tp[16];
-    const char *arguments[64] = {"--parallelism.data_parallel_replicate_degree",
-                                 replicas,
-                                 "--kernels.threads",
-                                 threads,
-                                 "--parallelism.pipeline_parallel_degree",
-                                 pp,
-                                 "--parallelism.context_parallel_degree",
-                                 cp,
-                                 "--parallelism.tensor_parallel_degree",
-                                 tp};
-    snprintf(replicas, sizeof(replicas), "%d", place.replicas);
-    snprintf(threads, sizeof(threads), "%d", place.threads);
-    snprintf(pp, sizeof(pp), "%d", degree(place.pp));
-    snprintf(cp, sizeof(cp), "%d", degree(place.cp));
-    snprintf(tp, sizeof(tp), "%d", degree(place.tp));
-    assert_true(num_extra <= 54);
-    for (int i = 0; i < num_extra; i++)
-        arguments[10 + i] = extra[i];
-    struct stretch stretch = {.config = configure(arguments, 10 + num_extra),
+    return (uint32_t)(place.replicas * place.shards * degree(place.pp) * degree(place.cp) *
+                      degree(place.tp));
+}
+
+const char *settings_on(struct place place, const char *of)
+{
+    return settings("parallelism.data_parallel_replicate_degree=%d kernels.threads=%d"
+                    " parallelism.pipeline_parallel_degree=%d"
+                    " parallelism.context_parallel_degree=%d"
+                    " parallelism.tensor_parallel_degree=%d %s",
+                    place.replicas, place.threads, degree(place.pp), degree(place.cp),
+                    degree(place.tp), of);
+}
+
+void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t last,
+            const char *of)
+{
+    struct stretch stretch = {.config = configure(settings_on(place, of)),
                               .first_step = first,
                               .last_step = last,
                               .outcome = outcome,
                               .device = bed_device};
-    uint32_t size = (uint32_t)(place.replicas * place.shards * degree(place.pp) * degree(place.cp) *
-                               degree(place.tp));
-    if (comm_local_run(size, rank_main, &stretch) != 0)
+    if (comm_local_run(place_size(place), rank_main, &stretch) != 0)
         fail_msg("%s", report_line());
+}
+
+struct outcome *outcome_of(struct place place, int64_t steps, const char *of)
+{
+    struct outcome *outcome = new_outcome();
+    run_on(outcome, place, 0, steps, of);
+    return outcome;
 }
 
 void want_same(const struct outcome *a, const struct outcome *b, struct place place)
@@ -402,18 +454,34 @@ size_t place_stride(void)
     return wants_plain_kernels() ? 3 : 1;
 }
 
-void want_same_everywhere(const char *const *extra, int num_extra)
+void want_same_on(struct place place, int64_t steps, const char *run, const char *mesh)
 {
-    struct outcome *reference = new_outcome();
-    run_on(reference, alone, 0, 3, extra, num_extra);
+    struct outcome *reference = outcome_of(alone, steps, run);
+    struct outcome *outcome = outcome_of(place, steps, settings("%s %s", run, mesh));
+    assert_true(reference->loss[steps] > 0 && reference->grad_norm[steps] > 0);
+    want_same(reference, outcome, place);
+    free_outcomes(reference, outcome);
+}
+
+void want_same_everywhere(const struct place *list, size_t num, const char *run, const char *mesh)
+{
+    struct outcome *reference = outcome_of(alone, 3, run);
     assert_true(reference->loss[3] > 0 && reference->grad_norm[3] > 0);
-    for (size_t i = 0; i < NUM_PLACES; i += place_stride()) {
-        struct outcome *outcome = new_outcome();
-        run_on(outcome, places[i], 0, 3, extra, num_extra);
-        want_same(reference, outcome, places[i]);
-        free_outcome(outcome);
+    for (size_t i = 0; i < num; i += place_stride()) {
+        struct outcome *outcome = outcome_of(list[i], 3, settings("%s %s", run, mesh));
+        want_same(reference, outcome, list[i]);
+        free_outcomes(outcome);
     }
-    free_outcome(reference);
+    free_outcomes(reference);
+}
+
+void want_same_moving(const struct place *moves, int64_t steps, const char *run)
+{
+    struct outcome *reference = outcome_of(alone, steps, run), *moving = new_outcome();
+    for (int64_t step = 0; step < steps; step++)
+        run_on(moving, moves[step], step, step + 1, run);
+    want_same(reference, moving, alone);
+    free_outcomes(reference, moving);
 }
 
 void want_near(const struct outcome *a, const struct outcome *b)

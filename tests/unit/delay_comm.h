@@ -8,6 +8,7 @@
 #ifndef HOLDFAST_TESTS_DELAY_COMM_H
 #define HOLDFAST_TESTS_DELAY_COMM_H
 
+#include "tests/unit/parallel_bed.h"
 #include "tests/unit/virtual_clock.h"
 #include "trainer/comm/comm.h"
 
@@ -16,6 +17,7 @@ struct delay_link {
     double latency, bytes_per_second; /* 0 bytes per second: nothing is delayed */
     double free;                      /* from when on */
     const char *group;                /* whose calls alone are delayed; NULL: all groups' */
+    void *user;                       /* of the test */
 };
 
 struct delay_comm {
@@ -88,6 +90,18 @@ static inline int delay_open(struct comm **out, struct comm *inner, struct delay
     d->base.ops = &ops;
     *out = &d->base;
     return 0;
+}
+
+/* A rank without samples behind a link; `run` gets the link. */
+static inline int delay_rank(struct comm *inner, struct delay_link *link,
+                             const struct config *config, int (*run)(struct rank *rank, void *link))
+{
+    struct comm *world;
+    ERR_TRY(delay_open(&world, inner, link));
+    struct rank_options options = {.config = config, .run = run, .user = link, .has_no_data = true};
+    int rc = on_rank(world, &options);
+    free(world); /* what is inside is freed for us */
+    return rc;
 }
 
 #endif

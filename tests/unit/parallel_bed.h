@@ -8,6 +8,7 @@
 #define HOLDFAST_TESTS_PARALLEL_BED_H
 
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/corpus/corpus.h"
@@ -18,21 +19,16 @@
 #include "trainer/parallel/parallel.h"
 #include "trainer/plan/layout.h"
 #include "trainer/plan/schedule.h"
+#include "trainer/run/estimate.h"
 #include "trainer/save/replicas.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define VOCAB 300
 #define STEPS_MAX 6
@@ -45,9 +41,49 @@ extern char folder[64], tokens_path[96], marked_path[96], masked_path[96];
 int make_tokens(void **state);
 int remove_tokens(void **state);
 
-/* Later ones win. */
-int try_configure(struct config *out, const char *const *extra, int num_extra);
-struct config configure(const char *const *extra, int num_extra);
+/* Settings are a text: "canonical.tp_blocks=4 model.tied_embeddings=true"; later ones win.
+ * "marked" is a text of documents, "masked" the same whose documents begin with tokens that do not
+ * count. What settings() makes is kept until SETTINGS_KEPT calls later. */
+#define SETTINGS_BYTES 2048
+#define SETTINGS_KEPT 64
+const char *settings(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int try_configure(struct config *out, const char *of);
+struct config configure(const char *of);
+
+/* ---- a plan ---- */
+
+/* A model by settings, for what needs no ranks. */
+struct planned {
+    struct config config;
+    struct kernels *kernels;
+    struct model_table *table;
+};
+struct planned open_planned(const char *of);
+void close_planned(struct planned *planned);
+
+/* Rank 0 of each stage of so many ranks; what estimate_ranks() returns. */
+int estimated(struct dry_rank *out, uint32_t size, const char *of);
+
+/* ---- a rank ---- */
+
+/* What a test's function has on each rank: a state that was made, and samples. */
+struct rank {
+    struct comm *world;
+    struct data *data;
+    struct ahead *ahead;
+    struct kernels *kernels, *used; /* `used` counts, or is the same */
+    struct model_table *table;
+    struct parallel *p;
+};
+struct rank_options {
+    const struct config *config;
+    int (*run)(struct rank *rank, void *user);
+    void *user;
+    bool has_no_data; /* then a vocabulary of 64 */
+    bool counts;
+    struct device *device; /* NULL: the CPU */
+};
+int on_rank(struct comm *world, const struct rank_options *options);
 
 /* ---- a run ---- */
 
@@ -85,7 +121,10 @@ extern int (*bed_decide)(struct parallel *p, const struct step_result *result);
 extern void (*bed_at_update)(bool is_posted);
 int rank_main(struct comm *world, void *user);
 struct outcome *new_outcome(void);
-void free_outcome(struct outcome *outcome);
+void free_outcome_list(struct outcome *const *list, size_t num);
+#define free_outcomes(...)                                    \
+    free_outcome_list((struct outcome *const[]){__VA_ARGS__}, \
+                      sizeof((struct outcome *const[]){__VA_ARGS__}) / sizeof(struct outcome *))
 
 /* Of the runs that follow; NULL: the CPU. All their ranks share it. */
 extern struct device *bed_device;
@@ -95,17 +134,24 @@ struct place {
     int pp, cp, tp; /* 0: 1 */
 };
 
-int degree(int number);
+uint32_t place_size(struct place place); /* ranks */
+const char *settings_on(struct place place, const char *of);
 void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t last,
-            const char *const *extra, int num_extra);
+            const char *of);
+struct outcome *outcome_of(struct place place, int64_t steps, const char *of);
 void want_same(const struct outcome *a, const struct outcome *b, struct place place);
+
+/* One rank with the settings of the run has the bits of a mesh with those and its own; the same of
+ * many meshes; of one on which each step is made on the next mesh. */
+void want_same_on(struct place place, int64_t steps, const char *run, const char *mesh);
+void want_same_everywhere(const struct place *list, size_t num, const char *run, const char *mesh);
+void want_same_moving(const struct place *moves, int64_t steps, const char *run);
 
 #define NUM_PLACES 10u
 extern const struct place places[NUM_PLACES], alone;
 
 /* The plain kernels are slow, and under the thread sanitizer fifty times slower: fewer meshes. */
 size_t place_stride(void);
-void want_same_everywhere(const char *const *extra, int num_extra);
 void want_near(const struct outcome *a, const struct outcome *b);
 
 #endif

@@ -4,20 +4,15 @@
 #define HOLDFAST_TOKENIZER_BED_H
 
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/tokenizer/text.h"
 #include "trainer/tokenizer/tokenizer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define TEXT_BYTES 20000
 #define VOCAB 400

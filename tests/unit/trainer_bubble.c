@@ -94,54 +94,48 @@ static double idle_part(const struct bubble *b)
     return 1 - busy / ((double)b->config.pp * length_of(b));
 }
 
-static int make_step(struct bubble *b, struct parallel *p, struct delay_link *link)
+static int make_step(struct rank *r, void *user)
 {
+    struct delay_link *link = user;
+    struct bubble *b = link->user;
+    struct parallel *p = r->p;
     static const float scale = 1e-3f;
     const struct tokens *tokens = &p->run.tokens[0].device;
     struct waiting w = {.execution = {.at_op = wait_at},
                         .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale},
                         .bubble = b};
-    parallel_init_state(p, 3);
     parallel_observe(p, &(struct op_observer){note_begin, &w});
-    if (p->plan->mesh.world->rank == 0)
+    if (r->world->rank == 0)
         b->schedule = p->run.program->bubble;
-    struct list *list = &b->lists[p->plan->mesh.world->rank];
+    struct list *list = &b->lists[r->world->rank];
     for (uint32_t i = 0; i < p->run.program->num_ops; i++)
         if (units_of(p, &p->run.program->ops[i]) > 0)
             list->ops[list->num++] = p->run.program->ops[i];
     if (b->link_units > 0)
         link->bytes_per_second = (double)model_stream_bytes(p->plan->model) / b->link_units;
     ERR_TRY(execute_program(p, p->run.program, &w.execution));
-    return comm_barrier(
-        p->plan->mesh.world); /* who leaves before breaks off what others still do */
+    return comm_barrier(r->world); /* who leaves before breaks off what others still do */
 }
 
 static int bubble_rank(struct comm *inner, void *user)
 {
     struct bubble *b = user;
-    struct delay_link link = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    struct comm *world = NULL;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
-    struct model_shape shape;
-    ERR_TRY(delay_open(&world, inner, &link));
-    ERR_TRY(new_kernels(&kernels, 1));
-    ERR_TRY(shape_of_settings(&shape, &b->config, 64));
-    ERR_TRY(model_table_new(&table, &shape));
-    struct parallel_options options = {&b->config, table, kernels, world, NULL};
-    int rc = parallel_apply(&p, &options);
-    if (rc == 0)
-        rc = make_step(b, p, &link);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
-    free(world); /* what is inside is freed for us */
-    return rc;
+    struct delay_link link = {.lock = PTHREAD_MUTEX_INITIALIZER, .user = b};
+    return delay_rank(inner, &link, &b->config, make_step);
 }
 
-static void run_bubble(struct bubble *b)
+/* A step on so many stages, all of as many layers. */
+static void run_bubble(struct bubble *b, const char *schedule, int ranks, int layers,
+                       double link_units, const char *ahead)
 {
+    *b = (struct bubble){
+        .config = configure(settings(
+            "parallelism.pipeline_parallel_schedule=%s parallelism.pipeline_parallel_degree=%d"
+            " model.n_layers=%d canonical.micro_batches=8 parallelism.receives_ahead=%s"
+            " parallelism.pipeline_parallel_first_stage_less_layers=0"
+            " parallelism.pipeline_parallel_last_stage_less_layers=0",
+            schedule, ranks, layers, ahead)),
+        .link_units = link_units};
     clock_start();
     int rc = comm_local_run((uint32_t)b->config.pp, bubble_rank, b);
     clock_stop();
@@ -209,56 +203,27 @@ static double path_of(const struct bubble *b)
     return path.end;
 }
 
-static void want_bubble(const char *schedule, const char *ranks, const char *stages, double idle)
-{
-    const char *extra[] = {"--parallelism.pipeline_parallel_schedule",
-                           schedule,
-                           "--parallelism.pipeline_parallel_degree",
-                           ranks,
-                           "--model.n_layers",
-                           stages,
-                           "--canonical.micro_batches",
-                           "8",
-                           "--parallelism.pipeline_parallel_first_stage_less_layers",
-                           "0",
-                           "--parallelism.pipeline_parallel_last_stage_less_layers",
-                           "0"};
-    struct bubble b = {.config = configure(extra, 12)};
-    run_bubble(&b);
-    print_message("%s, %s ranks, %s stages: idle %.3f, by the schedule %.3f\n", schedule, ranks,
-                  stages, idle_part(&b), b.schedule);
-    assert_true(fabs(idle_part(&b) - idle) < EXACTLY && fabs(b.schedule - idle) < EXACTLY);
-}
-
 TEST(test_bubble__a_pipeline_idles_as_much_as_its_schedule)
 {
-    want_bubble("GPipe", "2", "2", 1 / (LEAVES + 1.0));
-    want_bubble("1F1B", "4", "4", 3 / (LEAVES + 3.0));
-    want_bubble("Interleaved1F1B", "2", "4", 1 / (2 * LEAVES + 1.0));
-    want_bubble("Interleaved1F1B", "4", "8", 3 / (2 * LEAVES + 3.0));
-    want_bubble("ZBH1", "4", "4", 1 / (LEAVES + 1.0)); /* (ranks - 1) / (3 leaves + ranks - 1) */
-}
-
-/* A step on so many stages, all of as many layers. */
-static void run_stages(struct bubble *b, const char *schedule, const char *stages,
-                       const char *layers, double link_units, const char *ahead)
-{
-    const char *extra[] = {"--parallelism.pipeline_parallel_schedule",
-                           schedule,
-                           "--parallelism.pipeline_parallel_degree",
-                           stages,
-                           "--model.n_layers",
-                           layers,
-                           "--canonical.micro_batches",
-                           "8",
-                           "--parallelism.pipeline_parallel_first_stage_less_layers",
-                           "0",
-                           "--parallelism.pipeline_parallel_last_stage_less_layers",
-                           "0",
-                           "--parallelism.receives_ahead",
-                           ahead};
-    *b = (struct bubble){.config = configure(extra, 14), .link_units = link_units};
-    run_bubble(b);
+    static const struct {
+        const char *schedule;
+        int ranks, stages;
+        double idle;
+    } ways[] = {
+        {"GPipe", 2, 2, 1 / (LEAVES + 1.0)},
+        {"1F1B", 4, 4, 3 / (LEAVES + 3.0)},
+        {"Interleaved1F1B", 2, 4, 1 / (2 * LEAVES + 1.0)},
+        {"Interleaved1F1B", 4, 8, 3 / (2 * LEAVES + 3.0)},
+        {"ZBH1", 4, 4, 1 / (LEAVES + 1.0)}, /* (ranks - 1) / (3 leaves + ranks - 1) */
+    };
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct bubble b;
+        run_bubble(&b, ways[i].schedule, ways[i].ranks, ways[i].stages, 0, "true");
+        print_message("%s, %d ranks, %d stages: idle %.3f, by the schedule %.3f\n",
+                      ways[i].schedule, ways[i].ranks, ways[i].stages, idle_part(&b), b.schedule);
+        assert_true(fabs(idle_part(&b) - ways[i].idle) < EXACTLY);
+        assert_true(fabs(b.schedule - ways[i].idle) < EXACTLY);
+    }
 }
 
 /* GPipe on two stages, m leaves, a link that takes L: a forward is a unit, a backward two. With
@@ -267,7 +232,7 @@ static void run_stages(struct bubble *b, const char *schedule, const char *stage
 static void want_step(double link_units, const char *ahead, double length)
 {
     struct bubble b;
-    run_stages(&b, "GPipe", "2", "2", link_units, ahead);
+    run_bubble(&b, "GPipe", 2, 2, link_units, ahead);
     print_message("a link of %.1f units, ahead %s: a step of %.2f units, its path %.2f\n",
                   link_units, ahead, length_of(&b), length);
     assert_true(fabs(length_of(&b) - length) < EXACTLY * length);
@@ -282,26 +247,29 @@ TEST(test_bubble__messages_of_a_pipeline_go_behind_compute)
     }
 }
 
-static double step_of(const char *schedule, const char *layers, double link_units,
-                      const char *ahead, double *path)
+static double step_of(const char *schedule, int layers, double link_units, const char *ahead,
+                      double *path)
 {
     struct bubble b;
-    run_stages(&b, schedule, "4", layers, link_units, ahead);
+    run_bubble(&b, schedule, 4, layers, link_units, ahead);
     *path = path_of(&b);
     return length_of(&b);
 }
 
 TEST(test_bubble__messages_of_four_stages_cost_what_their_critical_path_has)
 {
-    static const char *const ways[][2] = {{"1F1B", "4"}, {"Interleaved1F1B", "8"}, {"ZBH1", "4"}};
+    static const struct {
+        const char *schedule;
+        int layers;
+    } ways[] = {{"1F1B", 4}, {"Interleaved1F1B", 8}, {"ZBH1", 4}};
     static const double links[] = {0.2, 0.5, 0.9};
     for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
         for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++) {
-            double path, ahead = step_of(ways[w][0], ways[w][1], links[i], "true", &path);
-            double without = step_of(ways[w][0], ways[w][1], links[i], "false", &path);
+            double path, ahead = step_of(ways[w].schedule, ways[w].layers, links[i], "true", &path);
+            double without = step_of(ways[w].schedule, ways[w].layers, links[i], "false", &path);
             print_message("%s, a link of %.1f units: a step of %.2f units = %.3f x its path; "
                           "received when needed %.2f\n",
-                          ways[w][0], links[i], ahead, ahead / path, without);
+                          ways[w].schedule, links[i], ahead, ahead / path, without);
             assert_true(ahead >= path * (1 - EXACTLY) && ahead <= PATH_GOAL * path);
             assert_true(ahead < without);
         }

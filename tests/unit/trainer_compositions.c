@@ -14,178 +14,94 @@
 #define STEPS 2
 
 /* What two modes cannot both set. */
-enum key { STORE_KEY_SHARD, KEY_REPLICATE, KEY_TP, KEY_CP, KEY_PP, KEY_AC, KEY_RESHARD, KEY_OWN };
+enum key { KEY_SHARD, KEY_REPLICATE, KEY_TP, KEY_CP, KEY_PP, KEY_AC, KEY_RESHARD, KEY_OWN };
 
-/* `run` belongs to the run, on one rank as well; `mesh` to the mesh. Ends with NULL. */
+/* `run` belongs to the run, on one rank as well; `mesh` to the mesh. */
 static const struct mode {
     const char *name;
     enum key key;
     uint32_t ranks;
-    const char *run[5], *mesh[7];
+    const char *run, *mesh;
 } modes[] = {
-    {"FSDP", STORE_KEY_SHARD, 2, {0}, {"--parallelism.data_parallel_shard_degree", "2"}},
-    {"DDP (with FSDP: HSDP)",
-     KEY_REPLICATE,
-     2,
-     {0},
-     {"--parallelism.data_parallel_replicate_degree", "2"}},
-    {"DDP with ZeRO-1 (ZeRO-2)",
-     KEY_REPLICATE,
-     2,
-     {0},
-     {"--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "1"}},
-    {"tensor, sequence and loss parallel",
-     KEY_TP,
-     2,
-     {"--canonical.tp_blocks", "2"},
-     {"--parallelism.tensor_parallel_degree", "2"}},
-    {"context parallel",
-     KEY_CP,
-     2,
-     {"--canonical.cp_blocks", "2"},
-     {"--parallelism.context_parallel_degree", "2"}},
-    {"context parallel in a ring",
-     KEY_CP,
-     2,
-     {"--canonical.cp_blocks", "2"},
-     {"--parallelism.context_parallel_degree", "2", "--parallelism.context_parallel_rotate_method",
-      "alltoall"}},
-    {"context parallel, heads shared",
-     KEY_CP,
-     2,
-     {"--canonical.cp_blocks", "2", "--canonical.tp_blocks", "4"},
-     {"--parallelism.context_parallel_degree", "2", "--parallelism.context_parallel_rotate_method",
-      "ulysses"}},
-    {"pipeline, GPipe",
-     KEY_PP,
-     2,
-     {0},
-     {"--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule",
-      "GPipe"}},
-    {"pipeline, 1F1B, stages by cost",
-     KEY_PP,
-     2,
-     {0},
-     {"--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_cut",
-      "cost"}},
-    {"pipeline, Interleaved1F1B",
-     KEY_PP,
-     2,
-     {0},
-     {"--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule",
-      "Interleaved1F1B"}},
-    {"pipeline, ZBH1, stages by names",
-     KEY_PP,
-     2,
-     {0},
-     {"--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule",
-      "ZBH1", "--parallelism.module_fqns_per_model_part",
-      "tok_embeddings;layers.0,layers.1,norm,output"}},
-    {"reshard never", KEY_RESHARD, 1, {0}, {"--parallelism.fsdp_reshard_after_forward", "never"}},
-    {"reshard always", KEY_RESHARD, 1, {0}, {"--parallelism.fsdp_reshard_after_forward", "always"}},
-    {"recomputation, full", KEY_AC, 1, {0}, {"--activation_checkpoint.mode", "full"}},
-    {"recomputation, every second layer",
-     KEY_AC,
-     1,
-     {0},
-     {"--activation_checkpoint.mode", "selective"}},
-    {"recomputation, all but products",
-     KEY_AC,
-     1,
-     {0},
-     {"--activation_checkpoint.mode", "selective", "--activation_checkpoint.selective_ac_option",
-      "op"}},
-    {"recomputation, memory budget",
-     KEY_AC,
-     1,
-     {0},
-     {"--activation_checkpoint.mode", "memory_budget"}},
-    {"no overlap",
-     KEY_OWN,
-     1,
-     {0},
-     {"--parallelism.gather_ahead", "0", "--parallelism.exchange_behind", "0"}},
-    {"gradients in buckets", KEY_OWN, 1, {0}, {"--parallelism.bucket_cap_mb", "1"}},
-    {"three threads", KEY_OWN, 1, {0}, {"--kernels.threads", "3"}},
-    {"tied embeddings", KEY_OWN, 1, {"--model.tied_embeddings", "true"}, {0}},
-    {"bfloat16", KEY_OWN, 1, {"--training.mixed_precision_param", "bfloat16"}, {0}},
-    {"float8 products", KEY_OWN, 1, {"--model.converters", "quantize.linear.float8"}, {0}},
-    {"float8 products, FSDP of codes",
-     STORE_KEY_SHARD,
-     2,
-     {"--model.converters", "quantize.linear.float8"},
-     {"--parallelism.data_parallel_shard_degree", "2",
-      "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true"}},
-    {"document mask", KEY_OWN, 1, {"--training.document_mask", "true"}, {0}},
-    {"batch ramp", KEY_OWN, 1, {"--training.batch_ramp", "0:3,1:5"}, {0}},
-    {"sums in groups of leaves", KEY_OWN, 1, {"--canonical.groups", "5"}, {0}},
-    {"loss in chunks", KEY_OWN, 1, {"--canonical.loss_chunks", "4"}, {0}},
-    {"reduction fast", KEY_OWN, 1, {"--training.reduction", "fast"}, {0}},
-    {"reduction fast, sums of bfloat16",
-     KEY_OWN,
-     1,
-     {"--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16"},
-     {0}},
-    {"a vocabulary that blocks do not divide",
-     KEY_OWN,
-     1,
-     {"--canonical.tp_blocks", "8", "--model.n_heads", "8"},
-     {0}},
-};
+    {"FSDP", KEY_SHARD, 2, "", "parallelism.data_parallel_shard_degree=2"},
+    {"DDP (with FSDP: HSDP)", KEY_REPLICATE, 2, "", "parallelism.data_parallel_replicate_degree=2"},
+    {"DDP with ZeRO-1 (ZeRO-2)", KEY_REPLICATE, 2, "",
+     "parallelism.data_parallel_replicate_degree=2 parallelism.zero_stage=1"},
+    {"tensor, sequence and loss parallel", KEY_TP, 2, "canonical.tp_blocks=2",
+     "parallelism.tensor_parallel_degree=2"},
+    {"context parallel", KEY_CP, 2, "canonical.cp_blocks=2",
+     "parallelism.context_parallel_degree=2"},
+    {"context parallel in a ring", KEY_CP, 2, "canonical.cp_blocks=2",
+     "parallelism.context_parallel_degree=2 parallelism.context_parallel_rotate_method=alltoall"},
+    {"context parallel, heads shared", KEY_CP, 2, "canonical.cp_blocks=2 canonical.tp_blocks=4",
+     "parallelism.context_parallel_degree=2 parallelism.context_parallel_rotate_method=ulysses"},
+    {"pipeline, GPipe", KEY_PP, 2, "",
+     "parallelism.pipeline_parallel_degree=2 parallelism.pipeline_parallel_schedule=GPipe"},
+    {"pipeline, 1F1B, stages by cost", KEY_PP, 2, "",
+     "parallelism.pipeline_parallel_degree=2 parallelism.pipeline_parallel_cut=cost"},
+    {"pipeline, Interleaved1F1B", KEY_PP, 2, "",
+     "parallelism.pipeline_parallel_degree=2 "
+     "parallelism.pipeline_parallel_schedule=Interleaved1F1B"},
+    {"pipeline, ZBH1, stages by names", KEY_PP, 2, "",
+     "parallelism.pipeline_parallel_degree=2 parallelism.pipeline_parallel_schedule=ZBH1 "
+     "parallelism.module_fqns_per_model_part=tok_embeddings;layers.0,layers.1,norm,output"},
+    {"reshard never", KEY_RESHARD, 1, "", "parallelism.fsdp_reshard_after_forward=never"},
+    {"reshard always", KEY_RESHARD, 1, "", "parallelism.fsdp_reshard_after_forward=always"},
+    {"recomputation, full", KEY_AC, 1, "", "activation_checkpoint.mode=full"},
+    {"recomputation, every second layer", KEY_AC, 1, "", "activation_checkpoint.mode=selective"},
+    {"recomputation, all but products", KEY_AC, 1, "",
+     "activation_checkpoint.mode=selective activation_checkpoint.selective_ac_option=op"},
+    {"recomputation, memory budget", KEY_AC, 1, "", "activation_checkpoint.mode=memory_budget"},
+    {"no overlap", KEY_OWN, 1, "", "parallelism.gather_ahead=0 parallelism.exchange_behind=0"},
+    {"gradients in buckets", KEY_OWN, 1, "", "parallelism.bucket_cap_mb=1"},
+    {"three threads", KEY_OWN, 1, "", "kernels.threads=3"},
+    {"tied embeddings", KEY_OWN, 1, "model.tied_embeddings=true", ""},
+    {"bfloat16", KEY_OWN, 1, "training.mixed_precision_param=bfloat16", ""},
+    {"float8 products", KEY_OWN, 1, "model.converters=quantize.linear.float8", ""},
+    {"float8 products, FSDP of codes", KEY_SHARD, 2, "model.converters=quantize.linear.float8",
+     "parallelism.data_parallel_shard_degree=2 "
+     "quantize.linear.float8.enable_fsdp_float8_all_gather=true"},
+    {"document mask", KEY_OWN, 1, "training.document_mask=true", ""},
+    {"batch ramp", KEY_OWN, 1, "training.batch_ramp=0:3,1:5", ""},
+    {"sums in groups of leaves", KEY_OWN, 1, "canonical.groups=5", ""},
+    {"loss in chunks", KEY_OWN, 1, "canonical.loss_chunks=4", ""},
+    {"reduction fast", KEY_OWN, 1, "training.reduction=fast", ""},
+    {"reduction fast, sums of bfloat16", KEY_OWN, 1,
+     "training.reduction=fast training.mixed_precision_reduce=bfloat16", ""},
+    {"a vocabulary that blocks do not divide", KEY_OWN, 1, "canonical.tp_blocks=8 model.n_heads=8",
+     ""}};
 #define NUM_MODES (sizeof(modes) / sizeof(modes[0]))
 
 /* Layouts that cannot work. */
 static const struct refusal {
     uint32_t ranks;
-    const char *settings[9];
+    const char *settings;
 } refusals[] = {
-    {4, {"--parallelism.tensor_parallel_degree", "3"}},
-    {3, {"--parallelism.tensor_parallel_degree", "3"}},
-    {8, {"--parallelism.tensor_parallel_degree", "8"}},
-    {4, {"--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "2"}},
-    {2, {"--parallelism.context_parallel_degree", "2", "--training.seq_len", "30"}},
-    {2,
-     {"--parallelism.context_parallel_degree", "2", "--parallelism.context_parallel_rotate_method",
-      "ulysses"}},
-    {8, {"--parallelism.pipeline_parallel_degree", "8"}},
-    {2,
-     {"--parallelism.pipeline_parallel_degree", "2",
-      "--parallelism.pipeline_parallel_layers_per_stage", "1"}},
-    {2,
-     {"--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_split_points",
-      "layers.0,layers.1"}},
-    {6,
-     {"--parallelism.data_parallel_replicate_degree", "2",
-      "--parallelism.data_parallel_shard_degree", "2"}},
-    {1, {"--canonical.groups", "2"}},
-    {1, {"--training.mixed_precision_reduce", "bfloat16"}},
-    {4,
-     {"--training.mixed_precision_reduce", "bfloat16", "--training.reduction", "fast",
-      "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "2"}},
-    {1, {"--canonical.loss_chunks", "7"}},
-    {1,
-     {"--canonical.tp_blocks", "4", "--model.n_heads", "12", "--model.n_kv_heads", "6",
-      "--model.head_dim", "16"}},
-};
+    {4, "parallelism.tensor_parallel_degree=3"},
+    {3, "parallelism.tensor_parallel_degree=3"},
+    {8, "parallelism.tensor_parallel_degree=8"},
+    {4, "parallelism.tensor_parallel_degree=4 canonical.tp_blocks=2"},
+    {2, "parallelism.context_parallel_degree=2 training.seq_len=30"},
+    {2, "parallelism.context_parallel_degree=2 parallelism.context_parallel_rotate_method=ulysses"},
+    {8, "parallelism.pipeline_parallel_degree=8"},
+    {2, "parallelism.pipeline_parallel_degree=2 parallelism.pipeline_parallel_layers_per_stage=1"},
+    {2, "parallelism.pipeline_parallel_degree=2 "
+        "parallelism.pipeline_parallel_split_points=layers.0,layers.1"},
+    {6, "parallelism.data_parallel_replicate_degree=2 parallelism.data_parallel_shard_degree=2"},
+    {1, "canonical.groups=2"},
+    {1, "training.mixed_precision_reduce=bfloat16"},
+    {4, "training.mixed_precision_reduce=bfloat16 training.reduction=fast "
+        "parallelism.data_parallel_replicate_degree=2 parallelism.zero_stage=2"},
+    {1, "canonical.loss_chunks=7"},
+    {1, "canonical.tp_blocks=4 model.n_heads=12 model.n_kv_heads=6 model.head_dim=16"}};
 #define NUM_REFUSALS (sizeof(refusals) / sizeof(refusals[0]))
 
 /* ---- runs ---- */
 
-struct settings {
-    const char *of[40];
-    int num;
-};
-
-static void add_all(struct settings *s, const char *const *list)
-{
-    for (; *list != NULL; list++)
-        s->of[s->num++] = *list;
-}
-
-static int run_two_steps(struct outcome *out, uint32_t ranks, const struct settings *settings)
+static int run_two_steps(struct outcome *out, uint32_t ranks, const char *of)
 {
     struct stretch stretch = {.last_step = STEPS, .outcome = out};
-    int rc = try_configure(&stretch.config, settings->of, settings->num);
+    int rc = try_configure(&stretch.config, of);
     return rc != 0 ? rc : comm_local_run(ranks, rank_main, &stretch);
 }
 
@@ -206,25 +122,20 @@ enum result { SAME, OTHER, REFUSED, EXCLUDED };
 /* Of two modes together, or of one with itself. */
 static enum result try_pair(size_t a, size_t b, const struct model_table *table)
 {
-    struct settings alone_of = {.of = {"--canonical.micro_batches", "5"}, .num = 2};
-    uint32_t ranks = modes[a].ranks * (a == b ? 1 : modes[b].ranks);
-    if (a != b && modes[a].key == modes[b].key && modes[a].key != KEY_OWN)
+    static const struct mode nothing = {.ranks = 1, .run = "", .mesh = ""};
+    const struct mode *first = &modes[a], *second = a == b ? &nothing : &modes[b];
+    if (a != b && first->key == second->key && first->key != KEY_OWN)
         return EXCLUDED;
-    add_all(&alone_of, modes[a].run);
-    if (a != b)
-        add_all(&alone_of, modes[b].run);
-    struct settings of_mesh = alone_of;
-    add_all(&of_mesh, modes[a].mesh);
-    if (a != b)
-        add_all(&of_mesh, modes[b].mesh);
+    const char *run = settings("canonical.micro_batches=5 %s %s", first->run, second->run);
+    const char *of_mesh = settings("%s %s %s", run, first->mesh, second->mesh);
     struct outcome *reference = new_outcome(), *outcome = new_outcome();
     enum result result = REFUSED;
-    if (run_two_steps(reference, 1, &alone_of) == 0 && run_two_steps(outcome, ranks, &of_mesh) == 0)
+    if (run_two_steps(reference, 1, run) == 0 &&
+        run_two_steps(outcome, first->ranks * second->ranks, of_mesh) == 0)
         result = is_same(reference, outcome, table) ? SAME : OTHER;
     if (result == SAME)
         assert_true(outcome->loss[STEPS] > 0);
-    free_outcome(reference);
-    free_outcome(outcome);
+    free_outcomes(reference, outcome);
     return result;
 }
 
@@ -288,16 +199,18 @@ static void put_refusals(struct text *t)
     struct outcome *nothing = new_outcome();
     put(t, "| ranks | settings | refused because |\n|---|---|---|\n");
     for (size_t i = 0; i < NUM_REFUSALS; i++) {
-        struct settings settings = {.num = 0};
-        add_all(&settings, refusals[i].settings);
         report_clear();
-        assert_int_equal(run_two_steps(nothing, refusals[i].ranks, &settings), ERR_INVALID);
-        put(t, "| %u |", refusals[i].ranks);
-        for (int s = 0; s < settings.num; s += 2)
-            put(t, "%s %s = %s", s > 0 ? "," : "", settings.of[s] + 2, settings.of[s + 1]);
+        assert_int_equal(run_two_steps(nothing, refusals[i].ranks, refusals[i].settings),
+                         ERR_INVALID);
+        put(t, "| %u | ", refusals[i].ranks);
+        for (const char *at = refusals[i].settings; *at != '\0'; at++)
+            if (*at == '=' || *at == ' ')
+                put(t, *at == '=' ? " = " : ", ");
+            else
+                put(t, "%c", *at);
         put(t, " | %s |\n", report_message());
     }
-    free_outcome(nothing);
+    free_outcomes(nothing);
 }
 
 /* ---- the README ---- */

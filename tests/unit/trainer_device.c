@@ -8,35 +8,27 @@
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
 
-static const char *const ways[][16] = {
-    {"--training.mixed_precision_param", "float32", "--model.tied_embeddings", "false",
-     "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--training.document_mask",
-     "false", "--canonical.micro_batches", "2", "--parallelism.context_parallel_rotate_method",
-     "alltoall", "--canonical.groups", "1"},
-    {"--training.mixed_precision_param", "bfloat16", "--model.tied_embeddings", "true",
-     "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "1", "--training.document_mask", "true",
-     "--canonical.micro_batches", "2", "--parallelism.context_parallel_rotate_method", "allgather",
-     "--canonical.groups", "2"},
-    {"--training.mixed_precision_param", "float32", "--model.tied_embeddings", "false",
-     "--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--training.document_mask", "true",
-     "--canonical.micro_batches", "2", "--parallelism.context_parallel_rotate_method", "ulysses",
-     "--canonical.groups", "1"},
+#define BLOCKS "canonical.micro_batches=2 canonical.tp_blocks=2 canonical.cp_blocks="
+#define ROTATE " parallelism.context_parallel_rotate_method="
+static const char *const ways[] = {
+    BLOCKS "2" ROTATE "alltoall",
+    BLOCKS "1 training.mixed_precision_param=bfloat16 model.tied_embeddings=true"
+           " training.document_mask=true canonical.groups=2",
+    BLOCKS "2 training.document_mask=true" ROTATE "ulysses",
 };
 
 static void want_same_on_device(struct place place, int way, uint64_t seed)
 {
     struct async_options options = {.seed = seed, .delay_us_max = 2};
     struct device_options device = {.custom = &options};
-    struct outcome *reference = new_outcome(), *outcome = new_outcome();
-    run_on(reference, alone, 0, 2, ways[way], 16);
+    struct outcome *reference = outcome_of(alone, 2, ways[way]), *outcome = new_outcome();
     assert_int_equal(device_open(&bed_device, &device_async, &device), 0);
-    run_on(outcome, place, 0, 1, ways[way], 16);
-    run_on(outcome, place, 1, 2, ways[way], 16); /* the state goes out and in again */
+    run_on(outcome, place, 0, 1, ways[way]);
+    run_on(outcome, place, 1, 2, ways[way]); /* the state goes out and in again */
     device_close(bed_device);
     bed_device = NULL;
     want_same(reference, outcome, place);
-    free_outcome(outcome);
-    free_outcome(reference);
+    free_outcomes(outcome, reference);
 }
 
 TEST(test_device__one_rank_has_the_bits_of_the_cpu)

@@ -38,50 +38,27 @@ static bool is_state(const char *name, const void *user)
     return false;
 }
 
-static int make_step(struct real_step *s, struct parallel *p, struct data *data,
-                     const struct kernels *counting)
+static int make_step(struct rank *r, void *user)
 {
-    struct comm *world = parallel_mesh_of(p)->world;
-    struct taken *taken = &s->of[world->rank];
-    struct ahead *ahead = NULL;
+    struct real_step *s = user;
+    struct taken *taken = &s->of[r->world->rank];
     struct step_result result;
-    ERR_TRY(open_ahead(&ahead, &s->config, data, parallel_mesh_of(p)));
-    ERR_TRY(parallel_init_state(p, 3));
-    taken->kept = memory_kept_bytes(parallel_memory(p));
-    taken->shared = memory_shared_bytes(parallel_memory(p));
-    taken->copies = mesh_group_size(parallel_mesh_of(p), GROUP_COPIES);
-    taken->state = memory_peak(parallel_memory(p), is_state, NULL);
-    flight_clear_sums(world->flight);
-    int rc = parallel_step(p, &(struct step_input){.ahead = ahead, .step = 1}, &result);
-    taken->num_sums = flight_sums(world->flight, taken->sums);
-    taken->work = kernels_counted(counting);
-    ahead_close(ahead);
+    taken->kept = memory_kept_bytes(parallel_memory(r->p));
+    taken->shared = memory_shared_bytes(parallel_memory(r->p));
+    taken->copies = mesh_group_size(parallel_mesh_of(r->p), GROUP_COPIES);
+    taken->state = memory_peak(parallel_memory(r->p), is_state, NULL);
+    flight_clear_sums(r->world->flight);
+    int rc = parallel_step(r->p, &(struct step_input){.ahead = r->ahead, .step = 1}, &result);
+    taken->num_sums = flight_sums(r->world->flight, taken->sums);
+    taken->work = kernels_counted(r->used);
     return rc;
 }
 
 static int real_main(struct comm *world, void *user)
 {
     struct real_step *s = user;
-    struct data *data = NULL;
-    struct kernels *kernels = NULL, *counting = NULL;
-    struct model_table *table = NULL;
-    struct model_shape shape;
-    struct parallel *p = NULL;
-    ERR_TRY(data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3));
-    ERR_TRY(new_kernels(&kernels, 1));
-    ERR_TRY(kernels_count_new(&counting, kernels));
-    ERR_TRY(shape_of_settings(&shape, &s->config, VOCAB));
-    ERR_TRY(model_table_new(&table, &shape));
-    struct parallel_options options = {&s->config, table, counting, world, NULL};
-    int rc = parallel_apply(&p, &options);
-    if (rc == 0)
-        rc = make_step(s, p, data, counting);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(counting);
-    kernels_free(kernels);
-    data_close(data);
-    return rc;
+    return on_rank(world, &(struct rank_options){
+                              .config = &s->config, .run = make_step, .user = s, .counts = true});
 }
 
 static void want_same_calls(const struct dry_rank *dry, const struct taken *real)
@@ -121,20 +98,15 @@ static void want_memory(const struct dry_rank *dry, const struct taken *real, ui
         assert_true(real[i].kept + real[i].shared <= (dry->kept + dry->shared) * 1.01);
 }
 
-static void want_estimate(const char *const *settings, int num, uint32_t size)
+static void want_estimate(uint32_t size, const char *of)
 {
     struct real_step *s = calloc(1, sizeof(*s));
     struct dry_rank *stages = calloc(RANKS_MAX, sizeof(*stages));
-    struct kernels *kernels;
-    struct model_table *table;
-    struct model_shape shape;
+    struct planned planned = open_planned(of);
     uint64_t work = 0;
-    s->config = configure(settings, num);
+    s->config = planned.config;
     assert_int_equal(comm_local_run(size, real_main, s), 0);
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(shape_of_settings(&shape, &s->config, VOCAB), 0);
-    assert_int_equal(model_table_new(&table, &shape), 0);
-    assert_int_equal(estimate_ranks(stages, &s->config, table, kernels, size, NULL), 0);
+    assert_int_equal(estimated(stages, size, of), 0);
     uint32_t per_stage = size / (uint32_t)s->config.pp;
     for (uint32_t stage = 0; stage < (uint32_t)s->config.pp; stage++) {
         want_same_calls(&stages[stage], &s->of[stage * per_stage]);
@@ -142,79 +114,63 @@ static void want_estimate(const char *const *settings, int num, uint32_t size)
     }
     for (uint32_t rank = 0; rank < size; rank++)
         work += s->of[rank].work;
-    struct estimate_work sum = estimate_work(stages, &s->config, table);
+    struct estimate_work sum = estimate_work(stages, &s->config, planned.table);
     assert_true(sum.forward > 0 && sum.backward > sum.forward);
     double all = sum.forward + sum.backward + sum.recomputation;
     if (fabs(all / (double)work - 1) > 1e-12)
         fail_msg("an estimate of %.0f FLOP, the ranks made %llu", all, (unsigned long long)work);
-    model_table_free(table);
-    kernels_free(kernels);
+    close_planned(&planned);
     free(stages);
     free(s);
 }
 
-#define WANT(size, ...)                               \
-    want_estimate((const char *const[]){__VA_ARGS__}, \
-                  sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), size)
-
 TEST(test_estimate__a_dry_rank_takes_what_the_real_one_takes)
 {
-    WANT(1, "--activation_checkpoint.mode", "full");
-    WANT(4, "--training.mixed_precision_param", "bfloat16");
-    WANT(4, "--training.mixed_precision_param", "bfloat16", "--canonical.tp_blocks", "2",
-         "--parallelism.data_parallel_replicate_degree", "2", "--model.converters", "float8",
-         "--quantize.linear.float8.enable_fsdp_float8_all_gather", "true");
-    WANT(3, "--parallelism.data_parallel_replicate_degree", "3", "--model.tied_embeddings", "true");
-    WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.zero_stage", "1",
-         "--parallelism.bucket_cap_mb", "1");
-    WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast");
-    WANT(4, "--parallelism.data_parallel_replicate_degree", "2", "--training.reduction", "fast",
-         "--training.mixed_precision_reduce", "bfloat16", "--model.tied_embeddings", "true");
-    WANT(6, "--parallelism.data_parallel_replicate_degree", "3", "--canonical.micro_batches", "12",
-         "--canonical.groups", "4", "--model.tied_embeddings", "true");
-    WANT(4, "--parallelism.tensor_parallel_degree", "4", "--canonical.tp_blocks", "4");
-    WANT(4, "--parallelism.tensor_parallel_degree", "2", "--canonical.tp_blocks", "4",
-         "--parallelism.disable_loss_parallel", "true");
-    WANT(4, "--parallelism.context_parallel_degree", "2", "--canonical.tp_blocks", "2");
-    WANT(4, "--parallelism.context_parallel_degree", "4",
-         "--parallelism.context_parallel_rotate_method", "alltoall", "--activation_checkpoint.mode",
-         "full");
-    WANT(4, "--parallelism.pipeline_parallel_degree", "2", "--model.tied_embeddings", "true",
-         "--activation_checkpoint.mode", "selective");
-    WANT(2, "--parallelism.pipeline_parallel_degree", "2",
-         "--parallelism.pipeline_parallel_schedule", "ZBH1");
-    WANT(16, "--parallelism.pipeline_parallel_degree", "2", "--parallelism.tensor_parallel_degree",
-         "2", "--parallelism.context_parallel_degree", "2",
-         "--parallelism.data_parallel_replicate_degree", "2",
-         "--parallelism.pipeline_parallel_schedule", "Interleaved1F1B");
+    static const struct {
+        uint32_t size;
+        const char *of;
+    } ways[] = {
+        {1, "activation_checkpoint.mode=full"},
+        {4, "training.mixed_precision_param=bfloat16"},
+        {4, "training.mixed_precision_param=bfloat16 canonical.tp_blocks=2 "
+            "parallelism.data_parallel_replicate_degree=2 model.converters=float8 "
+            "quantize.linear.float8.enable_fsdp_float8_all_gather=true"},
+        {3, "parallelism.data_parallel_replicate_degree=3 model.tied_embeddings=true"},
+        {4, "parallelism.data_parallel_replicate_degree=2 parallelism.zero_stage=1 "
+            "parallelism.bucket_cap_mb=1"},
+        {4, "parallelism.data_parallel_replicate_degree=2 training.reduction=fast"},
+        {4, "parallelism.data_parallel_replicate_degree=2 training.reduction=fast "
+            "training.mixed_precision_reduce=bfloat16 model.tied_embeddings=true"},
+        {6, "parallelism.data_parallel_replicate_degree=3 canonical.micro_batches=12 "
+            "canonical.groups=4 model.tied_embeddings=true"},
+        {4, "parallelism.tensor_parallel_degree=4 canonical.tp_blocks=4"},
+        {4, "parallelism.tensor_parallel_degree=2 canonical.tp_blocks=4 "
+            "parallelism.disable_loss_parallel=true"},
+        {4, "parallelism.context_parallel_degree=2 canonical.tp_blocks=2"},
+        {4, "parallelism.context_parallel_degree=4 "
+            "parallelism.context_parallel_rotate_method=alltoall activation_checkpoint.mode=full"},
+        {4, "parallelism.pipeline_parallel_degree=2 model.tied_embeddings=true "
+            "activation_checkpoint.mode=selective"},
+        {2, "parallelism.pipeline_parallel_degree=2 parallelism.pipeline_parallel_schedule=ZBH1"},
+        {16, "parallelism.pipeline_parallel_degree=2 parallelism.tensor_parallel_degree=2 "
+             "parallelism.context_parallel_degree=2 parallelism.data_parallel_replicate_degree=2 "
+             "parallelism.pipeline_parallel_schedule=Interleaved1F1B"},
+    };
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+        want_estimate(ways[i].size, ways[i].of);
 }
 
 /* Bytes of the gradients that a rank keeps, of all that it keeps. */
 static uint64_t gradient_bytes(const char *reduce, uint64_t *out_kept)
 {
-    const char *settings[] = {"--model.flavor",
-                              "debugmodel",
-                              "--parallelism.data_parallel_replicate_degree",
-                              "2",
-                              "--training.reduction",
-                              "fast",
-                              "--training.mixed_precision_reduce",
-                              reduce};
-    struct config config = configure(settings, 8);
     struct dry_rank rank;
-    struct kernels *kernels;
-    struct model_table *table;
-    struct model_shape shape;
     uint64_t bytes = 0;
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(shape_of_settings(&shape, &config, VOCAB), 0);
-    assert_int_equal(model_table_new(&table, &shape), 0);
-    assert_int_equal(estimate_ranks(&rank, &config, table, kernels, 4, NULL), 0);
+    const char *of = "model.flavor=debugmodel parallelism.data_parallel_replicate_degree=2"
+                     " training.reduction=fast training.mixed_precision_reduce=";
+    assert_int_equal(estimated(&rank, 4, settings("%s%s", of, reduce)), 0);
     for (enum module m = 0; m < NUM_MODULES; m++)
         bytes += rank.of[m].gradients;
     *out_kept = rank.kept;
-    model_table_free(table);
-    kernels_free(kernels);
     return bytes;
 }
 
@@ -228,31 +184,18 @@ TEST(test_estimate__sums_of_bf16_take_half_the_bytes)
 /* What the two stages of six layers each take; 0: it was refused. */
 static void bytes_within(uint64_t out[2], const char *mode, uint64_t budget)
 {
-    char text[32];
     struct dry_rank stages[2];
-    struct kernels *kernels;
-    struct model_table *table;
-    struct model_shape shape;
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)budget);
-    const char *settings[] = {"--model.n_layers",
-                              "12",
-                              "--parallelism.pipeline_parallel_degree",
-                              "2",
-                              "--activation_checkpoint.mode",
-                              mode,
-                              "--activation_checkpoint.memory_budget",
-                              text};
-    struct config config = configure(settings, budget > 0 ? 8 : 6);
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(shape_of_settings(&shape, &config, VOCAB), 0);
-    assert_int_equal(model_table_new(&table, &shape), 0);
-    int rc = estimate_ranks(stages, &config, table, kernels, 2, NULL);
+    const char *of = settings("model.n_layers=12 parallelism.pipeline_parallel_degree=2"
+                              " activation_checkpoint.mode=%s",
+                              mode);
+    if (budget > 0)
+        of =
+            settings("%s activation_checkpoint.memory_budget=%llu", of, (unsigned long long)budget);
+    int rc = estimated(stages, 2, of);
     for (int i = 0; i < 2; i++)
         out[i] = rc == 0 ? stages[i].kept + stages[i].shared : 0;
     if (rc != 0)
         assert_non_null(strstr(report_message(), "activation_checkpoint.memory_budget"));
-    model_table_free(table);
-    kernels_free(kernels);
 }
 
 /* From all kept down to nothing: what is taken fits, and one byte less is a step of its own. */
@@ -270,11 +213,10 @@ TEST(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow)
     }
     assert_int_equal(last, least[0] > least[1] ? least[0] : least[1]);
     assert_true(steps > 6); /* each layer counts, once or twice */
-    char middle[32];
-    snprintf(middle, sizeof(middle), "%llu", (unsigned long long)(most[0] + last) / 2);
-    WANT(2, "--model.n_layers", "12", "--parallelism.pipeline_parallel_degree", "2",
-         "--activation_checkpoint.mode", "memory_budget", "--activation_checkpoint.memory_budget",
-         middle);
+    want_estimate(2, settings("model.n_layers=12 parallelism.pipeline_parallel_degree=2"
+                              " activation_checkpoint.mode=memory_budget"
+                              " activation_checkpoint.memory_budget=%llu",
+                              (unsigned long long)(most[0] + last) / 2));
 }
 
 /* Rank 1 of three: of each kind what leaves it, in sums of their own. */
@@ -321,27 +263,15 @@ TEST(test_estimate__bytes_sent_are_those_that_leave_the_rank)
 
 static uint64_t gathered_by_shards(const char *gathers_codes)
 {
-    const char *settings[] = {"--model.flavor",
-                              "debugmodel",
-                              "--model.converters",
-                              "float8",
-                              "--training.mixed_precision_param",
-                              "bfloat16",
-                              "--quantize.linear.float8.enable_fsdp_float8_all_gather",
-                              gathers_codes};
-    struct config config = configure(settings, 8);
     struct dry_rank rank;
-    struct kernels *kernels;
-    struct model_table *table;
     uint64_t sent = 0;
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(new_table(&table, "debugmodel", VOCAB), 0);
-    assert_int_equal(estimate_ranks(&rank, &config, table, kernels, 4, NULL), 0);
+    const char *of = "model.flavor=debugmodel model.converters=float8"
+                     " training.mixed_precision_param=bfloat16"
+                     " quantize.linear.float8.enable_fsdp_float8_all_gather=";
+    assert_int_equal(estimated(&rank, 4, settings("%s%s", of, gathers_codes)), 0);
     for (uint32_t i = 0; i < rank.num_sent; i++)
         if (strcmp(rank.sent[i].group, "dp_shard") == 0)
             sent += rank.sent[i].sent;
-    model_table_free(table);
-    kernels_free(kernels);
     return sent;
 }
 
@@ -352,30 +282,16 @@ TEST(test_estimate__codes_halve_what_shards_gather)
     assert_true(2 * codes > numbers && 2 * codes < numbers + numbers / 20);
 }
 
-/* One rank of four of tensor parallel. */
-static void estimate_loss(struct dry_rank *out, const char *is_whole)
-{
-    const char *settings[] = {
-        "--parallelism.tensor_parallel_degree", "4",     "--model.vocab_size", "4096",
-        "--parallelism.disable_loss_parallel",  is_whole};
-    struct config config = configure(settings, 6);
-    struct kernels *kernels;
-    struct model_table *table;
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(new_table(&table, "tiny", 4096), 0);
-    assert_int_equal(estimate_ranks(out, &config, table, kernels, 4, NULL), 0);
-    model_table_free(table);
-    kernels_free(kernels);
-}
-
 /* Of each of 11 leaves all other rows' logits come, in place of a part of them and back; and the
  * losses need not go. Memory: the logits of all 32 rows in place of 8, twice. */
 TEST(test_estimate__logits_that_are_gathered_whole_are_counted)
 {
     struct dry_rank cut, whole;
     uint64_t logits = 32 * 4096 * sizeof(float);
-    estimate_loss(&cut, "false");
-    estimate_loss(&whole, "true");
+    const char *of = "parallelism.tensor_parallel_degree=4 model.vocab_size=4096"
+                     " parallelism.disable_loss_parallel=";
+    assert_int_equal(estimated(&cut, 4, settings("%sfalse", of)), 0);
+    assert_int_equal(estimated(&whole, 4, settings("%strue", of)), 0);
     uint64_t more = estimate_traffic(&whole, TRAFFIC_TP) - estimate_traffic(&cut, TRAFFIC_TP);
     assert_int_equal(more, 11 * (logits * 3 / 4 - 2 * (logits / 4 * 3 / 4) - 32 / 4 * 4 * 3));
     uint64_t took = whole.kept + whole.shared - cut.kept - cut.shared;
@@ -385,16 +301,13 @@ TEST(test_estimate__logits_that_are_gathered_whole_are_counted)
 /* Products alone: weights times tokens, and pairs of a query and a key. */
 TEST(test_estimate__work_follows_from_the_shape)
 {
-    const char *settings[] = {"--activation_checkpoint.mode", "full"};
-    struct config config = configure(settings, 2);
+    const char *of = "activation_checkpoint.mode=full";
+    struct planned planned = open_planned(of);
+    const struct model_table *table = planned.table;
     struct dry_rank rank;
-    struct kernels *kernels;
-    struct model_table *table;
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
-    assert_int_equal(estimate_ranks(&rank, &config, table, kernels, 1, NULL), 0);
+    assert_int_equal(estimated(&rank, 1, of), 0);
     const struct model_shape *s = &table->shape;
-    struct estimate_work work = estimate_work(&rank, &config, table);
+    struct estimate_work work = estimate_work(&rank, &planned.config, table);
     double tokens = 11.0 * 32, width = (double)s->heads * s->head_dim;
     double layers = 0, down = (double)s->layers * s->dim * s->hidden; /* w2: into the stream */
     double output = (double)s->vocab * s->dim;
@@ -405,33 +318,27 @@ TEST(test_estimate__work_follows_from_the_shape)
     assert_true(work.forward == 2 * (layers + output) * tokens + 4 * attention);
     assert_true(work.recomputation == 2 * (layers - down) * tokens + 4 * attention);
     assert_true(work.backward == 4 * (layers + output) * tokens + 10 * attention);
-    model_table_free(table);
-    kernels_free(kernels);
+    close_planned(&planned);
 }
 
 /* Of a stage each tensor belongs to one module, and all stages together have the model. */
 TEST(test_estimate__modules_have_all_parameters_once)
 {
-    const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2",
-                              "--parallelism.data_parallel_shard_degree", "1"};
-    struct config config = configure(settings, 4);
+    const char *of =
+        "parallelism.pipeline_parallel_degree=2 parallelism.data_parallel_shard_degree=1";
+    struct planned planned = open_planned(of);
     struct dry_rank stages[2];
-    struct kernels *kernels;
-    struct model_table *table;
     uint64_t elements = 0;
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
-    assert_int_equal(estimate_ranks(stages, &config, table, kernels, 2, NULL), 0);
+    assert_int_equal(estimated(stages, 2, of), 0);
     for (int stage = 0; stage < 2; stage++)
         for (enum module m = 0; m < NUM_MODULES; m++)
             elements += stages[stage].of[m].elements;
-    assert_int_equal(elements, model_shape_parameters(&table->shape));
+    assert_int_equal(elements, model_shape_parameters(&planned.table->shape));
     assert_int_equal(stages[0].of[MODULE_OUTPUT].elements, 0);
     assert_int_equal(stages[1].of[MODULE_EMBEDDING].elements, 0);
     assert_int_equal(stages[1].of[MODULE_OUTPUT].elements,
-                     (table->shape.vocab + 1) * (uint64_t)table->shape.dim);
-    model_table_free(table);
-    kernels_free(kernels);
+                     (planned.table->shape.vocab + 1) * (uint64_t)planned.table->shape.dim);
+    close_planned(&planned);
 }
 
 SUITE(make_tokens, remove_tokens)

@@ -103,39 +103,28 @@ static void fail_calls(struct parallel *p)
             p->plan->mesh.of[group]->ops = &failing_ops;
 }
 
-static int run_step(struct failing *f, struct parallel *p)
+static int run_step(struct rank *r, void *user)
 {
-    struct comm *world = p->plan->mesh.world;
+    struct failing *f = user;
     struct flight_options options = {
         .num_records = 64, .timeout_seconds = LATE_SECONDS, .folder = "", .prefix = ""};
-    ERR_TRY(flight_set(world->flight, &options));
-    f->batch[world->rank] = step_batch(p, &p->run.tokens[0]); /* zeros do */
-    f->execution[world->rank].at_op = at_op;
-    ERR_TRY(parallel_init_state(p, 3));
-    ERR_TRY(comm_barrier(world));
-    if (world->rank == f->rank)
-        fail_calls(p);
+    ERR_TRY(flight_set(r->world->flight, &options));
+    f->batch[r->world->rank] = step_batch(r->p, &r->p->run.tokens[0]); /* zeros do */
+    f->execution[r->world->rank].at_op = at_op;
+    ERR_TRY(comm_barrier(r->world));
+    if (r->world->rank == f->rank)
+        fail_calls(r->p);
     /* Whose program needs nothing more of the rank that fails learns it here. */
-    return parallel_agree(world, execute_program(p, p->run.program, &f->execution[world->rank]));
+    return parallel_agree(r->world,
+                          execute_program(r->p, r->p->run.program, &f->execution[r->world->rank]));
 }
 
 static int failing_rank(struct comm *world, void *user)
 {
     struct failing *f = user;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
-    struct model_shape shape;
-    int rc = new_kernels(&kernels, 1);
-    if (rc == 0)
-        rc = shape_of_settings(&shape, &f->config, 64);
-    if (rc == 0)
-        rc = model_table_new(&table, &shape);
-    if (rc == 0)
-        rc =
-            parallel_apply(&p, &(struct parallel_options){&f->config, table, kernels, world, NULL});
-    if (rc == 0)
-        rc = run_step(f, p);
+    struct rank_options options = {
+        .config = &f->config, .run = run_step, .user = f, .has_no_data = true};
+    int rc = on_rank(world, &options);
     f->result[world->rank] = rc;
     snprintf(f->said[world->rank], sizeof(f->said[0]), "%s", rc != 0 ? report_line() : "");
     if (world->is_lost) { /* with MPI */
@@ -143,37 +132,21 @@ static int failing_rank(struct comm *world, void *user)
         comm_abort(world, EXIT_RUN_AGAIN);
     }
     f->num_ended += world->rank != f->rank;
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
     return rc;
 }
 
 static void configure_mesh(struct failing *f, const char *backend)
 {
-    static const char *const forms[][3] = {
-        [STAGES_AND_SHARDS] = {"2", "2", "1"},
-        [STAGES_AND_TENSOR] = {"2", "1", "2"},
-        [SHARDS] = {"1", "4", "1"},
+    static const char *const forms[] = {
+        [STAGES_AND_SHARDS] = "canonical.micro_batches=8 parallelism.pipeline_parallel_degree=2"
+                              " parallelism.data_parallel_shard_degree=2",
+        [STAGES_AND_TENSOR] = "canonical.micro_batches=2 parallelism.pipeline_parallel_degree=2"
+                              " parallelism.tensor_parallel_degree=2",
+        [SHARDS] = "canonical.micro_batches=8 parallelism.data_parallel_shard_degree=4",
     };
-    const char *const *form = forms[f->form];
-    const char *extra[] = {"--canonical.micro_batches",
-                           f->form == STAGES_AND_TENSOR ? "2" : "8",
-                           "--model.tied_embeddings",
-                           "true",
-                           "--canonical.tp_blocks",
-                           "2",
-                           "--canonical.cp_blocks",
-                           "2",
-                           "--parallelism.pipeline_parallel_degree",
-                           form[0],
-                           "--parallelism.data_parallel_shard_degree",
-                           form[1],
-                           "--parallelism.tensor_parallel_degree",
-                           form[2],
-                           "--comm.backend",
-                           backend};
-    f->config = configure(extra, sizeof(extra) / sizeof(extra[0]));
+    f->config = configure(settings("model.tied_embeddings=true canonical.tp_blocks=2"
+                                   " canonical.cp_blocks=2 comm.backend=%s %s",
+                                   backend, forms[f->form]));
     bed = f;
 }
 

@@ -210,22 +210,19 @@ static int stop_at(struct parallel *p, struct walk *e, const struct op *op)
     return 0;
 }
 
-static int step_until_stuck(struct stuck *s, struct parallel *p)
+static int step_until_stuck(struct rank *r, void *user)
 {
-    static const float scale = 1e-3f;
-    const struct tokens *tokens = &p->run.tokens[0].device;
-    struct comm *world = p->plan->mesh.world;
+    struct stuck *s = user;
+    struct comm *world = r->world;
     struct flight_options options = {
         .num_records = 64, .timeout_seconds = world->rank == 0, .folder = "", .prefix = ""};
     size_t bytes;
     ERR_TRY(flight_set(world->flight, &options));
     s->flight[world->rank] = world->flight;
-    s->batch[world->rank] =
-        (struct model_batch){tokens->inputs, tokens->targets, .loss_scale = &scale};
+    s->batch[world->rank] = step_batch(r->p, &r->p->run.tokens[0]);
     s->execution[world->rank].at_op = stop_at;
-    parallel_init_state(p, 3);
     ERR_TRY(comm_barrier(world));
-    int rc = execute_program(p, p->run.program, &s->execution[world->rank]);
+    int rc = execute_program(r->p, r->p->run.program, &s->execution[world->rank]);
     if (world->rank != 0)
         return rc;
     snprintf(s->text, sizeof(s->text), "%s", report_message());
@@ -239,27 +236,14 @@ static int step_until_stuck(struct stuck *s, struct parallel *p)
 static int stuck_rank(struct comm *world, void *user)
 {
     struct stuck *s = user;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
-    struct model_shape shape;
-    ERR_TRY(new_kernels(&kernels, 1));
-    ERR_TRY(shape_of_settings(&shape, &s->config, 64));
-    ERR_TRY(model_table_new(&table, &shape));
-    int rc =
-        parallel_apply(&p, &(struct parallel_options){&s->config, table, kernels, world, NULL});
-    if (rc == 0)
-        rc = step_until_stuck(s, p);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
-    return rc;
+    return on_rank(
+        world, &(struct rank_options){
+                   .config = &s->config, .run = step_until_stuck, .user = s, .has_no_data = true});
 }
 
 TEST(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program)
 {
-    const char *extra[] = {"--canonical.micro_batches", "8"};
-    struct stuck s = {.config = configure(extra, 2)};
+    struct stuck s = {.config = configure("canonical.micro_batches=8")};
     assert_int_equal(comm_local_run(2, stuck_rank, &s), ERR_UNAVAILABLE);
     print_message("%s\n", s.text);
     assert_non_null(strstr(s.text, "in operation "));

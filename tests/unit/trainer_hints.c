@@ -158,27 +158,14 @@ TEST(test_hints__no_text_is_cut)
 }
 
 /* Of rank 0 of four: two stages of two shards. */
-static void estimate(struct dry_rank stages[2], const char *policy, const char *tp)
+static void estimate(struct dry_rank stages[2], const char *policy, uint32_t tp)
 {
-    const char *settings[] = {"--parallelism.pipeline_parallel_degree",
-                              "2",
-                              "--canonical.micro_batches",
-                              "8",
-                              "--parallelism.fsdp_reshard_after_forward",
-                              policy,
-                              "--parallelism.tensor_parallel_degree",
-                              tp,
-                              "--comm.backend",
-                              "mpi"};
-    struct config config = configure(settings, sizeof(settings) / sizeof(settings[0]));
-    struct kernels *kernels;
-    struct model_table *table;
-    uint32_t size = 4 * (uint32_t)strtoul(tp, NULL, 10);
-    assert_int_equal(new_kernels(&kernels, 1), 0);
-    assert_int_equal(new_table(&table, "tiny", 256), 0);
-    assert_int_equal(estimate_ranks(stages, &config, table, kernels, size, NULL), 0);
-    model_table_free(table);
-    kernels_free(kernels);
+    const char *of = settings("parallelism.pipeline_parallel_degree=2 canonical.micro_batches=8"
+                              " model.vocab_size=384 comm.backend=mpi"
+                              " parallelism.fsdp_reshard_after_forward=%s"
+                              " parallelism.tensor_parallel_degree=%u",
+                              policy, tp);
+    assert_int_equal(estimated(stages, 4 * tp, of), 0);
 }
 
 static uint64_t calls_of(const struct dry_rank *rank, const char *group)
@@ -196,10 +183,10 @@ TEST(test_hints__an_estimate_counts_the_gathers_of_its_program)
 {
     struct dry_rank stages[2];
     char words[96];
-    estimate(stages, "default", "1");
+    estimate(stages, "default", 1);
     assert_int_equal(stages[0].num_hints, 0);
     assert_int_equal(calls_of(&stages[0], "dp_shard"), 2);
-    estimate(stages, "always", "1");
+    estimate(stages, "always", 1);
     assert_int_equal(stages[0].num_hints, 1);
     uint64_t calls = calls_of(&stages[0], "dp_shard");
     assert_true(calls >= 4 * 2); /* each block at least once for each micro-batch */
@@ -209,24 +196,20 @@ TEST(test_hints__an_estimate_counts_the_gathers_of_its_program)
 }
 
 /* On the CPU, of a plan that is no estimate. */
-static int find_few_cores(struct comm *world, void *user)
+static int find_few_cores(struct rank *r, void *user)
 {
-    const char *settings[] = {"--kernels.threads", "256"};
-    struct config config = configure(settings, 2);
-    struct parallel_options options = {.config = &config, .world = world};
-    struct parallel *parallel;
-    struct model_table *table;
     struct hint hints[HINTS_MAX];
-    assert_int_equal(new_kernels(&options.kernels, 1), 0);
-    assert_int_equal(new_table(&table, "tiny", 256), 0);
-    options.table = table;
-    assert_int_equal(parallel_apply(&parallel, &options), 0);
-    for (uint32_t i = 0, num = parallel_hints(hints, parallel); i < num; i++)
+    for (uint32_t i = 0, num = parallel_hints(hints, r->p); i < num; i++)
         *(bool *)user = *(bool *)user || strcmp(hints[i].id, "few_cores") == 0;
-    parallel_free(parallel);
-    model_table_free(table);
-    kernels_free(options.kernels);
     return 0;
+}
+
+static int few_cores_main(struct comm *world, void *user)
+{
+    struct config config = configure("kernels.threads=256");
+    return on_rank(
+        world, &(struct rank_options){
+                   .config = &config, .run = find_few_cores, .user = user, .has_no_data = true});
 }
 
 TEST(test_hints__threads_of_a_rank_on_the_cpu_count)
@@ -234,20 +217,20 @@ TEST(test_hints__threads_of_a_rank_on_the_cpu_count)
     bool is_found = false;
     if (sysconf(_SC_NPROCESSORS_ONLN) >= 256)
         skip();
-    assert_int_equal(comm_local_run(1, find_few_cores, &is_found), 0);
+    assert_int_equal(comm_local_run(1, few_cores_main, &is_found), 0);
     assert_true(is_found);
 }
 
 TEST(test_hints__the_launcher_says_how_many_ranks_a_machine_has)
 {
     struct dry_rank stages[2];
-    estimate(stages, "default", "2");
+    estimate(stages, "default", 2);
     assert_int_equal(stages[0].num_hints, 0);
     static const char *const launchers[][2] = {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
                                                {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
     for (size_t i = 0; i < sizeof(launchers) / sizeof(*launchers); i++) {
         setenv(launchers[i][0], launchers[i][1], 1);
-        estimate(stages, "default", "2");
+        estimate(stages, "default", 2);
         unsetenv(launchers[i][0]);
         assert_int_equal(stages[0].num_hints, 1);
         assert_string_equal(stages[0].hints[0].id, "tensor_across_machines");

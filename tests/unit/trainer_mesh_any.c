@@ -12,8 +12,6 @@
 
 #define RANKS_MAX 16
 #define STEPS 3
-#define NUM_OF_RUN 22
-#define NUM_OF_MESH 20
 
 /* 1, 2, 4 .. most, each as likely; most is a power of two. */
 static uint32_t power_below(uint32_t most)
@@ -44,52 +42,29 @@ static const char *one_of(const char *const *list, uint32_t num)
 
 struct any_run {
     uint32_t tp_blocks, cp_blocks;
-    char numbers[4][12];
-    const char *settings[NUM_OF_RUN];
+    const char *settings;
 };
 
 /* What belongs to a run, on whatever mesh. */
-static void draw_run(struct any_run *out)
+static struct any_run draw_run(void)
 {
-    out->tp_blocks = power_below(4);
-    out->cp_blocks = power_below(4);
-    snprintf(out->numbers[0], sizeof(out->numbers[0]), "%u", out->tp_blocks);
-    snprintf(out->numbers[1], sizeof(out->numbers[1]), "%u", out->cp_blocks);
-    snprintf(out->numbers[2], sizeof(out->numbers[2]), "%u", 1 + (uint32_t)next_random(7));
-    snprintf(out->numbers[3], sizeof(out->numbers[3]), "%u", divisor_of(atoi(out->numbers[2])));
-    const char *settings[NUM_OF_RUN] = {
-        "--canonical.tp_blocks",
-        out->numbers[0],
-        "--canonical.cp_blocks",
-        out->numbers[1],
-        "--canonical.micro_batches",
-        out->numbers[2],
-        "--canonical.groups",
-        out->numbers[3],
-        "--training.local_batch_size",
-        ONE_OF("1", "2"),
-        "--training.mixed_precision_param",
-        ONE_OF("float32", "bfloat16"),
-        "--model.tied_embeddings",
-        ONE_OF("true", "false"),
-        "--training.dataset_path",
-        next_random(2) == 0 ? marked_path : masked_path,
-        "--training.document_mask",
-        ONE_OF("true", "false"),
-        "--canonical.loss_chunks",
-        ONE_OF("1", "2"),
-        "--parallelism.context_parallel_load_balancer",
-        ONE_OF("headtail", "none"),
-    };
-    memcpy(out->settings, settings, sizeof(settings));
+    uint32_t tp_blocks = power_below(4), cp_blocks = power_below(4);
+    uint32_t leaves = 1 + (uint32_t)next_random(7), groups = divisor_of((int)leaves);
+    const char *batch = ONE_OF("1", "2"), *type = ONE_OF("float32", "bfloat16");
+    const char *tied = ONE_OF("true", "false"), *text = ONE_OF("marked", "masked");
+    const char *mask = ONE_OF("true", "false"), *chunks = ONE_OF("1", "2");
+    return (struct any_run){
+        tp_blocks, cp_blocks,
+        settings("canonical.tp_blocks=%u canonical.cp_blocks=%u canonical.micro_batches=%u"
+                 " canonical.groups=%u training.local_batch_size=%s"
+                 " training.mixed_precision_param=%s model.tied_embeddings=%s %s"
+                 " training.document_mask=%s canonical.loss_chunks=%s"
+                 " parallelism.context_parallel_load_balancer=%s",
+                 tp_blocks, cp_blocks, leaves, groups, batch, type, tied, text, mask, chunks,
+                 ONE_OF("headtail", "none"))};
 }
 
-struct any_mesh {
-    struct place place;
-    const char *settings[NUM_OF_MESH];
-};
-
-static void draw_mesh(struct any_mesh *out, const struct any_run *run)
+static struct place draw_place(const struct any_run *run)
 {
     struct place place = {.tp = (int)power_below(run->tp_blocks),
                           .cp = (int)power_below(run->cp_blocks),
@@ -105,69 +80,53 @@ static void draw_mesh(struct any_mesh *out, const struct any_run *run)
     place.replicas = 1 + (int)next_random((uint64_t)(left / place.shards));
     if (place.shards * place.replicas < left && place.tp * place.cp * place.pp == 8)
         place.shards = left;
+    return place;
+}
+
+static const char *draw_mesh(struct place place, const struct any_run *run)
+{
     bool is_named = place.pp == 2 && next_random(3) == 0;
     bool shares_heads = (int)run->tp_blocks / place.tp % place.cp == 0;
-    const char *settings[NUM_OF_MESH] = {
-        "--activation_checkpoint.mode",
-        ONE_OF("none", "full", "selective"),
-        "--activation_checkpoint.selective_ac_option",
-        ONE_OF("op", "2"),
-        "--parallelism.fsdp_reshard_after_forward",
-        ONE_OF("default", "always", "never"),
-        "--parallelism.pipeline_parallel_schedule",
+    const char *mode = ONE_OF("none", "full", "selective"), *option = ONE_OF("op", "2");
+    const char *reshard = ONE_OF("default", "always", "never");
+    const char *schedule =
         /* Four stages are as many as two layers make. */
         place.pp == 2 && !is_named ? ONE_OF("GPipe", "LoopedBFS", "1F1B", "Interleaved1F1B", "ZBH1",
                                             "InterleavedZeroBubble")
-                                   : ONE_OF("GPipe", "1F1B", "ZBH1"),
-        "--parallelism.pipeline_parallel_cut",
-        ONE_OF("layers", "cost"),
-        "--parallelism.module_fqns_per_model_part",
-        !is_named ? ""
-                  : ONE_OF("tok_embeddings;layers.0,layers.1,norm,output",
-                           "tok_embeddings,layers.0,layers.1;norm,output"),
-        "--parallelism.context_parallel_rotate_method",
-        shares_heads ? ONE_OF("allgather", "alltoall", "ulysses") : ONE_OF("allgather", "alltoall"),
-        "--parallelism.zero_stage",
-        ONE_OF("0", "1", "2"),
-        "--parallelism.bucket_cap_mb",
-        ONE_OF("0", "1"),
-        "--parallelism.disable_loss_parallel",
-        ONE_OF("false", "true"),
-    };
-    out->place = place;
-    memcpy(out->settings, settings, sizeof(settings));
+                                   : ONE_OF("GPipe", "1F1B", "ZBH1");
+    const char *cut = ONE_OF("layers", "cost");
+    const char *names = !is_named ? ""
+                                  : ONE_OF("tok_embeddings;layers.0,layers.1,norm,output",
+                                           "tok_embeddings,layers.0,layers.1;norm,output");
+    const char *rotate =
+        shares_heads ? ONE_OF("allgather", "alltoall", "ulysses") : ONE_OF("allgather", "alltoall");
+    const char *zero = ONE_OF("0", "1", "2"), *bucket = ONE_OF("0", "1");
+    return settings("activation_checkpoint.mode=%s activation_checkpoint.selective_ac_option=%s"
+                    " parallelism.fsdp_reshard_after_forward=%s"
+                    " parallelism.pipeline_parallel_schedule=%s"
+                    " parallelism.pipeline_parallel_cut=%s"
+                    " parallelism.module_fqns_per_model_part=%s"
+                    " parallelism.context_parallel_rotate_method=%s parallelism.zero_stage=%s"
+                    " parallelism.bucket_cap_mb=%s parallelism.disable_loss_parallel=%s",
+                    mode, option, reshard, schedule, cut, names, rotate, zero, bucket,
+                    ONE_OF("false", "true"));
 }
 
 /* ---- the test ---- */
 
-static void say(const char *const *settings, int num, struct place place)
-{
-    printf("# pp %d x dp_replicate %d x dp_shard %d x cp %d x tp %d, %d threads:", place.pp,
-           place.replicas, place.shards, place.cp, place.tp, place.threads);
-    for (int i = 1; i < num; i += 2)
-        printf(" %s", settings[i]);
-    printf("\n");
-    fflush(stdout); /* it is known when a check ends the test */
-}
-
 static void want_same_on_any_mesh(void)
 {
-    struct any_run run;
-    const char *settings[NUM_OF_RUN + NUM_OF_MESH];
-    struct outcome *reference = new_outcome(), *moving = new_outcome();
-    draw_run(&run);
-    memcpy(settings, run.settings, sizeof(run.settings));
-    run_on(reference, alone, 0, STEPS, settings, NUM_OF_RUN);
+    struct any_run run = draw_run();
+    struct outcome *reference = outcome_of(alone, STEPS, run.settings), *moving = new_outcome();
     for (int64_t step = 0; step < STEPS; step++) {
-        struct any_mesh mesh;
-        draw_mesh(&mesh, &run);
-        memcpy(settings + NUM_OF_RUN, mesh.settings, sizeof(mesh.settings));
-        say(settings, NUM_OF_RUN + NUM_OF_MESH, mesh.place);
-        run_on(moving, mesh.place, step, step + 1, settings, NUM_OF_RUN + NUM_OF_MESH);
+        struct place place = draw_place(&run);
+        const char *of = settings("%s %s", run.settings, draw_mesh(place, &run));
+        printf("# %s\n", settings_on(place, settings("dp_shard %d: %s", place.shards, of)));
+        fflush(stdout); /* it is known when a check ends the test */
+        run_on(moving, place, step, step + 1, of);
     }
     want_same(reference, moving, alone);
-    free_outcome(moving);
-    free_outcome(reference);
+    free_outcomes(moving, reference);
 }
 
 TEST(test_mesh_any__a_run_has_the_same_bits_wherever_it_goes)

@@ -104,11 +104,8 @@ static void make_params(struct bed *bed)
             else if (tensor->block > 0 && tensor->block < bed->table->num_blocks - 1)
                 bed->param[i][k] *= 6;
         }
-        kernel_convert(bed->kernels, bed->lane,
-                       &(struct kernel_convert){.out = bed->half[i],
-                                                .out_dtype = KERNEL_BF16,
-                                                .in = bed->param[i],
-                                                .count = elements(bed, i)});
+        POST(bed->kernels, bed->lane, convert, .out = bed->half[i], .out_dtype = KERNEL_BF16,
+             .in = bed->param[i], .count = elements(bed, i));
     }
 }
 

@@ -203,15 +203,17 @@ static double larger(const struct bench *b)
     return b->compute > b->communication ? b->compute : b->communication;
 }
 
-static int measure(struct bench *b, struct parallel *p, struct delay_link *link)
+static int measure(struct rank *r, void *user)
 {
+    struct delay_link *link = user;
+    struct bench *b = link->user;
+    struct parallel *p = r->p;
     static const float scale = 1e-3f;
     const struct tokens *tokens = &p->run.tokens[0].device;
     struct sleeping s = {.execution = {.at_op = sleep_at},
                          .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale}};
     struct figures f = {.p = p, .s = &s, .link = link};
     bool is_ring = p->plan->shape.has_ring;
-    parallel_init_state(p, 3);
     /* What a layer moves in the time of its forward: three times that, in three times that. */
     uint32_t layer = p->plan->mesh.place[AXIS_PP] * LAYERS / 2 + 1;
     double bytes = (double)p->plan->blocks[layer].shard_counts[0] * sizeof(float);
@@ -240,107 +242,38 @@ static int measure(struct bench *b, struct parallel *p, struct delay_link *link)
 static int bench_rank(struct comm *inner, void *user)
 {
     struct bench *b = user;
-    struct delay_link link = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    struct comm *world = NULL;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
-    struct model_shape shape;
-    int rc = delay_open(&world, inner, &link);
-    if (rc == 0)
-        rc = new_kernels(&kernels, 1);
-    if (rc == 0)
-        rc = shape_of_settings(&shape, &b->config, 64);
-    if (rc == 0)
-        rc = model_table_new(&table, &shape);
-    if (rc == 0)
-        rc =
-            parallel_apply(&p, &(struct parallel_options){&b->config, table, kernels, world, NULL});
-    if (rc == 0)
-        rc = measure(b, p, &link);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
-    free(world); /* what is inside is freed for us */
-    return rc;
+    struct delay_link link = {.lock = PTHREAD_MUTEX_INITIALIZER, .user = b};
+    return delay_rank(inner, &link, &b->config, measure);
 }
 
-static struct bench run_on_two(double ratio, const char *const *settings, int num)
+static struct bench run_bench(double ratio, uint32_t ranks, struct staged *stages, const char *of)
 {
-    struct bench b = {.config = configure(settings, num), .ratio = ratio};
+    struct bench b = {.config = configure(settings("model.n_layers=16 %s", of)),
+                      .ratio = ratio,
+                      .stages = stages};
     clock_start();
-    int rc = comm_local_run(2, bench_rank, &b);
+    int rc = comm_local_run(ranks, bench_rank, &b);
     clock_stop();
     if (rc != 0)
         fail_msg("%s", report_line());
     return b;
 }
 
-/* Two stages of two shards each. */
-static struct bench run_stages(double ratio, const char *schedule)
-{
-    struct staged stages[2] = {0};
-    const char *settings[] = {"--model.n_layers",
-                              "16",
-                              "--canonical.micro_batches",
-                              "16",
-                              "--parallelism.pipeline_parallel_degree",
-                              "2",
-                              "--parallelism.pipeline_parallel_schedule",
-                              schedule,
-                              "--parallelism.fsdp_reshard_after_forward",
-                              "always"};
-    struct bench b = {.config = configure(settings, 10), .ratio = ratio, .stages = stages};
-    clock_start();
-    int rc = comm_local_run(4, bench_rank, &b);
-    clock_stop();
-    if (rc != 0)
-        fail_msg("%s", report_line());
-    return b;
-}
-
-/* `leaves` are of both ranks. */
-static struct bench run_bench(double ratio, const char *leaves, const char *copies,
-                              const char *depth)
-{
-    const char *extra[] = {"--model.n_layers",
-                           "16",
-                           "--canonical.micro_batches",
-                           leaves,
-                           "--parallelism.data_parallel_replicate_degree",
-                           copies,
-                           "--parallelism.bucket_cap_mb",
-                           copies[0] == '1' ? "0" : "1",
-                           "--model.hidden_dim",
-                           copies[0] == '1' ? "192" : "512", /* 430 KiB a layer */
-                           "--parallelism.gather_ahead",
-                           depth,
-                           "--parallelism.exchange_behind",
-                           depth};
-    return run_on_two(ratio, extra, 14);
-}
-
-static struct bench run_ring(double ratio, const char *is_ahead)
-{
-    const char *settings[] = {"--model.n_layers",
-                              "16",
-                              "--canonical.micro_batches",
-                              "2",
-                              "--parallelism.context_parallel_degree",
-                              "2",
-                              "--parallelism.context_parallel_rotate_method",
-                              "alltoall",
-                              "--parallelism.receives_ahead",
-                              is_ahead};
-    return run_on_two(ratio, settings, 10);
-}
+#define LANES(depth) " parallelism.gather_ahead=" depth " parallelism.exchange_behind=" depth
+#define FSDP "parallelism.bucket_cap_mb=0 model.hidden_dim=192 canonical.micro_batches="
+/* 430 KiB a layer */
+#define DDP                                                                    \
+    "parallelism.data_parallel_replicate_degree=2 parallelism.bucket_cap_mb=1" \
+    " model.hidden_dim=512 canonical.micro_batches="
+#define RING                                                          \
+    "canonical.micro_batches=2 parallelism.context_parallel_degree=2" \
+    " parallelism.context_parallel_rotate_method=alltoall parallelism.receives_ahead="
 
 /* ---- tests ---- */
 
-static void want_hidden(const char *what, double ratio, const char *leaves, const char *copies,
-                        const char *depth)
+static void want_hidden(const char *what, double ratio, const char *of)
 {
-    struct bench b = run_bench(ratio, leaves, copies, depth);
+    struct bench b = run_bench(ratio, 2, NULL, of);
     double most = larger(&b);
     print_message("%s, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f s = %.6f x "
                   "critical path = %.3f x the larger\n",
@@ -353,7 +286,7 @@ static void want_hidden(const char *what, double ratio, const char *leaves, cons
 TEST(test_overlap__a_step_is_as_long_as_its_critical_path)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++)
-        want_hidden("FSDP", ratios[i], "4", "1", "1");
+        want_hidden("FSDP", ratios[i], FSDP "4" LANES("1"));
 }
 
 /* Nothing is exchanged in the first forward, so there are more leaves; and a leaf's buckets, 8, may
@@ -361,12 +294,12 @@ TEST(test_overlap__a_step_is_as_long_as_its_critical_path)
 TEST(test_overlap__buckets_are_exchanged_behind_the_backward)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++)
-        want_hidden("DDP", ratios[i], "20", "2", "8");
+        want_hidden("DDP", ratios[i], DDP "20" LANES("8"));
 }
 
-static void want_sum(const char *what, double ratio, const char *leaves, const char *copies)
+static void want_sum(const char *what, double ratio, const char *of)
 {
-    struct bench b = run_bench(ratio, leaves, copies, "0");
+    struct bench b = run_bench(ratio, 2, NULL, of);
     double sum = b.compute + b.communication;
     print_message("%s without lanes, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f "
                   "s\n",
@@ -377,8 +310,8 @@ static void want_sum(const char *what, double ratio, const char *leaves, const c
 TEST(test_overlap__without_lanes_compute_and_communication_add_up)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++) {
-        want_sum("FSDP", ratios[i], "4", "1");
-        want_sum("DDP", ratios[i], "4", "2");
+        want_sum("FSDP", ratios[i], FSDP "4" LANES("0"));
+        want_sum("DDP", ratios[i], DDP "4" LANES("0"));
     }
 }
 
@@ -387,7 +320,7 @@ TEST(test_overlap__without_lanes_compute_and_communication_add_up)
 TEST(test_overlap__keys_go_around_behind_the_backward)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++) {
-        struct bench b = run_ring(ratios[i], "true");
+        struct bench b = run_bench(ratios[i], 2, NULL, RING "true");
         double half = b.communication / 2, backward = b.compute * 2 / 3;
         double least = b.compute / 3 + half + (half > backward ? half : backward);
         print_message("ring, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f s = %.6f "
@@ -396,7 +329,7 @@ TEST(test_overlap__keys_go_around_behind_the_backward)
                       b.measured / least);
         assert_true(b.measured <= PATH_GOAL * b.walked && b.walked <= PATH_GOAL * b.measured);
         assert_true(b.measured <= LARGER_GOAL * least);
-        b = run_ring(ratios[i], "false");
+        b = run_bench(ratios[i], 2, NULL, RING "false");
         assert_true(b.measured >= 0.9999 * (b.compute + b.communication));
     }
 }
@@ -405,8 +338,14 @@ TEST(test_overlap__keys_go_around_behind_the_backward)
 TEST(test_overlap__shards_and_stages_share_a_link)
 {
     static const char *const schedules[] = {"1F1B", "ZBH1"};
+    struct staged stages[2] = {0};
     for (size_t i = 0; i < 2 * NUM_RATIOS; i++) {
-        struct bench b = run_stages(ratios[i / 2], schedules[i % 2]);
+        struct bench b =
+            run_bench(ratios[i / 2], 4, stages,
+                      settings("canonical.micro_batches=16 parallelism.pipeline_parallel_degree=2"
+                               " parallelism.pipeline_parallel_schedule=%s"
+                               " parallelism.fsdp_reshard_after_forward=always",
+                               schedules[i % 2]));
         print_message("FSDP x %s, ratio %.1f: compute %.1f, link %.1f s; step %.1f s = %.6f x "
                       "critical path\n",
                       schedules[i % 2], ratios[i / 2], b.busy[0], b.link[0], b.measured,

@@ -106,10 +106,8 @@ static void want_column(struct bed *bed, const float *got, const float *w, bool 
                   is_float8);
         round_for(bed, part, w + (size_t)b * width * DIM, (size_t)width * DIM, KERNEL_E4M3,
                   is_float8);
-        kernel_linear(
-            bed->counting.inner, bed->m.lane,
-            &(struct kernel_linear){
-                .out = want, .x = x, .w = part, .rows = rows, .in = DIM, .out_dim = width});
+        POST(bed->counting.inner, bed->m.lane, linear, .out = want, .x = x, .w = part, .rows = rows,
+             .in = DIM, .out_dim = width);
         assert_memory_equal(got + (size_t)(b * ROWS + p * rows) * width, want,
                             (size_t)rows * width * sizeof(*want));
     }
@@ -181,10 +179,8 @@ static void want_weight(struct bed *bed, const float *got, const float *dout, bo
                   KERNEL_E4M3, is_float8);
         round_for(bed, part, dout + (x_is_cut ? 0 : b) * (size_t)ROWS * width, (size_t)ROWS * width,
                   bed->m.gradient_format, is_float8);
-        kernel_linear_backward_weight(
-            bed->counting.inner, bed->m.lane,
-            &(struct kernel_linear_backward_weight){
-                .dw = want, .dout = part, .x = x, .rows = ROWS, .in = DIM, .out_dim = width});
+        POST(bed->counting.inner, bed->m.lane, linear_backward_weight, .dw = want, .dout = part,
+             .x = x, .rows = ROWS, .in = DIM, .out_dim = width);
         assert_memory_equal(got + (size_t)b * width * DIM, want,
                             (size_t)width * DIM * sizeof(*want));
     }

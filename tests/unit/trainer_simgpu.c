@@ -11,26 +11,22 @@
 #include "tests/unit/suite.h"
 
 /* Where `cp_blocks` is 1, attention is of whole sequences. */
-#define WAY(cp_blocks, ...)                                                                    \
-    {                                                                                          \
-        "--training.mixed_precision_param", "float32", "--kernels.isa", "avx2",                \
-            "--canonical.tp_blocks", "2", "--canonical.cp_blocks", cp_blocks,                  \
-            "--training.document_mask", "true", "--canonical.micro_batches", "2", __VA_ARGS__, \
-            NULL                                                                               \
-    }
-#define ROTATE "--parallelism.context_parallel_rotate_method"
-static const char *const whole[] = WAY("1", ROTATE, "allgather");
-static const char *const gathered[] = WAY("2", ROTATE, "allgather");
-static const char *const ring[] = WAY("2", ROTATE, "alltoall");
-static const char *const shared[] = WAY("2", ROTATE, "ulysses");
-static const char *const watched[] =
-    WAY("2", ROTATE, "alltoall", "--debug.watch_numbers", "--debug.watch_modules", "5");
-static const char *const filled[] =
-    WAY("1", "--canonical.tp_blocks", "8", "--model.n_heads", "8", "--canonical.loss_chunks", "4");
-static const char *const fast[] = WAY("1", "--training.reduction", "fast");
-static const char *const narrow[] =
-    WAY("1", "--training.reduction", "fast", "--training.mixed_precision_reduce", "bfloat16",
-        "--model.tied_embeddings", "true");
+#define WAY(cp_blocks)                                                   \
+    "kernels.isa=avx2 canonical.tp_blocks=2 training.document_mask=true" \
+    " canonical.micro_batches=2 canonical.cp_blocks=" cp_blocks " "
+#define ROTATE "parallelism.context_parallel_rotate_method="
+#define FAST "training.reduction=fast"
+static const char *const whole = WAY("1") ROTATE "allgather";
+static const char *const gathered = WAY("2") ROTATE "allgather";
+static const char *const ring = WAY("2") ROTATE "alltoall";
+static const char *const shared = WAY("2") ROTATE "ulysses";
+static const char *const watched =
+    WAY("2") ROTATE "alltoall debug.watch_numbers=true debug.watch_modules=5";
+static const char *const filled =
+    WAY("1") "canonical.tp_blocks=8 model.n_heads=8 canonical.loss_chunks=4";
+static const char *const fast = WAY("1") FAST;
+static const char *const narrow =
+    WAY("1") FAST " training.mixed_precision_reduce=bfloat16 model.tied_embeddings=true";
 
 static struct simgpu_counts since(const struct simgpu_counts *before)
 {
@@ -39,39 +35,35 @@ static struct simgpu_counts since(const struct simgpu_counts *before)
                                   .graph_launches = now.graph_launches - before->graph_launches};
 }
 
-static int num_of(const char *const *way)
+static void open_gpu(struct device **out, const char *of, bool has_no_graphs)
 {
-    int num = 0;
-    while (way[num] != NULL)
-        num++;
-    return num;
+    struct device_options options = {.index = 0, .has_no_graphs = has_no_graphs};
+    simgpu_set(of);
+    assert_int_equal(device_open(out, device_find("cuda"), &options), 0);
 }
 
-static void want_same_on_gpus(const char *const *way, struct place place, int seed,
-                              bool has_no_graphs)
+static void close_gpu(struct device **device)
 {
-    char settings[32];
-    int num = num_of(way);
-    struct device_options options = {.index = 0, .has_no_graphs = has_no_graphs};
-    struct outcome *reference = new_outcome(), *outcome = new_outcome();
-    run_on(reference, alone, 0, 3, way, num);
-    snprintf(settings, sizeof(settings), "seed=%d", seed);
-    simgpu_set(settings);
-    assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+    device_close(*device);
+    *device = NULL;
+}
+
+static void want_same_on_gpus(const char *way, struct place place, int seed, bool has_no_graphs)
+{
+    struct outcome *reference = outcome_of(alone, 3, way), *outcome = new_outcome();
+    open_gpu(&bed_device, settings("seed=%d", seed), has_no_graphs);
     struct simgpu_counts start = simgpu_counts();
-    run_on(outcome, place, 0, 1, way, num);
+    run_on(outcome, place, 0, 1, way);
     struct simgpu_counts one = since(&start);
     start = simgpu_counts();
-    run_on(outcome, place, 1, 3, way, num);
+    run_on(outcome, place, 1, 3, way);
     struct simgpu_counts two = since(&start);
     assert_int_equal(two.captures, one.captures);
     assert_int_equal(two.graph_launches, 2 * one.graph_launches);
     assert_int_equal(one.graph_launches == 0, has_no_graphs);
-    device_close(bed_device);
-    bed_device = NULL;
+    close_gpu(&bed_device);
     want_same(reference, outcome, place);
-    free_outcome(outcome);
-    free_outcome(reference);
+    free_outcomes(outcome, reference);
 }
 
 TEST(test_simgpu__one_gpu_has_the_bits_of_the_cpu)
@@ -118,27 +110,16 @@ TEST(test_simgpu__cut_sequences_have_the_bits_of_the_cpu)
 #define STEP_PRODUCTS (2 /* leaves */ * 2 * 2 /* blocks */ * (2 * LAYER_PRODUCTS + 1))
 TEST(test_simgpu__the_library_gets_the_same_products_on_every_mesh)
 {
-    static const char *const way[] = {"--training.mixed_precision_param",
-                                      "bfloat16",
-                                      "--canonical.tp_blocks",
-                                      "2",
-                                      "--canonical.cp_blocks",
-                                      "2",
-                                      "--canonical.micro_batches",
-                                      "2"};
+    static const char *const way = "training.mixed_precision_param=bfloat16 canonical.tp_blocks=2"
+                                   " canonical.cp_blocks=2 canonical.micro_batches=2";
     static const struct place meshes[] = {
         {1, 1, 1, 0, 0, 0}, {1, 2, 1, 0, 0, 0}, {1, 1, 1, 2, 0, 2}, {1, 1, 1, 0, 2, 2}};
     for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++) {
-        struct device_options options = {.index = 0, .has_no_graphs = true};
-        struct outcome *outcome = new_outcome();
-        simgpu_set("seed=1");
-        assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+        open_gpu(&bed_device, "seed=1", true);
         uint64_t before = simgpu_counts().products;
-        run_on(outcome, meshes[i], 0, 1, way, sizeof(way) / sizeof(way[0]));
+        free_outcomes(outcome_of(meshes[i], 1, way));
         assert_int_equal(simgpu_counts().products - before, STEP_PRODUCTS);
-        device_close(bed_device);
-        bed_device = NULL;
-        free_outcome(outcome);
+        close_gpu(&bed_device);
     }
 }
 
@@ -155,28 +136,18 @@ static int telling_main(struct comm *world, void *user)
 /* A bound that a block's output is the first to exceed. */
 TEST(test_simgpu__numbers_are_watched_as_on_the_cpu)
 {
-    static const char *const extra[] = {"--training.mixed_precision_param",
-                                        "float32",
-                                        "--kernels.isa",
-                                        "avx2",
-                                        "--debug.watch_numbers",
-                                        "--debug.watch_bound",
-                                        "8",
-                                        "--debug.watch_modules",
-                                        "1"};
     struct outcome *outcome = new_outcome();
-    struct stretch stretch = {.config = configure(extra, sizeof(extra) / sizeof(extra[0])),
-                              .last_step = 1};
-    stretch.outcome = outcome;
+    struct stretch stretch = {.config = configure("kernels.isa=avx2 debug.watch_numbers=true"
+                                                  " debug.watch_bound=8 debug.watch_modules=1"),
+                              .last_step = 1,
+                              .outcome = outcome};
     assert_int_equal(comm_local_run(1, telling_main, &stretch), ERR_INVALID);
-    simgpu_set("seed=1");
-    struct device_options options = {0};
-    assert_int_equal(device_open(&stretch.device, device_find("cuda"), &options), 0);
+    open_gpu(&stretch.device, "seed=1", false);
     assert_int_equal(comm_local_run(1, telling_main, &stretch), ERR_INVALID);
-    device_close(stretch.device);
+    close_gpu(&stretch.device);
     assert_non_null(strstr(said[0], "above debug.watch_bound"));
     assert_string_equal(said[0], said[1]);
-    free_outcome(outcome);
+    free_outcomes(outcome);
 }
 
 static uint64_t updates, update_launches;
@@ -189,19 +160,14 @@ static void count_update(bool is_posted)
 /* A layer has nine. */
 TEST(test_simgpu__a_blocks_tensors_are_updated_by_one_launch)
 {
-    struct device_options options = {.index = 0, .has_no_graphs = true};
-    struct outcome *outcome = new_outcome();
-    simgpu_set("seed=1");
-    assert_int_equal(device_open(&bed_device, device_find("cuda"), &options), 0);
+    open_gpu(&bed_device, "seed=1", true);
     bed_at_update = count_update;
     updates = update_launches = 0;
-    run_on(outcome, (struct place){1, 1, 1, 0, 0, 0}, 0, 2, whole, num_of(whole));
+    free_outcomes(outcome_of(alone, 2, whole));
     bed_at_update = NULL;
     assert_int_equal(updates, 2 /* steps */ * (2 /* embedding, head */ + 2 /* layers */));
     assert_int_equal(update_launches, updates);
-    device_close(bed_device);
-    bed_device = NULL;
-    free_outcome(outcome);
+    close_gpu(&bed_device);
 }
 
 int main(void)

@@ -11,8 +11,7 @@
 /* 16 ranks on machines of 4: shard 8 x tp 2. Rank 0's groups: tp 0, 1; shards 0, 2, 4 .. 14. */
 TEST(test_suggest__a_call_lasts_what_its_links_carry)
 {
-    const char *settings[] = {"--parallelism.tensor_parallel_degree", "2"};
-    struct config config = configure(settings, 2);
+    struct config config = configure("parallelism.tensor_parallel_degree=2");
     struct rates rates = {1, .machine_bytes = 400, .network_bytes = 10, .call_seconds = 3, 4};
     struct comm *world;
     struct mesh mesh = {0};
@@ -46,29 +45,7 @@ TEST(test_suggest__a_call_lasts_what_its_links_carry)
 
 /* ---- a step ---- */
 
-struct model {
-    struct config config;
-    struct kernels *kernels;
-    struct model_table *table;
-};
-
-static struct model open_model(const char *const *settings, int num)
-{
-    struct model m = {.config = configure(settings, num)};
-    assert_int_equal(new_kernels(&m.kernels, 1), 0);
-    struct model_shape shape;
-    assert_int_equal(shape_of_settings(&shape, &m.config, VOCAB), 0);
-    assert_int_equal(model_table_new(&m.table, &shape), 0);
-    return m;
-}
-
-static void close_model(struct model *m)
-{
-    model_table_free(m->table);
-    kernels_free(m->kernels);
-}
-
-static struct dry_rank rated_rank(const struct model *m, uint32_t size, const struct rates *rates)
+static struct dry_rank rated_rank(const struct planned *m, uint32_t size, const struct rates *rates)
 {
     struct dry_rank rank;
     struct dry_options options = {.config = &m->config,
@@ -83,8 +60,7 @@ static struct dry_rank rated_rank(const struct model *m, uint32_t size, const st
 /* Two ranks of tensor parallel, whose calls compute waits for: within a machine and beside it. */
 TEST(test_suggest__a_step_lasts_what_its_products_and_calls_last)
 {
-    const char *settings[] = {"--parallelism.tensor_parallel_degree", "2"};
-    struct model m = open_model(settings, 2);
+    struct planned m = open_planned("parallelism.tensor_parallel_degree=2");
     struct rates rates = {1e9, .machine_bytes = 1e6, .network_bytes = 1e3, .machine_ranks = 2};
     struct dry_rank near = rated_rank(&m, 2, &rates);
     rates.machine_ranks = 1;
@@ -99,7 +75,7 @@ TEST(test_suggest__a_step_lasts_what_its_products_and_calls_last)
     /* Sums of a few numbers of all ranks are beside it. */
     double more = (double)sent * (1 / 1e3 - 1 / 1e6);
     assert_float_equal(far.seconds - near.seconds, more, 0.02 * more);
-    close_model(&m);
+    close_planned(&m);
 }
 
 /* ---- all meshes ---- */
@@ -112,12 +88,12 @@ static uint64_t ranks_of(const struct suggestion *at)
     return ranks;
 }
 
-static struct suggestions suggest(const char *const *settings, int num)
+static struct suggestions suggest(const char *of)
 {
     struct suggestions all;
-    struct model m = open_model(settings, num);
+    struct planned m = open_planned(of);
     assert_int_equal(suggest_meshes(&all, &m.config, m.table, m.kernels, 8), 0);
-    close_model(&m);
+    close_planned(&m);
     for (uint32_t i = 0; i < all.num; i++) {
         assert_int_equal(ranks_of(&all.list[i]), 8);
         assert_true(i == 0 || all.list[i - 1].seconds <= all.list[i].seconds);
@@ -130,9 +106,8 @@ static struct suggestions suggest(const char *const *settings, int num)
 
 TEST(test_suggest__every_mesh_is_compared_refused_or_counted)
 {
-    const char *settings[] = {"--model.n_layers",          "2", "--canonical.tp_blocks", "2",
-                              "--canonical.micro_batches", "4"};
-    struct suggestions all = suggest(settings, 6);
+    struct suggestions all =
+        suggest("model.n_layers=2 canonical.tp_blocks=2 canonical.micro_batches=4");
     uint32_t num_large_tp = 0, num_idle = 0, num_stages = 0;
     for (uint32_t i = 0; i < all.num; i++) {
         const uint32_t *d = all.list[i].degree;
@@ -149,11 +124,9 @@ TEST(test_suggest__every_mesh_is_compared_refused_or_counted)
 /* All meshes, in so many bytes. */
 static struct suggestions suggest_within(uint64_t bytes)
 {
-    char gib[32];
-    snprintf(gib, sizeof(gib), "%.12f", (double)bytes / (1u << 30));
-    return suggest((const char *const[]){"--model.n_layers", "4", "--memory_estimation.rank_gib",
-                                         gib, "--memory_estimation.suggestions", "35"},
-                   6);
+    return suggest(settings("model.n_layers=4 memory_estimation.rank_gib=%.12f"
+                            " memory_estimation.suggestions=35",
+                            (double)bytes / (1u << 30)));
 }
 
 /* Between the leanest and the largest of those that keep all, and less than any takes. */
@@ -186,11 +159,8 @@ TEST(test_suggest__what_does_not_fit_computes_again_or_is_left_out)
 TEST(test_suggest__a_long_step_lasts_what_all_its_leaves_do)
 {
     for (uint32_t stages = 1; stages <= 2; stages++) {
-        char degree[4];
-        snprintf(degree, sizeof(degree), "%u", stages);
-        const char *settings[] = {"--parallelism.pipeline_parallel_degree", degree,
-                                  "--canonical.micro_batches", "64"};
-        struct model m = open_model(settings, 4);
+        struct planned m = open_planned(
+            settings("parallelism.pipeline_parallel_degree=%u canonical.micro_batches=64", stages));
         struct suggestions all;
         assert_int_equal(suggest_meshes(&all, &m.config, m.table, m.kernels, stages), 0);
         struct rates rates = {.flops = m.config.rank_tflops * 1e12,
@@ -209,7 +179,7 @@ TEST(test_suggest__a_long_step_lasts_what_all_its_leaves_do)
         assert_true(found->seconds > 0.98 * whole.seconds / (1 - whole.bubble));
         assert_true(found->seconds < 1.1 * whole.seconds / (1 - whole.bubble));
         suggestions_free(&all);
-        close_model(&m);
+        close_planned(&m);
     }
 }
 

@@ -25,53 +25,48 @@ struct drawn {
     struct trace_options options; /* path "": the rest is as the test says */
 };
 
-static int drawn_main(struct comm *world, void *user)
+static int draw_steps(struct rank *r, void *user)
 {
     struct drawn *d = user;
-    struct data *data = NULL;
-    struct ahead *ahead = NULL;
-    struct kernels *kernels = NULL;
-    struct model_table *table = NULL;
-    struct parallel *p = NULL;
     struct trace *trace = NULL;
-    ERR_TRY(data_open(&data, d->config.dataset_path, (uint32_t)d->config.seq_len, 3));
-    ERR_TRY(new_kernels(&kernels, 1));
-    ERR_TRY(new_table(&table, "tiny", VOCAB));
-    struct parallel_options options = {&d->config, table, kernels, world, NULL};
-    int rc = parallel_apply(&p, &options);
-    if (rc == 0)
-        rc = open_ahead(&ahead, &d->config, data, parallel_mesh_of(p));
-    if (rc == 0)
-        rc = parallel_init_state(p, 3);
-    if (rc == 0)
-        rc = trace_new(&trace, &d->options, p);
+    uint32_t me = r->world->rank;
+    int rc = trace_new(&trace, &d->options, r->p);
     for (int64_t step = 0; step < 3 && rc == 0; step++) {
         struct step_input input = {
-            .ahead = ahead, .first_sample = first_sample(&d->config, step), .step = step + 1};
+            .ahead = r->ahead, .first_sample = first_sample(&d->config, step), .step = step + 1};
         struct step_result result;
-        uint64_t before = flight_last(world->flight);
-        rc = trace_step(trace, p, &input, &result);
+        uint64_t before = flight_last(r->world->flight);
+        rc = trace_step(trace, r->p, &input, &result);
         if (step + 1 == d->at_step)
-            d->num_calls[world->rank] = flight_last(world->flight) - before - CALLS_OF_GATHERING;
-        d->num_ops[world->rank] = parallel_program(p)->num_ops;
+            d->num_calls[me] = flight_last(r->world->flight) - before - CALLS_OF_GATHERING;
+        d->num_ops[me] = parallel_program(r->p)->num_ops;
     }
     trace_free(trace);
-    ahead_close(ahead);
-    parallel_free(p);
-    model_table_free(table);
-    kernels_free(kernels);
-    data_close(data);
     return rc;
 }
 
-static void draw(struct drawn *d, const char *name, int64_t at_step)
+static int drawn_main(struct comm *world, void *user)
 {
-    const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2"};
-    d->config = configure(settings, 2);
+    struct drawn *d = user;
+    return on_rank(world,
+                   &(struct rank_options){.config = &d->config, .run = draw_steps, .user = d});
+}
+
+static struct drawn *new_drawn(const char *name, int64_t at_step)
+{
+    struct drawn *d = calloc(1, sizeof(*d));
+    d->config = configure("parallelism.pipeline_parallel_degree=2");
     d->at_step = at_step;
     snprintf(d->path, sizeof(d->path), "%s/%s", folder, name);
     d->options = (struct trace_options){.path = d->path, .at_step = at_step};
+    return d;
+}
+
+static struct drawn *draw(const char *name, int64_t at_step)
+{
+    struct drawn *d = new_drawn(name, at_step);
     assert_int_equal(comm_local_run(RANKS, drawn_main, d), 0);
+    return d;
 }
 
 static json_int_t number_of(const json_t *event, const char *key)
@@ -107,12 +102,11 @@ static double begin_of(const json_t *events, const char *name, json_int_t stage,
 
 TEST(test_trace__a_step_is_drawn_operation_by_operation)
 {
-    struct drawn *d = calloc(1, sizeof(*d));
+    struct drawn *d = draw("step.json", 2);
     uint32_t ops[RANKS] = {0}, calls[RANKS] = {0};
     double end_of[RANKS][16] = {0}; /* of the last operation of a row */
     size_t i;
     json_t *event;
-    draw(d, "step.json", 2);
     json_t *all = json_load_file(d->path, 0, NULL);
     json_t *events = json_object_get(all, "traceEvents");
     assert_true(json_array_size(events) > 0);
@@ -147,10 +141,9 @@ TEST(test_trace__a_step_is_drawn_operation_by_operation)
 
 TEST(test_trace__a_name_that_ends_in_svg_is_a_drawing)
 {
-    struct drawn *d = calloc(1, sizeof(*d));
+    struct drawn *d = draw("step.svg", 1);
     char line[512];
     uint32_t rects = 0, ops = 0;
-    draw(d, "step.svg", 1);
     FILE *file = fopen(d->path, "r");
     while (fgets(line, sizeof(line), file) != NULL)
         rects += strstr(line, "<rect ") != NULL;
@@ -164,12 +157,8 @@ TEST(test_trace__a_name_that_ends_in_svg_is_a_drawing)
 
 TEST(test_trace__a_file_that_cannot_be_made_is_refused_at_the_start)
 {
-    struct drawn *d = calloc(1, sizeof(*d));
-    d->config = configure(NULL, 0);
-    d->at_step = 1;
-    snprintf(d->path, sizeof(d->path), "%s/nowhere/step.json", folder);
-    d->options = (struct trace_options){.path = d->path, .at_step = 1};
-    assert_int_equal(comm_local_run(1, drawn_main, d), ERR_INVALID);
+    struct drawn *d = new_drawn("nowhere/step.json", 1);
+    assert_int_equal(comm_local_run(RANKS, drawn_main, d), ERR_INVALID);
     assert_non_null(strstr(report_line(), "nowhere/step.json"));
     free(d);
 }
@@ -199,9 +188,7 @@ static void remove_folder(const char *name)
 
 TEST(test_trace__each_rank_writes_its_own_of_chosen_steps)
 {
-    const char *settings[] = {"--parallelism.pipeline_parallel_degree", "2"};
-    struct drawn *d = calloc(1, sizeof(*d));
-    d->config = configure(settings, 2);
+    struct drawn *d = new_drawn("", 0);
     d->options = (struct trace_options){.path = "", .freq = 2, .steps = ""};
     snprintf(d->options.folder, sizeof(d->options.folder), "%s/traces/of", folder);
     for (int by_list = 0; by_list < 2; by_list++) {

@@ -8,36 +8,19 @@
 
 #include <fcntl.h>
 
-static const char watch[] = "--debug.watch_numbers";
+#define WATCH "debug.watch_numbers=true "
+#define BLOCKS "canonical.tp_blocks=2 canonical.cp_blocks=2"
 
 TEST(test_watch__no_bit_changes_on_any_mesh)
 {
-    static const char *const ways[][8] = {
-        {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2",
-         "--parallelism.context_parallel_rotate_method", "alltoall", NULL},
-        {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--model.tied_embeddings",
-         "true", NULL},
-        {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2", "--canonical.loss_chunks", "2",
-         NULL},
-    };
-    static const struct place meshes[] = {{1, 2, 1, 0, 0, 2}, {1, 1, 1, 2, 2, 0}};
+    static const char *const ways[][2] = {
+        {BLOCKS " parallelism.context_parallel_rotate_method=alltoall", "ZBH1"}, /* in halves */
+        {BLOCKS " model.tied_embeddings=true", "ZBH1"},
+        {BLOCKS " canonical.loss_chunks=2", "1F1B"}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-        const char *extra[12] = {0};
-        struct outcome *reference = new_outcome();
-        int num = 0;
-        for (; ways[i][num] != NULL; num++)
-            extra[num] = ways[i][num];
-        run_on(reference, alone, 0, 2, extra, num);
-        extra[num++] = watch;
-        extra[num++] = "--parallelism.pipeline_parallel_schedule";
-        extra[num++] = i == 2 ? "1F1B" : "ZBH1"; /* whose backwards are in halves */
-        for (size_t j = 0; j < sizeof(meshes) / sizeof(meshes[0]); j++) {
-            struct outcome *outcome = new_outcome();
-            run_on(outcome, meshes[j], 0, 2, extra, meshes[j].pp > 0 ? num : num - 2);
-            want_same(reference, outcome, meshes[j]);
-            free_outcome(outcome);
-        }
-        free_outcome(reference);
+        want_same_on((struct place){1, 2, 1, 0, 0, 2}, 2, ways[i][0], WATCH);
+        want_same_on((struct place){1, 1, 1, 2, 2, 0}, 2, ways[i][0],
+                     settings(WATCH "parallelism.pipeline_parallel_schedule=%s", ways[i][1]));
     }
 }
 
@@ -54,33 +37,20 @@ static int watch_main(struct comm *world, void *user)
 
 /* A run of one step, whose weights are those of `broken`; what it prints is put into `out`. */
 #define PRINTED_MAX 20000
-static int run_broken(struct outcome *broken, struct place place, const char *const *extra,
-                      int num_extra, char out[PRINTED_MAX])
+static int run_broken(struct outcome *broken, struct place place, const char *of,
+                      char out[PRINTED_MAX])
 {
-    const char *arguments[40] = {watch};
-    char path[96], pp[16], cp[16], tp[16];
+    char path[96];
     snprintf(path, sizeof(path), "%s/printed", folder);
-    snprintf(pp, sizeof(pp), "%d", degree(place.pp));
-    snprintf(cp, sizeof(cp), "%d", degree(place.cp));
-    snprintf(tp, sizeof(tp), "%d", degree(place.tp));
-    const char *const mesh[] = {"--parallelism.pipeline_parallel_degree", pp,
-                                "--parallelism.context_parallel_degree",  cp,
-                                "--parallelism.tensor_parallel_degree",   tp};
-    int num = 1, kept = dup(2), file = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
-    for (int i = 0; i < 6; i++)
-        arguments[num++] = mesh[i];
-    for (int i = 0; i < num_extra; i++)
-        arguments[num++] = extra[i];
-    struct stretch stretch = {.config = configure(arguments, num),
+    int kept = dup(2), file = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600);
+    struct stretch stretch = {.config = configure(settings_on(place, settings(WATCH "%s", of))),
                               .first_step = 1,
                               .last_step = 2,
                               .outcome = broken,
                               .device = bed_device};
-    uint32_t size =
-        (uint32_t)(place.shards * degree(place.pp) * degree(place.cp) * degree(place.tp));
     assert_true(kept >= 0 && file >= 0 && dup2(file, 2) == 2);
     message[0] = '\0';
-    int rc = comm_local_run(size, watch_main, &stretch);
+    int rc = comm_local_run(place_size(place), watch_main, &stretch);
     dup2(kept, 2);
     close(kept);
     ssize_t length = pread(file, out, PRINTED_MAX - 1, 0);
@@ -89,13 +59,6 @@ static int run_broken(struct outcome *broken, struct place place, const char *co
     close(file);
     unlink(path);
     return rc;
-}
-
-static struct outcome *trained(const char *const *extra, int num_extra)
-{
-    struct outcome *outcome = new_outcome();
-    run_on(outcome, alone, 0, 1, extra, num_extra);
-    return outcome;
 }
 
 static float *weight_of(struct outcome *outcome, const char *name)
@@ -115,8 +78,6 @@ static void want_message(const char *text)
         fail_msg("\"%s\" is not in \"%s\"", text, message);
 }
 
-static const char *const blocks[] = {"--canonical.tp_blocks", "2", "--canonical.cp_blocks", "2"};
-
 /* The first to read the row is the rank that computes with it. */
 TEST(test_watch__a_broken_weight_is_named_with_its_rank)
 {
@@ -128,30 +89,29 @@ TEST(test_watch__a_broken_weight_is_named_with_its_rank)
                  {{1, 1, 1, 0, 0, 2}, "first on rank 1, stage 0"},
                  {{1, 1, 1, 2, 2, 0}, "first on rank 2, stage 1"}};
     static char printed[PRINTED_MAX];
-    struct outcome *outcome = trained(blocks, 4);
+    struct outcome *outcome = outcome_of(alone, 1, BLOCKS);
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
     /* The last row of a layer that the second stage has: of the second half of the columns. */
     weight_of(outcome, "layers.1.feed_forward.w1.weight")[(size_t)shape.hidden * shape.dim - 1] =
         NAN;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_int_equal(run_broken(outcome, cases[i].place, blocks, 4, printed), ERR_INVALID);
+        assert_int_equal(run_broken(outcome, cases[i].place, BLOCKS, printed), ERR_INVALID);
         want_message("step 2: weight of layers.1.feed_forward.w1 has 1 numbers that are not "
                      "finite, forward of leaf 0");
         want_message(cases[i].where);
     }
-    free_outcome(outcome);
+    free_outcomes(outcome);
 }
 
 TEST(test_watch__a_product_that_overflows_is_named_with_what_it_read)
 {
-    static const char *const extra[] = {"--debug.watch_modules", "3"};
     static char printed[PRINTED_MAX];
-    struct outcome *outcome = trained(NULL, 0);
+    struct outcome *outcome = outcome_of(alone, 1, "");
     float *weights = weight_of(outcome, "layers.0.feed_forward.w3.weight");
     for (int i = 0; i < 64; i++)
         weights[i] = 3e38f;
-    assert_int_equal(run_broken(outcome, alone, extra, 2, printed), ERR_INVALID);
+    assert_int_equal(run_broken(outcome, alone, "debug.watch_modules=3", printed), ERR_INVALID);
     want_message("step 2: output of layers.0.feed_forward.w3 has ");
     const char *rows[] = {"the last 3 modules",
                           "layers.0.ffn_norm, forward, leaf 0\n",
@@ -172,39 +132,37 @@ TEST(test_watch__a_product_that_overflows_is_named_with_what_it_read)
     }
     assert_int_equal(*at, '\0'); /* the newest is the last */
     assert_null(strstr(printed, "attention"));
-    free_outcome(outcome);
+    free_outcomes(outcome);
 }
 
 TEST(test_watch__a_gradient_that_breaks_is_named_where_it_began)
 {
-    static const char *const extra[] = {"--debug.nonfinite_at_step", "2", "--training.nonfinite",
-                                        "skip"};
     static char printed[PRINTED_MAX];
-    struct outcome *outcome = trained(NULL, 0);
-    assert_int_equal(run_broken(outcome, (struct place){1, 2, 1, 2, 0, 0}, extra, 4, printed),
+    struct outcome *outcome = outcome_of(alone, 1, "");
+    assert_int_equal(run_broken(outcome, (struct place){1, 2, 1, 2, 0, 0},
+                                "debug.nonfinite_at_step=2 training.nonfinite=skip", printed),
                      ERR_INVALID);
     want_message("step 2: gradient of output of output has ");
     want_message("backward of leaf 0, first on rank 2, stage 1");
-    free_outcome(outcome);
+    free_outcomes(outcome);
 }
 
 TEST(test_watch__a_number_above_the_bound_ends_the_run_in_chosen_steps)
 {
-    static const char *const extra[] = {"--debug.watch_bound", "1e3", "--debug.watch_steps",
-                                        "1,3-5"};
-    static const char *const now[] = {"--debug.watch_bound", "1e3", "--debug.watch_steps", "2"};
+    static const char *const now = "debug.watch_bound=1e3 debug.watch_steps=2";
+    static const char *const later = "debug.watch_bound=1e3 debug.watch_steps=1,3-5";
     static char printed[PRINTED_MAX];
-    struct outcome *outcome = trained(NULL, 0);
+    struct outcome *outcome = outcome_of(alone, 1, "");
     float kept = *weight_of(outcome, "norm.weight");
     *weight_of(outcome, "norm.weight") = -1001;
-    assert_int_equal(run_broken(outcome, alone, now, 4, printed), ERR_INVALID);
+    assert_int_equal(run_broken(outcome, alone, now, printed), ERR_INVALID);
     want_message(
         "step 2: weight of norm reaches 1e+03, above debug.watch_bound, forward of leaf 0");
     *weight_of(outcome, "norm.weight") = kept;
-    assert_int_equal(run_broken(outcome, alone, now, 4, printed), 0);
+    assert_int_equal(run_broken(outcome, alone, now, printed), 0);
     *weight_of(outcome, "norm.weight") = -1001;
-    assert_int_equal(run_broken(outcome, alone, extra, 4, printed), 0);
-    free_outcome(outcome);
+    assert_int_equal(run_broken(outcome, alone, later, printed), 0);
+    free_outcomes(outcome);
 }
 
 /* Where a file has the text, for what may follow. */
@@ -218,14 +176,13 @@ static const char *want_in(const char *from, const char *text)
 
 TEST(test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps)
 {
-    const char *extra[] = {watch, "--debug.watch_folder",  NULL, "--debug.watch_steps",
-                           "2",   "--debug.watch_modules", "1"};
     static char text[400000];
     char path[128], file[160];
-    struct outcome *outcome = new_outcome();
     snprintf(path, sizeof(path), "%s/watched", folder);
-    extra[2] = path;
-    run_on(outcome, alone, 0, 3, extra, 7);
+    free_outcomes(outcome_of(alone, 3,
+                             settings(WATCH "debug.watch_folder=%s debug.watch_steps=2"
+                                            " debug.watch_modules=1",
+                                      path)));
     snprintf(file, sizeof(file), "%s/step_2_rank_0.txt", path);
     FILE *in = fopen(file, "r");
     assert_non_null(in);
@@ -241,7 +198,6 @@ TEST(test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps)
     assert_int_equal(*at, '\0');
     unlink(file);
     assert_int_equal(rmdir(path), 0); /* no other step has one */
-    free_outcome(outcome);
 }
 
 SUITE(make_tokens, remove_tokens)
