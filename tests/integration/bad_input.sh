@@ -7,7 +7,7 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 39
+plan 35
 make_tiny
 start_ckptd
 
@@ -38,16 +38,10 @@ ends_with() { # WANTED NAME PATTERN TRAINER-OPTION...
 
 refused "an unknown key is named, with the nearest known one" \
     'training\.stepz.*training\.steps' --training.stepz 5
-refused "a value out of range names key, value and range" 'training\.steps.*-3' --training.steps -3
-refused "a value of the wrong type names key and value" 'optimizer\.lr.*fast' --optimizer.lr fast
-refused "a choice that does not exist lists those that do" \
-    'checkpoint\.async_mode.*sometimes.*disabled' --checkpoint.async_mode sometimes
 refused "an unknown flavor lists the known ones" 'huge.*debugmodel' --model.flavor huge
 refused "a world size that does not fit the mesh is refused with the product" \
     'dp_shard 2 x cp 1 x tp 1 = 2 ranks, but 3 were started' \
     --comm.ranks 3 --parallelism.data_parallel_shard_degree 2
-refused "a batch that micro-batches do not divide is refused" 'global_batch_size' \
-    --training.global_batch_size 7 --training.local_batch_size 2
 refused "a missing tokens file is named" "$tmp/no.tokens" --training.dataset_path "$tmp/no.tokens"
 refused "a missing tokenizer is named" "$tmp/no.model" --model.hf_assets_path "$tmp/no.model"
 refused "a file that is no tokens file is named" "$tmp/text.txt" \
