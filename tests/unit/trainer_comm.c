@@ -90,13 +90,6 @@ static int all_to_all_rounds(struct comm *comm, void *user)
     return 0;
 }
 
-TEST(test_comm_local__all_to_all_moves_every_byte_to_its_place)
-{
-    for (size_t i = 0; i < NUM_SIZES; i++)
-        assert_int_equal(comm_local_run(sizes[i], all_to_all_rounds, NULL), 0);
-    assert_int_equal(num_wrong, 0);
-}
-
 static int gather_rounds(struct comm *comm, void *user)
 {
     (void)user;
@@ -119,13 +112,6 @@ static int gather_rounds(struct comm *comm, void *user)
         want_filled(send, PART_MAX, root, round + 1);
     }
     return 0;
-}
-
-TEST(test_comm_local__all_gather_and_broadcast_reach_everyone)
-{
-    for (size_t i = 0; i < NUM_SIZES; i++)
-        assert_int_equal(comm_local_run(sizes[i], gather_rounds, NULL), 0);
-    assert_int_equal(num_wrong, 0);
 }
 
 /* ---- sums ---- */
@@ -224,15 +210,6 @@ static int scatter_sums(struct comm *comm, void *user)
     return 0;
 }
 
-TEST(test_comm_local__sums_are_exact_in_integers_and_in_rank_order_in_floats)
-{
-    for (size_t i = 0; i < NUM_SIZES; i++) {
-        assert_int_equal(comm_local_run(sizes[i], sum_counts, NULL), 0);
-        assert_int_equal(comm_local_run(sizes[i], scatter_sums, NULL), 0);
-    }
-    assert_int_equal(num_wrong, 0);
-}
-
 /* ---- groups ---- */
 
 static int split_twice(struct comm *comm, void *user)
@@ -257,13 +234,6 @@ static int split_twice(struct comm *comm, void *user)
     comm_free(third);
     comm_free(reversed);
     return comm_barrier(comm);
-}
-
-TEST(test_comm_local__split_makes_groups_by_colour_in_order_of_key)
-{
-    for (size_t i = 0; i < NUM_SIZES; i++)
-        assert_int_equal(comm_local_run(sizes[i], split_twice, NULL), 0);
-    assert_int_equal(num_wrong, 0);
 }
 
 /* ---- lost ranks ---- */
@@ -503,14 +473,6 @@ static int messages_by_tag(struct comm *comm, void *user)
     return comm_barrier(comm); /* who leaves earlier breaks the group */
 }
 
-TEST(test_comm_local__messages_are_received_by_tag_in_the_order_of_sending)
-{
-    num_wrong = 0;
-    for (size_t i = 0; i < NUM_SIZES; i++)
-        assert_int_equal(comm_local_run(sizes[i], messages_by_tag, NULL), 0);
-    assert_int_equal(num_wrong, 0);
-}
-
 /* The sender may change its data as soon as wait returns; the receiver takes its time. */
 static int send_and_overwrite(struct comm *comm, void *user)
 {
@@ -577,12 +539,6 @@ static int calls_differ(struct comm *comm, void *user)
     return 0;
 }
 
-TEST(test_comm_local__calls_that_differ_are_told_with_both_sites)
-{
-    assert_int_equal(comm_local_run(3, calls_differ, NULL), 0);
-    assert_int_equal(num_wrong, 0);
-}
-
 /* Of two communicators of the same ranks: `behind` belongs to a thread beside the rank's own. */
 struct beside {
     struct comm *behind;
@@ -636,23 +592,42 @@ static int calls_behind(struct comm *comm, void *user)
     return rc != 0 ? rc : b.rc;
 }
 
-TEST(test_comm_local__a_group_goes_on_while_another_waits)
+/* Of MPI the first calls alone are compared. */
+static const struct {
+    const char *name;
+    int (*run)(struct comm *, void *);
+} rounds[] = {
+    {"calls that differ are told with both sites", calls_differ},
+    {"all_to_all moves every byte to its place", all_to_all_rounds},
+    {"all_gather and broadcast reach everyone", gather_rounds},
+    {"sums are exact in integers and in rank order in floats", sum_counts},
+    {"a sum that is scattered, too", scatter_sums},
+    {"split makes groups by colour in order of key", split_twice},
+    {"messages are received by tag in the order of sending", messages_by_tag},
+    {"a group goes on while another waits", calls_behind},
+};
+#define NUM_ROUNDS (sizeof(rounds) / sizeof(rounds[0]))
+
+TEST(test_comm_local__every_call_is_right_for_any_number_of_ranks)
 {
-    assert_int_equal(comm_local_run(3, calls_behind, NULL), 0);
-    assert_int_equal(num_wrong, 0);
+    for (size_t i = 0; i < NUM_ROUNDS * NUM_SIZES; i++) {
+        num_wrong = 0;
+        int rc = comm_local_run(sizes[i % NUM_SIZES], rounds[i / NUM_SIZES].run, NULL);
+        if (rc != 0 || num_wrong != 0)
+            fail_msg("%u ranks, %s: %s; %d findings", sizes[i % NUM_SIZES],
+                     rounds[i / NUM_SIZES].name, report_line(), num_wrong);
+    }
 }
 
 static int run_under_mpi(void)
 {
-    /* The first calls alone are compared. */
-    int (*const rounds[])(struct comm *, void *) = {calls_differ, all_to_all_rounds, gather_rounds,
-                                                    sum_counts,   scatter_sums,      split_twice,
-                                                    far_places,   messages_by_tag,   calls_behind};
     struct comm *world;
     int rc = comm_mpi_open(&world);
     sums_in_rank_order = false;
-    for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]) && rc == 0; i++)
-        rc = rounds[i](world, NULL);
+    for (size_t i = 0; i < NUM_ROUNDS && rc == 0; i++)
+        rc = rounds[i].run(world, NULL);
+    if (rc == 0)
+        rc = far_places(world, NULL);
     if (rc == 0)
         rc = fail_with_mpi(world);
     if (rc != 0 || num_wrong != 0)

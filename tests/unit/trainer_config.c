@@ -56,12 +56,16 @@ static int teardown(void **state)
 }
 
 /* trainer_config_load() of `trainer --training.dataset_path x <arguments, separated by blanks>`. */
-static int load(struct config *out, const char *arguments)
+static int load(struct config *out, const char *arguments, ...)
+    __attribute__((format(printf, 2, 3)));
+static int load(struct config *out, const char *arguments, ...)
 {
-    static char text[1024];
-    char *argv[ARGUMENTS_MAX] = {"trainer", "--training.dataset_path", "x"};
+    char text[1024], *argv[ARGUMENTS_MAX] = {"trainer", "--training.dataset_path", "x"};
     int argc = 3;
-    snprintf(text, sizeof(text), "%s", arguments);
+    va_list values;
+    va_start(values, arguments);
+    vsnprintf(text, sizeof(text), arguments, values);
+    va_end(values);
     for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) {
         assert_true(argc < ARGUMENTS_MAX - 1);
         argv[argc++] = word;
@@ -70,11 +74,19 @@ static int load(struct config *out, const char *arguments)
     return trainer_config_load(out, argc, argv);
 }
 
+/* The same with a file of this text, whose name stands in front of the arguments. */
+static int load_file(const struct bed *bed, struct config *out, const char *text,
+                     const char *arguments)
+{
+    write_text(bed->file, text);
+    return load(out, "--config %s %s", bed->file, arguments);
+}
+
 /* Refused, with every one of the words in the line that the user sees. */
 static void check_refused(const char *arguments, const char *word1, const char *word2)
 {
     struct config config;
-    assert_int_equal(load(&config, arguments), ERR_INVALID);
+    assert_int_equal(load(&config, "%s", arguments), ERR_INVALID);
     assert_non_null(strstr(report_line(), word1));
     assert_non_null(strstr(report_line(), word2));
     assert_null(strchr(report_line(), '\n'));
@@ -83,7 +95,7 @@ static void check_refused(const char *arguments, const char *word1, const char *
 TEST(test_config__defaults_are_torchtitans)
 {
     struct config config;
-    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(load(&config, " "), 0);
     assert_int_equal(config.model_family, FAMILY_LLAMA3);
     assert_string_equal(config.model_flavor, "debugmodel");
     assert_true(config.lr == 8e-4 && config.beta1 == 0.9 && config.beta2 == 0.95);
@@ -106,7 +118,7 @@ TEST(test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing)
     struct config config;
     char address[64];
     snprintf(address, sizeof(address), "unix:/tmp/holdfast-%u/ckptd.sock", (unsigned)getuid());
-    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(load(&config, " "), 0);
     assert_int_equal(config.reduction, REDUCTION_CANONICAL);
     assert_int_equal(config.comm_backend, BACKEND_LOCAL);
     assert_int_equal(config.kernels_backend, KERNELS_BEST);
@@ -121,17 +133,14 @@ TEST(test_config__command_line_wins_over_file_wins_over_defaults)
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[256];
     write_text(bed->file, "[training]\nsteps = 7\nseq_len = 64\n[checkpoint]\nenable = true\n");
-    snprintf(arguments, sizeof(arguments), "--training.steps 9 --config %s", bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load(&config, "--training.steps 9 --config %s", bed->file), 0);
     assert_int_equal(config.steps, 9);
     assert_int_equal(config.seq_len, 64);
     assert_true(config.checkpoint_enable);
     assert_string_equal(config.config_file, bed->file);
-    snprintf(arguments, sizeof(arguments), "--job.config_file=%s --checkpoint.no_enable --estimate",
-             bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(
+        load(&config, "--job.config_file=%s --checkpoint.no_enable --estimate", bed->file), 0);
     assert_int_equal(config.steps, 7);
     assert_false(config.checkpoint_enable);
     assert_true(config.estimate);
@@ -175,7 +184,6 @@ TEST(test_config__mistakes_are_named)
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[256];
     check_refused("--training.stepz 5", "training.stepz", "training.steps");
     check_refused("--training.steps -3", "training.steps", "-3");
     check_refused("--optimizer.lr fast", "optimizer.lr", "fast");
@@ -186,9 +194,7 @@ TEST(test_config__mistakes_are_named)
     assert_int_equal(load(&config, "--config /nowhere.toml"), ERR_NOT_FOUND);
     assert_non_null(strstr(report_line(), "/nowhere.toml"));
     check_refused("stray", "stray", "--section.key value");
-    write_text(bed->file, "[training]\n\nseq_lem = 64\n");
-    snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
-    assert_int_equal(load(&config, arguments), ERR_INVALID);
+    assert_int_equal(load_file(bed, &config, "[training]\n\nseq_lem = 64\n", ""), ERR_INVALID);
     assert_non_null(strstr(report_line(), "config.toml:3"));
     assert_non_null(strstr(report_line(), "seq_len"));
 }
@@ -236,8 +242,7 @@ TEST(test_config__keys_whose_loss_would_change_the_training_are_refused)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         snprintf(argument, sizeof(argument), "--%s=%s", cases[i][0], cases[i][1]);
         check_refused(argument, cases[i][0], cases[i][1]);
-        snprintf(argument, sizeof(argument), "--%s=%s", cases[i][0], cases[i][2]);
-        assert_int_equal(load(&config, argument), 0);
+        assert_int_equal(load(&config, "--%s=%s", cases[i][0], cases[i][2]), 0);
     }
 }
 
@@ -245,14 +250,12 @@ TEST(test_config__a_files_value_stops_no_start_where_the_command_line_has_anothe
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[256];
-    write_text(bed->file, "[model]\nname = \"mine\"\n[training]\nsteps = -1\n");
-    snprintf(arguments, sizeof(arguments), "--config %s --training.steps 9", bed->file);
-    assert_int_equal(load(&config, arguments), ERR_INVALID);
+    assert_int_equal(load_file(bed, &config, "[model]\nname = \"mine\"\n[training]\nsteps = -1\n",
+                               "--training.steps 9"),
+                     ERR_INVALID);
     assert_non_null(strstr(report_line(), "mine"));
-    snprintf(arguments, sizeof(arguments), "--config %s --training.steps 9 --model.name llama",
-             bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load(&config, "--config %s --training.steps 9 --model.name llama", bed->file),
+                     0);
     assert_int_equal(config.model_family, FAMILY_LLAMA2);
 }
 
@@ -271,7 +274,7 @@ TEST(test_config__every_refused_choice_has_an_accepted_one)
 TEST(test_config__a_memory_budget_is_a_part_or_bytes)
 {
     struct config config;
-    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(load(&config, " "), 0);
     assert_true(config.kept_part == 0.5 && config.budget_bytes == 0);
     assert_int_equal(load(&config, "--activation_checkpoint.memory_budget 1"), 0);
     assert_true(config.kept_part == 1 && config.budget_bytes == 0);
@@ -281,10 +284,8 @@ TEST(test_config__a_memory_budget_is_a_part_or_bytes)
     assert_int_equal(config.budget_bytes, 4096);
     static const char *const wrong[] = {"1.5", "-1", "0GiB", "3GB", "all"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        char arguments[64];
-        snprintf(arguments, sizeof(arguments), "--activation_checkpoint.memory_budget %s",
-                 wrong[i]);
-        assert_int_equal(load(&config, arguments), ERR_INVALID);
+        assert_int_equal(load(&config, "--activation_checkpoint.memory_budget %s", wrong[i]),
+                         ERR_INVALID);
         assert_non_null(strstr(report_message(), wrong[i]));
     }
 }
@@ -309,12 +310,12 @@ TEST(test_config__older_float8_keys_decide_as_the_newer_ones)
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[256];
-    write_text(bed->file, "[model]\nconverters = [\"float8\"]\n[float8]\n"
-                          "recipe_name = \"tensorwise\"\nfilter_fqns = [\"wk\", \"w2\"]\n"
-                          "enable_fsdp_float8_all_gather = true\n");
-    snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load_file(bed, &config,
+                               "[model]\nconverters = [\"float8\"]\n[float8]\n"
+                               "recipe_name = \"tensorwise\"\nfilter_fqns = [\"wk\", \"w2\"]\n"
+                               "enable_fsdp_float8_all_gather = true\n",
+                               ""),
+                     0);
     assert_true(config.is_float8);
     assert_string_equal(config.text.float8_recipe, "tensorwise");
     assert_string_equal(config.float8_filter, "wk,w2");
@@ -377,34 +378,35 @@ TEST(test_config__a_torchtitan_file_loads)
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[256];
-    write_text(bed->file,
-               "[job]\ndump_folder = \"./outputs\"\ndescription = \"Llama 3 debug training\"\n"
-               "print_config = false\n[profiling]\nenable_profiling = false\nprofile_freq = 10\n"
-               "enable_memory_snapshot = false\n[metrics]\nlog_freq = 1\n"
-               "enable_tensorboard = false\n[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n"
-               "hf_assets_path = \"\"\nconverters = []\n[optimizer]\nname = \"AdamW\"\n"
-               "lr = 8e-4\neps = 1e-8\nimplementation = \"fused\"\n[lr_scheduler]\n"
-               "warmup_steps = 2\ndecay_ratio = 0.8\ndecay_type = \"linear\"\n"
-               "min_lr_factor = 0.0\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n"
-               "max_norm = 1.0\nsteps = 10\ndataset = \"c4_test\"\n"
-               "[training.dataloader]\nnum_workers = 2\n[parallelism]\n"
-               "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1\n"
-               "fsdp_reshard_after_forward = \"default\"\ntensor_parallel_degree = 1\n"
-               "enable_async_tensor_parallel = false\npipeline_parallel_degree = 1\n"
-               "module_fqns_per_model_part = [[\"tok_embeddings\", \"layers.0\"],\n"
-               "    [\"norm\", \"output\"]]\n"
-               "context_parallel_degree = 1\n[checkpoint]\nenable = false\n"
-               "folder = \"checkpoint\"\ninterval = 10\nlast_save_model_only = false\n"
-               "export_dtype = \"float32\"\nasync_mode = \"disabled\"\nkeep_latest_k = 10\n"
-               "exclude_from_loading = [\"optimizer\", \"lr_scheduler\"]\n[compile]\n"
-               "enable = false\ncomponents = [\"model\", \"loss\"]\n[quantize.linear.float8]\n"
-               "enable_fsdp_float8_all_gather = false\nfilter_fqns = [\"output\"]\n"
-               "[activation_checkpoint]\nmode = \"selective\"\nselective_ac_option = \"2\"\n"
-               "[comm]\ntrain_timeout_seconds = 15\n[validation]\nenable = false\nfreq = 5\n"
-               "[debug]\nseed = 3\ndeterministic = true\n");
-    snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(
+        load_file(
+            bed, &config,
+            "[job]\ndump_folder = \"./outputs\"\ndescription = \"Llama 3 debug training\"\n"
+            "print_config = false\n[profiling]\nenable_profiling = false\nprofile_freq = 10\n"
+            "enable_memory_snapshot = false\n[metrics]\nlog_freq = 1\n"
+            "enable_tensorboard = false\n[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n"
+            "hf_assets_path = \"\"\nconverters = []\n[optimizer]\nname = \"AdamW\"\n"
+            "lr = 8e-4\neps = 1e-8\nimplementation = \"fused\"\n[lr_scheduler]\n"
+            "warmup_steps = 2\ndecay_ratio = 0.8\ndecay_type = \"linear\"\n"
+            "min_lr_factor = 0.0\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n"
+            "max_norm = 1.0\nsteps = 10\ndataset = \"c4_test\"\n"
+            "[training.dataloader]\nnum_workers = 2\n[parallelism]\n"
+            "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1\n"
+            "fsdp_reshard_after_forward = \"default\"\ntensor_parallel_degree = 1\n"
+            "enable_async_tensor_parallel = false\npipeline_parallel_degree = 1\n"
+            "module_fqns_per_model_part = [[\"tok_embeddings\", \"layers.0\"],\n"
+            "    [\"norm\", \"output\"]]\n"
+            "context_parallel_degree = 1\n[checkpoint]\nenable = false\n"
+            "folder = \"checkpoint\"\ninterval = 10\nlast_save_model_only = false\n"
+            "export_dtype = \"float32\"\nasync_mode = \"disabled\"\nkeep_latest_k = 10\n"
+            "exclude_from_loading = [\"optimizer\", \"lr_scheduler\"]\n[compile]\n"
+            "enable = false\ncomponents = [\"model\", \"loss\"]\n[quantize.linear.float8]\n"
+            "enable_fsdp_float8_all_gather = false\nfilter_fqns = [\"output\"]\n"
+            "[activation_checkpoint]\nmode = \"selective\"\nselective_ac_option = \"2\"\n"
+            "[comm]\ntrain_timeout_seconds = 15\n[validation]\nenable = false\nfreq = 5\n"
+            "[debug]\nseed = 3\ndeterministic = true\n",
+            ""),
+        0);
     assert_int_equal(config.steps, 10);
     assert_int_equal(config.seed, 3);
     assert_true(config.decay_ratio == 0.8);
@@ -439,7 +441,7 @@ TEST(test_config__batch_sizes_come_out_settled)
     assert_int_equal(config.micro_batches, 3);
     assert_int_equal(load(&config, "--canonical.micro_batches 5"), 0);
     assert_int_equal(config.global_batch_size, 40);
-    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(load(&config, " "), 0);
     assert_int_equal(config.micro_batches, 8);
     assert_int_equal(config.global_batch_size, 64);
     check_refused("--training.global_batch_size 20", "training.global_batch_size = 20", "multiple");
@@ -454,7 +456,7 @@ TEST(test_config__batch_sizes_come_out_settled)
 static void check_batches(const char *arguments, int64_t local, int64_t micro, int64_t global)
 {
     struct config config;
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load(&config, "%s", arguments), 0);
     assert_int_equal(config.local_batch_size, local);
     assert_int_equal(config.micro_batches, micro);
     assert_int_equal(config.global_batch_size, global);
@@ -513,16 +515,12 @@ TEST(test_config__a_run_without_a_name_has_that_of_its_file)
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[300];
-    write_text(bed->file, "[training]\ndataset_path = \"/x\"\n");
-    snprintf(arguments, sizeof(arguments), "--job.config_file %s", bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load_file(bed, &config, "[training]\ndataset_path = \"/x\"\n", ""), 0);
     assert_true(config.run_is_of_file);
     assert_string_equal(config.run, "config"); /* of config.toml */
-    snprintf(arguments, sizeof(arguments), "--job.config_file %s --job.run mine", bed->file);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load(&config, "--job.config_file %s --job.run mine", bed->file), 0);
     assert_true(!config.run_is_of_file && strcmp(config.run, "mine") == 0);
-    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(load(&config, " "), 0);
     assert_true(!config.run_is_of_file && strcmp(config.run, "default") == 0);
 }
 
@@ -530,7 +528,6 @@ TEST(test_config__paths_and_names_are_checked)
 {
     const struct bed *bed = *state;
     struct config config;
-    char arguments[256];
     char *none[] = {"trainer"};
     check_refused("--model.hf_assets_path /nowhere", "/nowhere", "tokenizer train");
     check_refused("--model.tokenizer_path /nowhere", "model.hf_assets_path", "tokenizer train");
@@ -543,8 +540,7 @@ TEST(test_config__paths_and_names_are_checked)
     assert_int_equal(trainer_config_load(&config, 1, none), ERR_INVALID);
     assert_non_null(strstr(report_line(), "training.dataset_path"));
     write_text(bed->model, "");
-    snprintf(arguments, sizeof(arguments), "--model.hf_assets_path %s", bed->folder);
-    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(load(&config, "--model.hf_assets_path %s", bed->folder), 0);
     assert_string_equal(config.tokenizer_path, bed->model);
 }
 
@@ -555,7 +551,7 @@ TEST(test_config__ranks_as_threads_are_refused_in_one_process_of_several)
     check_refused("", "comm.backend = local", "--comm.backend mpi");
     assert_int_equal(load(&config, "--comm.backend mpi"), 0);
     setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
-    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(load(&config, " "), 0);
     unsetenv("OMPI_COMM_WORLD_SIZE");
 }
 
@@ -700,13 +696,11 @@ TEST(test_config__each_choice_is_settled_as_its_own_enum)
     };
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
         struct config config;
-        char arguments[128];
         unsigned settled = 0;
-        snprintf(arguments, sizeof(arguments), "--%s %s", choices[i].key, choices[i].text);
-        assert_int_equal(load(&config, arguments), 0);
+        assert_int_equal(load(&config, "--%s %s", choices[i].key, choices[i].text), 0);
         memcpy(&settled, (const char *)&config + choices[i].at, choices[i].size);
         if (settled != choices[i].want)
-            fail_msg("%s is settled as %u", arguments, settled);
+            fail_msg("%s of %s is settled as %u", choices[i].text, choices[i].key, settled);
     }
     check_refused("--activation_checkpoint.mode selective "
                   "--activation_checkpoint.selective_ac_option 0",

@@ -252,65 +252,68 @@ static int messages(struct gpu *g, struct comm *world)
     return rc;
 }
 
-/* A send that nobody receives: its wait ends when the other rank does. */
-static int nobody_receives(struct gpu *g, struct comm *world)
+/* In a group of all ranks. */
+static int in_group(struct gpu *g, struct comm *world, int (*work)(struct gpu *, struct comm *))
 {
-    struct comm_request request = {0};
     struct comm *group = NULL;
     int rc = comm_split(world, &group, 0, world->rank);
-    if (rc == 0 && world->rank == 0) {
+    if (rc == 0) {
         group->device_lane = g->lane;
-        rc = comm_send(group, 1, COMM_TAG_STAGES, g->from, PART, &request);
-        if (rc == 0)
-            rc = comm_wait(group, &request);
-    } else if (rc == 0) {
-        rc = report_error(ERR_IO, NULL, "this rank ends");
+        rc = work(g, group);
     }
     comm_free(group);
     return rc;
+}
+
+static int end_here(void)
+{
+    return report_error(ERR_IO, NULL, "this rank ends");
+}
+
+/* A send that nobody receives: its wait ends when the other rank does. */
+static int send_to_nobody(struct gpu *g, struct comm *group)
+{
+    struct comm_request request = {0};
+    if (group->rank != 0)
+        return end_here();
+    ERR_TRY(comm_send(group, 1, COMM_TAG_STAGES, g->from, PART, &request));
+    return comm_wait(group, &request);
+}
+static int nobody_receives(struct gpu *g, struct comm *world)
+{
+    return in_group(g, world, send_to_nobody);
 }
 
 /* The last rank gathers where the others exchange. */
+static int gather_at_last(struct gpu *g, struct comm *group)
+{
+    return exchange(g, group, group->rank == RANKS - 1, true);
+}
 static int something_else(struct gpu *g, struct comm *world)
 {
-    struct comm *group = NULL;
-    int rc = comm_split(world, &group, 0, world->rank);
-    if (rc == 0) {
-        group->device_lane = g->lane;
-        rc = exchange(g, group, world->rank == RANKS - 1, true);
-    }
-    comm_free(group);
-    return rc;
+    return in_group(g, world, gather_at_last);
 }
 
 /* The last rank has less to add. */
+static int add_less(struct gpu *g, struct comm *group)
+{
+    size_t counts[RANKS] = {4, 4, 4, group->rank == RANKS - 1 ? 3 : 4};
+    lane_zero(g->lane, g->from, BYTES);
+    return comm_reduce_scatter_floats(group, g->from, g->to, counts, sizeof(float));
+}
 static int sums_of_less(struct gpu *g, struct comm *world)
 {
-    size_t counts[RANKS] = {4, 4, 4, world->rank == RANKS - 1 ? 3 : 4};
-    struct comm *group = NULL;
-    int rc = comm_split(world, &group, 0, world->rank);
-    if (rc == 0) {
-        group->device_lane = g->lane;
-        lane_zero(g->lane, g->from, BYTES);
-        rc = comm_reduce_scatter_floats(group, g->from, g->to, counts, sizeof(float));
-    }
-    comm_free(group);
-    return rc;
+    return in_group(g, world, add_less);
 }
 
 /* The last rank ends without the exchange: late, or lost. */
+static int all_but_last(struct gpu *g, struct comm *group)
+{
+    return group->rank < RANKS - 1 ? exchange(g, group, false, true) : end_here();
+}
 static int one_ends(struct gpu *g, struct comm *world)
 {
-    struct comm *group = NULL;
-    int rc = comm_split(world, &group, 0, world->rank);
-    if (rc == 0 && world->rank < RANKS - 1) {
-        group->device_lane = g->lane;
-        rc = exchange(g, group, false, true);
-    } else if (rc == 0) {
-        rc = report_error(ERR_IO, NULL, "this rank ends");
-    }
-    comm_free(group);
-    return rc;
+    return in_group(g, world, all_but_last);
 }
 
 /* The last rank cannot go on, and is there until the others have ended. */
@@ -406,33 +409,35 @@ static bool is_said(const char *text)
 
 /* ---- Tests ---- */
 
-TEST(test_nccl__every_byte_arrives_in_any_order_of_streams)
+static void want_bytes(int (*work)(struct gpu *, struct comm *), int seeds)
 {
-    for (int seed = 0; seed < 6; seed++) {
+    for (int seed = 0; seed < seeds; seed++) {
         char settings[32];
         snprintf(settings, sizeof(settings), "seed=%d", seed);
-        if (run(exchanges, settings) != 0)
+        if (run(work, settings) != 0)
             fail_msg("%s, %s, %s, %s", said[0], said[1], said[2], said[3]);
         assert_int_equal(num_wrong, 0);
     }
 }
 
-TEST(test_nccl__messages_arrive_in_any_order_of_streams)
+/* All ranks end, and none because it has waited too long. */
+static void want_end_of_all(int (*work)(struct gpu *, struct comm *))
 {
-    for (int seed = 0; seed < 6; seed++) {
-        char settings[32];
-        snprintf(settings, sizeof(settings), "seed=%d", seed);
-        if (run(messages, settings) != 0)
-            fail_msg("%s, %s, %s, %s", said[0], said[1], said[2], said[3]);
-        assert_int_equal(num_wrong, 0);
-    }
-}
-
-TEST(test_nccl__a_message_that_nobody_receives_ends_with_the_rank)
-{
-    assert_int_equal(run(nobody_receives, "seed=0"), ERR_IO);
+    assert_int_equal(run(work, "seed=0"), ERR_IO);
     assert_int_equal(num_failed, RANKS);
     assert_false(is_said("longer than comm.train_timeout_seconds"));
+}
+
+TEST(test_nccl__every_byte_arrives_in_any_order_of_streams)
+{
+    want_bytes(exchanges, 6);
+    want_bytes(messages, 6);
+}
+
+TEST(test_nccl__a_rank_that_ends_ends_the_others_and_their_messages)
+{
+    want_end_of_all(nobody_receives);
+    want_end_of_all(one_ends);
 }
 
 TEST(test_nccl__ranks_that_call_something_else_are_named)
@@ -440,19 +445,8 @@ TEST(test_nccl__ranks_that_call_something_else_are_named)
     assert_int_equal(run(something_else, "seed=0"), ERR_MISMATCH);
     assert_true(is_said("all_to_all at tests/unit/trainer_nccl.c"));
     assert_true(is_said("all_gather at tests/unit/trainer_nccl.c"));
-}
-
-TEST(test_nccl__a_rank_that_adds_less_is_named)
-{
     assert_int_equal(run(sums_of_less, "seed=0"), ERR_MISMATCH);
     assert_true(is_said("makes reduce_scatter at tests/unit/trainer_nccl.c"));
-}
-
-TEST(test_nccl__a_rank_that_ends_ends_the_others)
-{
-    assert_int_equal(run(one_ends, "seed=0"), ERR_IO);
-    assert_int_equal(num_failed, RANKS);
-    assert_false(is_said("longer than comm.train_timeout_seconds"));
 }
 
 TEST(test_nccl__a_rank_that_cannot_go_on_ends_the_others_before_it_ends)
@@ -485,25 +479,12 @@ TEST(test_nccl__each_call_that_fails_becomes_an_error)
     }
 }
 
-TEST(test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes)
+TEST(test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes_and_end_alike)
 {
     take_port();
-    for (int seed = 0; seed < 3; seed++) {
-        char settings[32];
-        snprintf(settings, sizeof(settings), "seed=%d", seed);
-        assert_int_equal(run(exchanges, settings), 0);
-        assert_int_equal(run(messages, settings), 0);
-        assert_int_equal(num_wrong, 0);
-    }
-    tcp_port[0] = '\0';
-}
-
-TEST(test_nccl__a_rank_that_ends_ends_the_others_over_tcp)
-{
-    take_port();
-    assert_int_equal(run(one_ends, "seed=0"), ERR_IO);
-    assert_int_equal(num_failed, RANKS);
-    assert_false(is_said("longer than comm.train_timeout_seconds"));
+    want_bytes(exchanges, 3);
+    want_bytes(messages, 3);
+    want_end_of_all(one_ends);
     tcp_port[0] = '\0';
 }
 
