@@ -367,16 +367,24 @@ TEST(test_simgpu__products_by_library_and_by_us_are_those_of_the_cpu)
     free(want);
 }
 
+/* What products lie in, and scratch of the first lane. */
+static int take_products(struct bed *bed, void **at)
+{
+    void *scratch = NULL;
+    size_t bytes = kernels_scratch_bytes(bed->kernels, &(struct kernel_shapes){.batch = 1});
+    ERR_TRY(device_alloc(bed->device, at, AREA * 12, ON_DEVICE));
+    ERR_TRY(device_alloc(bed->device, &scratch, bytes, ON_DEVICE));
+    lane_set_scratch(bed->first, scratch, bytes);
+    return 0;
+}
+
 /* One algorithm for each shape, and for each type of the result. */
 TEST(test_simgpu__an_algorithm_is_used_for_its_own_shape_alone)
 {
     struct bed bed;
-    void *at, *scratch;
+    void *at;
     open_seed(&bed, 1);
-    size_t bytes = kernels_scratch_bytes(bed.kernels, &(struct kernel_shapes){.batch = 1});
-    assert_int_equal(device_alloc(bed.device, &at, AREA * 12, ON_DEVICE), 0);
-    assert_int_equal(device_alloc(bed.device, &scratch, bytes, ON_DEVICE), 0);
-    lane_set_scratch(bed.first, scratch, bytes);
+    assert_int_equal(take_products(&bed, &at), 0);
     uint64_t heuristics = simgpu_counts().heuristics;
     for (int i = 0; i < 12; i++)
         multiply(bed.kernels, bed.first, at, i % 3, i % 2 != 0);
@@ -396,13 +404,10 @@ static struct chosen multiply_chosen(const char *settings, const char *choices)
 {
     struct bed bed;
     struct chosen out = {.products = malloc(3 * AREA * 12)};
-    void *at, *scratch, *pinned;
+    void *at, *pinned;
     assert_int_equal(open_bed(&bed, settings), 0);
-    size_t bytes = kernels_scratch_bytes(bed.kernels, &(struct kernel_shapes){.batch = 1});
-    assert_int_equal(device_alloc(bed.device, &at, AREA * 12, ON_DEVICE), 0);
-    assert_int_equal(device_alloc(bed.device, &scratch, bytes, ON_DEVICE), 0);
+    assert_int_equal(take_products(&bed, &at), 0);
     assert_int_equal(device_alloc(bed.device, &pinned, AREA * 12, PINNED), 0);
-    lane_set_scratch(bed.first, scratch, bytes);
     out.heuristics = simgpu_counts().heuristics;
     kernels_choose(bed.kernels, choices, &out.choices);
     for (int which = 0; which < 3; which++) {
@@ -455,42 +460,31 @@ TEST(test_simgpu__an_algorithm_of_before_is_taken_where_it_is_offered)
 static int multiply_failing(const char *settings)
 {
     struct bed bed;
-    void *at = NULL, *scratch = NULL;
+    void *at = NULL;
     int rc = open_bed(&bed, settings);
-    if (rc == 0) {
-        size_t bytes = kernels_scratch_bytes(bed.kernels, &(struct kernel_shapes){.batch = 1});
-        rc = device_alloc(bed.device, &at, AREA * 12, ON_DEVICE);
-        rc = rc != 0 ? rc : device_alloc(bed.device, &scratch, bytes, ON_DEVICE);
-        lane_set_scratch(bed.first, scratch, bytes);
-        for (int i = 0; i < 4; i++)
-            multiply(bed.kernels, bed.first, at, i < 3 ? i : AT_ONCE, false);
+    if (rc == 0)
+        rc = take_products(&bed, &at);
+    for (int i = 0; i < 4 && rc == 0; i++)
+        multiply(bed.kernels, bed.first, at, i < 3 ? i : AT_ONCE, false);
+    if (rc == 0)
         rc = lane_settle(bed.first);
-    }
     close_bed(&bed);
     return rc;
 }
 
+static void want_no_memory(const char *call)
+{
+    (void)call;
+    assert_int_equal(simgpu_counts().allocations, 0);
+}
+
 TEST(test_simgpu__every_call_of_the_library_that_fails_is_said)
 {
-    static const char *const calls[] = {"cublasLtCreate",
-                                        "cublasLtMatmulDescCreate",
-                                        "cublasLtMatmulDescSetAttribute",
-                                        "cublasLtMatrixLayoutCreate",
-                                        "cublasLtMatrixLayoutSetAttribute",
-                                        "cublasLtMatmulPreferenceCreate",
-                                        "cublasLtMatmulPreferenceSetAttribute",
-                                        "cublasLtMatmulAlgoGetHeuristic",
-                                        "cublasLtMatmul"};
-    for (size_t i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
-        char settings[80];
-        snprintf(settings, sizeof(settings), "fail=%s:1%s", calls[i / 2], i % 2 ? "+" : "");
-        report_clear();
-        if (multiply_failing(settings) == 0)
-            fail_msg("%s: no error", settings);
-        assert_non_null(strstr(report_line(), "CUDA: "));
-        assert_int_equal(simgpu_counts().allocations, 0);
-    }
-    assert_int_equal(multiply_failing(""), 0);
+    fail_each("cublasLtCreate cublasLtMatmulDescCreate cublasLtMatmulDescSetAttribute"
+              " cublasLtMatrixLayoutCreate cublasLtMatrixLayoutSetAttribute"
+              " cublasLtMatmulPreferenceCreate cublasLtMatmulPreferenceSetAttribute"
+              " cublasLtMatmulAlgoGetHeuristic cublasLtMatmul",
+              multiply_failing, want_no_memory);
 }
 
 /* ---- Failures ---- */
@@ -515,54 +509,43 @@ static int work(const char *settings)
     return rc;
 }
 
+/* But of a device that is lost, which frees nothing. */
+static void want_nothing_left(const char *call)
+{
+    struct simgpu_counts left = simgpu_counts();
+    if (strcmp(call, "kernel") == 0)
+        simgpu_set("");
+    else
+        assert_int_equal(left.streams + left.events, 0);
+}
+
 TEST(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing)
 {
-    static const char *const calls[] = {"cudaGetDeviceCount",
-                                        "cudaSetDevice",
-                                        "cudaGetDeviceProperties",
-                                        "cudaDriverGetVersion",
-                                        "cudaRuntimeGetVersion",
-                                        "cudaMalloc",
-                                        "cudaHostAlloc",
-                                        "cudaMemsetAsync",
-                                        "cudaMemcpyAsync",
-                                        "cudaLaunchKernel",
-                                        "kernel",
-                                        "cudaEventCreateWithFlags",
-                                        "cudaEventRecord",
-                                        "cudaStreamWaitEvent",
-                                        "cudaStreamSynchronize",
-                                        "cudaStreamCreateWithFlags"};
-    for (size_t i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
-        char settings[64];
-        snprintf(settings, sizeof(settings), "fail=%s:1%s", calls[i / 2], i % 2 ? "+" : "");
-        report_clear();
-        if (work(settings) == 0)
-            fail_msg("%s: no error", settings);
-        assert_non_null(strstr(report_line(), "CUDA: "));
-        struct simgpu_counts left = simgpu_counts();
-        if (strcmp(calls[i / 2], "kernel") == 0) {
-            simgpu_set(""); /* a lost device frees nothing */
-            continue;
-        }
-        assert_int_equal(left.streams + left.events, 0);
-    }
-    assert_int_equal(work(""), 0);
+    fail_each("cudaGetDeviceCount cudaSetDevice cudaGetDeviceProperties cudaDriverGetVersion"
+              " cudaRuntimeGetVersion cudaMalloc cudaHostAlloc cudaMemsetAsync cudaMemcpyAsync"
+              " cudaLaunchKernel kernel cudaEventCreateWithFlags cudaEventRecord"
+              " cudaStreamWaitEvent cudaStreamSynchronize cudaStreamCreateWithFlags",
+              work, want_nothing_left);
 }
 
 TEST(test_simgpu__one_line_says_what_is_not_there)
 {
-    assert_int_equal(work("driver=0"), ERR_UNAVAILABLE);
-    assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no driver"));
-    assert_int_equal(work("driver=10020"), ERR_UNAVAILABLE);
-    assert_non_null(strstr(report_line(), "the driver serves CUDA up to 10.2"));
-    assert_non_null(strstr(report_line(), "update the driver"));
-    assert_int_equal(work("devices=0"), ERR_UNAVAILABLE);
-    assert_non_null(strstr(report_line(), "CUDA: no GPU to compute on: no CUDA-capable device"));
-    assert_int_equal(work("capability=75"), ERR_INVALID);
-    assert_non_null(strstr(report_line(), "has compute capability 7.5, needed is 8.0"));
-    assert_int_equal(work("memory=20000"), ERR_MEMORY);
-    assert_non_null(strstr(report_line(), "CUDA: no buffer of 12000 bytes: out of memory"));
+    static const struct {
+        const char *settings;
+        int rc;
+        const char *said;
+    } ways[] = {
+        {"driver=0", ERR_UNAVAILABLE, "CUDA: no GPU to compute on: no driver"},
+        {"driver=10020", ERR_UNAVAILABLE, "the driver serves CUDA up to 10.2"},
+        {"driver=10020", ERR_UNAVAILABLE, "update the driver"},
+        {"devices=0", ERR_UNAVAILABLE, "CUDA: no GPU to compute on: no CUDA-capable device"},
+        {"capability=75", ERR_INVALID, "has compute capability 7.5, needed is 8.0"},
+        {"memory=20000", ERR_MEMORY, "CUDA: no buffer of 12000 bytes: out of memory"},
+    };
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        assert_int_equal(work(ways[i].settings), ways[i].rc);
+        assert_non_null(strstr(report_line(), ways[i].said));
+    }
 }
 
 TEST(test_simgpu__float8_products_need_capability_8_9)

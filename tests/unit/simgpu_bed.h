@@ -110,4 +110,23 @@ static inline int signal_of(void (*work)(struct bed *), struct bed *bed)
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
+/* Of these, apart by blanks, each once and for ever. What `check` does when one failed. */
+static inline void fail_each(const char *calls, int (*work)(const char *settings),
+                             void (*check)(const char *call))
+{
+    char names[512], *rest = NULL;
+    snprintf(names, sizeof(names), "%s", calls);
+    for (char *call = strtok_r(names, " ", &rest); call; call = strtok_r(NULL, " ", &rest))
+        for (int is_for_ever = 0; is_for_ever < 2; is_for_ever++) {
+            char settings[80];
+            snprintf(settings, sizeof(settings), "fail=%s:1%s", call, is_for_ever ? "+" : "");
+            report_clear();
+            if (work(settings) == 0)
+                fail_msg("%s: no error", settings);
+            assert_non_null(strstr(report_line(), "CUDA: "));
+            check(call);
+        }
+    assert_int_equal(work(""), 0);
+}
+
 #endif

@@ -31,24 +31,12 @@ static void want_same_on_device(struct place place, int way, uint64_t seed)
     free_outcomes(outcome, reference);
 }
 
-TEST(test_device__one_rank_has_the_bits_of_the_cpu)
+TEST(test_device__every_axis_has_the_bits_of_the_cpu)
 {
     want_same_on_device((struct place){1, 1, 1, 0, 0, 0}, 0, 1);
     want_same_on_device((struct place){1, 1, 2, 0, 0, 0}, 1, 2);
-}
-
-TEST(test_device__shards_and_replicas_have_the_bits_of_the_cpu)
-{
     want_same_on_device((struct place){2, 2, 1, 0, 0, 0}, 1, 3);
-}
-
-TEST(test_device__stages_have_the_bits_of_the_cpu)
-{
     want_same_on_device((struct place){1, 1, 1, 2, 0, 0}, 1, 4);
-}
-
-TEST(test_device__tensor_and_context_parallel_have_the_bits_of_the_cpu)
-{
     want_same_on_device((struct place){1, 1, 1, 0, 2, 2}, 0, 5);
     want_same_on_device((struct place){1, 1, 1, 0, 2, 0}, 2, 6);
 }

@@ -79,13 +79,13 @@ static void write_dump(uint32_t rank, enum comm_kind kind, uint64_t sequence, bo
     flight_free(flight);
 }
 
-static const char *compare(void)
+static const char *compare_in(const char *in, const char *prefix)
 {
     static char text[4096];
     memset(text, 0, sizeof(text));
     FILE *out = fmemopen(text, sizeof(text) - 1, "w");
     assert_non_null(out);
-    assert_int_equal(flight_compare(folder, "rank_", out), 0);
+    assert_int_equal(flight_compare(in, prefix, out), 0);
     assert_int_equal(fclose(out), 0);
     return text;
 }
@@ -95,7 +95,7 @@ TEST(test_flight_compare__a_rank_that_waits_for_none_is_named)
     write_dump(0, COMM_SUM_I64, 2, true);
     write_dump(1, COMM_SUM_I64, 1, false);
     write_dump(2, COMM_SUM_I64, 2, true);
-    const char *text = compare();
+    const char *text = compare_in(folder, "rank_");
     assert_non_null(strstr(text, "3 dumps of 3 ranks\n"));
     assert_non_null(strstr(text, "rank 1 did not come: it waits for no other rank, after barrier 1 "
                                  "of world, 0 bytes, at here.c:1\n"));
@@ -111,7 +111,7 @@ TEST(test_flight_compare__a_rank_without_a_dump_is_named)
     unlink(path);
     write_dump(0, COMM_BARRIER, 2, true);
     write_dump(1, COMM_BARRIER, 2, true);
-    const char *text = compare();
+    const char *text = compare_in(folder, "rank_");
     assert_non_null(strstr(text, "2 dumps of 3 ranks\n"));
     assert_non_null(strstr(text, "rank 2 did not come: it left no dump\n"));
     assert_null(strstr(text, "rank 1 did not come"));
@@ -122,13 +122,13 @@ TEST(test_flight_compare__a_rank_that_is_behind_or_calls_something_else_is_named
     write_dump(0, COMM_BARRIER, 3, true);
     write_dump(1, COMM_BARRIER, 2, true);
     write_dump(2, COMM_SUM_I64, 3, true);
-    const char *text = compare();
+    const char *text = compare_in(folder, "rank_");
     assert_non_null(strstr(text, "rank 1 did not come: it waits elsewhere, in barrier 2 of world"));
     assert_non_null(strstr(text, "rank 2 did not come: it waits elsewhere, in "));
     assert_null(strstr(text, "rank 0 did not come"));
     write_dump(1, COMM_BARRIER, 3, true);
     write_dump(2, COMM_BARRIER, 3, true);
-    assert_non_null(strstr(compare(), "all ranks came"));
+    assert_non_null(strstr(compare_in(folder, "rank_"), "all ranks came"));
 }
 
 TEST(test_flight_compare__what_is_no_dump_is_refused)
@@ -173,24 +173,13 @@ static void kill_rank(uint32_t rank, bool waits)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static const char *compare_kept(const char *in)
-{
-    static char text[4096];
-    memset(text, 0, sizeof(text));
-    FILE *out = fmemopen(text, sizeof(text) - 1, "w");
-    assert_non_null(out);
-    assert_int_equal(flight_compare(in, "kept_", out), 0);
-    assert_int_equal(fclose(out), 0);
-    return text;
-}
-
 TEST(test_flight_ring__a_rank_that_was_killed_in_a_call_is_named_by_its_ring)
 {
     char path[300];
     struct flight *living = keep_ring(0);
     make_calls(living, 0, COMM_SUM_I64, 2, true);
     kill_rank(1, true);
-    const char *text = compare_kept(folder);
+    const char *text = compare_in(folder, "kept_");
     assert_non_null(strstr(text, "rank 2 did not come: it left no dump\n"));
     assert_non_null(strstr(text, "rank 1 is dead: its process ended in "));
     assert_non_null(strstr(text, " 2 of world, 0 bytes, at there.c:2, in operation 7, gather"));
@@ -213,7 +202,7 @@ TEST(test_flight_ring__what_a_start_left_is_compared_after_the_next_has_begun)
     flight_free(keep_ring(0));
     flight_free(keep_ring(2));
     snprintf(before, sizeof(before), "%s/before", folder);
-    const char *text = compare_kept(before);
+    const char *text = compare_in(before, "kept_");
     assert_non_null(strstr(text, "3 dumps of 3 ranks\nthe processes of all ranks are dead"));
     assert_non_null(strstr(text, "rank 1 did not come: it waits for no other rank, after barrier 1 "
                                  "of world, 0 bytes, at here.c:1, in operation 7, gather; lane "

@@ -114,23 +114,12 @@ static void check_run(const char *name)
         fail_msg("%s: the losses were\n%s\nand are\n%s", name, want, got);
 }
 
-TEST(test_golden__one_rank_in_float32_has_the_recorded_losses)
+/* One rank in float32, three shards in bfloat16, two replicas of two shards, a tied model. */
+TEST(test_golden__runs_have_the_recorded_losses)
 {
     check_run("one");
-}
-
-TEST(test_golden__three_shards_in_bfloat16_have_the_recorded_losses)
-{
     check_run("fsdp");
-}
-
-TEST(test_golden__two_replicas_of_two_shards_have_the_recorded_losses)
-{
     check_run("hsdp");
-}
-
-TEST(test_golden__a_tied_model_has_the_recorded_losses)
-{
     check_run("tied");
 }
 
