@@ -141,6 +141,10 @@ void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t 
 struct outcome *outcome_of(struct place place, int64_t steps, const char *of);
 void want_same(const struct outcome *a, const struct outcome *b, struct place place);
 
+/* What one rank on the CPU makes of these, kept until the end; NULL: they are refused. */
+#define REFERENCES_MAX 160
+const struct outcome *reference_of(int64_t steps, const char *of);
+
 /* One rank with the settings of the run has the bits of a mesh with those and its own; the same of
  * many meshes; of one on which each step is made on the next mesh. */
 void want_same_on(struct place place, int64_t steps, const char *run, const char *mesh);

@@ -21,14 +21,14 @@ static void want_same_on_device(struct place place, int way, uint64_t seed)
 {
     struct async_options options = {.seed = seed, .delay_us_max = 2};
     struct device_options device = {.custom = &options};
-    struct outcome *reference = outcome_of(alone, 2, ways[way]), *outcome = new_outcome();
+    struct outcome *outcome = new_outcome();
     assert_int_equal(device_open(&bed_device, &device_async, &device), 0);
     run_on(outcome, place, 0, 1, ways[way]);
     run_on(outcome, place, 1, 2, ways[way]); /* the state goes out and in again */
     device_close(bed_device);
     bed_device = NULL;
-    want_same(reference, outcome, place);
-    free_outcomes(outcome, reference);
+    want_same(reference_of(2, ways[way]), outcome, place);
+    free_outcomes(outcome);
 }
 
 TEST(test_device__every_axis_has_the_bits_of_the_cpu)

@@ -17,7 +17,7 @@
 #define PATH_GOAL 1.05  /* of a step to its critical path: the walk knows one rank */
 #define LARGER_GOAL 1.1 /* and to compute or communication */
 
-static const double ratios[] = {0.2, 0.5, 1, 2, 5}; /* of communication to compute */
+static const double ratios[] = {0.2, 1, 5}; /* of communication to compute */
 #define NUM_RATIOS (sizeof(ratios) / sizeof(ratios[0]))
 
 struct staged;
