@@ -361,6 +361,16 @@ int on_rank(struct comm *world, const struct rank_options *options)
     return rc;
 }
 
+static int ranks_main(struct comm *world, void *user)
+{
+    return on_rank(world, user);
+}
+
+int on_ranks(uint32_t size, const struct rank_options *options)
+{
+    return comm_local_run(size, ranks_main, (void *)(uintptr_t)options);
+}
+
 int rank_main(struct comm *world, void *user)
 {
     const struct stretch *s = user;

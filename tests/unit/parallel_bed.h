@@ -84,6 +84,7 @@ struct rank_options {
     struct device *device; /* NULL: the CPU */
 };
 int on_rank(struct comm *world, const struct rank_options *options);
+int on_ranks(uint32_t size, const struct rank_options *options); /* so many threads */
 
 /* ---- a run ---- */
 

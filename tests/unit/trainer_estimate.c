@@ -54,13 +54,6 @@ static int make_step(struct rank *r, void *user)
     return rc;
 }
 
-static int real_main(struct comm *world, void *user)
-{
-    struct real_step *s = user;
-    return on_rank(world, &(struct rank_options){
-                              .config = &s->config, .run = make_step, .user = s, .counts = true});
-}
-
 static void want_same_calls(const struct dry_rank *dry, const struct taken *real)
 {
     assert_int_equal(dry->num_sent, real->num_sums);
@@ -105,7 +98,11 @@ static void want_estimate(uint32_t size, const char *of)
     struct planned planned = open_planned(of);
     uint64_t work = 0;
     s->config = planned.config;
-    assert_int_equal(comm_local_run(size, real_main, s), 0);
+    assert_int_equal(on_ranks(size, &(struct rank_options){.config = &s->config,
+                                                           .run = make_step,
+                                                           .user = s,
+                                                           .counts = true}),
+                     0);
     assert_int_equal(estimated(stages, size, of), 0);
     uint32_t per_stage = size / (uint32_t)s->config.pp;
     for (uint32_t stage = 0; stage < (uint32_t)s->config.pp; stage++) {

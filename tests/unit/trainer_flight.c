@@ -233,18 +233,12 @@ static int step_until_stuck(struct rank *r, void *user)
     return rc;
 }
 
-static int stuck_rank(struct comm *world, void *user)
-{
-    struct stuck *s = user;
-    return on_rank(
-        world, &(struct rank_options){
-                   .config = &s->config, .run = step_until_stuck, .user = s, .has_no_data = true});
-}
-
 TEST(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program)
 {
     struct stuck s = {.config = configure("canonical.micro_batches=8")};
-    assert_int_equal(comm_local_run(2, stuck_rank, &s), ERR_UNAVAILABLE);
+    struct rank_options options = {
+        .config = &s.config, .run = step_until_stuck, .user = &s, .has_no_data = true};
+    assert_int_equal(on_ranks(2, &options), ERR_UNAVAILABLE);
     print_message("%s\n", s.text);
     assert_non_null(strstr(s.text, "in operation "));
     assert_true(

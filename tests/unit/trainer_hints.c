@@ -204,20 +204,16 @@ static int find_few_cores(struct rank *r, void *user)
     return 0;
 }
 
-static int few_cores_main(struct comm *world, void *user)
-{
-    struct config config = configure("kernels.threads=256");
-    return on_rank(
-        world, &(struct rank_options){
-                   .config = &config, .run = find_few_cores, .user = user, .has_no_data = true});
-}
-
 TEST(test_hints__threads_of_a_rank_on_the_cpu_count)
 {
     bool is_found = false;
     if (sysconf(_SC_NPROCESSORS_ONLN) >= 256)
         skip();
-    assert_int_equal(comm_local_run(1, few_cores_main, &is_found), 0);
+    struct config config =
+        configure(settings("kernels.threads=%ld", sysconf(_SC_NPROCESSORS_ONLN) + 1));
+    struct rank_options options = {
+        .config = &config, .run = find_few_cores, .user = &is_found, .has_no_data = true};
+    assert_int_equal(on_ranks(1, &options), 0);
     assert_true(is_found);
 }
 

@@ -81,6 +81,13 @@ static void init_rows(float *out, const struct model_tensor *tensor, uint64_t fi
     model_init_box(out, tensor, &box, seed);
 }
 
+static struct model_shape tiny(uint32_t vocab)
+{
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", vocab), 0);
+    return shape;
+}
+
 /* The model asks kernels for at least 64-byte alignment. */
 static void *aligned_bytes(size_t bytes)
 {
@@ -242,8 +249,7 @@ static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
 
 static void bed_open(struct bed *bed, enum kernel_backend backend, enum kernel_dtype dtype)
 {
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    struct model_shape shape = tiny(VOCAB);
     bed_open_shape(bed, &shape, backend, dtype);
 }
 
@@ -343,13 +349,18 @@ static void check_tensor(struct bed *bed, uint32_t tensor)
     free(direction);
 }
 
+static void check_and_close(struct bed *bed)
+{
+    for (uint32_t i = 0; i < bed->table->num_tensors; i++)
+        check_tensor(bed, i);
+    bed_close(bed);
+}
+
 TEST(test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor)
 {
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
-    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
-        check_tensor(&bed, i);
-    bed_close(&bed);
+    check_and_close(&bed);
 }
 
 /* Two documents of the same four tokens, and one more token, in either sequence. */
@@ -397,26 +408,21 @@ TEST(test_model__gradient_over_documents_is_the_derivative)
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
     bed.starts = two_documents;
-    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
-        check_tensor(&bed, i);
-    bed_close(&bed);
+    check_and_close(&bed);
 }
 
 /* Heads as wide together as one and a half times the model, one key head, a scaled rotation. */
 TEST(test_model__gradient_of_a_tied_model_with_wide_heads_is_the_derivative)
 {
     struct bed bed;
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    struct model_shape shape = tiny(VOCAB);
     shape.head_dim = 24;
     shape.kv_heads = 1;
     shape.is_tied = true;
     model_shape_rope_defaults(&shape, MODEL_ROPE_LINEAR);
     shape.rope_factor = 3;
     bed_open_shape(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
-    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
-        check_tensor(&bed, i);
-    bed_close(&bed);
+    check_and_close(&bed);
 }
 
 TEST(test_model__gradient_of_the_largest_elements_is_their_own_slope)
@@ -501,30 +507,24 @@ TEST(test_model__loss_is_the_cross_entropy_of_its_logits)
 TEST(test_model__gradient_in_blocks_is_the_derivative)
 {
     struct bed bed;
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
+    struct model_shape shape = tiny(VOCAB + 1);
     shape.kv_heads = 1; /* both blocks share it */
     bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32, (struct way){.tp_blocks = 2});
-    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
-        check_tensor(&bed, i);
-    bed_close(&bed);
+    check_and_close(&bed);
 }
 
 /* Sums over positions, too: rows lie as chunks, of which queries see keys of others. */
 TEST(test_model__gradient_in_chunks_is_the_derivative)
 {
     struct bed bed;
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
+    struct model_shape shape = tiny(VOCAB + 1);
     const struct model_cut cut = {.cp_blocks = 4, .cp = 2, .is_in_order = true};
     for (uint32_t i = 0; i < 4; i++) /* of eight chunks the second rank's, as they come */
         assert_int_equal(model_chunk_first(&cut, 16, 1, i), 8 + 2 * i);
     for (int in_order = 0; in_order < 2; in_order++) {
         struct way way = {.tp_blocks = 2, .cp_blocks = 2, .is_in_order = in_order == 1};
         bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32, way);
-        for (uint32_t i = 0; i < bed.table->num_tensors; i++)
-            check_tensor(&bed, i);
-        bed_close(&bed);
+        check_and_close(&bed);
     }
 }
 
@@ -533,8 +533,7 @@ TEST(test_model__gradient_in_chunks_is_the_derivative)
 TEST(test_model__gradient_of_a_loss_in_chunks_is_the_derivative)
 {
     struct bed bed, whole;
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
+    struct model_shape shape = tiny(VOCAB + 1);
     for (int tied = 0; tied < 2; tied++) {
         struct way way = {.tp_blocks = 1 + (uint32_t)tied};
         shape.is_tied = tied == 1;
@@ -552,8 +551,7 @@ TEST(test_model__gradient_of_a_loss_in_chunks_is_the_derivative)
 /* Every way of keeping activations, and a backward in one go or in halves. */
 TEST(test_model__recomputation_and_halves_change_no_bit)
 {
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    struct model_shape shape = tiny(VOCAB);
     for (int tied = 0; tied < 2; tied++) {
         struct bed plain, other;
         shape.is_tied = tied == 1;
@@ -584,8 +582,7 @@ static void halve_params(struct bed *bed)
  * gradients again. The second leaf has smaller values, so that of the first none may be left. */
 TEST(test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it)
 {
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    struct model_shape shape = tiny(VOCAB);
     for (int i = 0; i < 4; i++) {
         struct way way = {.keep = i % 2 == 0 ? MODEL_KEEP_ALL : MODEL_KEEP_NOTHING,
                           .is_apart = i / 2 == 1,
@@ -609,8 +606,7 @@ TEST(test_model__the_largest_of_a_float8_operand_is_noted_by_what_makes_it)
  * once more. */
 TEST(test_model__gradients_are_rounded_once_in_the_format_that_is_set)
 {
-    struct model_shape shape;
-    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    struct model_shape shape = tiny(VOCAB);
     for (int i = 0; i < 4; i++) {
         struct way way = {.is_apart = i / 2 == 1,
                           .is_float8 = true,

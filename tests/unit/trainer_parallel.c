@@ -123,13 +123,6 @@ static int read_short(struct rank *r, void *user)
     return comm_barrier(r->world);
 }
 
-static int unread_main(struct comm *world, void *user)
-{
-    struct unread *u = user;
-    return on_rank(world,
-                   &(struct rank_options){.config = &u->config, .run = read_short, .user = u});
-}
-
 TEST(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike)
 {
     char shrinking[sizeof(tokens_path) + 8], line[2 * sizeof(shrinking) + 8];
@@ -138,7 +131,8 @@ TEST(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike)
     snprintf(line, sizeof(line), "cp %s %s", tokens_path, shrinking);
     assert_int_equal(system(line), 0);
     snprintf(u.config.dataset_path, sizeof(u.config.dataset_path), "%s", shrinking);
-    assert_int_equal(comm_local_run(3, unread_main, &u), 0);
+    assert_int_equal(
+        on_ranks(3, &(struct rank_options){.config = &u.config, .run = read_short, .user = &u}), 0);
     unlink(shrinking);
     for (int rank = 0; rank < 3; rank++) {
         assert_int_equal(u.step_rc[rank], ERR_CORRUPT);
@@ -228,18 +222,14 @@ static int come_apart(struct rank *r, void *user)
     return 0;
 }
 
-static int apart_main(struct comm *world, void *user)
-{
-    struct apart *apart = user;
-    return on_rank(
-        world, &(struct rank_options){.config = &apart->config, .run = come_apart, .user = apart});
-}
-
 /* All ranks agree before, and afterwards where no copy differs. One says what it found. */
 static void want_apart(struct apart *apart, uint32_t ranks, int after, const char *want)
 {
     bool is_said = want == NULL;
-    assert_int_equal(comm_local_run(ranks, apart_main, apart), 0);
+    assert_int_equal(on_ranks(ranks, &(struct rank_options){.config = &apart->config,
+                                                            .run = come_apart,
+                                                            .user = apart}),
+                     0);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         assert_int_equal(apart->before[rank], 0);
         assert_int_equal(apart->after[rank], after);

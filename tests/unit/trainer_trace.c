@@ -45,13 +45,6 @@ static int draw_steps(struct rank *r, void *user)
     return rc;
 }
 
-static int drawn_main(struct comm *world, void *user)
-{
-    struct drawn *d = user;
-    return on_rank(world,
-                   &(struct rank_options){.config = &d->config, .run = draw_steps, .user = d});
-}
-
 static struct drawn *new_drawn(const char *name, int64_t at_step)
 {
     struct drawn *d = calloc(1, sizeof(*d));
@@ -62,10 +55,16 @@ static struct drawn *new_drawn(const char *name, int64_t at_step)
     return d;
 }
 
+static int draw_all(struct drawn *d)
+{
+    return on_ranks(RANKS,
+                    &(struct rank_options){.config = &d->config, .run = draw_steps, .user = d});
+}
+
 static struct drawn *draw(const char *name, int64_t at_step)
 {
     struct drawn *d = new_drawn(name, at_step);
-    assert_int_equal(comm_local_run(RANKS, drawn_main, d), 0);
+    assert_int_equal(draw_all(d), 0);
     return d;
 }
 
@@ -158,7 +157,7 @@ TEST(test_trace__a_name_that_ends_in_svg_is_a_drawing)
 TEST(test_trace__a_file_that_cannot_be_made_is_refused_at_the_start)
 {
     struct drawn *d = new_drawn("nowhere/step.json", 1);
-    assert_int_equal(comm_local_run(RANKS, drawn_main, d), ERR_INVALID);
+    assert_int_equal(draw_all(d), ERR_INVALID);
     assert_non_null(strstr(report_line(), "nowhere/step.json"));
     free(d);
 }
@@ -192,7 +191,7 @@ TEST(test_trace__each_rank_writes_its_own_of_chosen_steps)
     d->options = (struct trace_options){.path = "", .freq = 2, .steps = ""};
     snprintf(d->options.folder, sizeof(d->options.folder), "%s/traces/of", folder);
     for (int by_list = 0; by_list < 2; by_list++) {
-        assert_int_equal(comm_local_run(RANKS, drawn_main, d), 0);
+        assert_int_equal(draw_all(d), 0);
         for (unsigned rank = 0; rank < RANKS; rank++) {
             char name[64];
             snprintf(name, sizeof(name), "traces/of/iteration_%d/rank%u_trace.json",
