@@ -6,6 +6,7 @@
  * processes of this machine that are forked for each test; bytes are a function of sender, receiver
  * and place. The store of torchrun is one thread that speaks its requests. */
 #include "proto/base/report.h"
+#include "tests/unit/comm_rounds.h"
 #include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/tcp/tcp.h"
@@ -23,7 +24,6 @@
 #include <unistd.h>
 
 #define RANKS 4u
-#define PART 1000u
 #define PATIENCE 20 /* seconds; no test waits for so long */
 
 /* What the processes say, in memory that they share with the test. */
@@ -48,61 +48,16 @@ static void take_port(void)
 
 /* ---- A rank ---- */
 
-static void want(struct comm *world, bool condition)
-{
-    if (!condition)
-        __atomic_fetch_add(&said[world->rank].num_wrong, 1, __ATOMIC_RELAXED);
-}
-
-static unsigned char byte_of(uint32_t from, uint32_t to, size_t i)
-{
-    return (unsigned char)(from * 37 + to * 101 + i * 7 + 1);
-}
-
-static size_t count_of(uint32_t from, uint32_t to)
-{
-    return (from * 29 + to * 413) % PART; /* none, too */
-}
-
-static int exchange(struct comm *world, struct comm *comm, bool is_gather)
-{
-    unsigned char send[RANKS * PART], recv[RANKS * PART] = {0};
-    size_t sent[RANKS], send_at[RANKS], got[RANKS], recv_at[RANKS];
-    for (uint32_t j = 0; j < comm->size; j++) {
-        sent[j] = count_of(comm->rank, is_gather ? 0 : j);
-        got[j] = count_of(j, is_gather ? 0 : comm->rank);
-        send_at[j] = is_gather ? 0 : (comm->size - 1 - j) * PART;
-        recv_at[j] = (comm->size - 1 - j) * PART;
-        for (size_t i = 0; i < sent[j]; i++)
-            send[send_at[j] + i] = byte_of(comm->rank, is_gather ? 0 : j, i);
-    }
-    ERR_TRY(is_gather ? comm_all_gather_v(comm, send, sent[0], recv, got, recv_at)
-                      : comm_all_to_all_v(comm, send, sent, send_at, recv, got, recv_at));
-    for (uint32_t j = 0; j < comm->size; j++)
-        for (size_t i = 0; i < PART; i++)
-            want(world, recv[recv_at[j] + i] ==
-                            (i < got[j] ? byte_of(j, is_gather ? 0 : comm->rank, i) : 0));
-    return 0;
-}
-
-static int all_calls(struct comm *world, struct comm *comm)
+static int all_calls(struct comm *comm)
 {
     int64_t sums[3] = {comm->rank, -5, INT64_C(1) << 60};
     ERR_TRY(comm_barrier(comm));
-    ERR_TRY(exchange(world, comm, false));
-    ERR_TRY(exchange(world, comm, true));
-    for (uint32_t root = 0; root < comm->size; root++) {
-        unsigned char bytes[PART];
-        for (size_t i = 0; i < PART; i++)
-            bytes[i] = comm->rank == root ? byte_of(root, 9, i) : 0;
-        ERR_TRY(comm_broadcast(comm, bytes, PART, root));
-        for (size_t i = 0; i < PART; i++)
-            want(world, bytes[i] == byte_of(root, 9, i));
-    }
+    ERR_TRY(all_to_all_rounds(comm, NULL));
+    ERR_TRY(gather_rounds(comm, NULL));
     ERR_TRY(comm_all_reduce_i64(comm, sums, 3));
-    want(world, sums[0] == comm->size * (comm->size - 1) / 2);
-    want(world, sums[1] == -5 * (int64_t)comm->size);
-    want(world, sums[2] == (int64_t)comm->size << 60);
+    want(sums[0] == comm->size * (comm->size - 1) / 2);
+    want(sums[1] == -5 * (int64_t)comm->size);
+    want(sums[2] == (int64_t)comm->size << 60);
     return 0;
 }
 
@@ -110,43 +65,42 @@ static int all_calls(struct comm *world, struct comm *comm)
 static int everywhere(struct comm *world)
 {
     struct comm *pair = NULL, *odd = NULL;
-    int rc = all_calls(world, world);
+    int rc = all_calls(world);
     if (rc == 0)
         rc = comm_split(world, &pair, world->rank % 2, RANKS - world->rank);
     if (rc == 0)
         rc = comm_split(world, &odd, world->rank == 2, 0);
     if (rc == 0) {
-        want(world, pair->size == 2 && pair->rank == (world->rank < 2));
-        want(world, odd->size == (world->rank == 2 ? 1 : 3));
-        want(world, odd->rank == (world->rank == 3 ? 2 : world->rank % 2));
-        rc = all_calls(world, pair);
+        want(pair->size == 2 && pair->rank == (world->rank < 2));
+        want(odd->size == (world->rank == 2 ? 1 : 3));
+        want(odd->rank == (world->rank == 3 ? 2 : world->rank % 2));
+        rc = all_calls(pair);
     }
     if (rc == 0)
-        rc = all_calls(world, odd);
+        rc = all_calls(odd);
     comm_free(pair);
     if (rc == 0)
-        rc = all_calls(world, odd);
+        rc = all_calls(odd);
     comm_free(odd);
     return rc;
 }
 
 struct waiter {
-    struct comm *world, *group;
+    struct comm *group;
     int rc;
 };
 
 static void *wait_in_group(void *argument)
 {
     struct waiter *waiter = argument;
-    for (int i = 0; i < 20 && waiter->rc == 0; i++)
-        waiter->rc = exchange(waiter->world, waiter->group, true);
+    waiter->rc = gather_rounds(waiter->group, NULL);
     return NULL;
 }
 
 /* Two threads in a group each, of which half the ranks begin with the other one. */
 static int beside_each_other(struct comm *world)
 {
-    struct waiter waiters[2] = {{.world = world}, {.world = world}};
+    struct waiter waiters[2] = {{NULL, 0}, {NULL, 0}};
     pthread_t thread;
     int rc = comm_split(world, &waiters[0].group, 0, world->rank);
     if (rc == 0)
@@ -227,6 +181,7 @@ static _Noreturn void be_rank(const struct tcp_options *options, work_fn *work, 
         out->rc = flight_set(world->flight, &flight);
     if (out->rc == 0)
         out->rc = work(world);
+    out->num_wrong = (uint32_t)num_wrong;
     snprintf(out->text, sizeof(out->text), "%s", out->rc != 0 ? report_line() : "");
     out->is_lost = world != NULL && world->is_lost;
     if (out->is_lost)
@@ -269,7 +224,7 @@ static uint32_t run_as(const struct tcp_options *options, uint32_t num, work_fn 
     return wait_for(pids, num);
 }
 
-static void fill(struct tcp_options options[RANKS], int64_t seconds)
+static void options_of(struct tcp_options options[RANKS], int64_t seconds)
 {
     take_port();
     for (uint32_t r = 0; r < RANKS; r++)
@@ -283,7 +238,7 @@ static void fill(struct tcp_options options[RANKS], int64_t seconds)
 static uint32_t run(work_fn *work)
 {
     struct tcp_options options[RANKS];
-    fill(options, PATIENCE);
+    options_of(options, PATIENCE);
     return run_as(options, RANKS, work);
 }
 
@@ -348,12 +303,12 @@ TEST(test_tcp__a_rank_that_does_not_call_is_waited_for_as_long_as_was_said)
 TEST(test_tcp__ranks_that_do_not_come_are_named_to_those_that_did)
 {
     struct tcp_options options[RANKS];
-    fill(options, 1);
+    options_of(options, 1);
     options[1] = options[3]; /* of 0 to 3 there are 0 and 3 */
     assert_int_equal(run_as(options, 2, everywhere), 0);
     for (uint32_t i = 0; i < 2; i++)
         want_said(i, ERR_UNAVAILABLE, "rank 1, 2 of 4 did not come within comm.init_timeout");
-    fill(options, 1);
+    options_of(options, 1);
     assert_int_equal(run_as(options + 1, 1, everywhere), 0);
     want_said(0, ERR_UNAVAILABLE, "could not connect to 127.0.0.1:");
     want_said(0, ERR_UNAVAILABLE, port);
@@ -362,13 +317,13 @@ TEST(test_tcp__ranks_that_do_not_come_are_named_to_those_that_did)
 TEST(test_tcp__a_process_that_does_not_belong_is_refused)
 {
     struct tcp_options options[RANKS];
-    fill(options, 1);
+    options_of(options, 1);
     options[3].rank = 2; /* twice; and rank 3 is missing */
     assert_int_equal(run_as(options, RANKS, everywhere), 0);
     bool first = said[2].rc == ERR_INVALID;
     want_said(first ? 2 : 3, ERR_INVALID, "another process is rank 2 of this run");
     want_said(first ? 3 : 2, ERR_UNAVAILABLE, "rank 3 of 4 did not come");
-    fill(options, 1);
+    options_of(options, 1);
     options[3].size = 8;
     assert_int_equal(run_as(options, RANKS, everywhere), 0);
     want_said(3, ERR_INVALID, "this process is rank 3 of 8, but rank 0 has a run of 4");
@@ -377,7 +332,7 @@ TEST(test_tcp__a_process_that_does_not_belong_is_refused)
 TEST(test_tcp__a_second_rank_0_is_told_that_the_port_is_taken)
 {
     struct tcp_options options[RANKS];
-    fill(options, 1);
+    options_of(options, 1);
     options[1].rank = 0;
     options[0].size = options[1].size = 2;
     assert_int_equal(run_as(options, 2, everywhere), 0);
@@ -489,7 +444,7 @@ TEST(test_tcp__where_torchrun_has_the_port_its_store_tells_that_of_rank_0)
     int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
     pid_t pids[RANKS];
     pthread_t thread;
-    fill(options, PATIENCE);
+    options_of(options, PATIENCE);
     own.sin_port = htons((uint16_t)atoi(port));
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     assert_int_equal(bind(listener, (struct sockaddr *)&own, sizeof(own)), 0);
