@@ -261,7 +261,10 @@ TEST(test_meshes__every_context_parallel_degree_gives_the_same_bits)
 {
     static const struct row rows[] = {
         {{1, 1, 1, 1, 2, 1}, CHUNKS("2") " training.local_batch_size=2", ROTATE "allgather"},
-        {{1, 1, 2, 1, 2, 1}, CHUNKS("4"), ROTATE "alltoall"},
+        {{1, 1, 2, 1, 2, 1},
+         CHUNKS("4"),
+         ROTATE "alltoall activation_checkpoint.mode=selective"
+                " activation_checkpoint.selective_ac_option=op"},
         {{1, 1, 1, 1, 4, 1}, CHUNKS("4"), ROTATE "alltoall"},
         {{1, 2, 1, 1, 2, 1}, CHUNKS("2"), ROTATE "alltoall"},
         {{2, 1, 1, 1, 2, 1}, CHUNKS("4") " training.local_batch_size=2", ROTATE "allgather"},
