@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #define PROTOCOL "h2" /* gRPC is HTTP/2 */
-#define EVENTS_MAX 8 /* who waits for the mutex waits for as many handshakes at most */
-#define TICK_MS 1000 /* deadlines, and the files of TLS, are looked at so often */
+#define EVENTS_MAX 8  /* who waits for the mutex waits for as many handshakes at most */
+#define TICK_MS 1000  /* deadlines, and the files of TLS, are looked at so often */
 #define THROTTLED_TICK_MS 50
 #define TRIM_BYTES (16u << 20) /* relayed: then free memory is given back when it is quiet */
 

@@ -5,12 +5,8 @@
  * the .cu file, whatever the order in which threads ran; the kernels of kernels/cuda give none.
  * Method: build/cuda/racecheck and memcheck (tests/cuda/checked.c), kernels that are wrong on
  * purpose first. Only in builds without SANITIZER, where these two are built. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,29 +46,25 @@ static void silent(const char *program, const char *words)
         fail_msg("%s %s: %s", program, words, said);
 }
 
-static void test_racecheck__accesses_that_no_barrier_orders_are_reported(void **state)
+TEST(test_racecheck__accesses_that_no_barrier_orders_are_reported)
 {
-    (void)state;
     const char *races[] = {"no_barrier", "shuffle_as_a_barrier", "copy_over_what_is_read",
                            "blocks_write_the_same_value", "result_of_the_order_of_blocks"};
     for (size_t i = 0; i < sizeof(races) / sizeof(races[0]); i++)
         reported("racecheck", races[i], "WARNING: ThreadSanitizer: data race");
     silent("racecheck", "fault none");
 }
-static void test_memcheck__an_access_past_a_tensor_is_reported(void **state)
+TEST(test_memcheck__an_access_past_a_tensor_is_reported)
 {
-    (void)state;
     reported("memcheck", "read_past_the_end", "ERROR: AddressSanitizer: heap-buffer-overflow");
     silent("memcheck", "fault none");
 }
-static void test_racecheck__the_kernels_have_no_race(void **state)
+TEST(test_racecheck__the_kernels_have_no_race)
 {
-    (void)state;
     silent("racecheck", "cases");
 }
-static void test_memcheck__the_kernels_stay_within_their_tensors(void **state)
+TEST(test_memcheck__the_kernels_stay_within_their_tensors)
 {
-    (void)state;
     silent("memcheck", "cases");
 }
 
@@ -85,11 +77,5 @@ int main(void)
         printf("no %s: it is built without SANITIZER\n", path);
         return 77;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_racecheck__accesses_that_no_barrier_orders_are_reported),
-        cmocka_unit_test(test_memcheck__an_access_past_a_tensor_is_reported),
-        cmocka_unit_test(test_racecheck__the_kernels_have_no_race),
-        cmocka_unit_test(test_memcheck__the_kernels_stay_within_their_tensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

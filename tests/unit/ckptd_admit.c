@@ -12,6 +12,7 @@
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"
+#include "tests/unit/suite.h"
 
 #include <sys/stat.h>
 
@@ -128,7 +129,7 @@ static void train_on(struct bed *bed, uint64_t attempt, uint64_t step)
     assert_int_equal(bed_start(bed), 0);
 }
 
-static void test_admit__what_fits_is_committed_and_trained_on(void **state)
+TEST_BETWEEN(test_admit__what_fits_is_committed_and_trained_on, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     uint64_t step = 0;
@@ -150,7 +151,7 @@ static void test_admit__what_fits_is_committed_and_trained_on(void **state)
     free(text);
 }
 
-static void test_admit__a_run_that_was_begun_is_not_adopted(void **state)
+TEST_BETWEEN(test_admit__a_run_that_was_begun_is_not_adopted, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     char store[200];
@@ -179,7 +180,8 @@ static void add_shards(const struct bed *bed, const char *step)
 }
 
 /* Attempt 1 is over when attempt 2 is open. */
-static void test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer(void **state)
+TEST_BETWEEN(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer, open_with_made,
+             close_with_made)
 {
     struct bed *bed = *state;
     uint64_t step = 0;
@@ -229,7 +231,8 @@ static char *make_later(struct bed *bed)
     return text;
 }
 
-static void test_admit__a_later_attempt_is_the_newest_where_nobody_trains(void **state)
+TEST_BETWEEN(test_admit__a_later_attempt_is_the_newest_where_nobody_trains, open_with_made,
+             close_with_made)
 {
     struct bed *bed = *state;
     char *later = make_later(bed);
@@ -253,7 +256,7 @@ static void test_admit__a_later_attempt_is_the_newest_where_nobody_trains(void *
 }
 
 /* It is no damage, and an older one is not taken in its place: that would roll training back. */
-static void test_admit__what_a_later_version_wrote_stops_a_load(void **state)
+TEST_BETWEEN(test_admit__what_a_later_version_wrote_stops_a_load, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     char *text = forged("\"version\":2", "\"version\":9"), path[700];
@@ -334,7 +337,8 @@ static int let_go_and_close(void **state)
     return close_with_made(state);
 }
 
-static void test_admit__an_attempt_of_a_run_that_is_being_adopted_waits(void **state)
+TEST_BETWEEN(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits, open_with_made,
+             let_go_and_close)
 {
     struct bed *bed = *state;
     struct adopting adopting;
@@ -352,7 +356,8 @@ static void test_admit__an_attempt_of_a_run_that_is_being_adopted_waits(void **s
 }
 
 /* A restarted ckptd does not know yet that somebody trains in the attempt that it adopts. */
-static void test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted(void **state)
+TEST_BETWEEN(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted, open_with_made,
+             let_go_and_close)
 {
     struct bed *bed = *state;
     struct adopting adopting;
@@ -373,7 +378,7 @@ static void test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted(void *
 }
 
 /* What is adopted is of an attempt that is over, whether another one is opened or not. */
-static void test_admit__an_attempt_is_opened_beside_an_adoption(void **state)
+TEST_BETWEEN(test_admit__an_attempt_is_opened_beside_an_adoption, open_with_made, let_go_and_close)
 {
     struct bed *bed = *state;
     struct adopting adopting;
@@ -417,7 +422,8 @@ static void exchange_manifest(const struct bed *bed, const char *step)
 }
 
 /* What is in memory and what loads are planned with rests on it: saved here, or loaded before. */
-static void test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded(void **state)
+TEST_BETWEEN(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded, open_with_made,
+             close_with_made)
 {
     struct bed *bed = *state;
     char store[200];
@@ -442,7 +448,8 @@ static void test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded(voi
 
 /* What a load is planned with was read when ckptd started; of more shards it is not that any more.
  */
-static void test_admit__a_manifest_exchanged_since_the_start_is_not_loaded(void **state)
+TEST_BETWEEN(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded, open_with_made,
+             close_with_made)
 {
     struct bed *bed = *state;
     char path[300];
@@ -479,7 +486,7 @@ static void assert_refused(struct bed *bed, const char *text, const char *what)
     assert_int_equal(num_listed(bed), 0);
 }
 
-static void test_admit__a_manifest_that_lies_is_refused(void **state)
+TEST_BETWEEN(test_admit__a_manifest_that_lies_is_refused, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     char store[200];
@@ -519,7 +526,8 @@ static void test_admit__a_manifest_that_lies_is_refused(void **state)
 }
 
 /* Its manifest fits itself and the file's size; the names alone need more than one page. */
-static void test_admit__a_header_without_the_room_for_its_tensors_is_refused(void **state)
+TEST_BETWEEN(test_admit__a_header_without_the_room_for_its_tensors_is_refused, open_with_made,
+             close_with_made)
 {
     struct bed *bed = *state;
     uint64_t file_bytes = 0;
@@ -533,7 +541,8 @@ static void test_admit__a_header_without_the_room_for_its_tensors_is_refused(voi
 }
 
 /* Shell commands in the directory of the step; after each it is made anew. */
-static void test_admit__files_that_do_not_fit_or_are_not_ours_are_refused(void **state)
+TEST_BETWEEN(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused, open_with_made,
+             close_with_made)
 {
     struct bed *bed = *state;
     static const char shard[] = "shard-00002-of-00002.safetensors";
@@ -569,7 +578,7 @@ static void test_admit__files_that_do_not_fit_or_are_not_ours_are_refused(void *
     assert_int_equal(adopt(bed, manifest), 0);
 }
 
-static void test_admit__files_of_another_user_are_refused(void **state)
+TEST_BETWEEN(test_admit__files_of_another_user_are_refused, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     static const char *const paths[] = {RUN, STEP_DIR,
@@ -590,7 +599,7 @@ static void test_admit__files_of_another_user_are_refused(void **state)
     assert_int_equal(adopt(bed, manifest), 0);
 }
 
-static void test_admit__what_was_refused_takes_no_run_from_others(void **state)
+TEST_BETWEEN(test_admit__what_was_refused_takes_no_run_from_others, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     static const char *const strange[] = {"\"run\":\"one\"", "\"run\":\"two\""};
@@ -614,7 +623,7 @@ static void test_admit__what_was_refused_takes_no_run_from_others(void **state)
 
 /* ---- released ---- */
 
-static void test_admit__what_was_put_right_is_served_again(void **state)
+TEST_BETWEEN(test_admit__what_was_put_right_is_served_again, open_with_made, close_with_made)
 {
     struct bed *bed = *state;
     static const char shard[] = STEP_DIR "/shard-00001-of-00002.safetensors";
@@ -655,7 +664,8 @@ static void expect_newer_read(struct bed *bed)
     FREE_REPLY(reply);
 }
 
-static void test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back(void **state)
+TEST_BETWEEN(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back,
+             open_with_made, let_go_and_close)
 {
     struct bed *bed = *state;
     struct adopting adopting;
@@ -694,28 +704,6 @@ static void test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_made, close_with_made)
-#define WAIT(name) cmocka_unit_test_setup_teardown(name, open_with_made, let_go_and_close)
-    const struct CMUnitTest tests[] = {
-        CASE(test_admit__what_fits_is_committed_and_trained_on),
-        CASE(test_admit__a_run_that_was_begun_is_not_adopted),
-        CASE(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer),
-        CASE(test_admit__a_later_attempt_is_the_newest_where_nobody_trains),
-        CASE(test_admit__what_a_later_version_wrote_stops_a_load),
-        WAIT(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back),
-        WAIT(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits),
-        WAIT(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted),
-        WAIT(test_admit__an_attempt_is_opened_beside_an_adoption),
-        CASE(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded),
-        CASE(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded),
-        CASE(test_admit__a_manifest_that_lies_is_refused),
-        CASE(test_admit__a_header_without_the_room_for_its_tensors_is_refused),
-        CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
-        CASE(test_admit__files_of_another_user_are_refused),
-        CASE(test_admit__what_was_refused_takes_no_run_from_others),
-        CASE(test_admit__what_was_put_right_is_served_again),
-    };
 #undef WAIT
-#undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * restart, so that loads come from the disk and not from memory. SEED=<n> and ROUNDS=<n>. */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 #define SMALL_POOL (10 * MIB) /* two images of one rank */
 
@@ -91,7 +92,7 @@ static void unmap(const struct peer *former)
 
 /* ---- the harm to others ---- */
 
-static void test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk(void **state)
+TEST_BETWEEN(test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -111,7 +112,7 @@ static void test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk(voi
         assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
 }
 
-static void test_breach__a_hole_does_not_part_a_load_from_its_disk(void **state)
+TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -128,7 +129,7 @@ static void test_breach__a_hole_does_not_part_a_load_from_its_disk(void **state)
     FREE_REPLY(reply);
 }
 
-static void test_breach__who_writes_on_after_his_attempt_reaches_no_other(void **state)
+TEST_BETWEEN(test_breach__who_writes_on_after_his_attempt_reaches_no_other, set_up, tear_down)
 {
     struct bed *bed = *state;
     const char *text = getenv("ROUNDS");
@@ -204,17 +205,17 @@ static void offend_at_each_point(void **state, enum deed deed)
     }
 }
 
-static void test_breach__a_rank_that_punches_its_own_save_harms_itself_alone(void **state)
+TEST_BETWEEN(test_breach__a_rank_that_punches_its_own_save_harms_itself_alone, set_up, tear_down)
 {
     offend_at_each_point(state, PUNCH);
 }
 
-static void test_breach__a_rank_that_overwrites_its_own_save_harms_itself_alone(void **state)
+TEST_BETWEEN(test_breach__a_rank_that_overwrites_its_own_save_harms_itself_alone, set_up, tear_down)
 {
     offend_at_each_point(state, WRITE);
 }
 
-static void test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal(void **state)
+TEST_BETWEEN(test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal, set_up, tear_down)
 {
     struct bed *bed = *state;
     int fds[ARENA_FDS_MAX];
@@ -241,7 +242,8 @@ static void test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal(v
     peers_close(peers, 1);
 }
 
-static void test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody(void **state)
+TEST_BETWEEN(test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -256,7 +258,8 @@ static void test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nob
 
 /* All that rank and daemon share for control becomes zero, or random, between two entries, and the
  * daemon looks at it before the rank hangs up. */
-static void test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session(void **state)
+TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     uint64_t one = 1;
@@ -286,7 +289,7 @@ static void test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_sessi
 
 /* ---- what a session may reach, in a pool that has room ---- */
 
-static void test_breach__a_session_gets_only_what_is_lent_to_it(void **state)
+TEST_BETWEEN(test_breach__a_session_gets_only_what_is_lent_to_it, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -312,7 +315,8 @@ static void test_breach__a_session_gets_only_what_is_lent_to_it(void **state)
     peers_close(peers, RANKS);
 }
 
-static void test_breach__nonsense_on_the_arena_socket_ends_only_that_connection(void **state)
+TEST_BETWEEN(test_breach__nonsense_on_the_arena_socket_ends_only_that_connection, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     char noise[sizeof(struct arena_request)];
@@ -333,7 +337,7 @@ static void test_breach__nonsense_on_the_arena_socket_ends_only_that_connection(
     peers_close(peers, 1);
 }
 
-static void test_breach__a_broken_ring_ends_the_session(void **state)
+TEST_BETWEEN(test_breach__a_broken_ring_ends_the_session, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint64_t one = 1;
@@ -346,26 +350,4 @@ static void test_breach__a_broken_ring_ends_the_session(void **state)
     peers_close(peers, 1);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk),
-        CASE(test_breach__a_hole_does_not_part_a_load_from_its_disk),
-        CASE(test_breach__who_writes_on_after_his_attempt_reaches_no_other),
-        CASE(test_breach__a_rank_that_punches_its_own_save_harms_itself_alone),
-        CASE(test_breach__a_rank_that_overwrites_its_own_save_harms_itself_alone),
-        CASE(test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal),
-        CASE(test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody),
-        CASE(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session),
-        cmocka_unit_test_setup_teardown(test_breach__a_session_gets_only_what_is_lent_to_it,
-                                        bed_set_up, bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_breach__nonsense_on_the_arena_socket_ends_only_that_connection, bed_set_up,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_breach__a_broken_ring_ends_the_session, bed_set_up,
-                                        bed_tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

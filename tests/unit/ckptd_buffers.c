@@ -4,14 +4,9 @@
  * in which they came, and nobody is forgotten. Method: waiters that take as many as they want. */
 #include "ckptd/core/loop.h"
 #include "ckptd/tiers/buffers.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { COUNT = 3, FLEETS = 5 };
 
@@ -48,7 +43,7 @@ static void give(struct fleet *fleet)
     buffers_look(fleet->buffers);
 }
 
-static void test_buffers__who_found_none_gets_the_next_in_the_order_of_coming(void **state)
+TEST(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming)
 {
     struct buffers *buffers;
     struct fleet fleets[FLEETS];
@@ -76,10 +71,4 @@ static void test_buffers__who_found_none_gets_the_next_in_the_order_of_coming(vo
     buffers_close(buffers);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -8,6 +8,7 @@
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 #define BLOCK 8192u
 #define SIZE (4 * BLOCK)
@@ -79,9 +80,8 @@ static int get(struct bulk_handle *opened, const struct bulk_request *request, u
     return error;
 }
 
-static void test_opened__a_block_lies_where_it_says(void **state)
+TEST(test_opened__a_block_lies_where_it_says)
 {
-    (void)state;
     struct bed bed;
     unsigned char *room = aligned_alloc(4096, BLOCK);
     open_bed(&bed);
@@ -98,9 +98,8 @@ static void test_opened__a_block_lies_where_it_says(void **state)
     close_bed(&bed);
 }
 
-static void test_opened__a_handle_is_of_no_use_to_others(void **state)
+TEST(test_opened__a_handle_is_of_no_use_to_others)
 {
-    (void)state;
     struct bed bed;
     unsigned char *room = aligned_alloc(4096, BLOCK);
     open_bed(&bed);
@@ -116,9 +115,8 @@ static void test_opened__a_handle_is_of_no_use_to_others(void **state)
 }
 
 /* Whom the kernel names has no certificate. */
-static void test_opened__users_of_the_machine_have_handles_of_their_own(void **state)
+TEST(test_opened__users_of_the_machine_have_handles_of_their_own)
 {
-    (void)state;
     struct bed bed;
     struct handle *first, *same, *other, *used;
     open_bed(&bed);
@@ -135,9 +133,8 @@ static void test_opened__users_of_the_machine_have_handles_of_their_own(void **s
     close_bed(&bed);
 }
 
-static void test_opened__only_whole_blocks_of_the_object_move(void **state)
+TEST(test_opened__only_whole_blocks_of_the_object_move)
 {
-    (void)state;
     static const struct {
         uint64_t offset, bytes;
     } wrong[] = {{SIZE, BLOCK},
@@ -161,9 +158,8 @@ static void test_opened__only_whole_blocks_of_the_object_move(void **state)
     close_bed(&bed);
 }
 
-static void test_opened__a_write_that_failed_is_told(void **state)
+TEST(test_opened__a_write_that_failed_is_told)
 {
-    (void)state;
     struct bed bed;
     void *to = NULL;
     open_bed(&bed);
@@ -178,9 +174,8 @@ static void test_opened__a_write_that_failed_is_told(void **state)
     close_bed(&bed);
 }
 
-static void test_opened__what_is_in_use_stays(void **state)
+TEST(test_opened__what_is_in_use_stays)
 {
-    (void)state;
     struct bed bed;
     struct handle *taken = NULL;
     void *to = NULL;
@@ -208,9 +203,8 @@ static uint32_t count_chain(struct handle *first)
     return count;
 }
 
-static void test_opened__a_client_that_works_keeps_all_that_it_has(void **state)
+TEST(test_opened__a_client_that_works_keeps_all_that_it_has)
 {
-    (void)state;
     static const char who[] = "holdfast://reader";
     struct handles *handles;
     assert_int_equal(handles_open(&handles), 0);
@@ -229,9 +223,8 @@ static void test_opened__a_client_that_works_keeps_all_that_it_has(void **state)
     handles_close(handles, NULL);
 }
 
-static void test_opened__readers_take_no_place_from_nodes(void **state)
+TEST(test_opened__readers_take_no_place_from_nodes)
 {
-    (void)state;
     struct handles *handles;
     struct handle *handle;
     uint32_t count[3] = {0};
@@ -247,17 +240,4 @@ static void test_opened__readers_take_no_place_from_nodes(void **state)
     handles_close(handles, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opened__a_block_lies_where_it_says),
-        cmocka_unit_test(test_opened__a_handle_is_of_no_use_to_others),
-        cmocka_unit_test(test_opened__users_of_the_machine_have_handles_of_their_own),
-        cmocka_unit_test(test_opened__only_whole_blocks_of_the_object_move),
-        cmocka_unit_test(test_opened__a_write_that_failed_is_told),
-        cmocka_unit_test(test_opened__what_is_in_use_stays),
-        cmocka_unit_test(test_opened__a_client_that_works_keeps_all_that_it_has),
-        cmocka_unit_test(test_opened__readers_take_no_place_from_nodes),
-    };
-    return cmocka_run_group_tests_name("opened", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

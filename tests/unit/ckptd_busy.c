@@ -7,6 +7,7 @@
  * rank 1, so that both its images stay in use until the test lets rank 1 come. The store holds each
  * request back for a random time (the fault back-end): the later save is often on disk first. */
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #include <stdatomic.h>
 
@@ -139,7 +140,7 @@ static void expect(const struct commit_action *action, enum commit_action_kind k
     assert_true(action->save == save);
 }
 
-static void test_busy__a_later_save_waits_until_the_earlier_is_committed(void **state)
+TEST(test_busy__a_later_save_waits_until_the_earlier_is_committed)
 {
     static struct commit machine;
     struct commit_actions actions;
@@ -156,7 +157,7 @@ static void test_busy__a_later_save_waits_until_the_earlier_is_committed(void **
     expect(&actions.items[3], COMMIT_SYNC_NAMES, saves[1]);
 }
 
-static void test_busy__a_later_save_goes_on_when_the_earlier_is_given_up(void **state)
+TEST(test_busy__a_later_save_goes_on_when_the_earlier_is_given_up)
 {
     static struct commit machine;
     struct commit_actions actions;
@@ -171,7 +172,7 @@ static void test_busy__a_later_save_goes_on_when_the_earlier_is_given_up(void **
 
 /* ---- tests ---- */
 
-static void test_busy__two_saves_are_in_work_at_once_and_commit_in_order(void **state)
+TEST_BETWEEN(test_busy__two_saves_are_in_work_at_once_and_commit_in_order, set_up, tear_down)
 {
     struct bed *bed = *state;
     for (uint64_t step = 1; step <= 9; step += 2) {
@@ -187,7 +188,7 @@ static void test_busy__two_saves_are_in_work_at_once_and_commit_in_order(void **
     assert_int_equal(load_all(bed, 10, NULL), 0);
 }
 
-static void test_busy__a_third_save_is_told_at_once_that_there_is_no_image(void **state)
+TEST_BETWEEN(test_busy__a_third_save_is_told_at_once_that_there_is_no_image, set_up, tear_down)
 {
     struct bed *bed = *state;
     get_ahead(1);
@@ -198,7 +199,8 @@ static void test_busy__a_third_save_is_told_at_once_that_there_is_no_image(void 
     assert_true(save_step(peers, RANKS, 3)); /* the skipped save harms no later one */
 }
 
-static void test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed(void **state)
+TEST_BETWEEN(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     struct waiting waiting;
@@ -234,7 +236,8 @@ static int call_make_way(struct peer *peer, uint64_t *out_step)
     return error;
 }
 
-static void test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way(void **state)
+TEST_BETWEEN(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     uint64_t step = 0;
@@ -260,7 +263,7 @@ static void test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way
     assert_int_equal(load_all(bed, 3, NULL), 0);
 }
 
-static void test_busy__a_wait_ends_when_its_time_is_over(void **state)
+TEST_BETWEEN(test_busy__a_wait_ends_when_its_time_is_over, set_up, tear_down)
 {
     struct waiting waiting;
     (void)state;
@@ -271,7 +274,7 @@ static void test_busy__a_wait_ends_when_its_time_is_over(void **state)
     assert_true(waiting.waited_ms >= 200);
 }
 
-static void test_busy__a_wait_ends_with_the_step_it_is_for(void **state)
+TEST_BETWEEN(test_busy__a_wait_ends_with_the_step_it_is_for, set_up, tear_down)
 {
     struct waiting waiting;
     (void)state;
@@ -284,7 +287,7 @@ static void test_busy__a_wait_ends_with_the_step_it_is_for(void **state)
     assert_true(waiting.waited_ms < 15000);
 }
 
-static void test_busy__a_wait_ends_with_its_rank(void **state)
+TEST_BETWEEN(test_busy__a_wait_ends_with_its_rank, set_up, tear_down)
 {
     struct waiting waiting;
     (void)state;
@@ -296,7 +299,7 @@ static void test_busy__a_wait_ends_with_its_rank(void **state)
     assert_int_equal(waiting.error, ERR_NOT_FOUND);
 }
 
-static void test_busy__a_second_call_takes_the_place_of_the_one_that_waits(void **state)
+TEST_BETWEEN(test_busy__a_second_call_takes_the_place_of_the_one_that_waits, set_up, tear_down)
 {
     struct waiting waiting;
     struct peer again;
@@ -312,7 +315,7 @@ static void test_busy__a_second_call_takes_the_place_of_the_one_that_waits(void 
 }
 
 /* A rank with one window, whose memory another run had. */
-static void test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first(void **state)
+TEST_BETWEEN(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct waiting first, second;
@@ -376,7 +379,7 @@ static void start_wait(struct waiting *waiting, struct peer *peer)
     assert_int_equal(pthread_create(&waiting->thread, NULL, begin_main, waiting), 0);
 }
 
-static void test_busy__a_last_save_comes_before_those_that_wait_longer(void **state)
+TEST_BETWEEN(test_busy__a_last_save_comes_before_those_that_wait_longer, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct peer other, last;
@@ -403,7 +406,8 @@ static void test_busy__a_last_save_comes_before_those_that_wait_longer(void **st
     peer_close(&last);
 }
 
-static void test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join(void **state)
+TEST_BETWEEN(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     struct peer joined[RANKS], others[RANKS], last;
@@ -427,7 +431,7 @@ static void test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_jo
     peer_close(&last);
 }
 
-static void test_busy__a_wait_ends_with_the_daemon(void **state)
+TEST_BETWEEN(test_busy__a_wait_ends_with_the_daemon, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct waiting waiting;
@@ -441,23 +445,6 @@ static void test_busy__a_wait_ends_with_the_daemon(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_busy__a_later_save_waits_until_the_earlier_is_committed),
-        cmocka_unit_test(test_busy__a_later_save_goes_on_when_the_earlier_is_given_up),
-        CASE(test_busy__two_saves_are_in_work_at_once_and_commit_in_order),
-        CASE(test_busy__a_third_save_is_told_at_once_that_there_is_no_image),
-        CASE(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed),
-        CASE(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way),
-        CASE(test_busy__a_wait_ends_when_its_time_is_over),
-        CASE(test_busy__a_wait_ends_with_the_step_it_is_for),
-        CASE(test_busy__a_wait_ends_with_its_rank),
-        CASE(test_busy__a_second_call_takes_the_place_of_the_one_that_waits),
-        CASE(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first),
-        CASE(test_busy__a_last_save_comes_before_those_that_wait_longer),
-        CASE(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join),
-        CASE(test_busy__a_wait_ends_with_the_daemon),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

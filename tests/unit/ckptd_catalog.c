@@ -11,17 +11,12 @@
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/unit/mark_bed.h"
+#include "tests/unit/suite.h"
 
 #define SHARD_BYTES 8192u
 #define RUN "run-1"
@@ -131,16 +126,14 @@ static struct run *open_and_find(void)
     return run;
 }
 
-static void test_catalog__an_empty_store_has_nothing(void **state)
+TEST_BETWEEN(test_catalog__an_empty_store_has_nothing, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(scan_store(&service), 0);
     assert_int_equal(service.catalog->num_runs + service.catalog->num_checkpoints, 0);
 }
 
-static void test_catalog__the_newest_attempt_comes_first_then_the_newest_step(void **state)
+TEST_BETWEEN(test_catalog__the_newest_attempt_comes_first_then_the_newest_step, set_up, tear_down)
 {
-    (void)state;
     put_checkpoint(20, 1);
     put_checkpoint(10, 1);
     put_checkpoint(15, 3); /* rolled back to 10 */
@@ -154,9 +147,9 @@ static void test_catalog__the_newest_attempt_comes_first_then_the_newest_step(vo
     assert_true(catalog_find(run, 20, 1) && !catalog_find(run, 20, 3));
 }
 
-static void test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap(void **state)
+TEST_BETWEEN(test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap, set_up,
+             tear_down)
 {
-    (void)state;
     /* Five starts of ten steps each; every one goes back behind the newest step of the last. */
     for (uint64_t attempt = 1; attempt <= 5; attempt++)
         for (uint64_t i = 0; i < 10; i++)
@@ -182,9 +175,8 @@ static void test_catalog__each_checkpoint_has_its_place_among_attempts_that_over
     assert_null(catalog_find(run, 100, 5));
 }
 
-static void test_catalog__shards_with_a_mark_and_no_manifest_are_removed(void **state)
+TEST_BETWEEN(test_catalog__shards_with_a_mark_and_no_manifest_are_removed, set_up, tear_down)
 {
-    (void)state;
     put_checkpoint(1, 1);
     put_shard(2, 1, 0, 2, SHARD_BYTES);
     put_shard(2, 1, 1, 2, SHARD_BYTES);
@@ -201,9 +193,8 @@ static void test_catalog__shards_with_a_mark_and_no_manifest_are_removed(void **
 
 /* The manifest was moved away, or is yet to come in a restore: also where a mark is of other work.
  */
-static void test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside(void **state)
+TEST_BETWEEN(test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside, set_up, tear_down)
 {
-    (void)state;
     char text[MARK_BYTES_MAX];
     put_checkpoint(1, 1);
     put_shard(2, 1, 0, 2, SHARD_BYTES);
@@ -225,9 +216,8 @@ static void test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside(vo
 }
 
 /* Another node knows whether it is a part of a checkpoint. */
-static void test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked(void **state)
+TEST_BETWEEN(test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked, set_up, tear_down)
 {
-    (void)state;
     char text[MARK_BYTES_MAX];
     struct shard_identity identity = {
         .run = RUN, .step = 2, .attempt = 1, .nonce = "0123456789abcdef0123456789abcdef"};
@@ -242,9 +232,8 @@ static void test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked(voi
     assert_null(strstr(part->damage, "ckpt-cli rm"));
 }
 
-static void test_catalog__files_of_other_names_are_never_touched(void **state)
+TEST_BETWEEN(test_catalog__files_of_other_names_are_never_touched, set_up, tear_down)
 {
-    (void)state;
     put_shard(2, 1, 0, 2, SHARD_BYTES);
     mark(2, 1);
     put(RUN "/step-00000002-a0001/notes.txt", 10);
@@ -274,17 +263,15 @@ static void expect_damage(const char *reason)
     assert_true(exists(RUN "/quarantine/step-00000005-a0001"));     /* for every later start */
 }
 
-static void test_catalog__a_missing_shard_is_damage(void **state)
+TEST_BETWEEN(test_catalog__a_missing_shard_is_damage, set_up, tear_down)
 {
-    (void)state;
     put_shard(5, 1, 0, 2, SHARD_BYTES);
     put_manifest(5, 1, 5, 2);
     expect_damage("shard-00002-of-00002.safetensors is missing");
 }
 
-static void test_catalog__a_short_shard_is_damage(void **state)
+TEST_BETWEEN(test_catalog__a_short_shard_is_damage, set_up, tear_down)
 {
-    (void)state;
     put_shard(5, 1, 0, 2, SHARD_BYTES);
     put_shard(5, 1, 1, 2, SHARD_BYTES / 2);
     put_manifest(5, 1, 5, 2);
@@ -305,18 +292,16 @@ static void expect_moved(struct run *run, uint64_t step, const char *reason)
     assert_false(exists(note));
 }
 
-static void test_catalog__a_manifest_of_another_step_was_moved(void **state)
+TEST_BETWEEN(test_catalog__a_manifest_of_another_step_was_moved, set_up, tear_down)
 {
-    (void)state;
     put_shard(5, 1, 0, 2, SHARD_BYTES);
     put_shard(5, 1, 1, 2, SHARD_BYTES);
     put_manifest(5, 1, 6, 2);
     expect_moved(open_and_find(), 5, "belongs to");
 }
 
-static void test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted(void **state)
+TEST_BETWEEN(test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted, set_up, tear_down)
 {
-    (void)state;
     char origin[ORIGIN_BYTES_MAX];
     struct run *run;
     put_checkpoint(4, 1);
@@ -339,9 +324,8 @@ static void test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted(void
     assert_true(catalog_find(run, 6, 1)->damaged); /* vouched for by a file of another one */
 }
 
-static void test_catalog__an_unreadable_manifest_is_damage(void **state)
+TEST_BETWEEN(test_catalog__an_unreadable_manifest_is_damage, set_up, tear_down)
 {
-    (void)state;
     put_shard(5, 1, 0, 2, SHARD_BYTES);
     put(RUN "/step-00000005-a0001/" MANIFEST_NAME, 100);
     expect_damage("shorter than its summary");
@@ -349,9 +333,8 @@ static void test_catalog__an_unreadable_manifest_is_damage(void **state)
 }
 
 /* A summary with its own hash made right again, but with four billion shards. */
-static void test_catalog__a_summary_with_an_impossible_count_is_damage(void **state)
+TEST_BETWEEN(test_catalog__a_summary_with_an_impossible_count_is_damage, set_up, tear_down)
 {
-    (void)state;
     static const char key[] = RUN "/step-00000002-a0001/" MANIFEST_NAME;
     static const char from[] = "\"shards\":2,", to[] = "\"shards\":4294967295,";
     static const char hash[] = "\"summary_hash\":\"";
@@ -400,9 +383,8 @@ static void forget(void)
     assert_int_equal(catalog_open(&service, &coordinator_events), 0);
 }
 
-static void test_catalog__an_error_of_the_disk_proves_no_damage(void **state)
+TEST_BETWEEN(test_catalog__an_error_of_the_disk_proves_no_damage, set_up, tear_down)
 {
-    (void)state;
     fail_call("fetch", 1); /* the oldest step's summary */
     put_checkpoint(1, 1);
     put_checkpoint(2, 1);
@@ -419,9 +401,8 @@ static void test_catalog__an_error_of_the_disk_proves_no_damage(void **state)
 #define LISTS_BEFORE_STEPS 4
 
 /* Whether it is a checkpoint or rubbish: the start goes on, and it stays. */
-static void test_catalog__a_step_that_cannot_be_listed_is_kept_and_named(void **state)
+TEST_BETWEEN(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named, set_up, tear_down)
 {
-    (void)state;
     for (uint64_t step = 2; step <= 3; step++) {
         char shard[STORAGE_KEY_MAX], note[STORAGE_KEY_MAX];
         fail_call("list", LISTS_BEFORE_STEPS + (int)step);
@@ -447,7 +428,7 @@ static void test_catalog__a_step_that_cannot_be_listed_is_kept_and_named(void **
 }
 
 /* Which attempts and checkpoints it has is not known: the other runs are served. */
-static void test_catalog__a_run_that_cannot_be_listed_is_refused_by_name(void **state)
+TEST_BETWEEN(test_catalog__a_run_that_cannot_be_listed_is_refused_by_name, set_up, tear_down)
 {
     static const int lists[] = {2, 4, 7, 8}; /* attempts, the run, pins, quarantine */
     (void)state;
@@ -472,9 +453,9 @@ static void test_catalog__a_run_that_cannot_be_listed_is_refused_by_name(void **
     assert_int_equal(scan_store(&service), ERR_IO);
 }
 
-static void test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read(void **state)
+TEST_BETWEEN(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read, set_up,
+             tear_down)
 {
-    (void)state;
     fail_call("fetch", 3); /* behind two summaries */
     put_checkpoint(1, 1);
     put_checkpoint(2, 1);
@@ -487,9 +468,8 @@ static void test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read
 }
 
 /* So many that threads look at them: the answer is the same. */
-static void test_catalog__hundreds_are_found_whole_damaged_or_removed(void **state)
+TEST_BETWEEN(test_catalog__hundreds_are_found_whole_damaged_or_removed, set_up, tear_down)
 {
-    (void)state;
     config.limit_checkpoints = 1000;
     for (uint64_t step = 0; step < 400; step++) {
         uint64_t attempt = 1 + step / 100;
@@ -513,9 +493,8 @@ static void test_catalog__hundreds_are_found_whole_damaged_or_removed(void **sta
     config.limit_checkpoints = 64;
 }
 
-static void test_catalog__attempts_are_read_from_their_names(void **state)
+TEST_BETWEEN(test_catalog__attempts_are_read_from_their_names, set_up, tear_down)
 {
-    (void)state;
     put(RUN "/attempts/0001", 10);
     put(RUN "/attempts/0012", 10);
     put(RUN "/attempts/0012.loaded", 10);
@@ -523,7 +502,7 @@ static void test_catalog__attempts_are_read_from_their_names(void **state)
     assert_true(open_and_find()->coordinator->machine.attempt == 12);
 }
 
-static void test_catalog__names_that_cannot_be_a_run_are_refused(void **state)
+TEST_BETWEEN(test_catalog__names_that_cannot_be_a_run_are_refused, set_up, tear_down)
 {
     static const char *const bad[] = {"", ".", "..", ".x", "a/b", "a b", "a\n", "\xc3\xa4"};
     struct run *run;
@@ -538,9 +517,8 @@ static void test_catalog__names_that_cannot_be_a_run_are_refused(void **state)
     assert_int_equal(run_find(&run, &service, name, true), 0);
 }
 
-static void test_catalog__more_than_the_limit_is_refused(void **state)
+TEST_BETWEEN(test_catalog__more_than_the_limit_is_refused, set_up, tear_down)
 {
-    (void)state;
     config.limit_checkpoints = 2;
     for (uint64_t step = 1; step <= 3; step++)
         put_checkpoint(step, 1);
@@ -566,7 +544,8 @@ static struct manifest_summary of_save(const char *nonce)
 
 static const struct places whole;
 
-static void test_catalog__what_another_tier_lists_gains_the_place_that_it_comes_to(void **state)
+TEST_BETWEEN(test_catalog__what_another_tier_lists_gains_the_place_that_it_comes_to, set_up,
+             tear_down)
 {
     static const enum tier_index order[][2] = {{TIER_FAR, TIER_LOCAL}, {TIER_LOCAL, TIER_FAR}};
     (void)state;
@@ -586,9 +565,8 @@ static void test_catalog__what_another_tier_lists_gains_the_place_that_it_comes_
 }
 
 /* A save, a removal that failed, an adoption: another tier may have come to list it meanwhile. */
-static void test_catalog__an_entry_that_was_promised_is_merged_with_its_pin(void **state)
+TEST_BETWEEN(test_catalog__an_entry_that_was_promised_is_merged_with_its_pin, set_up, tear_down)
 {
-    (void)state;
     struct run *run = a_run();
     struct manifest_summary summary = of_save("one");
     struct checkpoint *listed, *entry;
@@ -601,9 +579,8 @@ static void test_catalog__an_entry_that_was_promised_is_merged_with_its_pin(void
     assert_int_equal(service.catalog->num_promised, 0);
 }
 
-static void test_catalog__another_save_of_that_name_is_refused(void **state)
+TEST_BETWEEN(test_catalog__another_save_of_that_name_is_refused, set_up, tear_down)
 {
-    (void)state;
     struct run *run = a_run();
     struct manifest_summary summary = of_save("one"), other = of_save("other");
     struct checkpoint *listed, *refused;
@@ -614,9 +591,8 @@ static void test_catalog__another_save_of_that_name_is_refused(void **state)
     assert_int_equal(service.catalog->num_promised, 0);
 }
 
-static void test_catalog__what_is_promised_is_not_entered_by_others(void **state)
+TEST_BETWEEN(test_catalog__what_is_promised_is_not_entered_by_others, set_up, tear_down)
 {
-    (void)state;
     struct run *run = a_run();
     struct manifest_summary summary = of_save("one");
     struct checkpoint *entry, *refused;
@@ -627,7 +603,7 @@ static void test_catalog__what_is_promised_is_not_entered_by_others(void **state
     assert_int_equal(catalog_add(&entry, run, &summary, TIER_FAR, &whole), 0);
 }
 
-static void test_catalog__a_part_stays_one_where_another_tier_has_all(void **state)
+TEST_BETWEEN(test_catalog__a_part_stays_one_where_another_tier_has_all, set_up, tear_down)
 {
     static uint16_t shards[] = {0, 1};
     static char nodes[][PLACES_NODE_BYTES] = {"n1", "n2"};
@@ -647,35 +623,6 @@ static void test_catalog__a_part_stays_one_where_another_tier_has_all(void **sta
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_catalog__an_empty_store_has_nothing),
-        CASE(test_catalog__the_newest_attempt_comes_first_then_the_newest_step),
-        CASE(test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap),
-        CASE(test_catalog__shards_with_a_mark_and_no_manifest_are_removed),
-        CASE(test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside),
-        CASE(test_catalog__a_part_is_in_doubt_until_its_coordinator_was_asked),
-        CASE(test_catalog__files_of_other_names_are_never_touched),
-        CASE(test_catalog__a_missing_shard_is_damage),
-        CASE(test_catalog__a_short_shard_is_damage),
-        CASE(test_catalog__a_manifest_of_another_step_was_moved),
-        CASE(test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted),
-        CASE(test_catalog__an_unreadable_manifest_is_damage),
-        CASE(test_catalog__a_summary_with_an_impossible_count_is_damage),
-        CASE(test_catalog__an_error_of_the_disk_proves_no_damage),
-        CASE(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named),
-        CASE(test_catalog__a_run_that_cannot_be_listed_is_refused_by_name),
-        CASE(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read),
-        CASE(test_catalog__hundreds_are_found_whole_damaged_or_removed),
-        CASE(test_catalog__attempts_are_read_from_their_names),
-        CASE(test_catalog__names_that_cannot_be_a_run_are_refused),
-        CASE(test_catalog__more_than_the_limit_is_refused),
-        CASE(test_catalog__what_another_tier_lists_gains_the_place_that_it_comes_to),
-        CASE(test_catalog__an_entry_that_was_promised_is_merged_with_its_pin),
-        CASE(test_catalog__another_save_of_that_name_is_refused),
-        CASE(test_catalog__what_is_promised_is_not_entered_by_others),
-        CASE(test_catalog__a_part_stays_one_where_another_tier_has_all),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

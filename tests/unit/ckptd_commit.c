@@ -3,16 +3,11 @@
  * Goal: the transitions drawn in commit.c, one by one. ckptd_commit_any.c has them in any order. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct commit machine;
 static struct commit_actions actions;
@@ -85,9 +80,8 @@ static uint64_t bring_to_publication(void)
     return save;
 }
 
-static void test_commit__a_save_is_done_after_shards_names_and_manifest(void **state)
+TEST_BETWEEN(test_commit__a_save_is_done_after_shards_names_and_manifest, set_up, NULL)
 {
-    (void)state;
     open_attempt(2);
     uint64_t save = begin_all(2, 10);
     end_all(2, save);
@@ -123,9 +117,8 @@ static uint64_t bring_to_placing(void)
     return save;
 }
 
-static void test_commit__a_save_is_done_when_every_holder_has_the_manifest(void **state)
+TEST_BETWEEN(test_commit__a_save_is_done_when_every_holder_has_the_manifest, set_up, NULL)
 {
-    (void)state;
     uint64_t save = bring_to_placing();
     commit_placed(&machine, &actions, save, 3, 0);
     commit_placed(&machine, &actions, save, 3, 0); /* counts once */
@@ -138,9 +131,8 @@ static void test_commit__a_save_is_done_when_every_holder_has_the_manifest(void 
     expect_none();
 }
 
-static void test_commit__a_holder_that_does_not_answer_keeps_the_files(void **state)
+TEST_BETWEEN(test_commit__a_holder_that_does_not_answer_keeps_the_files, set_up, NULL)
 {
-    (void)state;
     uint64_t save = bring_to_placing();
     commit_failed(&machine, &actions, save, 2, ERR_UNAVAILABLE, "late");
     commit_rank_died(&machine, &actions, machine.attempt, 2);
@@ -153,9 +145,8 @@ static void test_commit__a_holder_that_does_not_answer_keeps_the_files(void **st
     assert_int_equal(commit_begin(&machine, &actions, &again, machine.attempt, 0, 10), ERR_EXISTS);
 }
 
-static void test_commit__a_later_save_waits_for_one_that_is_being_placed(void **state)
+TEST_BETWEEN(test_commit__a_later_save_waits_for_one_that_is_being_placed, set_up, NULL)
 {
-    (void)state;
     uint64_t save = bring_to_placing(), later = begin_all(3, 11);
     end_all(3, later);
     make_all_durable(3, later);
@@ -167,9 +158,8 @@ static void test_commit__a_later_save_waits_for_one_that_is_being_placed(void **
     assert_int_equal(actions.items[1].kind, COMMIT_SYNC_NAMES);
 }
 
-static void test_commit__who_follows_has_nothing_in_work(void **state)
+TEST_BETWEEN(test_commit__who_follows_has_nothing_in_work, set_up, NULL)
 {
-    (void)state;
     open_attempt(2);
     uint64_t save = begin_all(2, 10), other;
     commit_failed(&machine, &actions, save, 0, ERR_IO, "test");
@@ -180,9 +170,8 @@ static void test_commit__who_follows_has_nothing_in_work(void **state)
     assert_true(other > save); /* ids are not given again */
 }
 
-static void test_commit__a_shard_is_not_durable_before_its_rank_ended(void **state)
+TEST_BETWEEN(test_commit__a_shard_is_not_durable_before_its_rank_ended, set_up, NULL)
 {
-    (void)state;
     open_attempt(1);
     uint64_t save = begin_all(1, 1);
     commit_durable(&machine, &actions, save, 0);
@@ -190,9 +179,8 @@ static void test_commit__a_shard_is_not_durable_before_its_rank_ended(void **sta
     assert_int_equal(commit_find(&machine, save)->ranks[0], RANK_BEGUN);
 }
 
-static void test_commit__a_failed_sync_of_names_discards(void **state)
+TEST_BETWEEN(test_commit__a_failed_sync_of_names_discards, set_up, NULL)
 {
-    (void)state;
     open_attempt(1);
     uint64_t save = begin_all(1, 1);
     end_all(1, save);
@@ -204,16 +192,15 @@ static void test_commit__a_failed_sync_of_names_discards(void **state)
     expect_none();
 }
 
-static void test_commit__an_unknown_publication_keeps_the_files(void **state)
+TEST_BETWEEN(test_commit__an_unknown_publication_keeps_the_files, set_up, NULL)
 {
-    (void)state;
     uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, OUTCOME_UNKNOWN, ERR_IO);
     expect_action(COMMIT_KEEP);
     assert_int_equal(commit_num_saves(&machine), 0);
 }
 
-static void test_commit__an_outcome_that_nobody_set_is_no_commit(void **state)
+TEST_BETWEEN(test_commit__an_outcome_that_nobody_set_is_no_commit, set_up, NULL)
 {
     struct {
         enum commit_outcome outcome;
@@ -224,17 +211,15 @@ static void test_commit__an_outcome_that_nobody_set_is_no_commit(void **state)
     expect_action(COMMIT_KEEP);
 }
 
-static void test_commit__an_absent_publication_discards(void **state)
+TEST_BETWEEN(test_commit__an_absent_publication_discards, set_up, NULL)
 {
-    (void)state;
     uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, OUTCOME_ABSENT, ERR_SPACE);
     expect_action(COMMIT_DISCARD);
 }
 
-static void test_commit__a_new_attempt_waits_for_saves_that_every_rank_ended(void **state)
+TEST_BETWEEN(test_commit__a_new_attempt_waits_for_saves_that_every_rank_ended, set_up, NULL)
 {
-    (void)state;
     open_attempt(2);
     uint64_t save = begin_all(2, 5);
     end_all(2, save);
@@ -251,9 +236,8 @@ static void test_commit__a_new_attempt_waits_for_saves_that_every_rank_ended(voi
     assert_int_equal(actions.items[1].number, 2);
 }
 
-static void test_commit__a_new_attempt_gives_up_saves_that_a_rank_has_not_ended(void **state)
+TEST_BETWEEN(test_commit__a_new_attempt_gives_up_saves_that_a_rank_has_not_ended, set_up, NULL)
 {
-    (void)state;
     open_attempt(2);
     uint64_t save = begin_all(2, 5);
     commit_ended(&machine, &actions, save, 0);
@@ -263,9 +247,8 @@ static void test_commit__a_new_attempt_gives_up_saves_that_a_rank_has_not_ended(
     expect_action(COMMIT_TAKE);
 }
 
-static void test_commit__a_second_open_while_settling_spares_what_is_ended(void **state)
+TEST_BETWEEN(test_commit__a_second_open_while_settling_spares_what_is_ended, set_up, NULL)
 {
-    (void)state;
     open_attempt(2);
     uint64_t save = begin_all(2, 5);
     end_all(2, save);
@@ -276,9 +259,8 @@ static void test_commit__a_second_open_while_settling_spares_what_is_ended(void 
     expect_action(COMMIT_SYNC_NAMES);
 }
 
-static void test_commit__an_open_while_a_number_is_taken_takes_another(void **state)
+TEST_BETWEEN(test_commit__an_open_while_a_number_is_taken_takes_another, set_up, NULL)
 {
-    (void)state;
     assert_int_equal(commit_open(&machine, &actions, 2), 0);
     assert_int_equal(expect_action(COMMIT_TAKE).number, 1);
     assert_int_equal(commit_open(&machine, &actions, 3), 0);
@@ -290,9 +272,8 @@ static void test_commit__an_open_while_a_number_is_taken_takes_another(void **st
     assert_int_equal(machine.world_size, 3);
 }
 
-static void test_commit__a_taken_number_is_passed_over(void **state)
+TEST_BETWEEN(test_commit__a_taken_number_is_passed_over, set_up, NULL)
 {
-    (void)state;
     assert_int_equal(commit_open(&machine, &actions, 1), 0);
     assert_int_equal(expect_action(COMMIT_TAKE).number, 1);
     commit_taken(&machine, &actions, 1, ERR_EXISTS);
@@ -301,9 +282,8 @@ static void test_commit__a_taken_number_is_passed_over(void **state)
     assert_int_equal(expect_action(COMMIT_NOT_OPENED).error, ERR_IO);
 }
 
-static void test_commit__an_older_attempt_is_stale(void **state)
+TEST_BETWEEN(test_commit__an_older_attempt_is_stale, set_up, NULL)
 {
-    (void)state;
     uint64_t save;
     open_attempt(1);
     open_attempt(1);
@@ -311,9 +291,8 @@ static void test_commit__an_older_attempt_is_stale(void **state)
     assert_int_equal(commit_resume(&machine, 1, 1), ERR_STALE);
 }
 
-static void test_commit__a_restart_goes_on_with_the_newest_attempt_only(void **state)
+TEST_BETWEEN(test_commit__a_restart_goes_on_with_the_newest_attempt_only, set_up, NULL)
 {
-    (void)state;
     commit_init(&machine, 7);
     assert_int_equal(commit_resume(&machine, 6, 2), ERR_STALE);
     assert_int_equal(commit_resume(&machine, 8, 2), ERR_STALE);
@@ -321,9 +300,8 @@ static void test_commit__a_restart_goes_on_with_the_newest_attempt_only(void **s
     begin_all(2, 3);
 }
 
-static void test_commit__a_rank_that_goes_on_gives_up_the_save_it_left(void **state)
+TEST_BETWEEN(test_commit__a_rank_that_goes_on_gives_up_the_save_it_left, set_up, NULL)
 {
-    (void)state;
     uint64_t first, second;
     open_attempt(2);
     assert_int_equal(commit_begin(&machine, &actions, &first, 1, 0, 10), 0);
@@ -334,9 +312,8 @@ static void test_commit__a_rank_that_goes_on_gives_up_the_save_it_left(void **st
     assert_int_equal(commit_begin(&machine, &actions, &second, 1, 1, 10), ERR_EXISTS);
 }
 
-static void test_commit__a_step_that_all_know_to_be_given_up_is_begun_again(void **state)
+TEST_BETWEEN(test_commit__a_step_that_all_know_to_be_given_up_is_begun_again, set_up, NULL)
 {
-    (void)state;
     uint64_t first, again;
     open_attempt(2);
     assert_int_equal(commit_begin(&machine, &actions, &first, 1, 0, 10), 0);
@@ -354,9 +331,8 @@ static void test_commit__a_step_that_all_know_to_be_given_up_is_begun_again(void
     expect_none();
 }
 
-static void test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had(void **state)
+TEST_BETWEEN(test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had, set_up, NULL)
 {
-    (void)state;
     uint64_t save;
     open_attempt(2);
     begin_all(2, 10);
@@ -369,9 +345,8 @@ static void test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had(vo
     begin_all(2, 10);
 }
 
-static void test_commit__a_step_that_may_have_a_manifest_is_not_begun_again(void **state)
+TEST_BETWEEN(test_commit__a_step_that_may_have_a_manifest_is_not_begun_again, set_up, NULL)
 {
-    (void)state;
     for (int outcome = OUTCOME_UNKNOWN; outcome <= OUTCOME_DURABLE; outcome++) {
         set_up(NULL);
         open_attempt(1);
@@ -388,9 +363,8 @@ static void test_commit__a_step_that_may_have_a_manifest_is_not_begun_again(void
     }
 }
 
-static void test_commit__a_death_after_the_end_harms_nothing(void **state)
+TEST_BETWEEN(test_commit__a_death_after_the_end_harms_nothing, set_up, NULL)
 {
-    (void)state;
     open_attempt(2);
     uint64_t save = begin_all(2, 5);
     commit_ended(&machine, &actions, save, 0);
@@ -400,9 +374,8 @@ static void test_commit__a_death_after_the_end_harms_nothing(void **state)
     assert_int_equal(expect_action(COMMIT_DISCARD).rank, 1);
 }
 
-static void test_commit__too_many_saves_are_busy(void **state)
+TEST_BETWEEN(test_commit__too_many_saves_are_busy, set_up, NULL)
 {
-    (void)state;
     uint64_t save;
     open_attempt(1);
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
@@ -413,9 +386,8 @@ static void test_commit__too_many_saves_are_busy(void **state)
     expect_none();
 }
 
-static void test_commit__the_newest_save_that_waits_behind_another_makes_way(void **state)
+TEST_BETWEEN(test_commit__the_newest_save_that_waits_behind_another_makes_way, set_up, NULL)
 {
-    (void)state;
     uint64_t saves[3];
     open_attempt(1);
     for (uint32_t i = 0; i < 3; i++) {
@@ -432,9 +404,8 @@ static void test_commit__the_newest_save_that_waits_behind_another_makes_way(voi
     expect_none();
 }
 
-static void test_commit__the_largest_world_commits_and_a_larger_one_is_refused(void **state)
+TEST_BETWEEN(test_commit__the_largest_world_commits_and_a_larger_one_is_refused, set_up, NULL)
 {
-    (void)state;
     assert_int_equal(commit_open(&machine, &actions, COMMIT_RANKS_MAX + 1), ERR_INVALID);
     expect_none();
     open_attempt(COMMIT_RANKS_MAX);
@@ -446,9 +417,8 @@ static void test_commit__the_largest_world_commits_and_a_larger_one_is_refused(v
     expect_action(COMMIT_SYNC_NAMES);
 }
 
-static void test_commit__ranks_of_a_larger_world_before_count_for_nothing(void **state)
+TEST_BETWEEN(test_commit__ranks_of_a_larger_world_before_count_for_nothing, set_up, NULL)
 {
-    (void)state;
     open_attempt(3);
     uint64_t save = begin_all(3, 7);
     end_all(3, save);
@@ -471,35 +441,6 @@ static void test_commit__ranks_of_a_larger_world_before_count_for_nothing(void *
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup(name, set_up)
-    const struct CMUnitTest tests[] = {
-        CASE(test_commit__a_save_is_done_after_shards_names_and_manifest),
-        CASE(test_commit__a_save_is_done_when_every_holder_has_the_manifest),
-        CASE(test_commit__a_holder_that_does_not_answer_keeps_the_files),
-        CASE(test_commit__a_later_save_waits_for_one_that_is_being_placed),
-        CASE(test_commit__who_follows_has_nothing_in_work),
-        CASE(test_commit__a_shard_is_not_durable_before_its_rank_ended),
-        CASE(test_commit__a_failed_sync_of_names_discards),
-        CASE(test_commit__an_unknown_publication_keeps_the_files),
-        CASE(test_commit__an_outcome_that_nobody_set_is_no_commit),
-        CASE(test_commit__an_absent_publication_discards),
-        CASE(test_commit__a_new_attempt_waits_for_saves_that_every_rank_ended),
-        CASE(test_commit__a_new_attempt_gives_up_saves_that_a_rank_has_not_ended),
-        CASE(test_commit__a_second_open_while_settling_spares_what_is_ended),
-        CASE(test_commit__an_open_while_a_number_is_taken_takes_another),
-        CASE(test_commit__a_taken_number_is_passed_over),
-        CASE(test_commit__an_older_attempt_is_stale),
-        CASE(test_commit__a_restart_goes_on_with_the_newest_attempt_only),
-        CASE(test_commit__a_rank_that_goes_on_gives_up_the_save_it_left),
-        CASE(test_commit__a_step_that_all_know_to_be_given_up_is_begun_again),
-        CASE(test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had),
-        CASE(test_commit__a_step_that_may_have_a_manifest_is_not_begun_again),
-        CASE(test_commit__a_death_after_the_end_harms_nothing),
-        CASE(test_commit__too_many_saves_are_busy),
-        CASE(test_commit__the_newest_save_that_waits_behind_another_makes_way),
-        CASE(test_commit__the_largest_world_commits_and_a_larger_one_is_refused),
-        CASE(test_commit__ranks_of_a_larger_world_before_count_for_nothing),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -10,9 +10,8 @@
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 #include "tests/unit/sim.h"
+#include "tests/unit/suite.h"
 
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -510,7 +509,7 @@ static void run_world(uint64_t seed)
     check_world(world);
 }
 
-static void test_commit__no_order_of_events_loses_or_tears_a_checkpoint(void **state)
+TEST(test_commit__no_order_of_events_loses_or_tears_a_checkpoint)
 {
     const struct world *w = &world_of_all;
     const struct sim_total totals[] = {{"commits", &w->num_done, true},
@@ -519,9 +518,8 @@ static void test_commit__no_order_of_events_loses_or_tears_a_checkpoint(void **s
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 
-static void test_commit__the_same_seed_gives_the_same_world(void **state)
+TEST(test_commit__the_same_seed_gives_the_same_world)
 {
-    (void)state;
     static struct world first;
     for (uint64_t seed = 1; seed <= 100; seed++) {
         run_world(seed);
@@ -533,11 +531,4 @@ static void test_commit__the_same_seed_gives_the_same_world(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_commit__no_order_of_events_loses_or_tears_a_checkpoint),
-        cmocka_unit_test(test_commit__the_same_seed_gives_the_same_world),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

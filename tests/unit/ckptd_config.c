@@ -5,18 +5,13 @@
  * argument lists; the manual with every commented default switched on must give the same settings
  * as no file at all, and name all keys. The source is included whole for its table. */
 #include "ckptd/core/config.c"
+#include "tests/unit/suite.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define ARGUMENTS_MAX 8
 
@@ -37,7 +32,7 @@ static int load(struct config *out, ...)
     return config_load(out, argc, argv, &help);
 }
 
-static void test_config__a_store_is_all_that_must_be_given(void **state)
+TEST(test_config__a_store_is_all_that_must_be_given)
 {
     struct config config;
     (void)state;
@@ -48,7 +43,7 @@ static void test_config__a_store_is_all_that_must_be_given(void **state)
     assert_true(config.segment_bytes == 256 << 20);
 }
 
-static void test_config__sizes_that_do_not_fit_each_other_are_refused(void **state)
+TEST(test_config__sizes_that_do_not_fit_each_other_are_refused)
 {
     struct config config;
     (void)state;
@@ -64,7 +59,7 @@ static void test_config__sizes_that_do_not_fit_each_other_are_refused(void **sta
     assert_non_null(strstr(report_message(), "memory.pool_bytes"));
 }
 
-static void test_config__a_store_is_a_directory_and_the_far_tier_is_none(void **state)
+TEST(test_config__a_store_is_a_directory_and_the_far_tier_is_none)
 {
     static const char *const no_store[] = {"s3://bucket/x", "s3:/bucket/x", "dir:/x", "peer:n:1"};
     static const char *const no_tier[] = {
@@ -84,7 +79,7 @@ static void test_config__a_store_is_a_directory_and_the_far_tier_is_none(void **
     assert_int_equal(load(&config, "--store", "memory:1048576", "--tier.store", "dir:/x", NULL), 0);
 }
 
-static void test_config__a_socket_path_must_be_absolute_and_short(void **state)
+TEST(test_config__a_socket_path_must_be_absolute_and_short)
 {
     struct config config;
     char path[200] = "unix:/";
@@ -94,7 +89,7 @@ static void test_config__a_socket_path_must_be_absolute_and_short(void **state)
     assert_int_equal(load(&config, "--store", "/x", "--listen", path, NULL), ERR_INVALID);
 }
 
-static void test_config__only_numbers_are_users(void **state)
+TEST(test_config__only_numbers_are_users)
 {
     static const char *const bad[] = {"alice", "1000,", ",1000",      "1000,alice", "1000 1001",
                                       "-1",    "1000;", "4294967295", "1,,2",       "0x10"};
@@ -118,7 +113,7 @@ static void test_config__only_numbers_are_users(void **state)
     assert_false(config_allows_uid(&config, 0));
 }
 
-static void test_config__operators_are_let_in_and_no_others_are_operators(void **state)
+TEST(test_config__operators_are_let_in_and_no_others_are_operators)
 {
     struct config config;
     (void)state;
@@ -134,7 +129,7 @@ static void test_config__operators_are_let_in_and_no_others_are_operators(void *
     assert_false(config_is_operator(&config, 0)); /* root needs no setting; listen.c */
 }
 
-static void test_config__manners_that_mean_nothing_are_refused_by_name(void **state)
+TEST(test_config__manners_that_mean_nothing_are_refused_by_name)
 {
     struct config config;
     (void)state;
@@ -145,7 +140,7 @@ static void test_config__manners_that_mean_nothing_are_refused_by_name(void **st
     assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_nice", "20", NULL), ERR_INVALID);
 }
 
-static void test_config__an_area_of_the_log_that_is_not_there_is_named(void **state)
+TEST(test_config__an_area_of_the_log_that_is_not_there_is_named)
 {
     struct config config;
     (void)state;
@@ -155,7 +150,7 @@ static void test_config__an_area_of_the_log_that_is_not_there_is_named(void **st
     assert_int_equal(load(&config, "--store", "/x", "--log", "doo", NULL), ERR_INVALID);
 }
 
-static void test_config__an_unknown_key_or_word_is_refused(void **state)
+TEST(test_config__an_unknown_key_or_word_is_refused)
 {
     struct config config;
     (void)state;
@@ -175,7 +170,7 @@ static int make_file(char path[200])
     return fd;
 }
 
-static void test_config__arguments_win_over_the_file(void **state)
+TEST(test_config__arguments_win_over_the_file)
 {
     struct config config;
     char path[200];
@@ -191,7 +186,7 @@ static void test_config__arguments_win_over_the_file(void **state)
 }
 
 /* Of a file of an earlier version. */
-static void test_config__keys_that_are_gone_are_all_counted_and_refused(void **state)
+TEST(test_config__keys_that_are_gone_are_all_counted_and_refused)
 {
     struct config config;
     char path[200];
@@ -219,7 +214,7 @@ static void switch_on(FILE *to, FILE *from)
     }
 }
 
-static void test_config__the_manual_names_every_key_with_its_default(void **state)
+TEST(test_config__the_manual_names_every_key_with_its_default)
 {
     struct config manual = {.argc = 0}, plain;
     char path[200];
@@ -258,21 +253,4 @@ static void test_config__the_manual_names_every_key_with_its_default(void **stat
     assert_memory_equal(&manual, &plain, sizeof plain);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config__a_store_is_all_that_must_be_given),
-        cmocka_unit_test(test_config__sizes_that_do_not_fit_each_other_are_refused),
-        cmocka_unit_test(test_config__a_store_is_a_directory_and_the_far_tier_is_none),
-        cmocka_unit_test(test_config__a_socket_path_must_be_absolute_and_short),
-        cmocka_unit_test(test_config__only_numbers_are_users),
-        cmocka_unit_test(test_config__operators_are_let_in_and_no_others_are_operators),
-        cmocka_unit_test(test_config__manners_that_mean_nothing_are_refused_by_name),
-        cmocka_unit_test(test_config__an_area_of_the_log_that_is_not_there_is_named),
-        cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
-        cmocka_unit_test(test_config__arguments_win_over_the_file),
-        cmocka_unit_test(test_config__keys_that_are_gone_are_all_counted_and_refused),
-        cmocka_unit_test(test_config__the_manual_names_every_key_with_its_default),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -6,13 +6,7 @@
  * tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
 #include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 
 #define RANKS 3u
 #define WAIT HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT
@@ -101,7 +95,7 @@ static void begin_placing(void)
     bed.actions.count = 0;
 }
 
-static void test_coordinating__a_part_counts_as_far_as_it_came(void **state)
+TEST(test_coordinating__a_part_counts_as_far_as_it_came)
 {
     static const enum commit_rank_state states[] = {
         [BEGUN] = RANK_BEGUN, [ENDED] = RANK_ENDED, [DURABLE] = RANK_DURABLE};
@@ -119,7 +113,7 @@ static void test_coordinating__a_part_counts_as_far_as_it_came(void **state)
 }
 
 /* coordinating.C6. */
-static void test_coordinating__what_fails_or_has_no_digests_fails_the_save(void **state)
+TEST(test_coordinating__what_fails_or_has_no_digests_fails_the_save)
 {
     static const struct coordinating_part parts[] = {{1, 1, FAILED, 0},
                                                      {1, 1, DURABLE, ERR_CORRUPT}};
@@ -136,9 +130,8 @@ static void test_coordinating__what_fails_or_has_no_digests_fails_the_save(void 
     }
 }
 
-static void test_coordinating__it_is_accepted_when_every_rank_has_ended(void **state)
+TEST(test_coordinating__it_is_accepted_when_every_rank_has_ended)
 {
-    (void)state;
     begin(RANKS);
     tell(1, ENDED);
     commit_ended(&bed.commit, &bed.actions, bed.save, 0);
@@ -148,9 +141,8 @@ static void test_coordinating__it_is_accepted_when_every_rank_has_ended(void **s
     assert_int_equal(answer(&node_1).verdict, WAIT);
 }
 
-static void test_coordinating__a_node_waits_until_the_manifest_is_published(void **state)
+TEST(test_coordinating__a_node_waits_until_the_manifest_is_published)
 {
-    (void)state;
     begin_placing();
     bed.commit.saves[0].state = COMMIT_PUBLISHING;
     assert_int_equal(answer(&node_1).verdict, WAIT);
@@ -160,7 +152,7 @@ static void test_coordinating__a_node_waits_until_the_manifest_is_published(void
     assert_int_equal(answer(&node_1_placed).verdict, WAIT);
 }
 
-static void test_coordinating__who_has_the_manifest_is_named_to_who_asks_again(void **state)
+TEST(test_coordinating__who_has_the_manifest_is_named_to_who_asks_again)
 {
     static const struct coordinating_report missed = {
         .node = 1, .num_parts = 1, .has_missed = true};
@@ -175,7 +167,7 @@ static void test_coordinating__who_has_the_manifest_is_named_to_who_asks_again(v
 }
 
 /* coordinating.C2, coordinating.C3. */
-static void test_coordinating__what_is_over_is_told_by_what_is_known(void **state)
+TEST(test_coordinating__what_is_over_is_told_by_what_is_known)
 {
     static const struct {
         bool says_placed;
@@ -201,9 +193,8 @@ static void test_coordinating__what_is_over_is_told_by_what_is_known(void **stat
 }
 
 /* coordinating.C7. */
-static void test_coordinating__an_attempt_is_over_only_when_another_has_come(void **state)
+TEST(test_coordinating__an_attempt_is_over_only_when_another_has_come)
 {
-    (void)state;
     begin(RANKS);
     assert_int_equal(coordinating_check(&bed.commit, 1, true), 0);
     assert_int_equal(coordinating_check(&bed.commit, 1, false), ERR_UNAVAILABLE);
@@ -217,7 +208,7 @@ static void test_coordinating__an_attempt_is_over_only_when_another_has_come(voi
 }
 
 /* coordinating.C5. */
-static void test_coordinating__another_boot_id_is_a_restart(void **state)
+TEST(test_coordinating__another_boot_id_is_a_restart)
 {
     uint64_t known = 0;
     (void)state;
@@ -229,7 +220,7 @@ static void test_coordinating__another_boot_id_is_a_restart(void **state)
 }
 
 /* coordinating.C4, coordinating.C5: of rank 1 at node 1, in each of its states. */
-static void test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it(void **state)
+TEST(test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it)
 {
     static const struct {
         Holdfast__V1__PartState told;
@@ -268,7 +259,7 @@ static void test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_i
 }
 
 /* coordinating.C5. */
-static void test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it(void **state)
+TEST(test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it)
 {
     static const struct coordinating_report empty = {.node = 1};
     (void)state;
@@ -278,9 +269,8 @@ static void test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it(
     assert_int_equal(save()->state, COMMIT_DISCARDING);
 }
 
-static void test_coordinating__a_save_whose_holder_has_left_is_kept(void **state)
+TEST(test_coordinating__a_save_whose_holder_has_left_is_kept)
 {
-    (void)state;
     for (uint32_t has_placed = 0; has_placed < 2; has_placed++) {
         begin_placing();
         if (has_placed)
@@ -293,20 +283,4 @@ static void test_coordinating__a_save_whose_holder_has_left_is_kept(void **state
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_coordinating__a_part_counts_as_far_as_it_came),
-        cmocka_unit_test(test_coordinating__what_fails_or_has_no_digests_fails_the_save),
-        cmocka_unit_test(test_coordinating__it_is_accepted_when_every_rank_has_ended),
-        cmocka_unit_test(test_coordinating__a_node_waits_until_the_manifest_is_published),
-        cmocka_unit_test(test_coordinating__who_has_the_manifest_is_named_to_who_asks_again),
-        cmocka_unit_test(test_coordinating__what_is_over_is_told_by_what_is_known),
-        cmocka_unit_test(test_coordinating__an_attempt_is_over_only_when_another_has_come),
-        cmocka_unit_test(test_coordinating__another_boot_id_is_a_restart),
-        cmocka_unit_test(test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it),
-        cmocka_unit_test(test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it),
-        cmocka_unit_test(test_coordinating__a_save_whose_holder_has_left_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -9,17 +9,12 @@
 #include "ckptd/core/service.h"
 #include "ckptd/tiers/queue.h"
 #include "proto/format/places.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #define N2 TIER_PEER
 #define N3 ((enum tier_index)(TIER_PEER + 1))
@@ -62,9 +57,8 @@ static void free_world(struct world *w)
     free(w);
 }
 
-static void test_copies__parts_on_three_nodes_are_of_the_level_local(void **state)
+TEST(test_copies__parts_on_three_nodes_are_of_the_level_local)
 {
-    (void)state;
     struct world *w = new_world();
     assert_int_equal(catalog_durability(&w->checkpoint), DURABLE_LOCAL);
     assert_string_equal(copies_names(&w->checkpoint), "local (part),n2 (part),n3 (part)");
@@ -74,10 +68,8 @@ static void test_copies__parts_on_three_nodes_are_of_the_level_local(void **stat
     free_world(w);
 }
 
-static void
-test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are_there(void **state)
+TEST(test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are_there)
 {
-    (void)state;
     struct world *w = new_world();
     catalog_completed(&w->checkpoint, N4);
     assert_int_equal(catalog_durability(&w->checkpoint), DURABLE_REPLICATED);
@@ -86,9 +78,8 @@ test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are_ther
     free_world(w);
 }
 
-static void test_copies__two_of_the_parts_must_become_whole(void **state)
+TEST(test_copies__two_of_the_parts_must_become_whole)
 {
-    (void)state;
     struct world *w = new_world();
     catalog_completed(&w->checkpoint, TIER_LOCAL);
     assert_int_equal(catalog_durability(&w->checkpoint), DURABLE_LOCAL);
@@ -97,9 +88,8 @@ static void test_copies__two_of_the_parts_must_become_whole(void **state)
     free_world(w);
 }
 
-static void test_copies__one_that_refuses_is_passed_over(void **state)
+TEST(test_copies__one_that_refuses_is_passed_over)
 {
-    (void)state;
     struct world *w = new_world();
     assert_true(copies_goes(&w->checkpoint, N4)); /* which has none of the parts */
     w->service.tiers[N4].takes_nothing = true;
@@ -111,9 +101,8 @@ static void test_copies__one_that_refuses_is_passed_over(void **state)
     free_world(w);
 }
 
-static void test_copies__what_is_chosen_counts_for_one_look(void **state)
+TEST(test_copies__what_is_chosen_counts_for_one_look)
 {
-    (void)state;
     struct world *w = new_world();
     assert_int_equal(copies_open(&w->service), 0);
     copies_begin_look(&w->service);
@@ -131,9 +120,8 @@ static void test_copies__what_is_chosen_counts_for_one_look(void **state)
     free_world(w);
 }
 
-static void test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach(void **state)
+TEST(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach)
 {
-    (void)state;
     struct world *w = new_world();
     assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
     strcpy(w->service.tiers[N3].offline, "gone");
@@ -145,9 +133,8 @@ static void test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach(
     free_world(w);
 }
 
-static void test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach(void **state)
+TEST(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach)
 {
-    (void)state;
     struct world *w = new_world();
     free(w->checkpoint.places);
     w->checkpoint.places = NULL;
@@ -165,9 +152,8 @@ static void test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_re
     free_world(w);
 }
 
-static void test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard(void **state)
+TEST(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard)
 {
-    (void)state;
     struct world *w = new_world();
     struct catalog catalog = {.runs = &w->run, .num_runs = 1};
     uint64_t left, bytes;
@@ -266,9 +252,8 @@ static uint64_t count_dues(const struct cluster *cluster)
     return all;
 }
 
-static void test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone(void **state)
+TEST(test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone)
 {
-    (void)state;
     struct cluster *cluster = new_cluster();
     struct checkpoint *newest = cluster->runs[0].checkpoints, *older = newest->next;
     enum tier_index first = TIER_PEER, last = (enum tier_index)(TIER_FAR - 1);
@@ -287,9 +272,8 @@ static void test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alon
     free_cluster(cluster);
 }
 
-static void test_copies__of_many_nodes_the_first_are_named_and_the_others_counted(void **state)
+TEST(test_copies__of_many_nodes_the_first_are_named_and_the_others_counted)
 {
-    (void)state;
     struct cluster *cluster = new_cluster();
     struct checkpoint *newest = cluster->runs[0].checkpoints;
     for (unsigned i = 0; i < 20; i++)
@@ -300,10 +284,8 @@ static void test_copies__of_many_nodes_the_first_are_named_and_the_others_counte
     free_cluster(cluster);
 }
 
-static void
-test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues(void **state)
+TEST(test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues)
 {
-    (void)state;
     struct cluster *cluster = new_cluster();
     assert_int_equal(count_dues(cluster), RUNS); /* the newest of each, and one more copy of it */
     struct checkpoint *older = cluster->runs[1].checkpoints->next->next;
@@ -320,9 +302,8 @@ test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues(
     free_cluster(cluster);
 }
 
-static void test_copies__what_is_waited_for_goes_first_to_a_peer(void **state)
+TEST(test_copies__what_is_waited_for_goes_first_to_a_peer)
 {
-    (void)state;
     struct cluster *cluster = new_cluster();
     struct run *run = &cluster->runs[0];
     struct checkpoint *older = run->checkpoints->next;
@@ -346,9 +327,8 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static void test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each(void **state)
+TEST(test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each)
 {
-    (void)state;
     struct cluster *cluster = new_cluster();
     uint64_t left, bytes;
     double begin = cpu_seconds();
@@ -365,24 +345,4 @@ static void test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_
     free_cluster(cluster);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies__parts_on_three_nodes_are_of_the_level_local),
-        cmocka_unit_test(
-            test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are_there),
-        cmocka_unit_test(test_copies__two_of_the_parts_must_become_whole),
-        cmocka_unit_test(test_copies__one_that_refuses_is_passed_over),
-        cmocka_unit_test(test_copies__what_is_chosen_counts_for_one_look),
-        cmocka_unit_test(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach),
-        cmocka_unit_test(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach),
-        cmocka_unit_test(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard),
-        cmocka_unit_test(test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone),
-        cmocka_unit_test(test_copies__of_many_nodes_the_first_are_named_and_the_others_counted),
-        cmocka_unit_test(
-            test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues),
-        cmocka_unit_test(test_copies__what_is_waited_for_goes_first_to_a_peer),
-        cmocka_unit_test(test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

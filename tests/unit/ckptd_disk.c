@@ -7,11 +7,12 @@
  * operation fail in turn.
  */
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 static struct peer peers[RANKS];
 
 /* The store takes two checkpoints of 4 MiB in its usable part of 10, not three. */
-static void test_disk__a_full_disk_is_a_save_refused_with_the_numbers(void **state)
+TEST_BETWEEN(test_disk__a_full_disk_is_a_save_refused_with_the_numbers, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -48,7 +49,7 @@ static void test_disk__a_full_disk_is_a_save_refused_with_the_numbers(void **sta
 }
 
 /* A save that fails gives its promise back. */
-static void test_disk__a_save_given_up_holds_no_room(void **state)
+TEST_BETWEEN(test_disk__a_save_given_up_holds_no_room, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
@@ -71,7 +72,7 @@ static void start_on(struct bed *bed, const char *faults)
 }
 
 /* The kernel may have dropped what the failed sync was to write. */
-static void test_disk__a_shard_whose_sync_failed_is_written_once_more(void **state)
+TEST_BETWEEN(test_disk__a_shard_whose_sync_failed_is_written_once_more, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     start_on(bed, "fault:only=sync,fail_at=1:local:");
@@ -103,8 +104,8 @@ static bool is_offline_after(struct bed *bed, uint64_t operation, char reason[51
     return is_offline;
 }
 
-static void
-test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline(void **state)
+TEST_BETWEEN(test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline,
+             bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint32_t num_replaced = 0, num_others = 0;
@@ -127,7 +128,8 @@ test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline(voi
 }
 
 /* Nobody can tell whether a manifest is durable whose publish failed at its end. */
-static void test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restart(void **state)
+TEST_BETWEEN(test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restart, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -147,15 +149,4 @@ static void test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restar
     peers_close(peers, 1);
 }
 
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_disk__a_full_disk_is_a_save_refused_with_the_numbers),
-        CASE(test_disk__a_save_given_up_holds_no_room),
-        CASE(test_disk__a_shard_whose_sync_failed_is_written_once_more),
-        CASE(test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline),
-        CASE(test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -18,6 +18,7 @@
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/sample.h"
+#include "tests/unit/suite.h"
 
 /* Tellings differ by a few operations. */
 #define UNTOUCHED_ROW 8u
@@ -126,17 +127,20 @@ static void tell_all(struct bed *bed, const char *format, bool cut)
         tell_all_of(&stories[i], bed, format, cut);
 }
 
-static void test_faults__an_operation_that_fails_once_harms_nothing(void **state)
+TEST_BETWEEN(test_faults__an_operation_that_fails_once_harms_nothing, open_with_stories,
+             close_with_made)
 {
     tell_all(*state, "late=0.5,fail_at=%u,errno=%u", false);
 }
 
-static void test_faults__operations_that_fail_for_ever_harm_nothing_older(void **state)
+TEST_BETWEEN(test_faults__operations_that_fail_for_ever_harm_nothing_older, open_with_stories,
+             close_with_made)
 {
     tell_all(*state, "late=0.5,fail_from=%u,errno=%u", false);
 }
 
-static void test_faults__power_cut_anywhere_and_again_loses_nothing_acknowledged(void **state)
+TEST_BETWEEN(test_faults__power_cut_anywhere_and_again_loses_nothing_acknowledged,
+             open_with_stories, close_with_made)
 {
     tell_all(*state, "late=1,fail_from=%u,errno=%u", true);
 }
@@ -171,7 +175,8 @@ static void fail_call(const struct story *story, struct bed *bed, const char *na
     assert_true(is_met);
 }
 
-static void test_faults__each_call_with_each_errno_harms_nothing(void **state)
+TEST_BETWEEN(test_faults__each_call_with_each_errno_harms_nothing, open_with_stories,
+             close_with_made)
 {
     static const char *const names[] = {
         "register", "lock",  "space", "create",     "open", "read",        "write", "sync",
@@ -190,7 +195,8 @@ static void test_faults__each_call_with_each_errno_harms_nothing(void **state)
 
 /* A manifest whose publish failed at its end may be back after a power loss: then with its shards.
  */
-static void test_faults__a_manifest_that_comes_back_has_all_its_shards(void **state)
+TEST_BETWEEN(test_faults__a_manifest_that_comes_back_has_all_its_shards, open_with_stories,
+             close_with_made)
 {
     uint32_t num_first = 0, num_second = 0; /* saves that failed, the second one alone */
     uint32_t come_backs = 1 + (COME_BACKS - 1) / (uint32_t)sample_one_in(ONE_IN);
@@ -210,16 +216,8 @@ static void test_faults__a_manifest_that_comes_back_has_all_its_shards(void **st
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_stories, close_with_made)
-    const struct CMUnitTest tests[] = {
-        CASE(test_faults__an_operation_that_fails_once_harms_nothing),
-        CASE(test_faults__operations_that_fail_for_ever_harm_nothing_older),
-        CASE(test_faults__each_call_with_each_errno_harms_nothing),
-        CASE(test_faults__a_manifest_that_comes_back_has_all_its_shards),
-        CASE(test_faults__power_cut_anywhere_and_again_loses_nothing_acknowledged),
-    };
 #undef CASE
     log_setup("ckptd_faults", NULL);
     tell_in_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -8,6 +8,7 @@
  */
 #include "tests/shims/segment.h"
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #include <errno.h>
 
@@ -92,7 +93,7 @@ static void end_thread_held(struct bed *bed)
 
 /* ---- the tests ---- */
 
-static void test_fill__it_answers_saves_and_loads_before_its_pool_is_full(void **state)
+TEST_BETWEEN(test_fill__it_answers_saves_and_loads_before_its_pool_is_full, set_up, tear_down)
 {
     struct bed *bed = *state;
     start_held(bed);
@@ -118,7 +119,8 @@ static void test_fill__it_answers_saves_and_loads_before_its_pool_is_full(void *
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_fill__a_restarted_one_loads_from_the_disk_before_its_pool_is_full(void **state)
+TEST_BETWEEN(test_fill__a_restarted_one_loads_from_the_disk_before_its_pool_is_full, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     go_on();
@@ -135,7 +137,8 @@ static void test_fill__a_restarted_one_loads_from_the_disk_before_its_pool_is_fu
     assert_true(wait_number(bed, "pool", "segments_ready", 24));
 }
 
-static void test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselves(void **state)
+TEST_BETWEEN(test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselves, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     start_held(bed);
@@ -150,7 +153,7 @@ static void test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselve
     assert_int_equal(peers[0].num_ahead, 2 * image);
 }
 
-static void test_fill__too_few_that_are_ready_stay_so_for_a_load(void **state)
+TEST_BETWEEN(test_fill__too_few_that_are_ready_stay_so_for_a_load, set_up, tear_down)
 {
     struct bed *bed = *state;
     uint32_t made[1];
@@ -168,7 +171,7 @@ static void test_fill__too_few_that_are_ready_stay_so_for_a_load(void **state)
     bed_close_service(bed);
 }
 
-static void test_fill__told_to_end_it_does_not_fill_the_rest(void **state)
+TEST_BETWEEN(test_fill__told_to_end_it_does_not_fill_the_rest, set_up, tear_down)
 {
     struct bed *bed = *state;
     start_held(bed);
@@ -177,7 +180,7 @@ static void test_fill__told_to_end_it_does_not_fill_the_rest(void **state)
     bed_close_service(bed);
 }
 
-static void test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason(void **state)
+TEST_BETWEEN(test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason, set_up, tear_down)
 {
     struct bed *bed = *state;
     go_on();
@@ -192,15 +195,6 @@ static void test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason(void
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_fill__it_answers_saves_and_loads_before_its_pool_is_full),
-        CASE(test_fill__a_restarted_one_loads_from_the_disk_before_its_pool_is_full),
-        CASE(test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselves),
-        CASE(test_fill__too_few_that_are_ready_stay_so_for_a_load),
-        CASE(test_fill__told_to_end_it_does_not_fill_the_rest),
-        CASE(test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all */
 #include "tests/unit/ckptd_tools_bed.h"
+#include "tests/unit/suite.h"
 
 #define MADE 40u /* unfinished saves */
 
@@ -40,7 +41,7 @@ static void save_one(struct bed *bed, uint64_t step)
     assert_true(save_step(peers, RANKS, step));
 }
 
-static void test_gc__removes_rubbish_beside_a_save_in_work(void **state)
+TEST_BETWEEN(test_gc__removes_rubbish_beside_a_save_in_work, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint64_t planned = 0, removed = 0;
@@ -66,7 +67,7 @@ static void test_gc__removes_rubbish_beside_a_save_in_work(void **state)
           bed->root);
 }
 
-static void test_gc__what_a_tool_writes_stays_until_it_dies(void **state)
+TEST_BETWEEN(test_gc__what_a_tool_writes_stays_until_it_dies, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct storage *tool;
@@ -91,7 +92,7 @@ static void test_gc__what_a_tool_writes_stays_until_it_dies(void **state)
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_gc__what_is_not_ours_stays(void **state)
+TEST_BETWEEN(test_gc__what_is_not_ours_stays, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     save_one(bed, 1);
@@ -109,7 +110,7 @@ static void test_gc__what_is_not_ours_stays(void **state)
 }
 
 /* Its manifest was moved away, or is yet to come: named, and left as it is. */
-static void test_gc__whole_shards_without_a_manifest_are_set_aside(void **state)
+TEST_BETWEEN(test_gc__whole_shards_without_a_manifest_are_set_aside, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__GcReply *reply;
@@ -143,7 +144,7 @@ static void expect_to_stay(struct bed *bed, bool is_dry, const char *name, const
     FREE_REPLY(reply);
 }
 
-static void test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes(void **state)
+TEST_BETWEEN(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     save_one(bed, 1);
@@ -162,7 +163,7 @@ static void test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes(void **s
 }
 
 /* A run whose list a start could not read: nobody knows what of it is rubbish. */
-static void test_gc__a_run_that_could_not_be_read_is_left_alone(void **state)
+TEST_BETWEEN(test_gc__a_run_that_could_not_be_read_is_left_alone, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char plain[sizeof bed->config.store];
@@ -208,7 +209,7 @@ int __wrap_storage_remove(struct storage *storage, const char *key)
     return __real_storage_remove(storage, key);
 }
 
-static void test_gc__what_cannot_be_removed_is_named_and_the_rest_goes(void **state)
+TEST_BETWEEN(test_gc__what_cannot_be_removed_is_named_and_the_rest_goes, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     save_one(bed, 1);
@@ -241,7 +242,7 @@ static void *run_gc(void *argument)
 }
 
 /* The daemon answers, saves and loads while it removes; a second Gc is told to come again. */
-static void test_gc__a_long_removal_keeps_nobody_waiting(void **state)
+TEST_BETWEEN(test_gc__a_long_removal_keeps_nobody_waiting, bed_set_up, let_go_and_tear_down)
 {
     struct bed *bed = *state;
     struct collector collector = {.bed = bed};
@@ -270,18 +271,6 @@ static void test_gc__a_long_removal_keeps_nobody_waiting(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_gc__removes_rubbish_beside_a_save_in_work),
-        CASE(test_gc__what_a_tool_writes_stays_until_it_dies),
-        CASE(test_gc__what_is_not_ours_stays),
-        CASE(test_gc__whole_shards_without_a_manifest_are_set_aside),
-        CASE(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes),
-        CASE(test_gc__a_run_that_could_not_be_read_is_left_alone),
-        CASE(test_gc__what_cannot_be_removed_is_named_and_the_rest_goes),
-        cmocka_unit_test_setup_teardown(test_gc__a_long_removal_keeps_nobody_waiting, bed_set_up,
-                                        let_go_and_tear_down),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 static struct peer peers[RANKS];
 
@@ -79,7 +80,7 @@ static int failures_in_row(struct bed *bed)
     return failures;
 }
 
-static void test_health__false_before_the_next_save_would_not_fit(void **state)
+TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, tear_down)
 {
     struct bed *bed = *state;
     assert_true(looks(bed, true, ""));
@@ -94,7 +95,7 @@ static void test_health__false_before_the_next_save_would_not_fit(void **state)
     assert_true(comes_to(bed, false, "the store holds 0 checkpoints already"));
 }
 
-static void test_health__false_where_a_first_attempt_and_a_save_would_not_fit(void **state)
+TEST_BETWEEN(test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up, tear_down)
 {
     struct bed *bed = *state;
     peers_close(peers, RANKS);
@@ -108,7 +109,8 @@ static void test_health__false_where_a_first_attempt_and_a_save_would_not_fit(vo
     assert_true(looks(bed, false, "remove checkpoints, or raise storage.usable_fraction"));
 }
 
-static void test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last(void **state)
+TEST_BETWEEN(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     char words[80];
@@ -142,7 +144,8 @@ static void expect(struct bed *bed, uint64_t bytes, char out[512])
     FREE_REPLY(reply);
 }
 
-static void test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory(void **state)
+TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     char why[512];
@@ -162,7 +165,7 @@ static void test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memor
     assert_true(strncmp(why, "disk: a checkpoint of ", 22) == 0 && !strstr(why, "memory: "));
 }
 
-static void test_health__false_from_a_failed_save_to_the_next_commit(void **state)
+TEST_BETWEEN(test_health__false_from_a_failed_save_to_the_next_commit, set_up, tear_down)
 {
     struct bed *bed = *state;
     assert_true(save_step(peers, RANKS, 1));
@@ -179,7 +182,8 @@ static void test_health__false_from_a_failed_save_to_the_next_commit(void **stat
     assert_int_equal(failures_in_row(bed), 0);
 }
 
-static void test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store(void **state)
+TEST_BETWEEN(test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -223,7 +227,7 @@ static bool tells_of_clients(struct bed *bed, int count, const char *reason, int
     return is_it;
 }
 
-static void test_health__ranks_tell_of_a_failed_save_once(void **state)
+TEST_BETWEEN(test_health__ranks_tell_of_a_failed_save_once, set_up, tear_down)
 {
     struct bed *bed = *state;
     assert_int_equal(tell_failed(bed, 1, 0, "w has 9 dimensions"), 0);
@@ -243,26 +247,4 @@ static void test_health__ranks_tell_of_a_failed_save_once(void **state)
     assert_true(tells_of_clients(bed, 0, "", 0));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_health__false_before_the_next_save_would_not_fit,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
-            tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory, set_up,
-            tear_down),
-        cmocka_unit_test_setup_teardown(test_health__false_from_a_failed_save_to_the_next_commit,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
-            tear_down),
-        cmocka_unit_test_setup_teardown(test_health__ranks_tell_of_a_failed_save_once, set_up,
-                                        tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -6,6 +6,7 @@
  * The rest is told by tests/integration/web.py. */
 #include "ckptd/core/service.h"
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -56,7 +57,7 @@ static int get(const char *path)
     return sscanf(said, "HTTP/1.1 %d ", &code) == 1 ? code : 0;
 }
 
-static void test_web__a_service_thread_that_stands_still_is_not_healthy(void **state)
+TEST_BETWEEN(test_web__a_service_thread_that_stands_still_is_not_healthy, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     assert_int_equal(get("/healthz"), 200);
@@ -91,7 +92,7 @@ static int64_t trickle(void)
     return loop_now_ms() - began_ms;
 }
 
-static void test_web__a_request_that_comes_byte_by_byte_has_its_time(void **state)
+TEST_BETWEEN(test_web__a_request_that_comes_byte_by_byte_has_its_time, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -102,7 +103,7 @@ static void test_web__a_request_that_comes_byte_by_byte_has_its_time(void **stat
     assert_int_equal(get("/healthz"), 200);
 }
 
-static void test_web__a_ckptd_that_ends_is_healthy_and_not_ready(void **state)
+TEST_BETWEEN(test_web__a_ckptd_that_ends_is_healthy_and_not_ready, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS); /* they may save a last time: the end waits for them */
@@ -118,13 +119,7 @@ static void test_web__a_ckptd_that_ends_is_healthy_and_not_ready(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_web__a_service_thread_that_stands_still_is_not_healthy),
-        CASE(test_web__a_request_that_comes_byte_by_byte_has_its_time),
-        CASE(test_web__a_ckptd_that_ends_is_healthy_and_not_ready),
-    };
 #undef CASE
     log_setup("ckptd_http_server", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -4,13 +4,7 @@
  * at this node. */
 #include "ckptd/machines/joining.h"
 #include "proto/base/report.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 
 #define RANKS 4u
 
@@ -65,9 +59,8 @@ static const struct joining_answer forgotten = {.is_known = false};
 static const struct joining_answer planned = {.is_known = true, .has_plan = true};
 
 /* joining.J1. */
-static void test_joining__each_rank_is_told_until_it_is_known(void **state)
+TEST(test_joining__each_rank_is_told_until_it_is_known)
 {
-    (void)state;
     begin(true);
     assert_int_equal(ask(JOINING_TELL, 1, forgotten), JOINING_WAIT);
     assert_int_equal(ask(JOINING_TELL, 1, known), JOINING_WAIT);
@@ -80,9 +73,8 @@ static void test_joining__each_rank_is_told_until_it_is_known(void **state)
 }
 
 /* joining.J1. */
-static void test_joining__a_coordinator_that_has_forgotten_is_told_of_all(void **state)
+TEST(test_joining__a_coordinator_that_has_forgotten_is_told_of_all)
 {
-    (void)state;
     for (uint32_t by_call = 0; by_call < 2; by_call++) {
         begin(false);
         bed.told[1] = bed.told[2] = true;
@@ -97,7 +89,7 @@ static void test_joining__a_coordinator_that_has_forgotten_is_told_of_all(void *
 }
 
 /* joining.J2. */
-static void test_joining__a_plan_waits_for_the_ranks_that_it_has_here(void **state)
+TEST(test_joining__a_plan_waits_for_the_ranks_that_it_has_here)
 {
     const struct joining_answer away = {.is_known = true, .has_plan = true, .num_away = 1};
     (void)state;
@@ -110,9 +102,8 @@ static void test_joining__a_plan_waits_for_the_ranks_that_it_has_here(void **sta
 }
 
 /* joining.J3. */
-static void test_joining__names_are_told_so_often_while_a_rank_is_connected(void **state)
+TEST(test_joining__names_are_told_so_often_while_a_rank_is_connected)
 {
-    (void)state;
     begin(false);
     bed.told[1] = bed.told[2] = true;
     bed.is_connected[1] = false;
@@ -130,7 +121,7 @@ static void test_joining__names_are_told_so_often_while_a_rank_is_connected(void
 }
 
 /* joining.J5. */
-static void test_joining__a_coordinator_that_is_away_is_asked_again(void **state)
+TEST(test_joining__a_coordinator_that_is_away_is_asked_again)
 {
     static const int passing[] = {ERR_UNAVAILABLE, ERR_TIMEOUT, ERR_BUSY};
     (void)state;
@@ -144,14 +135,4 @@ static void test_joining__a_coordinator_that_is_away_is_asked_again(void **state
     assert_int_equal(ask(JOINING_TELL, 1, known), JOINING_WAIT); /* it describes itself again */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joining__each_rank_is_told_until_it_is_known),
-        cmocka_unit_test(test_joining__a_coordinator_that_has_forgotten_is_told_of_all),
-        cmocka_unit_test(test_joining__a_plan_waits_for_the_ranks_that_it_has_here),
-        cmocka_unit_test(test_joining__names_are_told_so_often_while_a_rank_is_connected),
-        cmocka_unit_test(test_joining__a_coordinator_that_is_away_is_asked_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

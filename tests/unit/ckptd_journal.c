@@ -4,6 +4,7 @@
  * Method: the service's store is a directory whose journals are slow: the run is removed while one
  * is being published. */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 #include <stdatomic.h>
 
@@ -50,7 +51,7 @@ static bool has_directory(const struct bed *bed)
     return access(path, F_OK) == 0;
 }
 
-static void test_journal__one_that_is_being_written_goes_with_its_run(void **state)
+TEST_BETWEEN(test_journal__one_that_is_being_written_goes_with_its_run, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct peer peer;
@@ -80,11 +81,4 @@ static void test_journal__one_that_is_being_written_goes_with_its_run(void **sta
     assert_false(has_directory(bed));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_journal__one_that_is_being_written_goes_with_its_run,
-                                        bed_set_up, bed_tear_down),
-    };
-    return cmocka_run_group_tests_name("ckptd_journal", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -4,14 +4,9 @@
  * byte; the hours follow the last saves and removals. Method: the pure decisions of ledger.c on
  * numbers that can be checked by hand. */
 #include "ckptd/core/ledger.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define GB 1000000000ull
 #define HOUR 3600000
@@ -19,7 +14,7 @@
 static const struct storage_space disk = {
     .bytes_total = 100 * GB, .bytes_free = 50 * GB, .inodes_total = 1000, .inodes_free = 200};
 
-static void test_ledger__saves_at_the_same_time_share_the_room(void **state)
+TEST(test_ledger__saves_at_the_same_time_share_the_room)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
     struct ledger_promise a, b, c;
@@ -43,7 +38,7 @@ static void test_ledger__saves_at_the_same_time_share_the_room(void **state)
     assert_true(ledger.promised.bytes == 0 && ledger.promised.inodes == 0);
 }
 
-static void test_ledger__a_disk_fuller_than_allowed_has_no_room(void **state)
+TEST(test_ledger__a_disk_fuller_than_allowed_has_no_room)
 {
     struct ledger ledger = {.usable_fraction = 0.4};
     struct ledger_promise promise;
@@ -54,7 +49,7 @@ static void test_ledger__a_disk_fuller_than_allowed_has_no_room(void **state)
     assert_int_equal(ledger_promise(&ledger, &promise, &disk, 50 * GB, 1), 0);
 }
 
-static void test_ledger__some_inodes_are_kept_for_removals(void **state)
+TEST(test_ledger__some_inodes_are_kept_for_removals)
 {
     struct ledger ledger = {.usable_fraction = 1.0};
     struct ledger_promise a, b;
@@ -69,7 +64,7 @@ static void test_ledger__some_inodes_are_kept_for_removals(void **state)
 }
 
 /* So much, and no byte less, must go before a save fits. */
-static void test_ledger__the_deficit_is_what_a_promise_lacks(void **state)
+TEST(test_ledger__the_deficit_is_what_a_promise_lacks)
 {
     struct ledger ledger = {.usable_fraction = 0.8, .promised = {20 * GB, 100}};
     struct ledger_promise lack = ledger_deficit(&ledger, &disk, 10 * GB, 36), promise;
@@ -91,7 +86,7 @@ static void test_ledger__the_deficit_is_what_a_promise_lacks(void **state)
     assert_int_equal(ledger_promise(&ledger, &promise, &later, GB, 1), 0);
 }
 
-static void test_ledger__hours_follow_what_comes_and_goes(void **state)
+TEST(test_ledger__hours_follow_what_comes_and_goes)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
     (void)state;
@@ -109,7 +104,7 @@ static void test_ledger__hours_follow_what_comes_and_goes(void **state)
     assert_true(ledger_hours_to_full(&ledger, &disk, HOUR) < 0); /* as much goes as comes */
 }
 
-static void test_ledger__only_the_last_changes_count(void **state)
+TEST(test_ledger__only_the_last_changes_count)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
     (void)state;
@@ -122,7 +117,7 @@ static void test_ledger__only_the_last_changes_count(void **state)
     assert_true(growth > 59.999 * (double)GB && growth < 60.001 * (double)GB);
 }
 
-static void test_ledger__a_warning_comes_once_until_it_was_better(void **state)
+TEST(test_ledger__a_warning_comes_once_until_it_was_better)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
     (void)state;
@@ -141,16 +136,4 @@ static void test_ledger__a_warning_comes_once_until_it_was_better(void **state)
     assert_true(ledger_must_warn(&ledger, &disk, 3 * HOUR, 1));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ledger__saves_at_the_same_time_share_the_room),
-        cmocka_unit_test(test_ledger__a_disk_fuller_than_allowed_has_no_room),
-        cmocka_unit_test(test_ledger__some_inodes_are_kept_for_removals),
-        cmocka_unit_test(test_ledger__the_deficit_is_what_a_promise_lacks),
-        cmocka_unit_test(test_ledger__hours_follow_what_comes_and_goes),
-        cmocka_unit_test(test_ledger__only_the_last_changes_count),
-        cmocka_unit_test(test_ledger__a_warning_comes_once_until_it_was_better),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,6 +5,7 @@
  * (ckptd_bed.h) whose catalog is filled by hand before it runs.
  */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 #define MANY 20000u /* more than a page */
 #define FEW 3u
@@ -116,7 +117,7 @@ static uint32_t list_all(struct bed *bed, const char *run, uint32_t *out_pages)
     return seen.count;
 }
 
-static void test_list__pages_hold_every_checkpoint_once_and_in_order(void **state)
+TEST_BETWEEN(test_list__pages_hold_every_checkpoint_once_and_in_order, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint32_t pages;
@@ -129,7 +130,7 @@ static void test_list__pages_hold_every_checkpoint_once_and_in_order(void **stat
 }
 
 /* It was there when the service began, and could not be read. */
-static void test_list__a_run_that_cannot_be_read_is_named_once(void **state)
+TEST_BETWEEN(test_list__a_run_that_cannot_be_read_is_named_once, NULL, bed_tear_down)
 {
     struct bed *bed;
     struct run *run;
@@ -151,7 +152,7 @@ static void test_list__a_run_that_cannot_be_read_is_named_once(void **state)
     assert_int_equal(get_page(bed, "broken", "", &page), ERR_IO);
 }
 
-static void test_list__pages_of_damage_are_shorter(void **state)
+TEST_BETWEEN(test_list__pages_of_damage_are_shorter, set_up_damaged, bed_tear_down)
 {
     struct bed *bed = *state;
     uint32_t pages;
@@ -159,7 +160,7 @@ static void test_list__pages_of_damage_are_shorter(void **state)
     assert_true(pages > 2);
 }
 
-static void test_list__a_page_begins_behind_a_checkpoint_that_is_gone(void **state)
+TEST_BETWEEN(test_list__a_page_begins_behind_a_checkpoint_that_is_gone, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__ListReply *page;
@@ -171,7 +172,7 @@ static void test_list__a_page_begins_behind_a_checkpoint_that_is_gone(void **sta
     FREE_REPLY(page);
 }
 
-static void test_list__what_names_no_page_is_refused(void **state)
+TEST_BETWEEN(test_list__what_names_no_page_is_refused, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__ListReply *page;
@@ -183,16 +184,6 @@ static void test_list__what_names_no_page_is_refused(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_list__pages_hold_every_checkpoint_once_and_in_order),
-        cmocka_unit_test_setup_teardown(test_list__pages_of_damage_are_shorter, set_up_damaged,
-                                        bed_tear_down),
-        cmocka_unit_test_teardown(test_list__a_run_that_cannot_be_read_is_named_once,
-                                  bed_tear_down),
-        CASE(test_list__a_page_begins_behind_a_checkpoint_that_is_gone),
-        CASE(test_list__what_names_no_page_is_refused),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/http2_bed.h"
+#include "tests/unit/suite.h"
 
 #include <poll.h>
 #include <sys/stat.h>
@@ -64,7 +65,7 @@ static void expect_descriptors(unsigned count)
     assert_in_range(now, 0, count);
 }
 
-static void test_door__another_user_is_turned_away(void **state)
+TEST_BETWEEN(test_door__another_user_is_turned_away, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     if (geteuid() != 0) {
@@ -99,7 +100,8 @@ static unsigned door_mode(const struct bed *bed, const char *door)
 }
 
 /* Whatever the umask says; a directory that others may enter is no reason to open the sockets. */
-static void test_door__the_sockets_are_ours_alone_until_other_users_are_named(void **state)
+TEST_BETWEEN(test_door__the_sockets_are_ours_alone_until_other_users_are_named, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     static const mode_t masks[] = {0, 0077};
@@ -135,7 +137,7 @@ static void restore_log(int kept)
     close(kept);
 }
 
-static void test_door__who_is_turned_away_is_in_the_log(void **state)
+TEST_BETWEEN(test_door__who_is_turned_away_is_in_the_log, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char path[200], want[120], text[8192] = "";
@@ -242,7 +244,7 @@ static void pass(const struct bed *bed, enum passed kind, uint32_t count)
     expect_descriptors(before);
 }
 
-static void test_door__descriptors_that_a_peer_passes_are_not_taken(void **state)
+TEST_BETWEEN(test_door__descriptors_that_a_peer_passes_are_not_taken, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -256,7 +258,7 @@ static void test_door__descriptors_that_a_peer_passes_are_not_taken(void **state
 }
 
 /* Closed with something unread, which breaks it. */
-static void test_door__nor_are_those_of_a_peer_that_is_gone(void **state)
+TEST_BETWEEN(test_door__nor_are_those_of_a_peer_that_is_gone, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     int other, passed = open_passed(A_PIPE, &other);
@@ -301,7 +303,7 @@ static int open_http2(const struct bed *bed, int64_t *out_window)
     return fd;
 }
 
-static void test_door__one_more_than_the_limit_is_refused(void **state)
+TEST_BETWEEN(test_door__one_more_than_the_limit_is_refused, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     int fds[3];
@@ -323,7 +325,7 @@ static void test_door__one_more_than_the_limit_is_refused(void **state)
     peers_close(peers, 1);
 }
 
-static void test_door__a_connection_without_a_request_has_to_go(void **state)
+TEST_BETWEEN(test_door__a_connection_without_a_request_has_to_go, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     int64_t window;
@@ -342,7 +344,7 @@ static void test_door__a_connection_without_a_request_has_to_go(void **state)
     peers_close(peers, 1);
 }
 
-static void test_door__who_does_not_say_who_it_is_has_to_go(void **state)
+TEST_BETWEEN(test_door__who_does_not_say_who_it_is_has_to_go, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -359,7 +361,7 @@ static void test_door__who_does_not_say_who_it_is_has_to_go(void **state)
     peers_close(peers, 1);
 }
 
-static void test_door__a_storm_of_connections_leaves_nothing(void **state)
+TEST_BETWEEN(test_door__a_storm_of_connections_leaves_nothing, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -379,7 +381,7 @@ static void test_door__a_storm_of_connections_leaves_nothing(void **state)
 /* ---- gRPC's own door ---- */
 
 /* The rank's own connection may be one of them: it comes back. */
-static void test_door__beyond_the_limit_idle_connections_make_room(void **state)
+TEST_BETWEEN(test_door__beyond_the_limit_idle_connections_make_room, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     enum { SESSIONS = 3, OVER = 20, ALL = SESSIONS + RPC_CONNECTIONS_BESIDE + OVER };
@@ -432,7 +434,7 @@ static bool is_call_answered(const struct bed *bed, size_t metadata_bytes)
     return answered;
 }
 
-static void test_door__long_metadata_is_refused(void **state)
+TEST_BETWEEN(test_door__long_metadata_is_refused, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -465,7 +467,7 @@ static bool is_refused(int fd)
 }
 
 /* All that there is, is taken from the first refusal on: the others stay. */
-static void test_door__half_sent_calls_keep_nobody_else_out(void **state)
+TEST_BETWEEN(test_door__half_sent_calls_keep_nobody_else_out, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     int fds[HOLDERS], refused = 0;
@@ -497,7 +499,7 @@ static unsigned resident_mib(void)
 }
 
 /* Rapid reset, CVE-2023-44487: gRPC knows no limit of it before 1.60. */
-static void test_door__a_peer_that_resets_its_streams_is_cut_off(void **state)
+TEST_BETWEEN(test_door__a_peer_that_resets_its_streams_is_cut_off, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint8_t headers[HTTP2_FRAME_MAX];
@@ -526,7 +528,7 @@ static void test_door__a_peer_that_resets_its_streams_is_cut_off(void **state)
 }
 
 /* gRPC gathers a message before it looks whether it is too long. */
-static void test_door__a_message_without_end_is_cut_off(void **state)
+TEST_BETWEEN(test_door__a_message_without_end_is_cut_off, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     int64_t window;
@@ -550,24 +552,6 @@ static void test_door__a_message_without_end_is_cut_off(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
-        CASE(test_door__another_user_is_turned_away),
-        CASE(test_door__the_sockets_are_ours_alone_until_other_users_are_named),
-        CASE(test_door__who_is_turned_away_is_in_the_log),
-        CASE(test_door__descriptors_that_a_peer_passes_are_not_taken),
-        CASE(test_door__nor_are_those_of_a_peer_that_is_gone),
-        CASE(test_door__one_more_than_the_limit_is_refused),
-        CASE(test_door__who_does_not_say_who_it_is_has_to_go),
-        CASE(test_door__a_connection_without_a_request_has_to_go),
-        CASE(test_door__a_storm_of_connections_leaves_nothing),
-        CASE(test_door__beyond_the_limit_idle_connections_make_room),
-        CASE(test_door__long_metadata_is_refused),
-        CASE(test_door__half_sent_calls_keep_nobody_else_out),
-        CASE(test_door__a_peer_that_resets_its_streams_is_cut_off),
-        CASE(test_door__a_message_without_end_is_cut_off),
-#undef CASE
-    };
     log_setup("ckptd_listen", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

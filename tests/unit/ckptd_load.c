@@ -8,6 +8,7 @@
  * read.
  */
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #define SHARDS 8u /* of 512 KiB and a header: one segment each */
 
@@ -76,7 +77,8 @@ static int open_many(struct loading *out, struct bed *bed, size_t count)
     return error;
 }
 
-static void test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing(void **state)
+TEST_BETWEEN(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -92,7 +94,7 @@ static void test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing(
     load_close(&loading);
 }
 
-static void test_load__through_a_small_pool_ranks_read_each_byte_once(void **state)
+TEST_BETWEEN(test_load__through_a_small_pool_ranks_read_each_byte_once, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading fast, slow;
@@ -116,7 +118,8 @@ static void test_load__through_a_small_pool_ranks_read_each_byte_once(void **sta
     load_close(&slow);
 }
 
-static void test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else(void **state)
+TEST_BETWEEN(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -137,7 +140,7 @@ static void test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else(vo
     assert_true(wait_number(bed, "pool", "segments_used", 0)); /* nor what was never asked for */
 }
 
-static void test_load__a_save_takes_what_was_only_read_ahead(void **state)
+TEST_BETWEEN(test_load__a_save_takes_what_was_only_read_ahead, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -153,7 +156,7 @@ static void test_load__a_save_takes_what_was_only_read_ahead(void **state)
     peers_close(peers, SHARDS);
 }
 
-static void test_load__what_a_killed_writer_left_is_lent_without_a_read(void **state)
+TEST_BETWEEN(test_load__what_a_killed_writer_left_is_lent_without_a_read, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     save_steps(bed, 1);
@@ -209,7 +212,7 @@ static void save_one_shard(struct bed *bed)
 
 #define SLOW_STARTS 24u /* the delays are drawn: in one of so many a first part comes first */
 
-static void test_load__damage_further_on_ends_a_load_that_has_begun(void **state)
+TEST_BETWEEN(test_load__damage_further_on_ends_a_load_that_has_begun, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint32_t early = 0;
@@ -231,7 +234,8 @@ static void test_load__damage_further_on_ends_a_load_that_has_begun(void **state
     assert_true(early > 0);
 }
 
-static void test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect(void **state)
+TEST_BETWEEN(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -249,7 +253,7 @@ static void test_load__the_first_shard_may_take_longer_than_a_reader_may_to_conn
 }
 
 /* It has mapped nothing yet. */
-static void test_load__a_reader_that_goes_while_it_waits_leaves_nothing(void **state)
+TEST_BETWEEN(test_load__a_reader_that_goes_while_it_waits_leaves_nothing, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -267,18 +271,4 @@ static void test_load__a_reader_that_goes_while_it_waits_leaves_nothing(void **s
     atomic_store(&slow_ms, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
-        CASE(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing),
-        CASE(test_load__through_a_small_pool_ranks_read_each_byte_once),
-        CASE(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else),
-        CASE(test_load__a_save_takes_what_was_only_read_ahead),
-        CASE(test_load__what_a_killed_writer_left_is_lent_without_a_read),
-        CASE(test_load__damage_further_on_ends_a_load_that_has_begun),
-        CASE(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect),
-        CASE(test_load__a_reader_that_goes_while_it_waits_leaves_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -9,16 +9,11 @@
 #include "ckptd/tiers/majority.h"
 #include "proto/base/report.h"
 #include "storage/engine/engine.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { PEERS = 5, FIRST = 1 /* in the settings: p1 is the first by name */, LIMIT_MS = 20000 };
 
@@ -176,9 +171,8 @@ static bool advance_all(void)
     return bed.phase == 2 && is_settled();
 }
 
-static void test_majority__one_peer_is_asked_first_and_then_all_others_at_once(void **state)
+TEST_BETWEEN(test_majority__one_peer_is_asked_first_and_then_all_others_at_once, set_up, tear_down)
 {
-    (void)state;
     assert_true(run(advance_all));
     assert_true(bed.is_first_alone);
     assert_int_equal(bed.waiter.fault.code, 0);
@@ -197,9 +191,8 @@ static bool advance_held(void)
     return bed.phase == 1 && is_settled();
 }
 
-static void test_majority__a_peer_that_does_not_answer_is_not_waited_for(void **state)
+TEST_BETWEEN(test_majority__a_peer_that_does_not_answer_is_not_waited_for, set_up, tear_down)
 {
-    (void)state;
     assert_true(run(advance_held));
     assert_int_equal(bed.waiter.fault.code, 0);
     assert_false(bed.was_waited_for);
@@ -211,10 +204,9 @@ static bool advance_freely(void)
     return is_settled();
 }
 
-static void
-test_majority__whom_another_start_has_taken_the_first_peer_from_asks_nobody_else(void **state)
+TEST_BETWEEN(test_majority__whom_another_start_has_taken_the_first_peer_from_asks_nobody_else,
+             set_up, tear_down)
 {
-    (void)state;
     struct storage *first = bed.service.tiers[TIER_PEER + FIRST].storage;
     assert_int_equal(storage_memory.publish(first, KEY, "another", 7), 0);
     assert_true(run(advance_freely));
@@ -222,9 +214,8 @@ test_majority__whom_another_start_has_taken_the_first_peer_from_asks_nobody_else
     assert_int_equal(bed.calls, 1);
 }
 
-static void test_majority__half_of_the_nodes_are_too_few(void **state)
+TEST_BETWEEN(test_majority__half_of_the_nodes_are_too_few, set_up, tear_down)
 {
-    (void)state;
     bed.unreachable = 1u << 0 | 1u << 2 | 1u << 4;
     assert_true(run(advance_freely));
     assert_int_equal(bed.waiter.fault.code, ERR_UNAVAILABLE);
@@ -232,9 +223,8 @@ static void test_majority__half_of_the_nodes_are_too_few(void **state)
     assert_int_equal(bed.calls, PEERS);
 }
 
-static void test_majority__a_first_peer_that_is_away_is_passed_over(void **state)
+TEST_BETWEEN(test_majority__a_first_peer_that_is_away_is_passed_over, set_up, tear_down)
 {
-    (void)state;
     snprintf(bed.service.tiers[TIER_PEER + FIRST].offline, 8, "gone");
     bed.unreachable = 1u << FIRST;
     assert_true(run(advance_freely));
@@ -242,15 +232,4 @@ static void test_majority__a_first_peer_that_is_away_is_passed_over(void **state
     assert_int_equal(bed.first, 3); /* p2 */
 }
 
-int main(void)
-{
-#define BED(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        BED(test_majority__one_peer_is_asked_first_and_then_all_others_at_once),
-        BED(test_majority__a_peer_that_does_not_answer_is_not_waited_for),
-        BED(test_majority__whom_another_start_has_taken_the_first_peer_from_asks_nobody_else),
-        BED(test_majority__half_of_the_nodes_are_too_few),
-        BED(test_majority__a_first_peer_that_is_away_is_passed_over),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,13 +5,9 @@
  * in an order of the seed; what is counted is what each one gives. */
 #include "ckptd/machines/manifest_fanout.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define NODES 2048u
 #define GONE 16u /* one node in so many, or one answer, is lost */
@@ -70,7 +66,7 @@ static void run(struct world *world, uint64_t seed, bool loses)
     }
 }
 
-static void test_spread__each_node_gives_it_to_few_and_all_get_it(void **state)
+TEST(test_spread__each_node_gives_it_to_few_and_all_get_it)
 {
     static struct world world;
     (void)state;
@@ -81,7 +77,7 @@ static void test_spread__each_node_gives_it_to_few_and_all_get_it(void **state)
     }
 }
 
-static void test_spread__nobody_waits_for_a_lost_answer_or_for_a_node_that_is_gone(void **state)
+TEST(test_spread__nobody_waits_for_a_lost_answer_or_for_a_node_that_is_gone)
 {
     static struct world world;
     (void)state;
@@ -97,7 +93,7 @@ static void test_spread__nobody_waits_for_a_lost_answer_or_for_a_node_that_is_go
     }
 }
 
-static void test_spread__nobody_is_named_who_has_not_said_it(void **state)
+TEST(test_spread__nobody_is_named_who_has_not_said_it)
 {
     struct fanout spread = {0};
     uint32_t from = 0;
@@ -119,12 +115,4 @@ static void test_spread__nobody_is_named_who_has_not_said_it(void **state)
     assert_int_equal(fanout_ask(&spread, &from, 100, true), FANOUT_HERE); /* fanout.S4 */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spread__each_node_gives_it_to_few_and_all_get_it),
-        cmocka_unit_test(test_spread__nobody_waits_for_a_lost_answer_or_for_a_node_that_is_gone),
-        cmocka_unit_test(test_spread__nobody_is_named_who_has_not_said_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

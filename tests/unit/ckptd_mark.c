@@ -12,6 +12,7 @@
 #include "tests/unit/storage_bed.h"
 
 #include "tests/unit/mark_bed.h"
+#include "tests/unit/suite.h"
 
 #define DIR "run/step-00000005-a0002"
 #define SHARD DIR "/shard-00001-of-00001.safetensors"
@@ -62,9 +63,8 @@ static enum store_rest rest_of(const struct bed *bed)
     return rest;
 }
 
-static void test_mark__a_shard_that_stayed_is_marked_at_every_moment(void **state)
+TEST(test_mark__a_shard_that_stayed_is_marked_at_every_moment)
 {
-    (void)state;
     int error = ERR_IO;
     for (unsigned at = 1; error != 0; at++) {
         char settings[64];
@@ -82,9 +82,8 @@ static void test_mark__a_shard_that_stayed_is_marked_at_every_moment(void **stat
 }
 
 /* What lies there under the mark's name proves nothing: a save puts its own in its place. */
-static void test_mark__what_is_none_is_replaced(void **state)
+TEST(test_mark__what_is_none_is_replaced)
 {
-    (void)state;
     struct bed bed;
     open_bed(&bed, "seed=1:");
     assert_int_equal(storage_remove(bed.plain, DIR "/" MARK_NAME), 0);
@@ -95,9 +94,8 @@ static void test_mark__what_is_none_is_replaced(void **state)
     close_bed(&bed);
 }
 
-static void test_mark__goes_when_no_shard_needs_it(void **state)
+TEST(test_mark__goes_when_no_shard_needs_it)
 {
-    (void)state;
     struct bed bed;
     open_bed(&bed, "seed=1:");
     assert_int_equal(mark_make(&bed.save), 0);
@@ -110,12 +108,4 @@ static void test_mark__goes_when_no_shard_needs_it(void **state)
     close_bed(&bed);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mark__a_shard_that_stayed_is_marked_at_every_moment),
-        cmocka_unit_test(test_mark__what_is_none_is_replaced),
-        cmocka_unit_test(test_mark__goes_when_no_shard_needs_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

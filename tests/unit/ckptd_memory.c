@@ -12,6 +12,7 @@
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */
 #include "tests/unit/ckptd_story.h"
 #include "tests/unit/memory_bed.h"
+#include "tests/unit/suite.h"
 
 /* What was acknowledged is in the list of the same daemon, whatever failed behind the answer. */
 static void check_listed(struct bed *bed, const struct peer_status *told)
@@ -110,36 +111,28 @@ static void tell_cleaning(void *user, const struct lack *lack)
     ask_with(&asking, user, lack);
 }
 
-static void test_memory__an_allocation_that_fails_is_an_error_and_no_more(void **state)
+TEST_BETWEEN(test_memory__an_allocation_that_fails_is_an_error_and_no_more, open_with_story,
+             bed_tear_down)
 {
     assert_true(fail_each_place(*state, tell_story) >= 50);
 }
 
-static void test_memory__an_adoption_that_lacks_memory_can_be_asked_for_again(void **state)
+TEST_BETWEEN(test_memory__an_adoption_that_lacks_memory_can_be_asked_for_again, open_with_made,
+             close_with_made)
 {
     assert_true(fail_each_place(*state, tell_adoption) >= 20);
 }
 
-static void test_memory__what_lacks_memory_is_cleaned_and_released_the_next_time(void **state)
+TEST_BETWEEN(test_memory__what_lacks_memory_is_cleaned_and_released_the_next_time, open_with_story,
+             bed_tear_down)
 {
     assert_true(fail_each_place(*state, tell_cleaning) >= 20);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            test_memory__an_allocation_that_fails_is_an_error_and_no_more, open_with_story,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_memory__an_adoption_that_lacks_memory_can_be_asked_for_again, open_with_made,
-            close_with_made),
-        cmocka_unit_test_setup_teardown(
-            test_memory__what_lacks_memory_is_cleaned_and_released_the_next_time, open_with_story,
-            bed_tear_down),
-    };
     memory_begin();
     tell_in_memory();
     log_setup("ckptd_memory", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

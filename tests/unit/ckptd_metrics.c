@@ -4,6 +4,7 @@
  * Method: the service of ckptd_bed.h with a short interval; the file is read while it is written
  * again and again, each line held against the format. */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 #include <ctype.h>
 
@@ -55,7 +56,7 @@ static double read_metric(const char *name)
     return found;
 }
 
-static void test_metrics__the_numbers_of_status_are_in_the_file(void **state)
+TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file, bed_tear_down)
 {
     struct bed *bed = *state;
     assert_true(read_metric("holdfast_commits_total") == 0);
@@ -81,7 +82,7 @@ static void test_metrics__the_numbers_of_status_are_in_the_file(void **state)
     peers_close(peers, RANKS);
 }
 
-static void test_metrics__a_store_that_went_offline_is_told(void **state)
+TEST_BETWEEN(test_metrics__a_store_that_went_offline_is_told, open_with_file, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -98,7 +99,8 @@ static void test_metrics__a_store_that_went_offline_is_told(void **state)
     assert_true(read_metric("holdfast_failed_saves_total") == 1);
 }
 
-static void test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody(void **state)
+TEST_BETWEEN(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody, open_with_file,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     read_metric("");
@@ -113,13 +115,7 @@ static void test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody(
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_file, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_metrics__the_numbers_of_status_are_in_the_file),
-        CASE(test_metrics__a_store_that_went_offline_is_told),
-        CASE(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody),
-    };
 #undef CASE
     log_setup("ckptd_metrics", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -4,13 +4,7 @@
  * Goal: each decision of the machine, and its invariants participating.P1 to P7. Method: one event
  * at a time; tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
 #include "ckptd/machines/participating.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 
 #define WAIT HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT
 #define PLACE HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE
@@ -23,9 +17,8 @@
 static const struct participating_report no_report;
 
 /* participating.P7. */
-static void test_participating__an_attempt_is_followed_in_its_turn(void **state)
+TEST(test_participating__an_attempt_is_followed_in_its_turn)
 {
-    (void)state;
     static const struct {
         struct participating_arrival arrival;
         bool is_unknown;
@@ -86,16 +79,14 @@ static void answer_table_of(bool is_left, enum participating_action placed,
         }
 }
 
-static void test_participating__each_verdict_has_its_action_in_each_state(void **state)
+TEST(test_participating__each_verdict_has_its_action_in_each_state)
 {
-    (void)state;
     answer_table_of(false, PARTICIPATING_SEND, PARTICIPATING_PLACED);
     answer_table_of(true, PARTICIPATING_KEEP, PARTICIPATING_OVER);
 }
 
-static void test_participating__a_part_that_is_over_hears_nothing(void **state)
+TEST(test_participating__a_part_that_is_over_hears_nothing)
 {
-    (void)state;
     static const Holdfast__V1__PartVerdict ends[] = {COMMITTED, KEPT, OVER};
     for (uint32_t i = 0; i < 3; i++) {
         struct participating part =
@@ -112,9 +103,8 @@ static void test_participating__a_part_that_is_over_hears_nothing(void **state)
 }
 
 /* participating.P5. */
-static void test_participating__one_report_is_under_way_and_the_next_has_the_news(void **state)
+TEST(test_participating__one_report_is_under_way_and_the_next_has_the_news)
 {
-    (void)state;
     struct participating part = {0};
     assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
     assert_int_equal(participating_changed(&part), PARTICIPATING_NOTHING);
@@ -127,9 +117,8 @@ static void test_participating__one_report_is_under_way_and_the_next_has_the_new
     assert_int_equal(participating_answered(&part, &no_report, WAIT), PARTICIPATING_WAIT);
 }
 
-static void test_participating__nothing_is_reported_while_the_manifest_is_written(void **state)
+TEST(test_participating__nothing_is_reported_while_the_manifest_is_written)
 {
-    (void)state;
     struct participating part = {0};
     assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
     assert_int_equal(participating_answered(&part, &no_report, PLACE), PARTICIPATING_PLACE);
@@ -141,9 +130,8 @@ static void test_participating__nothing_is_reported_while_the_manifest_is_writte
     assert_int_equal(participating_placed(&part, true, false), PARTICIPATING_SEND);
 }
 
-static void test_participating__a_shard_is_reported_as_far_as_it_came(void **state)
+TEST(test_participating__a_shard_is_reported_as_far_as_it_came)
 {
-    (void)state;
     static const struct participating_shard shards[] = {
         {0},
         {.is_ended = true},
@@ -167,9 +155,8 @@ static void test_participating__a_shard_is_reported_as_far_as_it_came(void **sta
 }
 
 /* participating.P1. */
-static void test_participating__names_are_made_durable_before_they_are_reported_first(void **state)
+TEST(test_participating__names_are_made_durable_before_they_are_reported_first)
 {
-    (void)state;
     const struct participating_shard durable = {.is_durable = true}, ended = {.is_ended = true};
     struct participating part = {0};
     for (uint32_t answered = 0; answered < 2; answered++) { /* without an answer: once more */
@@ -194,9 +181,8 @@ static void test_participating__names_are_made_durable_before_they_are_reported_
 }
 
 /* participating.P6. */
-static void test_participating__digests_are_reported_until_a_report_is_answered(void **state)
+TEST(test_participating__digests_are_reported_until_a_report_is_answered)
 {
-    (void)state;
     struct participating_report report = {0};
     const struct participating_shard fresh = {.is_durable = true};
     const struct participating_shard told = {.is_durable = true, .is_told = true};
@@ -207,9 +193,8 @@ static void test_participating__digests_are_reported_until_a_report_is_answered(
 }
 
 /* participating.P3. */
-static void test_participating__placed_is_said_when_the_manifest_is_there_alone(void **state)
+TEST(test_participating__placed_is_said_when_the_manifest_is_there_alone)
 {
-    (void)state;
     for (uint32_t i = 0; i < STATES; i++) {
         struct participating part = part_in((enum participating_state)i);
         assert_int_equal(participating_report(&part).is_placed, i == PARTICIPATING_PLACED);
@@ -220,9 +205,8 @@ static void test_participating__placed_is_said_when_the_manifest_is_there_alone(
     assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
 }
 
-static void test_participating__it_says_that_the_node_named_gave_no_manifest(void **state)
+TEST(test_participating__it_says_that_the_node_named_gave_no_manifest)
 {
-    (void)state;
     struct participating part = part_in(PARTICIPATING_PLACING);
     participating_placed(&part, false, true);
     assert_true(participating_report(&part).has_missed);
@@ -234,9 +218,8 @@ static void test_participating__it_says_that_the_node_named_gave_no_manifest(voi
     assert_false(participating_report(&part).has_missed);
 }
 
-static void test_participating__a_whole_copy_brings_the_manifest(void **state)
+TEST(test_participating__a_whole_copy_brings_the_manifest)
 {
-    (void)state;
     struct participating part = {0};
     assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
     assert_int_equal(participating_completed(&part), PARTICIPATING_NOTHING); /* P5 */
@@ -247,9 +230,8 @@ static void test_participating__a_whole_copy_brings_the_manifest(void **state)
 }
 
 /* participating.P2. */
-static void test_participating__when_another_attempt_comes_only_unfinished_parts_go(void **state)
+TEST(test_participating__when_another_attempt_comes_only_unfinished_parts_go)
 {
-    (void)state;
     struct participating part = {0};
     assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_DISCARD);
     assert_int_equal(part.state, PARTICIPATING_OVER);
@@ -260,21 +242,4 @@ static void test_participating__when_another_attempt_comes_only_unfinished_parts
     assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_LEAVE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_participating__an_attempt_is_followed_in_its_turn),
-        cmocka_unit_test(test_participating__each_verdict_has_its_action_in_each_state),
-        cmocka_unit_test(test_participating__a_part_that_is_over_hears_nothing),
-        cmocka_unit_test(test_participating__one_report_is_under_way_and_the_next_has_the_news),
-        cmocka_unit_test(test_participating__nothing_is_reported_while_the_manifest_is_written),
-        cmocka_unit_test(test_participating__a_shard_is_reported_as_far_as_it_came),
-        cmocka_unit_test(test_participating__names_are_made_durable_before_they_are_reported_first),
-        cmocka_unit_test(test_participating__digests_are_reported_until_a_report_is_answered),
-        cmocka_unit_test(test_participating__placed_is_said_when_the_manifest_is_there_alone),
-        cmocka_unit_test(test_participating__it_says_that_the_node_named_gave_no_manifest),
-        cmocka_unit_test(test_participating__a_whole_copy_brings_the_manifest),
-        cmocka_unit_test(test_participating__when_another_attempt_comes_only_unfinished_parts_go),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

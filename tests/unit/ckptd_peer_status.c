@@ -6,6 +6,7 @@
  * more in it does no harm. Method: a real service on the bed with a save under way, and texts. */
 #include "ckptd/peers/peer_status.h"
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 static struct peer peers[RANKS];
 
@@ -38,7 +39,7 @@ static double number(const json_t *told, const char *part, const char *name)
     return json_number_value(value);
 }
 
-static void test_told__a_save_in_flight_and_room_are_told(void **state)
+TEST_BETWEEN(test_told__a_save_in_flight_and_room_are_told, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
@@ -60,7 +61,7 @@ static void test_told__a_save_in_flight_and_room_are_told(void **state)
 }
 
 /* More failing runs than a node tells of, each with a long name. */
-static void test_told__what_grows_with_the_runs_is_bounded(void **state)
+TEST_BETWEEN(test_told__what_grows_with_the_runs_is_bounded, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -88,7 +89,7 @@ static void test_told__what_grows_with_the_runs_is_bounded(void **state)
     free(text);
 }
 
-static void test_told__only_what_is_of_a_node_itself_is_taken(void **state)
+TEST_BETWEEN(test_told__only_what_is_of_a_node_itself_is_taken, set_up, bed_tear_down)
 {
     json_t *told;
     (void)state;
@@ -116,13 +117,7 @@ static void test_told__only_what_is_of_a_node_itself_is_taken(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_told__a_save_in_flight_and_room_are_told),
-        CASE(test_told__what_grows_with_the_runs_is_bounded),
-        CASE(test_told__only_what_is_of_a_node_itself_is_taken),
-    };
 #undef CASE
     log_setup("ckptd_peer_status", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -10,21 +10,15 @@
 #include "proto/base/report.h"
 #include "proto/format/places.h"
 #include "tests/unit/placement_goes.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
-static void test_placement__a_second_copy_in_a_domain_counts_once(void **state)
+TEST(test_placement__a_second_copy_in_a_domain_counts_once)
 {
-    (void)state;
     const struct site sites[] = {
         {"a", true, false, 0, false}, {"b", true, false, 1, false}, {"b", true, false, 2, false}};
     assert_int_equal(placement_domains(sites, 3), 2);
@@ -32,9 +26,8 @@ static void test_placement__a_second_copy_in_a_domain_counts_once(void **state)
     assert_false(placement_goes(sites, 3, 2, 1));
 }
 
-static void test_placement__a_copy_goes_to_another_domain_than_its_own(void **state)
+TEST(test_placement__a_copy_goes_to_another_domain_than_its_own)
 {
-    (void)state;
     const struct site sites[] = {
         {"a", true, false, 0, false}, {"a", false, false, 1, false}, {"b", false, false, 2, false}};
     assert_false(placement_goes(sites, 3, 2, 1));
@@ -42,9 +35,8 @@ static void test_placement__a_copy_goes_to_another_domain_than_its_own(void **st
     assert_false(placement_goes(sites, 3, 2, 0));
 }
 
-static void test_placement__a_neighbour_of_a_copy_gets_none(void **state)
+TEST(test_placement__a_neighbour_of_a_copy_gets_none)
 {
-    (void)state;
     const struct site sites[] = {{"a", true, false, 0, false},
                                  {"b", false, false, 1, false},
                                  {"b", true, false, 2, false},
@@ -53,9 +45,8 @@ static void test_placement__a_neighbour_of_a_copy_gets_none(void **state)
     assert_true(placement_goes(sites, 4, 3, 3));
 }
 
-static void test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left(void **state)
+TEST(test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left)
 {
-    (void)state;
     struct site sites[] = {
         {"a", true, false, 0, false}, {"b", false, true, 1, false}, {"c", false, false, 2, false}};
     assert_false(placement_goes(sites, 3, 2, 1));
@@ -98,10 +89,8 @@ static void check_cluster(uint32_t code, uint32_t count, uint32_t replicas)
     assert_int_equal(send_all(sites, count, replicas), 0);
 }
 
-static void
-test_placement__any_cluster_gets_as_many_domains_as_it_has_and_no_copy_more(void **state)
+TEST(test_placement__any_cluster_gets_as_many_domains_as_it_has_and_no_copy_more)
 {
-    (void)state;
     for (uint32_t count = 1, codes = 6; count <= 5; count++, codes *= 6)
         for (uint32_t code = 0; code < codes; code++)
             for (uint32_t replicas = 1; replicas <= 4; replicas++)
@@ -169,18 +158,16 @@ static void check_parts(uint32_t code, uint32_t count, uint32_t replicas)
     assert_in_range(placement_domains(sites, count), wanted, 3);
 }
 
-static void test_placement__parts_become_copies_until_so_many_domains_may_be_lost(void **state)
+TEST(test_placement__parts_become_copies_until_so_many_domains_may_be_lost)
 {
-    (void)state;
     for (uint32_t count = 1, codes = 12; count <= 4; count++, codes *= 12)
         for (uint32_t code = 0; code < codes; code++)
             for (uint32_t replicas = 1; replicas <= 4; replicas++)
                 check_parts(code, count, replicas);
 }
 
-static void test_placement__a_part_is_no_copy_and_one_in_its_domain_replaces_it(void **state)
+TEST(test_placement__a_part_is_no_copy_and_one_in_its_domain_replaces_it)
 {
-    (void)state;
     struct site sites[] = {
         {.domain = "a", .has_part = true}, {.domain = "b", .has_part = true}, {.domain = "c"}};
     assert_int_equal(placement_domains(sites, 3), 1);
@@ -195,9 +182,8 @@ static void test_placement__a_part_is_no_copy_and_one_in_its_domain_replaces_it(
     assert_int_equal(placement_domains(sites, 3), 2);
 }
 
-static void test_placement__copies_that_gain_nothing_are_not_made(void **state)
+TEST(test_placement__copies_that_gain_nothing_are_not_made)
 {
-    (void)state;
     const struct site sites[] = {{.domain = "a", .has_part = true},
                                  {.domain = "a", .has_part = true}};
     const struct site without[] = {{.domain = "a"}, {.domain = "b"}};
@@ -263,7 +249,7 @@ static double time_many(uint32_t count, char (*names)[8])
 
 /* 8 times the nodes cost 8 * 10 / 7 times as much to sort; 64 times, where each is held against
  * each other. */
-static void test_placement__a_choice_among_1024_nodes_costs_what_sorting_them_costs(void **state)
+TEST(test_placement__a_choice_among_1024_nodes_costs_what_sorting_them_costs)
 {
     char names[DOMAINS][8];
     (void)state;
@@ -275,9 +261,8 @@ static void test_placement__a_choice_among_1024_nodes_costs_what_sorting_them_co
 }
 
 /* A choice has room for as many nodes as the settings and places.json name. */
-static void test_placement__a_node_has_255_peers(void **state)
+TEST(test_placement__a_node_has_255_peers)
 {
-    (void)state;
     enum { PEERS = MEMBERS_PEERS_MAX, ITEM = 24 };
     static struct members members;
     struct site sites[PEERS + 1];
@@ -309,20 +294,4 @@ static void test_placement__a_node_has_255_peers(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_placement__a_second_copy_in_a_domain_counts_once),
-        cmocka_unit_test(test_placement__a_copy_goes_to_another_domain_than_its_own),
-        cmocka_unit_test(test_placement__a_neighbour_of_a_copy_gets_none),
-        cmocka_unit_test(test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left),
-        cmocka_unit_test(test_placement__a_node_has_255_peers),
-        cmocka_unit_test(test_placement__a_choice_among_1024_nodes_costs_what_sorting_them_costs),
-        cmocka_unit_test(
-            test_placement__any_cluster_gets_as_many_domains_as_it_has_and_no_copy_more),
-        cmocka_unit_test(test_placement__a_part_is_no_copy_and_one_in_its_domain_replaces_it),
-        cmocka_unit_test(test_placement__copies_that_gain_nothing_are_not_made),
-        cmocka_unit_test(test_placement__parts_become_copies_until_so_many_domains_may_be_lost),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -11,14 +11,11 @@
 #include "ckptd/memory/pool.h"
 #include "proto/base/report.h"
 #include "proto/wire/arena.h"
+#include "tests/unit/suite.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,8 +24,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SEGMENT (1u << 20)
 #define COUNT 4u
@@ -143,7 +138,7 @@ static void assert_zeros(const struct pool *pool)
             assert_int_equal(pool_base(pool, i)[b], 0);
 }
 
-static void test_pool__all_or_nothing_is_taken(void **state)
+TEST_BETWEEN(test_pool__all_or_nothing_is_taken, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t first[COUNT], second[COUNT];
@@ -159,7 +154,7 @@ static void test_pool__all_or_nothing_is_taken(void **state)
     assert_int_equal(pool_free_count(pool), COUNT);
 }
 
-static void test_pool__a_segment_is_backed_and_sealed(void **state)
+TEST_BETWEEN(test_pool__a_segment_is_backed_and_sealed, set_up, tear_down)
 {
     struct pool *pool = *state;
     struct stat info;
@@ -172,7 +167,7 @@ static void test_pool__a_segment_is_backed_and_sealed(void **state)
     assert_int_not_equal(ftruncate(fd, 2 * SEGMENT), 0);
 }
 
-static void test_pool__a_reader_cannot_map_for_writing(void **state)
+TEST_BETWEEN(test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
 {
     struct pool *pool = *state;
     int fd = pool_fd_read_only(pool, 1);
@@ -184,7 +179,7 @@ static void test_pool__a_reader_cannot_map_for_writing(void **state)
     munmap(map, SEGMENT);
 }
 
-static void test_pool__another_run_finds_zeros(void **state)
+TEST_BETWEEN(test_pool__another_run_finds_zeros, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT];
@@ -204,7 +199,7 @@ static void test_pool__another_run_finds_zeros(void **state)
     pool_give(pool, segments, COUNT);
 }
 
-static void test_pool__the_same_run_keeps_its_bytes(void **state)
+TEST_BETWEEN(test_pool__the_same_run_keeps_its_bytes, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT];
@@ -226,7 +221,7 @@ static uint8_t *map_writable(const struct pool *pool, uint32_t segment)
     return map;
 }
 
-static void test_pool__another_attempt_is_out_of_reach_of_the_one_before(void **state)
+TEST_BETWEEN(test_pool__another_attempt_is_out_of_reach_of_the_one_before, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT];
@@ -258,7 +253,7 @@ static void test_pool__another_attempt_is_out_of_reach_of_the_one_before(void **
     pool_give(pool, segments, COUNT);
 }
 
-static void test_pool__a_load_is_out_of_reach_of_the_ranks_before(void **state)
+TEST_BETWEEN(test_pool__a_load_is_out_of_reach_of_the_ranks_before, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT];
@@ -278,7 +273,7 @@ static void test_pool__a_load_is_out_of_reach_of_the_ranks_before(void **state)
     pool_give(pool, segments, COUNT);
 }
 
-static void test_pool__what_needs_no_cleaning_is_taken_first(void **state)
+TEST_BETWEEN(test_pool__what_needs_no_cleaning_is_taken_first, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t first[2], second[2], again[2];
@@ -298,7 +293,7 @@ static void test_pool__what_needs_no_cleaning_is_taken_first(void **state)
     pool_give(pool, again, 2);
 }
 
-static void test_pool__what_ranks_left_is_renewed_before_somebody_asks(void **state)
+TEST_BETWEEN(test_pool__what_ranks_left_is_renewed_before_somebody_asks, set_up, tear_down)
 {
     struct pool *pool = *state;
     uint32_t kept[1], given[3], all[3], rounds = 0;
@@ -330,7 +325,7 @@ static uint64_t bytes_taken(const struct pool *pool, uint32_t segment)
     return (uint64_t)info.st_blocks * 512;
 }
 
-static void test_pool__opening_takes_no_memory_and_renewing_takes_all(void **state)
+TEST_BETWEEN(test_pool__opening_takes_no_memory_and_renewing_takes_all, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     const uint32_t all[COUNT] = {0, 1, 2, 3};
@@ -350,7 +345,8 @@ static void test_pool__opening_takes_no_memory_and_renewing_takes_all(void **sta
     assert_zeros(pool);
 }
 
-static void test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end(void **state)
+TEST_BETWEEN(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end, set_up_bare,
+             tear_down)
 {
     struct pool *pool = *state;
     uint32_t ready[1], bare[2], last;
@@ -375,7 +371,7 @@ static void test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_
 }
 
 /* Owners that came and went before there was memory have left nothing in it. */
-static void test_pool__a_bare_segment_is_filled_once_whoever_had_it(void **state)
+TEST_BETWEEN(test_pool__a_bare_segment_is_filled_once_whoever_had_it, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT], generations[COUNT];
@@ -396,7 +392,7 @@ static void test_pool__a_bare_segment_is_filled_once_whoever_had_it(void **state
 }
 
 /* Renewing may fail and be left; filling goes on whatever happens. */
-static void test_pool__it_is_filled_before_anything_is_renewed(void **state)
+TEST_BETWEEN(test_pool__it_is_filled_before_anything_is_renewed, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     uint32_t left, generation;
@@ -415,7 +411,8 @@ static void test_pool__it_is_filled_before_anything_is_renewed(void **state)
     assert_false(renews(pool));
 }
 
-static void test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again(void **state)
+TEST_BETWEEN(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again, set_up_bare,
+             tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[2];
@@ -436,7 +433,7 @@ static void test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again
     assert_int_equal(pool_ready_count(pool), COUNT);
 }
 
-static void test_pool__memory_that_others_took_meanwhile_is_not_taken(void **state)
+TEST_BETWEEN(test_pool__memory_that_others_took_meanwhile_is_not_taken, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     bool more;
@@ -473,9 +470,8 @@ static void join_well(pthread_t filler)
 }
 
 /* And what is in use already is left alone by one that waited for it. */
-static void test_pool__filled_by_several_at_once_it_is_filled_once(void **state)
+TEST(test_pool__filled_by_several_at_once_it_is_filled_once)
 {
-    (void)state;
     for (uint32_t round = 0; round < 50; round++) {
         struct pool *pool = NULL;
         pthread_t fillers[3];
@@ -514,7 +510,7 @@ static int open_again_as(uid_t uid, int fd)
     return open(path, O_RDWR) >= 0;
 }
 
-static void test_pool__another_user_cannot_open_for_writing_what_he_may_read(void **state)
+TEST_BETWEEN(test_pool__another_user_cannot_open_for_writing_what_he_may_read, set_up, tear_down)
 {
     struct pool *pool = *state;
     int status;
@@ -548,7 +544,7 @@ static uint64_t mapped_in_huge_pages(const uint8_t *base)
     return (uint64_t)kib << 10;
 }
 
-static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
+TEST(test_pool__what_it_calls_huge_pages_are_huge_pages)
 {
     struct pool *pool = NULL;
     uint64_t bytes = 3 * ARENA_HUGE_BYTES, mapped = 0;
@@ -583,7 +579,7 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
 #define NEAR(run_tag, number, node) \
     ((struct pool_owner){.run = (run_tag), .attempt = (number), .memory_node = 1 + (node)})
 
-static void test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted(void **state)
+TEST_BETWEEN(test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segments[2], generations[2];
@@ -602,7 +598,7 @@ static void test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted(void 
     has_two_nodes = false;
 }
 
-static void test_pool__a_segment_that_lies_elsewhere_is_made_anew_once(void **state)
+TEST_BETWEEN(test_pool__a_segment_that_lies_elsewhere_is_made_anew_once, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segment, generation;
@@ -628,7 +624,8 @@ static void test_pool__a_segment_that_lies_elsewhere_is_made_anew_once(void **st
 }
 
 /* It is asked for once. */
-static void test_pool__where_the_kernel_refuses_segments_stay_where_they_are(void **state)
+TEST_BETWEEN(test_pool__where_the_kernel_refuses_segments_stay_where_they_are, set_up_bare,
+             tear_down)
 {
     struct pool *pool = *state;
     uint32_t segment, before, after;
@@ -645,7 +642,7 @@ static void test_pool__where_the_kernel_refuses_segments_stay_where_they_are(voi
 }
 
 /* By the kernel that runs this. */
-static void test_pool__the_kernel_has_the_node_of_a_segment(void **state)
+TEST_BETWEEN(test_pool__the_kernel_has_the_node_of_a_segment, set_up_bare, tear_down)
 {
     struct pool *pool = *state;
     uint32_t segment;
@@ -664,7 +661,7 @@ static void test_pool__the_kernel_has_the_node_of_a_segment(void **state)
     assert_int_equal(node, 0);
 }
 
-static void test_pool__more_memory_than_there_is_is_refused_in_words(void **state)
+TEST(test_pool__more_memory_than_there_is_is_refused_in_words)
 {
     struct pool *pool = NULL;
     (void)state;
@@ -675,34 +672,6 @@ static void test_pool__more_memory_than_there_is_is_refused_in_words(void **stat
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-#define BARE(name) cmocka_unit_test_setup_teardown(name, set_up_bare, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_pool__all_or_nothing_is_taken),
-        CASE(test_pool__a_segment_is_backed_and_sealed),
-        CASE(test_pool__a_reader_cannot_map_for_writing),
-        CASE(test_pool__another_run_finds_zeros),
-        CASE(test_pool__the_same_run_keeps_its_bytes),
-        CASE(test_pool__another_attempt_is_out_of_reach_of_the_one_before),
-        CASE(test_pool__a_load_is_out_of_reach_of_the_ranks_before),
-        CASE(test_pool__what_needs_no_cleaning_is_taken_first),
-        CASE(test_pool__what_ranks_left_is_renewed_before_somebody_asks),
-        BARE(test_pool__opening_takes_no_memory_and_renewing_takes_all),
-        BARE(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end),
-        BARE(test_pool__a_bare_segment_is_filled_once_whoever_had_it),
-        BARE(test_pool__it_is_filled_before_anything_is_renewed),
-        BARE(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again),
-        BARE(test_pool__memory_that_others_took_meanwhile_is_not_taken),
-        BARE(test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted),
-        BARE(test_pool__a_segment_that_lies_elsewhere_is_made_anew_once),
-        BARE(test_pool__where_the_kernel_refuses_segments_stay_where_they_are),
-        BARE(test_pool__the_kernel_has_the_node_of_a_segment),
-        cmocka_unit_test(test_pool__filled_by_several_at_once_it_is_filled_once),
-        CASE(test_pool__another_user_cannot_open_for_writing_what_he_may_read),
-        cmocka_unit_test(test_pool__what_it_calls_huge_pages_are_huge_pages),
-        cmocka_unit_test(test_pool__more_memory_than_there_is_is_refused_in_words),
-    };
 #undef CASE
-#undef BARE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/power_walk.h"
 #include "tests/unit/sample.h"
+#include "tests/unit/suite.h"
 
 #define STATES 400u /* of a story, and those in which all is lost */
 #define STATES_APART 5u
@@ -173,7 +174,8 @@ static void record_story(const struct story *story, struct bed *bed)
     shell("rm -rf '%s'", plain);
 }
 
-static void test_power__whatever_it_leaves_nothing_acknowledged_is_lost(void **state)
+TEST_BETWEEN(test_power__whatever_it_leaves_nothing_acknowledged_is_lost, open_with_stories,
+             close_with_made)
 {
     bool is_torture = getenv("TORTURE") != NULL;
     seed_random();
@@ -200,11 +202,7 @@ static void test_power__whatever_it_leaves_nothing_acknowledged_is_lost(void **s
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_power__whatever_it_leaves_nothing_acknowledged_is_lost,
-                                        open_with_stories, close_with_made),
-    };
     log_setup("ckptd_power", NULL);
     tell_in_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "proto/base/report.h"
 #include "proto/wire/arena_link.h"
 #include "tests/unit/shell.h"
+#include "tests/unit/suite.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void answer_after_a_sweep(struct bed *bed, int fd, uint32_t kind, int err
     arena_send_reply(fd, &reply, NULL);
 }
 
-static void test_standin__one_that_is_being_made_stops_no_sweep(void **state)
+TEST(test_standin__one_that_is_being_made_stops_no_sweep)
 {
     struct bed bed = {.error = ERR_INTERNAL};
     pthread_t thread;
@@ -79,10 +80,4 @@ static void test_standin__one_that_is_being_made_stops_no_sweep(void **state)
     close_bed(&bed);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_standin__one_that_is_being_made_stops_no_sweep),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

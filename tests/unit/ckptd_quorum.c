@@ -2,13 +2,7 @@
  *
  * Goal: quorum.Q1 to Q3. Method: all sizes up to nine nodes, then 1,024; answers one at a time. */
 #include "ckptd/machines/quorum.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 
 #define MANY 1024u
 
@@ -20,9 +14,8 @@ static bool suffices(uint32_t holders, uint32_t nodes)
 }
 
 /* quorum.Q1. */
-static void test_quorum__half_of_the_nodes_are_no_majority(void **state)
+TEST(test_quorum__half_of_the_nodes_are_no_majority)
 {
-    (void)state;
     for (uint32_t nodes = 1; nodes <= 9; nodes++)
         for (uint32_t a = 0; a <= nodes; a++) /* and those that are left */
             assert_false(suffices(a, nodes) && suffices(nodes - a, nodes));
@@ -32,7 +25,7 @@ static void test_quorum__half_of_the_nodes_are_no_majority(void **state)
 }
 
 /* quorum.Q2, quorum.Q3: of five nodes. */
-static void test_quorum__each_answer_counts_as_far_as_it_is_known(void **state)
+TEST(test_quorum__each_answer_counts_as_far_as_it_is_known)
 {
     static const struct {
         enum publication answers[4];
@@ -56,7 +49,7 @@ static void test_quorum__each_answer_counts_as_far_as_it_is_known(void **state)
     }
 }
 
-static void test_quorum__most_of_1024_nodes_are_513(void **state)
+TEST(test_quorum__most_of_1024_nodes_are_513)
 {
     struct quorum quorum = quorum_begin(MANY);
     (void)state;
@@ -70,12 +63,4 @@ static void test_quorum__most_of_1024_nodes_are_513(void **state)
     assert_int_equal(node_set_count(&quorum.holders), 513);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quorum__half_of_the_nodes_are_no_majority),
-        cmocka_unit_test(test_quorum__each_answer_counts_as_far_as_it_is_known),
-        cmocka_unit_test(test_quorum__most_of_1024_nodes_are_513),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,16 +5,11 @@
  * load or one call at a time; ckptd_read_plan_any.c lets many meet. */
 #include "ckptd/machines/read_plan.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define CHUNK 64u /* bytes, and a segment of the pool */
 #define CHUNKS 6u
@@ -56,9 +51,8 @@ static uint32_t start_all(struct bench *bench, uint32_t *out_wakes)
     return mask;
 }
 
-static void test_read_plan__a_pass_reads_what_was_asked_for_before_its_file_was_open(void **state)
+TEST(test_read_plan__a_pass_reads_what_was_asked_for_before_its_file_was_open)
 {
-    (void)state;
     struct bench bench;
     uint32_t wakes;
     bench_init(&bench, 2 * CHUNK);
@@ -78,9 +72,8 @@ static void test_read_plan__a_pass_reads_what_was_asked_for_before_its_file_was_
     assert_int_equal(bench.shard.num_missing, 2);
 }
 
-static void test_read_plan__with_all_tensor_data_the_rest_comes_too(void **state)
+TEST(test_read_plan__with_all_tensor_data_the_rest_comes_too)
 {
-    (void)state;
     struct bench bench;
     uint32_t wakes;
     bench_init(&bench, CHUNK);
@@ -92,9 +85,8 @@ static void test_read_plan__with_all_tensor_data_the_rest_comes_too(void **state
     assert_int_equal(start_all(&bench, &wakes), 31);
 }
 
-static void test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it(void **state)
+TEST(test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it)
 {
-    (void)state;
     struct bench bench;
     bench_init(&bench, CHUNK);
     ask_for(&bench, 1, 2);
@@ -105,9 +97,8 @@ static void test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it(void **s
     assert_int_equal(bench.chunks[2], READ_CHUNK_MISSING);
 }
 
-static void test_read_plan__what_is_asked_for_while_the_file_is_closed_has_it_opened(void **state)
+TEST(test_read_plan__what_is_asked_for_while_the_file_is_closed_has_it_opened)
 {
-    (void)state;
     struct bench bench;
     uint32_t wakes;
     bench_init(&bench, CHUNK);
@@ -124,9 +115,8 @@ static void test_read_plan__what_is_asked_for_while_the_file_is_closed_has_it_op
     assert_int_equal(read_plan_closed(&bench.shard), READ_DONE);
 }
 
-static void test_read_plan__a_failure_starts_nothing_more_and_leaves_nothing_asked(void **state)
+TEST(test_read_plan__a_failure_starts_nothing_more_and_leaves_nothing_asked)
 {
-    (void)state;
     struct bench bench;
     uint32_t wakes;
     bench_init(&bench, CHUNK);
@@ -149,9 +139,8 @@ static void test_read_plan__a_failure_starts_nothing_more_and_leaves_nothing_ask
     assert_int_equal(bench.plan.num_asked, 0);
 }
 
-static void test_read_plan__enough_in_one_piece_is_lent_or_all_that_comes(void **state)
+TEST(test_read_plan__enough_in_one_piece_is_lent_or_all_that_comes)
 {
-    (void)state;
     struct bench bench;
     uint32_t wakes;
     struct read_call call = {.from_byte = CHUNK + 3, .end_chunk = 1};
@@ -189,9 +178,8 @@ static void plan_init(struct plan *plan, const void *checkpoint)
     plan->load.ranges = plan->ranges;
 }
 
-static void test_read_plan__ranges_of_a_shard_are_sorted_and_merged(void **state)
+TEST(test_read_plan__ranges_of_a_shard_are_sorted_and_merged)
 {
-    (void)state;
     static const struct read_range raw[] = {{4, 5}, {2, 3}, {2, 3}, {7, 9}, {3, 4}};
     struct plan plan;
     plan_init(&plan, NULL);
@@ -218,9 +206,8 @@ static bool offer_all(struct read_next *next, struct read_load *load,
     return false;
 }
 
-static void test_read_plan__the_lowest_shard_that_lacks_something_is_read_ahead(void **state)
+TEST(test_read_plan__the_lowest_shard_that_lacks_something_is_read_ahead)
 {
-    (void)state;
     int checkpoints[2];
     struct bench sparse, whole;
     struct plan fast, slow, other;
@@ -258,10 +245,8 @@ static void test_read_plan__the_lowest_shard_that_lacks_something_is_read_ahead(
     assert_int_equal(next.shard, 3);
 }
 
-static void
-test_read_plan__nothing_is_read_ahead_of_a_full_queue_or_a_call_that_starves(void **state)
+TEST(test_read_plan__nothing_is_read_ahead_of_a_full_queue_or_a_call_that_starves)
 {
-    (void)state;
     struct read_plan plan;
     read_plan_init(&plan, 32, 1ull << 30);
     assert_int_equal(plan.lend_bytes, 64 << 20);
@@ -274,9 +259,8 @@ test_read_plan__nothing_is_read_ahead_of_a_full_queue_or_a_call_that_starves(voi
 
 /* ---- calls ---- */
 
-static void test_read_plan__a_call_is_answered_by_what_there_is(void **state)
+TEST(test_read_plan__a_call_is_answered_by_what_there_is)
 {
-    (void)state;
     struct bench idle, busy;
     const struct read_shard save = {.file = five};
     bench_init(&busy, CHUNK);
@@ -318,10 +302,8 @@ static void test_read_plan__a_call_is_answered_by_what_there_is(void **state)
     assert_int_equal(read_plan_lend_end(&all, saved), five.file_bytes);
 }
 
-static void
-test_read_plan__a_part_lies_on_a_grid_of_the_pool_and_is_lent_when_complete(void **state)
+TEST(test_read_plan__a_part_lies_on_a_grid_of_the_pool_and_is_lent_when_complete)
 {
-    (void)state;
     struct bench bench;
     uint32_t wakes;
     bench_init(&bench, CHUNK);
@@ -345,9 +327,8 @@ test_read_plan__a_part_lies_on_a_grid_of_the_pool_and_is_lent_when_complete(void
     assert_int_equal(read_plan_part_segments(40), 5);
 }
 
-static void test_read_plan__memory_goes_to_lower_shards_and_to_those_who_wait(void **state)
+TEST(test_read_plan__memory_goes_to_lower_shards_and_to_those_who_wait)
 {
-    (void)state;
     static const int here, there;
     struct read_taker taker = {&here, 3, false};
     assert_true(read_plan_may_take(&taker, &here, 4));
@@ -358,9 +339,8 @@ static void test_read_plan__memory_goes_to_lower_shards_and_to_those_who_wait(vo
     assert_true(read_plan_may_take(&taker, &there, 0));
 }
 
-static void test_read_plan__a_tier_that_fails_to_answer_proves_no_damage(void **state)
+TEST(test_read_plan__a_tier_that_fails_to_answer_proves_no_damage)
 {
-    (void)state;
     assert_true(read_plan_is_damage(ERR_CORRUPT, TIER_FAR));
     assert_true(read_plan_is_damage(ERR_NOT_FOUND, TIER_FAR));
     assert_true(read_plan_is_damage(ERR_IO, TIER_LOCAL));
@@ -368,24 +348,4 @@ static void test_read_plan__a_tier_that_fails_to_answer_proves_no_damage(void **
     assert_false(read_plan_is_damage(ERR_UNAVAILABLE, TIER_LOCAL));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_plan__a_pass_reads_what_was_asked_for_before_its_file_was_open),
-        cmocka_unit_test(test_read_plan__with_all_tensor_data_the_rest_comes_too),
-        cmocka_unit_test(test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it),
-        cmocka_unit_test(test_read_plan__what_is_asked_for_while_the_file_is_closed_has_it_opened),
-        cmocka_unit_test(test_read_plan__a_failure_starts_nothing_more_and_leaves_nothing_asked),
-        cmocka_unit_test(test_read_plan__enough_in_one_piece_is_lent_or_all_that_comes),
-        cmocka_unit_test(test_read_plan__ranges_of_a_shard_are_sorted_and_merged),
-        cmocka_unit_test(test_read_plan__the_lowest_shard_that_lacks_something_is_read_ahead),
-        cmocka_unit_test(
-            test_read_plan__nothing_is_read_ahead_of_a_full_queue_or_a_call_that_starves),
-        cmocka_unit_test(test_read_plan__a_call_is_answered_by_what_there_is),
-        cmocka_unit_test(
-            test_read_plan__a_part_lies_on_a_grid_of_the_pool_and_is_lent_when_complete),
-        cmocka_unit_test(test_read_plan__memory_goes_to_lower_shards_and_to_those_who_wait),
-        cmocka_unit_test(test_read_plan__a_tier_that_fails_to_answer_proves_no_damage),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -7,16 +7,11 @@
  * once, however small the pool is. */
 #include "ckptd/machines/read_plan.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define CHUNK 64u /* bytes, and a segment of the pool */
 #define CHUNKS 6u
@@ -561,9 +556,8 @@ static void end_world(void)
         assert_in_range(world.reads[0][i / CHUNKS][i % CHUNKS], 0, 1);
 }
 
-static void test_read_plan_any__loads_read_what_they_want_and_end(void **state)
+TEST(test_read_plan_any__loads_read_what_they_want_and_end)
 {
-    (void)state;
     uint64_t worlds = random_rounds("READ_WORLDS", 4000);
     seed_random();
     for (uint64_t i = 0; i < worlds; i++) {
@@ -575,10 +569,4 @@ static void test_read_plan_any__loads_read_what_they_want_and_end(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_plan_any__loads_read_what_they_want_and_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,6 +5,7 @@
  * daemon inside the test with raw peers (ckptd_bed.h), told to end in the middle of what they do.
  */
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 static struct peer peers[RANKS];
 
@@ -15,7 +16,8 @@ static void *finish_late(void *peer)
     return NULL;
 }
 
-static void test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones(void **state)
+TEST_BETWEEN(test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     pthread_t thread;
@@ -46,7 +48,8 @@ static void restart_with_last_saves(struct bed *bed, int64_t ms, uint32_t world_
     bed_open_world(bed, peers, world_size);
 }
 
-static void test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it(void **state)
+TEST_BETWEEN(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     restart_with_last_saves(bed, 15000, RANKS);
@@ -64,7 +67,7 @@ static void test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_i
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_drain__a_drain_waits_for_idle_ranks_only_so_long(void **state)
+TEST_BETWEEN(test_drain__a_drain_waits_for_idle_ranks_only_so_long, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     restart_with_last_saves(bed, 300, 1);
@@ -76,7 +79,7 @@ static void test_drain__a_drain_waits_for_idle_ranks_only_so_long(void **state)
     assert_int_equal(bed_start(bed), 0);
 }
 
-static void test_drain__a_drain_ends_at_once_without_ranks(void **state)
+TEST_BETWEEN(test_drain__a_drain_ends_at_once_without_ranks, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     restart_with_last_saves(bed, 15000, 1);
@@ -88,7 +91,8 @@ static void test_drain__a_drain_ends_at_once_without_ranks(void **state)
     assert_int_equal(bed_start(bed), 0);
 }
 
-static void test_drain__ranks_join_a_save_that_another_began_before_the_drain(void **state)
+TEST_BETWEEN(test_drain__ranks_join_a_save_that_another_began_before_the_drain, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     restart_with_last_saves(bed, 0, RANKS);
@@ -106,7 +110,7 @@ static void test_drain__ranks_join_a_save_that_another_began_before_the_drain(vo
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_drain__a_drain_gives_up_a_save_that_never_ends(void **state)
+TEST_BETWEEN(test_drain__a_drain_gives_up_a_save_that_never_ends, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -124,16 +128,7 @@ static void test_drain__a_drain_gives_up_a_save_that_never_ends(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
-        CASE(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it),
-        CASE(test_drain__a_drain_waits_for_idle_ranks_only_so_long),
-        CASE(test_drain__a_drain_ends_at_once_without_ranks),
-        CASE(test_drain__ranks_join_a_save_that_another_began_before_the_drain),
-        CASE(test_drain__a_drain_gives_up_a_save_that_never_ends),
-    };
 #undef CASE
     log_setup("ckptd_replicate", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -5,6 +5,7 @@
  */
 #include "storage/store/store.h"
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #include "proto/format/retain.h"
 
@@ -80,7 +81,7 @@ static int open_at_once(void **state)
     return bed_start(bed);
 }
 
-static void test_retain__rules_remove_and_holds_keep(void **state)
+TEST_BETWEEN(test_retain__rules_remove_and_holds_keep, open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -131,7 +132,8 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
 
 /* The two newest directories go behind ckptd's back: they keep nothing from staying. One whose
  * shard was cut off is no other's replacement either. */
-static void test_retain__what_vanished_keeps_nothing_and_leaves_the_list(void **state)
+TEST_BETWEEN(test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
@@ -162,7 +164,7 @@ static void test_retain__what_vanished_keeps_nothing_and_leaves_the_list(void **
 
 /* What is newer was never read back: if all of it is damaged, these are what is left. Known also to
  * the next ckptd. */
-static void test_retain__the_last_two_that_the_scrub_has_read_stay(void **state)
+TEST_BETWEEN(test_retain__the_last_two_that_the_scrub_has_read_stay, open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
@@ -222,7 +224,7 @@ static void expect_plan(struct bed *bed, const uint32_t want[3])
 }
 
 /* Whether this ckptd has a scrub, which would read it again, or not. */
-static void test_retain__what_verify_found_is_known_to_every_plan(void **state)
+TEST_BETWEEN(test_retain__what_verify_found_is_known_to_every_plan, open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -250,7 +252,8 @@ static void test_retain__what_verify_found_is_known_to_every_plan(void **state)
 
 /* A tool that may not write has told ckptd of damage: until the scrub has read it, nothing counts
  * on it. */
-static void test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read(void **state)
+TEST_BETWEEN(test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
@@ -278,7 +281,8 @@ static void test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_re
 }
 
 /* A tombstone that a refused removal could not take back keeps readers out until the next prune. */
-static void test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune(void **state)
+TEST_BETWEEN(test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
@@ -305,7 +309,7 @@ static void test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune
     assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 3));
 }
 
-static void test_retain__refusals_remove_nothing(void **state)
+TEST_BETWEEN(test_retain__refusals_remove_nothing, open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
@@ -328,7 +332,7 @@ static void test_retain__refusals_remove_nothing(void **state)
     assert_listed_loads(bed);
 }
 
-static void test_retain__the_configured_rules_hold_after_every_commit(void **state)
+TEST_BETWEEN(test_retain__the_configured_rules_hold_after_every_commit, open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -363,12 +367,12 @@ static void check_best(struct bed *bed, const char *order, uint64_t want)
     assert_listed_loads(bed);
 }
 
-static void test_retain__the_configured_number_of_best_ones_stays(void **state)
+TEST_BETWEEN(test_retain__the_configured_number_of_best_ones_stays, open_at_once, bed_tear_down)
 {
     check_best(*state, "lowest", 1u << 4 | 1u << 2); /* losses 1 and 2 */
 }
 
-static void test_retain__the_best_ones_can_be_the_highest(void **state)
+TEST_BETWEEN(test_retain__the_best_ones_can_be_the_highest, open_at_once, bed_tear_down)
 {
     check_best(*state, "highest", 1u << 10 | 1u << 3); /* losses 10 and 9 */
 }
@@ -402,7 +406,8 @@ static void test_without_room(struct bed *bed, int refusal)
 }
 
 /* Retention behind a commit alone would never come: on a full disk there is no commit. */
-static void test_retain__a_save_that_does_not_fit_makes_the_rules_make_room(void **state)
+TEST_BETWEEN(test_retain__a_save_that_does_not_fit_makes_the_rules_make_room, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -410,7 +415,8 @@ static void test_retain__a_save_that_does_not_fit_makes_the_rules_make_room(void
     test_without_room(bed, ERR_SPACE);
 }
 
-static void test_retain__a_list_that_is_full_makes_the_rules_make_room(void **state)
+TEST_BETWEEN(test_retain__a_list_that_is_full_makes_the_rules_make_room, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -418,7 +424,8 @@ static void test_retain__a_list_that_is_full_makes_the_rules_make_room(void **st
     test_without_room(bed, ERR_BUSY);
 }
 
-static void test_retain__the_configured_rules_hold_at_once_after_a_start(void **state)
+TEST_BETWEEN(test_retain__the_configured_rules_hold_at_once_after_a_start, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_save_steps(bed, peers, RANKS, 1, 4);
@@ -449,8 +456,8 @@ static void stop_under_a_load(struct bed *bed)
     close(loading.peer.socket);
 }
 
-static void
-test_retain__after_a_restart_only_what_was_being_loaded_waits_for_its_reader(void **state)
+TEST_BETWEEN(test_retain__after_a_restart_only_what_was_being_loaded_waits_for_its_reader,
+             open_at_once, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading again;
@@ -474,7 +481,8 @@ static int count_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static void test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_ends(void **state)
+TEST_BETWEEN(test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_ends, open_at_once,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     struct storage *tool;
@@ -495,46 +503,4 @@ static void test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_
     storage_close(tool);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_retain__rules_remove_and_holds_keep, open_at_once,
-                                        bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_at_once,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__what_verify_found_is_known_to_every_plan,
-                                        open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__what_was_reported_damaged_counts_nowhere_until_it_is_read, open_at_once,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__the_last_two_that_the_scrub_has_read_stay,
-                                        open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune, open_at_once,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__refusals_remove_nothing, open_at_once,
-                                        bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__the_configured_rules_hold_after_every_commit,
-                                        open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__the_configured_number_of_best_ones_stays,
-                                        open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__the_best_ones_can_be_the_highest, open_at_once,
-                                        bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__a_save_that_does_not_fit_makes_the_rules_make_room, open_at_once,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(test_retain__a_list_that_is_full_makes_the_rules_make_room,
-                                        open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__the_configured_rules_hold_at_once_after_a_start, open_at_once,
-            bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__after_a_restart_only_what_was_being_loaded_waits_for_its_reader,
-            open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__a_load_is_a_lease_that_other_processes_see_until_ckptd_ends, open_at_once,
-            bed_tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -8,6 +8,7 @@
  * requests say no more than the one flag that decides, so nothing is done by those that are let
  * through. */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/suite.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -153,7 +154,7 @@ static void restart(struct bed *bed, const char *uids, const char *operators)
 
 /* ---- the tests ---- */
 
-static void test_rights__each_method_is_for_all_or_for_operators(void **state)
+TEST(test_rights__each_method_is_for_all_or_for_operators)
 {
     const ProtobufCServiceDescriptor *service = &holdfast__v1__checkpoint__descriptor;
     (void)state;
@@ -166,7 +167,7 @@ static void test_rights__each_method_is_for_all_or_for_operators(void **state)
     }
 }
 
-static void test_rights__a_user_is_refused_what_operators_may(void **state)
+TEST_BETWEEN(test_rights__a_user_is_refused_what_operators_may, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     restart(bed, "12345", "12346");
@@ -181,7 +182,8 @@ static void test_rights__a_user_is_refused_what_operators_may(void **state)
     }
 }
 
-static void test_rights__an_operator_and_ckptds_own_user_are_refused_nothing(void **state)
+TEST_BETWEEN(test_rights__an_operator_and_ckptds_own_user_are_refused_nothing, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     restart(bed, "12345", "12346");
@@ -195,7 +197,7 @@ static void test_rights__an_operator_and_ckptds_own_user_are_refused_nothing(voi
     }
 }
 
-static void test_rights__operators_alone_open_the_door_to_themselves(void **state)
+TEST_BETWEEN(test_rights__operators_alone_open_the_door_to_themselves, bed_set_up, bed_tear_down)
 {
     static const struct ask hello = {"Hello", "", false, false}, gc = {"Gc", "", true, false};
     struct bed *bed = *state;
@@ -208,7 +210,7 @@ static void test_rights__operators_alone_open_the_door_to_themselves(void **stat
     assert_int_equal(ask_as(&chief, bed, &hello).error, ERR_UNAVAILABLE);
 }
 
-static void test_rights__who_is_refused_is_in_the_log(void **state)
+TEST_BETWEEN(test_rights__who_is_refused_is_in_the_log, bed_set_up, bed_tear_down)
 {
     static const struct ask adopt = {"Adopt", "", true, false},
                             unpin = {"Pin", "unpin", true, false};
@@ -236,19 +238,10 @@ static void test_rights__who_is_refused_is_in_the_log(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
-        cmocka_unit_test(test_rights__each_method_is_for_all_or_for_operators),
-        CASE(test_rights__a_user_is_refused_what_operators_may),
-        CASE(test_rights__an_operator_and_ckptds_own_user_are_refused_nothing),
-        CASE(test_rights__operators_alone_open_the_door_to_themselves),
-        CASE(test_rights__who_is_refused_is_in_the_log),
-#undef CASE
-    };
     log_setup("ckptd_rights", NULL);
     start(&user);
     start(&chief);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = suite_run(NULL, NULL);
     end(&user);
     end(&chief);
     return failed;

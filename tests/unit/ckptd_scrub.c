@@ -8,6 +8,7 @@
  * moved away; the numbers of Status. What the scrub waits is counted (--wrap) and, where a test
  * says so, cut. */
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 struct scrub;
 
@@ -150,7 +151,8 @@ static void expect_damage(struct bed *bed, uint64_t step, const char *want)
         fail_msg("step %llu: \"%s\" instead of \"%s\"", (unsigned long long)step, text, want);
 }
 
-static void test_scrub__damage_that_nobody_loads_is_found_and_stays_known(void **state)
+TEST_BETWEEN(test_scrub__damage_that_nobody_loads_is_found_and_stays_known, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_flip_byte(bed, 1, 1, "shard-00002-of-00002.safetensors", MIB + 77);
@@ -173,7 +175,8 @@ static void test_scrub__damage_that_nobody_loads_is_found_and_stays_known(void *
     }
 }
 
-static void test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time(void **state)
+TEST_BETWEEN(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB;
@@ -202,7 +205,8 @@ static void test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time(v
     wait_until(bed, "passes", 1);
 }
 
-static void test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only(void **state)
+TEST_BETWEEN(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     start(bed);
@@ -215,7 +219,7 @@ static void test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only(void **st
     assert_true(scrubbed(bed, "damaged") == 0);
 }
 
-static void test_scrub__the_rate_is_kept(void **state)
+TEST_BETWEEN(test_scrub__the_rate_is_kept, open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB; /* of 16 MiB and some */
@@ -228,7 +232,8 @@ static void test_scrub__the_rate_is_kept(void **state)
 }
 
 /* Else a run that saves faster than the scrub reads would never let it go on to another. */
-static void test_scrub__what_is_saved_during_a_pass_waits_for_the_next(void **state)
+TEST_BETWEEN(test_scrub__what_is_saved_during_a_pass_waits_for_the_next, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB;
@@ -245,7 +250,8 @@ static void test_scrub__what_is_saved_during_a_pass_waits_for_the_next(void **st
     assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 2);
 }
 
-static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **state)
+TEST_BETWEEN(test_scrub__it_stands_still_while_somebody_loads_or_saves, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -265,7 +271,8 @@ static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **sta
     wait_until(bed, "passes", 1);
 }
 
-static void test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds(void **state)
+TEST_BETWEEN(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds,
+             open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -359,7 +366,8 @@ static void expect_read_by_a_new_pass(struct bed *bed)
     expect_read(bed, ALL_STEPS);
 }
 
-static void test_scrub__what_was_not_read_back_since_its_commit_is_told(void **state)
+TEST_BETWEEN(test_scrub__what_was_not_read_back_since_its_commit_is_told, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_start_ms = 3600000;
@@ -384,7 +392,7 @@ static void test_scrub__what_was_not_read_back_since_its_commit_is_told(void **s
     expect_read(bed, ALL_STEPS | 1ull << (STEPS + 1));
 }
 
-static void test_scrub__what_is_damaged_is_not_read_back(void **state)
+TEST_BETWEEN(test_scrub__what_is_damaged_is_not_read_back, open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_flip_byte(bed, 2, 1, "shard-00002-of-00002.safetensors", MIB + 77);
@@ -400,7 +408,8 @@ static void test_scrub__what_is_damaged_is_not_read_back(void **state)
 #define SHARD_OF "'%s/store/" RUN "/step-%08d-a0001/shard-00001-of-00002.safetensors'"
 
 /* What proves no damage is not known to the next start, which then does not see that it is. */
-static void test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start(void **state)
+TEST_BETWEEN(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_start_ms = 3600000; /* when all is prepared */
@@ -423,7 +432,7 @@ static void test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_star
     expect_read_by_a_new_pass(bed);
 }
 
-static void test_scrub__nor_for_a_start_in_the_middle_of_the_pass(void **state)
+TEST_BETWEEN(test_scrub__nor_for_a_start_in_the_middle_of_the_pass, open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_start_ms = 3600000; /* when all is prepared */
@@ -449,7 +458,8 @@ static void bring(const struct bed *bed, int step, const char *into)
           build ? build : "build", step, bed->root, into);
 }
 
-static void test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back(void **state)
+TEST_BETWEEN(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     char store[200];
@@ -474,7 +484,8 @@ static void test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back(vo
     expect_read_by_a_new_pass(bed);
 }
 
-static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor(void **state)
+TEST_BETWEEN(test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor,
+             open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_rate = 16 * MIB;
@@ -495,7 +506,7 @@ static void test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_
 }
 
 /* By a load: also without a scrub, and for the next start. */
-static void test_scrub__what_a_load_read_whole_is_read_back(void **state)
+TEST_BETWEEN(test_scrub__what_a_load_read_whole_is_read_back, open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     bed->config.scrub_rate = 0;
@@ -510,7 +521,8 @@ static void test_scrub__what_a_load_read_whole_is_read_back(void **state)
 }
 
 /* The newest is damaged: the one before it is what retention may count on soonest. */
-static void test_scrub__where_none_is_known_whole_the_newest_is_read_first(void **state)
+TEST_BETWEEN(test_scrub__where_none_is_known_whole_the_newest_is_read_first, open_with_steps,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_flip_byte(bed, STEPS, 1, "shard-00001-of-00002.safetensors", MIB + 77);
@@ -530,8 +542,8 @@ static void test_scrub__where_none_is_known_whole_the_newest_is_read_first(void 
 }
 
 /* Each checkpoint is there for two saves, less than its reading takes. */
-static void
-test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void **state)
+TEST_BETWEEN(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back,
+             open_with_steps, bed_tear_down)
 {
     struct bed *bed = *state;
     uint64_t step = STEPS;
@@ -553,26 +565,7 @@ test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_steps, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_scrub__damage_that_nobody_loads_is_found_and_stays_known),
-        CASE(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time),
-        CASE(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only),
-        CASE(test_scrub__the_rate_is_kept),
-        CASE(test_scrub__what_is_saved_during_a_pass_waits_for_the_next),
-        CASE(test_scrub__it_stands_still_while_somebody_loads_or_saves),
-        CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
-        CASE(test_scrub__what_was_not_read_back_since_its_commit_is_told),
-        CASE(test_scrub__what_is_damaged_is_not_read_back),
-        CASE(test_scrub__what_a_load_read_whole_is_read_back),
-        CASE(test_scrub__where_none_is_known_whole_the_newest_is_read_first),
-        CASE(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start),
-        CASE(test_scrub__nor_for_a_start_in_the_middle_of_the_pass),
-        CASE(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back),
-        CASE(test_scrub__where_a_tool_found_damage_is_read_first_also_behind_the_cursor),
-        CASE(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back),
-    };
 #undef CASE
     log_setup("ckptd_scrub", NULL);
-    return cmocka_run_group_tests(tests, make_steps, free_steps);
+    return suite_run(make_steps, free_steps);
 }

@@ -7,6 +7,7 @@
 #include "proto/base/json.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/nested.h"
+#include "tests/unit/suite.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -15,8 +16,8 @@ static struct peer peers[RANKS];
 
 /* ---- saving ---- */
 
-static void
-test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk(void **state)
+TEST_BETWEEN(test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk,
+             bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -63,8 +64,8 @@ static void assert_alarms(struct bed *bed, json_int_t count, json_int_t step, js
     json_decref(status);
 }
 
-static void
-test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm(void **state)
+TEST_BETWEEN(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm,
+             bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -92,7 +93,8 @@ test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm(void
     load_close(&loading);
 }
 
-static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **state)
+TEST_BETWEEN(test_service__the_alarm_survives_a_restart_and_a_new_attempt, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -174,37 +176,38 @@ static void announce_unknown(struct peer *peer)
     peer_announce(peer, 77, 0, 0);
 }
 
-static void test_service__a_range_announced_twice_fails_the_save(void **state)
+TEST_BETWEEN(test_service__a_range_announced_twice_fails_the_save, bed_set_up, bed_tear_down)
 {
     breach(*state, announce_twice, "announced twice");
 }
 
-static void test_service__a_range_over_the_header_fails_the_save(void **state)
+TEST_BETWEEN(test_service__a_range_over_the_header_fails_the_save, bed_set_up, bed_tear_down)
 {
     breach(*state, announce_header, "not tensor data");
 }
 
-static void test_service__a_range_over_the_table_fails_the_save(void **state)
+TEST_BETWEEN(test_service__a_range_over_the_table_fails_the_save, bed_set_up, bed_tear_down)
 {
     breach(*state, announce_table, "not tensor data");
 }
 
-static void test_service__a_range_that_overflows_fails_the_save(void **state)
+TEST_BETWEEN(test_service__a_range_that_overflows_fails_the_save, bed_set_up, bed_tear_down)
 {
     breach(*state, announce_overflow, "not tensor data");
 }
 
-static void test_service__an_end_before_all_is_announced_fails_the_save(void **state)
+TEST_BETWEEN(test_service__an_end_before_all_is_announced_fails_the_save, bed_set_up, bed_tear_down)
 {
     breach(*state, end_early, "4 bytes had not been announced");
 }
 
-static void test_service__an_unknown_announcement_fails_the_save(void **state)
+TEST_BETWEEN(test_service__an_unknown_announcement_fails_the_save, bed_set_up, bed_tear_down)
 {
     breach(*state, announce_unknown, "unknown kind");
 }
 
-static void test_service__ranges_in_any_order_and_size_make_the_same_shard(void **state)
+TEST_BETWEEN(test_service__ranges_in_any_order_and_size_make_the_same_shard, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -227,8 +230,8 @@ static void test_service__ranges_in_any_order_and_size_make_the_same_shard(void 
     assert_int_equal(load_all(bed, -1, NULL), 0);
 }
 
-static void
-test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory(void **state)
+TEST_BETWEEN(test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory,
+             bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -243,7 +246,7 @@ test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory(vo
     assert_true(wait_number(bed, "pool", "segments_used", 0));
 }
 
-static void test_service__a_rank_that_dies_after_its_end_harms_nothing(void **state)
+TEST_BETWEEN(test_service__a_rank_that_dies_after_its_end_harms_nothing, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS);
@@ -257,7 +260,8 @@ static void test_service__a_rank_that_dies_after_its_end_harms_nothing(void **st
     assert_int_equal(load_all(bed, -1, NULL), 0);
 }
 
-static void test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers(void **state)
+TEST_BETWEEN(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     uint64_t step;
@@ -272,7 +276,7 @@ static void test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_a
     assert_true(step == 7);
 }
 
-static void test_service__an_older_attempt_is_stale_everywhere(void **state)
+TEST_BETWEEN(test_service__an_older_attempt_is_stale_everywhere, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct peer late[RANKS];
@@ -285,7 +289,8 @@ static void test_service__an_older_attempt_is_stale_everywhere(void **state)
     peers_close(peers, RANKS);
 }
 
-static void test_service__ranks_go_on_with_their_attempt_after_a_restart(void **state)
+TEST_BETWEEN(test_service__ranks_go_on_with_their_attempt_after_a_restart, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS);
@@ -301,7 +306,8 @@ static void test_service__ranks_go_on_with_their_attempt_after_a_restart(void **
     peers_close(peers, RANKS);
 }
 
-static void test_service__the_first_saves_get_what_was_lent_with_the_description(void **state)
+TEST_BETWEEN(test_service__the_first_saves_get_what_was_lent_with_the_description, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS); /* images of 3 segments, 24 in all */
@@ -320,7 +326,7 @@ static void test_service__the_first_saves_get_what_was_lent_with_the_description
     peers_close(peers, RANKS);
 }
 
-static void test_service__what_is_lent_ahead_is_at_nobodys_cost(void **state)
+TEST_BETWEEN(test_service__what_is_lent_ahead_is_at_nobodys_cost, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -365,7 +371,7 @@ static int describe_one(struct bed *bed, uint64_t bytes)
 }
 
 /* The largest shard finds no room in a small pool; a larger one is no shard. */
-static void test_service__a_rank_whose_shard_is_too_large_is_refused(void **state)
+TEST_BETWEEN(test_service__a_rank_whose_shard_is_too_large_is_refused, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     const uint64_t largest = (32ull << 40) - SHARD_ALIGN; /* a header, and what it is of */
@@ -376,7 +382,8 @@ static void test_service__a_rank_whose_shard_is_too_large_is_refused(void **stat
 }
 
 /* jansson reads no manifest beyond its limit of levels: what is deeper is refused at the door. */
-static void test_service__state_and_config_are_refused_beyond_their_depth(void **state)
+TEST_BETWEEN(test_service__state_and_config_are_refused_beyond_their_depth, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     char nested[NESTED_BYTES_MAX];
@@ -426,7 +433,8 @@ static void ask_in_vain(struct bed *bed)
         assert_int_equal(open_attempt(bed, 0), ERR_INVALID);
 }
 
-static void test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log(void **state)
+TEST_BETWEEN(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     assert_int_equal(lines_of(bed, ask_in_vain, "OpenAttempt asked for"), 1);
@@ -435,7 +443,8 @@ static void test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log
 
 /* ---- loading ---- */
 
-static void test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file(void **state)
+TEST_BETWEEN(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -458,8 +467,8 @@ static void test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the
 }
 
 /* Also when its rank has hung up: who maps its segments still ckptd cannot know. */
-static void
-test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it(void **state)
+TEST_BETWEEN(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it,
+             bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -495,7 +504,8 @@ static json_int_t shown_step(struct bed *bed, int64_t step)
     return found;
 }
 
-static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(void **state)
+TEST_BETWEEN(test_service__damage_on_disk_quarantines_and_the_older_one_loads, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     uint64_t step;
@@ -530,7 +540,7 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
     FREE_REPLY(reply);
 }
 
-static void test_service__a_load_waits_for_memory_and_then_says_busy(void **state)
+TEST_BETWEEN(test_service__a_load_waits_for_memory_and_then_says_busy, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct loading first, second;
@@ -555,7 +565,7 @@ static void test_service__a_load_waits_for_memory_and_then_says_busy(void **stat
 
 /* ---- the end ---- */
 
-static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
+TEST_BETWEEN(test_service__a_second_daemon_on_the_store_is_refused, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     struct bed other = *bed;
@@ -568,35 +578,7 @@ static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk),
-        CASE(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm),
-        CASE(test_service__the_alarm_survives_a_restart_and_a_new_attempt),
-        CASE(test_service__a_range_announced_twice_fails_the_save),
-        CASE(test_service__a_range_over_the_header_fails_the_save),
-        CASE(test_service__a_range_over_the_table_fails_the_save),
-        CASE(test_service__a_range_that_overflows_fails_the_save),
-        CASE(test_service__an_end_before_all_is_announced_fails_the_save),
-        CASE(test_service__an_unknown_announcement_fails_the_save),
-        CASE(test_service__ranges_in_any_order_and_size_make_the_same_shard),
-        CASE(test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory),
-        CASE(test_service__a_rank_that_dies_after_its_end_harms_nothing),
-        CASE(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers),
-        CASE(test_service__an_older_attempt_is_stale_everywhere),
-        CASE(test_service__ranks_go_on_with_their_attempt_after_a_restart),
-        CASE(test_service__the_first_saves_get_what_was_lent_with_the_description),
-        CASE(test_service__what_is_lent_ahead_is_at_nobodys_cost),
-        CASE(test_service__a_rank_whose_shard_is_too_large_is_refused),
-        CASE(test_service__state_and_config_are_refused_beyond_their_depth),
-        CASE(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log),
-        CASE(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file),
-        CASE(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it),
-        CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
-        CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
-        CASE(test_service__a_second_daemon_on_the_store_is_refused),
-    };
 #undef CASE
     log_setup("ckptd_service", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -12,16 +12,11 @@
 #include "proto/base/report.h"
 #include "storage/storage.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define NODES 6u
 #define STARTS 3u
@@ -44,9 +39,8 @@ static void name_of(char out[MEMBER_NAME_MAX], uint32_t node)
 
 /* ---- cases ---- */
 
-static void test_sets__a_change_of_nodes_needs_most_of_both(void **state)
+TEST(test_sets__a_change_of_nodes_needs_most_of_both)
 {
-    (void)state;
     struct sets last, next;
     const struct sets none = {0};
     struct members before = peers_of(0, 7), after = peers_of(0, 1 + 8 + 16);
@@ -66,9 +60,8 @@ static void test_sets__a_change_of_nodes_needs_most_of_both(void **state)
     sets_free(&last);
 }
 
-static void test_sets__nodes_of_before_count_until_the_change_is_held(void **state)
+TEST(test_sets__nodes_of_before_count_until_the_change_is_held)
 {
-    (void)state;
     struct sets last, next, later, more;
     const struct sets none = {0};
     struct members before = peers_of(0, 7), after = peers_of(0, 1 + 2 + 8);
@@ -85,9 +78,8 @@ static void test_sets__nodes_of_before_count_until_the_change_is_held(void **sta
     sets_free(&more);
 }
 
-static void test_sets__too_many_changes_are_refused(void **state)
+TEST(test_sets__too_many_changes_are_refused)
 {
-    (void)state;
     struct sets last = {0}, next;
     uint32_t masks[] = {3, 5, 9, 17, 33};
     for (uint32_t i = 0; i < 5; i++) {
@@ -113,9 +105,8 @@ static int take_number(struct storage *storage, unsigned number, const char *nod
     return error;
 }
 
-static void test_sets__a_number_that_leaves_out_the_nodes_of_before_is_refused(void **state)
+TEST(test_sets__a_number_that_leaves_out_the_nodes_of_before_is_refused)
 {
-    (void)state;
     struct storage *storage = NULL;
     assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
     assert_int_equal(take_number(storage, 1, "\"n0,n1,n2\""), 0);
@@ -318,9 +309,8 @@ static uint32_t run_world(uint64_t seed, uint32_t *out_changed)
     return world.num_answered;
 }
 
-static void test_sets__numbers_that_are_answered_grow_whatever_the_settings_say(void **state)
+TEST(test_sets__numbers_that_are_answered_grow_whatever_the_settings_say)
 {
-    (void)state;
     const char *one = getenv("SIM_SEED");
     uint32_t answered = 0, changed = 0, worlds = (uint32_t)random_rounds("SIM_WORLDS", WORLDS);
     if (one) {
@@ -334,14 +324,4 @@ static void test_sets__numbers_that_are_answered_grow_whatever_the_settings_say(
     assert_true(answered > 3 * worlds && changed > worlds / 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sets__a_change_of_nodes_needs_most_of_both),
-        cmocka_unit_test(test_sets__nodes_of_before_count_until_the_change_is_held),
-        cmocka_unit_test(test_sets__too_many_changes_are_refused),
-        cmocka_unit_test(test_sets__a_number_that_leaves_out_the_nodes_of_before_is_refused),
-        cmocka_unit_test(test_sets__numbers_that_are_answered_grow_whatever_the_settings_say),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

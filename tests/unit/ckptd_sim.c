@@ -40,9 +40,8 @@
 #include "ckptd/machines/pick.h"
 #include "proto/format/retain.h"
 #include "tests/unit/sim_removal.h"
+#include "tests/unit/suite.h"
 
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -537,7 +536,7 @@ static void run_world(uint64_t seed)
     check_world(world);
 }
 
-static void test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant(void **state)
+TEST(test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant)
 {
     const struct world *w = &world_of_all;
     const struct sim_total totals[] = {
@@ -548,17 +547,9 @@ static void test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant(
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 
-static void test_sim__the_same_seed_gives_the_same_trace(void **state)
+TEST(test_sim__the_same_seed_gives_the_same_trace)
 {
-    (void)state;
     sim_check_traces(&world_of_all.sim, run_world); /* sim.S8 */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant),
-        cmocka_unit_test(test_sim__the_same_seed_gives_the_same_trace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -31,6 +31,7 @@
  *
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "tests/unit/sim_nodes_disk.h"
+#include "tests/unit/suite.h"
 
 #include <stdlib.h>
 
@@ -540,7 +541,7 @@ static void run_world(uint64_t seed)
     check_quiet(world);
 }
 
-static void test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant(void **state)
+TEST(test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant)
 {
     const struct world *w = &world_of_all;
     const struct sim_total totals[] = {{"events", &w->sim.events, true},
@@ -554,17 +555,9 @@ static void test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invarian
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 
-static void test_sim_nodes__the_same_seed_gives_the_same_trace(void **state)
+TEST(test_sim_nodes__the_same_seed_gives_the_same_trace)
 {
-    (void)state;
     sim_check_traces(&world_of_all.sim, run_world); /* sim_nodes.N8 */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant),
-        cmocka_unit_test(test_sim_nodes__the_same_seed_gives_the_same_trace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -7,11 +7,7 @@
  * what is counted is no time. The largest, 16,384 ranks on 2,048 nodes, and CPU seconds are a row
  * of the bench (scale_nodes.c). */
 #include "tests/unit/sim_scale.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 
 static const struct model_mesh few = {4, 16, 8}, many = {4, 64, 8};
 
@@ -23,8 +19,7 @@ static void save_once(struct scale *out, struct model_mesh mesh)
     scale_close(out);
 }
 
-static void
-test_sim_scale__a_commit_of_four_times_the_ranks_takes_four_times_the_bytes(void **state)
+TEST(test_sim_scale__a_commit_of_four_times_the_ranks_takes_four_times_the_bytes)
 {
     struct scale small, large;
     (void)state;
@@ -41,11 +36,4 @@ test_sim_scale__a_commit_of_four_times_the_ranks_takes_four_times_the_bytes(void
     assert_true(large.rounds < 2 * small.rounds);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            test_sim_scale__a_commit_of_four_times_the_ranks_takes_four_times_the_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

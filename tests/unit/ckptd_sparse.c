@@ -10,6 +10,7 @@
 #define ROWS 1023u
 #define COLUMNS 1024u
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #define ROW_BYTES (COLUMNS * 4u)
 #define CHUNKS_MAX 5u
@@ -157,7 +158,7 @@ static void end_having_read(struct bed *bed, uint64_t bytes)
 
 /* ---- what is read ---- */
 
-static void test_sparse__a_few_rows_cost_the_chunks_they_lie_in(void **state)
+TEST_BETWEEN(test_sparse__a_few_rows_cost_the_chunks_they_lie_in, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     begin(bed);
@@ -174,7 +175,7 @@ static void test_sparse__a_few_rows_cost_the_chunks_they_lie_in(void **state)
     end_having_read(bed, 2 * MIB);
 }
 
-static void test_sparse__a_later_load_reads_the_rest_and_then_nothing(void **state)
+TEST_BETWEEN(test_sparse__a_later_load_reads_the_rest_and_then_nothing, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char tier[16];
@@ -197,7 +198,8 @@ static void test_sparse__a_later_load_reads_the_rest_and_then_nothing(void **sta
     end_having_read(bed, FILE_BYTES);
 }
 
-static void test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard(void **state)
+TEST_BETWEEN(test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     uint32_t calls = 0;
@@ -225,7 +227,7 @@ static void assert_durability(struct bed *bed, const char *want)
     FREE_REPLY(reply);
 }
 
-static void test_sparse__damage_counts_when_somebody_needs_the_chunk(void **state)
+TEST_BETWEEN(test_sparse__damage_counts_when_somebody_needs_the_chunk, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     begin(bed);
@@ -249,7 +251,7 @@ static void test_sparse__damage_counts_when_somebody_needs_the_chunk(void **stat
 
 /* ---- shards larger than the pool ---- */
 
-static void test_sparse__of_a_part_only_what_is_needed_is_read_and_once(void **state)
+TEST_BETWEEN(test_sparse__of_a_part_only_what_is_needed_is_read_and_once, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     char tier[16];
@@ -308,7 +310,8 @@ static int tear_down_gate(void **state)
     return bed_tear_down(state);
 }
 
-static void test_sparse__what_is_asked_for_while_the_file_is_closed_is_read(void **state)
+TEST_BETWEEN(test_sparse__what_is_asked_for_while_the_file_is_closed_is_read, bed_set_up,
+             tear_down_gate)
 {
     struct bed *bed = *state;
     struct taking late = {.error = 1};
@@ -331,7 +334,8 @@ static void test_sparse__what_is_asked_for_while_the_file_is_closed_is_read(void
 }
 
 /* The file is opened a second time for what is missing, when the pool holds no second image. */
-static void test_sparse__a_read_that_could_not_begin_can_be_asked_for_again(void **state)
+TEST_BETWEEN(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again, bed_set_up,
+             bed_tear_down)
 {
     struct bed *bed = *state;
     char store[sizeof bed->config.store];
@@ -354,19 +358,4 @@ static void test_sparse__a_read_that_could_not_begin_can_be_asked_for_again(void
     memcpy(bed->config.store, store, sizeof store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
-        CASE(test_sparse__a_few_rows_cost_the_chunks_they_lie_in),
-        CASE(test_sparse__a_later_load_reads_the_rest_and_then_nothing),
-        CASE(test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard),
-        CASE(test_sparse__damage_counts_when_somebody_needs_the_chunk),
-        CASE(test_sparse__of_a_part_only_what_is_needed_is_read_and_once),
-        CASE(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again),
-        cmocka_unit_test_setup_teardown(
-            test_sparse__what_is_asked_for_while_the_file_is_closed_is_read, bed_set_up,
-            tear_down_gate),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

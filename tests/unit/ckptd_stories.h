@@ -7,6 +7,7 @@
 #define HOLDFAST_TESTS_CKPTD_STORIES_H
 
 #include "tests/unit/ckptd_story.h"
+#include "tests/unit/suite.h"
 
 struct story {
     const char *name;

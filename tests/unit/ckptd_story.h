@@ -12,6 +12,7 @@
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/ckptd_tools_bed.h"
 #include "tests/unit/in_memory.h"
+#include "tests/unit/suite.h"
 
 #define FIRST_STEPS 5u  /* of the store that every story begins with; 3 is half removed */
 #define PINNED_STEP 2u  /* before it begins */

@@ -7,16 +7,11 @@
  * chunk began. Random worlds are seeded (SEED=). */
 #include "ckptd/machines/throttle.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MIB (1u << 20)
 #define CHUNKS_MAX 20000u
@@ -125,7 +120,7 @@ static double rate_of(const struct world *w)
     return (double)w->num_begun * w->bytes / (double)ms * 1000.0;
 }
 
-static void test_pace__a_rate_is_held_within_one_percent_though_timers_come_late(void **state)
+TEST(test_pace__a_rate_is_held_within_one_percent_though_timers_come_late)
 {
     static const int64_t rates[] = {THROTTLE_RATE_MIN, 7777777, 100 * MIB, 1000000000, 3000000000};
     (void)state;
@@ -141,9 +136,8 @@ static void test_pace__a_rate_is_held_within_one_percent_though_timers_come_late
     }
 }
 
-static void test_pace__n_bytes_take_at_least_n_over_the_rate(void **state)
+TEST(test_pace__n_bytes_take_at_least_n_over_the_rate)
 {
-    (void)state;
     for (uint32_t count = 1; count < 50; count++) {
         struct throttle_options options = options_of(10 * MIB, false, 0);
         struct world *w = new_world(&options);
@@ -154,7 +148,7 @@ static void test_pace__n_bytes_take_at_least_n_over_the_rate(void **state)
 }
 
 /* In no stretch of time more than its share and what one late timer makes up for. */
-static void test_pace__no_stretch_of_a_burst_exceeds_the_rate(void **state)
+TEST(test_pace__no_stretch_of_a_burst_exceeds_the_rate)
 {
     struct throttle_options options = options_of(200 * MIB, false, 0);
     struct world *w = new_world(&options);
@@ -170,7 +164,7 @@ static void test_pace__no_stretch_of_a_burst_exceeds_the_rate(void **state)
         }
 }
 
-static void test_pace__time_in_which_nobody_waits_is_not_saved_up(void **state)
+TEST(test_pace__time_in_which_nobody_waits_is_not_saved_up)
 {
     struct throttle_options options = options_of(10 * MIB, false, 0);
     struct world *w = new_world(&options);
@@ -185,8 +179,7 @@ static void test_pace__time_in_which_nobody_waits_is_not_saved_up(void **state)
     assert_true(w->begun_ms[first + 19] - w->ready_ms[first] >= 2000);
 }
 
-static void
-test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_time(void **state)
+TEST(test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_time)
 {
     struct throttle_options options = options_of(THROTTLE_RATE_MIN, false, 0);
     options.chunk_bytes = 64 * MIB;
@@ -198,7 +191,7 @@ test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_time(voi
     assert_int_equal(w->begun_ms[2] - w->ready_ms[0], 192000);
 }
 
-static void test_pace__without_a_rate_nothing_waits(void **state)
+TEST(test_pace__without_a_rate_nothing_waits)
 {
     struct throttle_options options = options_of(0, false, 0);
     struct world *w = new_world(&options);
@@ -212,7 +205,7 @@ static void test_pace__without_a_rate_nothing_waits(void **state)
 
 /* ---- phases ---- */
 
-static void test_pace__chunks_begin_in_quiet_phases_only(void **state)
+TEST(test_pace__chunks_begin_in_quiet_phases_only)
 {
     struct throttle_options options = options_of(0, true, 1000000);
     struct world *w = new_world(&options);
@@ -229,7 +222,7 @@ static void test_pace__chunks_begin_in_quiet_phases_only(void **state)
     assert_int_equal(w->pace.num_late, 0);
 }
 
-static void test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound(void **state)
+TEST(test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound)
 {
     struct throttle_options options = options_of(0, true, 2000);
     struct world *w = new_world(&options);
@@ -244,7 +237,7 @@ static void test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bo
     assert_int_equal(w->pace.quiet_ms, 2000);
 }
 
-static void test_pace__waiting_for_the_rate_does_not_use_the_patience_up(void **state)
+TEST(test_pace__waiting_for_the_rate_does_not_use_the_patience_up)
 {
     struct throttle_options options = options_of(10 * MIB, true, 5000);
     struct world *w = new_world(&options);
@@ -259,9 +252,8 @@ static void test_pace__waiting_for_the_rate_does_not_use_the_patience_up(void **
     assert_true(w->pace.quiet_ms > 0 && w->pace.quiet_ms <= 5000);
 }
 
-static void test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound(void **state)
+TEST(test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound)
 {
-    (void)state;
     seed_random();
     uint64_t seed = random_state;
     for (uint32_t round = 0; round < 200; round++) {
@@ -284,7 +276,7 @@ static void test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound(voi
     }
 }
 
-static void test_pace__no_more_is_under_way_than_the_window(void **state)
+TEST(test_pace__no_more_is_under_way_than_the_window)
 {
     struct throttle_options options = options_of(0, true, 1000);
     struct world *w = new_world(&options);
@@ -300,7 +292,7 @@ static void test_pace__no_more_is_under_way_than_the_window(void **state)
 
 /* ---- the edges ---- */
 
-static void test_pace__the_largest_numbers_do_not_overflow(void **state)
+TEST(test_pace__the_largest_numbers_do_not_overflow)
 {
     struct throttle_options options = options_of(THROTTLE_RATE_MAX, true, INT64_MAX / 4);
     int64_t wait_ms;
@@ -327,7 +319,7 @@ static void test_pace__the_largest_numbers_do_not_overflow(void **state)
     assert_int_equal(pace.num_waiting, 0);
 }
 
-static void test_pace__a_clock_that_goes_back_stands_still(void **state)
+TEST(test_pace__a_clock_that_goes_back_stands_still)
 {
     struct throttle_options options = options_of(10 * MIB, false, 0);
     struct throttle pace;
@@ -342,7 +334,7 @@ static void test_pace__a_clock_that_goes_back_stands_still(void **state)
     assert_int_equal(throttle_ask(&pace, &moment, MIB, stamp, &wait_ms), THROTTLE_GO);
 }
 
-static void test_pace__a_chunk_may_leave_without_having_begun(void **state)
+TEST(test_pace__a_chunk_may_leave_without_having_begun)
 {
     struct throttle_options options = options_of(10 * MIB, false, 0);
     struct throttle pace;
@@ -357,24 +349,4 @@ static void test_pace__a_chunk_may_leave_without_having_begun(void **state)
     assert_int_equal(pace.num_waiting, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pace__a_rate_is_held_within_one_percent_though_timers_come_late),
-        cmocka_unit_test(test_pace__n_bytes_take_at_least_n_over_the_rate),
-        cmocka_unit_test(test_pace__no_stretch_of_a_burst_exceeds_the_rate),
-        cmocka_unit_test(test_pace__time_in_which_nobody_waits_is_not_saved_up),
-        cmocka_unit_test(
-            test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_time),
-        cmocka_unit_test(test_pace__without_a_rate_nothing_waits),
-        cmocka_unit_test(test_pace__chunks_begin_in_quiet_phases_only),
-        cmocka_unit_test(test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound),
-        cmocka_unit_test(test_pace__waiting_for_the_rate_does_not_use_the_patience_up),
-        cmocka_unit_test(test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound),
-        cmocka_unit_test(test_pace__no_more_is_under_way_than_the_window),
-        cmocka_unit_test(test_pace__the_largest_numbers_do_not_overflow),
-        cmocka_unit_test(test_pace__a_clock_that_goes_back_stands_still),
-        cmocka_unit_test(test_pace__a_chunk_may_leave_without_having_begun),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

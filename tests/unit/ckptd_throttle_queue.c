@@ -7,6 +7,7 @@
  * without waiting, since waiting would hurry it; times are compared with what the rate alone would
  * take. */
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #define STATE_BYTES ((int64_t)ROWS * COLUMNS * 4)
 /* At which a save takes more than 4 s: so long that a hurry shows. */
@@ -93,7 +94,7 @@ static void say_all(enum arena_phase phase)
 
 /* ---- the rate ---- */
 
-static void test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed(void **state)
+TEST_BETWEEN(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, 4 * MIB, RANKS);
     int64_t start = loop_now_ms(), bytes = 0;
@@ -109,7 +110,7 @@ static void test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed(vo
     assert_true(number_of(bed, "chunks_held") == 0);
 }
 
-static void test_gate__loads_are_not_held_to_the_rate(void **state)
+TEST_BETWEEN(test_gate__loads_are_not_held_to_the_rate, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     begin_all(1, 1);
@@ -131,7 +132,7 @@ static void await_held(struct bed *bed)
 
 /* ---- who does not wait ---- */
 
-static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void **state)
+TEST_BETWEEN(test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     int64_t start = loop_now_ms();
@@ -144,7 +145,8 @@ static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void 
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either(void **state)
+TEST_BETWEEN(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either, set_up,
+             tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
@@ -154,7 +156,7 @@ static void test_gate__what_is_announced_after_somebody_waits_is_not_held_back_e
     assert_true(until_committed(bed, 1, start) < HURRIED_MS);
 }
 
-static void test_gate__a_drain_does_not_wait_for_the_rate(void **state)
+TEST_BETWEEN(test_gate__a_drain_does_not_wait_for_the_rate, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     begin_all(1, 1);
@@ -168,7 +170,7 @@ static void test_gate__a_drain_does_not_wait_for_the_rate(void **state)
     assert_int_equal(load_all(bed, 1, NULL), 0); /* it was finished, not given up */
 }
 
-static void test_gate__a_new_attempt_does_not_wait_for_the_rate(void **state)
+TEST_BETWEEN(test_gate__a_new_attempt_does_not_wait_for_the_rate, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, RANKS);
     uint64_t step;
@@ -183,7 +185,7 @@ static void test_gate__a_new_attempt_does_not_wait_for_the_rate(void **state)
     assert_int_equal(step, 1);
 }
 
-static void test_gate__a_rank_without_a_free_image_hurries_its_older_saves(void **state)
+TEST_BETWEEN(test_gate__a_rank_without_a_free_image_hurries_its_older_saves, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     int64_t start = loop_now_ms();
@@ -196,8 +198,8 @@ static void test_gate__a_rank_without_a_free_image_hurries_its_older_saves(void 
     assert_int_equal(wait_save(bed, 3, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
-static void
-test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before(void **state)
+TEST_BETWEEN(test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before, set_up,
+             tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     int64_t start = loop_now_ms();
@@ -209,7 +211,7 @@ test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before(void
 }
 
 /* The rank waits for room in it. */
-static void test_gate__a_window_is_not_held_back(void **state)
+TEST_BETWEEN(test_gate__a_window_is_not_held_back, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed->config.pool_bytes = 4 * MIB; /* an image needs 5 segments */
@@ -233,7 +235,7 @@ static void test_gate__a_window_is_not_held_back(void **state)
     assert_true(until_committed(bed, 1, start) < HURRIED_MS);
 }
 
-static void test_gate__a_save_that_is_given_up_leaves_nothing_behind(void **state)
+TEST_BETWEEN(test_gate__a_save_that_is_given_up_leaves_nothing_behind, set_up, tear_down)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     begin_all(1, 1);
@@ -247,7 +249,8 @@ static void test_gate__a_save_that_is_given_up_leaves_nothing_behind(void **stat
 
 /* ---- phases ---- */
 
-static void test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound(void **state)
+TEST_BETWEEN(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound, set_up,
+             tear_down)
 {
     struct bed *bed = start_with_phases(state, PATIENCE_MS);
     say_all(ARENA_PHASE_BUSY);
@@ -260,7 +263,7 @@ static void test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_gate__a_save_is_written_when_the_last_rank_becomes_quiet(void **state)
+TEST_BETWEEN(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet, set_up, tear_down)
 {
     struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
     say_all(ARENA_PHASE_BUSY);
@@ -278,7 +281,7 @@ static void test_gate__a_save_is_written_when_the_last_rank_becomes_quiet(void *
     assert_true(number_of(bed, "chunks_in_busy_phases") == 0);
 }
 
-static void test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back(void **state)
+TEST_BETWEEN(test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back, set_up, tear_down)
 {
     struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
     say_all(ARENA_PHASE_BUSY);
@@ -290,7 +293,7 @@ static void test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back(void 
     assert_true(until_committed(bed, 1, start) < SOON_MS);
 }
 
-static void test_gate__any_other_number_in_the_control_page_means_quiet(void **state)
+TEST_BETWEEN(test_gate__any_other_number_in_the_control_page_means_quiet, set_up, tear_down)
 {
     static const uint32_t numbers[] = {0, 2, 3, 0x80000001, UINT32_MAX};
     struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
@@ -303,7 +306,7 @@ static void test_gate__any_other_number_in_the_control_page_means_quiet(void **s
     assert_true(number_of(bed, "held_by_phases_seconds") == 0);
 }
 
-static void test_gate__a_waiting_call_does_not_wait_for_phases(void **state)
+TEST_BETWEEN(test_gate__a_waiting_call_does_not_wait_for_phases, set_up, tear_down)
 {
     struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
     say_all(ARENA_PHASE_BUSY);
@@ -315,25 +318,7 @@ static void test_gate__a_waiting_call_does_not_wait_for_phases(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed),
-        CASE(test_gate__loads_are_not_held_to_the_rate),
-        CASE(test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate),
-        CASE(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either),
-        CASE(test_gate__a_drain_does_not_wait_for_the_rate),
-        CASE(test_gate__a_new_attempt_does_not_wait_for_the_rate),
-        CASE(test_gate__a_rank_without_a_free_image_hurries_its_older_saves),
-        CASE(test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before),
-        CASE(test_gate__a_window_is_not_held_back),
-        CASE(test_gate__a_save_that_is_given_up_leaves_nothing_behind),
-        CASE(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound),
-        CASE(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet),
-        CASE(test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back),
-        CASE(test_gate__any_other_number_in_the_control_page_means_quiet),
-        CASE(test_gate__a_waiting_call_does_not_wait_for_phases),
-    };
 #undef CASE
     log_setup("ckptd_throttle_queue", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -3,14 +3,9 @@
  * Goal: together.L1 to L5 at the head of together.c. Method: the decisions themselves, with a clock
  * of the test's; the way there, through a ckptd, is in clients_ckpt.c. */
 #include "ckptd/restore/together.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static const struct together_choice step_9 = {9, 2}, step_8 = {8, 2};
 
@@ -36,7 +31,7 @@ static enum together_word has_9(struct together *together, uint32_t rank, int64_
     return together_has(together, rank, step_9, TOGETHER_WHOLE, ms);
 }
 
-static void test_together__ranks_go_on_when_the_last_has_it(void **state)
+TEST_BETWEEN(test_together__ranks_go_on_when_the_last_has_it, open_two, free_two)
 {
     struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
@@ -48,7 +43,7 @@ static void test_together__ranks_go_on_when_the_last_has_it(void **state)
     assert_true(together_is_over(together));
 }
 
-static void test_together__damage_sends_all_to_the_step_before(void **state)
+TEST_BETWEEN(test_together__damage_sends_all_to_the_step_before, open_two, free_two)
 {
     struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
@@ -64,7 +59,8 @@ static void test_together__damage_sends_all_to_the_step_before(void **state)
     assert_int_equal(together_has(together, 1, step_8, TOGETHER_WHOLE, 2), TOGETHER_AGREED);
 }
 
-static void test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits(void **state)
+TEST_BETWEEN(test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits, open_two,
+             free_two)
 {
     struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
@@ -73,7 +69,7 @@ static void test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_w
 }
 
 /* Rank 1 comes when rank 0 has gone on. */
-static void test_together__a_rank_that_comes_late_gets_the_same_or_an_error(void **state)
+TEST_BETWEEN(test_together__a_rank_that_comes_late_gets_the_same_or_an_error, open_two, free_two)
 {
     struct together *together = *state;
     together_choose(together, 0, step_9);
@@ -90,7 +86,7 @@ static void test_together__a_rank_that_comes_late_gets_the_same_or_an_error(void
 }
 
 /* Rank 0 loads alone, and a newer one is committed before all load. */
-static void test_together__what_one_rank_loaded_long_ago_binds_no_other(void **state)
+TEST_BETWEEN(test_together__what_one_rank_loaded_long_ago_binds_no_other, open_two, free_two)
 {
     struct together *together = *state;
     together_choose(together, 0, step_8);
@@ -102,7 +98,7 @@ static void test_together__what_one_rank_loaded_long_ago_binds_no_other(void **s
     assert_int_equal(together_has(together, 0, step_8, TOGETHER_WHOLE, 0), TOGETHER_AGAIN);
 }
 
-static void test_together__a_rank_that_failed_is_not_waited_for(void **state)
+TEST_BETWEEN(test_together__a_rank_that_failed_is_not_waited_for, open_two, free_two)
 {
     struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
@@ -113,16 +109,4 @@ static void test_together__a_rank_that_failed_is_not_waited_for(void **state)
     assert_true(together_is_over(together));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, open_two, free_two)
-        CASE(test_together__ranks_go_on_when_the_last_has_it),
-        CASE(test_together__damage_sends_all_to_the_step_before),
-        CASE(test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits),
-        CASE(test_together__a_rank_that_comes_late_gets_the_same_or_an_error),
-        CASE(test_together__what_one_rank_loaded_long_ago_binds_no_other),
-        CASE(test_together__a_rank_that_failed_is_not_waited_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

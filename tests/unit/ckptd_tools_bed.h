@@ -6,6 +6,7 @@
 #include "storage/store/store.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/mark_bed.h"
+#include "tests/unit/suite.h"
 
 #include <inttypes.h>
 

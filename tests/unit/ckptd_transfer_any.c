@@ -15,16 +15,11 @@
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define STORES 2
 #define SHARDS_MAX 4u
@@ -278,18 +273,16 @@ static void play(uint32_t shards, uint32_t faults, bool second_is_bad)
     assert_false(world.stores[1 - winner].was_told); /* two never hold one number */
 }
 
-static void test_transfer__any_order_keeps_the_invariants(void **state)
+TEST(test_transfer__any_order_keeps_the_invariants)
 {
-    (void)state;
     uint64_t worlds = random_rounds("WORLDS", 20000);
     for (uint64_t i = 0; i < worlds; i++)
         play(1 + (uint32_t)next_random(SHARDS_MAX), (uint32_t)next_random(600),
              next_random(4) == 0);
 }
 
-static void test_transfer__pauses_double_up_to_a_bound_and_begin_anew(void **state)
+TEST(test_transfer__pauses_double_up_to_a_bound_and_begin_anew)
 {
-    (void)state;
     struct transfer transfer = {0};
     transfer_begin(&transfer, 1, RETRY_MS);
     for (unsigned i = 0; i < 10; i++) {
@@ -311,9 +304,8 @@ static int64_t next_of(enum pick_what what, struct pick_item *items, uint32_t co
     return pick_next(items, count, left);
 }
 
-static void test_pick__the_newest_goes_first_but_behind_what_is_waited_for(void **state)
+TEST(test_pick__the_newest_goes_first_but_behind_what_is_waited_for)
 {
-    (void)state;
     struct pick_item items[] = {{.step = 31, .is_kept = true, .is_far = true},
                                 {.step = 30, .is_kept = true, .is_local = true},
                                 {.step = 25, .is_kept = true, .is_local = true},
@@ -333,9 +325,8 @@ static void test_pick__the_newest_goes_first_but_behind_what_is_waited_for(void 
     assert_int_equal(left, 0);
 }
 
-static void test_pick__the_rules_say_which_go_and_who_waits_overrules_them(void **state)
+TEST(test_pick__the_rules_say_which_go_and_who_waits_overrules_them)
 {
-    (void)state;
     struct pick_item items[] = {{.step = 35, .is_kept = true, .is_local = true},
                                 {.step = 30, .is_kept = true, .is_local = true},
                                 {.step = 25, .is_kept = true, .is_local = true}};
@@ -353,7 +344,7 @@ static void test_pick__the_rules_say_which_go_and_who_waits_overrules_them(void 
 }
 
 /* The tier was started again: all is proven or sent once more, behind a new claim. */
-static void test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest(void **state)
+TEST(test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest)
 {
     struct transfer transfer = {0};
     (void)state;
@@ -371,13 +362,6 @@ static void test_transfer__shards_that_were_lost_are_sent_again_before_the_manif
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_transfer__any_order_keeps_the_invariants),
-        cmocka_unit_test(test_transfer__pauses_double_up_to_a_bound_and_begin_anew),
-        cmocka_unit_test(test_pick__the_newest_goes_first_but_behind_what_is_waited_for),
-        cmocka_unit_test(test_pick__the_rules_say_which_go_and_who_waits_overrules_them),
-        cmocka_unit_test(test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest),
-    };
     seed_random();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

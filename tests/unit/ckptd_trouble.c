@@ -7,6 +7,7 @@
  */
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/mark_bed.h"
+#include "tests/unit/suite.h"
 
 #include <poll.h>
 #include <stdatomic.h>
@@ -117,7 +118,8 @@ static void give_descriptors(const int *fds, uint32_t count)
 
 /* ---- tests ---- */
 
-static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late(void **state)
+TEST_BETWEEN(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late, bed_set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -148,7 +150,8 @@ static void *load_slowly(void *argument)
     return NULL;
 }
 
-static void test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image(void **state)
+TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, set_up_stopped,
+             tear_down)
 {
     struct bed *bed = *state;
     struct slow_load slow = {0};
@@ -172,7 +175,7 @@ static void test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image(void *
     load_close(&slow.loading);
 }
 
-static void test_trouble__short_descriptors_are_no_damage(void **state)
+TEST_BETWEEN(test_trouble__short_descriptors_are_no_damage, bed_set_up, tear_down)
 {
     struct bed *bed = *state;
     static int fds[4096];
@@ -194,7 +197,8 @@ static void test_trouble__short_descriptors_are_no_damage(void **state)
     assert_int_equal(step, 1);
 }
 
-static void test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon(void **state)
+TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon, bed_set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     static int fds[4096];
@@ -221,7 +225,7 @@ static void test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon(v
     bed_open_world(bed, peers, 1); /* the door opens again */
 }
 
-static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
+TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_up, tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -237,7 +241,8 @@ static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
-static void test_trouble__a_full_catalog_refuses_the_save_before_it_begins(void **state)
+TEST_BETWEEN(test_trouble__a_full_catalog_refuses_the_save_before_it_begins, set_up_stopped,
+             tear_down)
 {
     struct bed *bed = *state;
     uint64_t step = 0;
@@ -255,7 +260,7 @@ static void test_trouble__a_full_catalog_refuses_the_save_before_it_begins(void 
 
 /* Another one may have been killed after it placed the manifest and before the name was durable:
  * then the mark of the save is there. Of what has none a start syncs nothing. */
-static void test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else(void **state)
+TEST_BETWEEN(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else, bed_set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -276,7 +281,7 @@ static void test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else(void **
 }
 
 /* The eventfd is one object with two holders: what the rank does to it, it does to the daemon. */
-static void test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody(void **state)
+TEST_BETWEEN(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody, bed_set_up, tear_down)
 {
     struct bed *bed = *state;
     uint64_t one = 1, count;
@@ -303,7 +308,8 @@ static void scribble(struct peer *peer)
         memset(peer_byte(peer, peer->data_byte + at), 0xee, 64);
 }
 
-static void test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy(void **state)
+TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, set_up_stopped,
+             tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -328,7 +334,8 @@ static void test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy(voi
     load_close(&loading);
 }
 
-static void test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one(void **state)
+TEST_BETWEEN(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one, set_up_stopped,
+             tear_down)
 {
     struct bed *bed = *state;
     static struct peer newer[RANKS];
@@ -354,22 +361,4 @@ static void test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_o
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
-#define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late),
-        CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
-        CASE(test_trouble__short_descriptors_are_no_damage),
-        CASE(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon),
-        CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
-        CASE_STOPPED(test_trouble__a_full_catalog_refuses_the_save_before_it_begins),
-        CASE(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else),
-        CASE_STOPPED(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy),
-        CASE_STOPPED(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one),
-        CASE(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -11,6 +11,7 @@
 
 #include "proto/base/checksum.h"
 #include "tests/fault/storage_fault.h"
+#include "tests/unit/suite.h"
 
 #define WAIT_MS 10000
 #define UNTOUCHED_ROW 5u
@@ -122,7 +123,7 @@ static Holdfast__V1__SaveState save_through(struct bed *bed, uint32_t world_size
 
 /* ---- the plan ---- */
 
-static void test_window__images_are_whole_while_one_of_each_rank_fits(void **state)
+TEST_BETWEEN(test_window__images_are_whole_while_one_of_each_rank_fits, set_up, tear_down)
 {
     struct bed *bed = *state;
     restart(bed, 6 * MIB);
@@ -139,7 +140,7 @@ static void test_window__images_are_whole_while_one_of_each_rank_fits(void **sta
     assert_int_equal(peers[1].image_segments, 1);
 }
 
-static void test_window__a_pool_without_a_segment_for_each_rank_is_refused(void **state)
+TEST_BETWEEN(test_window__a_pool_without_a_segment_for_each_rank_is_refused, set_up, tear_down)
 {
     struct bed *bed = *state;
     restart(bed, 1 * MIB);
@@ -152,7 +153,7 @@ static void test_window__a_pool_without_a_segment_for_each_rank_is_refused(void 
 
 /* ---- saving ---- */
 
-static void test_window__what_is_saved_through_a_window_is_right(void **state)
+TEST_BETWEEN(test_window__what_is_saved_through_a_window_is_right, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -167,7 +168,7 @@ static void test_window__what_is_saved_through_a_window_is_right(void **state)
 }
 
 /* There is no room for what comes next where something was written, and is still to be hashed. */
-static void test_window__it_waits_for_hashes_as_for_writes(void **state)
+TEST_BETWEEN(test_window__it_waits_for_hashes_as_for_writes, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -178,7 +179,7 @@ static void test_window__it_waits_for_hashes_as_for_writes(void **state)
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_window__one_segment_suffices(void **state)
+TEST_BETWEEN(test_window__one_segment_suffices, set_up, tear_down)
 {
     struct bed *bed = *state;
     restart(bed, 1 * MIB);
@@ -189,7 +190,7 @@ static void test_window__one_segment_suffices(void **state)
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void test_window__nothing_stays_in_memory(void **state)
+TEST_BETWEEN(test_window__nothing_stays_in_memory, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -201,7 +202,7 @@ static void test_window__nothing_stays_in_memory(void **state)
     FREE_REPLY(reply);
 }
 
-static void test_window__it_stands_still_until_the_bytes_before_are_announced(void **state)
+TEST_BETWEEN(test_window__it_stands_still_until_the_bytes_before_are_announced, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct arena_window window;
@@ -218,7 +219,7 @@ static void test_window__it_stands_still_until_the_bytes_before_are_announced(vo
     assert_true(await_window(&peers[0], SMALL_POOL) > SMALL_POOL);
 }
 
-static void test_window__a_new_attempt_gets_the_window_of_the_one_before(void **state)
+TEST_BETWEEN(test_window__a_new_attempt_gets_the_window_of_the_one_before, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -242,7 +243,7 @@ static void save_one(struct bed *bed)
     peers_close(peers, RANKS);
 }
 
-static void test_window__a_shard_larger_than_the_pool_is_lent_in_parts(void **state)
+TEST_BETWEEN(test_window__a_shard_larger_than_the_pool_is_lent_in_parts, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -265,7 +266,7 @@ static void test_window__a_shard_larger_than_the_pool_is_lent_in_parts(void **st
     load_close(&loading);
 }
 
-static void test_window__more_loads_than_segments_take_turns(void **state)
+TEST_BETWEEN(test_window__more_loads_than_segments_take_turns, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct loading loadings[2], late;
@@ -286,7 +287,7 @@ static void test_window__more_loads_than_segments_take_turns(void **state)
     load_close(&loadings[1]);
 }
 
-static void test_window__damage_in_a_part_is_found_before_it_is_lent(void **state)
+TEST_BETWEEN(test_window__damage_in_a_part_is_found_before_it_is_lent, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -301,7 +302,7 @@ static void test_window__damage_in_a_part_is_found_before_it_is_lent(void **stat
     assert_int_equal(load_open(&loading, bed, 1), ERR_CORRUPT);
 }
 
-static void test_window__a_damaged_table_is_found_with_the_first_part(void **state)
+TEST_BETWEEN(test_window__a_damaged_table_is_found_with_the_first_part, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -315,7 +316,7 @@ static void test_window__a_damaged_table_is_found_with_the_first_part(void **sta
 
 /* ---- trouble ---- */
 
-static void test_window__an_announcement_beyond_it_fails_the_save(void **state)
+TEST_BETWEEN(test_window__an_announcement_beyond_it_fails_the_save, set_up, tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -327,7 +328,7 @@ static void test_window__an_announcement_beyond_it_fails_the_save(void **state)
     assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
 }
 
-static void test_window__what_the_rank_writes_into_the_page_is_not_believed(void **state)
+TEST_BETWEEN(test_window__what_the_rank_writes_into_the_page_is_not_believed, set_up, tear_down)
 {
     struct bed *bed = *state;
     char reason[512];
@@ -341,7 +342,7 @@ static void test_window__what_the_rank_writes_into_the_page_is_not_believed(void
     assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
 }
 
-static void test_window__who_waits_hears_that_the_save_was_given_up(void **state)
+TEST_BETWEEN(test_window__who_waits_hears_that_the_save_was_given_up, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
@@ -357,7 +358,7 @@ static void test_window__who_waits_hears_that_the_save_was_given_up(void **state
 }
 
 /* No end and no AbortSave: what it left holds its only image, a window or a whole one. */
-static void test_window__a_rank_that_left_a_save_begins_the_next_one(void **state)
+TEST_BETWEEN(test_window__a_rank_that_left_a_save_begins_the_next_one, set_up, tear_down)
 {
     const int64_t pools[] = {SMALL_POOL, 6 * MIB};
     struct bed *bed = *state;
@@ -380,7 +381,7 @@ static void test_window__a_rank_that_left_a_save_begins_the_next_one(void **stat
     }
 }
 
-static void test_window__a_save_that_every_rank_ended_outlives_its_ranks(void **state)
+TEST_BETWEEN(test_window__a_save_that_every_rank_ended_outlives_its_ranks, set_up, tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
@@ -465,7 +466,8 @@ static void look_at_acknowledged(struct bed *bed)
     bed_stop(bed);
 }
 
-static void test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint(void **state)
+TEST_BETWEEN(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     bed_stop(bed);
@@ -477,27 +479,6 @@ static void test_window__no_single_failed_operation_loses_an_acknowledged_checkp
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_window__images_are_whole_while_one_of_each_rank_fits),
-        CASE(test_window__a_pool_without_a_segment_for_each_rank_is_refused),
-        CASE(test_window__what_is_saved_through_a_window_is_right),
-        CASE(test_window__it_waits_for_hashes_as_for_writes),
-        CASE(test_window__one_segment_suffices),
-        CASE(test_window__nothing_stays_in_memory),
-        CASE(test_window__it_stands_still_until_the_bytes_before_are_announced),
-        CASE(test_window__a_new_attempt_gets_the_window_of_the_one_before),
-        CASE(test_window__a_shard_larger_than_the_pool_is_lent_in_parts),
-        CASE(test_window__more_loads_than_segments_take_turns),
-        CASE(test_window__damage_in_a_part_is_found_before_it_is_lent),
-        CASE(test_window__a_damaged_table_is_found_with_the_first_part),
-        CASE(test_window__an_announcement_beyond_it_fails_the_save),
-        CASE(test_window__what_the_rank_writes_into_the_page_is_not_believed),
-        CASE(test_window__who_waits_hears_that_the_save_was_given_up),
-        CASE(test_window__a_rank_that_left_a_save_begins_the_next_one),
-        CASE(test_window__a_save_that_every_rank_ended_outlives_its_ranks),
-        CASE(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

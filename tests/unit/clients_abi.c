@@ -7,15 +7,10 @@
  * is added here; a line that is here is never changed. */
 #include "clients/ckpt.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* Each is one of ckpt.h's, in its order. The table would not compile with another type. */
 static const struct {
@@ -41,9 +36,8 @@ static const struct {
                ckpt_save_order, ckpt_save_copy,    ckpt_save_end,        ckpt_save_abort,
                ckpt_save_wait,  ckpt_save_warning, ckpt_save_durability, ckpt_phase};
 
-static void test_abi__constants_keep_their_numbers(void **state)
+TEST(test_abi__constants_keep_their_numbers)
 {
-    (void)state;
     assert_int_equal(CKPT_DIMS_MAX, 4);
     assert_int_equal(CKPT_NEWEST, -1);
     assert_int_equal(CKPT_INVALID, -1);
@@ -207,18 +201,16 @@ static const struct field fields[] = {
     SIZE(ckpt_memory_hooks, 56),
 };
 
-static void test_abi__fields_keep_their_places(void **state)
+TEST(test_abi__fields_keep_their_places)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].is != fields[i].was)
             fail_msg("%s is %zu and was %zu", fields[i].name, fields[i].is, fields[i].was);
 }
 
 /* The names of CKPT_1, which tests/integration/install.sh finds in the library and in ckpt.h. */
-static void test_abi__functions_keep_their_names(void **state)
+TEST(test_abi__functions_keep_their_names)
 {
-    (void)state;
     static const char *const names[] = {
         "attempt_open", "close",      "describe",   "error",       "load",      "loaded_free",
         "open",         "phase",      "save_abort", "save_begin",  "save_copy", "save_durability",
@@ -300,13 +292,12 @@ static void calls_are_invalid(struct ckpt *ckpt, struct ckpt_save *save)
     ckpt_close(ckpt);
 }
 
-static void test_abi__calls_without_a_handle_are_invalid(void **state)
+TEST(test_abi__calls_without_a_handle_are_invalid)
 {
-    (void)state;
     calls_are_invalid(NULL, NULL);
 }
 
-static void test_abi__calls_of_a_closed_handle_are_invalid(void **state)
+TEST(test_abi__calls_of_a_closed_handle_are_invalid)
 {
     const struct ckpt_options options = {
         .server = "dir:/tmp", .run = "none", .rank = 0, .world_size = 1};
@@ -321,14 +312,4 @@ static void test_abi__calls_of_a_closed_handle_are_invalid(void **state)
     ckpt_close(open);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_abi__constants_keep_their_numbers),
-        cmocka_unit_test(test_abi__fields_keep_their_places),
-        cmocka_unit_test(test_abi__functions_keep_their_names),
-        cmocka_unit_test(test_abi__calls_without_a_handle_are_invalid),
-        cmocka_unit_test(test_abi__calls_of_a_closed_handle_are_invalid),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -7,6 +7,7 @@
  * follows from its index, so a wrong place shows. */
 #include "proto/base/checksum.h"
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 #include <sys/mman.h>
 
@@ -85,7 +86,7 @@ static int load_arrays(struct ckpt *ckpt, int64_t step, const struct ckpt_array 
     return error;
 }
 
-static void test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost(void **state)
+TEST_BETWEEN(test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS], wish[2];
     float part[4 * 3 * 2 * 5 * 2], other[5];
@@ -106,7 +107,7 @@ static void test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost(voi
     ckpt_close(ckpt);
 }
 
-static void test_arrays__scalars_masks_and_eight_dimensions_come_back(void **state)
+TEST_BETWEEN(test_arrays__scalars_masks_and_eight_dimensions_come_back, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt *ckpt = open_described(*state, arrays);
@@ -121,7 +122,7 @@ static void test_arrays__scalars_masks_and_eight_dimensions_come_back(void **sta
     ckpt_close(ckpt);
 }
 
-static void test_arrays__a_list_of_another_size_is_refused(void **state)
+TEST_BETWEEN(test_arrays__a_list_of_another_size_is_refused, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt *ckpt = open_described(*state, arrays);
@@ -136,7 +137,7 @@ static void test_arrays__a_list_of_another_size_is_refused(void **state)
 
 /* ---- what there is ---- */
 
-static void test_metadata__names_types_and_shapes_are_those_described(void **state)
+TEST_BETWEEN(test_metadata__names_types_and_shapes_are_those_described, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_metadata *metadata;
@@ -163,7 +164,7 @@ static void test_metadata__names_types_and_shapes_are_those_described(void **sta
     ckpt_close(ckpt);
 }
 
-static void test_list__says_what_is_pinned_and_why(void **state)
+TEST_BETWEEN(test_list__says_what_is_pinned_and_why, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_list *list;
@@ -188,7 +189,7 @@ static void test_list__says_what_is_pinned_and_why(void **state)
 
 /* ---- saving ---- */
 
-static void test_move__the_save_takes_the_bytes_from_the_new_place(void **state)
+TEST_BETWEEN(test_move__the_save_takes_the_bytes_from_the_new_place, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt *ckpt = open_described(*state, arrays);
@@ -205,7 +206,7 @@ static void test_move__the_save_takes_the_bytes_from_the_new_place(void **state)
 }
 
 /* The pieces of all tensors, asked for first and announced backwards. */
-static void test_place__the_caller_copies_in_an_order_of_its_own(void **state)
+TEST_BETWEEN(test_place__the_caller_copies_in_an_order_of_its_own, bed_open, bed_close)
 {
     struct ckpt_array big = {.size = sizeof big,
                              .dims = 1,
@@ -267,7 +268,7 @@ static void save_digested(struct ckpt *ckpt, uint64_t step, uint32_t changed)
     assert_int_equal(ckpt_save_end(save), 0);
 }
 
-static void test_digest__a_copy_that_differs_from_its_origin_is_not_committed(void **state)
+TEST_BETWEEN(test_digest__a_copy_that_differs_from_its_origin_is_not_committed, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_metadata *metadata;
@@ -354,7 +355,8 @@ static int copied(void *user)
 }
 
 /* A device learns of ckptd's memory before anything is copied there, and may copy late. */
-static void test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller(void **state)
+TEST_BETWEEN(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller, bed_open,
+             bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct hooked hooked = {0};
@@ -402,7 +404,7 @@ static void test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller(v
     assert_int_equal(hooked.num_ranges, 0);
 }
 
-static void test_place__what_is_announced_twice_fails_the_save(void **state)
+TEST_BETWEEN(test_place__what_is_announced_twice_fails_the_save, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_place at = {.size = sizeof at};
@@ -417,7 +419,7 @@ static void test_place__what_is_announced_twice_fails_the_save(void **state)
     ckpt_close(ckpt);
 }
 
-static void test_place__a_tensor_without_data_cannot_be_copied(void **state)
+TEST_BETWEEN(test_place__a_tensor_without_data_cannot_be_copied, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt_save *save;
@@ -512,7 +514,7 @@ static void check_boxes(struct ckpt *ckpt)
         }
 }
 
-static void test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut(void **state)
+TEST_BETWEEN(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut, bed_open, bed_close)
 {
     struct bed *bed = *state;
     pthread_barrier_t described;
@@ -550,7 +552,7 @@ static void test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut(void **s
     ckpt_close(reader);
 }
 
-static void test_boxes__an_overlap_a_hole_or_a_second_time_is_refused(void **state)
+TEST_BETWEEN(test_boxes__an_overlap_a_hole_or_a_second_time_is_refused, bed_open, bed_close)
 {
     static const uint64_t wrong[4][2][2] = {
         {{0, 6}, {5, 6}}, {{0, 4}, {5, 6}}, {{0, 4}, {4, 6}}, {{0, 11}, {0, 11}}};
@@ -596,14 +598,14 @@ static int work_levels(struct group *group, struct ckpt *ckpt, struct ckpt_tenso
     return 0;
 }
 
-static void test_wait_for__accepted_comes_with_the_last_end(void **state)
+TEST_BETWEEN(test_wait_for__accepted_comes_with_the_last_end, bed_open, bed_close)
 {
     struct group group = make_group(*state, 2, 5, 1);
     group.work = work_levels;
     assert_int_equal(run_group(&group), 0);
 }
 
-static void test_wait_for__a_level_that_ckptd_has_not_is_refused(void **state)
+TEST_BETWEEN(test_wait_for__a_level_that_ckptd_has_not_is_refused, bed_open, bed_close)
 {
     struct ckpt_array arrays[ARRAYS];
     struct ckpt *ckpt = open_described(*state, arrays);
@@ -628,7 +630,7 @@ static void save_object(struct ckpt *ckpt, struct ckpt_object *object, uint64_t 
     assert_int_equal(ckpt_save_wait(ckpt, step, 30000), 0);
 }
 
-static void test_objects__bytes_of_any_length_come_back_by_name(void **state)
+TEST_BETWEEN(test_objects__bytes_of_any_length_come_back_by_name, bed_open, bed_close)
 {
     static const char *const texts[] = {"", "place 17", "a longer place: 123456789"};
     struct ckpt *ckpt = open_single(*state, "objects");
@@ -657,9 +659,8 @@ static void test_objects__bytes_of_any_length_come_back_by_name(void **state)
     ckpt_close(ckpt);
 }
 
-static void test_objects__metadata_tells_them_from_tensors(void **state)
+TEST(test_objects__metadata_tells_them_from_tensors)
 {
-    (void)state;
     const struct ckpt_tensor_info one = {.dims = 1, .name = "object:a", .dtype = "U8"},
                                   typed = {.dims = 1, .name = "object:a", .dtype = "F32"},
                                   other = {.dims = 1, .name = "objects", .dtype = "U8"};
@@ -676,28 +677,4 @@ static void test_objects__metadata_tells_them_from_tensors(void **state)
     assert_true(bytes == 8 && data == memory + 8);
 }
 
-#define BED_TEST(name) cmocka_unit_test_setup_teardown(name, bed_open, bed_close)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        BED_TEST(test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost),
-        BED_TEST(test_arrays__scalars_masks_and_eight_dimensions_come_back),
-        BED_TEST(test_arrays__a_list_of_another_size_is_refused),
-        BED_TEST(test_metadata__names_types_and_shapes_are_those_described),
-        BED_TEST(test_list__says_what_is_pinned_and_why),
-        BED_TEST(test_move__the_save_takes_the_bytes_from_the_new_place),
-        BED_TEST(test_place__the_caller_copies_in_an_order_of_its_own),
-        BED_TEST(test_digest__a_copy_that_differs_from_its_origin_is_not_committed),
-        BED_TEST(test_hooks__memory_is_announced_and_loads_are_copied_by_the_caller),
-        BED_TEST(test_place__what_is_announced_twice_fails_the_save),
-        BED_TEST(test_place__a_tensor_without_data_cannot_be_copied),
-        BED_TEST(test_boxes__several_of_one_tensor_on_a_rank_load_in_any_cut),
-        BED_TEST(test_boxes__an_overlap_a_hole_or_a_second_time_is_refused),
-        BED_TEST(test_wait_for__accepted_comes_with_the_last_end),
-        BED_TEST(test_wait_for__a_level_that_ckptd_has_not_is_refused),
-        BED_TEST(test_objects__bytes_of_any_length_come_back_by_name),
-        cmocka_unit_test(test_objects__metadata_tells_them_from_tensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -13,6 +13,7 @@
 #include "proto/base/sanitized.h"
 #include "proto/wire/arena.h"
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 #include <signal.h>
 #include <spawn.h>
@@ -330,7 +331,8 @@ static void run(const struct bed *bed, enum action action, uint32_t world, uint6
                                     .num_steps = num_steps});
 }
 
-static void test_budget__ckptd_stays_within_its_pool_and_a_named_amount(void **state)
+TEST_BETWEEN(test_budget__ckptd_stays_within_its_pool_and_a_named_amount, open_limited,
+             close_limited)
 {
     struct bed *bed = *state;
     /* Images are whole, two of each rank. */
@@ -371,9 +373,5 @@ int main(int argc, char **argv)
 {
     if (argc == 8)
         return job_main(argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_budget__ckptd_stays_within_its_pool_and_a_named_amount,
-                                        open_limited, close_limited),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

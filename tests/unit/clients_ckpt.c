@@ -8,13 +8,14 @@
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 #include <jansson.h>
 #include <sys/resource.h>
 
 /* ---- round trips ---- */
 
-static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
+TEST_BETWEEN(test_ckpt__any_world_size_loads_what_any_other_saved, bed_open, bed_close)
 {
     struct bed *bed = *state;
     uint64_t step = 0;
@@ -35,7 +36,7 @@ static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
     }
 }
 
-static void test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it(void **state)
+TEST_BETWEEN(test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it, bed_open, bed_close)
 {
     struct bed *bed = *state;
     save_world(bed, 5, 31, 1); /* about 7 MB, no shard larger than 4 */
@@ -133,7 +134,8 @@ static void await_number(const struct bed *bed, const char *part, const char *na
     }
 }
 
-static void test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves(void **state)
+TEST_BETWEEN(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves, bed_open,
+             bed_close)
 {
     struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
@@ -161,7 +163,7 @@ static void test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselve
 
 /* With the pool that holds all, one that images of shards come and go in, and one that a shard has
  * to be read through in parts. */
-static void test_ckpt__readers_of_any_boxes_together_get_what_was_saved(void **state)
+TEST_BETWEEN(test_ckpt__readers_of_any_boxes_together_get_what_was_saved, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct reader readers[4];
@@ -203,7 +205,7 @@ static int work_save_many(struct group *group, struct ckpt *ckpt, struct ckpt_te
     return ckpt_save_wait(ckpt, group->step, 30000) == 0 ? 0 : rank_failed(group, "wait", rank);
 }
 
-static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void **state)
+TEST_BETWEEN(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 3, 5, 20);
@@ -237,7 +239,7 @@ static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt
     return 0;
 }
 
-static void test_ckpt__memory_that_a_load_had_is_the_ranks_own_again(void **state)
+TEST_BETWEEN(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again, bed_open, bed_close)
 {
     struct bed *bed = *state;
     save_world(bed, 1, 1, 1);
@@ -254,7 +256,7 @@ static void test_ckpt__memory_that_a_load_had_is_the_ranks_own_again(void **stat
 
 /* ---- damage ---- */
 
-static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **state)
+TEST_BETWEEN(test_ckpt__damage_is_named_and_the_older_checkpoint_loads, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
@@ -305,7 +307,7 @@ static struct ckpt_tensor small_tensor(float *data)
         .name = "small", .dtype = "F32", .dims = 1, .shape = {4}, .extent = {4}, .data = data};
 }
 
-static void test_ckpt__a_load_that_cannot_fit_says_why(void **state)
+TEST_BETWEEN(test_ckpt__a_load_that_cannot_fit_says_why, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct ckpt_loaded *loaded = NULL;
@@ -326,7 +328,7 @@ static void test_ckpt__a_load_that_cannot_fit_says_why(void **state)
     ckpt_close(ckpt);
 }
 
-static void test_ckpt__an_older_attempt_is_told_to_stop(void **state)
+TEST_BETWEEN(test_ckpt__an_older_attempt_is_told_to_stop, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct ckpt *old = open_single(bed, RUN), *young = open_single(bed, RUN);
@@ -349,7 +351,7 @@ static void test_ckpt__an_older_attempt_is_told_to_stop(void **state)
     ckpt_close(young);
 }
 
-static void test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is(void **state)
+TEST_BETWEEN(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct ckpt *ckpt = open_single(bed, RUN);
@@ -376,7 +378,7 @@ static void test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is(vo
 }
 
 /* Also where the attempt goes on after a restart, when ckptd has them of its file. */
-static void test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent(void **state)
+TEST_BETWEEN(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent, bed_open, bed_close)
 {
     struct bed *bed = *state;
     const struct ckpt_attempt_options said = {
@@ -431,7 +433,7 @@ static void change_attempt(const struct bed *bed, const char *from, const char *
 }
 
 /* As an older ckptd laid it out, and as nobody did. */
-static void test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout(void **state)
+TEST_BETWEEN(test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout, bed_open, bed_close)
 {
     struct bed *bed = *state;
     const struct ckpt_attempt_options said = {.config_json = "{\"lr\": 1}"};
@@ -473,7 +475,7 @@ static int count_logged(const struct bed *bed, const char *text)
     return count;
 }
 
-static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(void **state)
+TEST_BETWEEN(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning, bed_open, bed_close)
 {
     struct bed *bed = *state;
     float data[4] = {1, 2, 3, 4};
@@ -536,7 +538,7 @@ static void save_while_busy(const struct bed *bed, struct ckpt *ckpt, uint64_t s
     assert_int_equal(status_number(bed, "since_start", "commits"), step - 1);
 }
 
-static void test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy(void **state)
+TEST_BETWEEN(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy, bed_open, bed_close)
 {
     struct bed *bed = *state;
     float data[4] = {1, 2, 3, 4};
@@ -553,7 +555,7 @@ static void test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy(voi
     ckpt_close(ckpt);
 }
 
-static void test_ckpt__the_shortest_wait_ends_what_holds_a_save_back(void **state)
+TEST_BETWEEN(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back, bed_open, bed_close)
 {
     struct bed *bed = *state;
     float data[4] = {1, 2, 3, 4};
@@ -575,7 +577,7 @@ static long count_faults(void)
 }
 
 /* Not a matter of time: the page tables of an image are built when the tensors are described. */
-static void test_ckpt__the_first_saves_map_no_memory_in_the_step(void **state)
+TEST_BETWEEN(test_ckpt__the_first_saves_map_no_memory_in_the_step, bed_open, bed_close)
 {
     struct bed *bed = *state;
     const uint64_t bytes = 8u << 20; /* 2048 pages */
@@ -619,7 +621,8 @@ static void test_ckpt__the_first_saves_map_no_memory_in_the_step(void **state)
     free(data);
 }
 
-static void test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked(void **state)
+TEST_BETWEEN(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked, bed_open,
+             bed_close)
 {
     struct bed *bed = *state;
     struct ckpt *ckpt;
@@ -637,7 +640,7 @@ static void test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_aske
     ckpt_close(ckpt);
 }
 
-static void test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for(void **state)
+TEST(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for)
 {
     struct ckpt *ckpt = NULL;
     uint64_t begin = now_ns();
@@ -655,28 +658,4 @@ static void test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for(voi
         CKPT_INVALID);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
-        WITH_CKPTD(test_ckpt__any_world_size_loads_what_any_other_saved),
-        WITH_CKPTD(test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it),
-        WITH_CKPTD(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves),
-        WITH_CKPTD(test_ckpt__readers_of_any_boxes_together_get_what_was_saved),
-        WITH_CKPTD(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk),
-        WITH_CKPTD(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again),
-        WITH_CKPTD(test_ckpt__damage_is_named_and_the_older_checkpoint_loads),
-        WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
-        WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
-        WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
-        WITH_CKPTD(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent),
-        WITH_CKPTD(test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout),
-        WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
-        WITH_CKPTD(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy),
-        WITH_CKPTD(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back),
-        WITH_CKPTD(test_ckpt__the_first_saves_map_no_memory_in_the_step),
-        WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
-        cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -14,6 +14,7 @@
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/mark_bed.h"
+#include "tests/unit/suite.h"
 
 #include <ftw.h>
 #include <jansson.h>

@@ -18,6 +18,7 @@
 #include "tests/unit/in_memory.h"
 #include "tests/unit/no_ring.h"
 #include "tests/unit/sample.h"
+#include "tests/unit/suite.h"
 
 #define FUNCTIONS_MAX 40u
 #define CLOSES_APART 4u /* there are many, and they are alike: one in so many fails */
@@ -188,7 +189,7 @@ static void try_tool(const struct tool *tool, struct world *world)
     print_message("# %s: %u calls, %u runs\n", tool->name, calls, runs);
 }
 
-static void test_calls__a_command_says_what_failed_and_leaves_nothing(void **state)
+TEST_BETWEEN(test_calls__a_command_says_what_failed_and_leaves_nothing, world_open, world_close)
 {
     seed_random();
     sample = sample_begin(CALLS_APART);
@@ -203,7 +204,7 @@ static void test_calls__a_command_says_what_failed_and_leaves_nothing(void **sta
 
 /* A sector of a header, a table or a block is the matter of one shard: verify goes on and lists it.
  * Without the manifest there is nothing to verify; who holds a lease matters to nobody here. */
-static void test_calls__verify_lists_every_read_that_fails(void **state)
+TEST_BETWEEN(test_calls__verify_lists_every_read_that_fails, world_open, world_close)
 {
     struct world *world = *state;
     unsigned listed = 0;
@@ -233,7 +234,7 @@ static void test_calls__verify_lists_every_read_that_fails(void **state)
 
 /* A page of a header that cannot be read proves no damage; loaders read several at a time, so that
  * no number of a call names it. */
-static void test_calls__a_read_that_fails_is_no_damage_to_diff(void **state)
+TEST_BETWEEN(test_calls__a_read_that_fails_is_no_damage_to_diff, world_open, world_close)
 {
     struct failure_at at = {.number = EIO, .only = "pread"};
     const struct between between = {arm, disarm, &at};
@@ -317,7 +318,7 @@ static unsigned refuse_once(const struct refused *refused, struct world *world,
     return calls;
 }
 
-static void test_calls__what_is_refused_stays_so_when_nobody_can_look(void **state)
+TEST_BETWEEN(test_calls__what_is_refused_stays_so_when_nobody_can_look, world_open, world_close)
 {
     seed_random();
     sample = sample_begin(CALLS_APART);
@@ -345,7 +346,8 @@ static void remove_manifest(const char *to)
         assert_int_equal(remove(path), 0);
 }
 
-static void test_calls__a_pin_on_what_was_removed_meanwhile_is_not_called_made(void **state)
+TEST_BETWEEN(test_calls__a_pin_on_what_was_removed_meanwhile_is_not_called_made, world_open,
+             world_close)
 {
     struct world *world = *state;
     static const struct tool pin = {"pin", cli_pin, set_pin, CHANGES, 0, NULL};
@@ -363,20 +365,7 @@ static void test_calls__a_pin_on_what_was_removed_meanwhile_is_not_called_made(v
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            test_calls__a_pin_on_what_was_removed_meanwhile_is_not_called_made, world_open,
-            world_close),
-        cmocka_unit_test_setup_teardown(test_calls__a_command_says_what_failed_and_leaves_nothing,
-                                        world_open, world_close),
-        cmocka_unit_test_setup_teardown(test_calls__verify_lists_every_read_that_fails, world_open,
-                                        world_close),
-        cmocka_unit_test_setup_teardown(test_calls__a_read_that_fails_is_no_damage_to_diff,
-                                        world_open, world_close),
-        cmocka_unit_test_setup_teardown(test_calls__what_is_refused_stays_so_when_nobody_can_look,
-                                        world_open, world_close),
-    };
     tell_in_memory();
     log_setup("clients_cli_calls", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -19,6 +19,7 @@
 #include "tests/unit/no_ring.h"
 #include "tests/unit/power_walk.h"
 #include "tests/unit/sample.h"
+#include "tests/unit/suite.h"
 
 #define STATES 40u   /* of a command, in make test; and those in which all is lost */
 #define CUT_AGAIN 5u /* of so many times that a command runs again; TORTURE=1: all, and twice */
@@ -442,7 +443,8 @@ static void try_scene(struct trial *trial)
                   power->num_changes - power->num_placed, states, walk.visited);
 }
 
-static void test_power__whatever_it_leaves_a_command_lost_nothing_and_runs_again(void **state)
+TEST_BETWEEN(test_power__whatever_it_leaves_a_command_lost_nothing_and_runs_again, world_open,
+             world_close)
 {
     static struct trial trial;
     seed_random();
@@ -458,12 +460,7 @@ static void test_power__whatever_it_leaves_a_command_lost_nothing_and_runs_again
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            test_power__whatever_it_leaves_a_command_lost_nothing_and_runs_again, world_open,
-            world_close),
-    };
     log_setup("clients_cli_power", NULL);
     tell_in_memory();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

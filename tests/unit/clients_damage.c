@@ -12,6 +12,7 @@
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"
+#include "tests/unit/suite.h"
 
 #include <jansson.h>
 
@@ -258,7 +259,7 @@ static void assert_manifest_is_refused(const struct victim *victim, bool in_summ
 
 /* ---- bytes ---- */
 
-static void test_damage__every_flipped_byte_of_a_manifest_is_found(void **state)
+TEST(test_damage__every_flipped_byte_of_a_manifest_is_found)
 {
     struct victim *victim = *state;
     for (uint64_t at = 0; at < victim->manifest.size; at++) {
@@ -271,7 +272,7 @@ static void test_damage__every_flipped_byte_of_a_manifest_is_found(void **state)
     assert_verify_is_content(victim);
 }
 
-static void test_damage__every_flipped_byte_of_a_header_is_found(void **state)
+TEST(test_damage__every_flipped_byte_of_a_header_is_found)
 {
     struct victim *victim = *state;
     for (uint64_t at = 0; at < victim->geometry[1].data_start; at++) {
@@ -288,7 +289,7 @@ static void test_damage__every_flipped_byte_of_a_header_is_found(void **state)
     assert_verify_is_content(victim);
 }
 
-static void test_damage__every_flipped_byte_of_a_checksum_table_is_found(void **state)
+TEST(test_damage__every_flipped_byte_of_a_checksum_table_is_found)
 {
     struct victim *victim = *state;
     for (uint64_t at = victim->geometry[0].table_start; at < victim->shards[0].size; at++) {
@@ -324,7 +325,7 @@ static void flip_pages(struct victim *victim, uint32_t shard)
     }
 }
 
-static void test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block(void **state)
+TEST(test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block)
 {
     struct victim *victim = *state;
     for (uint32_t shard = 0; shard < SHARDS; shard++)
@@ -334,7 +335,7 @@ static void test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_bloc
 
 /* ---- lengths ---- */
 
-static void test_damage__every_truncation_of_a_manifest_is_found(void **state)
+TEST(test_damage__every_truncation_of_a_manifest_is_found)
 {
     struct victim *victim = *state;
     for (uint64_t size = victim->manifest.size; size-- > 0;) {
@@ -347,7 +348,7 @@ static void test_damage__every_truncation_of_a_manifest_is_found(void **state)
     assert_verify_is_content(victim);
 }
 
-static void test_damage__every_truncation_of_a_shard_is_found(void **state)
+TEST(test_damage__every_truncation_of_a_shard_is_found)
 {
     struct victim *victim = *state;
     const struct shard_geometry *geometry = &victim->geometry[1];
@@ -369,7 +370,7 @@ static void test_damage__every_truncation_of_a_shard_is_found(void **state)
     assert_verify_is_content(victim);
 }
 
-static void test_damage__bytes_that_do_not_belong_are_found(void **state)
+TEST(test_damage__bytes_that_do_not_belong_are_found)
 {
     const struct victim *victim = *state;
     write_at(&victim->shards[0], "", 1, victim->shards[0].size);
@@ -397,7 +398,7 @@ static void put_block(const struct victim *victim, uint32_t shard, uint64_t bloc
              block_bytes(victim, shard, block), block * CHECKSUM_BLOCK_BYTES);
 }
 
-static void test_damage__swapped_blocks_are_found_and_both_are_named(void **state)
+TEST(test_damage__swapped_blocks_are_found_and_both_are_named)
 {
     const struct victim *victim = *state;
     uint64_t full = victim->geometry[1].num_blocks - 1; /* the last one is shorter */
@@ -425,7 +426,7 @@ static void assert_other_blocks_are_found(const struct victim *victim, const str
     assert_verify_is_content(victim);
 }
 
-static void test_damage__blocks_of_the_same_place_in_another_shard_are_found(void **state)
+TEST(test_damage__blocks_of_the_same_place_in_another_shard_are_found)
 {
     const struct victim *victim = *state;
     uint64_t here = victim->geometry[1].num_blocks, there = victim->geometry[0].num_blocks;
@@ -433,13 +434,13 @@ static void test_damage__blocks_of_the_same_place_in_another_shard_are_found(voi
                                   (here < there ? here : there) - 1); /* the last one is shorter */
 }
 
-static void test_damage__stale_blocks_of_the_same_place_are_found(void **state)
+TEST(test_damage__stale_blocks_of_the_same_place_are_found)
 {
     const struct victim *victim = *state;
     assert_other_blocks_are_found(victim, &victim->older_shards[1], victim->geometry[1].num_blocks);
 }
 
-static void test_damage__stale_tables_headers_and_files_are_found(void **state)
+TEST(test_damage__stale_tables_headers_and_files_are_found)
 {
     const struct victim *victim = *state;
     const struct shard_geometry *geometry = &victim->geometry[1];
@@ -533,7 +534,7 @@ static int assert_ends_well(const struct victim *victim, int (*run)(const struct
     return error;
 }
 
-static void test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise(void **state)
+TEST(test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise)
 {
     struct victim *victim = *state;
     int (*const runs[])(const struct cli *) = {cli_verify, cli_list, cli_show, cli_diff};
@@ -558,20 +559,6 @@ static void test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise(
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damage__every_flipped_byte_of_a_manifest_is_found),
-        cmocka_unit_test(test_damage__every_flipped_byte_of_a_header_is_found),
-        cmocka_unit_test(test_damage__every_flipped_byte_of_a_checksum_table_is_found),
-        cmocka_unit_test(test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block),
-        cmocka_unit_test(test_damage__every_truncation_of_a_manifest_is_found),
-        cmocka_unit_test(test_damage__every_truncation_of_a_shard_is_found),
-        cmocka_unit_test(test_damage__bytes_that_do_not_belong_are_found),
-        cmocka_unit_test(test_damage__swapped_blocks_are_found_and_both_are_named),
-        cmocka_unit_test(test_damage__blocks_of_the_same_place_in_another_shard_are_found),
-        cmocka_unit_test(test_damage__stale_blocks_of_the_same_place_are_found),
-        cmocka_unit_test(test_damage__stale_tables_headers_and_files_are_found),
-        cmocka_unit_test(test_damage__a_manifest_of_any_text_makes_no_command_fail_otherwise),
-    };
     tell_in_memory();
-    return cmocka_run_group_tests(tests, open_victim, close_victim);
+    return suite_run(open_victim, close_victim);
 }

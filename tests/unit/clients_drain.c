@@ -8,6 +8,7 @@
  * comes at random moments. SEED= repeats them. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -110,7 +111,7 @@ static void *read_all_the_time(void *argument)
     return NULL;
 }
 
-static void test_ckpt__what_was_accepted_is_committed_before_ckptd_ends(void **state)
+TEST_BETWEEN(test_ckpt__what_was_accepted_is_committed_before_ckptd_ends, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 3, 8, 0);
@@ -137,11 +138,4 @@ static void test_ckpt__what_was_accepted_is_committed_before_ckptd_ends(void **s
     assert_true(loaded.loaded_step >= plan.accepted);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_ckpt__what_was_accepted_is_committed_before_ckptd_ends,
-                                        bed_open, bed_close),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,15 +5,10 @@
  * neighbours of the narrow formats is tried at the midpoint and one double beside it; floats go
  * against the hardware; the loops for many elements against single ones. */
 #include "clients/cli/engine/cli.h"
+#include "tests/unit/suite.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static double widen(uint16_t bits, enum dtype dtype)
 {
@@ -41,9 +36,8 @@ static void check_every_pattern(enum dtype dtype, uint16_t infinity)
     }
 }
 
-static void test_convert__every_bf16_and_half_survives_the_way_through_double(void **state)
+TEST(test_convert__every_bf16_and_half_survives_the_way_through_double)
 {
-    (void)state;
     check_every_pattern(DTYPE_BF16, 0x7f80);
     check_every_pattern(DTYPE_F16, 0x7c00);
 }
@@ -61,16 +55,14 @@ static void check_every_midpoint(enum dtype dtype, uint16_t infinity)
     }
 }
 
-static void test_convert__ties_go_to_even_and_all_else_to_the_nearest(void **state)
+TEST(test_convert__ties_go_to_even_and_all_else_to_the_nearest)
 {
-    (void)state;
     check_every_midpoint(DTYPE_BF16, 0x7f80);
     check_every_midpoint(DTYPE_F16, 0x7c00);
 }
 
-static void test_convert__what_is_too_large_becomes_infinite(void **state)
+TEST(test_convert__what_is_too_large_becomes_infinite)
 {
-    (void)state;
     assert_int_equal(narrow(65519.99, DTYPE_F16), 0x7bff); /* the largest half is 65504 */
     assert_int_equal(narrow(65520, DTYPE_F16), 0x7c00);
     assert_int_equal(narrow(-1e300, DTYPE_F16), 0xfc00);
@@ -81,7 +73,7 @@ static void test_convert__what_is_too_large_becomes_infinite(void **state)
     assert_int_equal(narrow(0x1p-1074, DTYPE_F16), 0);
 }
 
-static void test_convert__double_to_float_equals_the_hardware(void **state)
+TEST(test_convert__double_to_float_equals_the_hardware)
 {
     uint64_t bits = 88172645463325252ull;
     (void)state;
@@ -127,9 +119,8 @@ static void check_many(enum dtype to, enum dtype from)
     }
 }
 
-static void test_convert__many_at_once_have_the_bits_of_one_by_one(void **state)
+TEST(test_convert__many_at_once_have_the_bits_of_one_by_one)
 {
-    (void)state;
     check_many(DTYPE_BF16, DTYPE_F32);
     check_many(DTYPE_F16, DTYPE_F32);
     check_many(DTYPE_F32, DTYPE_BF16);
@@ -138,7 +129,7 @@ static void test_convert__many_at_once_have_the_bits_of_one_by_one(void **state)
     check_many(DTYPE_F16, DTYPE_BF16);
 }
 
-static void test_convert__integers_become_doubles_with_their_sign(void **state)
+TEST(test_convert__integers_become_doubles_with_their_sign)
 {
     const signed char i8 = -7;
     const int32_t i32 = -2000000000;
@@ -162,9 +153,8 @@ static void test_convert__integers_become_doubles_with_their_sign(void **state)
 }
 
 /* The limits of both formats as OCP's specification of them gives them (its table 1). */
-static void test_convert__floats_of_8_bits_have_the_values_of_their_specification(void **state)
+TEST(test_convert__floats_of_8_bits_have_the_values_of_their_specification)
 {
-    (void)state;
     const unsigned char e4m3[] = {0x00, 0x01, 0x07, 0x08, 0x38, 0x7e, 0xfe, 0x7f};
     const double e4m3_is[] = {0, 0x1p-9, 0.875 * 0x1p-6, 0x1p-6, 1, 448, -448, 0};
     for (uint64_t i = 0; i + 1 < sizeof e4m3; i++)
@@ -177,16 +167,4 @@ static void test_convert__floats_of_8_bits_have_the_values_of_their_specificatio
     assert_true(isnan(convert_to_double(e5m2, DTYPE_F8_E5M2, sizeof e5m2 - 1)));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convert__every_bf16_and_half_survives_the_way_through_double),
-        cmocka_unit_test(test_convert__floats_of_8_bits_have_the_values_of_their_specification),
-        cmocka_unit_test(test_convert__ties_go_to_even_and_all_else_to_the_nearest),
-        cmocka_unit_test(test_convert__what_is_too_large_becomes_infinite),
-        cmocka_unit_test(test_convert__double_to_float_equals_the_hardware),
-        cmocka_unit_test(test_convert__many_at_once_have_the_bits_of_one_by_one),
-        cmocka_unit_test(test_convert__integers_become_doubles_with_their_sign),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

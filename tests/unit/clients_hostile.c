@@ -10,14 +10,11 @@
 #include "proto/wire/arena.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
+#include "tests/unit/suite.h"
 
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +23,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { ROWS = 8, COLUMNS = 4, PAGE = 4096, PLACE = 4000, TOKEN = 77 };
 #define METHOD(name) "/holdfast.v1.Checkpoint/" name
@@ -413,7 +408,7 @@ static void put_image(struct fake *fake, uint64_t byte, const void *data, uint64
         fake->segments[(byte + i) / PAGE % 2][(byte + i) % PAGE] = ((const unsigned char *)data)[i];
 }
 
-static void test_hostile__an_honest_fake_serves_a_save_and_a_load(void **state)
+TEST_BETWEEN(test_hostile__an_honest_fake_serves_a_save_and_a_load, fake_open, fake_close)
 {
     struct fake *fake = *state;
     struct arena_entry entry;
@@ -439,7 +434,8 @@ static void test_hostile__an_honest_fake_serves_a_save_and_a_load(void **state)
 
 /* A reader has described nothing: its first shard may take ckptd longer than a connection may be
  * without a name. */
-static void test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard(void **state)
+TEST_BETWEEN(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard, fake_open,
+             fake_close)
 {
     struct fake *fake = *state;
     float data[ROWS * COLUMNS];
@@ -463,7 +459,7 @@ static void test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard(voi
     ckpt_close(ckpt);
 }
 
-static void test_hostile__places_outside_image_or_tensor_are_refused(void **state)
+TEST_BETWEEN(test_hostile__places_outside_image_or_tensor_are_refused, fake_open, fake_close)
 {
     struct fake *fake = *state;
     const uint64_t bytes = ROWS * COLUMNS * 4;
@@ -487,7 +483,7 @@ static void test_hostile__places_outside_image_or_tensor_are_refused(void **stat
     }
 }
 
-static void test_hostile__replicas_of_no_slice_are_refused(void **state)
+TEST_BETWEEN(test_hostile__replicas_of_no_slice_are_refused, fake_open, fake_close)
 {
     struct fake *fake = *state;
     fake->say.num_replicated = 1;
@@ -498,7 +494,7 @@ static void test_hostile__replicas_of_no_slice_are_refused(void **state)
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
 }
 
-static void test_hostile__impossible_segments_are_refused(void **state)
+TEST_BETWEEN(test_hostile__impossible_segments_are_refused, fake_open, fake_close)
 {
     struct fake *fake = *state;
     fake->say.num_segments = 1; /* too few for the image */
@@ -528,7 +524,7 @@ static void test_hostile__impossible_segments_are_refused(void **state)
     assert_int_equal(try_save(fake), ERR_DENIED);
 }
 
-static void test_hostile__parts_of_a_shard_that_cut_an_element_are_refused(void **state)
+TEST_BETWEEN(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused, fake_open, fake_close)
 {
     struct fake *fake = *state;
     const uint64_t starts[] = {PLACE + 1, PLACE + 3, PLACE + 5};
@@ -544,7 +540,7 @@ static void test_hostile__parts_of_a_shard_that_cut_an_element_are_refused(void 
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
 }
 
-static void test_hostile__other_versions_are_named_as_such(void **state)
+TEST_BETWEEN(test_hostile__other_versions_are_named_as_such, fake_open, fake_close)
 {
     struct fake *fake = *state;
     fake->say.protocol = RPC_PROTOCOL + 1;
@@ -554,7 +550,8 @@ static void test_hostile__other_versions_are_named_as_such(void **state)
     assert_int_equal(try_save(fake), ERR_VERSION);
 }
 
-static void test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused(void **state)
+TEST_BETWEEN(test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused, fake_open,
+             fake_close)
 {
     struct fake *fake = *state;
     Holdfast__V1__LoadItem *item = &fake->say.items[0];
@@ -588,7 +585,8 @@ static void test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_re
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
 }
 
-static void test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_refused(void **state)
+TEST_BETWEEN(test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_refused, fake_open,
+             fake_close)
 {
     struct fake *fake = *state;
     uint64_t rows[2] = {ROWS - 1, COLUMNS};
@@ -602,7 +600,8 @@ static void test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_ref
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
 }
 
-static void test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_the_rank(void **state)
+TEST_BETWEEN(test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_the_rank, fake_open,
+             fake_close)
 {
     struct fake *fake = *state;
     float data[ROWS * COLUMNS] = {0};
@@ -620,7 +619,7 @@ static void test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_the
     ckpt_close(ckpt);
 }
 
-static void test_hostile__a_users_nonsense_is_named(void **state)
+TEST_BETWEEN(test_hostile__a_users_nonsense_is_named, fake_open, fake_close)
 {
     struct fake *fake = *state;
     float data[ROWS * COLUMNS];
@@ -645,21 +644,4 @@ static void test_hostile__a_users_nonsense_is_named(void **state)
     ckpt_close(ckpt);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define WITH_FAKE(test) cmocka_unit_test_setup_teardown(test, fake_open, fake_close)
-        WITH_FAKE(test_hostile__an_honest_fake_serves_a_save_and_a_load),
-        WITH_FAKE(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard),
-        WITH_FAKE(test_hostile__places_outside_image_or_tensor_are_refused),
-        WITH_FAKE(test_hostile__replicas_of_no_slice_are_refused),
-        WITH_FAKE(test_hostile__impossible_segments_are_refused),
-        WITH_FAKE(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused),
-        WITH_FAKE(test_hostile__other_versions_are_named_as_such),
-        WITH_FAKE(test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused),
-        WITH_FAKE(test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_refused),
-        WITH_FAKE(test_hostile__a_ckptd_that_hangs_up_on_a_full_ring_does_not_hold_the_rank),
-        WITH_FAKE(test_hostile__a_users_nonsense_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,6 +5,7 @@
  * when it is back they save again. Method: this program runs itself as the victim and kills it with
  * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h). */
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -111,7 +112,7 @@ static uint64_t read_committed(int fd)
     return last;
 }
 
-static void test_ckpt__a_killed_client_loses_nothing_that_was_committed(void **state)
+TEST_BETWEEN(test_ckpt__a_killed_client_loses_nothing_that_was_committed, bed_open, bed_close)
 {
     struct bed *bed = *state;
     uint64_t random = 7, step = 1;
@@ -197,7 +198,7 @@ static void *kill_under_loads(void *argument)
     return NULL;
 }
 
-static void test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again(void **state)
+TEST_BETWEEN(test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again, bed_open, bed_close)
 {
     pthread_t killer;
     loading.bed = *state;
@@ -273,7 +274,7 @@ static int work_through_kills(struct group *group, struct ckpt *ckpt, struct ckp
     return 0;
 }
 
-static void test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training(void **state)
+TEST_BETWEEN(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 3, 8, 0);
@@ -342,7 +343,7 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
     return error == 0 ? 0 : rank_failed(group, "a question to a ckptd that goes on", rank);
 }
 
-static void test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question(void **state)
+TEST_BETWEEN(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 1, 12, 0);
@@ -389,7 +390,7 @@ static int work_through_a_stop(struct group *group, struct ckpt *ckpt, struct ck
     return error == 0 ? 0 : rank_failed(group, "the saves afterwards", rank);
 }
 
-static void test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training(void **state)
+TEST_BETWEEN(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 1, 13, 0);
@@ -402,17 +403,9 @@ static void test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training(void **s
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-#define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
-        WITH_CKPTD(test_ckpt__a_killed_client_loses_nothing_that_was_committed),
-        WITH_CKPTD(test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again),
-        WITH_CKPTD(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training),
-        WITH_CKPTD(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question),
-        WITH_CKPTD(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training),
-    };
     if (argc == 6 && strcmp(argv[1], "victim") == 0)
         return victim_main(argv);
     if (argc == 5 && strcmp(argv[1], "resume") == 0)
         return resume_main(argv);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

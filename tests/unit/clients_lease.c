@@ -10,6 +10,7 @@
 #include "storage/store/store.h"
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/suite.h"
 
 #define CALLS_MAX 40u
 
@@ -85,7 +86,7 @@ static void check_outcome(int error, int number, bool is_told, struct checkpoint
     checkpoint_close(checkpoint);
 }
 
-static void test_lease__each_failure_is_told_or_refuses_the_read(void **state)
+TEST(test_lease__each_failure_is_told_or_refuses_the_read)
 {
     static const int numbers[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM, EIO, EMFILE, ENOMEM};
     struct fixture fixture;
@@ -117,7 +118,7 @@ static void test_lease__each_failure_is_told_or_refuses_the_read(void **state)
 }
 
 /* A prune sees no lease, and removes: what is being read ends in an error. */
-static void test_lease__without_one_a_prune_ends_the_read_with_an_error(void **state)
+TEST(test_lease__without_one_a_prune_ends_the_read_with_an_error)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -145,9 +146,5 @@ static void test_lease__without_one_a_prune_ends_the_read_with_an_error(void **s
 int main(void)
 {
     seed_random();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lease__each_failure_is_told_or_refuses_the_read),
-        cmocka_unit_test(test_lease__without_one_a_prune_ends_the_read_with_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

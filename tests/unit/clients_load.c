@@ -7,6 +7,7 @@
  * loads. Every element is compared. also without io_uring */
 #include "clients/session.h"
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 #define ROUNDS 24u
 
@@ -101,7 +102,7 @@ static int work_flip(struct group *group, struct ckpt *ckpt, struct ckpt_tensor 
     return 0;
 }
 
-static void test_load__a_rank_that_changes_what_it_saved_changes_no_load(void **state)
+TEST_BETWEEN(test_load__a_rank_that_changes_what_it_saved_changes_no_load, bed_open, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 1, 1, 0);
@@ -152,7 +153,8 @@ static int work_load_newest(struct group *group, struct ckpt *ckpt, struct ckpt_
     return 0;
 }
 
-static void test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint(void **state)
+TEST_BETWEEN(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint, bed_open,
+             bed_close)
 {
     struct bed *bed = *state;
     uint64_t seed = seed_of_halves();
@@ -190,7 +192,8 @@ static int work_load_or_leave(struct group *group, struct ckpt *ckpt, struct ckp
     return 0;
 }
 
-static void test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load(void **state)
+TEST_BETWEEN(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load, bed_open,
+             bed_close)
 {
     struct bed *bed = *state;
     save_world(bed, 2, 23, 1);
@@ -226,7 +229,7 @@ static int work_load_around_kill(struct group *group, struct ckpt *ckpt,
     return 0;
 }
 
-static void test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others(void **state)
+TEST_BETWEEN(test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others, bed_open, bed_close)
 {
     killed_bed = *state;
     save_world(killed_bed, 2, 24, 1);
@@ -235,14 +238,4 @@ static void test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others(void 
     assert_int_equal(run_group(&group), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
-        CASE(test_load__a_rank_that_changes_what_it_saved_changes_no_load),
-        CASE(test_load__damage_that_one_rank_finds_has_all_load_the_older_checkpoint),
-        CASE(test_load__a_rank_that_leaves_is_not_waited_for_by_those_that_load),
-        CASE(test_load__a_kill_of_ckptd_fails_no_rank_that_waits_for_others),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

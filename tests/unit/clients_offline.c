@@ -4,6 +4,7 @@
  * verified; damage is named and an older checkpoint found; nothing is written. Method: a real ckptd
  * makes the store (clients_bed.h), is ended, and a handle on "dir:" reads it. */
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 static struct ckpt *open_dir_as(const struct bed *bed, const char *run, uint32_t world)
 {
@@ -63,7 +64,7 @@ static int open_saved(void **state)
     return end_ckptd(bed);
 }
 
-static void test_offline__any_cut_loads_from_the_directory(void **state)
+TEST_BETWEEN(test_offline__any_cut_loads_from_the_directory, open_saved, bed_close)
 {
     struct ckpt *ckpt = open_dir(*state, RUN);
     uint64_t step = 0;
@@ -81,7 +82,7 @@ static void test_offline__any_cut_loads_from_the_directory(void **state)
     ckpt_close(ckpt);
 }
 
-static void test_offline__lists_and_metadata_are_those_of_ckptd(void **state)
+TEST_BETWEEN(test_offline__lists_and_metadata_are_those_of_ckptd, open_saved, bed_close)
 {
     struct ckpt *ckpt = open_dir(*state, RUN);
     struct ckpt_metadata *metadata;
@@ -98,7 +99,7 @@ static void test_offline__lists_and_metadata_are_those_of_ckptd(void **state)
     ckpt_close(ckpt);
 }
 
-static void test_offline__a_changed_byte_is_named_and_the_older_one_loads(void **state)
+TEST_BETWEEN(test_offline__a_changed_byte_is_named_and_the_older_one_loads, open_saved, bed_close)
 {
     const struct bed *bed = *state;
     struct ckpt *ckpt = open_dir(bed, RUN), *rank = open_dir_as(bed, RUN, 2);
@@ -124,7 +125,7 @@ static void test_offline__a_changed_byte_is_named_and_the_older_one_loads(void *
 }
 
 /* The table with the checksums is what everything is believed by. */
-static void test_offline__a_changed_checksum_or_length_is_damage(void **state)
+TEST_BETWEEN(test_offline__a_changed_checksum_or_length_is_damage, open_saved, bed_close)
 {
     const struct bed *bed = *state;
     struct ckpt *ckpt = open_dir(bed, RUN);
@@ -147,7 +148,8 @@ static void test_offline__a_changed_checksum_or_length_is_damage(void **state)
     ckpt_close(ckpt);
 }
 
-static void test_offline__what_is_in_quarantine_is_listed_and_never_the_newest(void **state)
+TEST_BETWEEN(test_offline__what_is_in_quarantine_is_listed_and_never_the_newest, open_saved,
+             bed_close)
 {
     const struct bed *bed = *state;
     struct ckpt *ckpt = open_dir(bed, RUN);
@@ -172,7 +174,7 @@ static void test_offline__what_is_in_quarantine_is_listed_and_never_the_newest(v
     ckpt_close(ckpt);
 }
 
-static void test_offline__what_would_write_is_refused(void **state)
+TEST_BETWEEN(test_offline__what_would_write_is_refused, open_saved, bed_close)
 {
     struct ckpt *ckpt = open_dir(*state, RUN);
     uint64_t attempt;
@@ -188,17 +190,4 @@ static void test_offline__what_would_write_is_refused(void **state)
                      CKPT_NOT_FOUND);
 }
 
-#define SAVED_TEST(name) cmocka_unit_test_setup_teardown(name, open_saved, bed_close)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        SAVED_TEST(test_offline__any_cut_loads_from_the_directory),
-        SAVED_TEST(test_offline__lists_and_metadata_are_those_of_ckptd),
-        SAVED_TEST(test_offline__a_changed_byte_is_named_and_the_older_one_loads),
-        SAVED_TEST(test_offline__a_changed_checksum_or_length_is_damage),
-        SAVED_TEST(test_offline__what_is_in_quarantine_is_listed_and_never_the_newest),
-        SAVED_TEST(test_offline__what_would_write_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

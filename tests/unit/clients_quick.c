@@ -8,6 +8,7 @@
 #define TENSORS 200
 #define LARGE_WIDTH 16u
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/suite.h"
 
 #define NAME "run@7-a1"
 #define SHARDS 2u
@@ -115,9 +116,8 @@ static void assert_end_counts(const struct fixture *fixture, struct storage *sto
     assert_int_equal(damaged(store, LOAD_HEADERS), 0);
 }
 
-static void test_quick__every_byte_of_the_end_of_a_header_counts(void **state)
+TEST(test_quick__every_byte_of_the_end_of_a_header_counts)
 {
-    (void)state;
     for (uint64_t more = 0; more < 2; more++) {
         struct fixture fixture;
         struct storage *store = open_long(&fixture, more * SHARD_ALIGN);
@@ -128,7 +128,7 @@ static void test_quick__every_byte_of_the_end_of_a_header_counts(void **state)
 }
 
 /* An end that is farther from the data than any of ours is found by reading the whole header. */
-static void test_quick__a_header_with_more_room_than_ours_is_read_whole(void **state)
+TEST(test_quick__a_header_with_more_room_than_ours_is_read_whole)
 {
     struct fixture fixture;
     (void)state;
@@ -140,7 +140,7 @@ static void test_quick__a_header_with_more_room_than_ours_is_read_whole(void **s
     fixture_close(&fixture);
 }
 
-static void test_quick__the_header_of_an_older_save_is_named(void **state)
+TEST(test_quick__the_header_of_an_older_save_is_named)
 {
     struct fixture fixture;
     (void)state;
@@ -152,7 +152,7 @@ static void test_quick__the_header_of_an_older_save_is_named(void **state)
 }
 
 /* Under right hashes, as if it had been committed so. */
-static void test_quick__a_manifest_with_another_hash_of_a_header_is_named(void **state)
+TEST(test_quick__a_manifest_with_another_hash_of_a_header_is_named)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -190,7 +190,7 @@ static uint64_t damaged_of_version_1(struct storage *store, enum load load)
     return found;
 }
 
-static void test_quick__without_hashes_of_headers_they_are_read_whole(void **state)
+TEST(test_quick__without_hashes_of_headers_they_are_read_whole)
 {
     struct fixture fixture;
     (void)state;
@@ -205,14 +205,4 @@ static void test_quick__without_hashes_of_headers_they_are_read_whole(void **sta
     fixture_close(&fixture);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quick__every_byte_of_the_end_of_a_header_counts),
-        cmocka_unit_test(test_quick__a_header_with_more_room_than_ours_is_read_whole),
-        cmocka_unit_test(test_quick__the_header_of_an_older_save_is_named),
-        cmocka_unit_test(test_quick__a_manifest_with_another_hash_of_a_header_is_named),
-        cmocka_unit_test(test_quick__without_hashes_of_headers_they_are_read_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

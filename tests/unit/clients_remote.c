@@ -7,6 +7,7 @@
  * loaded from over TLS, with certificates of a test authority. Saves over the network are
  * tests/integration/remote.py's. */
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -66,7 +67,7 @@ static void load_far(const struct bed *bed, uint32_t world, uint64_t seed, uint6
 
 /* ---- tests ---- */
 
-static void test_remote__every_world_loads_what_every_world_saved(void **state)
+TEST_BETWEEN(test_remote__every_world_loads_what_every_world_saved, open_far, bed_close)
 {
     struct bed *bed = *state;
     static const uint32_t worlds[] = {1, 2, 3};
@@ -124,7 +125,7 @@ static int work_load_hooked(struct group *group, struct ckpt *ckpt, struct ckpt_
 }
 
 /* A device's memory cannot be received into. */
-static void test_remote__the_users_copies_make_every_byte(void **state)
+TEST_BETWEEN(test_remote__the_users_copies_make_every_byte, open_far, bed_close)
 {
     struct bed *bed = *state;
     struct group group = make_group(bed, 1, 12, 1);
@@ -149,11 +150,5 @@ int main(void)
         puts("openssl is missing");
         return 77;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_remote__every_world_loads_what_every_world_saved,
-                                        open_far, bed_close),
-        cmocka_unit_test_setup_teardown(test_remote__the_users_copies_make_every_byte, open_far,
-                                        bed_close),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

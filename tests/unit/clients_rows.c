@@ -9,17 +9,13 @@
 #include "clients/cli/engine/writer.h"
 #include "proto/base/sanitized.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define ROUNDS 200
 #define TENSORS_MAX 9
@@ -83,9 +79,8 @@ static void assert_equal_layouts(const struct layout *a, const struct layout *b)
         assert_memory_equal(a->owners, b->owners, layout_cells(a) * sizeof *a->owners);
 }
 
-static void test_rows__are_cut_as_the_planner_cuts_the_slices_of_all_ranks(void **state)
+TEST(test_rows__are_cut_as_the_planner_cuts_the_slices_of_all_ranks)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         struct tensor_meta tensors[TENSORS_MAX];
         struct layout_table from = {.num_tensors = 1 + (uint32_t)next_random(TENSORS_MAX),
@@ -144,7 +139,7 @@ static int plan_largest(void)
     return held == bytes ? 0 : 4;
 }
 
-static void test_rows__the_largest_plan_needs_little_memory(void **state)
+TEST(test_rows__the_largest_plan_needs_little_memory)
 {
     int status = 0;
     (void)state;
@@ -161,7 +156,7 @@ static void test_rows__the_largest_plan_needs_little_memory(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_data(void **state)
+TEST(test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_data)
 {
     struct tensor_meta tensors[78];
     struct layout_table from = {.num_tensors = 0, .tensors = tensors};
@@ -186,12 +181,4 @@ static void test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows__are_cut_as_the_planner_cuts_the_slices_of_all_ranks),
-        cmocka_unit_test(test_rows__the_largest_plan_needs_little_memory),
-        cmocka_unit_test(test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_data),
-    };
-    return cmocka_run_group_tests(tests, print_seed, NULL);
-}
+SUITE(print_seed, NULL)

@@ -7,6 +7,7 @@
  */
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/suite.h"
 
 /* ---- scan ---- */
 
@@ -109,9 +110,8 @@ static int scan_shard(struct sink *sink, uint32_t shard)
     return error;
 }
 
-static void test_scan__gives_every_element_of_any_layout_once(void **state)
+TEST(test_scan__gives_every_element_of_any_layout_once)
 {
-    (void)state;
     for (uint32_t round = 0; round < 10; round++) {
         struct fixture fixture;
         struct checkpoint checkpoint;
@@ -151,7 +151,7 @@ static uint64_t count_wrong(const struct sink *sink, uint32_t tensor)
     return wrong;
 }
 
-static void test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out(void **state)
+TEST(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -197,7 +197,7 @@ static int refuse_block(void *user, uint32_t worker, const struct scan_read *rea
     return read->block < 2 ? 0 : report_error(ERR_SPACE, "a hint", "no more than two");
 }
 
-static void test_scan__an_error_on_a_worker_ends_it_with_that_error(void **state)
+TEST(test_scan__an_error_on_a_worker_ends_it_with_that_error)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -354,7 +354,7 @@ static void check_file(const struct output *output, uint32_t index)
     }
 }
 
-static void test_assembly__puts_tensors_together_from_any_layout(void **state)
+TEST(test_assembly__puts_tensors_together_from_any_layout)
 {
     static const uint32_t blocks[] = {0, 2, 4, 10};
     (void)state;
@@ -391,7 +391,7 @@ static void test_assembly__puts_tensors_together_from_any_layout(void **state)
     }
 }
 
-static void test_assembly__two_sides_of_other_cuts_meet_in_each_block(void **state)
+TEST(test_assembly__two_sides_of_other_cuts_meet_in_each_block)
 {
     static const uint32_t worlds[][2] = {{1, 5}, {4, 3}, {2, 2}, {5, 4}};
     (void)state;
@@ -428,7 +428,7 @@ static void test_assembly__two_sides_of_other_cuts_meet_in_each_block(void **sta
     }
 }
 
-static void test_assembly__damage_matters_only_where_something_wanted_lies(void **state)
+TEST(test_assembly__damage_matters_only_where_something_wanted_lies)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -484,7 +484,7 @@ static int write_complete(void *user, uint32_t worker, struct output_block *bloc
     return 0;
 }
 
-static void test_assembly__a_write_that_fails_ends_it(void **state)
+TEST(test_assembly__a_write_that_fails_ends_it)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -518,16 +518,4 @@ static void test_assembly__a_write_that_fails_ends_it(void **state)
     fixture_close(&fixture);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scan__gives_every_element_of_any_layout_once),
-        cmocka_unit_test(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out),
-        cmocka_unit_test(test_scan__an_error_on_a_worker_ends_it_with_that_error),
-        cmocka_unit_test(test_assembly__puts_tensors_together_from_any_layout),
-        cmocka_unit_test(test_assembly__two_sides_of_other_cuts_meet_in_each_block),
-        cmocka_unit_test(test_assembly__damage_matters_only_where_something_wanted_lies),
-        cmocka_unit_test(test_assembly__a_write_that_fails_ends_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

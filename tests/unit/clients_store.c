@@ -4,10 +4,11 @@
  * fatal; hostile text is made harmless. Method: checkpoints of clients_store_bed.h, then changed.
  */
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/suite.h"
 
 /* ---- files and names ---- */
 
-static void test_load__a_missing_or_short_shard_and_a_changed_manifest_are_damage(void **state)
+TEST(test_load__a_missing_or_short_shard_and_a_changed_manifest_are_damage)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -37,8 +38,7 @@ static void test_load__a_missing_or_short_shard_and_a_changed_manifest_are_damag
     fixture_close(&fixture);
 }
 
-static void
-test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(void **state)
+TEST(test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
@@ -83,7 +83,7 @@ static int read_stored(void *user, struct manifest **out, const struct selection
     return checkpoint_manifest(out, user, selection);
 }
 
-static void test_lineage__that_goes_in_circles_or_up_is_cut(void **state)
+TEST(test_lineage__that_goes_in_circles_or_up_is_cut)
 {
     static const uint64_t parents[] = {3, 4, INT64_MAX};
     (void)state;
@@ -111,7 +111,7 @@ static void test_lineage__that_goes_in_circles_or_up_is_cut(void **state)
     }
 }
 
-static void test_selection__refuses_what_is_not_a_name(void **state)
+TEST(test_selection__refuses_what_is_not_a_name)
 {
     static const char *const bad[] = {"",
                                       "@5",
@@ -138,7 +138,7 @@ static void test_selection__refuses_what_is_not_a_name(void **state)
     assert_int_equal(selection.step, -1);
 }
 
-static void test_text__hostile_names_reach_neither_terminal_nor_json_raw(void **state)
+TEST(test_text__hostile_names_reach_neither_terminal_nor_json_raw)
 {
     char out[64], *json;
     size_t bytes;
@@ -152,15 +152,4 @@ static void test_text__hostile_names_reach_neither_terminal_nor_json_raw(void **
     free(json);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load__a_missing_or_short_shard_and_a_changed_manifest_are_damage),
-        cmocka_unit_test(
-            test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all),
-        cmocka_unit_test(test_lineage__that_goes_in_circles_or_up_is_cut),
-        cmocka_unit_test(test_selection__refuses_what_is_not_a_name),
-        cmocka_unit_test(test_text__hostile_names_reach_neither_terminal_nor_json_raw),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

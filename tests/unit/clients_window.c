@@ -6,6 +6,7 @@
  * is. Method: a real ckptd with 3 MiB for a model of 7 MiB (clients_bed.h).
  */
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/suite.h"
 
 /* A ckptd that does not answer yet would not end well when it is told to. */
 static void await_ckptd(const struct bed *bed)
@@ -52,7 +53,7 @@ static void save_in_order(const struct bed *bed, uint32_t world, uint64_t seed, 
     assert_int_equal(run_group(&group), 0);
 }
 
-static void test_window__every_world_loads_what_every_world_saved(void **state)
+TEST_BETWEEN(test_window__every_world_loads_what_every_world_saved, open_small, bed_close)
 {
     struct bed *bed = *state;
     static const uint32_t worlds[] = {1, 2, 3};
@@ -113,7 +114,7 @@ static void describe_alone(struct pair *pair)
     assert_int_equal(ckpt_describe(pair->ckpt, attempt, pair->tensors, 2), 0);
 }
 
-static void test_window__another_order_is_refused_and_names_the_call(void **state)
+TEST_BETWEEN(test_window__another_order_is_refused_and_names_the_call, open_small, bed_close)
 {
     struct bed *bed = *state;
     struct pair pair;
@@ -150,7 +151,7 @@ static void *kill_soon(void *argument)
     return NULL;
 }
 
-static void test_window__a_ckptd_that_dies_ends_the_wait(void **state)
+TEST_BETWEEN(test_window__a_ckptd_that_dies_ends_the_wait, open_small, bed_close)
 {
     struct bed *bed = *state;
     struct pair pair;
@@ -228,19 +229,20 @@ static uint64_t give_up_save(struct bed *bed, uint32_t busy_ms)
     return ms;
 }
 
-static void test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds(void **state)
+TEST_BETWEEN(test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds, open_small,
+             bed_close)
 {
     assert_in_range(give_up_save(*state, 0), 1900, 10000);
 }
 
-static void test_window__a_rank_that_may_wait_waits_for_a_disk_so_long(void **state)
+TEST_BETWEEN(test_window__a_rank_that_may_wait_waits_for_a_disk_so_long, open_small, bed_close)
 {
     assert_in_range(give_up_save(*state, 4000), 3900, 12000);
 }
 
 /* Each move of the window comes in time, all of them together do not: 6 MiB through a window of 1
  * MiB, which take 5 s as a rule, and may take 2.4. */
-static void test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save(void **state)
+TEST_BETWEEN(test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save, open_small, bed_close)
 {
     struct bed *bed = *state;
     struct pair pair;
@@ -291,7 +293,7 @@ static void open_two(struct pair pairs[2], const struct bed *bed, uint32_t busy_
     }
 }
 
-static void test_window__a_save_that_another_rank_gave_up_ends_the_wait(void **state)
+TEST_BETWEEN(test_window__a_save_that_another_rank_gave_up_ends_the_wait, open_small, bed_close)
 {
     struct bed *bed = *state;
     struct pair pairs[2];
@@ -340,7 +342,7 @@ static void get_ahead(struct pair pairs[2], struct ckpt_save *saves[2])
     }
 }
 
-static void test_window__begin_waits_for_an_image_as_long_as_it_may(void **state)
+TEST_BETWEEN(test_window__begin_waits_for_an_image_as_long_as_it_may, open_small, bed_close)
 {
     struct bed *bed = *state;
     struct pair pairs[2];
@@ -373,17 +375,6 @@ static void test_window__begin_waits_for_an_image_as_long_as_it_may(void **state
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_small, bed_close)
-    const struct CMUnitTest tests[] = {
-        CASE(test_window__every_world_loads_what_every_world_saved),
-        CASE(test_window__another_order_is_refused_and_names_the_call),
-        CASE(test_window__a_ckptd_that_dies_ends_the_wait),
-        CASE(test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds),
-        CASE(test_window__a_rank_that_may_wait_waits_for_a_disk_so_long),
-        CASE(test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save),
-        CASE(test_window__a_save_that_another_rank_gave_up_ends_the_wait),
-        CASE(test_window__begin_waits_for_an_image_as_long_as_it_may),
-    };
 #undef CASE
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -3,6 +3,8 @@
 #ifndef HOLDFAST_TESTS_DESCRIPTORS_H
 #define HOLDFAST_TESTS_DESCRIPTORS_H
 
+#include "tests/unit/suite.h"
+
 #include <poll.h>
 #include <stdbool.h>
 #include <time.h>

@@ -4,6 +4,7 @@
 
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
 #define PAGE STORAGE_ALIGN
 #define BYTES (16 * PAGE)

@@ -4,6 +4,7 @@
 #define HOLDFAST_TESTS_KERNELS_RANGES_H
 
 #include "tests/unit/kernels_cases.h"
+#include "tests/unit/suite.h"
 
 /* Attention of whole sequences, forward and backward, and the same by two ranges of queries. */
 struct ranges {

@@ -4,6 +4,7 @@
 #define HOLDFAST_TESTS_MARK_BED_H
 
 #include "proto/format/mark.h"
+#include "tests/unit/suite.h"
 
 #include <stdint.h>
 #include <stdio.h>

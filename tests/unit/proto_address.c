@@ -5,15 +5,10 @@
  * that says the form. Method: texts by hand, at and around every limit of address.h. */
 #include "proto/base/address.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define FORMS "give unix:/PATH, or HOST:PORT"
 
@@ -52,7 +47,7 @@ static const char *with_letters(char *out, const char *before, size_t count, con
     return out;
 }
 
-static void test_address__a_socket_is_its_path(void **state)
+TEST(test_address__a_socket_is_its_path)
 {
     struct address address;
     char text[200];
@@ -66,7 +61,7 @@ static void test_address__a_socket_is_its_path(void **state)
     assert_string_equal(address.path, text + strlen("unix:"));
 }
 
-static void test_address__a_path_that_is_relative_or_too_long_is_refused(void **state)
+TEST(test_address__a_path_that_is_relative_or_too_long_is_refused)
 {
     char text[200], sentence[512];
     (void)state;
@@ -78,18 +73,16 @@ static void test_address__a_path_that_is_relative_or_too_long_is_refused(void **
     expect_refusal(text, sentence, "name a shorter path");
 }
 
-static void test_address__a_host_is_a_name_or_an_address(void **state)
+TEST(test_address__a_host_is_a_name_or_an_address)
 {
-    (void)state;
     expect_host("node-7.example:7070", "node-7.example", "7070");
     expect_host("127.0.0.1:1", "127.0.0.1", "1");
     expect_host("h:65535", "h", "65535");
     expect_host("unix.example:80", "unix.example", "80");
 }
 
-static void test_address__an_address_of_ipv6_is_in_brackets(void **state)
+TEST(test_address__an_address_of_ipv6_is_in_brackets)
 {
-    (void)state;
     expect_host("[::1]:7070", "::1", "7070");
     expect_host("[fe80::1%eth0]:80", "fe80::1%eth0", "80");
     static const char *const bad[] = {"::1:7070", "[::1:7070", "::1]:7070", "[]:7070",
@@ -98,9 +91,8 @@ static void test_address__an_address_of_ipv6_is_in_brackets(void **state)
         expect_no_address(bad[i]);
 }
 
-static void test_address__a_port_is_a_number_up_to_65535(void **state)
+TEST(test_address__a_port_is_a_number_up_to_65535)
 {
-    (void)state;
     static const char *const bad[] = {"h",        "h:",         "h:0",   "h:65536", "h:99999",
                                       "h:100000", "h:000001",   "h:-1",  "h:+1",    "h: 1",
                                       "h:1 ",     "h:http",     "h:1.5", "",        ":7070",
@@ -109,7 +101,7 @@ static void test_address__a_port_is_a_number_up_to_65535(void **state)
         expect_no_address(bad[i]);
 }
 
-static void test_address__a_host_has_at_most_255_bytes(void **state)
+TEST(test_address__a_host_has_at_most_255_bytes)
 {
     char text[400];
     (void)state;
@@ -123,15 +115,4 @@ static void test_address__a_host_has_at_most_255_bytes(void **state)
     expect_no_address(with_letters(text, "[", 256, "]:1"));
 }
 
-int main(void)
-{
-    static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_address__a_socket_is_its_path),
-        cmocka_unit_test(test_address__a_path_that_is_relative_or_too_long_is_refused),
-        cmocka_unit_test(test_address__a_host_is_a_name_or_an_address),
-        cmocka_unit_test(test_address__an_address_of_ipv6_is_in_brackets),
-        cmocka_unit_test(test_address__a_port_is_a_number_up_to_65535),
-        cmocka_unit_test(test_address__a_host_has_at_most_255_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

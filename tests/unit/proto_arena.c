@@ -12,11 +12,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/unit/descriptors.h"
+#include "tests/unit/suite.h"
 
 #define NUM_MESSAGES (40ull * ARENA_RING_ENTRIES + 17)
 
@@ -51,9 +46,8 @@ static struct arena_control *new_control(void)
 
 /* ---- the ring ---- */
 
-static void test_arena_ring__is_first_in_first_out_and_says_full_and_empty(void **state)
+TEST(test_arena_ring__is_first_in_first_out_and_says_full_and_empty)
 {
-    (void)state;
     struct arena_control *control = new_control();
     struct arena_entry entry;
     bool any = true;
@@ -75,9 +69,8 @@ static void test_arena_ring__is_first_in_first_out_and_says_full_and_empty(void 
     free(control);
 }
 
-static void test_arena_ring__counters_may_wrap(void **state)
+TEST(test_arena_ring__counters_may_wrap)
 {
-    (void)state;
     struct arena_control *control = new_control();
     control->head = control->tail = UINT64_MAX - 5;
     for (uint64_t n = 0; n < 20; n++) {
@@ -93,9 +86,8 @@ static void test_arena_ring__counters_may_wrap(void **state)
     free(control);
 }
 
-static void test_arena_ring__impossible_head_is_corrupt(void **state)
+TEST(test_arena_ring__impossible_head_is_corrupt)
 {
-    (void)state;
     static const uint64_t heads[] = {ARENA_RING_ENTRIES + 1, UINT64_MAX, 1ull << 63};
     struct arena_control *control = new_control();
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
@@ -134,9 +126,8 @@ static void consume_all(struct arena_control *control)
     }
 }
 
-static void test_arena_ring__passes_all_between_threads(void **state)
+TEST(test_arena_ring__passes_all_between_threads)
 {
-    (void)state;
     struct arena_control *control = new_control();
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, produce, control), 0);
@@ -147,9 +138,8 @@ static void test_arena_ring__passes_all_between_threads(void **state)
     free(control);
 }
 
-static void test_arena_ring__passes_all_between_processes(void **state)
+TEST(test_arena_ring__passes_all_between_processes)
 {
-    (void)state;
     int status = 1, fd = memfd_create("ring", MFD_CLOEXEC);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, sizeof(struct arena_control)), 0);
@@ -177,9 +167,8 @@ static int new_memory(uint64_t bytes)
     return fd;
 }
 
-static void test_arena_map__begins_where_a_huge_page_may(void **state)
+TEST(test_arena_map__begins_where_a_huge_page_may)
 {
-    (void)state;
     void *maps[5];
     int fd = new_memory(ARENA_HUGE_BYTES + 12345);
     for (uint32_t i = 0; i < 5; i++) {
@@ -193,9 +182,8 @@ static void test_arena_map__begins_where_a_huge_page_may(void **state)
     close(fd);
 }
 
-static void test_arena_map__segments_lie_side_by_side_in_a_reservation(void **state)
+TEST(test_arena_map__segments_lie_side_by_side_in_a_reservation)
 {
-    (void)state;
     void *base, *map;
     int fd = new_memory(8192);
     assert_int_equal(pwrite(fd, "first", 5, 0), 5);
@@ -210,9 +198,8 @@ static void test_arena_map__segments_lie_side_by_side_in_a_reservation(void **st
     close(fd);
 }
 
-static void test_arena_map__what_is_too_short_is_refused(void **state)
+TEST(test_arena_map__what_is_too_short_is_refused)
 {
-    (void)state;
     void *map = NULL;
     int fd = new_memory(8192);
     assert_int_equal(arena_map(&map, NULL, fd, 8193, PROT_READ), ERR_CORRUPT);
@@ -221,9 +208,8 @@ static void test_arena_map__what_is_too_short_is_refused(void **state)
     close(fd);
 }
 
-static void test_arena_create__its_size_cannot_change_and_it_is_never_executed(void **state)
+TEST(test_arena_create__its_size_cannot_change_and_it_is_never_executed)
 {
-    (void)state;
     int fd = new_memory(8192);
     assert_int_equal(ftruncate(fd, 4096), -1);
     assert_int_equal(ftruncate(fd, 16384), -1);
@@ -238,9 +224,8 @@ static void test_arena_create__its_size_cannot_change_and_it_is_never_executed(v
     close(fd);
 }
 
-static void test_arena_map__what_could_become_shorter_is_refused(void **state)
+TEST(test_arena_map__what_could_become_shorter_is_refused)
 {
-    (void)state;
     void *map = NULL;
     int fd = memfd_create("arena-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_int_equal(ftruncate(fd, 8192), 0);
@@ -278,9 +263,8 @@ static bool is_left_out_of_dumps(const void *map)
     return found;
 }
 
-static void test_arena_map__is_no_part_of_a_core_dump(void **state)
+TEST(test_arena_map__is_no_part_of_a_core_dump)
 {
-    (void)state;
     void *map = NULL;
     int fd = new_memory(8192);
     assert_int_equal(arena_map(&map, NULL, fd, 8192, PROT_READ | PROT_WRITE), 0);
@@ -289,9 +273,8 @@ static void test_arena_map__is_no_part_of_a_core_dump(void **state)
     close(fd);
 }
 
-static void test_arena_reserve__too_much_is_out_of_memory(void **state)
+TEST(test_arena_reserve__too_much_is_out_of_memory)
 {
-    (void)state;
     void *base = NULL;
     assert_int_equal(arena_reserve(&base, 1ull << 60), ERR_MEMORY);
     assert_null(base);
@@ -299,9 +282,8 @@ static void test_arena_reserve__too_much_is_out_of_memory(void **state)
 
 /* ---- phases ---- */
 
-static void test_arena_phase__only_busy_is_busy(void **state)
+TEST(test_arena_phase__only_busy_is_busy)
 {
-    (void)state;
     struct arena_control *control = new_control();
     assert_false(arena_is_busy(control));
     arena_set_phase(control, ARENA_PHASE_QUIET);
@@ -315,9 +297,8 @@ static void test_arena_phase__only_busy_is_busy(void **state)
     free(control);
 }
 
-static void test_arena_phase__the_end_of_a_busy_phase_wakes_only_when_it_is_waited_for(void **state)
+TEST(test_arena_phase__the_end_of_a_busy_phase_wakes_only_when_it_is_waited_for)
 {
-    (void)state;
     struct arena_control *control = new_control();
     assert_false(arena_set_phase(control, ARENA_PHASE_BUSY));
     assert_false(arena_set_phase(control, ARENA_PHASE_QUIET));
@@ -349,9 +330,8 @@ static void *alternate_phases(void *argument)
 }
 
 /* Whoever saw a busy phase is woken after it: were one wake-up missed, the wait would not end. */
-static void test_arena_phase__no_end_of_a_busy_phase_is_missed(void **state)
+TEST(test_arena_phase__no_end_of_a_busy_phase_is_missed)
 {
-    (void)state;
     struct arena_control *control = new_control();
     pthread_t thread;
     atomic_store(&num_wakes, 0);
@@ -412,9 +392,8 @@ static void open_pair(int ends[2])
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
 }
 
-static void test_arena_reply__descriptors_arrive_in_order_and_close_on_exec(void **state)
+TEST(test_arena_reply__descriptors_arrive_in_order_and_close_on_exec)
 {
-    (void)state;
     uint32_t before = count_descriptors();
     for (uint32_t num_fds = 0; num_fds <= ARENA_FDS_MAX; num_fds += 16) {
         int ends[2], sent[ARENA_FDS_MAX], received[ARENA_FDS_MAX];
@@ -439,9 +418,8 @@ static void test_arena_reply__descriptors_arrive_in_order_and_close_on_exec(void
     assert_int_equal(count_descriptors(), before);
 }
 
-static void test_arena_reply__error_comes_without_descriptors(void **state)
+TEST(test_arena_reply__error_comes_without_descriptors)
 {
-    (void)state;
     int ends[2], fds[4];
     struct arena_reply reply = make_reply(0), got;
     reply.error = ERR_DENIED;
@@ -453,9 +431,8 @@ static void test_arena_reply__error_comes_without_descriptors(void **state)
     close(ends[1]);
 }
 
-static void test_arena_reply__arrives_in_two_parts(void **state)
+TEST(test_arena_reply__arrives_in_two_parts)
 {
-    (void)state;
     int ends[2], fds[4];
     struct arena_reply reply = make_reply(2), got;
     open_pair(ends);
@@ -469,9 +446,8 @@ static void test_arena_reply__arrives_in_two_parts(void **state)
     close(ends[1]);
 }
 
-static void test_arena_reply__gone_peer_is_unavailable(void **state)
+TEST(test_arena_reply__gone_peer_is_unavailable)
 {
-    (void)state;
     int ends[2], fds[4];
     struct arena_reply reply = make_reply(0), got;
     open_pair(ends);
@@ -484,9 +460,8 @@ static void test_arena_reply__gone_peer_is_unavailable(void **state)
     close(ends[1]);
 }
 
-static void test_arena_reply__broken_messages_are_refused_and_leak_nothing(void **state)
+TEST(test_arena_reply__broken_messages_are_refused_and_leak_nothing)
 {
-    (void)state;
     static const struct {
         uint64_t magic;
         uint32_t version;
@@ -526,9 +501,8 @@ static void test_arena_reply__broken_messages_are_refused_and_leak_nothing(void 
     }
 }
 
-static void test_arena_reply__oversized_datagram_is_refused(void **state)
+TEST(test_arena_reply__oversized_datagram_is_refused)
 {
-    (void)state;
     int ends[2], fds[8];
     char data[64] = {0};
     struct arena_reply reply = make_reply(2), got;
@@ -542,9 +516,8 @@ static void test_arena_reply__oversized_datagram_is_refused(void **state)
     assert_int_equal(count_descriptors(), before);
 }
 
-static void test_arena_reply__want_of_descriptors_is_busy_and_leaks_nothing(void **state)
+TEST(test_arena_reply__want_of_descriptors_is_busy_and_leaks_nothing)
 {
-    (void)state;
     int ends[2], fds[8];
     struct arena_reply reply = make_reply(8), got;
     struct rlimit before, small;
@@ -564,9 +537,8 @@ static void test_arena_reply__want_of_descriptors_is_busy_and_leaks_nothing(void
     assert_int_equal(count_descriptors(), open_before);
 }
 
-static void test_arena_reply__full_socket_without_blocking_is_unavailable(void **state)
+TEST(test_arena_reply__full_socket_without_blocking_is_unavailable)
 {
-    (void)state;
     int ends[2], sent = 0;
     struct arena_reply reply = make_reply(0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
@@ -578,33 +550,4 @@ static void test_arena_reply__full_socket_without_blocking_is_unavailable(void *
     close(ends[1]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arena_ring__is_first_in_first_out_and_says_full_and_empty),
-        cmocka_unit_test(test_arena_ring__counters_may_wrap),
-        cmocka_unit_test(test_arena_ring__impossible_head_is_corrupt),
-        cmocka_unit_test(test_arena_ring__passes_all_between_threads),
-        cmocka_unit_test(test_arena_ring__passes_all_between_processes),
-        cmocka_unit_test(test_arena_map__begins_where_a_huge_page_may),
-        cmocka_unit_test(test_arena_map__segments_lie_side_by_side_in_a_reservation),
-        cmocka_unit_test(test_arena_map__what_is_too_short_is_refused),
-        cmocka_unit_test(test_arena_map__what_could_become_shorter_is_refused),
-        cmocka_unit_test(test_arena_map__is_no_part_of_a_core_dump),
-        cmocka_unit_test(test_arena_create__its_size_cannot_change_and_it_is_never_executed),
-        cmocka_unit_test(test_arena_reserve__too_much_is_out_of_memory),
-        cmocka_unit_test(test_arena_phase__only_busy_is_busy),
-        cmocka_unit_test(
-            test_arena_phase__the_end_of_a_busy_phase_wakes_only_when_it_is_waited_for),
-        cmocka_unit_test(test_arena_phase__no_end_of_a_busy_phase_is_missed),
-        cmocka_unit_test(test_arena_reply__descriptors_arrive_in_order_and_close_on_exec),
-        cmocka_unit_test(test_arena_reply__error_comes_without_descriptors),
-        cmocka_unit_test(test_arena_reply__arrives_in_two_parts),
-        cmocka_unit_test(test_arena_reply__gone_peer_is_unavailable),
-        cmocka_unit_test(test_arena_reply__broken_messages_are_refused_and_leak_nothing),
-        cmocka_unit_test(test_arena_reply__oversized_datagram_is_refused),
-        cmocka_unit_test(test_arena_reply__want_of_descriptors_is_busy_and_leaks_nothing),
-        cmocka_unit_test(test_arena_reply__full_socket_without_blocking_is_unavailable),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -6,6 +6,7 @@
 #include "proto/base/report.h"
 #include "proto/wire/arena_link.h"
 #include "tests/unit/shell.h"
+#include "tests/unit/suite.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static void test_arena_link__one_that_is_closed_unanswered_is_tried_again(void **state)
+TEST(test_arena_link__one_that_is_closed_unanswered_is_tried_again)
 {
     struct listener listener = {.fd = -1};
     struct arena_link link;
@@ -80,7 +81,7 @@ static void test_arena_link__one_that_is_closed_unanswered_is_tried_again(void *
     assert_int_equal(error, 0);
 }
 
-static void test_arena_link__the_time_that_is_given_ends_the_tries(void **state)
+TEST(test_arena_link__the_time_that_is_given_ends_the_tries)
 {
     struct listener listener = {.fd = -1};
     struct arena_link link;
@@ -96,7 +97,7 @@ static void test_arena_link__the_time_that_is_given_ends_the_tries(void **state)
     assert_in_range(took, 300, WAIT_MS / 2);
 }
 
-static void test_arena_link__where_nobody_listens_is_told_at_once(void **state)
+TEST(test_arena_link__where_nobody_listens_is_told_at_once)
 {
     struct listener listener = {.fd = -1};
     struct arena_link link;
@@ -110,12 +111,4 @@ static void test_arena_link__where_nobody_listens_is_told_at_once(void **state)
     assert_true(now_ms() - begun < WAIT_MS / 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arena_link__one_that_is_closed_unanswered_is_tried_again),
-        cmocka_unit_test(test_arena_link__the_time_that_is_given_ends_the_tries),
-        cmocka_unit_test(test_arena_link__where_nobody_listens_is_told_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -12,22 +12,19 @@
 #include "proto/bulk/server.h"
 #include "proto/tls/crowd.h"
 #include "proto/tls/stream.h"
+#include "tests/unit/suite.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SOURCE_BYTES ((20u << 20) + 12345u)
 #define BLOCKS 24u
@@ -274,7 +271,7 @@ static void get_all(uint64_t offset, uint64_t bytes)
     free(to);
 }
 
-static void bytes_are_got_as_they_are(void **state)
+TEST(bytes_are_got_as_they_are)
 {
     struct bulk_server_counts counts;
     struct bulk_counts got;
@@ -290,7 +287,7 @@ static void bytes_are_got_as_they_are(void **state)
     end();
 }
 
-static void a_cut_goes_on_with_what_is_missing(void **state)
+TEST(a_cut_goes_on_with_what_is_missing)
 {
     struct bulk_counts counts;
     (void)state;
@@ -303,16 +300,15 @@ static void a_cut_goes_on_with_what_is_missing(void **state)
     end();
 }
 
-static void damage_on_the_way_is_mended(void **state)
+TEST(damage_on_the_way_is_mended)
 {
-    (void)state;
     begin(DAMAGE, false, 5u << 20, 2);
     get_all(0, SOURCE_BYTES);
     end();
 }
 
 /* Whoever comes with a hello of its own. */
-static void plain_bytes_are_hashed_whatever_a_client_wants(void **state)
+TEST(plain_bytes_are_hashed_whatever_a_client_wants)
 {
     struct bulk_hello hello = {.magic = BULK_MAGIC, .wants = BULK_UNHASHED};
     struct bulk_answer answer = {.error = -1};
@@ -331,7 +327,7 @@ static void plain_bytes_are_hashed_whatever_a_client_wants(void **state)
     end();
 }
 
-static void what_is_not_there_is_told_with_its_reason(void **state)
+TEST(what_is_not_there_is_told_with_its_reason)
 {
     unsigned char byte;
     (void)state;
@@ -344,7 +340,7 @@ static void what_is_not_there_is_told_with_its_reason(void **state)
     end();
 }
 
-static void a_peer_that_stands_still_is_an_error_in_time(void **state)
+TEST(a_peer_that_stands_still_is_an_error_in_time)
 {
     unsigned char *to = malloc(SOURCE_BYTES);
     (void)state;
@@ -356,7 +352,7 @@ static void a_peer_that_stands_still_is_an_error_in_time(void **state)
     free(to);
 }
 
-static void a_wrong_ticket_is_refused(void **state)
+TEST(a_wrong_ticket_is_refused)
 {
     static const uint8_t wrong[BULK_TICKET_BYTES] = "a wrong ticket..";
     char address[32];
@@ -422,7 +418,7 @@ static int read_from(struct sender *sender, size_t want, int64_t *out_ms)
     return error;
 }
 
-static void a_message_that_dribbles_is_cut_and_a_slow_link_is_not(void **state)
+TEST(a_message_that_dribbles_is_cut_and_a_slow_link_is_not)
 {
     /* One that never stands still for PACE_MS; one of 100 KB/s; one that stops, whose credit does
      * not count. */
@@ -466,16 +462,15 @@ static void check_put_once(void)
     assert_int_equal(world.ends, 1);
 }
 
-static void blocks_arrive_once_and_then_the_end(void **state)
+TEST(blocks_arrive_once_and_then_the_end)
 {
-    (void)state;
     begin(NONE, false, 1, 0);
     assert_int_equal(put_all(), 0);
     check_put_once();
     end();
 }
 
-static void a_cut_sends_again_what_did_not_arrive(void **state)
+TEST(a_cut_sends_again_what_did_not_arrive)
 {
     struct bulk_counts counts;
     (void)state;
@@ -487,9 +482,8 @@ static void a_cut_sends_again_what_did_not_arrive(void **state)
     end();
 }
 
-static void a_block_that_came_after_it_was_asked_for_is_fine(void **state)
+TEST(a_block_that_came_after_it_was_asked_for_is_fine)
 {
-    (void)state;
     world.is_late = true;
     begin(CUT, false, 64, 12); /* answers are lost */
     assert_int_equal(put_all(), 0);
@@ -498,18 +492,16 @@ static void a_block_that_came_after_it_was_asked_for_is_fine(void **state)
     world.is_late = false;
 }
 
-static void a_damaged_block_is_sent_again(void **state)
+TEST(a_damaged_block_is_sent_again)
 {
-    (void)state;
     begin(DAMAGE, true, 5u << 20, 2);
     assert_int_equal(put_all(), 0);
     check_put_once();
     end();
 }
 
-static void a_refused_block_ends_the_save_and_not_the_next(void **state)
+TEST(a_refused_block_ends_the_save_and_not_the_next)
 {
-    (void)state;
     begin(NONE, false, 1, 0);
     bulk_put(bulk, &(struct bulk_put){.segment = 8, .bytes = 100, .from = world.source});
     assert_int_equal(bulk_flush(bulk), ERR_DENIED);
@@ -518,9 +510,8 @@ static void a_refused_block_ends_the_save_and_not_the_next(void **state)
     end();
 }
 
-static void what_is_dropped_is_over_when_the_call_returns(void **state)
+TEST(what_is_dropped_is_over_when_the_call_returns)
 {
-    (void)state;
     begin(HOLD, true, 1u << 20, 1);
     for (uint32_t i = 0; i < 4; i++)
         bulk_put(bulk, &(struct bulk_put){.segment = 7,
@@ -533,7 +524,7 @@ static void what_is_dropped_is_over_when_the_call_returns(void **state)
     end();
 }
 
-static void the_window_is_told(void **state)
+TEST(the_window_is_told)
 {
     struct arena_window window;
     (void)state;
@@ -545,7 +536,7 @@ static void the_window_is_told(void **state)
 
 /* ---- headers ---- */
 
-static void headers_that_cannot_be_meant_are_refused(void **state)
+TEST(headers_that_cannot_be_meant_are_refused)
 {
     const struct bulk_request good = {.magic = BULK_MAGIC, .verb = BULK_PUT, .bytes = 1};
     struct bulk_request bad[] = {good, good, good, good, good, good, good, good};
@@ -572,7 +563,7 @@ static void headers_that_cannot_be_meant_are_refused(void **state)
     assert_int_equal(bulk_check_answer(&answer, &get, 5), ERR_CORRUPT);
 }
 
-static void an_address_without_a_host_is_on_the_same(void **state)
+TEST(an_address_without_a_host_is_on_the_same)
 {
     char out[64];
     (void)state;
@@ -593,7 +584,7 @@ static int leaves_for(struct tls_crowd *crowd, struct tls_newcomer *all, int new
     return leaves ? (int)(leaves - all) : -1;
 }
 
-static void the_oldest_silent_stranger_makes_room_first(void **state)
+TEST(the_oldest_silent_stranger_makes_room_first)
 {
     struct tls_crowd crowd = {.most = 4, .most_each = 3};
     struct tls_newcomer all[12];
@@ -624,32 +615,12 @@ static void the_oldest_silent_stranger_makes_room_first(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_got_as_they_are),
-        cmocka_unit_test(a_cut_goes_on_with_what_is_missing),
-        cmocka_unit_test(damage_on_the_way_is_mended),
-        cmocka_unit_test(plain_bytes_are_hashed_whatever_a_client_wants),
-        cmocka_unit_test(what_is_not_there_is_told_with_its_reason),
-        cmocka_unit_test(a_message_that_dribbles_is_cut_and_a_slow_link_is_not),
-        cmocka_unit_test(a_peer_that_stands_still_is_an_error_in_time),
-        cmocka_unit_test(a_wrong_ticket_is_refused),
-        cmocka_unit_test(blocks_arrive_once_and_then_the_end),
-        cmocka_unit_test(a_cut_sends_again_what_did_not_arrive),
-        cmocka_unit_test(a_block_that_came_after_it_was_asked_for_is_fine),
-        cmocka_unit_test(a_damaged_block_is_sent_again),
-        cmocka_unit_test(a_refused_block_ends_the_save_and_not_the_next),
-        cmocka_unit_test(what_is_dropped_is_over_when_the_call_returns),
-        cmocka_unit_test(the_window_is_told),
-        cmocka_unit_test(headers_that_cannot_be_meant_are_refused),
-        cmocka_unit_test(the_oldest_silent_stranger_makes_room_first),
-        cmocka_unit_test(an_address_without_a_host_is_on_the_same),
-    };
     signal(SIGPIPE, SIG_IGN); /* as ckptd does */
     world.source = malloc(SOURCE_BYTES);
     world.sink = malloc(BLOCKS * BULK_BLOCK_BYTES);
     for (uint32_t i = 0; i < SOURCE_BYTES; i++)
         world.source[i] = (unsigned char)(i * 2654435761u >> 13);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = suite_run(NULL, NULL);
     free(world.source);
     free(world.sink);
     return failed;

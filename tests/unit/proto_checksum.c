@@ -9,16 +9,11 @@
  * are static. */
 #include "proto/base/checksum.c"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define NONCE "0123456789abcdef0123456789abcdef"
 #define GOLDEN_BYTES 1000
@@ -56,9 +51,8 @@ static void add_plain(struct digest *digest, const uint8_t *data, uint64_t count
     }
 }
 
-static void test_checksum__golden_hashes_are_kept(void **state)
+TEST(test_checksum__golden_hashes_are_kept)
 {
-    (void)state;
     uint8_t data[GOLDEN_BYTES];
     char hex[CHECKSUM_SHA256_HEX];
     fill_golden(data);
@@ -74,9 +68,8 @@ static void test_checksum__golden_hashes_are_kept(void **state)
     assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-static void test_checksum__block_hash_knows_its_place_and_its_shard(void **state)
+TEST(test_checksum__block_hash_knows_its_place_and_its_shard)
 {
-    (void)state;
     static uint8_t block[CHECKSUM_BLOCK_BYTES];
     memset(block, 0x5a, sizeof(block));
     uint64_t identity = checksum_shard_identity(NONCE, 2, 8);
@@ -115,9 +108,8 @@ static void see_piece(void *user, size_t at, size_t bytes)
     seen->pieces++;
 }
 
-static void test_checksum__pieces_give_the_hash_of_the_block(void **state)
+TEST(test_checksum__pieces_give_the_hash_of_the_block)
 {
-    (void)state;
     static uint8_t block[CHECKSUM_BLOCK_BYTES];
     const size_t piece = CHECKSUM_PIECE_BYTES;
     const size_t sizes[] = {1,
@@ -147,9 +139,8 @@ static void test_checksum__pieces_give_the_hash_of_the_block(void **state)
     }
 }
 
-static void test_digest__golden_values_are_kept(void **state)
+TEST(test_digest__golden_values_are_kept)
 {
-    (void)state;
     static const struct {
         uint32_t width;
         uint64_t first, sum[2];
@@ -173,9 +164,8 @@ static void test_digest__golden_values_are_kept(void **state)
     }
 }
 
-static void test_digest__fast_loops_equal_the_plain_formula(void **state)
+TEST(test_digest__fast_loops_equal_the_plain_formula)
 {
-    (void)state;
     static uint8_t data[8 * 700 + 64];
     for (size_t i = 0; i < sizeof(data); i++)
         data[i] = (uint8_t)next_random(256);
@@ -191,9 +181,8 @@ static void test_digest__fast_loops_equal_the_plain_formula(void **state)
     }
 }
 
-static void test_digest__every_isa_level_gives_the_same_sums(void **state)
+TEST(test_digest__every_isa_level_gives_the_same_sums)
 {
-    (void)state;
     static uint8_t data[4 * 1000];
     static const loop_fn base[] = {loop_u8_base, loop_u16_base, loop_u32_base};
     const loop_fn *levels[3] = {base};
@@ -220,9 +209,8 @@ static void test_digest__every_isa_level_gives_the_same_sums(void **state)
     }
 }
 
-static void test_digest__any_cut_in_any_order_gives_the_same_sums(void **state)
+TEST(test_digest__any_cut_in_any_order_gives_the_same_sums)
 {
-    (void)state;
     static uint8_t data[4096];
     for (size_t i = 0; i < sizeof(data); i++)
         data[i] = (uint8_t)next_random(256);
@@ -242,9 +230,8 @@ static void test_digest__any_cut_in_any_order_gives_the_same_sums(void **state)
     }
 }
 
-static void test_digest__sees_every_flipped_bit_and_every_swap(void **state)
+TEST(test_digest__sees_every_flipped_bit_and_every_swap)
 {
-    (void)state;
     static uint64_t words[64], changed[64];
     for (uint32_t i = 0; i < 64; i++)
         words[i] = next_random(UINT64_MAX);
@@ -274,27 +261,12 @@ static void test_digest__sees_every_flipped_bit_and_every_swap(void **state)
     }
 }
 
-static void test_digest__element_0_counts(void **state)
+TEST(test_digest__element_0_counts)
 {
-    (void)state;
     struct digest digest = {{0, 0}};
     digest_add(&digest, "\x01", 1, 1, 0);
     assert_true(digest.sum[0] == 0x7fc3156171908fddull);
     assert_true(digest.sum[1] == 0x6259e446241684e1ull);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checksum__golden_hashes_are_kept),
-        cmocka_unit_test(test_checksum__block_hash_knows_its_place_and_its_shard),
-        cmocka_unit_test(test_checksum__pieces_give_the_hash_of_the_block),
-        cmocka_unit_test(test_digest__golden_values_are_kept),
-        cmocka_unit_test(test_digest__fast_loops_equal_the_plain_formula),
-        cmocka_unit_test(test_digest__every_isa_level_gives_the_same_sums),
-        cmocka_unit_test(test_digest__any_cut_in_any_order_gives_the_same_sums),
-        cmocka_unit_test(test_digest__sees_every_flipped_bit_and_every_swap),
-        cmocka_unit_test(test_digest__element_0_counts),
-    };
-    return cmocka_run_group_tests(tests, print_seed, NULL);
-}
+SUITE(print_seed, NULL)

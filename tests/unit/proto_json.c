@@ -4,15 +4,11 @@
  * which two values differ is told once, by its name. Method: texts of objects that hold numbers in
  * every kind of place; pairs of texts, and what is told of them as one line. */
 #include "proto/base/json.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void written(const char *text, const char *want)
 {
@@ -24,9 +20,8 @@ static void written(const char *text, const char *want)
     json_decref(value);
 }
 
-static void test_json__a_number_has_the_digits_that_it_needs(void **state)
+TEST(test_json__a_number_has_the_digits_that_it_needs)
 {
-    (void)state;
     written("{\"eps\":1e-06,\"theta\":500000.0}", "{\"eps\":1e-6,\"theta\":500000.0}");
     written("[[0.1,{\"lr\":8e-4}],7]", "[[0.1,{\"lr\":0.0008}],7]");
     written("{\"a\":[1,{\"loss\":1.0000000000000002}]}",
@@ -34,9 +29,8 @@ static void test_json__a_number_has_the_digits_that_it_needs(void **state)
     written("[0.30000000000000004]", "[0.30000000000000004]");
 }
 
-static void test_json__every_number_reads_back_the_same(void **state)
+TEST(test_json__every_number_reads_back_the_same)
 {
-    (void)state;
     uint64_t bits = 88172645463325252u;
     for (int i = 0; i < 20000; i++) {
         bits ^= bits << 13;
@@ -77,9 +71,8 @@ static void differing(const char *a, const char *b, const char *want)
     json_decref(right);
 }
 
-static void test_json__each_place_that_differs_is_told_by_its_name(void **state)
+TEST(test_json__each_place_that_differs_is_told_by_its_name)
 {
-    (void)state;
     differing("{\"a\":{\"b\":1,\"c\":[1,2]}}", "{\"a\":{\"c\":[1,2],\"b\":1}}", "");
     differing("{\"a\":{\"b\":1,\"c\":[1]},\"d\":0}", "{\"a\":{\"b\":2,\"c\":[2]},\"d\":0}",
               "a.b:1|2 a.c:[1]|[2] ");
@@ -87,12 +80,4 @@ static void test_json__each_place_that_differs_is_told_by_its_name(void **state)
     differing("{\"a\":{\"b\":1}}", "{\"a\":7}", "a:{\"b\":1}|7 ");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json__a_number_has_the_digits_that_it_needs),
-        cmocka_unit_test(test_json__every_number_reads_back_the_same),
-        cmocka_unit_test(test_json__each_place_that_differs_is_told_by_its_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,14 +5,9 @@
  * answers always finds a worker.
  * Method: the turns of a few lanes by hand; then chance, held against counts that are made anew. */
 #include "proto/base/lanes.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static struct lane *take(struct lanes *lanes)
 {
@@ -20,7 +15,7 @@ static struct lane *take(struct lanes *lanes)
     return lanes_take(lanes, &lane) ? lane : NULL;
 }
 
-static void test_lanes__jobs_begin_in_order_and_at_most_so_many_at_once(void **state)
+TEST(test_lanes__jobs_begin_in_order_and_at_most_so_many_at_once)
 {
     struct lanes lanes;
     struct lane one, *lane;
@@ -42,7 +37,7 @@ static void test_lanes__jobs_begin_in_order_and_at_most_so_many_at_once(void **s
     assert_true(lane_is_idle(&one));
 }
 
-static void test_lanes__a_lane_with_many_jobs_lets_the_others_have_their_turn(void **state)
+TEST(test_lanes__a_lane_with_many_jobs_lets_the_others_have_their_turn)
 {
     struct lanes lanes;
     struct lane full, small;
@@ -60,7 +55,7 @@ static void test_lanes__a_lane_with_many_jobs_lets_the_others_have_their_turn(vo
         assert_ptr_equal(take(&lanes), turns[i]);
 }
 
-static void test_lanes__those_that_are_away_leave_workers_to_the_others(void **state)
+TEST(test_lanes__those_that_are_away_leave_workers_to_the_others)
 {
     enum { AWAY = 100, AWAY_MAX = 8 };
     struct lanes lanes;
@@ -153,7 +148,7 @@ static void go_or_come(struct party *party)
     lane_set_away(&party->lane, party->is_away);
 }
 
-static void test_lanes__whatever_happens_a_job_begins_when_it_may(void **state)
+TEST(test_lanes__whatever_happens_a_job_begins_when_it_may)
 {
     void (*const happens[])(struct party *) = {put_one, end_one, go_or_come};
     (void)state;
@@ -172,13 +167,4 @@ static void test_lanes__whatever_happens_a_job_begins_when_it_may(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lanes__jobs_begin_in_order_and_at_most_so_many_at_once),
-        cmocka_unit_test(test_lanes__a_lane_with_many_jobs_lets_the_others_have_their_turn),
-        cmocka_unit_test(test_lanes__those_that_are_away_leave_workers_to_the_others),
-        cmocka_unit_test(test_lanes__whatever_happens_a_job_begins_when_it_may),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -14,18 +14,13 @@
 #include "proto/base/report.h"
 #include "proto/format/layout.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #define ROUNDS 400
 #define RANKS_MAX 12
@@ -276,9 +271,8 @@ static uint64_t sum_shard(struct digest *sum, const struct world *world, uint32_
     return elements;
 }
 
-static void test_layout__shards_hold_every_element_once(void **state)
+TEST(test_layout__shards_hold_every_element_once)
 {
-    (void)state;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         struct world world;
         open_world(&world);
@@ -316,9 +310,8 @@ static struct slice want_slice(const struct world *world, uint32_t *out_tensor)
 
 #define WANTED 8
 
-static void test_layout__any_slice_is_read_back_element_by_element(void **state)
+TEST(test_layout__any_slice_is_read_back_element_by_element)
 {
-    (void)state;
     uint64_t pieces = 0, elements = 0;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         struct world world;
@@ -431,9 +424,8 @@ static void assert_same_items(const struct load_item *a, const struct load_item 
     }
 }
 
-static void test_layout__a_load_is_planned_as_if_every_shard_were_tried(void **state)
+TEST(test_layout__a_load_is_planned_as_if_every_shard_were_tried)
 {
-    (void)state;
     uint64_t pieces = 0;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         struct world world;
@@ -467,9 +459,8 @@ static void test_layout__a_load_is_planned_as_if_every_shard_were_tried(void **s
     assert_true(pieces > ROUNDS);
 }
 
-static void test_layout__shard_bytes_equal_the_placed_tensors(void **state)
+TEST(test_layout__shard_bytes_equal_the_placed_tensors)
 {
-    (void)state;
     for (uint32_t round = 0; round < 50; round++) {
         struct world world;
         uint64_t bytes[RANKS_MAX];
@@ -482,9 +473,8 @@ static void test_layout__shard_bytes_equal_the_placed_tensors(void **state)
 
 /* ---- boxes ---- */
 
-static void test_box__copy_moves_the_part_and_nothing_else(void **state)
+TEST(test_box__copy_moves_the_part_and_nothing_else)
 {
-    (void)state;
     for (uint32_t round = 0; round < 500; round++) {
         struct box from, to, part;
         static uint8_t from_data[8 * 6561], to_data[8 * 6561], expected[8 * 6561];
@@ -520,9 +510,8 @@ static void test_box__copy_moves_the_part_and_nothing_else(void **state)
     }
 }
 
-static void test_box__a_span_begins_and_ends_with_elements_of_the_part(void **state)
+TEST(test_box__a_span_begins_and_ends_with_elements_of_the_part)
 {
-    (void)state;
     for (uint32_t round = 0; round < 500; round++) {
         struct box box, part;
         uint32_t dims = (uint32_t)next_random(LAYOUT_DIMS_MAX + 1), width = 1u << next_random(4);
@@ -574,9 +563,8 @@ static double now(void)
 }
 
 /* 64 replicas of 256 shards, 24 tensors; a time limit that only a quadratic planner would miss. */
-static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
+TEST(test_layout_plan__sixteen_thousand_ranks_take_seconds)
 {
-    (void)state;
     enum { RANKS = 16384, SHARDS = 256, TENSORS = 24 };
     const char *scale = getenv("TEST_TIME_SCALE");
     struct slice *slices = malloc((size_t)RANKS * TENSORS * sizeof(*slices));
@@ -650,9 +638,8 @@ static struct layout_table *plan_alone(double *out_seconds, const struct slice *
 }
 
 /* Comparing each layout with all before it takes 11 seconds. */
-static void test_layout_plan__as_many_cuts_as_tensors_take_no_longer(void **state)
+TEST(test_layout_plan__as_many_cuts_as_tensors_take_no_longer)
 {
-    (void)state;
     enum { TENSORS = 200000 };
     const char *scale = getenv("TEST_TIME_SCALE");
     struct slice *slices = malloc(TENSORS * sizeof(*slices));
@@ -673,9 +660,8 @@ static void test_layout_plan__as_many_cuts_as_tensors_take_no_longer(void **stat
 }
 
 /* Names whose plain hashes all fall on one place in 64: without a seed they form one queue. */
-static void test_layout_plan__names_that_were_chosen_to_meet_take_no_longer(void **state)
+TEST(test_layout_plan__names_that_were_chosen_to_meet_take_no_longer)
 {
-    (void)state;
     enum { TENSORS = 100000, BUCKETS = 1 << 18 };
     const char *scale = getenv("TEST_TIME_SCALE");
     struct slice *slices = malloc(TENSORS * sizeof(*slices));
@@ -694,9 +680,8 @@ static void test_layout_plan__names_that_were_chosen_to_meet_take_no_longer(void
 
 /* ---- allocation failures ---- */
 
-static void test_layout__every_failed_allocation_is_reported(void **state)
+TEST(test_layout__every_failed_allocation_is_reported)
 {
-    (void)state;
     struct world world;
     struct slice wanted;
     uint32_t tensor = 0, failures = 0;
@@ -735,9 +720,8 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
 }
 
 /* Row 1 twice and row 2 not at all: as many elements as w has. */
-static void test_layout__joined_parts_that_overlap_are_refused(void **state)
+TEST(test_layout__joined_parts_that_overlap_are_refused)
 {
-    (void)state;
     struct tensor_meta parts[] = {make_slice("w@0,0", DTYPE_F32, 2, (uint64_t[]){2, 4}).tensor,
                                   make_slice("w@1,0", DTYPE_F32, 2, (uint64_t[]){1, 4}).tensor,
                                   make_slice("w@3,0", DTYPE_F32, 2, (uint64_t[]){1, 4}).tensor};
@@ -751,20 +735,4 @@ static void test_layout__joined_parts_that_overlap_are_refused(void **state)
     assert_int_equal(layout_check_joined(&whole[0], parts, 3), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout__shards_hold_every_element_once),
-        cmocka_unit_test(test_layout__any_slice_is_read_back_element_by_element),
-        cmocka_unit_test(test_layout__a_load_is_planned_as_if_every_shard_were_tried),
-        cmocka_unit_test(test_layout__shard_bytes_equal_the_placed_tensors),
-        cmocka_unit_test(test_box__copy_moves_the_part_and_nothing_else),
-        cmocka_unit_test(test_box__a_span_begins_and_ends_with_elements_of_the_part),
-        cmocka_unit_test(test_layout_plan__sixteen_thousand_ranks_take_seconds),
-        cmocka_unit_test(test_layout_plan__as_many_cuts_as_tensors_take_no_longer),
-        cmocka_unit_test(test_layout_plan__names_that_were_chosen_to_meet_take_no_longer),
-        cmocka_unit_test(test_layout__joined_parts_that_overlap_are_refused),
-        cmocka_unit_test(test_layout__every_failed_allocation_is_reported),
-    };
-    return cmocka_run_group_tests(tests, print_seed, NULL);
-}
+SUITE(print_seed, NULL)

@@ -5,16 +5,11 @@
  * hand-made slices; expected cuts and owners written down. Random ones are in proto_layout.c. */
 #include "proto/base/report.h"
 #include "proto/format/layout.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct slice make_slice(const char *name, enum dtype dtype, uint32_t dims,
                                const uint64_t *shape)
@@ -68,9 +63,8 @@ static void assert_cuts(const struct layout *layout, uint32_t d, uint32_t count,
     assert_memory_equal(layout->cuts[d], cuts, count * sizeof(*cuts));
 }
 
-static void test_layout_plan__fsdp_with_empty_last_ranks(void **state)
+TEST(test_layout_plan__fsdp_with_empty_last_ranks)
 {
-    (void)state;
     struct slice slices[4];
     for (uint32_t r = 0; r < 4; r++) {
         slices[r] = make_slice("w", DTYPE_F32, 2, (uint64_t[]){5, 3});
@@ -84,9 +78,8 @@ static void test_layout_plan__fsdp_with_empty_last_ranks(void **state)
     layout_table_free(table);
 }
 
-static void test_layout_plan__replicas_share_the_rows_evenly(void **state)
+TEST(test_layout_plan__replicas_share_the_rows_evenly)
 {
-    (void)state;
     struct slice slices[6];
     /* Two shards of 5 rows, three replicas each: ranks 0, 2, 4 and 1, 3, 5. */
     for (uint32_t r = 0; r < 6; r++) {
@@ -99,9 +92,8 @@ static void test_layout_plan__replicas_share_the_rows_evenly(void **state)
     layout_table_free(table);
 }
 
-static void test_layout_plan__more_replicas_than_rows_leave_some_idle(void **state)
+TEST(test_layout_plan__more_replicas_than_rows_leave_some_idle)
 {
-    (void)state;
     struct slice slices[5];
     for (uint32_t r = 0; r < 5; r++)
         slices[r] = make_slice("norm", DTYPE_F32, 1, (uint64_t[]){3});
@@ -111,9 +103,8 @@ static void test_layout_plan__more_replicas_than_rows_leave_some_idle(void **sta
     layout_table_free(table);
 }
 
-static void test_layout_plan__band_is_cut_by_its_least_replicated_cell(void **state)
+TEST(test_layout_plan__band_is_cut_by_its_least_replicated_cell)
 {
-    (void)state;
     struct slice slices[5];
     /* Columns 0-1 on ranks 0, 1, 2; columns 2-3 on ranks 3, 4. */
     for (uint32_t r = 0; r < 5; r++) {
@@ -128,9 +119,8 @@ static void test_layout_plan__band_is_cut_by_its_least_replicated_cell(void **st
     layout_table_free(table);
 }
 
-static void test_layout_plan__scalar_belongs_to_its_first_holder(void **state)
+TEST(test_layout_plan__scalar_belongs_to_its_first_holder)
 {
-    (void)state;
     struct slice slices[3];
     for (uint32_t r = 0; r < 3; r++)
         slices[r] = make_slice("step", DTYPE_I64, 0, NULL);
@@ -141,9 +131,8 @@ static void test_layout_plan__scalar_belongs_to_its_first_holder(void **state)
     layout_table_free(table);
 }
 
-static void test_layout_plan__tensor_without_elements_has_no_cell(void **state)
+TEST(test_layout_plan__tensor_without_elements_has_no_cell)
 {
-    (void)state;
     struct slice slices[2];
     struct shard_tensor *tensors = NULL;
     uint32_t count = 9;
@@ -165,9 +154,8 @@ static void test_layout_plan__tensor_without_elements_has_no_cell(void **state)
     layout_table_free(table);
 }
 
-static void test_layout_plan__equally_cut_tensors_share_a_layout(void **state)
+TEST(test_layout_plan__equally_cut_tensors_share_a_layout)
 {
-    (void)state;
     enum { RANKS = 4, TENSORS = 40 };
     static struct slice slices[RANKS][TENSORS];
     const struct slice *list[RANKS];
@@ -238,9 +226,8 @@ static void assert_owners(const struct layout_table *table, const char *name, ui
     assert_memory_equal(layout->owners, owners, count * sizeof(*owners));
 }
 
-static void test_layout_plan__a_tensor_comes_whole_from_one_of_differing_replicas(void **state)
+TEST(test_layout_plan__a_tensor_comes_whole_from_one_of_differing_replicas)
 {
-    (void)state;
     struct slice slices[6][4];
     /* Two shards of 5 rows, three replicas each: ranks 0, 2, 4 and 1, 3, 5; a scalar on all. */
     for (uint32_t r = 0; r < 6; r++) {
@@ -260,9 +247,8 @@ static void test_layout_plan__a_tensor_comes_whole_from_one_of_differing_replica
     layout_table_free(table);
 }
 
-static void test_layout_plan__large_tensors_are_dealt_out_before_small_ones(void **state)
+TEST(test_layout_plan__large_tensors_are_dealt_out_before_small_ones)
 {
-    (void)state;
     struct slice slices[2][5];
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t t = 0; t < 5; t++)
@@ -275,9 +261,8 @@ static void test_layout_plan__large_tensors_are_dealt_out_before_small_ones(void
     layout_table_free(table);
 }
 
-static void test_layout_plan__only_replicas_that_every_cell_has_write(void **state)
+TEST(test_layout_plan__only_replicas_that_every_cell_has_write)
 {
-    (void)state;
     struct slice slices[5][3];
     /* Columns 0-1 on ranks 0, 1, 2; columns 2-3 on ranks 3, 4. */
     for (uint32_t r = 0; r < 5; r++)
@@ -294,9 +279,8 @@ static void test_layout_plan__only_replicas_that_every_cell_has_write(void **sta
     layout_table_free(table);
 }
 
-static void test_layout_plan__all_boxes_of_a_tensor_come_from_one_replica(void **state)
+TEST(test_layout_plan__all_boxes_of_a_tensor_come_from_one_replica)
 {
-    (void)state;
     struct slice slices[2][3];
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t i = 0; i < 3; i++) {
@@ -313,9 +297,8 @@ static void test_layout_plan__all_boxes_of_a_tensor_come_from_one_replica(void *
 
 /* ---- refusals ---- */
 
-static void test_layout_plan__refuses_a_hole_with_the_tensors_name(void **state)
+TEST(test_layout_plan__refuses_a_hole_with_the_tensors_name)
 {
-    (void)state;
     struct slice slices[3];
     for (uint32_t r = 0; r < 3; r++) {
         slices[r] = make_slice("layers.3.wq.weight", DTYPE_F32, 2, (uint64_t[]){9, 2});
@@ -333,9 +316,8 @@ static void test_layout_plan__refuses_a_hole_with_the_tensors_name(void **state)
     assert_line_has("leave a hole: at element (0, 0)");
 }
 
-static void test_layout_plan__refuses_an_overlap_with_the_tensors_name(void **state)
+TEST(test_layout_plan__refuses_an_overlap_with_the_tensors_name)
 {
-    (void)state;
     struct slice slices[2];
     for (uint32_t r = 0; r < 2; r++)
         slices[r] = make_slice("w", DTYPE_F32, 1, (uint64_t[]){10});
@@ -350,9 +332,8 @@ static void test_layout_plan__refuses_an_overlap_with_the_tensors_name(void **st
     assert_line_has("overlap");
 }
 
-static void test_layout_plan__refuses_a_tiling_that_is_no_grid(void **state)
+TEST(test_layout_plan__refuses_a_tiling_that_is_no_grid)
 {
-    (void)state;
     /* A pinwheel's simpler sister: the left half whole, the right half in two. */
     struct slice slices[3];
     for (uint32_t r = 0; r < 3; r++) {
@@ -366,9 +347,8 @@ static void test_layout_plan__refuses_a_tiling_that_is_no_grid(void **state)
     assert_line_has("the slices of tensor 'w' do not form a grid");
 }
 
-static void test_layout_plan__refuses_ranks_that_disagree(void **state)
+TEST(test_layout_plan__refuses_ranks_that_disagree)
 {
-    (void)state;
     struct slice slices[2];
     for (uint32_t r = 0; r < 2; r++)
         slices[r] = make_slice("w", DTYPE_F32, 1, (uint64_t[]){10});
@@ -381,9 +361,8 @@ static void test_layout_plan__refuses_ranks_that_disagree(void **state)
     assert_null(plan(slices, 2, ERR_MISMATCH));
 }
 
-static void test_layout_plan__refuses_slices_that_make_no_sense(void **state)
+TEST(test_layout_plan__refuses_slices_that_make_no_sense)
 {
-    (void)state;
     static const char *const names[] = {"", "a b", "a\"b", "a\\b", "\x01", "caf\xc3\xa9", "__x"};
     struct slice slice;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -420,9 +399,8 @@ static void test_layout_plan__refuses_slices_that_make_no_sense(void **state)
     assert_line_has("rank 0 described tensor 'w' twice");
 }
 
-static void test_layout_plan__refuses_tensors_whose_sum_would_wrap(void **state)
+TEST(test_layout_plan__refuses_tensors_whose_sum_would_wrap)
 {
-    (void)state;
     struct slice slices[256];
     const struct slice *list = slices;
     struct layout_table *table = NULL;
@@ -449,9 +427,8 @@ static void test_layout_plan__refuses_tensors_whose_sum_would_wrap(void **state)
                      ERR_INVALID);
 }
 
-static void test_layout_load__refuses_what_the_checkpoint_does_not_hold(void **state)
+TEST(test_layout_load__refuses_what_the_checkpoint_does_not_hold)
 {
-    (void)state;
     struct slice slice = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 6});
     struct layout_table *table = plan(&slice, 1, 0);
     struct load_item *items = NULL;
@@ -474,7 +451,7 @@ static void test_layout_load__refuses_what_the_checkpoint_does_not_hold(void **s
     layout_table_free(table);
 }
 
-static void test_layout_load__refuses_a_plan_of_more_items_than_there_may_be(void **state)
+TEST(test_layout_load__refuses_a_plan_of_more_items_than_there_may_be)
 {
     enum { TIMES = 1000 };
     (void)state;
@@ -499,9 +476,8 @@ static void test_layout_load__refuses_a_plan_of_more_items_than_there_may_be(voi
     layout_table_free(table);
 }
 
-static void test_layout_items__refuse_slices_that_are_not_the_planned_ones(void **state)
+TEST(test_layout_items__refuse_slices_that_are_not_the_planned_ones)
 {
-    (void)state;
     struct slice slice = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 6});
     struct layout_table *table = plan(&slice, 1, 0);
     struct save_item *items = NULL;
@@ -519,9 +495,8 @@ static void test_layout_items__refuse_slices_that_are_not_the_planned_ones(void 
     layout_table_free(table);
 }
 
-static void test_layout_check__refuses_every_broken_invariant(void **state)
+TEST(test_layout_check__refuses_every_broken_invariant)
 {
-    (void)state;
     struct slice slices[4];
     for (uint32_t r = 0; r < 4; r++) {
         slices[r] = make_slice("w", DTYPE_F32, 2, (uint64_t[]){8, 3});
@@ -557,9 +532,8 @@ static void test_layout_check__refuses_every_broken_invariant(void **state)
     layout_table_free(table);
 }
 
-static void test_dtype__names_and_sizes_are_those_of_safetensors(void **state)
+TEST(test_dtype__names_and_sizes_are_those_of_safetensors)
 {
-    (void)state;
     static const char *const names[] = {"U8", "I8", "BF16", "F16", "I32", "F32", "I64", "F64"};
     static const uint32_t bytes[] = {1, 1, 2, 2, 4, 4, 8, 8};
     enum dtype dtype;
@@ -573,31 +547,4 @@ static void test_dtype__names_and_sizes_are_those_of_safetensors(void **state)
     assert_int_equal(dtype_parse(&dtype, ""), ERR_INVALID);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout_plan__fsdp_with_empty_last_ranks),
-        cmocka_unit_test(test_layout_plan__replicas_share_the_rows_evenly),
-        cmocka_unit_test(test_layout_plan__more_replicas_than_rows_leave_some_idle),
-        cmocka_unit_test(test_layout_plan__band_is_cut_by_its_least_replicated_cell),
-        cmocka_unit_test(test_layout_plan__scalar_belongs_to_its_first_holder),
-        cmocka_unit_test(test_layout_plan__tensor_without_elements_has_no_cell),
-        cmocka_unit_test(test_layout_plan__equally_cut_tensors_share_a_layout),
-        cmocka_unit_test(test_layout_plan__a_tensor_comes_whole_from_one_of_differing_replicas),
-        cmocka_unit_test(test_layout_plan__large_tensors_are_dealt_out_before_small_ones),
-        cmocka_unit_test(test_layout_plan__only_replicas_that_every_cell_has_write),
-        cmocka_unit_test(test_layout_plan__all_boxes_of_a_tensor_come_from_one_replica),
-        cmocka_unit_test(test_layout_plan__refuses_a_hole_with_the_tensors_name),
-        cmocka_unit_test(test_layout_plan__refuses_an_overlap_with_the_tensors_name),
-        cmocka_unit_test(test_layout_plan__refuses_a_tiling_that_is_no_grid),
-        cmocka_unit_test(test_layout_plan__refuses_ranks_that_disagree),
-        cmocka_unit_test(test_layout_plan__refuses_slices_that_make_no_sense),
-        cmocka_unit_test(test_layout_plan__refuses_tensors_whose_sum_would_wrap),
-        cmocka_unit_test(test_layout_load__refuses_what_the_checkpoint_does_not_hold),
-        cmocka_unit_test(test_layout_load__refuses_a_plan_of_more_items_than_there_may_be),
-        cmocka_unit_test(test_layout_items__refuse_slices_that_are_not_the_planned_ones),
-        cmocka_unit_test(test_layout_check__refuses_every_broken_invariant),
-        cmocka_unit_test(test_dtype__names_and_sizes_are_those_of_safetensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -10,19 +10,14 @@
 #include "proto/format/manifest.h"
 #include "tests/unit/nested.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #define NONCE "0123456789abcdef0123456789abcdef"
 #define RANKS 3
@@ -180,9 +175,8 @@ static void assert_same_table(const struct layout_table *a, const struct layout_
     }
 }
 
-static void test_manifest__read_gives_back_what_was_written(void **state)
+TEST(test_manifest__read_gives_back_what_was_written)
 {
-    (void)state;
     struct manifest *read = NULL;
     int error = read_copy(&read, text, text_bytes);
     if (error)
@@ -208,9 +202,8 @@ static void test_manifest__read_gives_back_what_was_written(void **state)
     manifest_free(read);
 }
 
-static void test_manifest__a_converted_checkpoint_keeps_whose_child_it_is(void **state)
+TEST(test_manifest__a_converted_checkpoint_keeps_whose_child_it_is)
 {
-    (void)state;
     struct manifest converted = manifest, *read = NULL;
     char *its_text = NULL;
     size_t bytes = 0;
@@ -225,9 +218,8 @@ static void test_manifest__a_converted_checkpoint_keeps_whose_child_it_is(void *
     assert_int_equal(manifest_write(&its_text, &bytes, &converted), ERR_INVALID);
 }
 
-static void test_manifest__is_one_json_document_with_the_summary_first(void **state)
+TEST(test_manifest__is_one_json_document_with_the_summary_first)
 {
-    (void)state;
     json_error_t reason;
     json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &reason);
     static const char *const order[] = {"format",       "version", "run",   "step",       "attempt",
@@ -248,9 +240,8 @@ static void test_manifest__is_one_json_document_with_the_summary_first(void **st
     assert_int_equal(manifest.table->num_layouts, 3);
 }
 
-static void test_manifest__summary_is_read_from_the_first_page_alone(void **state)
+TEST(test_manifest__summary_is_read_from_the_first_page_alone)
 {
-    (void)state;
     struct manifest_summary summary;
     char *page = malloc(MANIFEST_SUMMARY_BYTES);
     memcpy(page, text, MANIFEST_SUMMARY_BYTES);
@@ -268,9 +259,8 @@ static void test_manifest__summary_is_read_from_the_first_page_alone(void **stat
     free(page);
 }
 
-static void test_manifest__write_refuses_what_could_not_be_read(void **state)
+TEST(test_manifest__write_refuses_what_could_not_be_read)
 {
-    (void)state;
     struct manifest bad;
     char *out = NULL;
     size_t bytes = 0;
@@ -298,9 +288,8 @@ static void test_manifest__write_refuses_what_could_not_be_read(void **state)
 }
 
 /* A shard of 32 TiB of tensors and header has a table as long as one may be. */
-static void test_manifest__a_longer_table_of_checksums_than_is_read_is_refused(void **state)
+TEST(test_manifest__a_longer_table_of_checksums_than_is_read_is_refused)
 {
-    (void)state;
     struct slice slice;
     const struct slice *list = &slice;
     for (uint32_t more = 0; more < 2; more++) {
@@ -326,9 +315,8 @@ static void test_manifest__a_longer_table_of_checksums_than_is_read_is_refused(v
 }
 
 /* jansson reads 2048 levels, of which a manifest takes one, and a text that holds it another. */
-static void test_manifest__write_takes_no_section_deeper_than_its_limit(void **state)
+TEST(test_manifest__write_takes_no_section_deeper_than_its_limit)
 {
-    (void)state;
     char nested[NESTED_BYTES_MAX], *out = NULL;
     size_t bytes = 0;
     struct manifest deep = manifest, *read = NULL;
@@ -354,9 +342,8 @@ static void test_manifest__write_takes_no_section_deeper_than_its_limit(void **s
 
 /* ---- damage ---- */
 
-static void test_manifest__read_refuses_every_flipped_bit(void **state)
+TEST(test_manifest__read_refuses_every_flipped_bit)
 {
-    (void)state;
     char *copy = malloc(text_bytes);
     struct manifest *read = NULL;
     memcpy(copy, text, text_bytes);
@@ -370,9 +357,8 @@ static void test_manifest__read_refuses_every_flipped_bit(void **state)
     free(copy);
 }
 
-static void test_manifest__read_refuses_any_changes(void **state)
+TEST(test_manifest__read_refuses_any_changes)
 {
-    (void)state;
     char *copy = malloc(text_bytes);
     struct manifest *read = NULL;
     uint64_t rounds = random_rounds("FLIPS", 100000);
@@ -389,9 +375,8 @@ static void test_manifest__read_refuses_any_changes(void **state)
     free(copy);
 }
 
-static void test_manifest__read_refuses_every_truncation(void **state)
+TEST(test_manifest__read_refuses_every_truncation)
 {
-    (void)state;
     struct manifest *read = NULL;
     for (size_t bytes = 0; bytes < text_bytes; bytes++)
         assert_int_equal(read_copy(&read, text, bytes), ERR_CORRUPT);
@@ -401,9 +386,8 @@ static void test_manifest__read_refuses_every_truncation(void **state)
     free(longer);
 }
 
-static void test_manifest__read_refuses_more_than_its_limit(void **state)
+TEST(test_manifest__read_refuses_more_than_its_limit)
 {
-    (void)state;
     struct manifest *read = NULL;
     assert_int_equal(manifest_read(&read, text, (size_t)MANIFEST_BYTES_MAX + 1), ERR_CORRUPT);
     assert_non_null(strstr(report_line(), "longer than"));
@@ -448,9 +432,8 @@ static void assert_refused(const struct lie *lies, size_t count)
     }
 }
 
-static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
+TEST(test_manifest__read_refuses_lies_under_right_hashes)
 {
-    (void)state;
     static const struct lie lies[] = {
         {"\"version\":2", "\"version\":9", "manifest version 9 is unknown", ERR_VERSION},
         {"\"version\":2", "\"version\":0", "'version'", ERR_CORRUPT},
@@ -502,9 +485,8 @@ static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
     assert_refused(lies, sizeof(lies) / sizeof(lies[0]));
 }
 
-static void test_manifest__tables_are_read_as_they_are_written_and_no_other_way(void **state)
+TEST(test_manifest__tables_are_read_as_they_are_written_and_no_other_way)
 {
-    (void)state;
     static const struct lie lies[] = {
         {"\"layouts\":[", "\"layouts\": [", "'layouts'", ERR_CORRUPT},
         {"\"layouts\":[", "\"layout\":[", "'of the top level'", ERR_CORRUPT},
@@ -543,9 +525,8 @@ static void test_manifest__tables_are_read_as_they_are_written_and_no_other_way(
 }
 
 /* A name ends where its quote is, and nowhere before. */
-static void test_manifest__a_name_with_a_nul_is_refused(void **state)
+TEST(test_manifest__a_name_with_a_nul_is_refused)
 {
-    (void)state;
     struct manifest *read = NULL;
     char *changed = malloc(text_bytes);
     memcpy(changed, text, text_bytes);
@@ -558,9 +539,8 @@ static void test_manifest__a_name_with_a_nul_is_refused(void **state)
     free(changed);
 }
 
-static void test_manifest__a_section_may_have_what_looks_like_the_tables(void **state)
+TEST(test_manifest__a_section_may_have_what_looks_like_the_tables)
 {
-    (void)state;
     struct manifest like = manifest, *read = NULL;
     char *out = NULL;
     size_t bytes = 0;
@@ -573,9 +553,8 @@ static void test_manifest__a_section_may_have_what_looks_like_the_tables(void **
     free(out);
 }
 
-static void test_manifest__read_survives_random_texts_under_right_hashes(void **state)
+TEST(test_manifest__read_survives_random_texts_under_right_hashes)
 {
-    (void)state;
     static const char alphabet[] = "{}[]\",:0123456789 .;-eE\\u_aF\x80\n";
     uint32_t accepted = 0;
     char *changed = malloc(text_bytes);
@@ -607,9 +586,8 @@ static void test_manifest__read_survives_random_texts_under_right_hashes(void **
     free(changed);
 }
 
-static void test_manifest__deep_nesting_is_refused(void **state)
+TEST(test_manifest__deep_nesting_is_refused)
 {
-    (void)state;
     size_t depth = 1u << 20, bytes = MANIFEST_SUMMARY_BYTES + 2 * depth + SHA_BYTES + 32;
     char *deep = malloc(bytes);
     struct manifest *read = NULL;
@@ -694,9 +672,8 @@ static char *repeat(size_t *out_bytes, const char *head, const char *unit, size_
     return out;
 }
 
-static void test_manifest__huge_counts_are_refused_soon(void **state)
+TEST(test_manifest__huge_counts_are_refused_soon)
 {
-    (void)state;
     static const char summary[] = "\"shards\":3", claim[] = "\"shards\":4294967295";
     size_t bytes = 0;
     /* Shards that are claimed and not listed: nothing is allocated for them. The padding behind the
@@ -737,7 +714,7 @@ static void test_manifest__huge_counts_are_refused_soon(void **state)
     free(commas);
 }
 
-static void test_manifest__a_new_nonce_is_valid_and_no_two_are_equal(void **state)
+TEST(test_manifest__a_new_nonce_is_valid_and_no_two_are_equal)
 {
     char nonces[3][33];
     (void)state;
@@ -749,7 +726,7 @@ static void test_manifest__a_new_nonce_is_valid_and_no_two_are_equal(void **stat
     }
 }
 
-static void test_manifest__now_is_the_time_in_utc(void **state)
+TEST(test_manifest__now_is_the_time_in_utc)
 {
     struct tm parsed = {0};
     char text[32];
@@ -761,29 +738,4 @@ static void test_manifest__now_is_the_time_in_utc(void **state)
     assert_in_range(timegm(&parsed), before, time(NULL));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_manifest__read_gives_back_what_was_written),
-        cmocka_unit_test(test_manifest__a_converted_checkpoint_keeps_whose_child_it_is),
-        cmocka_unit_test(test_manifest__is_one_json_document_with_the_summary_first),
-        cmocka_unit_test(test_manifest__summary_is_read_from_the_first_page_alone),
-        cmocka_unit_test(test_manifest__write_refuses_what_could_not_be_read),
-        cmocka_unit_test(test_manifest__a_longer_table_of_checksums_than_is_read_is_refused),
-        cmocka_unit_test(test_manifest__write_takes_no_section_deeper_than_its_limit),
-        cmocka_unit_test(test_manifest__read_refuses_every_flipped_bit),
-        cmocka_unit_test(test_manifest__read_refuses_any_changes),
-        cmocka_unit_test(test_manifest__read_refuses_every_truncation),
-        cmocka_unit_test(test_manifest__read_refuses_more_than_its_limit),
-        cmocka_unit_test(test_manifest__read_refuses_lies_under_right_hashes),
-        cmocka_unit_test(test_manifest__tables_are_read_as_they_are_written_and_no_other_way),
-        cmocka_unit_test(test_manifest__a_name_with_a_nul_is_refused),
-        cmocka_unit_test(test_manifest__a_section_may_have_what_looks_like_the_tables),
-        cmocka_unit_test(test_manifest__read_survives_random_texts_under_right_hashes),
-        cmocka_unit_test(test_manifest__deep_nesting_is_refused),
-        cmocka_unit_test(test_manifest__huge_counts_are_refused_soon),
-        cmocka_unit_test(test_manifest__a_new_nonce_is_valid_and_no_two_are_equal),
-        cmocka_unit_test(test_manifest__now_is_the_time_in_utc),
-    };
-    return cmocka_run_group_tests(tests, open_manifest, close_manifest);
-}
+SUITE(open_manifest, close_manifest)

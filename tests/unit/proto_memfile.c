@@ -6,15 +6,10 @@
 #include "proto/base/memfile.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static uint32_t reallocs_left = UINT32_MAX;
 
@@ -38,7 +33,7 @@ static void print_lines(FILE *file)
                 "..................................................");
 }
 
-static void test_memfile__what_is_printed_is_there(void **state)
+TEST(test_memfile__what_is_printed_is_there)
 {
     char *text = NULL, line[80];
     size_t bytes = 1, at = 0;
@@ -64,9 +59,8 @@ static void test_memfile__what_is_printed_is_there(void **state)
     free(text);
 }
 
-static void test_memfile__a_lack_of_memory_is_told(void **state)
+TEST(test_memfile__a_lack_of_memory_is_told)
 {
-    (void)state;
     uint32_t failed = 0;
     for (uint32_t most = 0; most < 20; most++) {
         char *text = NULL;
@@ -86,7 +80,7 @@ static void test_memfile__a_lack_of_memory_is_told(void **state)
 }
 
 /* What is printed behind the place where memory was short may be there. */
-static void test_memfile__a_manifest_with_a_hole_is_not_handed_out(void **state)
+TEST(test_memfile__a_manifest_with_a_hole_is_not_handed_out)
 {
     struct layout_table table = {0};
     struct shard_geometry geometry;
@@ -123,12 +117,4 @@ static void test_memfile__a_manifest_with_a_hole_is_not_handed_out(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memfile__what_is_printed_is_there),
-        cmocka_unit_test(test_memfile__a_lack_of_memory_is_told),
-        cmocka_unit_test(test_memfile__a_manifest_with_a_hole_is_not_handed_out),
-    };
-    return cmocka_run_group_tests_name("proto_memfile", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

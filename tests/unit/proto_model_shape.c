@@ -7,17 +7,12 @@
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/format/model_shape.h"
+#include "tests/unit/suite.h"
 #include "trainer/model/model.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LLAMA31                                                                              \
     "{\"model_type\":\"llama\",\"hidden_size\":4096,\"num_hidden_layers\":32,"               \
@@ -47,9 +42,8 @@ static uint64_t table_parameters(const struct model_shape *shape)
     return sum;
 }
 
-static void test_model_shape__flavors_have_the_published_numbers_of_parameters(void **state)
+TEST(test_model_shape__flavors_have_the_published_numbers_of_parameters)
 {
-    (void)state;
     static const struct {
         const char *flavor;
         uint64_t count;
@@ -68,10 +62,8 @@ static void test_model_shape__flavors_have_the_published_numbers_of_parameters(v
     }
 }
 
-static void
-test_model_shape__only_flavors_without_a_release_take_the_tokens_vocabulary(void **state)
+TEST(test_model_shape__only_flavors_without_a_release_take_the_tokens_vocabulary)
 {
-    (void)state;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "8B", 4096), 0);
     assert_int_equal(shape.vocab, 4096);
@@ -81,9 +73,8 @@ test_model_shape__only_flavors_without_a_release_take_the_tokens_vocabulary(void
     assert_non_null(strstr(report_hint(), "llama3.2-1B"));
 }
 
-static void test_model_shape__a_published_config_is_its_flavor(void **state)
+TEST(test_model_shape__a_published_config_is_its_flavor)
 {
-    (void)state;
     struct model_shape shape, flavor;
     struct model_difference difference;
     assert_int_equal(read_config(&shape, LLAMA31), 0);
@@ -98,9 +89,8 @@ static void test_model_shape__a_published_config_is_its_flavor(void **state)
 }
 
 /* Transformers 5 has the parts of the rotary embedding in one object. */
-static void test_model_shape__the_first_llama_and_the_newest_form_are_read(void **state)
+TEST(test_model_shape__the_first_llama_and_the_newest_form_are_read)
 {
-    (void)state;
     struct model_shape shape;
     assert_int_equal(read_config(&shape, "{\"model_type\":\"llama\",\"hidden_size\":96,"
                                          "\"num_hidden_layers\":2,\"num_attention_heads\":6,"
@@ -116,9 +106,8 @@ static void test_model_shape__the_first_llama_and_the_newest_form_are_read(void 
 }
 
 /* What transformers 5.24.0 makes of both spellings in one file. */
-static void test_model_shape__parts_of_the_rotary_embedding_are_found_where_they_are(void **state)
+TEST(test_model_shape__parts_of_the_rotary_embedding_are_found_where_they_are)
 {
-    (void)state;
 #define SIZES                                                               \
     "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2," \
     "\"num_attention_heads\":4,\"intermediate_size\":256,\"vocab_size\":320,\"rope_theta\":5e5,"
@@ -138,9 +127,8 @@ static void test_model_shape__parts_of_the_rotary_embedding_are_found_where_they
 #undef SIZES
 }
 
-static void test_model_shape__an_identity_brings_the_shape_back(void **state)
+TEST(test_model_shape__an_identity_brings_the_shape_back)
 {
-    (void)state;
     static const char *const flavors[] = {"tiny", "llama3.1-8B", "llama3.2-1B", "llama2-7B"};
     for (size_t i = 0; i < sizeof flavors / sizeof *flavors; i++) {
         struct model_shape shape, back;
@@ -154,10 +142,8 @@ static void test_model_shape__an_identity_brings_the_shape_back(void **state)
 }
 
 /* Earlier versions compare what a checkpoint says member by member. */
-static void
-test_model_shape__an_untied_plain_model_has_the_identity_of_earlier_versions(void **state)
+TEST(test_model_shape__an_untied_plain_model_has_the_identity_of_earlier_versions)
 {
-    (void)state;
     struct model_shape shape;
     assert_int_equal(model_shape_of_flavor(&shape, "tiny", 0), 0);
     json_t *identity = model_shape_identity(&shape);
@@ -169,9 +155,8 @@ test_model_shape__an_untied_plain_model_has_the_identity_of_earlier_versions(voi
     json_decref(identity);
 }
 
-static void test_model_shape__the_first_field_that_differs_is_named_with_both_values(void **state)
+TEST(test_model_shape__the_first_field_that_differs_is_named_with_both_values)
 {
-    (void)state;
     struct model_shape ours, theirs;
     struct model_difference difference;
     assert_int_equal(model_shape_of_flavor(&ours, "tiny", 0), 0);
@@ -189,9 +174,8 @@ static void test_model_shape__the_first_field_that_differs_is_named_with_both_va
     assert_string_equal(difference.theirs, "1e-06");
 }
 
-static void test_model_shape__what_is_no_llama_of_ours_is_refused(void **state)
+TEST(test_model_shape__what_is_no_llama_of_ours_is_refused)
 {
-    (void)state;
     static const struct {
         const char *from, *to;
         int error;
@@ -222,9 +206,8 @@ static void test_model_shape__what_is_no_llama_of_ours_is_refused(void **state)
 }
 
 /* What transformers 5.23.0 gives as inv_freq for these settings, in float. */
-static void test_model_shape__frequencies_are_those_of_transformers(void **state)
+TEST(test_model_shape__frequencies_are_those_of_transformers)
 {
-    (void)state;
     struct model_shape shape;
     double got[64];
     assert_int_equal(model_shape_of_flavor(&shape, "llama3.1-8B", 0), 0);
@@ -256,21 +239,4 @@ static void test_model_shape__frequencies_are_those_of_transformers(void **state
     assert_true(fabs(got[32] * 4 * sqrt(500000.0) - 1) < 1e-12);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model_shape__flavors_have_the_published_numbers_of_parameters),
-        cmocka_unit_test(
-            test_model_shape__only_flavors_without_a_release_take_the_tokens_vocabulary),
-        cmocka_unit_test(test_model_shape__a_published_config_is_its_flavor),
-        cmocka_unit_test(test_model_shape__the_first_llama_and_the_newest_form_are_read),
-        cmocka_unit_test(test_model_shape__parts_of_the_rotary_embedding_are_found_where_they_are),
-        cmocka_unit_test(test_model_shape__an_identity_brings_the_shape_back),
-        cmocka_unit_test(
-            test_model_shape__an_untied_plain_model_has_the_identity_of_earlier_versions),
-        cmocka_unit_test(test_model_shape__the_first_field_that_differs_is_named_with_both_values),
-        cmocka_unit_test(test_model_shape__what_is_no_llama_of_ours_is_refused),
-        cmocka_unit_test(test_model_shape__frequencies_are_those_of_transformers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -7,18 +7,13 @@
 #include "proto/base/options.h"
 
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 struct settings {
     bool enable, verbose;
@@ -121,9 +116,8 @@ static void assert_line_has(const char *part)
         fail_msg("'%s' does not contain '%s'", report_line(), part);
 }
 
-static void test_options__defaults_fill_the_struct(void **state)
+TEST_BETWEEN(test_options__defaults_fill_the_struct, set_up, tear_down)
 {
-    (void)state;
     assert_true(settings.enable);
     assert_int_equal(settings.steps, 10000);
     assert_int_equal(settings.pool, 64 << 20);
@@ -134,9 +128,8 @@ static void test_options__defaults_fill_the_struct(void **state)
     assert_false(is_set[2]);
 }
 
-static void test_options__command_line_wins_over_file_over_default(void **state)
+TEST_BETWEEN(test_options__command_line_wins_over_file_over_default, set_up, tear_down)
 {
-    (void)state;
     char rest[512];
     assert_int_equal(read_toml("[training]\nsteps = 7\nname = \"abc\"\n"), 0);
     assert_int_equal(settings.steps, 7);
@@ -148,9 +141,8 @@ static void test_options__command_line_wins_over_file_over_default(void **state)
     assert_false(is_set[3]);
 }
 
-static void test_options__toml_values_of_every_type_are_read(void **state)
+TEST_BETWEEN(test_options__toml_values_of_every_type_are_read, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(read_toml("listen = \"unix:/run/x\"\n"
                                "verbose = true\n"
                                "[training]\n"
@@ -175,9 +167,8 @@ static void test_options__toml_values_of_every_type_are_read(void **state)
     assert_true(settings.lr == 1.0);
 }
 
-static void test_options__arguments_come_in_all_their_forms(void **state)
+TEST_BETWEEN(test_options__arguments_come_in_all_their_forms, set_up, tear_down)
 {
-    (void)state;
     static const char *const short_keys[] = {"steps", "training.steps", "v", "verbose", NULL};
     char rest[512];
     assert_int_equal(read_args(rest,
@@ -206,9 +197,8 @@ static void test_options__arguments_come_in_all_their_forms(void **state)
     assert_false(settings.verbose);
 }
 
-static void test_options__a_bare_key_with_nothing_to_decide_is_a_boolean(void **state)
+TEST_BETWEEN(test_options__a_bare_key_with_nothing_to_decide_is_a_boolean, set_up, tear_down)
 {
-    (void)state;
     char rest[512];
     assert_int_equal(read_args(rest, "--training.gc_freq --training.steps 3", NULL), 0);
     assert_int_equal(settings.steps, 3);
@@ -221,9 +211,8 @@ static void test_options__a_bare_key_with_nothing_to_decide_is_a_boolean(void **
     assert_line_has("training.fp8 = 'true' is not available: there are no eight bits");
 }
 
-static void test_options__byte_sizes_take_suffixes(void **state)
+TEST_BETWEEN(test_options__byte_sizes_take_suffixes, set_up, tear_down)
 {
-    (void)state;
     static const struct {
         const char *text;
         int64_t bytes; /* -1: refused */
@@ -244,9 +233,8 @@ static void test_options__byte_sizes_take_suffixes(void **state)
     }
 }
 
-static void test_options__wrong_values_are_refused_and_change_nothing(void **state)
+TEST_BETWEEN(test_options__wrong_values_are_refused_and_change_nothing, set_up, tear_down)
 {
-    (void)state;
     static const struct {
         const char *key, *value, *wanted;
     } cases[] = {
@@ -278,9 +266,8 @@ static void test_options__wrong_values_are_refused_and_change_nothing(void **sta
     assert_memory_equal(&before, &settings, sizeof(before));
 }
 
-static void test_options__message_names_file_and_line(void **state)
+TEST_BETWEEN(test_options__message_names_file_and_line, set_up, tear_down)
 {
-    (void)state;
     char expected[400];
     assert_int_equal(read_toml("[training]\n\nname = 'x'\nsteps = 0\n"), ERR_INVALID);
     snprintf(expected, sizeof(expected), "%s:4: training.steps = '0' is not valid", file_path);
@@ -292,9 +279,8 @@ static void test_options__message_names_file_and_line(void **state)
     assert_line_has("'training' is not a value or a list of values");
 }
 
-static void test_options__unknown_key_is_refused_with_the_nearest_one(void **state)
+TEST_BETWEEN(test_options__unknown_key_is_refused_with_the_nearest_one, set_up, tear_down)
 {
-    (void)state;
     static const struct {
         const char *key, *nearest; /* NULL: none is near */
     } cases[] = {
@@ -330,9 +316,8 @@ static void test_options__unknown_key_is_refused_with_the_nearest_one(void **sta
     assert_int_equal(read_args(rest, "--training.steps --verbose", NULL), ERR_INVALID);
 }
 
-static void test_options__what_begins_with_one_dash_is_an_option_or_refused(void **state)
+TEST_BETWEEN(test_options__what_begins_with_one_dash_is_an_option_or_refused, set_up, tear_down)
 {
-    (void)state;
     static const char *const short_keys[] = {"steps", "training.steps", "v", "verbose", NULL};
     static const char *const cases[] = {"-x", "-steps", "-vv", "-v=1", "-1"};
     char rest[512], text[64], expected[64];
@@ -344,18 +329,16 @@ static void test_options__what_begins_with_one_dash_is_an_option_or_refused(void
     }
 }
 
-static void test_options__missing_file_is_not_found(void **state)
+TEST_BETWEEN(test_options__missing_file_is_not_found, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(options_read_toml(&options, "/nowhere/at/all.toml"), ERR_NOT_FOUND);
     assert_line_has("no configuration file \"/nowhere/at/all.toml\"");
     assert_int_equal(options_read_toml(&options, "/"), ERR_IO);
     assert_line_has("Is a directory");
 }
 
-static void test_options__aliases_and_ignored_keys_are_accepted_with_a_note(void **state)
+TEST_BETWEEN(test_options__aliases_and_ignored_keys_are_accepted_with_a_note, set_up, tear_down)
 {
-    (void)state;
     char notes[4096];
     read_toml_and_notes(notes, "[training]\nnum_steps = 55\ngc_freq = 50\n");
     assert_int_equal(settings.steps, 55);
@@ -364,9 +347,8 @@ static void test_options__aliases_and_ignored_keys_are_accepted_with_a_note(void
     assert_non_null(strstr(notes, ":3: training.gc_freq is ignored: no garbage collector here\n"));
 }
 
-static void test_options__json_has_one_member_per_section(void **state)
+TEST_BETWEEN(test_options__json_has_one_member_per_section, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(options_set(&options, "training.name", "a\"b\\c", "test"), 0);
     assert_int_equal(options_set(&options, "optimizer.lr", "0.1", "test"), 0);
     char *text = options_to_json(&options);
@@ -383,9 +365,8 @@ static void test_options__json_has_one_member_per_section(void **state)
     free(text);
 }
 
-static void test_options__doubles_in_json_read_back_as_the_same_bits(void **state)
+TEST_BETWEEN(test_options__doubles_in_json_read_back_as_the_same_bits, set_up, tear_down)
 {
-    (void)state;
     static const char *const values[] = {"0.1", "3e-4", "1e-308", "9.999999999999998", "0", "5"};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         assert_int_equal(options_set(&options, "optimizer.lr", values[i], "test"), 0);
@@ -397,9 +378,9 @@ static void test_options__doubles_in_json_read_back_as_the_same_bits(void **stat
     }
 }
 
-static void test_options__a_fixed_key_is_refused_where_it_asks_for_something_else(void **state)
+TEST_BETWEEN(test_options__a_fixed_key_is_refused_where_it_asks_for_something_else, set_up,
+             tear_down)
 {
-    (void)state;
     assert_int_equal(options_set(&options, "training.fp8", "false", "test"), 0);
     assert_int_equal(options_set(&options, "training.fp8", "", "test"), 0);
     assert_int_equal(options_set(&options, "training.fp8", "true", "f.toml:3"), ERR_INVALID);
@@ -407,9 +388,8 @@ static void test_options__a_fixed_key_is_refused_where_it_asks_for_something_els
     assert_non_null(strstr(report_line(), "there are no eight bits"));
 }
 
-static void test_options__a_value_that_is_final_elsewhere_is_not_looked_at(void **state)
+TEST_BETWEEN(test_options__a_value_that_is_final_elsewhere_is_not_looked_at, set_up, tear_down)
 {
-    (void)state;
     bool is_final[NUM_ROWS] = {false};
     struct options file = options;
     file.is_final = is_final;
@@ -422,9 +402,8 @@ static void test_options__a_value_that_is_final_elsewhere_is_not_looked_at(void 
     assert_int_equal(options_set(&file, "optimizer.lr", "none", "test"), ERR_INVALID);
 }
 
-static void test_options__help_is_aligned_and_names_other_keys_behind(void **state)
+TEST_BETWEEN(test_options__help_is_aligned_and_names_other_keys_behind, set_up, tear_down)
 {
-    (void)state;
     char *text = NULL, *save = NULL;
     size_t length = 0, column = 0;
     uint32_t rows = 0;
@@ -459,28 +438,4 @@ static void test_options__help_is_aligned_and_names_other_keys_behind(void **sta
     assert_int_equal(rows, 9);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST(test_options__defaults_fill_the_struct),
-        TEST(test_options__command_line_wins_over_file_over_default),
-        TEST(test_options__toml_values_of_every_type_are_read),
-        TEST(test_options__arguments_come_in_all_their_forms),
-        TEST(test_options__a_bare_key_with_nothing_to_decide_is_a_boolean),
-        TEST(test_options__byte_sizes_take_suffixes),
-        TEST(test_options__wrong_values_are_refused_and_change_nothing),
-        TEST(test_options__message_names_file_and_line),
-        TEST(test_options__unknown_key_is_refused_with_the_nearest_one),
-        TEST(test_options__what_begins_with_one_dash_is_an_option_or_refused),
-        TEST(test_options__missing_file_is_not_found),
-        TEST(test_options__aliases_and_ignored_keys_are_accepted_with_a_note),
-        TEST(test_options__json_has_one_member_per_section),
-        TEST(test_options__doubles_in_json_read_back_as_the_same_bits),
-        TEST(test_options__a_fixed_key_is_refused_where_it_asks_for_something_else),
-        TEST(test_options__a_value_that_is_final_elsewhere_is_not_looked_at),
-        TEST(test_options__help_is_aligned_and_names_other_keys_behind),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

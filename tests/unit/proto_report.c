@@ -4,23 +4,18 @@
  * whatever is put into it. Method: log output is captured by putting a pipe (or a pseudo terminal)
  * in the place of stderr; an assertion that fails is watched from the parent of a fork. */
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <pty.h>
 #include <regex.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define LINE_FORM "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
 
@@ -77,9 +72,8 @@ static void assert_matches(const char *text, const char *pattern)
 
 /* ---- errors ---- */
 
-static void test_report__every_code_has_name_text_status_and_retry(void **state)
+TEST(test_report__every_code_has_name_text_status_and_retry)
 {
-    (void)state;
     int count = 0;
 #define X(name, value, grpc, retry, text)           \
     assert_int_equal(name, value);                  \
@@ -99,9 +93,8 @@ static void test_report__every_code_has_name_text_status_and_retry(void **state)
     assert_true(err_retry(ERR_IO));
 }
 
-static void test_report__error_keeps_message_and_hint(void **state)
+TEST(test_report__error_keeps_message_and_hint)
 {
-    (void)state;
     assert_int_equal(report_error(ERR_SPACE, "free some", "step %d failed", 7), ERR_SPACE);
     assert_string_equal(report_message(), "step 7 failed");
     assert_string_equal(report_detail(), "");
@@ -111,9 +104,8 @@ static void test_report__error_keeps_message_and_hint(void **state)
     assert_string_equal(report_line(), "");
 }
 
-static void test_report__errno_text_goes_into_the_detail(void **state)
+TEST(test_report__errno_text_goes_into_the_detail)
 {
-    (void)state;
     errno = ENOENT;
     assert_int_equal(report_errno(ERR_IO, "could not open", "/some/file"), ERR_IO);
     assert_string_equal(report_detail(), "/some/file: No such file or directory");
@@ -123,9 +115,8 @@ static void test_report__errno_text_goes_into_the_detail(void **state)
     assert_string_equal(report_detail(), "No such file or directory");
 }
 
-static void test_report__new_error_may_be_built_from_the_old_one(void **state)
+TEST(test_report__new_error_may_be_built_from_the_old_one)
 {
-    (void)state;
     report_set(ERR_IO, "inner", "detail", "hint");
     report_error(ERR_ABORTED, report_hint(), "outer: %s: %s", report_message(), report_detail());
     assert_string_equal(report_line(), "outer: inner: detail (hint)");
@@ -134,9 +125,8 @@ static void test_report__new_error_may_be_built_from_the_old_one(void **state)
     assert_string_equal(report_detail(), "outer: inner: detail");
 }
 
-static void test_report__too_long_texts_are_cut(void **state)
+TEST(test_report__too_long_texts_are_cut)
 {
-    (void)state;
     char text[5000];
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
@@ -146,9 +136,8 @@ static void test_report__too_long_texts_are_cut(void **state)
     assert_int_equal(strlen(report_line()), 3 * length + 2 + 3);
 }
 
-static void test_report__kept_text_outlives_another_error(void **state)
+TEST(test_report__kept_text_outlives_another_error)
 {
-    (void)state;
     struct report_text text;
     report_set(ERR_IO, "first", "detail", "hint");
     report_keep(&text);
@@ -166,9 +155,8 @@ static void *set_other_error(void *user)
     return (void *)(uintptr_t)(was_empty && strcmp(report_message(), "other") == 0);
 }
 
-static void test_report__last_error_belongs_to_its_thread(void **state)
+TEST(test_report__last_error_belongs_to_its_thread)
 {
-    (void)state;
     pthread_t thread;
     void *result = NULL;
     report_error(ERR_IO, NULL, "mine");
@@ -178,9 +166,8 @@ static void test_report__last_error_belongs_to_its_thread(void **state)
     assert_string_equal(report_message(), "mine");
 }
 
-static void test_report__failed_check_names_the_condition_and_aborts(void **state)
+TEST(test_report__failed_check_names_the_condition_and_aborts)
 {
-    (void)state;
     struct capture capture;
     log_setup("unit", NULL);
     begin_capture(&capture);
@@ -201,9 +188,8 @@ static void test_report__failed_check_names_the_condition_and_aborts(void **stat
 
 /* ---- log ---- */
 
-static void test_log__line_has_time_level_area_and_text(void **state)
+TEST(test_log__line_has_time_level_area_and_text)
 {
-    (void)state;
     struct capture capture;
     log_setup("ckptd", NULL);
     begin_capture(&capture);
@@ -218,7 +204,7 @@ static void test_log__line_has_time_level_area_and_text(void **state)
 }
 
 /* Last of the log's tests: an origin stays. */
-static void test_log__an_origin_stands_in_front_of_the_level(void **state)
+TEST(test_log__an_origin_stands_in_front_of_the_level)
 {
     struct capture capture;
     (void)state;
@@ -228,9 +214,8 @@ static void test_log__an_origin_stands_in_front_of_the_level(void **state)
     assert_non_null(strstr(end_capture(&capture), "Z node7:3 warn comm: waits\n"));
 }
 
-static void test_log__debug_prints_only_for_areas_that_are_on(void **state)
+TEST(test_log__debug_prints_only_for_areas_that_are_on)
 {
-    (void)state;
     static const struct {
         const char *areas;
         bool commit, uring;
@@ -256,9 +241,8 @@ static void test_log__debug_prints_only_for_areas_that_are_on(void **state)
     log_setup("ckptd", NULL);
 }
 
-static void test_log__text_cannot_forge_a_second_line(void **state)
+TEST(test_log__text_cannot_forge_a_second_line)
 {
-    (void)state;
     struct capture capture;
     begin_capture(&capture);
     log_info("rpc", "%s", "peer said\n2026-01-01T00:00:00.000Z info commit: \033[31mlie\x7f");
@@ -267,9 +251,8 @@ static void test_log__text_cannot_forge_a_second_line(void **state)
     assert_non_null(strstr(text, "peer said?2026-01-01T00:00:00.000Z info commit: ?[31mlie?\n"));
 }
 
-static void test_log__too_long_line_is_cut_but_ends_with_a_newline(void **state)
+TEST(test_log__too_long_line_is_cut_but_ends_with_a_newline)
 {
-    (void)state;
     static char text[10000];
     struct capture capture;
     memset(text, 'y', sizeof(text) - 1);
@@ -280,9 +263,8 @@ static void test_log__too_long_line_is_cut_but_ends_with_a_newline(void **state)
     assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
 }
 
-static void test_log__colour_only_on_terminals_without_no_color(void **state)
+TEST(test_log__colour_only_on_terminals_without_no_color)
 {
-    (void)state;
     int master, slave;
     char buffer[512] = {0};
     struct capture capture;
@@ -320,9 +302,8 @@ static void *write_lines(void *user)
     return NULL;
 }
 
-static void test_log__lines_of_threads_do_not_mix(void **state)
+TEST(test_log__lines_of_threads_do_not_mix)
 {
-    (void)state;
     struct capture capture;
     pthread_t threads[NUM_THREADS];
     int numbers[NUM_THREADS];
@@ -344,24 +325,4 @@ static void test_log__lines_of_threads_do_not_mix(void **state)
     log_setup("ckptd", NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_report__every_code_has_name_text_status_and_retry),
-        cmocka_unit_test(test_report__error_keeps_message_and_hint),
-        cmocka_unit_test(test_report__errno_text_goes_into_the_detail),
-        cmocka_unit_test(test_report__new_error_may_be_built_from_the_old_one),
-        cmocka_unit_test(test_report__too_long_texts_are_cut),
-        cmocka_unit_test(test_report__kept_text_outlives_another_error),
-        cmocka_unit_test(test_report__last_error_belongs_to_its_thread),
-        cmocka_unit_test(test_report__failed_check_names_the_condition_and_aborts),
-        cmocka_unit_test(test_log__line_has_time_level_area_and_text),
-        cmocka_unit_test(test_log__debug_prints_only_for_areas_that_are_on),
-        cmocka_unit_test(test_log__text_cannot_forge_a_second_line),
-        cmocka_unit_test(test_log__too_long_line_is_cut_but_ends_with_a_newline),
-        cmocka_unit_test(test_log__colour_only_on_terminals_without_no_color),
-        cmocka_unit_test(test_log__lines_of_threads_do_not_mix),
-        cmocka_unit_test(test_log__an_origin_stands_in_front_of_the_level),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -7,16 +7,11 @@
 #include "proto/format/retain.h"
 #include "proto/format/verified.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define ITEMS_MAX 40u
 #define ROUNDS 20000
@@ -41,9 +36,8 @@ static uint32_t plan(struct retain_item *items, uint32_t count, struct retain_ru
     return removed;
 }
 
-static void test_retain__each_rule_keeps_what_it_says(void **state)
+TEST(test_retain__each_rule_keeps_what_it_says)
 {
-    (void)state;
     struct retain_item items[10];
     make_run(items, 10);
     assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 3}), 7);
@@ -64,9 +58,8 @@ static void test_retain__each_rule_keeps_what_it_says(void **state)
 }
 
 /* Newer ones that nobody has read back may all turn out to be damaged. */
-static void test_retain__the_last_two_that_were_read_back_stay_too(void **state)
+TEST(test_retain__the_last_two_that_were_read_back_stay_too)
 {
-    (void)state;
     struct retain_item items[10];
     char text[64];
     make_run(items, 10);
@@ -84,9 +77,8 @@ static void test_retain__the_last_two_that_were_read_back_stay_too(void **state)
     assert_string_equal(retain_text(text, sizeof text, items[5].reasons), "remove");
 }
 
-static void test_retain__what_is_damaged_counts_nowhere(void **state)
+TEST(test_retain__what_is_damaged_counts_nowhere)
 {
-    (void)state;
     struct retain_item items[7];
     uint32_t removed;
     make_run(items, 4);
@@ -105,9 +97,8 @@ static void test_retain__what_is_damaged_counts_nowhere(void **state)
     assert_non_null(strstr(report_line(), "3 of 5"));
 }
 
-static void test_retain__rules_are_ored(void **state)
+TEST(test_retain__rules_are_ored)
 {
-    (void)state;
     struct retain_item items[10];
     char text[64];
     make_run(items, 10);
@@ -119,9 +110,8 @@ static void test_retain__rules_are_ored(void **state)
     assert_string_equal(retain_text(text, 4, items[9].reasons), "las"); /* cut, not overrun */
 }
 
-static void test_retain__what_must_stay_stays(void **state)
+TEST(test_retain__what_must_stay_stays)
 {
-    (void)state;
     struct retain_item items[10];
     make_run(items, 10);
     items[0].is_pinned = true;
@@ -135,9 +125,8 @@ static void test_retain__what_must_stay_stays(void **state)
     assert_int_equal(items[7].reasons, RETAIN_GOOD);
 }
 
-static void test_retain__the_newest_is_of_the_newest_attempt(void **state)
+TEST(test_retain__the_newest_is_of_the_newest_attempt)
 {
-    (void)state;
     struct retain_item items[4] = {{.step = 100, .attempt = 1, .time = 50},
                                    {.step = 90, .attempt = 1, .time = 40},
                                    {.step = 50, .attempt = 2, .time = 60},
@@ -148,9 +137,8 @@ static void test_retain__the_newest_is_of_the_newest_attempt(void **state)
     assert_int_equal(items[3].reasons, RETAIN_EVERY | RETAIN_GOOD);
 }
 
-static void test_retain__a_clock_that_jumped_empties_nothing(void **state)
+TEST(test_retain__a_clock_that_jumped_empties_nothing)
 {
-    (void)state;
     struct retain_item items[6];
     make_run(items, 6);
     items[5].time = INT64_MAX; /* the newest is dated in the far future */
@@ -170,9 +158,8 @@ static void test_retain__a_clock_that_jumped_empties_nothing(void **state)
 }
 
 /* Wherever the clock jumps, and how far: what a rule keeps without the jump it keeps with it. */
-static void test_retain__a_jump_of_the_clock_only_keeps_more(void **state)
+TEST(test_retain__a_jump_of_the_clock_only_keeps_more)
 {
-    (void)state;
     struct retain_item steady[20], jumped[20];
     for (int round = 0; round < 2000; round++) {
         const struct retain_rules rules = {.keep_within = 60 * (1 + next_random(15))};
@@ -194,9 +181,8 @@ static void test_retain__a_jump_of_the_clock_only_keeps_more(void **state)
 }
 
 /* A run whose checkpoints are further apart than the rule's span is pruned all the same. */
-static void test_retain__a_span_shorter_than_the_usual_gap_works(void **state)
+TEST(test_retain__a_span_shorter_than_the_usual_gap_works)
 {
-    (void)state;
     struct retain_item items[10];
     make_run(items, 10);
     assert_int_equal(plan(items, 10, (struct retain_rules){.keep_within = 1}), 8);
@@ -210,7 +196,7 @@ static int look_once(void *user, uint32_t index)
     return index == 0 ? 0 : ERR_UNAVAILABLE;
 }
 
-static void test_retain__nothing_goes_by_a_plan_that_could_not_look(void **state)
+TEST(test_retain__nothing_goes_by_a_plan_that_could_not_look)
 {
     const struct retain_rules rules = {.keep_last = 2, .may_remove_most = true};
     struct retain_item items[4];
@@ -222,9 +208,8 @@ static void test_retain__nothing_goes_by_a_plan_that_could_not_look(void **state
                      ERR_UNAVAILABLE);
 }
 
-static void test_retain__refusals_say_why(void **state)
+TEST(test_retain__refusals_say_why)
 {
-    (void)state;
     struct retain_item items[10];
     uint32_t removed;
     make_run(items, 10);
@@ -243,9 +228,8 @@ static void test_retain__refusals_say_why(void **state)
     assert_int_equal(retain_plan(NULL, 0, &(struct retain_rules){.keep_last = 1}, &removed), 0);
 }
 
-static void test_retain__only_names_that_we_write_parse(void **state)
+TEST(test_retain__only_names_that_we_write_parse)
 {
-    (void)state;
     uint64_t step, attempt;
     assert_true(retain_parse("step-00001000-a0003", &step, &attempt));
     assert_int_equal(step, 1000);
@@ -262,9 +246,8 @@ static void test_retain__only_names_that_we_write_parse(void **state)
     assert_int_equal(retain_time("yesterday"), 0);
 }
 
-static void test_retain__a_metric_is_a_number_of_that_name(void **state)
+TEST(test_retain__a_metric_is_a_number_of_that_name)
 {
-    (void)state;
     struct retain_item item = {0};
     const char *text = "{\"metrics\": {\"loss\": 2.5, \"steps\": 7, \"note\": \"2.5\"}}";
     assert_int_equal(retain_metric(&item, text, "loss"), 0);
@@ -298,9 +281,8 @@ static enum verified_known known_after(double percent, uint64_t damages)
 }
 
 /* A part that matches says nothing of the rest: what was known stays known. */
-static void test_retain__a_note_of_verify_says_what_is_known(void **state)
+TEST(test_retain__a_note_of_verify_says_what_is_known)
 {
-    (void)state;
     struct manifest_summary summary = {
         .run = "book", .step = 7, .attempt = 2, .nonce = "0123456789abcdef0123456789abcdef"};
     struct verified found;
@@ -397,9 +379,8 @@ static uint32_t num_better(const struct retain_item *items, uint32_t count, uint
     return better;
 }
 
-static void test_retain__no_rules_remove_what_must_stay(void **state)
+TEST(test_retain__no_rules_remove_what_must_stay)
 {
-    (void)state;
     static struct retain_item items[ITEMS_MAX];
     for (int round = 0; round < ROUNDS; round++) {
         uint32_t count = make_random(items), removed, gone = 0;
@@ -439,9 +420,8 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
     }
 }
 
-static void test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written(void **state)
+TEST(test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written)
 {
-    (void)state;
     struct scrub_cursor written = {9, 8, 7, 6, 5, -4, 3, 2, 1, 12, 13, 14, 1, 11}, read;
     char text[SCRUB_CURSOR_BYTES_MAX];
     scrub_cursor_write(text, &written);
@@ -468,9 +448,8 @@ static void test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written(void **
 }
 
 /* A shorter one knows nothing of what was not read. */
-static void test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back(void **state)
+TEST(test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back)
 {
-    (void)state;
     struct scrub_cursor written = {9, 8, 7, 6, 5, 4, 30, 20, 10, 12, 13, 14, 1, 11}, read;
     char text[SCRUB_CURSOR_BYTES_MAX], cut[SCRUB_CURSOR_BYTES_MAX];
     scrub_cursor_write(text, &written);
@@ -501,9 +480,8 @@ static void test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back(void
             fail_msg("%s was read", others[i]);
 }
 
-static void test_retain__what_was_missed_was_not_read_back_whatever_is_newer(void **state)
+TEST(test_retain__what_was_missed_was_not_read_back_whatever_is_newer)
 {
-    (void)state;
     struct scrub_cursor cursor = {.begun = 1, .attempt = 2, .step = 50};
     cursor.proven_attempt = 2;
     cursor.proven_step = 40;
@@ -527,25 +505,5 @@ static void test_retain__what_was_missed_was_not_read_back_whatever_is_newer(voi
 int main(void)
 {
     seed_random();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_retain__each_rule_keeps_what_it_says),
-        cmocka_unit_test(test_retain__the_last_two_that_were_read_back_stay_too),
-        cmocka_unit_test(test_retain__what_is_damaged_counts_nowhere),
-        cmocka_unit_test(test_retain__rules_are_ored),
-        cmocka_unit_test(test_retain__a_note_of_verify_says_what_is_known),
-        cmocka_unit_test(test_retain__what_must_stay_stays),
-        cmocka_unit_test(test_retain__the_newest_is_of_the_newest_attempt),
-        cmocka_unit_test(test_retain__a_clock_that_jumped_empties_nothing),
-        cmocka_unit_test(test_retain__a_jump_of_the_clock_only_keeps_more),
-        cmocka_unit_test(test_retain__a_span_shorter_than_the_usual_gap_works),
-        cmocka_unit_test(test_retain__nothing_goes_by_a_plan_that_could_not_look),
-        cmocka_unit_test(test_retain__refusals_say_why),
-        cmocka_unit_test(test_retain__only_names_that_we_write_parse),
-        cmocka_unit_test(test_retain__a_metric_is_a_number_of_that_name),
-        cmocka_unit_test(test_retain__no_rules_remove_what_must_stay),
-        cmocka_unit_test(test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written),
-        cmocka_unit_test(test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back),
-        cmocka_unit_test(test_retain__what_was_missed_was_not_read_back_whatever_is_newer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

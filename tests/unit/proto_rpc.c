@@ -8,6 +8,7 @@
 #include "proto/wire/rpc_text.h"
 #include "proto/wire/rpc_wire.h"
 #include "tests/unit/rpc_bed.h"
+#include "tests/unit/suite.h"
 #include "tests/unit/wrap.h"
 
 #include <openssl/crypto.h>
@@ -166,14 +167,14 @@ static struct rpc_call *wait_kept(struct bed *bed, int index)
     return NULL;
 }
 
-static void test_rpc__a_call_gets_its_reply(void **state)
+TEST_BETWEEN(test_rpc__a_call_gets_its_reply, set_up, tear_down)
 {
     struct bed *bed = *state;
     for (int i = 0; i < 100; i++)
         assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
-static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
+TEST_BETWEEN(test_rpc__an_error_crosses_with_all_parts_of_its_text, set_up, tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
@@ -189,7 +190,7 @@ static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
 }
 
 /* But FAILED_PRECONDITION, which stands for several codes that each say more than it does. */
-static void test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status(void **state)
+TEST(test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status)
 {
     static const int errors[] = {
 #define X(name, value, grpc, retry, text) name,
@@ -219,7 +220,7 @@ static void *answer_later(void *argument)
     return NULL;
 }
 
-static void test_rpc__a_call_can_be_answered_later_from_another_thread(void **state)
+TEST_BETWEEN(test_rpc__a_call_can_be_answered_later_from_another_thread, set_up, tear_down)
 {
     struct bed *bed = *state;
     pthread_t thread;
@@ -230,7 +231,7 @@ static void test_rpc__a_call_can_be_answered_later_from_another_thread(void **st
     pthread_join(thread, NULL);
 }
 
-static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
+TEST_BETWEEN(test_rpc__the_deadline_ends_an_unanswered_call, set_up, tear_down)
 {
     struct bed *bed = *state;
     char text[32];
@@ -242,7 +243,8 @@ static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
     assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
-static void test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has(void **state)
+TEST_BETWEEN(test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has, set_up,
+             tear_down)
 {
     struct bed *bed = *state;
     int error = call_hello(bed->at.client, CALL_MS), answered = 0;
@@ -255,7 +257,7 @@ static void test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_h
         assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
-static void test_rpc__an_unknown_method_is_a_version_error(void **state)
+TEST_BETWEEN(test_rpc__an_unknown_method_is_a_version_error, set_up, tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
@@ -266,7 +268,7 @@ static void test_rpc__an_unknown_method_is_a_version_error(void **state)
     assert_non_null(strstr(report_line(), "method"));
 }
 
-static void test_rpc__an_oversized_request_is_refused_before_it_is_sent(void **state)
+TEST_BETWEEN(test_rpc__an_oversized_request_is_refused_before_it_is_sent, set_up, tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
@@ -281,7 +283,7 @@ static void test_rpc__an_oversized_request_is_refused_before_it_is_sent(void **s
     free(run);
 }
 
-static void test_rpc__an_oversized_reply_becomes_an_error(void **state)
+TEST_BETWEEN(test_rpc__an_oversized_reply_becomes_an_error, set_up, tear_down)
 {
     struct bed *bed = *state;
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
@@ -292,7 +294,7 @@ static void test_rpc__an_oversized_reply_becomes_an_error(void **state)
     assert_non_null(strstr(report_message(), "larger than"));
 }
 
-static void test_rpc__an_absent_server_is_unavailable(void **state)
+TEST(test_rpc__an_absent_server_is_unavailable)
 {
     struct rpc_client *client;
     (void)state;
@@ -301,7 +303,7 @@ static void test_rpc__an_absent_server_is_unavailable(void **state)
     rpc_client_close(client);
 }
 
-static void test_rpc__a_client_finds_a_server_that_came_back(void **state)
+TEST_BETWEEN(test_rpc__a_client_finds_a_server_that_came_back, set_up, tear_down)
 {
     struct bed *bed = *state;
     assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
@@ -331,7 +333,7 @@ static void *call_and_wait(void *argument)
     return NULL;
 }
 
-static void test_rpc__closing_the_server_answers_calls_in_flight(void **state)
+TEST_BETWEEN(test_rpc__closing_the_server_answers_calls_in_flight, set_up, tear_down)
 {
     enum { CALLERS = 8 };
     struct bed *bed = *state;
@@ -389,7 +391,7 @@ static bool is_kept(struct bed *bed, struct caller *caller, uint32_t numbers)
     return count_kept(bed) > kept;
 }
 
-static void test_rpc__unanswered_requests_take_so_much_memory_and_no_more(void **state)
+TEST_BETWEEN(test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_up, tear_down)
 {
     enum { MOST = 4000000, SMALL = RPC_SHARE_BYTES_SURE / sizeof(uint64_t) / 2, SMALL_ONES = 16 };
     struct bed *bed = *state;
@@ -427,7 +429,7 @@ static int call_health(struct bed *bed, const char *service)
     return serving;
 }
 
-static void test_rpc__the_health_service_tells_serving_and_not(void **state)
+TEST_BETWEEN(test_rpc__the_health_service_tells_serving_and_not, set_up, tear_down)
 {
     struct bed *bed = *state;
     assert_int_equal(call_health(bed, ""), 1);
@@ -443,7 +445,7 @@ static void test_rpc__the_health_service_tells_serving_and_not(void **state)
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
 }
 
-static void test_rpc__a_peer_that_speaks_no_grpc_does_no_harm(void **state)
+TEST_BETWEEN(test_rpc__a_peer_that_speaks_no_grpc_does_no_harm, set_up, tear_down)
 {
     struct bed *bed = *state;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -472,7 +474,7 @@ static void ask_as_a_user(uid_t user, const char *want)
     assert_int_equal(status, want[0] != '\0' ? 0 : 2 << 8);
 }
 
-static void test_rpc__a_default_place_that_another_user_made_is_refused(void **state)
+TEST(test_rpc__a_default_place_that_another_user_made_is_refused)
 {
     uid_t user = 900000000 + (uid_t)getpid();
     char directory[40], address[64];
@@ -501,9 +503,8 @@ static void cleaned_up(void)
     _exit(1);
 }
 
-static void test_rpc__a_program_that_ends_leaves_openssl_to_handshakes_under_way(void **state)
+TEST(test_rpc__a_program_that_ends_leaves_openssl_to_handshakes_under_way)
 {
-    (void)state;
     int status;
     fflush(NULL);
     pid_t child = fork();
@@ -516,39 +517,4 @@ static void test_rpc__a_program_that_ends_leaves_openssl_to_handshakes_under_way
     assert_int_equal(status, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rpc__a_program_that_ends_leaves_openssl_to_handshakes_under_way),
-        cmocka_unit_test(test_rpc__a_default_place_that_another_user_made_is_refused),
-        cmocka_unit_test_setup_teardown(test_rpc__a_call_gets_its_reply, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__an_error_crosses_with_all_parts_of_its_text,
-                                        set_up, tear_down),
-        cmocka_unit_test(test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status),
-        cmocka_unit_test_setup_teardown(test_rpc__a_call_can_be_answered_later_from_another_thread,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__the_deadline_ends_an_unanswered_call, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has, set_up,
-            tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__an_unknown_method_is_a_version_error, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__an_oversized_request_is_refused_before_it_is_sent,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__an_oversized_reply_becomes_an_error, set_up,
-                                        tear_down),
-        cmocka_unit_test(test_rpc__an_absent_server_is_unavailable),
-        cmocka_unit_test_setup_teardown(test_rpc__a_client_finds_a_server_that_came_back, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__closing_the_server_answers_calls_in_flight,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__the_health_service_tells_serving_and_not, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_rpc__a_peer_that_speaks_no_grpc_does_no_harm, set_up,
-                                        tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

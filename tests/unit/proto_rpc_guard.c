@@ -15,19 +15,15 @@
 #include "proto/wire/rpc_guard.h"
 #include "tests/unit/http2_bed.h"
 #include "tests/unit/shell.h"
+#include "tests/unit/suite.h"
 
 #include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define HELLO "/holdfast.v1.Checkpoint/Hello"
 #define ANSWER_BYTES (3u << 20)
@@ -74,7 +70,7 @@ static size_t show(struct rpc_frames *frames, const struct text *text, size_t pi
 static const size_t pieces[] = {1, 7, sizeof((struct text *)0)->bytes};
 #define FOR_PIECES for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
 
-static void test_frames__streams_are_open_until_somebody_ends_them(void **state)
+TEST(test_frames__streams_are_open_until_somebody_ends_them)
 {
     static struct text text, answer;
     struct rpc_frames frames;
@@ -119,7 +115,7 @@ static void expect_stop(struct rpc_frames *frames, const struct text *text, size
     }
 }
 
-static void test_frames__pings_wait_for_their_answers(void **state)
+TEST(test_frames__pings_wait_for_their_answers)
 {
     static struct text text, answer;
     struct rpc_frames frames;
@@ -139,7 +135,7 @@ static void test_frames__pings_wait_for_their_answers(void **state)
         text.count - passed);
 }
 
-static void test_frames__data_waits_while_unfinished_requests_hold_the_allowance(void **state)
+TEST(test_frames__data_waits_while_unfinished_requests_hold_the_allowance)
 {
     static struct text text;
     struct rpc_frames frames;
@@ -156,7 +152,7 @@ static void test_frames__data_waits_while_unfinished_requests_hold_the_allowance
 }
 
 /* The first call costs what there is; the data of the second wait, as all does. */
-static void test_frames__nothing_passes_when_the_users_budget_is_spent(void **state)
+TEST(test_frames__nothing_passes_when_the_users_budget_is_spent)
 {
     static struct text text;
     struct rpc_frames frames;
@@ -203,8 +199,7 @@ static void expect_late(const struct text *text, size_t missing, int64_t want_ms
     }
 }
 
-static void
-test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time(void **state)
+TEST(test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time)
 {
     static struct text text;
     struct rpc_frames frames;
@@ -229,7 +224,7 @@ test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time(void
 
 /* ---- budgets ---- */
 
-static void test_budget__all_connections_of_a_user_have_one_account(void **state)
+TEST(test_budget__all_connections_of_a_user_have_one_account)
 {
     struct rpc_budget budget = {.rate = {1000, 3000}};
     struct rpc_account *first, *again, *other;
@@ -273,7 +268,7 @@ static void expect_closed(const struct text *text, const char *want)
     }
 }
 
-static void test_frames__what_no_client_needs_closes_the_connection(void **state)
+TEST(test_frames__what_no_client_needs_closes_the_connection)
 {
     static struct text text;
     struct rpc_frames frames;
@@ -353,7 +348,7 @@ static int count_answered(int fd, struct hello *hello)
     return answered;
 }
 
-static void test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more(void **state)
+TEST(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more)
 {
     const struct rpc_method methods[] = {{HELLO, &holdfast__v1__hello_request__descriptor,
                                           &holdfast__v1__hello_reply__descriptor, handle_hello},
@@ -481,7 +476,7 @@ static size_t receive(int fd, size_t want)
     return got;
 }
 
-static void test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not(void **state)
+TEST(test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not)
 {
     struct ends whole, half;
     struct rpc_guard *guard = open_guard(&half, SILENT_MS, 1000, 1000);
@@ -517,8 +512,7 @@ static void send_large(struct ends *ends, uint32_t num_frames)
     }
 }
 
-static void
-test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not(void **state)
+TEST(test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not)
 {
     struct ends slow;
     struct rpc_guard *guard = open_guard(&slow, 60000, 1 << 20, 1 << 20);
@@ -534,7 +528,7 @@ test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not(void
 }
 
 /* The last frame has to wait for what a user may cost, for longer than a request may take. */
-static void test_guard__a_request_that_it_holds_back_is_not_late(void **state)
+TEST(test_guard__a_request_that_it_holds_back_is_not_late)
 {
     struct ends held;
     struct rpc_guard *guard = open_guard(&held, SILENT_MS, 1, RPC_COST_CALL + RPC_COST_FRAME);
@@ -549,7 +543,7 @@ static void test_guard__a_request_that_it_holds_back_is_not_late(void **state)
 /* ---- TLS ---- */
 
 /* What TLS has decrypted and the guard has not read is in no socket. */
-static void test_guard__a_record_of_a_verified_client_passes_whole(void **state)
+TEST(test_guard__a_record_of_a_verified_client_passes_whole)
 {
     const char *parent = getenv("TMPDIR");
     char folder[128], server[160], client[160];
@@ -598,22 +592,6 @@ static void test_guard__a_record_of_a_verified_client_passes_whole(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frames__streams_are_open_until_somebody_ends_them),
-        cmocka_unit_test(test_frames__pings_wait_for_their_answers),
-        cmocka_unit_test(test_frames__data_waits_while_unfinished_requests_hold_the_allowance),
-        cmocka_unit_test(test_frames__nothing_passes_when_the_users_budget_is_spent),
-        cmocka_unit_test(
-            test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time),
-        cmocka_unit_test(test_budget__all_connections_of_a_user_have_one_account),
-        cmocka_unit_test(test_frames__what_no_client_needs_closes_the_connection),
-        cmocka_unit_test(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more),
-        cmocka_unit_test(test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not),
-        cmocka_unit_test(test_guard__a_request_that_it_holds_back_is_not_late),
-        cmocka_unit_test(
-            test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not),
-        cmocka_unit_test(test_guard__a_record_of_a_verified_client_passes_whole),
-    };
     log_setup("proto_rpc_guard", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

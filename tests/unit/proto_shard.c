@@ -11,19 +11,14 @@
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
 #include "tests/unit/random.h"
+#include "tests/unit/suite.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define NONCE "0123456789abcdef0123456789abcdef"
 #define RANKS 4
@@ -113,9 +108,8 @@ static void assert_line_has(const char *part)
 
 /* ---- names and geometry ---- */
 
-static void test_shard__keys_have_the_documented_form(void **state)
+TEST(test_shard__keys_have_the_documented_form)
 {
-    (void)state;
     char key[512];
     assert_int_equal(shard_dir_key(key, sizeof(key), "run", 1000, 3), 0);
     assert_string_equal(key, "run/step-00001000-a0003");
@@ -125,9 +119,8 @@ static void test_shard__keys_have_the_documented_form(void **state)
     assert_int_equal(shard_dir_key(key, 10, "run", 1, 1), ERR_INVALID);
 }
 
-static void test_shard__run_names_are_one_component_of_a_key(void **state)
+TEST(test_shard__run_names_are_one_component_of_a_key)
 {
-    (void)state;
     static const char *const bad[] = {"",    ".",        "..",  "a/b", "a b",
                                       "a\n", "\xc3\xa9", "a:b", "a\\b"};
     char key[512], longest[129];
@@ -145,9 +138,8 @@ static void test_shard__run_names_are_one_component_of_a_key(void **state)
     assert_false(shard_nonce_is_valid("0123"));
 }
 
-static void test_shard__geometry_is_aligned_and_adds_up(void **state)
+TEST(test_shard__geometry_is_aligned_and_adds_up)
 {
-    (void)state;
     uint64_t bytes[RANKS];
     assert_int_equal(layout_shard_bytes(bytes, bed.table, RANKS), 0);
     for (uint32_t shard = 0; shard < RANKS; shard++) {
@@ -192,9 +184,8 @@ static struct layout_table *plan_scalars(uint32_t count)
     return table;
 }
 
-static void test_shard__as_many_tensors_as_are_planned_are_read_back(void **state)
+TEST(test_shard__as_many_tensors_as_are_planned_are_read_back)
 {
-    (void)state;
     const uint32_t most = 174761;
     struct shard_identity identity = bed.identity;
     struct shard_geometry geometry;
@@ -218,9 +209,8 @@ static void test_shard__as_many_tensors_as_are_planned_are_read_back(void **stat
 }
 
 /* Over all lengths of the names that matter: one of them ends where a header's pages end. */
-static void test_shard__the_largest_header_fits_where_it_was_measured(void **state)
+TEST(test_shard__the_largest_header_fits_where_it_was_measured)
 {
-    (void)state;
     enum { TENSORS_OF_ALL = 64 };
     const uint64_t bytes = (31ull << 40) / TENSORS_OF_ALL; /* a shard may have 32 TiB */
     static struct slice slices[TENSORS_OF_ALL];
@@ -277,10 +267,8 @@ static void check_numbers(uint8_t *header, uint64_t step, uint64_t attempt)
     shard_header_free(&parsed);
 }
 
-static void
-test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has_it(void **state)
+TEST(test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has_it)
 {
-    (void)state;
     uint8_t *header = malloc(bed.geometry.data_start + 1);
     check_numbers(header, 0, UINT64_MAX);
     check_numbers(header, UINT64_MAX, 0);
@@ -291,9 +279,8 @@ test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has_it(v
     free(header);
 }
 
-static void test_shard__write_refuses_bad_identities(void **state)
+TEST(test_shard__write_refuses_bad_identities)
 {
-    (void)state;
     struct shard_identity identity = bed.identity;
     identity.run[0] = '/';
     assert_int_equal(shard_header_write(bed.header, &bed.geometry, bed.table, &identity),
@@ -336,7 +323,7 @@ static void assert_is_written_header(const struct shard_header *parsed)
     free(tensors);
 }
 
-static void test_shard__a_table_holds_every_sum_in_little_endian_and_zeros(void **state)
+TEST(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros)
 {
     struct shard_geometry geometry;
     (void)state;
@@ -359,9 +346,8 @@ static void test_shard__a_table_holds_every_sum_in_little_endian_and_zeros(void 
     free(table);
 }
 
-static void test_shard__parse_gives_back_what_was_written(void **state)
+TEST(test_shard__parse_gives_back_what_was_written)
 {
-    (void)state;
     struct shard_header parsed;
     uint64_t need = 0;
     assert_int_equal(
@@ -373,9 +359,8 @@ static void test_shard__parse_gives_back_what_was_written(void **state)
     shard_header_free(&parsed);
 }
 
-static void test_shard__parse_refuses_every_flipped_bit(void **state)
+TEST(test_shard__parse_refuses_every_flipped_bit)
 {
-    (void)state;
     struct shard_header parsed;
     uint64_t length = bed.geometry.data_start;
     uint8_t *header = malloc(length);
@@ -468,9 +453,8 @@ static void expect_headers(const struct layout_table *table, uint32_t shards)
 }
 
 /* Each tensor has the place and the shape of its own layout, of however many. */
-static void test_shard__tensors_of_many_layouts_lie_where_theirs_do(void **state)
+TEST(test_shard__tensors_of_many_layouts_lie_where_theirs_do)
 {
-    (void)state;
     enum { MANY = 80 };
     static struct slice slices[RANKS][MANY];
     const struct slice *list[RANKS] = {slices[0], slices[1], slices[2], slices[3]};
@@ -504,9 +488,8 @@ static void test_shard__tensors_of_many_layouts_lie_where_theirs_do(void **state
 }
 
 /* What verify compares a file's header with. */
-static void test_shard__what_a_reader_expects_is_what_was_written(void **state)
+TEST(test_shard__what_a_reader_expects_is_what_was_written)
 {
-    (void)state;
     expect_headers(bed.table, RANKS);
     /* As many bytes in each of two shards, cut otherwise. */
     struct slice slices[2][2];
@@ -524,9 +507,8 @@ static void test_shard__what_a_reader_expects_is_what_was_written(void **state)
     layout_table_free(table);
 }
 
-static void test_shard__parse_refuses_any_changes(void **state)
+TEST(test_shard__parse_refuses_any_changes)
 {
-    (void)state;
     struct shard_header parsed;
     uint64_t length = bed.geometry.data_start, rounds = random_rounds("FLIPS", 100000);
     uint8_t *header = malloc(length);
@@ -545,9 +527,8 @@ static void test_shard__parse_refuses_any_changes(void **state)
     free(header);
 }
 
-static void test_shard__parse_refuses_or_asks_at_every_truncation(void **state)
+TEST(test_shard__parse_refuses_or_asks_at_every_truncation)
 {
-    (void)state;
     struct shard_header parsed;
     for (uint64_t length = 0; length < bed.geometry.data_start; length++) {
         uint64_t need = 0;
@@ -593,9 +574,8 @@ static char *copy_text(size_t *length)
     return text;
 }
 
-static void test_shard__parse_refuses_lies_under_a_right_hash(void **state)
+TEST(test_shard__parse_refuses_lies_under_a_right_hash)
 {
-    (void)state;
     static const struct {
         const char *from, *to, *says;
         int error;
@@ -665,9 +645,8 @@ static void test_shard__parse_refuses_lies_under_a_right_hash(void **state)
     free(text);
 }
 
-static void test_shard__parse_survives_random_texts_under_a_right_hash(void **state)
+TEST(test_shard__parse_survives_random_texts_under_a_right_hash)
 {
-    (void)state;
     static const char alphabet[] = "{}[]\",:0123456789 .;-eE\\u_aF\x80\n";
     size_t length = 0;
     char *text = copy_text(&length), *changed = malloc(length);
@@ -701,9 +680,8 @@ static void test_shard__parse_survives_random_texts_under_a_right_hash(void **st
     free(changed);
 }
 
-static void test_shard__parse_refuses_impossible_lengths(void **state)
+TEST(test_shard__parse_refuses_impossible_lengths)
 {
-    (void)state;
     static const uint64_t lengths[] = {
         0, 1, 4088 + 1, UINT64_MAX, UINT64_MAX - 7, 1ull << 62, 1ull << 24, (1ull << 24) - 7};
     struct shard_header parsed;
@@ -738,9 +716,8 @@ static void write_file(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_shard__stock_safetensors_opens_the_file(void **state)
+TEST(test_shard__stock_safetensors_opens_the_file)
 {
-    (void)state;
     static const char script[] =
         "import sys\n"
         "try:\n"
@@ -772,28 +749,4 @@ static void test_shard__stock_safetensors_opens_the_file(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shard__keys_have_the_documented_form),
-        cmocka_unit_test(test_shard__run_names_are_one_component_of_a_key),
-        cmocka_unit_test(test_shard__geometry_is_aligned_and_adds_up),
-        cmocka_unit_test(test_shard__as_many_tensors_as_are_planned_are_read_back),
-        cmocka_unit_test(test_shard__the_largest_header_fits_where_it_was_measured),
-        cmocka_unit_test(
-            test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has_it),
-        cmocka_unit_test(test_shard__write_refuses_bad_identities),
-        cmocka_unit_test(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros),
-        cmocka_unit_test(test_shard__parse_gives_back_what_was_written),
-        cmocka_unit_test(test_shard__parse_refuses_every_flipped_bit),
-        cmocka_unit_test(test_shard__tensors_of_many_layouts_lie_where_theirs_do),
-        cmocka_unit_test(test_shard__what_a_reader_expects_is_what_was_written),
-        cmocka_unit_test(test_shard__parse_refuses_any_changes),
-        cmocka_unit_test(test_shard__parse_refuses_or_asks_at_every_truncation),
-        cmocka_unit_test(test_shard__parse_refuses_lies_under_a_right_hash),
-        cmocka_unit_test(test_shard__parse_survives_random_texts_under_a_right_hash),
-        cmocka_unit_test(test_shard__parse_refuses_impossible_lengths),
-        cmocka_unit_test(test_shard__stock_safetensors_opens_the_file),
-    };
-    return cmocka_run_group_tests(tests, open_bed, close_bed);
-}
+SUITE(open_bed, close_bed)

@@ -5,23 +5,18 @@
  * Method: stderr is a file; a child crashes. */
 #include "proto/base/sanitized.h"
 #include "proto/base/stacks.h"
+#include "tests/unit/suite.h"
 
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define BELOW 8192u /* bytes below the stack pointer that are looked at */
 
@@ -68,7 +63,7 @@ static void dump(void)
     stacks_dump_all("a test asks");
 }
 
-static void test_stacks__a_thread_prints_where_it_is_and_goes_on_untouched(void **state)
+TEST(test_stacks__a_thread_prints_where_it_is_and_goes_on_untouched)
 {
     pthread_t thread;
     (void)state;
@@ -108,9 +103,8 @@ static void crash(void)
     waitpid(child, &crash_status, 0);
 }
 
-static void test_stacks__a_crash_prints_and_ends_by_its_own_signal(void **state)
+TEST(test_stacks__a_crash_prints_and_ends_by_its_own_signal)
 {
-    (void)state;
     if (IS_SANITIZED)
         skip();
     char *text = said_by(crash);
@@ -123,10 +117,6 @@ static void test_stacks__a_crash_prints_and_ends_by_its_own_signal(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stacks__a_thread_prints_where_it_is_and_goes_on_untouched),
-        cmocka_unit_test(test_stacks__a_crash_prints_and_ends_by_its_own_signal),
-    };
     stacks_start();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

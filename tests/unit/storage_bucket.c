@@ -13,6 +13,7 @@
 #include "storage/bucket/xml.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 #include <inttypes.h>
 
@@ -102,9 +103,8 @@ static const struct vector {
      "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
 };
 
-static void test_sigv4__signs_as_the_examples_of_aws(void **state)
+TEST(test_sigv4__signs_as_the_examples_of_aws)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         char out[SIGV4_AUTHORIZATION_BYTES];
         const struct vector *vector = &vectors[i];
@@ -116,9 +116,8 @@ static void test_sigv4__signs_as_the_examples_of_aws(void **state)
     }
 }
 
-static void test_sigv4__encodes_all_but_unreserved_characters(void **state)
+TEST(test_sigv4__encodes_all_but_unreserved_characters)
 {
-    (void)state;
     char out[64] = "";
     assert_int_equal(sigv4_encode(out, sizeof out, "a b/c~d+e\xc3\xa4", 0), 0);
     assert_string_equal(out, "a%20b%2Fc~d%2Be%C3%A4");
@@ -129,9 +128,8 @@ static void test_sigv4__encodes_all_but_unreserved_characters(void **state)
     assert_int_equal(sigv4_encode(small, sizeof small, "a b", 0), ERR_INVALID);
 }
 
-static void test_sigv4__refuses_what_is_too_long(void **state)
+TEST(test_sigv4__refuses_what_is_too_long)
 {
-    (void)state;
     char out[SIGV4_AUTHORIZATION_BYTES], secret[400];
     memset(secret, 'x', sizeof secret - 1);
     secret[sizeof secret - 1] = '\0';
@@ -158,9 +156,8 @@ static int read_text(struct seen *seen, const char *text)
     return xml_read(text, strlen(text), note_found, seen);
 }
 
-static void test_xml__tells_paths_and_texts_in_order(void **state)
+TEST(test_xml__tells_paths_and_texts_in_order)
 {
-    (void)state;
     struct seen seen;
     assert_int_equal(read_text(&seen, "<?xml version='1.0'?><a xmlns='x'><b>1 &amp; 2</b> <c><d/>"
                                       "</c></a>"),
@@ -168,9 +165,8 @@ static void test_xml__tells_paths_and_texts_in_order(void **state)
     assert_string_equal(seen.text, "a/b=1 & 2;a/c/d=;a/c=*;a=*;");
 }
 
-static void test_xml__refuses_what_is_no_such_document(void **state)
+TEST(test_xml__refuses_what_is_no_such_document)
 {
-    (void)state;
     static const char *const bad[] = {
         "",
         "<a>",
@@ -188,9 +184,8 @@ static void test_xml__refuses_what_is_no_such_document(void **state)
 
 /* ---- rates ---- */
 
-static void test_pace__sends_no_faster_than_the_rate(void **state)
+TEST(test_pace__sends_no_faster_than_the_rate)
 {
-    (void)state;
     struct pace *pace;
     assert_int_equal(pace_open(&pace, 10 << 20), 0);
     uint64_t begin = bucket_now_ns();
@@ -203,9 +198,8 @@ static void test_pace__sends_no_faster_than_the_rate(void **state)
 
 /* ---- where ---- */
 
-static void test_where__names_a_bucket_a_directory_a_peer_or_a_path(void **state)
+TEST(test_where__names_a_bucket_a_directory_a_peer_or_a_path)
 {
-    (void)state;
     struct storage_where where;
     assert_int_equal(storage_where_parse(&where, "s3://b/p/q"), 0);
     assert_ptr_equal(where.ops, &storage_s3);
@@ -228,9 +222,8 @@ static void test_where__names_a_bucket_a_directory_a_peer_or_a_path(void **state
     assert_int_equal(storage_where_parse(&where, "gs://b/p"), ERR_INVALID);
 }
 
-static void test_bucket__refuses_names_that_no_bucket_has(void **state)
+TEST(test_bucket__refuses_names_that_no_bucket_has)
 {
-    (void)state;
     static const char *const bad[] = {"a",     "a b c",      "bucket/../x", "bucket/.holdfast.x",
                                       "b$b$b", "bucket/a//b"};
     struct storage_bucket settings;
@@ -245,9 +238,8 @@ static void test_bucket__refuses_names_that_no_bucket_has(void **state)
 
 /* ---- settings ---- */
 
-static void test_settings__ours_win_over_those_of_aws(void **state)
+TEST(test_settings__ours_win_over_those_of_aws)
 {
-    (void)state;
     struct storage_bucket settings;
     setenv("AWS_REGION", "eu-west-1", 1);
     setenv("AWS_ENDPOINT_URL", "http://a", 1);
@@ -560,18 +552,7 @@ static int drive_store(const char *where, bool is_read_only)
 
 int main(int argc, char **argv)
 {
-    static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sigv4__signs_as_the_examples_of_aws),
-        cmocka_unit_test(test_sigv4__encodes_all_but_unreserved_characters),
-        cmocka_unit_test(test_sigv4__refuses_what_is_too_long),
-        cmocka_unit_test(test_xml__tells_paths_and_texts_in_order),
-        cmocka_unit_test(test_xml__refuses_what_is_no_such_document),
-        cmocka_unit_test(test_pace__sends_no_faster_than_the_rate),
-        cmocka_unit_test(test_where__names_a_bucket_a_directory_a_peer_or_a_path),
-        cmocka_unit_test(test_bucket__refuses_names_that_no_bucket_has),
-        cmocka_unit_test(test_settings__ours_win_over_those_of_aws),
-    };
     if (argc >= 3 && strcmp(argv[1], "drive") == 0)
         return drive_store(argv[2], argc > 3);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

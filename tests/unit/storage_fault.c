@@ -5,12 +5,12 @@
  * n-th operation failing until it passes, and after each failure and crash the store is looked at.
  */
 #include "tests/unit/fault_bed.h"
+#include "tests/unit/suite.h"
 
 #include <time.h>
 
-static void test_fault__bad_settings_are_refused_by_name(void **state)
+TEST(test_fault__bad_settings_are_refused_by_name)
 {
-    (void)state;
     const char *wheres[] = {"",
                             "seed=1",
                             "sed=1:memory:",
@@ -32,9 +32,8 @@ static void test_fault__bad_settings_are_refused_by_name(void **state)
 
 /* ---- single faults ---- */
 
-static void test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say(void **state)
+TEST(test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say)
 {
-    (void)state;
     /* Operations: create, sync_names, write, sync, sync. */
     struct storage *storage = open_fault("lost=1,fail_at=4:memory:");
     struct storage_object *object;
@@ -63,9 +62,8 @@ static double seconds_now(void)
 
 /* The percentiles of three writes, which wait up to 0.4 s, beside the time of the middle one and of
  * the slowest: up to a quarter more, and what the test takes for its own less. */
-static void test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took(void **state)
+TEST(test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took)
 {
-    (void)state;
     struct storage *storage = open_fault("delay_us=400000:memory:");
     struct storage_object *object;
     struct storage_measured measured;
@@ -95,9 +93,8 @@ static void test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they
     free(data);
 }
 
-static void test_fault__torn_write_fails_and_leaves_a_first_part(void **state)
+TEST(test_fault__torn_write_fails_and_leaves_a_first_part)
 {
-    (void)state;
     struct storage *storage = open_fault("torn=1:memory:");
     struct storage_object *object;
     unsigned char *data = bed_buffer(BYTES);
@@ -117,9 +114,8 @@ static void test_fault__torn_write_fails_and_leaves_a_first_part(void **state)
     free(data);
 }
 
-static void test_fault__errors_come_at_their_rate(void **state)
+TEST(test_fault__errors_come_at_their_rate)
 {
-    (void)state;
     struct storage *storage = open_fault("seed=3,error=0.25:memory:");
     int num_failed = 0;
     uint64_t bytes;
@@ -199,9 +195,8 @@ static int call_by_name(struct storage *storage, const char *name)
 }
 
 /* Of each one the first fails, with that errno and no effect, and the second is as ever. */
-static void test_fault__each_call_can_be_made_to_fail_by_its_name(void **state)
+TEST(test_fault__each_call_can_be_made_to_fail_by_its_name)
 {
-    (void)state;
     static const char *const names[] = {"read",        "write",    "sync", "create", "open",
                                         "publish",     "fetch",    "list", "remove", "rename",
                                         "sync_names",  "register", "lock", "space",  "hold",
@@ -236,9 +231,8 @@ static int see_links(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static void test_fault__lists_say_all_that_the_wrapped_back_end_does(void **state)
+TEST(test_fault__lists_say_all_that_the_wrapped_back_end_does)
 {
-    (void)state;
     char directory[BED_PATH_BYTES], old[BED_PATH_BYTES + 16], new[BED_PATH_BYTES + 16];
     uint64_t links = 0;
     bed_make_directory(directory);
@@ -278,9 +272,8 @@ free_data:
     return error;
 }
 
-static void test_fault__every_operation_of_a_save_fails_once_and_none_is_half_done(void **state)
+TEST(test_fault__every_operation_of_a_save_fails_once_and_none_is_half_done)
 {
-    (void)state;
     int num_failures = 0;
     for (int n = 1;; n++) {
         char where[64];
@@ -306,9 +299,8 @@ static void test_fault__every_operation_of_a_save_fails_once_and_none_is_half_do
     assert_int_equal(num_failures, 6); /* create, two writes, sync, sync_names, publish */
 }
 
-static void test_fault__acknowledged_saves_survive_any_seed(void **state)
+TEST(test_fault__acknowledged_saves_survive_any_seed)
 {
-    (void)state;
     int num_acknowledged = 0, num_failed = 0;
     for (unsigned seed = 1; seed <= 200; seed++) {
         char where[96];
@@ -331,18 +323,4 @@ static void test_fault__acknowledged_saves_survive_any_seed(void **state)
     assert_true(num_acknowledged > 20 && num_failed > 20);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fault__bad_settings_are_refused_by_name),
-        cmocka_unit_test(test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say),
-        cmocka_unit_test(test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took),
-        cmocka_unit_test(test_fault__torn_write_fails_and_leaves_a_first_part),
-        cmocka_unit_test(test_fault__errors_come_at_their_rate),
-        cmocka_unit_test(test_fault__each_call_can_be_made_to_fail_by_its_name),
-        cmocka_unit_test(test_fault__lists_say_all_that_the_wrapped_back_end_does),
-        cmocka_unit_test(test_fault__every_operation_of_a_save_fails_once_and_none_is_half_done),
-        cmocka_unit_test(test_fault__acknowledged_saves_survive_any_seed),
-    };
-    return cmocka_run_group_tests_name("storage_fault", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

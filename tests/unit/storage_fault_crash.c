@@ -3,12 +3,12 @@
  * Goal: what was synced is never lost by a crash, what was not may be. Method: lost=1 loses all
  * that is not durable, lost=0 nothing, lost=0.5 mixes by the seed. */
 #include "tests/unit/fault_bed.h"
+#include "tests/unit/suite.h"
 
 /* ---- data and names ---- */
 
-static void test_fault_crash__synced_data_and_names_survive(void **state)
+TEST(test_fault_crash__synced_data_and_names_survive)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     bed_put(storage, NULL, "run/step/shard", BYTES, 1);
     assert_int_equal(storage_sync_names(storage, "run/step"), 0);
@@ -19,9 +19,8 @@ static void test_fault_crash__synced_data_and_names_survive(void **state)
     storage_close(storage);
 }
 
-static void test_fault_crash__unsynced_data_is_lost(void **state)
+TEST(test_fault_crash__unsynced_data_is_lost)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     struct storage_object *object;
     write_object(storage, &object, "shard", 1);
@@ -35,9 +34,8 @@ static void test_fault_crash__unsynced_data_is_lost(void **state)
     storage_close(storage);
 }
 
-static void test_fault_crash__only_what_was_written_after_the_sync_is_lost(void **state)
+TEST(test_fault_crash__only_what_was_written_after_the_sync_is_lost)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     struct storage_object *object;
     unsigned char *ones = bed_buffer(2 * PAGE), *expected = bed_buffer(BYTES);
@@ -59,9 +57,8 @@ static void test_fault_crash__only_what_was_written_after_the_sync_is_lost(void 
     free(expected);
 }
 
-static void test_fault_crash__unsynced_names_vanish_with_what_is_below(void **state)
+TEST(test_fault_crash__unsynced_names_vanish_with_what_is_below)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(storage_publish(storage, "old/manifest", "x", 1), 0);
     bed_put(storage, NULL, "half/dir/shard", BYTES, 1);
@@ -77,9 +74,8 @@ static void test_fault_crash__unsynced_names_vanish_with_what_is_below(void **st
     storage_close(storage);
 }
 
-static void test_fault_crash__unsynced_removals_come_back(void **state)
+TEST(test_fault_crash__unsynced_removals_come_back)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(storage_publish(storage, "run/a", "a", 1), 0);
     assert_int_equal(storage_publish(storage, "run/b", "b", 1), 0);
@@ -96,9 +92,8 @@ static void test_fault_crash__unsynced_removals_come_back(void **state)
     storage_close(storage);
 }
 
-static void test_fault_crash__a_name_made_anew_does_not_turn_into_the_old_one(void **state)
+TEST(test_fault_crash__a_name_made_anew_does_not_turn_into_the_old_one)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     char text[8] = "";
     uint64_t bytes;
@@ -134,9 +129,8 @@ static void expect_step(struct storage *storage, bool is_moved)
     bed_expect(storage, is_moved ? "run/trash/step.1/shard" : "run/step/shard", BYTES, 1);
 }
 
-static void test_fault_crash__a_rename_is_undone_until_both_directories_are_synced(void **state)
+TEST(test_fault_crash__a_rename_is_undone_until_both_directories_are_synced)
 {
-    (void)state;
     for (int synced = 0; synced < 4; synced++) {
         struct storage *storage = rename_step("lost=1:memory:");
         if ((synced & 1) != 0) /* the directory above is synced with it */
@@ -157,9 +151,8 @@ static void test_fault_crash__a_rename_is_undone_until_both_directories_are_sync
     storage_close(storage);
 }
 
-static void test_fault_crash__a_renamed_tree_is_whole_under_one_name_by_any_seed(void **state)
+TEST(test_fault_crash__a_renamed_tree_is_whole_under_one_name_by_any_seed)
 {
-    (void)state;
     int num_moved = 0, num_seeds = 40;
     for (int seed = 1; seed <= num_seeds; seed++) {
         char where[64];
@@ -174,9 +167,8 @@ static void test_fault_crash__a_renamed_tree_is_whole_under_one_name_by_any_seed
     assert_true(num_moved > 0 && num_moved < num_seeds);
 }
 
-static void test_fault_crash__changes_within_a_renamed_tree_move_with_it(void **state)
+TEST(test_fault_crash__changes_within_a_renamed_tree_move_with_it)
 {
-    (void)state;
     static const char *const losses[] = {"lost=1:memory:", "lost=0:memory:"};
     for (int is_kept = 0; is_kept < 2; is_kept++) {
         struct storage *storage = open_fault(losses[is_kept]);
@@ -194,9 +186,8 @@ static void test_fault_crash__changes_within_a_renamed_tree_move_with_it(void **
     }
 }
 
-static void test_fault_crash__nothing_is_renamed_back_over_what_took_its_name(void **state)
+TEST(test_fault_crash__nothing_is_renamed_back_over_what_took_its_name)
 {
-    (void)state;
     struct storage *storage = rename_step("lost=1:memory:");
     assert_int_equal(storage_publish(storage, "run/step/manifest", "new", 3), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
@@ -205,9 +196,8 @@ static void test_fault_crash__nothing_is_renamed_back_over_what_took_its_name(vo
     storage_close(storage);
 }
 
-static void test_fault__a_rename_that_fails_late_was_carried_out(void **state)
+TEST(test_fault__a_rename_that_fails_late_was_carried_out)
 {
-    (void)state;
     for (int is_late = 0; is_late < 2; is_late++) {
         struct storage *storage = open_fault(is_late ? "only=rename,fail_at=1,late=1,lost=1:memory:"
                                                      : "only=rename,fail_at=1,lost=1:memory:");
@@ -257,9 +247,8 @@ static void crash_by_seed(char out[BYTES / PAGE + 1], unsigned seed)
     free(data);
 }
 
-static void test_fault_crash__seeds_keep_lose_and_tear_and_repeat_themselves(void **state)
+TEST(test_fault_crash__seeds_keep_lose_and_tear_and_repeat_themselves)
 {
-    (void)state;
     char all[20 * (BYTES / PAGE) + 1] = "", first[BYTES / PAGE + 1], again[BYTES / PAGE + 1];
     for (unsigned seed = 1; seed <= 20; seed++) {
         crash_by_seed(first, seed);
@@ -272,9 +261,8 @@ static void test_fault_crash__seeds_keep_lose_and_tear_and_repeat_themselves(voi
     assert_non_null(strchr(all, 't'));
 }
 
-static void test_fault_crash__objects_opened_before_it_are_dead(void **state)
+TEST(test_fault_crash__objects_opened_before_it_are_dead)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=0:memory:");
     struct storage_object *object, *reader;
     uint64_t bytes;
@@ -292,9 +280,8 @@ static void test_fault_crash__objects_opened_before_it_are_dead(void **state)
     free(data);
 }
 
-static void test_fault_crash__requests_on_the_way_end_with_an_error(void **state)
+TEST(test_fault_crash__requests_on_the_way_end_with_an_error)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1,delay_us=10000000:memory:");
     struct storage_object *object;
     struct storage_request requests[8];
@@ -316,9 +303,8 @@ static void test_fault_crash__requests_on_the_way_end_with_an_error(void **state
     free(data);
 }
 
-static void test_fault_crash__shows_in_the_wrapped_directory(void **state)
+TEST(test_fault_crash__shows_in_the_wrapped_directory)
 {
-    (void)state;
     char directory[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
     bed_make_directory(directory);
     snprintf(where, sizeof(where), "lost=1:local:%s", directory);
@@ -363,17 +349,15 @@ static void check_held_at_crash(const char *settings, bool is_synced, bool stays
     bed_remove_directory(directory);
 }
 
-static void test_fault_crash__ends_holds_and_may_leave_their_files(void **state)
+TEST(test_fault_crash__ends_holds_and_may_leave_their_files)
 {
-    (void)state;
     check_held_at_crash("lost=1", false, false);
     check_held_at_crash("lost=0", false, true);
     check_held_at_crash("lost=1", true, true);
 }
 
-static void test_fault_crash__brings_back_a_released_file_that_was_durable(void **state)
+TEST(test_fault_crash__brings_back_a_released_file_that_was_durable)
 {
-    (void)state;
     for (int is_synced = 0; is_synced < 2; is_synced++) {
         char directory[BED_PATH_BYTES];
         struct storage_hold *hold;
@@ -393,26 +377,4 @@ static void test_fault_crash__brings_back_a_released_file_that_was_durable(void 
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fault_crash__synced_data_and_names_survive),
-        cmocka_unit_test(test_fault_crash__unsynced_data_is_lost),
-        cmocka_unit_test(test_fault_crash__only_what_was_written_after_the_sync_is_lost),
-        cmocka_unit_test(test_fault_crash__unsynced_names_vanish_with_what_is_below),
-        cmocka_unit_test(test_fault_crash__unsynced_removals_come_back),
-        cmocka_unit_test(test_fault_crash__a_name_made_anew_does_not_turn_into_the_old_one),
-        cmocka_unit_test(test_fault_crash__a_rename_is_undone_until_both_directories_are_synced),
-        cmocka_unit_test(test_fault_crash__a_renamed_tree_is_whole_under_one_name_by_any_seed),
-        cmocka_unit_test(test_fault_crash__changes_within_a_renamed_tree_move_with_it),
-        cmocka_unit_test(test_fault_crash__nothing_is_renamed_back_over_what_took_its_name),
-        cmocka_unit_test(test_fault__a_rename_that_fails_late_was_carried_out),
-        cmocka_unit_test(test_fault_crash__seeds_keep_lose_and_tear_and_repeat_themselves),
-        cmocka_unit_test(test_fault_crash__objects_opened_before_it_are_dead),
-        cmocka_unit_test(test_fault_crash__requests_on_the_way_end_with_an_error),
-        cmocka_unit_test(test_fault_crash__shows_in_the_wrapped_directory),
-        cmocka_unit_test(test_fault_crash__ends_holds_and_may_leave_their_files),
-        cmocka_unit_test(test_fault_crash__brings_back_a_released_file_that_was_durable),
-    };
-    return cmocka_run_group_tests_name("storage_fault_crash", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

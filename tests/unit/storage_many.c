@@ -5,16 +5,11 @@
  * says it is far away and answers AT_ONCE looks; looks wait for each other.
  */
 #include "storage/storage.h"
+#include "tests/unit/suite.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #define AT_ONCE 4u
 #define COUNT 100u
@@ -76,7 +71,7 @@ static int look_together(void *user, size_t index)
     return 0;
 }
 
-static void test_many__each_is_looked_at_once_and_as_many_at_once_as_the_store_answers(void **state)
+TEST(test_many__each_is_looked_at_once_and_as_many_at_once_as_the_store_answers)
 {
     struct bed bed;
     (void)state;
@@ -116,8 +111,7 @@ static int look_and_fail(void *user, size_t index)
     return error;
 }
 
-static void
-test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin(void **state)
+TEST(test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin)
 {
     struct bed bed;
     (void)state;
@@ -128,13 +122,4 @@ test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin(v
     storage_close(bed.storage);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            test_many__each_is_looked_at_once_and_as_many_at_once_as_the_store_answers),
-        cmocka_unit_test(
-            test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -3,10 +3,10 @@
  * Goal: a full tier is refused, not swapped; space comes back. Method: stores of a few pages. What
  * it shares with the other back-ends is tested by storage_contract.c. */
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
-static void test_memory__refuses_more_than_its_limit_and_frees_what_is_removed(void **state)
+TEST(test_memory__refuses_more_than_its_limit_and_frees_what_is_removed)
 {
-    (void)state;
     struct storage *storage;
     struct storage_object *object;
     struct storage_space space;
@@ -26,9 +26,8 @@ static void test_memory__refuses_more_than_its_limit_and_frees_what_is_removed(v
     storage_close(storage);
 }
 
-static void test_memory__removed_object_holds_its_space_until_closed(void **state)
+TEST(test_memory__removed_object_holds_its_space_until_closed)
 {
-    (void)state;
     struct storage *storage;
     struct storage_object *object;
     struct storage_space space;
@@ -43,9 +42,8 @@ static void test_memory__removed_object_holds_its_space_until_closed(void **stat
     storage_close(storage);
 }
 
-static void test_memory__objects_opened_for_reading_cannot_be_written(void **state)
+TEST(test_memory__objects_opened_for_reading_cannot_be_written)
 {
-    (void)state;
     struct storage *storage;
     struct storage_object *object;
     uint64_t bytes;
@@ -60,9 +58,8 @@ static void test_memory__objects_opened_for_reading_cannot_be_written(void **sta
     free(data);
 }
 
-static void test_memory__refuses_a_limit_that_is_no_number(void **state)
+TEST(test_memory__refuses_a_limit_that_is_no_number)
 {
-    (void)state;
     struct storage *storage;
     assert_int_equal(storage_open(&storage, &storage_memory, "1GiB", NULL), ERR_INVALID);
     assert_int_equal(storage_open(&storage, &storage_memory, "-1", NULL), ERR_INVALID);
@@ -70,13 +67,4 @@ static void test_memory__refuses_a_limit_that_is_no_number(void **state)
     assert_non_null(strstr(report_line(), "-1"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory__refuses_more_than_its_limit_and_frees_what_is_removed),
-        cmocka_unit_test(test_memory__removed_object_holds_its_space_until_closed),
-        cmocka_unit_test(test_memory__objects_opened_for_reading_cannot_be_written),
-        cmocka_unit_test(test_memory__refuses_a_limit_that_is_no_number),
-    };
-    return cmocka_run_group_tests_name("storage_memory", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -5,6 +5,7 @@
  * the store is open twice, as by two clients; a lock is forgotten as the server of NFS forgets it,
  * behind the back of the store: the descriptor that has it is found in /proc, and unlocked. */
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -57,9 +58,8 @@ static bool becomes_held(struct storage *storage, const char *key)
     return false;
 }
 
-static void test_shared__locks_that_the_server_forgot_are_had_again(void **state)
+TEST(test_shared__locks_that_the_server_forgot_are_had_again)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     struct storage_hold *hold;
     bed_make_directory(path);
@@ -80,9 +80,8 @@ static void test_shared__locks_that_the_server_forgot_are_had_again(void **state
     bed_remove_directory(path);
 }
 
-static void test_shared__who_lost_the_lock_to_another_changes_nothing(void **state)
+TEST(test_shared__who_lost_the_lock_to_another_changes_nothing)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     int error = 0;
     bed_make_directory(path);
@@ -128,9 +127,8 @@ static int count_lines(const char *path, const char *words)
 
 /* Who locks again the lease, looks for the lock file behind it: so two such looks are over when the
  * lease was locked again three times. */
-static void test_shared__a_lock_file_that_cannot_be_made_again_is_logged_once(void **state)
+TEST(test_shared__a_lock_file_that_cannot_be_made_again_is_logged_once)
 {
-    (void)state;
     char path[BED_PATH_BYTES], name[BED_PATH_BYTES + 32], log[BED_PATH_BYTES + 32];
     struct storage_hold *hold;
     bed_make_directory(path);
@@ -162,9 +160,8 @@ static int count_a(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static void test_shared__what_nfs_calls_an_open_file_that_was_removed_is_no_object(void **state)
+TEST(test_shared__what_nfs_calls_an_open_file_that_was_removed_is_no_object)
 {
-    (void)state;
     char path[BED_PATH_BYTES], hidden[BED_PATH_BYTES + 32];
     int count = 0;
     bed_make_directory(path);
@@ -182,13 +179,4 @@ static void test_shared__what_nfs_calls_an_open_file_that_was_removed_is_no_obje
     bed_remove_directory(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared__a_lock_file_that_cannot_be_made_again_is_logged_once),
-        cmocka_unit_test(test_shared__locks_that_the_server_forgot_are_had_again),
-        cmocka_unit_test(test_shared__what_nfs_calls_an_open_file_that_was_removed_is_no_object),
-        cmocka_unit_test(test_shared__who_lost_the_lock_to_another_changes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

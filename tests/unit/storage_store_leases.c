@@ -6,6 +6,7 @@
  * storage fails and is cut at each operation.
  */
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -59,9 +60,8 @@ static int count_leased(struct storage *storage)
     return count;
 }
 
-static void test_leases__a_lease_lasts_as_long_as_its_holder(void **state)
+TEST(test_leases__a_lease_lasts_as_long_as_its_holder)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     struct storage_hold *hold;
     bed_make_directory(path);
@@ -91,9 +91,8 @@ static void test_leases__a_lease_lasts_as_long_as_its_holder(void **state)
 
 /* Nobody has the lock, so the tombstone is of a removal that was cut short: that is no obstacle to
  * a pin, and the pin is one to the removal. */
-static void test_leases__a_pin_outlives_a_tombstone_that_a_crash_left(void **state)
+TEST(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     bed_make_directory(path);
     struct storage *storage = open_local(path, false), *remover = open_local(path, false);
@@ -162,9 +161,8 @@ static struct storage *open_remover(const char *path)
 }
 
 /* Also when another one has taken the tombstone for what a crash left. */
-static void test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone(void **state)
+TEST(test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     bed_make_directory(path);
     struct storage *remover = open_remover(path);
@@ -181,9 +179,8 @@ static void test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_
 }
 
 /* As by a bucket's clock, for a process that was stopped, or by a server that forgot its locks. */
-static void test_leases__a_remover_that_has_lost_its_hold_removes_nothing(void **state)
+TEST(test_leases__a_remover_that_has_lost_its_hold_removes_nothing)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     bed_make_directory(path);
     struct storage *remover = open_remover(path);
@@ -198,10 +195,8 @@ static void test_leases__a_remover_that_has_lost_its_hold_removes_nothing(void *
 }
 
 /* The others' recovery leaves the tombstone while its maker lives, and ends what it left. */
-static void
-test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died(void **state)
+TEST(test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died)
 {
-    (void)state;
     static const char held[] = "run/tombstones/step-00000001-a0001.0123456789abcdef";
     char path[BED_PATH_BYTES];
     struct storage_hold *hold, *lease;
@@ -225,9 +220,8 @@ test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died(
 }
 
 /* A directory has the name of the note: that is none, and nobody is told that there is one. */
-static void test_leases__what_has_the_name_of_a_pin_is_none(void **state)
+TEST(test_leases__what_has_the_name_of_a_pin_is_none)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     bed_make_directory(path);
     struct storage *storage = open_local(path, false);
@@ -241,9 +235,8 @@ static void test_leases__what_has_the_name_of_a_pin_is_none(void **state)
 }
 
 /* A tombstone means a removal only while somebody can be removing. */
-static void test_leases__a_lease_is_refused_while_a_removal_is_under_way(void **state)
+TEST(test_leases__a_lease_is_refused_while_a_removal_is_under_way)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     struct storage_hold *hold;
     bed_make_directory(path);
@@ -263,9 +256,8 @@ static void test_leases__a_lease_is_refused_while_a_removal_is_under_way(void **
 }
 
 /* Who writes a checkpoint leases it, too: until there is a manifest, or the writer is gone. */
-static void test_leases__one_without_a_marker_goes_when_nobody_leases_it(void **state)
+TEST(test_leases__one_without_a_marker_goes_when_nobody_leases_it)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     struct store_rubbish_list list = {0};
     bed_make_directory(path);
@@ -324,9 +316,8 @@ static bool refuse_leased(const char *settings, unsigned at)
     return is_reached;
 }
 
-static void test_leases__what_is_leased_stays_whatever_fails(void **state)
+TEST(test_leases__what_is_leased_stays_whatever_fails)
 {
-    (void)state;
     unsigned at = 1;
     while (refuse_leased("fail_at", at))
         assert_true(refuse_leased("fail_from", at++));
@@ -360,9 +351,8 @@ static bool lease_over(const char *settings, unsigned at)
     return is_reached;
 }
 
-static void test_leases__a_lease_is_seen_or_refused_whatever_fails(void **state)
+TEST(test_leases__a_lease_is_seen_or_refused_whatever_fails)
 {
-    (void)state;
     unsigned at = 1;
     while (lease_over("fail_at", at))
         assert_true(lease_over("fail_from", at++));
@@ -399,9 +389,8 @@ static void check_without_marker(enum store_note note, const char *said)
 }
 
 /* Its manifest was lost after the note was made: what is left of it is no rubbish, nor is that. */
-static void test_leases__what_is_noted_stays_without_its_marker(void **state)
+TEST(test_leases__what_is_noted_stays_without_its_marker)
 {
-    (void)state;
     check_without_marker(STORE_PIN, "pinned");
     check_without_marker(STORE_QUARANTINE, "quarantine");
 }
@@ -463,9 +452,8 @@ static bool cut_collection(unsigned at)
     return is_reached;
 }
 
-static void test_leases__rubbish_goes_after_a_power_cut_anywhere_in_its_removal(void **state)
+TEST(test_leases__rubbish_goes_after_a_power_cut_anywhere_in_its_removal)
 {
-    (void)state;
     unsigned at = 1;
     while (cut_collection(at))
         at++;
@@ -477,20 +465,5 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "reader") == 0)
         read_until_killed(argv[2], 1);
     tell_in_memory();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_leases__a_lease_lasts_as_long_as_its_holder),
-        cmocka_unit_test(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left),
-        cmocka_unit_test(test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone),
-        cmocka_unit_test(test_leases__a_remover_that_has_lost_its_hold_removes_nothing),
-        cmocka_unit_test(
-            test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died),
-        cmocka_unit_test(test_leases__what_has_the_name_of_a_pin_is_none),
-        cmocka_unit_test(test_leases__a_lease_is_refused_while_a_removal_is_under_way),
-        cmocka_unit_test(test_leases__one_without_a_marker_goes_when_nobody_leases_it),
-        cmocka_unit_test(test_leases__what_is_leased_stays_whatever_fails),
-        cmocka_unit_test(test_leases__a_lease_is_seen_or_refused_whatever_fails),
-        cmocka_unit_test(test_leases__what_is_noted_stays_without_its_marker),
-        cmocka_unit_test(test_leases__rubbish_goes_after_a_power_cut_anywhere_in_its_removal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -5,6 +5,7 @@
  * with one whole checkpoint beside directories that lack something each.
  */
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 #include "proto/base/checksum.h"
 #include "proto/format/flaw.h"
@@ -57,9 +58,8 @@ static int find(struct store_entry *out, struct storage *storage, struct store_c
     return store_find(out, storage, &choice, note_skip, skips);
 }
 
-static void test_list__the_newest_is_never_a_damaged_one(void **state)
+TEST(test_list__the_newest_is_never_a_damaged_one)
 {
-    (void)state;
     struct storage *storage = open_with_one();
     struct store_entry entry;
     struct skips skips;
@@ -78,9 +78,8 @@ static void test_list__the_newest_is_never_a_damaged_one(void **state)
 }
 
 /* An older state in its place would roll a run back without a word. */
-static void test_list__one_of_a_later_version_ends_the_search(void **state)
+TEST(test_list__one_of_a_later_version_ends_the_search)
 {
-    (void)state;
     struct storage *storage = open_with_one();
     struct store_entry entry;
     struct skips skips;
@@ -95,9 +94,8 @@ static void test_list__one_of_a_later_version_ends_the_search(void **state)
     storage_close(storage);
 }
 
-static void test_list__what_comes_after_one_that_was_passed(void **state)
+TEST(test_list__what_comes_after_one_that_was_passed)
 {
-    (void)state;
     struct storage *storage = open_with_one();
     struct store_entry entry;
     struct skips skips;
@@ -111,9 +109,8 @@ static void test_list__what_comes_after_one_that_was_passed(void **state)
 
 /* Unfinished work is none; shards that nothing explains are listed, as what lies in the wrong place
  * is. */
-static void test_list__each_is_listed_with_its_flaw_newest_attempt_first(void **state)
+TEST(test_list__each_is_listed_with_its_flaw_newest_attempt_first)
 {
-    (void)state;
     struct storage *storage = open_with_one();
     struct store_list list;
     char mark[MARK_BYTES_MAX];
@@ -151,11 +148,5 @@ static void test_list__each_is_listed_with_its_flaw_newest_attempt_first(void **
 int main(void)
 {
     tell_in_memory();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list__the_newest_is_never_a_damaged_one),
-        cmocka_unit_test(test_list__one_of_a_later_version_ends_the_search),
-        cmocka_unit_test(test_list__what_comes_after_one_that_was_passed),
-        cmocka_unit_test(test_list__each_is_listed_with_its_flaw_newest_attempt_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

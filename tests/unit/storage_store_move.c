@@ -6,6 +6,7 @@
  * in a bucket, what changes something is cut before and behind its effect.
  */
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 /* ---- the trash ---- */
 
@@ -22,9 +23,8 @@ static struct storage *open_memory(void)
     return storage;
 }
 
-static void test_move__what_is_held_does_not_go_into_the_trash(void **state)
+TEST(test_move__what_is_held_does_not_go_into_the_trash)
 {
-    (void)state;
     struct storage *storage = open_memory();
     assert_int_equal(make_checkpoint(storage), 0);
     for (int kept = STORE_PIN; kept <= STORE_QUARANTINE; kept++) {
@@ -41,9 +41,8 @@ static void test_move__what_is_held_does_not_go_into_the_trash(void **state)
     storage_close(storage);
 }
 
-static void test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied(void **state)
+TEST(test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied)
 {
-    (void)state;
     struct storage *storage = open_memory();
     struct store_trashed item = {.seconds = 0}, newer = {.seconds = 0};
     assert_int_equal(make_checkpoint(storage), 0);
@@ -69,9 +68,8 @@ static void test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptie
     storage_close(storage);
 }
 
-static void test_move__the_term_of_the_trash_is_in_the_store(void **state)
+TEST(test_move__the_term_of_the_trash_is_in_the_store)
 {
-    (void)state;
     struct storage *storage = open_memory();
     uint64_t seconds = 1;
     assert_int_equal(store_trash_term(storage, "run", &seconds), 0);
@@ -124,9 +122,8 @@ static bool cut_trash_short(int n, const char *settings, int *made)
     return error != 0;
 }
 
-static void test_move__a_way_into_the_trash_cut_anywhere_leaves_it_whole(void **state)
+TEST(test_move__a_way_into_the_trash_cut_anywhere_leaves_it_whole)
 {
-    (void)state;
     static const char *const settings[] = {"lost=0",        "lost=0.5",        "lost=1",
                                            "lost=0,late=1", "lost=0.5,late=1", "lost=1,late=1"};
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -255,9 +252,8 @@ static void collect_all(struct storage *storage)
 static const struct store_trashed in_trash = {
     .prefix = GROUP, .key = "run/trash/" STEP ".1000", .seconds = 1000};
 
-static void test_move__parted__the_marker_goes_alone_and_comes_back(void **state)
+TEST(test_move__parted__the_marker_goes_alone_and_comes_back)
 {
-    (void)state;
     struct storage *storage = open_parted();
     struct store_trashed item = {.seconds = 0};
     enum store_rest rest = STORE_REST_ASIDE;
@@ -280,9 +276,8 @@ static void test_move__parted__the_marker_goes_alone_and_comes_back(void **state
 }
 
 /* A manifest in the trash beside the checkpoint's own one names nothing that may go. */
-static void test_move__parted__a_marker_left_in_the_trash_costs_no_shard(void **state)
+TEST(test_move__parted__a_marker_left_in_the_trash_costs_no_shard)
 {
-    (void)state;
     struct storage *storage = open_parted();
     struct store_trashed item = {.seconds = 0};
     assert_int_equal(publish_manifest(storage, "run/trash/" STEP ".1000/manifest.json"), 0);
@@ -301,9 +296,8 @@ static void test_move__parted__a_marker_left_in_the_trash_costs_no_shard(void **
 }
 
 /* What a pin holds stays, also when its term in the trash is over. */
-static void test_move__parted__what_is_held_is_not_emptied(void **state)
+TEST(test_move__parted__what_is_held_is_not_emptied)
 {
-    (void)state;
     struct storage *storage = open_parted();
     assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
     assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "keep"), 0);
@@ -316,9 +310,8 @@ static void test_move__parted__what_is_held_is_not_emptied(void **state)
     storage_close(storage);
 }
 
-static void test_move__parted__what_was_not_removed_is_not_told_as_emptied(void **state)
+TEST(test_move__parted__what_was_not_removed_is_not_told_as_emptied)
 {
-    (void)state;
     struct storage *storage = open_parted();
     assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
     refused = SHARD(2);
@@ -330,9 +323,8 @@ static void test_move__parted__what_was_not_removed_is_not_told_as_emptied(void 
     storage_close(storage);
 }
 
-static void test_move__parted__what_lacks_a_shard_does_not_come_back(void **state)
+TEST(test_move__parted__what_lacks_a_shard_does_not_come_back)
 {
-    (void)state;
     struct storage *storage = open_parted();
     assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
     assert_int_equal(store_trash_take(storage, &in_trash), 0);
@@ -367,9 +359,8 @@ static void bring_back_late(struct storage *storage)
 }
 
 /* Between an undelete's look at the shards and its publication its lease is lost. */
-static void test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back(void **state)
+TEST(test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back)
 {
-    (void)state;
     struct storage *storage = open_parted();
     assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
     other.key = MANIFEST;
@@ -380,9 +371,8 @@ static void test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back
 }
 
 /* Likewise it is published while others remove: it is whole then, or gone. */
-static void test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone(void **state)
+TEST(test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone)
 {
-    (void)state;
     for (int is_erased = 0; is_erased < 2; is_erased++) {
         struct storage *storage = open_parted();
         assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
@@ -405,9 +395,8 @@ static int list_behind(struct storage *storage, const char *prefix,
     return strcmp(prefix, "run/trash") == 0 ? 0 : storage_memory.list(storage, prefix, visit, user);
 }
 
-static void test_move__parted__a_list_that_lags_behind_costs_no_shard(void **state)
+TEST(test_move__parted__a_list_that_lags_behind_costs_no_shard)
 {
-    (void)state;
     for (int n = 1, error = ERR_IO; error != 0; n++) {
         assert_true(n < CUTS_MAX);
         struct storage *storage = open_parted();
@@ -427,9 +416,8 @@ static void test_move__parted__a_list_that_lags_behind_costs_no_shard(void **sta
 }
 
 /* Each way, killed at each operation: the checkpoint is in the list or in the trash, and whole. */
-static void test_move__parted__cut_anywhere_it_is_in_one_of_two_places(void **state)
+TEST(test_move__parted__cut_anywhere_it_is_in_one_of_two_places)
 {
-    (void)state;
     for (int way = 0; way < 4; way++) {
         cuts_behind = way % 2;
         for (int n = 1, error = ERR_IO; error != 0; n++) {
@@ -453,9 +441,8 @@ static void test_move__parted__cut_anywhere_it_is_in_one_of_two_places(void **st
     }
 }
 
-static void test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever(void **state)
+TEST(test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever)
 {
-    (void)state;
     for (int n = 1, error = ERR_IO; error != 0; n++) {
         assert_true(n < CUTS_MAX);
         struct storage *storage = open_parted();
@@ -478,21 +465,5 @@ static void test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever(v
 int main(void)
 {
     tell_in_memory();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_move__what_is_held_does_not_go_into_the_trash),
-        cmocka_unit_test(test_move__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied),
-        cmocka_unit_test(test_move__the_term_of_the_trash_is_in_the_store),
-        cmocka_unit_test(test_move__a_way_into_the_trash_cut_anywhere_leaves_it_whole),
-        cmocka_unit_test(test_move__parted__the_marker_goes_alone_and_comes_back),
-        cmocka_unit_test(test_move__parted__a_marker_left_in_the_trash_costs_no_shard),
-        cmocka_unit_test(test_move__parted__what_is_held_is_not_emptied),
-        cmocka_unit_test(test_move__parted__what_was_not_removed_is_not_told_as_emptied),
-        cmocka_unit_test(test_move__parted__what_lacks_a_shard_does_not_come_back),
-        cmocka_unit_test(test_move__parted__emptied_behind_a_lost_lease_it_does_not_come_back),
-        cmocka_unit_test(test_move__parted__brought_back_behind_a_lost_lease_it_is_whole_or_gone),
-        cmocka_unit_test(test_move__parted__a_list_that_lags_behind_costs_no_shard),
-        cmocka_unit_test(test_move__parted__cut_anywhere_it_is_in_one_of_two_places),
-        cmocka_unit_test(test_move__parted__emptied_and_cut_anywhere_nothing_stays_for_ever),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -6,10 +6,10 @@
  * nothing of what was not synced. (Leases and rubbish: storage_store_leases.c.)
  */
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
-static void test_group__goes_whole_and_leaves_nothing(void **state)
+TEST(test_group__goes_whole_and_leaves_nothing)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(store_remove(storage, GROUP), 0);
@@ -21,9 +21,8 @@ static void test_group__goes_whole_and_leaves_nothing(void **state)
 }
 
 /* On a disk where nothing can be made the reserve becomes the tombstone, and comes back. */
-static void test_group__goes_where_nothing_can_be_made(void **state)
+TEST(test_group__goes_where_nothing_can_be_made)
 {
-    (void)state;
     struct storage *storage = open_fault("only=publish,fail_from=3,errno=28:memory:");
     assert_int_equal(make_checkpoint(storage), 0); /* manifest and reserve are the two */
     assert_int_equal(store_prepare_run(storage, "run"), 0);
@@ -38,9 +37,8 @@ static void test_group__goes_where_nothing_can_be_made(void **state)
 
 /* The tombstone of a removal that was cut short is good for the next one; without it and without
  * the reserve nothing goes. */
-static void test_group__needs_the_reserve_where_nothing_can_be_made(void **state)
+TEST(test_group__needs_the_reserve_where_nothing_can_be_made)
 {
-    (void)state;
     struct storage *storage = open_fault("only=publish,fail_from=3,errno=28:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(store_prepare_run(storage, "run"), 0);
@@ -54,9 +52,8 @@ static void test_group__needs_the_reserve_where_nothing_can_be_made(void **state
 }
 
 /* A removal that spends the reserve and is refused then leaves all as it was. */
-static void test_group__a_refused_removal_gives_the_reserve_back(void **state)
+TEST(test_group__a_refused_removal_gives_the_reserve_back)
 {
-    (void)state;
     struct storage *storage = open_fault("only=publish,fail_from=4,errno=28:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(store_prepare_run(storage, "run"), 0);
@@ -76,9 +73,8 @@ static int check_pin(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static void test_group__what_is_pinned_stays_until_it_is_unpinned(void **state)
+TEST(test_group__what_is_pinned_stays_until_it_is_unpinned)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(store_remove_note(storage, STORE_PIN, GROUP), ERR_NOT_FOUND);
@@ -100,9 +96,8 @@ static void test_group__what_is_pinned_stays_until_it_is_unpinned(void **state)
 }
 
 /* The removal stands between tombstone and manifest: a pin comes too late, and says so. */
-static void test_group__a_pin_sees_the_removal_under_way(void **state)
+TEST(test_group__a_pin_sees_the_removal_under_way)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_lock(storage), 0);
@@ -124,9 +119,8 @@ static int publish_late(struct storage *storage, const char *key, const void *da
     return error == 0 ? storage_memory.publish(storage, key, data, bytes) : error;
 }
 
-static void test_group__what_a_reader_left_in_it_until_the_tombstone_goes_too(void **state)
+TEST(test_group__what_a_reader_left_in_it_until_the_tombstone_goes_too)
 {
-    (void)state;
     struct storage_ops late = storage_memory;
     struct storage *storage;
     late.publish = publish_late;
@@ -141,9 +135,8 @@ static void test_group__what_a_reader_left_in_it_until_the_tombstone_goes_too(vo
     }
 }
 
-static void test_group__what_is_in_quarantine_stays_with_the_reason(void **state)
+TEST(test_group__what_is_in_quarantine_stays_with_the_reason)
 {
-    (void)state;
     char text[16];
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
@@ -164,9 +157,8 @@ static void test_group__what_is_in_quarantine_stays_with_the_reason(void **state
 }
 
 /* Of two removals that were cut short one cannot be ended: the error is that of it. */
-static void test_group__recovery_tells_of_the_one_that_stays(void **state)
+TEST(test_group__recovery_tells_of_the_one_that_stays)
 {
-    (void)state;
     char path[BED_PATH_BYTES], where[BED_PATH_BYTES + 64];
     bed_make_directory(path);
     snprintf(where, sizeof(where), "only=remove,fail_at=1:local:%s", path);
@@ -187,9 +179,8 @@ static void test_group__recovery_tells_of_the_one_that_stays(void **state)
     bed_remove_directory(path);
 }
 
-static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
+TEST(test_group__what_is_not_ours_stays_with_its_directory)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_publish(storage, GROUP "/notes", "mine", 4), 0);
@@ -201,9 +192,8 @@ static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
     storage_close(storage);
 }
 
-static void test_group__recovery_takes_back_what_is_whole_and_ends_the_rest(void **state)
+TEST(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
@@ -251,9 +241,8 @@ static bool cut_short(int fail_at, const char *lost, int *made)
     return error != 0;
 }
 
-static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **state)
+TEST(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone)
 {
-    (void)state;
     static const char *const losses[] = {"0", "0.5", "1"};
     for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++) {
         int made = 0;
@@ -268,19 +257,5 @@ static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **st
 int main(void)
 {
     tell_in_memory();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
-        cmocka_unit_test(test_group__goes_where_nothing_can_be_made),
-        cmocka_unit_test(test_group__needs_the_reserve_where_nothing_can_be_made),
-        cmocka_unit_test(test_group__a_refused_removal_gives_the_reserve_back),
-        cmocka_unit_test(test_group__what_is_pinned_stays_until_it_is_unpinned),
-        cmocka_unit_test(test_group__a_pin_sees_the_removal_under_way),
-        cmocka_unit_test(test_group__what_a_reader_left_in_it_until_the_tombstone_goes_too),
-        cmocka_unit_test(test_group__what_is_in_quarantine_stays_with_the_reason),
-        cmocka_unit_test(test_group__recovery_tells_of_the_one_that_stays),
-        cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
-        cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
-        cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

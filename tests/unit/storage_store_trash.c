@@ -7,6 +7,7 @@
  * one directory, without a rename, as a bucket.
  */
 #include "tests/unit/store_bed.h"
+#include "tests/unit/suite.h"
 
 #define TRASHED "run/trash/" STEP ".1000"
 
@@ -109,9 +110,8 @@ static void assert_comes_back(void)
     assert_true(is_whole(other) && !is_trashed());
 }
 
-static void test_trash__who_removes_for_good_gives_way_to_a_put(void **state)
+TEST(test_trash__who_removes_for_good_gives_way_to_a_put)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     int (*const removals[])(void) = {erase, remove_by_rule, put};
     for (size_t i = 0; i < sizeof(removals) / sizeof(removals[0]); i++) {
@@ -125,9 +125,8 @@ static void test_trash__who_removes_for_good_gives_way_to_a_put(void **state)
     }
 }
 
-static void test_trash__a_put_gives_way_to_who_removes_for_good(void **state)
+TEST(test_trash__a_put_gives_way_to_who_removes_for_good)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     for (int is_told = 0; is_told < 2; is_told++) {
         open_both(path);
@@ -142,9 +141,8 @@ static void test_trash__a_put_gives_way_to_who_removes_for_good(void **state)
 }
 
 /* The put begins and ends between the removal's list and its hold. */
-static void test_trash__a_rule_that_comes_late_removes_nothing_of_what_was_put(void **state)
+TEST(test_trash__a_rule_that_comes_late_removes_nothing_of_what_was_put)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     open_both(path);
     hooked.hold = hold_behind;
@@ -156,9 +154,8 @@ static void test_trash__a_rule_that_comes_late_removes_nothing_of_what_was_put(v
 }
 
 /* As of a ckptd that still lists what another one has put: final is final. */
-static void test_trash__a_removal_for_good_takes_the_trash_along(void **state)
+TEST(test_trash__a_removal_for_good_takes_the_trash_along)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     open_both(path);
     hooked.hold = hold_behind;
@@ -171,9 +168,8 @@ static void test_trash__a_removal_for_good_takes_the_trash_along(void **state)
 }
 
 /* The emptying comes while the shards are looked at, or just before the manifest comes back. */
-static void test_trash__an_undelete_is_not_emptied_under_its_hands(void **state)
+TEST(test_trash__an_undelete_is_not_emptied_under_its_hands)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     open_both(path);
     assert_int_equal(put(), 0);
@@ -185,9 +181,8 @@ static void test_trash__an_undelete_is_not_emptied_under_its_hands(void **state)
     close_both(path);
 }
 
-static void test_trash__what_is_being_emptied_does_not_come_back(void **state)
+TEST(test_trash__what_is_being_emptied_does_not_come_back)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     open_both(path);
     assert_int_equal(put(), 0);
@@ -201,9 +196,8 @@ static void test_trash__what_is_being_emptied_does_not_come_back(void **state)
 }
 
 /* A tool that has the store's lock holds nothing of its own. */
-static void test_trash__who_has_no_lock_gives_way_to_a_tool(void **state)
+TEST(test_trash__who_has_no_lock_gives_way_to_a_tool)
 {
-    (void)state;
     char path[BED_PATH_BYTES];
     open_both(path);
     assert_int_equal(storage_lock(other), 0);
@@ -219,14 +213,5 @@ static void test_trash__who_has_no_lock_gives_way_to_a_tool(void **state)
 int main(void)
 {
     tell_in_memory();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trash__who_removes_for_good_gives_way_to_a_put),
-        cmocka_unit_test(test_trash__a_put_gives_way_to_who_removes_for_good),
-        cmocka_unit_test(test_trash__a_rule_that_comes_late_removes_nothing_of_what_was_put),
-        cmocka_unit_test(test_trash__a_removal_for_good_takes_the_trash_along),
-        cmocka_unit_test(test_trash__an_undelete_is_not_emptied_under_its_hands),
-        cmocka_unit_test(test_trash__what_is_being_emptied_does_not_come_back),
-        cmocka_unit_test(test_trash__who_has_no_lock_gives_way_to_a_tool),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

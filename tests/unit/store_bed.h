@@ -9,6 +9,7 @@
 #include "tests/unit/storage_bed.h"
 
 #include "tests/unit/mark_bed.h"
+#include "tests/unit/suite.h"
 
 #define SHARDS 3
 #define BYTES 8192u /* of a shard: a page of header, one of data and checksums */
