@@ -91,6 +91,8 @@ void storage_bucket_print_help(FILE *out)
 {
     char variable[VARIABLE_BYTES];
     for (const struct option *option = table; option->key != NULL; option++) {
+        if (option->type == OPTION_TYPE_GONE)
+            continue;
         name_variable(variable, option);
         fprintf(out, "  %-30s %s%s%s%s\n", variable, option->help,
                 option->text_default[0] ? " (" : "", option->text_default,

@@ -48,7 +48,6 @@ TEST(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming)
     struct buffers *buffers;
     struct fleet fleets[FLEETS];
     char order[32] = "";
-    (void)state;
     assert_int_equal(buffers_open(&buffers, COUNT, 4096), 0);
     for (int i = 0; i < FLEETS; i++) {
         fleets[i] = (struct fleet){.waiter.look = look,

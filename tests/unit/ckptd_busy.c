@@ -145,7 +145,6 @@ TEST(test_busy__a_later_save_waits_until_the_earlier_is_committed)
     static struct commit machine;
     struct commit_actions actions;
     uint64_t saves[2];
-    (void)state;
     overlap(&machine, &actions, saves);
     commit_durable(&machine, &actions, saves[0], 0);
     commit_names_synced(&machine, &actions, saves[0], 0);
@@ -162,7 +161,6 @@ TEST(test_busy__a_later_save_goes_on_when_the_earlier_is_given_up)
     static struct commit machine;
     struct commit_actions actions;
     uint64_t saves[2];
-    (void)state;
     overlap(&machine, &actions, saves);
     commit_failed(&machine, &actions, saves[0], 0, ERR_IO, "test");
     assert_int_equal(actions.count, 2);
@@ -266,7 +264,6 @@ TEST_BETWEEN(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_wa
 TEST_BETWEEN(test_busy__a_wait_ends_when_its_time_is_over, set_up, tear_down)
 {
     struct waiting waiting;
-    (void)state;
     get_ahead(1);
     begin_on_thread(&waiting, 0, 3, 200);
     pthread_join(waiting.thread, NULL);
@@ -277,7 +274,6 @@ TEST_BETWEEN(test_busy__a_wait_ends_when_its_time_is_over, set_up, tear_down)
 TEST_BETWEEN(test_busy__a_wait_ends_with_the_step_it_is_for, set_up, tear_down)
 {
     struct waiting waiting;
-    (void)state;
     get_ahead(1);
     begin_on_thread(&waiting, 0, 3, 15000);
     sleep_ms(50);
@@ -290,7 +286,6 @@ TEST_BETWEEN(test_busy__a_wait_ends_with_the_step_it_is_for, set_up, tear_down)
 TEST_BETWEEN(test_busy__a_wait_ends_with_its_rank, set_up, tear_down)
 {
     struct waiting waiting;
-    (void)state;
     get_ahead(1);
     begin_on_thread(&waiting, 0, 3, 15000);
     sleep_ms(50);
@@ -303,7 +298,6 @@ TEST_BETWEEN(test_busy__a_second_call_takes_the_place_of_the_one_that_waits, set
 {
     struct waiting waiting;
     struct peer again;
-    (void)state;
     get_ahead(1);
     again = peers[0];
     begin_on_thread(&waiting, 0, 3, 15000);

@@ -431,7 +431,6 @@ TEST_BETWEEN(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named, set_u
 TEST_BETWEEN(test_catalog__a_run_that_cannot_be_listed_is_refused_by_name, set_up, tear_down)
 {
     static const int lists[] = {2, 4, 7, 8}; /* attempts, the run, pins, quarantine */
-    (void)state;
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         struct run *run;
         fail_call("list", lists[i]);
@@ -507,7 +506,6 @@ TEST_BETWEEN(test_catalog__names_that_cannot_be_a_run_are_refused, set_up, tear_
     static const char *const bad[] = {"", ".", "..", ".x", "a/b", "a b", "a\n", "\xc3\xa4"};
     struct run *run;
     char name[RUN_NAME_MAX + 2];
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(run_find(&run, &service, bad[i], true), ERR_INVALID);
     memset(name, 'r', sizeof name);
@@ -548,7 +546,6 @@ TEST_BETWEEN(test_catalog__what_another_tier_lists_gains_the_place_that_it_comes
              tear_down)
 {
     static const enum tier_index order[][2] = {{TIER_FAR, TIER_LOCAL}, {TIER_LOCAL, TIER_FAR}};
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         struct run *run = a_run();
         struct manifest_summary summary = of_save("one");
@@ -608,7 +605,6 @@ TEST_BETWEEN(test_catalog__a_part_stays_one_where_another_tier_has_all, set_up, 
     static uint16_t shards[] = {0, 1};
     static char nodes[][PLACES_NODE_BYTES] = {"n1", "n2"};
     const struct places part = {.num_nodes = 2, .num_shards = 2, .nodes = nodes, .shards = shards};
-    (void)state;
     snprintf(config.nodes_name, sizeof config.nodes_name, "n1");
     struct run *run = a_run();
     struct manifest_summary summary = of_save("one");

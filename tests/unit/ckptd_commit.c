@@ -205,7 +205,6 @@ TEST_BETWEEN(test_commit__an_outcome_that_nobody_set_is_no_commit, set_up, NULL)
     struct {
         enum commit_outcome outcome;
     } fresh = {0};
-    (void)state;
     uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, fresh.outcome, ERR_MEMORY);
     expect_action(COMMIT_KEEP);

@@ -514,7 +514,6 @@ TEST(test_commit__no_order_of_events_loses_or_tears_a_checkpoint)
     const struct world *w = &world_of_all;
     const struct sim_total totals[] = {{"commits", &w->num_done, true},
                                        {"crashes", &w->num_crashes, false}};
-    (void)state;
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 

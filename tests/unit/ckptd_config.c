@@ -35,7 +35,6 @@ static int load(struct config *out, ...)
 TEST(test_config__a_store_is_all_that_must_be_given)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, NULL), ERR_INVALID);
     assert_non_null(strstr(report_hint(), "--store"));
     assert_int_equal(load(&config, "--store", "/tmp/x", NULL), 0);
@@ -46,7 +45,6 @@ TEST(test_config__a_store_is_all_that_must_be_given)
 TEST(test_config__sizes_that_do_not_fit_each_other_are_refused)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--store", "/x", "--storage.block_bytes", "1500KiB", NULL),
                      ERR_INVALID);
     assert_non_null(strstr(report_message(), "storage.block_bytes"));
@@ -65,7 +63,6 @@ TEST(test_config__a_store_is_a_directory_and_the_far_tier_is_none)
     static const char *const no_tier[] = {
         "s3:/bucket/x", "S3://bucket/x", "gs://bucket/x", "/x", "x", "dir:x", "peer:n:1", "s3://"};
     struct config config;
-    (void)state;
     for (size_t i = 0; i < sizeof no_store / sizeof *no_store; i++) {
         assert_int_equal(load(&config, "--store", no_store[i], NULL), ERR_INVALID);
         assert_non_null(strstr(report_message(), no_store[i]));
@@ -83,7 +80,6 @@ TEST(test_config__a_socket_path_must_be_absolute_and_short)
 {
     struct config config;
     char path[200] = "unix:/";
-    (void)state;
     assert_int_equal(load(&config, "--store", "/x", "--listen", "localhost:1", NULL), ERR_INVALID);
     memset(path + 6, 'p', 102);
     assert_int_equal(load(&config, "--store", "/x", "--listen", path, NULL), ERR_INVALID);
@@ -94,7 +90,6 @@ TEST(test_config__only_numbers_are_users)
     static const char *const bad[] = {"alice", "1000,", ",1000",      "1000,alice", "1000 1001",
                                       "-1",    "1000;", "4294967295", "1,,2",       "0x10"};
     struct config config;
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(load(&config, "--store", "/x", "--access.uids", bad[i], NULL),
                          ERR_INVALID);
@@ -116,7 +111,6 @@ TEST(test_config__only_numbers_are_users)
 TEST(test_config__operators_are_let_in_and_no_others_are_operators)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--store", "/x", "--access.uids", "10,11", "--access.operators",
                           "11,12", NULL),
                      0);
@@ -132,7 +126,6 @@ TEST(test_config__operators_are_let_in_and_no_others_are_operators)
 TEST(test_config__manners_that_mean_nothing_are_refused_by_name)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--store", "/x", "--pace.write_rate", "1000KiB", NULL),
                      ERR_INVALID);
     assert_non_null(strstr(report_message(), "pace.write_rate"));
@@ -143,7 +136,6 @@ TEST(test_config__manners_that_mean_nothing_are_refused_by_name)
 TEST(test_config__an_area_of_the_log_that_is_not_there_is_named)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--store", "/x", "--log", "tier, -door,all", NULL), 0);
     assert_int_equal(load(&config, "--store", "/x", "--log", "door,tiers", NULL), ERR_INVALID);
     assert_non_null(strstr(report_message(), "no area \"tiers\""));
@@ -153,7 +145,6 @@ TEST(test_config__an_area_of_the_log_that_is_not_there_is_named)
 TEST(test_config__an_unknown_key_or_word_is_refused)
 {
     struct config config;
-    (void)state;
     assert_int_equal(load(&config, "--store", "/x", "--memory.pool_byte", "1GiB", NULL),
                      ERR_INVALID);
     assert_non_null(strstr(report_line(), "memory.pool_bytes")); /* the nearest known one */
@@ -176,7 +167,6 @@ TEST(test_config__arguments_win_over_the_file)
     char path[200];
     static const char text[] = "store = \"/from/file\"\n[limits]\nsessions = 7\n";
     int fd = make_file(path);
-    (void)state;
     assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
     close(fd);
     assert_int_equal(load(&config, "--limits.sessions", "9", "--config", path, NULL), 0);
@@ -193,7 +183,6 @@ TEST(test_config__keys_that_are_gone_are_all_counted_and_refused)
     static const char text[] = "store = \"/x\"\n[limits]\nloads = 7\nsessions = 7\n"
                                "[tier]\nwhat = \"last\"\n";
     int fd = make_file(path);
-    (void)state;
     assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
     close(fd);
     assert_int_equal(load(&config, "--threads.rpc", "2", "--config", path, NULL), ERR_INVALID);
@@ -219,7 +208,6 @@ TEST(test_config__the_manual_names_every_key_with_its_default)
     struct config manual = {.argc = 0}, plain;
     char path[200];
     FILE *from = fopen("deploy/ckptd.conf", "r"), *to = fdopen(make_file(path), "w");
-    (void)state;
     assert_non_null(from);
     assert_non_null(to);
     switch_on(to, from);

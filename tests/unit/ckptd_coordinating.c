@@ -100,7 +100,6 @@ TEST(test_coordinating__a_part_counts_as_far_as_it_came)
     static const enum commit_rank_state states[] = {
         [BEGUN] = RANK_BEGUN, [ENDED] = RANK_ENDED, [DURABLE] = RANK_DURABLE};
     static const Holdfast__V1__PartState told[] = {BEGUN, ENDED, DURABLE};
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         begin(RANKS);
         tell(1, told[i]);
@@ -118,7 +117,6 @@ TEST(test_coordinating__what_fails_or_has_no_digests_fails_the_save)
     static const struct coordinating_part parts[] = {{1, 1, FAILED, 0},
                                                      {1, 1, DURABLE, ERR_CORRUPT}};
     static const int errors[] = {ERR_ABORTED, ERR_CORRUPT};
-    (void)state;
     for (uint32_t i = 0; i < 2; i++) {
         begin(RANKS);
         coordinating_part(&bed.commit, &bed.actions, bed.save, &parts[i]);
@@ -156,7 +154,6 @@ TEST(test_coordinating__who_has_the_manifest_is_named_to_who_asks_again)
 {
     static const struct coordinating_report missed = {
         .node = 1, .num_parts = 1, .has_missed = true};
-    (void)state;
     begin_placing();
     assert_true(answer(&node_1).has_manifest);
     report(&node_2_placed);
@@ -183,7 +180,6 @@ TEST(test_coordinating__what_is_over_is_told_by_what_is_known)
         {false, {.is_here = true, .was_committed = true}, true, KEPT},
         {true, {.is_here = true, .was_committed = true}, true, COMMITTED},
     };
-    (void)state;
     for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Holdfast__V1__PartVerdict verdict;
         assert_int_equal(coordinating_recall(&verdict, rows[i].says_placed, &rows[i].past),
@@ -211,7 +207,6 @@ TEST(test_coordinating__an_attempt_is_over_only_when_another_has_come)
 TEST(test_coordinating__another_boot_id_is_a_restart)
 {
     uint64_t known = 0;
-    (void)state;
     assert_false(coordinating_hear_boot(&known, 7));
     assert_false(coordinating_hear_boot(&known, 7));
     assert_false(coordinating_hear_boot(&known, 0)); /* of a release that tells none */
@@ -240,7 +235,6 @@ TEST(test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it)
         {BEGUN, false, false, true, 0, COORDINATING_UNNAMED},
         {BEGUN, false, false, true, 1, COORDINATING_NONE}, /* it begins when it is back */
     };
-    (void)state;
     for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         begin(rows[i].has_begun ? 2 : 1);
         tell(1, rows[i].told);
@@ -262,7 +256,6 @@ TEST(test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it)
 TEST(test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it)
 {
     static const struct coordinating_report empty = {.node = 1};
-    (void)state;
     begin(RANKS);
     assert_int_equal(report(&node_1).kind, COORDINATING_NONE);
     assert_int_equal(report(&empty).kind, COORDINATING_RESTARTED);

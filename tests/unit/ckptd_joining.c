@@ -92,7 +92,6 @@ TEST(test_joining__a_coordinator_that_has_forgotten_is_told_of_all)
 TEST(test_joining__a_plan_waits_for_the_ranks_that_it_has_here)
 {
     const struct joining_answer away = {.is_known = true, .has_plan = true, .num_away = 1};
-    (void)state;
     begin(true);
     bed.is_described[2] = false;
     assert_int_equal(ask(JOINING_TELL, 1, away), JOINING_WAIT);
@@ -124,7 +123,6 @@ TEST(test_joining__names_are_told_so_often_while_a_rank_is_connected)
 TEST(test_joining__a_coordinator_that_is_away_is_asked_again)
 {
     static const int passing[] = {ERR_UNAVAILABLE, ERR_TIMEOUT, ERR_BUSY};
-    (void)state;
     begin(true);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(ask(JOINING_TELL, 1, (struct joining_answer){.error = passing[i]}),

@@ -18,7 +18,6 @@ TEST(test_ledger__saves_at_the_same_time_share_the_room)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
     struct ledger_promise a, b, c;
-    (void)state;
     assert_true(ledger_room(&ledger, &disk) == 30 * GB); /* 80 usable, 50 used */
     assert_int_equal(ledger_promise(&ledger, &a, &disk, 20 * GB, 10), 0);
     assert_int_equal(ledger_promise(&ledger, &b, &disk, 11 * GB, 10), ERR_SPACE);
@@ -42,7 +41,6 @@ TEST(test_ledger__a_disk_fuller_than_allowed_has_no_room)
 {
     struct ledger ledger = {.usable_fraction = 0.4};
     struct ledger_promise promise;
-    (void)state;
     assert_true(ledger_room(&ledger, &disk) == 0);
     assert_int_equal(ledger_promise(&ledger, &promise, &disk, 1, 1), ERR_SPACE);
     ledger.usable_fraction = 1.0;
@@ -54,7 +52,6 @@ TEST(test_ledger__some_inodes_are_kept_for_removals)
     struct ledger ledger = {.usable_fraction = 1.0};
     struct ledger_promise a, b;
     struct storage_space no_inodes = disk;
-    (void)state;
     assert_int_equal(ledger_promise(&ledger, &a, &disk, 1, 100), 0);
     assert_int_equal(ledger_promise(&ledger, &b, &disk, 1, 37), ERR_SPACE); /* 100 + 64 + 37 */
     assert_non_null(strstr(report_message(), "200 inodes are free, 100 of them promised"));
@@ -68,7 +65,6 @@ TEST(test_ledger__the_deficit_is_what_a_promise_lacks)
 {
     struct ledger ledger = {.usable_fraction = 0.8, .promised = {20 * GB, 100}};
     struct ledger_promise lack = ledger_deficit(&ledger, &disk, 10 * GB, 36), promise;
-    (void)state;
     assert_true(lack.bytes == 0 && lack.inodes == 0);
     lack = ledger_deficit(&ledger, &disk, 15 * GB, 40);
     assert_true(lack.bytes == 5 * GB && lack.inodes == 4);
@@ -89,7 +85,6 @@ TEST(test_ledger__the_deficit_is_what_a_promise_lacks)
 TEST(test_ledger__hours_follow_what_comes_and_goes)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
-    (void)state;
     assert_true(ledger_hours_to_full(&ledger, &disk, 0) < 0); /* nothing is known */
     ledger_note(&ledger, 0, 7 * (int64_t)GB);
     assert_true(ledger_growth(&ledger, HOUR) == 0);
@@ -107,7 +102,6 @@ TEST(test_ledger__hours_follow_what_comes_and_goes)
 TEST(test_ledger__only_the_last_changes_count)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
-    (void)state;
     for (int i = 0; i < 1000; i++) /* a GB an hour, then one a minute */
         ledger_note(&ledger, i * (int64_t)HOUR, (int64_t)GB);
     assert_true(ledger_growth(&ledger, 999ll * HOUR) == (double)GB);
@@ -120,7 +114,6 @@ TEST(test_ledger__only_the_last_changes_count)
 TEST(test_ledger__a_warning_comes_once_until_it_was_better)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
-    (void)state;
     assert_false(ledger_must_warn(&ledger, &disk, 1, 15 * GB)); /* two more fit */
     assert_true(ledger_must_warn(&ledger, &disk, 1, 16 * GB));
     assert_false(ledger_must_warn(&ledger, &disk, HOUR, 16 * GB));

@@ -69,7 +69,6 @@ static void run(struct world *world, uint64_t seed, bool loses)
 TEST(test_spread__each_node_gives_it_to_few_and_all_get_it)
 {
     static struct world world;
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         run(&world, seed, false);
         assert_int_equal(world.by_coordinator, FANOUT_EACH);
@@ -80,7 +79,6 @@ TEST(test_spread__each_node_gives_it_to_few_and_all_get_it)
 TEST(test_spread__nobody_waits_for_a_lost_answer_or_for_a_node_that_is_gone)
 {
     static struct world world;
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         uint32_t missed = 0, lost = 0;
         run(&world, seed, true);
@@ -97,7 +95,6 @@ TEST(test_spread__nobody_is_named_who_has_not_said_it)
 {
     struct fanout spread = {0};
     uint32_t from = 0;
-    (void)state;
     for (uint32_t node = 0; node < FANOUT_EACH; node++)
         assert_int_equal(fanout_ask(&spread, &from, node, false), FANOUT_HERE);
     assert_int_equal(fanout_ask(&spread, &from, 100, false), FANOUT_WAIT);

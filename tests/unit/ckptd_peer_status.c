@@ -92,7 +92,6 @@ TEST_BETWEEN(test_told__what_grows_with_the_runs_is_bounded, set_up, bed_tear_do
 TEST_BETWEEN(test_told__only_what_is_of_a_node_itself_is_taken, set_up, bed_tear_down)
 {
     json_t *told;
-    (void)state;
     assert_int_equal(peer_status_read(&told,
                                       "{\"disk\":{\"bytes_left\":5},\"nodes\":{\"peers\":[1]},"
                                       "\"runs\":[]}"),

@@ -252,7 +252,6 @@ static double time_many(uint32_t count, char (*names)[8])
 TEST(test_placement__a_choice_among_1024_nodes_costs_what_sorting_them_costs)
 {
     char names[DOMAINS][8];
-    (void)state;
     for (uint32_t i = 0; i < DOMAINS; i++)
         sprintf(names[i], "d%u", i);
     double few = time_many(MANY / 8, names), many = time_many(MANY, names);

@@ -548,7 +548,6 @@ TEST(test_pool__what_it_calls_huge_pages_are_huge_pages)
 {
     struct pool *pool = NULL;
     uint64_t bytes = 3 * ARENA_HUGE_BYTES, mapped = 0;
-    (void)state;
     assert_int_equal(pool_open(&pool, 2 * bytes, bytes, true, NULL), 0);
     while (renews(pool))
         continue;
@@ -664,7 +663,6 @@ TEST_BETWEEN(test_pool__the_kernel_has_the_node_of_a_segment, set_up_bare, tear_
 TEST(test_pool__more_memory_than_there_is_is_refused_in_words)
 {
     struct pool *pool = NULL;
-    (void)state;
     assert_int_equal(pool_open(&pool, 1ull << 60, 1ull << 50, true, NULL), ERR_MEMORY);
     assert_null(pool);
     assert_non_null(strstr(report_hint(), "memory.pool_bytes"));

@@ -68,7 +68,6 @@ TEST(test_standin__one_that_is_being_made_stops_no_sweep)
 {
     struct bed bed = {.error = ERR_INTERNAL};
     pthread_t thread;
-    (void)state;
     open_bed(&bed);
     assert_int_equal(pthread_create(&thread, NULL, enter, &bed), 0);
     int fd = accept(bed.listener, NULL, NULL);

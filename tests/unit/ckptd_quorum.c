@@ -38,7 +38,6 @@ TEST(test_quorum__each_answer_counts_as_far_as_it_is_known)
         {{PUBLICATION_UNKNOWN, PUBLICATION_ABSENT, PUBLICATION_DURABLE, PUBLICATION_LOST},
          {QUORUM_ASKS, QUORUM_ASKS, QUORUM_ASKS, QUORUM_TOO_FEW}},
     };
-    (void)state;
     for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct quorum quorum = quorum_begin(5);
         enum quorum_state now = QUORUM_ASKS;
@@ -52,7 +51,6 @@ TEST(test_quorum__each_answer_counts_as_far_as_it_is_known)
 TEST(test_quorum__most_of_1024_nodes_are_513)
 {
     struct quorum quorum = quorum_begin(MANY);
-    (void)state;
     for (uint32_t i = 1; i < 512; i++)
         assert_int_equal(quorum_heard(&quorum, i, PUBLICATION_DURABLE), QUORUM_ASKS);
     for (uint32_t i = 512; i < MANY - 1; i++)

@@ -157,7 +157,6 @@ static void restart(struct bed *bed, const char *uids, const char *operators)
 TEST(test_rights__each_method_is_for_all_or_for_operators)
 {
     const ProtobufCServiceDescriptor *service = &holdfast__v1__checkpoint__descriptor;
-    (void)state;
     for (unsigned i = 0; i < service->n_methods; i++) {
         bool is_decided = false;
         for (size_t j = 0; j < NUM_ASKS; j++)

@@ -543,7 +543,6 @@ TEST(test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant)
         {"events", &w->sim.events, true},     {"saves acknowledged", &w->num_acked, true},
         {"in the bucket", &w->num_far, true}, {"removed", &w->num_removed, true},
         {"disks lost", &w->num_lost, false},  {"removed by hand", &w->num_by_hand, false}};
-    (void)state;
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 

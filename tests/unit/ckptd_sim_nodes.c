@@ -551,7 +551,6 @@ TEST(test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant)
                                        {"of them replicated", &w->num_replicated, true},
                                        {"crashes", &w->num_crashed, true},
                                        {"disks lost", &w->num_lost, false}};
-    (void)state;
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);
 }
 

@@ -22,7 +22,6 @@ static void save_once(struct scale *out, struct model_mesh mesh)
 TEST(test_sim_scale__a_commit_of_four_times_the_ranks_takes_four_times_the_bytes)
 {
     struct scale small, large;
-    (void)state;
     save_once(&small, few);
     save_once(&large, many);
     assert_int_equal(large.ranks, 4 * small.ranks);

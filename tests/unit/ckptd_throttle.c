@@ -123,7 +123,6 @@ static double rate_of(const struct world *w)
 TEST(test_pace__a_rate_is_held_within_one_percent_though_timers_come_late)
 {
     static const int64_t rates[] = {THROTTLE_RATE_MIN, 7777777, 100 * MIB, 1000000000, 3000000000};
-    (void)state;
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         struct throttle_options options = options_of(rates[i], false, 0);
         struct world *w = new_world(&options);
@@ -152,7 +151,6 @@ TEST(test_pace__no_stretch_of_a_burst_exceeds_the_rate)
 {
     struct throttle_options options = options_of(200 * MIB, false, 0);
     struct world *w = new_world(&options);
-    (void)state;
     w->late_ms = 400;
     add_chunks(w, 3000);
     run(w);
@@ -168,7 +166,6 @@ TEST(test_pace__time_in_which_nobody_waits_is_not_saved_up)
 {
     struct throttle_options options = options_of(10 * MIB, false, 0);
     struct world *w = new_world(&options);
-    (void)state;
     add_chunks(w, 20);
     run(w);
     w->now_ms += 3600000;
@@ -184,7 +181,6 @@ TEST(test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_tim
     struct throttle_options options = options_of(THROTTLE_RATE_MIN, false, 0);
     options.chunk_bytes = 64 * MIB;
     struct world *w = new_world(&options);
-    (void)state;
     add_chunks(w, 3);
     run(w);
     assert_int_equal(w->begun_ms[0] - w->ready_ms[0], 64000);
@@ -195,7 +191,6 @@ TEST(test_pace__without_a_rate_nothing_waits)
 {
     struct throttle_options options = options_of(0, false, 0);
     struct world *w = new_world(&options);
-    (void)state;
     assert_false(throttle_is_on(&w->pace));
     add_chunks(w, 1000);
     look(w);
@@ -209,7 +204,6 @@ TEST(test_pace__chunks_begin_in_quiet_phases_only)
 {
     struct throttle_options options = options_of(0, true, 1000000);
     struct world *w = new_world(&options);
-    (void)state;
     w->busy_ms = 300;
     w->disk_ms = 5;
     add_chunks(w, 5000);
@@ -226,7 +220,6 @@ TEST(test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound)
 {
     struct throttle_options options = options_of(0, true, 2000);
     struct world *w = new_world(&options);
-    (void)state;
     w->period_ms = 0;
     w->disk_ms = 1;
     add_chunks(w, 4000);
@@ -241,7 +234,6 @@ TEST(test_pace__waiting_for_the_rate_does_not_use_the_patience_up)
 {
     struct throttle_options options = options_of(10 * MIB, true, 5000);
     struct world *w = new_world(&options);
-    (void)state;
     w->busy_ms = 100;
     add_chunks(w, 300); /* 30 s by the rate, of which 3 s are busy */
     run(w);
@@ -280,7 +272,6 @@ TEST(test_pace__no_more_is_under_way_than_the_window)
 {
     struct throttle_options options = options_of(0, true, 1000);
     struct world *w = new_world(&options);
-    (void)state;
     w->disk_ms = 10;
     add_chunks(w, 1000);
     look(w);
@@ -296,7 +287,6 @@ TEST(test_pace__the_largest_numbers_do_not_overflow)
 {
     struct throttle_options options = options_of(THROTTLE_RATE_MAX, true, INT64_MAX / 4);
     int64_t wait_ms;
-    (void)state;
     options.chunk_bytes = UINT32_MAX;
     struct throttle pace;
     throttle_init(&pace, &options);
@@ -324,7 +314,6 @@ TEST(test_pace__a_clock_that_goes_back_stands_still)
     struct throttle_options options = options_of(10 * MIB, false, 0);
     struct throttle pace;
     int64_t wait_ms;
-    (void)state;
     throttle_init(&pace, &options);
     int64_t stamp = throttle_enter(&pace, 5000);
     struct throttle_moment moment = {4000, false, 0};
@@ -339,7 +328,6 @@ TEST(test_pace__a_chunk_may_leave_without_having_begun)
     struct throttle_options options = options_of(10 * MIB, false, 0);
     struct throttle pace;
     int64_t wait_ms;
-    (void)state;
     throttle_init(&pace, &options);
     throttle_enter(&pace, 0);
     int64_t stamp = throttle_enter(&pace, 0);

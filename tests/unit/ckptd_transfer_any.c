@@ -347,7 +347,6 @@ TEST(test_pick__the_rules_say_which_go_and_who_waits_overrules_them)
 TEST(test_transfer__shards_that_were_lost_are_sent_again_before_the_manifest)
 {
     struct transfer transfer = {0};
-    (void)state;
     transfer_begin(&transfer, 2, RETRY_MS);
     transfer_claimed(&transfer, PUBLICATION_DURABLE);
     transfer_copied(&transfer, 0, 0, false);

@@ -302,7 +302,6 @@ TEST(test_abi__calls_of_a_closed_handle_are_invalid)
     const struct ckpt_options options = {
         .server = "dir:/tmp", .run = "none", .rank = 0, .world_size = 1};
     struct ckpt *closed, *open;
-    (void)state;
     assert_int_equal(ckpt_open(&closed, &options), 0);
     assert_int_equal(ckpt_open(&open, &options), 0);
     ckpt_close(closed);

@@ -644,7 +644,6 @@ TEST(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for)
 {
     struct ckpt *ckpt = NULL;
     uint64_t begin = now_ns();
-    (void)state;
     assert_int_equal(ckpt_open(&ckpt, &(struct ckpt_options){.server = "unix:/nonexistent/socket",
                                                              .run = RUN,
                                                              .world_size = 1,

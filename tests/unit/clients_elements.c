@@ -76,7 +76,6 @@ TEST(test_convert__what_is_too_large_becomes_infinite)
 TEST(test_convert__double_to_float_equals_the_hardware)
 {
     uint64_t bits = 88172645463325252ull;
-    (void)state;
     for (int i = 0; i < 2000000; i++) {
         double value;
         float ours, theirs;
@@ -135,7 +134,6 @@ TEST(test_convert__integers_become_doubles_with_their_sign)
     const int32_t i32 = -2000000000;
     const int64_t i64 = -5000000000;
     const unsigned char u8 = 250;
-    (void)state;
     assert_true(convert_to_double(&i8, DTYPE_I8, 0) == -7);
     assert_true(convert_to_double(&i32, DTYPE_I32, 0) == -2e9);
     assert_true(convert_to_double(&i64, DTYPE_I64, 0) == -5e9);

@@ -91,7 +91,6 @@ TEST(test_lease__each_failure_is_told_or_refuses_the_read)
     static const int numbers[] = {ENOSPC, EDQUOT, EROFS, EACCES, EPERM, EIO, EMFILE, ENOMEM};
     struct fixture fixture;
     struct checkpoint checkpoint;
-    (void)state;
     fixture_open(&fixture, 2, 600);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);
@@ -123,7 +122,6 @@ TEST(test_lease__without_one_a_prune_ends_the_read_with_an_error)
     struct fixture fixture;
     struct checkpoint checkpoint;
     bool is_told;
-    (void)state;
     fixture_open(&fixture, 2, 601);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);

@@ -131,7 +131,6 @@ TEST(test_quick__every_byte_of_the_end_of_a_header_counts)
 TEST(test_quick__a_header_with_more_room_than_ours_is_read_whole)
 {
     struct fixture fixture;
-    (void)state;
     struct storage *store = open_long(&fixture, 4 * SHARD_ALIGN);
     assert_int_equal(damaged(store, LOAD_QUICK), 0);
     flip(&fixture, 1, 100);
@@ -143,7 +142,6 @@ TEST(test_quick__a_header_with_more_room_than_ours_is_read_whole)
 TEST(test_quick__the_header_of_an_older_save_is_named)
 {
     struct fixture fixture;
-    (void)state;
     struct storage *store = open_long(&fixture, 0);
     put_older_header(&fixture, 1, header_bytes(store, 1));
     assert_int_equal(damaged(store, LOAD_QUICK), 2);
@@ -159,7 +157,6 @@ TEST(test_quick__a_manifest_with_another_hash_of_a_header_is_named)
     struct manifest *manifest;
     char *text;
     size_t bytes;
-    (void)state;
     struct storage *store = open_long(&fixture, 0);
     load_headers(&checkpoint, store, LOAD_HEADERS);
     manifest = checkpoint.manifest;
@@ -193,7 +190,6 @@ static uint64_t damaged_of_version_1(struct storage *store, enum load load)
 TEST(test_quick__without_hashes_of_headers_they_are_read_whole)
 {
     struct fixture fixture;
-    (void)state;
     struct storage *store = open_long(&fixture, 0);
     for (enum load load = LOAD_HEADERS; load <= LOAD_QUICK; load++) {
         assert_int_equal(damaged_of_version_1(store, load), 0);

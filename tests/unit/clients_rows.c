@@ -142,7 +142,6 @@ static int plan_largest(void)
 TEST(test_rows__the_largest_plan_needs_little_memory)
 {
     int status = 0;
-    (void)state;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -160,7 +159,6 @@ TEST(test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_data)
 {
     struct tensor_meta tensors[78];
     struct layout_table from = {.num_tensors = 0, .tensors = tensors};
-    (void)state;
     for (uint32_t count = 1; count <= 78; count += 77) { /* each cut another way: a layout each */
         struct writer writer;
         writer_init(&writer);

@@ -155,7 +155,6 @@ TEST(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out)
 {
     struct fixture fixture;
     struct checkpoint checkpoint;
-    (void)state;
     fixture_open(&fixture, 2, 300);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);
@@ -205,7 +204,6 @@ TEST(test_scan__an_error_on_a_worker_ends_it_with_that_error)
     struct scan *scan = NULL;
     const struct scan_hooks hooks = {
         .user = &sink, .next = next_block, .take = refuse_block, .damaged = put_damaged};
-    (void)state;
     fixture_open(&fixture, 1, 300);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);
@@ -357,7 +355,6 @@ static void check_file(const struct output *output, uint32_t index)
 TEST(test_assembly__puts_tensors_together_from_any_layout)
 {
     static const uint32_t blocks[] = {0, 2, 4, 10};
-    (void)state;
     for (uint32_t round = 0; round < 16; round++) {
         struct fixture fixture;
         struct checkpoint checkpoint;
@@ -394,7 +391,6 @@ TEST(test_assembly__puts_tensors_together_from_any_layout)
 TEST(test_assembly__two_sides_of_other_cuts_meet_in_each_block)
 {
     static const uint32_t worlds[][2] = {{1, 5}, {4, 3}, {2, 2}, {5, 4}};
-    (void)state;
     for (uint32_t round = 0; round < 4; round++) {
         struct fixture fixture, other;
         struct checkpoint sides[SIDES];
@@ -434,7 +430,6 @@ TEST(test_assembly__damage_matters_only_where_something_wanted_lies)
     struct checkpoint checkpoint;
     uint64_t start, bytes, begin = 0, end = 0;
     uint32_t num_flipped = 0;
-    (void)state;
     fixture_open(&fixture, 1, 300);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);
@@ -489,7 +484,6 @@ TEST(test_assembly__a_write_that_fails_ends_it)
     struct fixture fixture;
     struct checkpoint checkpoint;
     const bool is_wanted[TENSORS] = {true, true, true, true, true, true};
-    (void)state;
     fixture_open(&fixture, 2, 300);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);

@@ -13,7 +13,6 @@ TEST(test_load__a_missing_or_short_shard_and_a_changed_manifest_are_damage)
     struct fixture fixture;
     struct checkpoint checkpoint;
     char path[600];
-    (void)state;
     fixture_open(&fixture, 3, 400);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);
@@ -43,7 +42,6 @@ TEST(test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_al
     struct fixture fixture;
     struct checkpoint checkpoint;
     struct store_list catalog;
-    (void)state;
     fixture_open(&fixture, 1, 500);
     write_checkpoint(&fixture, "run", 100, 1);
     write_checkpoint(&fixture, "run", 200, 1);
@@ -86,7 +84,6 @@ static int read_stored(void *user, struct manifest **out, const struct selection
 TEST(test_lineage__that_goes_in_circles_or_up_is_cut)
 {
     static const uint64_t parents[] = {3, 4, INT64_MAX};
-    (void)state;
     for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
         struct fixture fixture;
         struct checkpoint checkpoint;
@@ -127,7 +124,6 @@ TEST(test_selection__refuses_what_is_not_a_name)
                                       "run@5@6",
                                       "run@99999999999999999999"};
     struct selection selection;
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(selection_parse(&selection, bad[i]), ERR_INVALID);
     assert_int_equal(selection_parse(&selection, "llama-7b.x@0012-a03"), 0);
@@ -142,7 +138,6 @@ TEST(test_text__hostile_names_reach_neither_terminal_nor_json_raw)
 {
     char out[64], *json;
     size_t bytes;
-    (void)state;
     assert_string_equal(text_safe(out, sizeof out, "a\x1b[31mb\x9b\n"), "a?[31mb??");
     assert_string_equal(text_safe(out, 4, "abcdef"), "abc");
     FILE *file = open_memstream(&json, &bytes);

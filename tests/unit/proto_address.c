@@ -51,7 +51,6 @@ TEST(test_address__a_socket_is_its_path)
 {
     struct address address;
     char text[200];
-    (void)state;
     memset(&address, 0xa5, sizeof address);
     assert_int_equal(address_parse(&address, "unix:/run/a b:7/s"), 0);
     assert_int_equal(address.kind, ADDRESS_UNIX);
@@ -64,7 +63,6 @@ TEST(test_address__a_socket_is_its_path)
 TEST(test_address__a_path_that_is_relative_or_too_long_is_refused)
 {
     char text[200], sentence[512];
-    (void)state;
     expect_refusal("unix:", "'unix:' names no socket", "give unix: and an absolute path");
     expect_refusal("unix:run/s", "'unix:run/s' names no socket", "give unix: and an absolute path");
     with_letters(text, "unix:/", sizeof((struct address *)0)->path - 1, "");
@@ -104,7 +102,6 @@ TEST(test_address__a_port_is_a_number_up_to_65535)
 TEST(test_address__a_host_has_at_most_255_bytes)
 {
     char text[400];
-    (void)state;
     with_letters(text, "", 255, ":1");
     struct address address;
     assert_int_equal(address_parse(&address, text), 0);

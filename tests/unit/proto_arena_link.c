@@ -72,7 +72,6 @@ TEST(test_arena_link__one_that_is_closed_unanswered_is_tried_again)
 {
     struct listener listener = {.fd = -1};
     struct arena_link link;
-    (void)state;
     start(&listener, 5);
     int error = arena_link_open(&link, listener.path, TOKEN, WAIT_MS);
     arena_link_close(&link);
@@ -85,7 +84,6 @@ TEST(test_arena_link__the_time_that_is_given_ends_the_tries)
 {
     struct listener listener = {.fd = -1};
     struct arena_link link;
-    (void)state;
     start(&listener, 1 << 30);
     int64_t begun = now_ms();
     int error = arena_link_open(&link, listener.path, TOKEN, 300);
@@ -101,7 +99,6 @@ TEST(test_arena_link__where_nobody_listens_is_told_at_once)
 {
     struct listener listener = {.fd = -1};
     struct arena_link link;
-    (void)state;
     start(&listener, 0);
     stop(&listener);
     int64_t begun = now_ms();

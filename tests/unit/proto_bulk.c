@@ -275,7 +275,6 @@ TEST(bytes_are_got_as_they_are)
 {
     struct bulk_server_counts counts;
     struct bulk_counts got;
-    (void)state;
     begin(NONE, false, 1, 0);
     get_all(0, SOURCE_BYTES);
     get_all(12345, 1);
@@ -290,7 +289,6 @@ TEST(bytes_are_got_as_they_are)
 TEST(a_cut_goes_on_with_what_is_missing)
 {
     struct bulk_counts counts;
-    (void)state;
     begin(CUT, false, 3u << 20, 4);
     get_all(0, SOURCE_BYTES);
     bulk_count(bulk, &counts);
@@ -314,7 +312,6 @@ TEST(plain_bytes_are_hashed_whatever_a_client_wants)
     struct bulk_answer answer = {.error = -1};
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    (void)state;
     begin(NONE, false, 1, 0);
     address.sin_port = htons(relay.to);
     memcpy(hello.ticket, ticket, sizeof ticket);
@@ -330,7 +327,6 @@ TEST(plain_bytes_are_hashed_whatever_a_client_wants)
 TEST(what_is_not_there_is_told_with_its_reason)
 {
     unsigned char byte;
-    (void)state;
     begin(NONE, false, 1, 0);
     assert_int_equal(
         bulk_get(bulk, &(struct bulk_get){.part = 8, .bytes = 1, .to = &byte}, WAIT_MS),
@@ -343,7 +339,6 @@ TEST(what_is_not_there_is_told_with_its_reason)
 TEST(a_peer_that_stands_still_is_an_error_in_time)
 {
     unsigned char *to = malloc(SOURCE_BYTES);
-    (void)state;
     begin(HOLD, false, 1u << 20, 1);
     int error =
         bulk_get(bulk, &(struct bulk_get){.part = 7, .bytes = SOURCE_BYTES, .to = to}, 1000);
@@ -358,7 +353,6 @@ TEST(a_wrong_ticket_is_refused)
     char address[32];
     unsigned char byte;
     struct bulk *other;
-    (void)state;
     begin(NONE, false, 1, 0);
     snprintf(address, sizeof address, "127.0.0.1:%u", relay.port);
     assert_int_equal(bulk_open(&other, &(struct bulk_options){.address = address, .ticket = wrong}),
@@ -426,7 +420,6 @@ TEST(a_message_that_dribbles_is_cut_and_a_slow_link_is_not)
                   honest = {.bytes = 65536, .piece = 4096, .pause_us = 40000},
                   stops = {.bytes = 65536, .piece = 65536};
     int64_t ms;
-    (void)state;
     assert_int_equal(read_from(&dribbles, 1000, &ms), ERR_TIMEOUT);
     assert_in_range(ms, PACE_MS, 10 * PACE_MS);
     assert_int_equal(read_from(&honest, 65536, &ms), 0);
@@ -473,7 +466,6 @@ TEST(blocks_arrive_once_and_then_the_end)
 TEST(a_cut_sends_again_what_did_not_arrive)
 {
     struct bulk_counts counts;
-    (void)state;
     begin(CUT, true, 2u << 20, 4);
     assert_int_equal(put_all(), 0);
     check_put_once();
@@ -527,7 +519,6 @@ TEST(what_is_dropped_is_over_when_the_call_returns)
 TEST(the_window_is_told)
 {
     struct arena_window window;
-    (void)state;
     begin(NONE, false, 1, 0);
     assert_int_equal(bulk_window(bulk, &window, 0, 10), 0);
     assert_int_equal(window.end, 4711);
@@ -540,7 +531,6 @@ TEST(headers_that_cannot_be_meant_are_refused)
 {
     const struct bulk_request good = {.magic = BULK_MAGIC, .verb = BULK_PUT, .bytes = 1};
     struct bulk_request bad[] = {good, good, good, good, good, good, good, good};
-    (void)state;
     assert_int_equal(bulk_check_request(&good), 0);
     bad[0].magic++;
     bad[1].verb = 0;
@@ -566,7 +556,6 @@ TEST(headers_that_cannot_be_meant_are_refused)
 TEST(an_address_without_a_host_is_on_the_same)
 {
     char out[64];
-    (void)state;
     assert_int_equal(bulk_address(out, sizeof out, "n1:7070", ":7071", false), 0);
     assert_string_equal(out, "n1:7071");
     assert_int_equal(bulk_address(out, sizeof out, "n1:7070", "10.0.0.1:7071", false), 0);
@@ -589,7 +578,6 @@ TEST(the_oldest_silent_stranger_makes_room_first)
     struct tls_crowd crowd = {.most = 4, .most_each = 3};
     struct tls_newcomer all[12];
     int pair[2];
-    (void)state;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     assert_int_equal(leaves_for(&crowd, all, 0, "a", false), -1);
     tls_crowd_leave(&crowd, &all[0], true); /* so that address is known */

@@ -20,7 +20,6 @@ TEST(test_lanes__jobs_begin_in_order_and_at_most_so_many_at_once)
     struct lanes lanes;
     struct lane one, *lane;
     struct lane_link jobs[3];
-    (void)state;
     lanes_init(&lanes, 1);
     lane_init(&one, &lanes, 2);
     assert_true(lane_is_idle(&one));
@@ -42,7 +41,6 @@ TEST(test_lanes__a_lane_with_many_jobs_lets_the_others_have_their_turn)
     struct lanes lanes;
     struct lane full, small;
     struct lane_link many[4], few[2];
-    (void)state;
     lanes_init(&lanes, 1);
     lane_init(&full, &lanes, 4);
     lane_init(&small, &lanes, 4);
@@ -61,7 +59,6 @@ TEST(test_lanes__those_that_are_away_leave_workers_to_the_others)
     struct lanes lanes;
     struct lane away[AWAY], here;
     struct lane_link jobs[AWAY][2], job;
-    (void)state;
     lanes_init(&lanes, AWAY_MAX);
     lane_init(&here, &lanes, 4);
     for (int i = 0; i < AWAY; i++) {
@@ -151,7 +148,6 @@ static void go_or_come(struct party *party)
 TEST(test_lanes__whatever_happens_a_job_begins_when_it_may)
 {
     void (*const happens[])(struct party *) = {put_one, end_one, go_or_come};
-    (void)state;
     srand(7);
     for (int world = 0; world < 200; world++) {
         struct lanes lanes;

@@ -454,7 +454,6 @@ TEST(test_layout_load__refuses_what_the_checkpoint_does_not_hold)
 TEST(test_layout_load__refuses_a_plan_of_more_items_than_there_may_be)
 {
     enum { TIMES = 1000 };
-    (void)state;
     struct slice halves[2], wanted[TIMES];
     for (uint32_t i = 0; i < 2; i++) {
         halves[i] = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 6});

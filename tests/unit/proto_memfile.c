@@ -37,7 +37,6 @@ TEST(test_memfile__what_is_printed_is_there)
 {
     char *text = NULL, line[80];
     size_t bytes = 1, at = 0;
-    (void)state;
     FILE *file = memfile_open(&text, &bytes);
     assert_non_null(file);
     fflush(file);
@@ -87,7 +86,6 @@ TEST(test_memfile__a_manifest_with_a_hole_is_not_handed_out)
     char section[100000], *text;
     size_t bytes;
     uint32_t most = 0;
-    (void)state;
     snprintf(section, sizeof section, "{\"text\":\"%090000d\"}", 0);
     assert_int_equal(shard_geometry(&geometry, &table, 0, "run", 1), 0);
     struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 1, 1};

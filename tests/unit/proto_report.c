@@ -204,16 +204,6 @@ TEST(test_log__line_has_time_level_area_and_text)
 }
 
 /* Last of the log's tests: an origin stays. */
-TEST(test_log__an_origin_stands_in_front_of_the_level)
-{
-    struct capture capture;
-    (void)state;
-    log_set_origin("node7:3");
-    begin_capture(&capture);
-    log_warn("comm", "waits");
-    assert_non_null(strstr(end_capture(&capture), "Z node7:3 warn comm: waits\n"));
-}
-
 TEST(test_log__debug_prints_only_for_areas_that_are_on)
 {
     static const struct {
@@ -323,6 +313,15 @@ TEST(test_log__lines_of_threads_do_not_mix)
     }
     assert_int_equal(lines, NUM_THREADS * LINES_PER_THREAD);
     log_setup("ckptd", NULL);
+}
+
+TEST(test_log__an_origin_stands_in_front_of_the_level)
+{
+    struct capture capture;
+    log_set_origin("node7:3");
+    begin_capture(&capture);
+    log_warn("comm", "waits");
+    assert_non_null(strstr(end_capture(&capture), "Z node7:3 warn comm: waits\n"));
 }
 
 SUITE(NULL, NULL)

@@ -201,7 +201,6 @@ TEST(test_retain__nothing_goes_by_a_plan_that_could_not_look)
     const struct retain_rules rules = {.keep_last = 2, .may_remove_most = true};
     struct retain_item items[4];
     uint32_t removed = 0;
-    (void)state;
     for (uint64_t i = 0; i < 4; i++)
         items[i] = (struct retain_item){.step = i + 1, .attempt = 1, .time = (int64_t)i};
     assert_int_equal(retain_plan_seen(items, 4, &rules, &removed, look_once, items),

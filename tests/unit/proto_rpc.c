@@ -198,7 +198,6 @@ TEST(test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status)
 #undef X
     };
     enum { UNKNOWN = 2, FAILED_PRECONDITION = 9 }; /* a stranger means less by them than we do */
-    (void)state;
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         int status = err_grpc_status(errors[i]), read = rpc_text_read("gone", status, HELLO);
         if (status == FAILED_PRECONDITION || status == UNKNOWN)
@@ -297,7 +296,6 @@ TEST_BETWEEN(test_rpc__an_oversized_reply_becomes_an_error, set_up, tear_down)
 TEST(test_rpc__an_absent_server_is_unavailable)
 {
     struct rpc_client *client;
-    (void)state;
     assert_int_equal(rpc_client_open(&client, "unix:/tmp/holdfast-nobody-is-here"), 0);
     assert_int_equal(call_hello(client, 2000), ERR_UNAVAILABLE);
     rpc_client_close(client);
@@ -478,7 +476,6 @@ TEST(test_rpc__a_default_place_that_another_user_made_is_refused)
 {
     uid_t user = 900000000 + (uid_t)getpid();
     char directory[40], address[64];
-    (void)state;
     if (geteuid() != 0) {
         print_message("# skipped: only root can become another user\n");
         skip();

@@ -75,7 +75,6 @@ TEST(test_frames__streams_are_open_until_somebody_ends_them)
     static struct text text, answer;
     struct rpc_frames frames;
     const char *why;
-    (void)state;
     FOR_PIECES
     {
         begin(&text, &frames);
@@ -120,7 +119,6 @@ TEST(test_frames__pings_wait_for_their_answers)
     static struct text text, answer;
     struct rpc_frames frames;
     const char *why;
-    (void)state;
     begin(&text, &frames);
     for (int i = 0; i < RPC_UNANSWERED_MAX; i++)
         put(&text, 6, 0, 0, 8);
@@ -139,7 +137,6 @@ TEST(test_frames__data_waits_while_unfinished_requests_hold_the_allowance)
 {
     static struct text text;
     struct rpc_frames frames;
-    (void)state;
     begin(&text, &frames);
     put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
     put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 16384); /* whole: holds nothing */
@@ -156,7 +153,6 @@ TEST(test_frames__nothing_passes_when_the_users_budget_is_spent)
 {
     static struct text text;
     struct rpc_frames frames;
-    (void)state;
     begin(&text, &frames);
     put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
     put(&text, HTTP2_DATA, 0, 1, 4 * RPC_DATA_COST_BYTES);
@@ -203,7 +199,6 @@ TEST(test_frames__what_has_begun_gets_late_until_it_is_whole_and_bytes_give_time
 {
     static struct text text;
     struct rpc_frames frames;
-    (void)state;
     begin(&text, &frames);
     put(&text, HTTP2_SETTINGS, 0, 0, 6);
     expect_late(&text, 10, 10000); /* a part of a head, */
@@ -232,7 +227,6 @@ TEST(test_budget__all_connections_of_a_user_have_one_account)
                            same = principal_of_user(ROLE_USER, 1000, 2),
                            stranger = principal_of_user(ROLE_USER, 1001, 1),
                            operator= principal_of_user(ROLE_OPERATOR, 1000, 3);
-    (void)state;
     assert_int_equal(rpc_budget_find(&first, &budget, &user, 0), 0);
     assert_int_equal(rpc_budget_find(&again, &budget, &same, 0), 0);
     assert_int_equal(rpc_budget_find(&other, &budget, &stranger, 0), 0);
@@ -272,7 +266,6 @@ TEST(test_frames__what_no_client_needs_closes_the_connection)
 {
     static struct text text;
     struct rpc_frames frames;
-    (void)state;
     memcpy(text.bytes, "GET / HTTP/1.1\r\n", text.count = 16);
     expect_closed(&text, "it does not speak HTTP/2");
     begin(&text, &frames);
@@ -363,7 +356,6 @@ TEST(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more)
     const struct timeval limit = {.tv_sec = 20};
     const struct principal operator= principal_of_user(ROLE_OPERATOR, geteuid(), getpid());
     struct rpc_server *server;
-    (void)state;
     memset(hello.version, 'x', ANSWER_BYTES);
     hello.version[ANSWER_BYTES] = 0;
     assert_int_equal(rpc_server_open(&server, &options), 0);
@@ -481,7 +473,6 @@ TEST(test_guard__a_request_that_does_not_end_is_cut_and_one_that_has_is_not)
     struct ends whole, half;
     struct rpc_guard *guard = open_guard(&half, SILENT_MS, 1000, 1000);
     char byte;
-    (void)state;
     connect_as_user(&half, guard);
     whole.client = half.client;
     whole.grpc_end = half.grpc_end;
@@ -517,7 +508,6 @@ TEST(test_guard__a_slow_link_keeps_its_ticket_and_one_that_stands_still_does_not
     struct ends slow;
     struct rpc_guard *guard = open_guard(&slow, 60000, 1 << 20, 1 << 20);
     char byte;
-    (void)state;
     connect_as_user(&slow, guard);
     send_large(&slow, 100); /* 16 s */
     assert_int_equal(recv(slow.client, &byte, 1, MSG_DONTWAIT), -1);
@@ -532,7 +522,6 @@ TEST(test_guard__a_request_that_it_holds_back_is_not_late)
 {
     struct ends held;
     struct rpc_guard *guard = open_guard(&held, SILENT_MS, 1, RPC_COST_CALL + RPC_COST_FRAME);
-    (void)state;
     connect_as_user(&held, guard);
     size_t bytes = send_request(&held, 0);
     assert_int_equal(receive(held.grpc_end, bytes), bytes);
@@ -554,7 +543,6 @@ TEST(test_guard__a_record_of_a_verified_client_passes_whole)
     struct tls_keys *keys;
     struct tls_stream *stream;
     int pair[2];
-    (void)state;
     snprintf(folder, sizeof folder, "%s/rg-XXXXXX", parent ? parent : "/var/tmp");
     assert_non_null(mkdtemp(folder));
     snprintf(server, sizeof server, "%s/node", folder);

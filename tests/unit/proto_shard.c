@@ -326,7 +326,6 @@ static void assert_is_written_header(const struct shard_header *parsed)
 TEST(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros)
 {
     struct shard_geometry geometry;
-    (void)state;
     assert_int_equal(shard_geometry_derive(&geometry, 4096, 700 * CHECKSUM_BLOCK_BYTES), 0);
     uint64_t bytes = geometry.file_bytes - geometry.table_start, used = 8 * geometry.num_blocks;
     uint64_t *sums = malloc(used);

@@ -66,7 +66,6 @@ static void dump(void)
 TEST(test_stacks__a_thread_prints_where_it_is_and_goes_on_untouched)
 {
     pthread_t thread;
-    (void)state;
     if (IS_SANITIZED)
         skip(); /* what a frame lies next to is not ours then */
     assert_int_equal(pthread_create(&thread, NULL, keep_below, NULL), 0);

@@ -74,7 +74,6 @@ static int look_together(void *user, size_t index)
 TEST(test_many__each_is_looked_at_once_and_as_many_at_once_as_the_store_answers)
 {
     struct bed bed;
-    (void)state;
     bed_open(&bed);
     assert_int_equal(storage_for_many(bed.storage, COUNT, look_together, &bed), 0);
     for (uint32_t i = 0; i < COUNT; i++)
@@ -114,7 +113,6 @@ static int look_and_fail(void *user, size_t index)
 TEST(test_many__the_first_failure_in_the_order_counts_and_those_behind_do_not_begin)
 {
     struct bed bed;
-    (void)state;
     bed_open(&bed);
     assert_int_equal(storage_for_many(bed.storage, COUNT, look_and_fail, &bed), ERR_DENIED);
     assert_string_equal(report_message(), "the third");
