@@ -13,6 +13,7 @@
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"
+#include "tests/unit/suite.h"
 
 #include <sys/stat.h>
 
@@ -244,7 +245,7 @@ static void flip_range(struct batch *batch, const char *file, off_t begin, off_t
     flush(batch);
 }
 
-static void test_damage__a_flipped_byte_is_never_loaded(void **state)
+TEST_BETWEEN(test_damage__a_flipped_byte_is_never_loaded, open_with_steps, bed_tear_down)
 {
     struct batch batch = {.bed = *state};
     off_t shard = size_of(batch.bed, 1, SHARD), table = shard - PAGE;
@@ -257,7 +258,7 @@ static void test_damage__a_flipped_byte_is_never_loaded(void **state)
     print_message("# %u places\n", batch.total);
 }
 
-static void test_damage__a_truncated_file_is_never_loaded(void **state)
+TEST_BETWEEN(test_damage__a_truncated_file_is_never_loaded, open_with_steps, bed_tear_down)
 {
     struct batch batch = {.bed = *state};
     off_t shard = size_of(batch.bed, 1, SHARD), manifest = size_of(batch.bed, 1, MANIFEST);
@@ -271,7 +272,8 @@ static void test_damage__a_truncated_file_is_never_loaded(void **state)
     print_message("# %u lengths\n", batch.total);
 }
 
-static void test_damage__blocks_of_another_place_or_time_are_never_loaded(void **state)
+TEST_BETWEEN(test_damage__blocks_of_another_place_or_time_are_never_loaded, open_with_steps,
+             bed_tear_down)
 {
     struct batch batch = {.bed = *state};
     for (off_t a = 0; a < 4; a++)
@@ -295,7 +297,7 @@ static void test_damage__blocks_of_another_place_or_time_are_never_loaded(void *
 }
 
 /* Blocks and files of the other rank, of this step and of another. */
-static void test_damage__nor_are_those_of_another_shard(void **state)
+TEST_BETWEEN(test_damage__nor_are_those_of_another_shard, open_with_two_shards, bed_tear_down)
 {
     static const char *const files[] = {SHARD_1, SHARD_2};
     struct batch batch = {.bed = *state};
@@ -327,15 +329,8 @@ static void test_damage__nor_are_those_of_another_shard(void **state)
 
 int main(void)
 {
-#define CASE(name, open) cmocka_unit_test_setup_teardown(name, open, bed_tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(test_damage__a_flipped_byte_is_never_loaded, open_with_steps),
-        CASE(test_damage__a_truncated_file_is_never_loaded, open_with_steps),
-        CASE(test_damage__blocks_of_another_place_or_time_are_never_loaded, open_with_steps),
-        CASE(test_damage__nor_are_those_of_another_shard, open_with_two_shards),
-    };
 #undef CASE
     tell_in_memory();
     log_setup("ckptd_damage", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

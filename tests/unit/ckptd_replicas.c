@@ -6,15 +6,11 @@
  * sixteenth, others at each step. Method: plans of four ranks, digests of real bytes. */
 #include "ckptd/run/replicas.h"
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define RANKS 4u
 #define SLICES 4u
@@ -107,9 +103,8 @@ static struct replicas_found compare(void)
 
 /* ---- which ---- */
 
-static void test_replicas__slices_that_several_ranks_hold_are_found(void **state)
+TEST_BETWEEN(test_replicas__slices_that_several_ranks_hold_are_found, open_world, close_world)
 {
-    (void)state;
     for (uint32_t r = 0; r < RANKS; r++) {
         assert_int_equal(num_replicas[r], 2);
         for (uint32_t i = 0; i < 2; i++) {
@@ -123,20 +118,18 @@ static void test_replicas__slices_that_several_ranks_hold_are_found(void **state
 
 /* ---- where they differ ---- */
 
-static void test_replicas__equal_copies_differ_nowhere(void **state)
+TEST_BETWEEN(test_replicas__equal_copies_differ_nowhere, open_world, close_world)
 {
     char text[REPLICAS_TEXT_BYTES];
-    (void)state;
     tell_all();
     struct replicas_found found = compare();
     assert_int_equal(found.num_differ, 0);
     assert_string_equal(replicas_text(text, &found, table), "");
 }
 
-static void test_replicas__the_first_block_that_differs_is_told(void **state)
+TEST_BETWEEN(test_replicas__the_first_block_that_differs_is_told, open_world, close_world)
 {
     char text[REPLICAS_TEXT_BYTES];
-    (void)state;
     const struct layout *layout = &table->layouts[table->layout_of[replicas[1][0].tensor]];
     uint32_t kept = layout->owners[1], other = kept == 1 ? 3 : 1; /* of the second half of w */
     tell_all();
@@ -162,10 +155,10 @@ static void test_replicas__the_first_block_that_differs_is_told(void **state)
     assert_int_equal(found.list[0].block, 1);
 }
 
-static void test_replicas__all_ranks_that_differ_are_told_and_all_slices_counted(void **state)
+TEST_BETWEEN(test_replicas__all_ranks_that_differ_are_told_and_all_slices_counted, open_world,
+             close_world)
 {
     char text[REPLICAS_TEXT_BYTES];
-    (void)state;
     uint32_t norm = replicas[0][1].tensor;
     uint32_t kept = table->layouts[table->layout_of[norm]].owners[0];
     tell_all();
@@ -183,9 +176,8 @@ static void test_replicas__all_ranks_that_differ_are_told_and_all_slices_counted
     assert_non_null(strstr(replicas_text(text, &found, table), ", and of 1 more"));
 }
 
-static void test_replicas__a_rank_that_tells_nothing_is_not_compared(void **state)
+TEST_BETWEEN(test_replicas__a_rank_that_tells_nothing_is_not_compared, open_world, close_world)
 {
-    (void)state;
     uint32_t kept = table->layouts[table->layout_of[replicas[0][1].tensor]].owners[0];
     uint32_t other = (kept + 1) % RANKS;
     tell_all();
@@ -201,10 +193,9 @@ static void test_replicas__a_rank_that_tells_nothing_is_not_compared(void **stat
     assert_int_equal(compare().num_differ, 0);
 }
 
-static void test_replicas__a_manifest_has_them_in_its_mesh(void **state)
+TEST_BETWEEN(test_replicas__a_manifest_has_them_in_its_mesh, open_world, close_world)
 {
     char *mesh = NULL, wanted[256];
-    (void)state;
     uint32_t w = replicas[0][0].tensor;
     uint32_t kept = table->layouts[table->layout_of[w]].owners[1], other = kept == 1 ? 3 : 1;
     tell_all();
@@ -229,9 +220,8 @@ static void test_replicas__a_manifest_has_them_in_its_mesh(void **state)
 
 /* ---- blocks ---- */
 
-static void test_replicas__of_a_large_slice_each_sixteenth_has_a_block(void **state)
+TEST_BETWEEN(test_replicas__of_a_large_slice_each_sixteenth_has_a_block, open_world, close_world)
 {
-    (void)state;
     uint64_t seed = replica_seed("w", 1), other = replica_seed("w", 2);
     uint32_t changed = 0;
     for (uint32_t i = 0; i < REPLICA_BLOCKS; i++) {
@@ -246,9 +236,8 @@ static void test_replicas__of_a_large_slice_each_sixteenth_has_a_block(void **st
     assert_true(changed > REPLICA_BLOCKS / 2);
 }
 
-static void test_replicas__of_a_small_slice_every_byte_is_hashed(void **state)
+TEST_BETWEEN(test_replicas__of_a_small_slice_every_byte_is_hashed, open_world, close_world)
 {
-    (void)state;
     uint64_t bytes = sizeof data / 4 + 3, end = 0; /* of its last block a part */
     struct replica_digest before, after;
     uint32_t block;
@@ -270,19 +259,4 @@ static void test_replicas__of_a_small_slice_every_byte_is_hashed(void **state)
     assert_false(replica_differs(&block, &before, &after));
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(test_replicas__##name, open_world, close_world)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(slices_that_several_ranks_hold_are_found),
-        CASE(equal_copies_differ_nowhere),
-        CASE(the_first_block_that_differs_is_told),
-        CASE(all_ranks_that_differ_are_told_and_all_slices_counted),
-        CASE(a_rank_that_tells_nothing_is_not_compared),
-        CASE(a_manifest_has_them_in_its_mesh),
-        CASE(of_a_large_slice_each_sixteenth_has_a_block),
-        CASE(of_a_small_slice_every_byte_is_hashed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

@@ -10,6 +10,7 @@
  */
 #include "ckptd/core/catalog.h"
 #include "tests/unit/ckptd_loading.h"
+#include "tests/unit/suite.h"
 
 #include "proto/base/checksum.h"
 #include "storage/storage.h"
@@ -182,14 +183,14 @@ static void expect_committed(struct bed *bed)
     expect_on_disk(bed, 1);
 }
 
-static void test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does(void **state)
+TEST_BETWEEN(test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does, set_up, tear_down)
 {
     struct bed *bed = begin_held(state, HASHES, &writes);
     assert_int_equal(atomic_load(&hashes), 0);
     expect_committed(bed);
 }
 
-static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void **state)
+TEST_BETWEEN(test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does, set_up, tear_down)
 {
     struct bed *bed = begin_held(state, WRITES, &hashes);
     assert_int_equal(atomic_load(&writes), 0);
@@ -197,7 +198,7 @@ static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void *
 }
 
 /* All others are hashed, also the last chunk, which waits for the table. */
-static void test_stage__the_table_waits_for_the_hash_that_comes_last(void **state)
+TEST_BETWEEN(test_stage__the_table_waits_for_the_hash_that_comes_last, set_up, tear_down)
 {
     struct bed *bed = begin_held(state, FIRST_HASH, &hashes);
     sleep_ms(300);
@@ -207,7 +208,7 @@ static void test_stage__the_table_waits_for_the_hash_that_comes_last(void **stat
 
 /* ---- what goes wrong on the way ---- */
 
-static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
+TEST_BETWEEN(test_stage__what_is_given_up_is_not_written_any_more, set_up, tear_down)
 {
     struct bed *bed = start(state, 1);
     hold(WRITES);
@@ -228,7 +229,8 @@ static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
     assert_int_equal(load_all(bed, 1, NULL), ERR_NOT_FOUND);
 }
 
-static void test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone(void **state)
+TEST_BETWEEN(test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone, set_up,
+             tear_down)
 {
     char reason[512];
     atomic_store(&writes_to_fail, 1);
@@ -242,7 +244,7 @@ static void test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone
     expect_on_disk(bed, 2);
 }
 
-static void test_stage__a_digest_of_no_tensor_or_after_the_end_is_a_breach(void **state)
+TEST_BETWEEN(test_stage__a_digest_of_no_tensor_or_after_the_end_is_a_breach, set_up, tear_down)
 {
     struct bed *bed = start(state, 8);
     char reason[512];
@@ -281,7 +283,7 @@ static int tell_replicas(const struct peer *peer, size_t words)
     return error;
 }
 
-static void test_stage__digests_of_replicas_fit_the_description_or_are_refused(void **state)
+TEST_BETWEEN(test_stage__digests_of_replicas_fit_the_description_or_are_refused, set_up, tear_down)
 {
     struct bed *bed = start(state, 8);
     char reason[512];
@@ -302,7 +304,7 @@ static void test_stage__digests_of_replicas_fit_the_description_or_are_refused(v
 }
 
 /* One sum alone says nothing; the second one of other bytes fails the save before its sync. */
-static void test_stage__what_came_is_compared_when_both_sums_are_there(void **state)
+TEST_BETWEEN(test_stage__what_came_is_compared_when_both_sums_are_there, set_up, tear_down)
 {
     struct bed *bed = start(state, 8);
     for (uint64_t step = 1; step <= 2; step++) {
@@ -342,7 +344,8 @@ static bool has_alarm(struct bed *bed, const char *text)
 
 static const char writers[] = "run bed: its ranks write after announcing: 2 checkpoints";
 
-static void test_stage__a_rank_that_writes_after_announcing_is_named_and_no_other(void **state)
+TEST_BETWEEN(test_stage__a_rank_that_writes_after_announcing_is_named_and_no_other, set_up,
+             tear_down)
 {
     struct bed *bed = start(state, 8);
     for (uint64_t step = 1; step <= 2; step++) {
@@ -366,7 +369,7 @@ static void test_stage__a_rank_that_writes_after_announcing_is_named_and_no_othe
 }
 
 /* A disk that decays: others are whole, or this one was. */
-static void test_stage__damage_that_other_checkpoints_speak_against_is_no_ranks(void **state)
+TEST_BETWEEN(test_stage__damage_that_other_checkpoints_speak_against_is_no_ranks, set_up, tear_down)
 {
     struct bed *bed = start(state, 8);
     for (uint64_t step = 1; step <= 4; step++) {
@@ -399,7 +402,7 @@ static void expect_refused(struct bed *bed, uint64_t step, const char *why)
         fail_msg("\"%s\" instead of \"%s\"", reason, why);
 }
 
-static void test_stage__verify_after_write_refuses_what_is_not_on_the_disk(void **state)
+TEST_BETWEEN(test_stage__verify_after_write_refuses_what_is_not_on_the_disk, set_up, tear_down)
 {
     static const off_t places[] = {9, 4096 + 2 * MIB, 4096 + 4 * MIB};
     static const char *const reasons[] = {"byte 0 of shard-00001", "block 2 of shard-00001",
@@ -430,20 +433,6 @@ static void test_stage__verify_after_write_refuses_what_is_not_on_the_disk(void 
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(test_stage__##name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(the_disk_does_not_wait_for_hashes_and_the_table_does),
-        CASE(the_table_waits_for_the_hash_that_comes_last),
-        CASE(hashes_do_not_wait_for_the_disk_and_the_sync_does),
-        CASE(what_is_given_up_is_not_written_any_more),
-        CASE(a_write_that_fails_before_its_hash_fails_that_save_alone),
-        CASE(a_digest_of_no_tensor_or_after_the_end_is_a_breach),
-        CASE(digests_of_replicas_fit_the_description_or_are_refused),
-        CASE(what_came_is_compared_when_both_sums_are_there),
-        CASE(a_rank_that_writes_after_announcing_is_named_and_no_other),
-        CASE(damage_that_other_checkpoints_speak_against_is_no_ranks),
-        CASE(verify_after_write_refuses_what_is_not_on_the_disk),
-    };
 #undef CASE
-    return cmocka_run_group_tests_name("ckptd_stage", tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -2,17 +2,10 @@
  * (ckptd/machines/takeover.h).
  */
 #include "ckptd/machines/takeover.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-static void test_takeover__each_rule(void **state)
+TEST(test_takeover__each_rule)
 {
-    (void)state;
     static const struct {
         struct takeover_facts facts;
         enum takeover answer;
@@ -33,8 +26,4 @@ static void test_takeover__each_rule(void **state)
         assert_int_equal(takeover_decide(&cases[i].facts), cases[i].answer);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_takeover__each_rule)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

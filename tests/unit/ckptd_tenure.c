@@ -2,13 +2,7 @@
  * (ckptd/machines/tenure.h).
  */
 #include "ckptd/machines/tenure.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/suite.h"
 
 #define FOREIGN(n, a)             \
     {                             \
@@ -23,9 +17,8 @@
         .number = n, .attempt = a, .is_ended = true \
     }
 
-static void test_tenure__each_rule_of_a_start(void **state)
+TEST(test_tenure__each_rule_of_a_start)
 {
-    (void)state;
     static const struct {
         struct tenure_start start;
         enum tenure_answer answer;
@@ -46,9 +39,8 @@ static void test_tenure__each_rule_of_a_start(void **state)
         assert_int_equal(tenure_decide(&cases[i].start), cases[i].answer);
 }
 
-static void test_tenure__each_rule_of_a_renewal(void **state)
+TEST(test_tenure__each_rule_of_a_renewal)
 {
-    (void)state;
     static const struct {
         struct tenure_renewal renewal;
         enum tenure_step step;
@@ -74,9 +66,4 @@ static void test_tenure__each_rule_of_a_renewal(void **state)
         assert_int_equal(tenure_renew(&cases[i].renewal), cases[i].step);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tenure__each_rule_of_a_start),
-                                       cmocka_unit_test(test_tenure__each_rule_of_a_renewal)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

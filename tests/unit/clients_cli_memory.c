@@ -16,6 +16,7 @@
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/memory_bed.h"
+#include "tests/unit/suite.h"
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -123,7 +124,7 @@ static void try_tools(const struct tool *list, size_t count, struct world *world
     }
 }
 
-static void test_memory__a_command_without_it_says_so_and_leaves_nothing(void **state)
+TEST_BETWEEN(test_memory__a_command_without_it_says_so_and_leaves_nothing, world_open, world_close)
 {
     try_tools(tools, NUM_TOOLS, *state);
 }
@@ -302,13 +303,14 @@ static int close_served(void **state)
     return world_close(state);
 }
 
-static void test_memory__nor_does_one_through_a_ckptd(void **state)
+TEST_BETWEEN(test_memory__nor_does_one_through_a_ckptd, open_served, close_served)
 {
     try_tools(served_tools, sizeof served_tools / sizeof *served_tools, *state);
 }
 
 /* The program itself, with fewer addresses each time until they do not do. */
-static void test_memory__the_program_ends_with_70_where_there_is_too_little(void **state)
+TEST_BETWEEN(test_memory__the_program_ends_with_70_where_there_is_too_little, world_open,
+             world_close)
 {
     struct world *world = *state;
     const char *build = getenv("BUILD");
@@ -334,16 +336,9 @@ static void test_memory__the_program_ends_with_70_where_there_is_too_little(void
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(test_memory__##name, world_open, world_close)
-    const struct CMUnitTest tests[] = {
-        CASE(a_command_without_it_says_so_and_leaves_nothing),
-        cmocka_unit_test_setup_teardown(test_memory__nor_does_one_through_a_ckptd, open_served,
-                                        close_served),
-        CASE(the_program_ends_with_70_where_there_is_too_little),
-    };
 #undef CASE
     memory_begin();
     tell_in_memory();
     log_setup("clients_cli_memory", NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

@@ -3,19 +3,13 @@
  * Goal: every length at every alignment copies its bytes, and none beside them.
  * Method: against memcpy, in a room with a border of known bytes. */
 #include "proto/base/stream_copy.h"
+#include "tests/unit/suite.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void test_stream_copy__copies_what_was_asked_for_and_nothing_beside_it(void **state)
+TEST(test_stream_copy__copies_what_was_asked_for_and_nothing_beside_it)
 {
-    (void)state;
     static uint8_t from[17 * 4096 + 200], to[sizeof(from)], expected[sizeof(from)];
     const uint64_t lengths[] = {0,     1,     63,    64,    4095,  4096,  4097,  4159, 4160,
                                 12288, 12289, 32767, 32768, 32769, 32960, 65537, 69632};
@@ -32,9 +26,4 @@ static void test_stream_copy__copies_what_was_asked_for_and_nothing_beside_it(vo
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream_copy__copies_what_was_asked_for_and_nothing_beside_it)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+SUITE(NULL, NULL)
