@@ -176,7 +176,7 @@ static void encode(struct exchange *e, const void *x, size_t count, uint32_t *la
 }
 
 /* The largest of each block, of all shards: those that have no rows of it have 0. */
-static int share_largest(struct exchange *e)
+static int share_largest(struct exchange *e, struct comm *comm)
 {
     uint32_t shards = e->plan->mesh.degree[AXIS_SHARD], *mine = e->host_largest,
              *all = mine + e->plan->num_codes;
@@ -187,7 +187,7 @@ static int share_largest(struct exchange *e)
         sent[s] = bytes;
         at[s] = s * bytes;
     }
-    ERR_TRY(comm_all_gather_v(e->plan->mesh.of[GROUP_SHARD], mine, bytes, all, sent, at));
+    ERR_TRY(comm_all_gather_v(comm, mine, bytes, all, sent, at));
     for (size_t i = 0; i < (size_t)shards * e->plan->num_codes; i++)
         if (all[i] > mine[i % e->plan->num_codes])
             mine[i % e->plan->num_codes] = all[i];
@@ -195,24 +195,24 @@ static int share_largest(struct exchange *e)
     return 0;
 }
 
-static int make_all(struct exchange *e, const struct source *source)
+static int make_all(struct exchange *e, const struct op *op, const struct source *source)
 {
     lane_zero(e->plan->lane, e->largest, e->plan->num_codes * sizeof(*e->largest));
     each_part(e, source, find_largest);
-    ERR_TRY(share_largest(e));
+    ERR_TRY(share_largest(e, comm_of(e, op, CALL_GATHER)));
     each_part(e, source, encode);
     e->are_codes_made = true;
     return 0;
 }
 
-int codes_make(struct exchange *e)
+int codes_make(struct exchange *e, const struct op *op)
 {
     size_t count = largest_part(e->plan);
     struct source source = {
         .columns = memory_take(e->plan->memory, "parameters to code", 0, count * sizeof(float)),
         .rounded = memory_take(e->plan->memory, "parameters to code", 1, count * sizeof(float))};
     bool is_due = !memory_is_recording(e->plan->memory) && !e->are_codes_made;
-    int rc = is_due ? make_all(e, &source) : 0;
+    int rc = is_due ? make_all(e, op, &source) : 0;
     memory_give(e->plan->memory, "parameters to code", 0);
     memory_give(e->plan->memory, "parameters to code", 1);
     return rc;

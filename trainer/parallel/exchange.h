@@ -42,6 +42,17 @@ static inline struct block_buffers *buffers_of(const struct exchange *e, const s
     return &e->buffers[block - e->plan->blocks];
 }
 
+/* The group in which an operation makes a call of that kind; NULL: it makes none. */
+static inline struct comm *comm_of(const struct exchange *e, const struct op *op,
+                                   enum call_kind kind)
+{
+    const struct mesh *mesh = &e->plan->mesh;
+    for (uint32_t i = 0; i < OP_CALLS_MAX; i++)
+        if (op->calls[i].kind == kind)
+            return op->calls[i].group == GROUP_WORLD ? mesh->world : mesh->of[op->calls[i].group];
+    return NULL;
+}
+
 /* Bytes of so many numbers of the sums of gradients. */
 static inline size_t sums_bytes(const struct state *state, size_t count)
 {
@@ -61,7 +72,7 @@ size_t codes_unpack(const struct exchange *e, struct lane *lane, uint32_t tensor
                     void *held, const void *packed);
 /* Codes of this rank's shard, where the parameters have changed. Collective in the group of shards;
  * while a plan is recorded, its buffers. */
-int codes_make(struct exchange *e);
+int codes_make(struct exchange *e, const struct op *op);
 /* What is not coded, after a change. */
 void codes_copy_others(struct exchange *e);
 
@@ -70,7 +81,7 @@ void codes_copy_others(struct exchange *e);
 /* The parameters of a block for the model: places, the gather itself (on any thread), what it
  * needed alone; they are there until gather_drop. */
 void gather_take(struct exchange *e, uint32_t block, bool is_second);
-int gather_run(struct exchange *e, struct lane *lane, uint32_t block);
+int gather_run(struct exchange *e, struct lane *lane, const struct op *op);
 void gather_give(struct exchange *e, uint32_t block);
 void gather_drop(struct exchange *e, uint32_t block);
 void gather_pointers(const struct exchange *e, uint32_t block, const void **out_params);
@@ -81,7 +92,7 @@ void collect_take(struct exchange *e, uint32_t first, uint32_t num);
 int collect_run(struct exchange *e, struct lane *lane, const struct op *op);
 void collect_give(struct exchange *e, uint32_t first, uint32_t num);
 /* The parameters that each copy has updated, to all of them (ZeRO). Likewise. */
-int gather_updated(struct exchange *e);
+int gather_updated(struct exchange *e, const struct op *op);
 /* Rows `part` of a tensor between the model's layout of it and packed, row-major ones. */
 enum rows_direction { ROWS_PACK, ROWS_UNPACK };
 void gather_move_rows(const struct exchange *e, struct lane *lane, uint32_t tensor,
@@ -108,9 +119,9 @@ void join_give(struct exchange *e, uint32_t first, uint32_t num);
 /* Numbers of a rank's sums of a step, those of the tied output behind the others. */
 size_t reduce_accumulator_count(const struct exchange *e);
 /* The fast sums of a block, over its shards and their copies. Collective in both groups. */
-int reduce_fast(struct exchange *e, struct lane *lane, uint32_t block);
+int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint32_t block);
 /* The end of a step: both sums of a tied matrix. Collective. */
-int reduce_step(struct exchange *e);
+int reduce_step(struct exchange *e, const struct op *op);
 /* Sum of squares of what this rank alone answers for; NULL: of all tensors. */
 void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct model_tensor *only);

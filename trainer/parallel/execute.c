@@ -306,7 +306,7 @@ static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
 static int run_for(struct parallel *p, struct lane *lane, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_GATHER)
-        return gather_run(&p->exchange, lane, op->block);
+        return gather_run(&p->exchange, lane, op);
     if (op->kind == OP_EXCHANGE)
         return reduce_run(&p->exchange, lane, op);
     if (op->kind == OP_JOIN)
@@ -314,7 +314,8 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
     if (op->kind == OP_COLLECT)
         return collect_run(&p->exchange, lane, op);
     if (op->kind == OP_RING)
-        return model_ring_run(p->plan->model, lane, p->plan->mesh.of[GROUP_RING], slot, op->block);
+        return model_ring_run(p->plan->model, lane, comm_of(&p->exchange, op, CALL_AROUND), slot,
+                              op->block);
     return receive_run(p, lane, op, slot);
 }
 
@@ -487,11 +488,11 @@ static int run(struct parallel *p, struct walk *e, const struct op *op, uint32_t
         model_forget(p->plan->model, slot, first, end);
         return 0;
     case OP_ENCODE:
-        return codes_make(&p->exchange);
+        return codes_make(&p->exchange, op);
     case OP_REDUCE:
-        return reduce_step(&p->exchange);
+        return reduce_step(&p->exchange, op);
     case OP_SPREAD:
-        return gather_updated(&p->exchange);
+        return gather_updated(&p->exchange, op);
     case OP_SEND:
     case OP_SEND_GRADIENT:
         return run_send(p, op, slot);

@@ -97,9 +97,9 @@ void gather_take(struct exchange *e, uint32_t index, bool is_second)
                         sum_of(block->shard_bytes, shards));
 }
 
-int gather_run(struct exchange *e, struct lane *lane, uint32_t index)
+int gather_run(struct exchange *e, struct lane *lane, const struct op *op)
 {
-    const struct block *block = &e->plan->blocks[index];
+    const struct block *block = &e->plan->blocks[op->block];
     uint32_t shards = e->plan->mesh.degree[AXIS_SHARD], me = e->plan->mesh.place[AXIS_SHARD];
     size_t element = kernel_dtype_bytes(e->plan->dtype), total = 0;
     const char *mine = (const char *)e->compute_params + block->compute_at;
@@ -115,7 +115,7 @@ int gather_run(struct exchange *e, struct lane *lane, uint32_t index)
         at[s] = total;
         total += bytes[s];
     }
-    struct comm *comm = e->plan->mesh.of[GROUP_SHARD];
+    struct comm *comm = comm_of(e, op, CALL_GATHER);
     ERR_TRY(comm_all_gather_v(comm, mine, bytes[me], buffers_of(e, block)->packed, bytes, at));
     for (uint32_t s = 0; s < shards; s++)
         unpack_shard(e, lane, block, s, buffers_of(e, block)->packed + at[s], element);
@@ -185,10 +185,9 @@ static void pieces_give(struct exchange *e, uint32_t index)
     memory_give(e->plan->memory, "pieces of the replicas", index);
 }
 
-static int pieces_run(struct exchange *e, struct lane *lane, uint32_t index, const float *mine,
-                      float *state)
+static int pieces_run(struct exchange *e, struct lane *lane, struct comm *comm, uint32_t index,
+                      const float *mine, float *state)
 {
-    struct comm *comm = e->plan->mesh.of[GROUP_COPIES];
     const struct block *block = &e->plan->blocks[index];
     uint32_t copies = mesh_group_size(&e->plan->mesh, GROUP_COPIES);
     uint32_t me = mesh_group_place(&e->plan->mesh, GROUP_COPIES);
@@ -225,10 +224,10 @@ int collect_run(struct exchange *e, struct lane *lane, const struct op *op)
     for (uint32_t b = op->block; b < op->block + op->num_blocks; b++)
         if (is_in_state(e, b))
             ERR_TRY(e->plan->is_canonical
-                        ? pieces_run(e, lane, b,
+                        ? pieces_run(e, lane, comm_of(e, op, CALL_GATHER), b,
                                      (float *)e->accumulators + e->plan->blocks[b].piece_at,
                                      e->state->grad)
-                        : reduce_fast(e, lane, b));
+                        : reduce_fast(e, lane, op, b));
     return 0;
 }
 
@@ -239,7 +238,7 @@ void collect_give(struct exchange *e, uint32_t first, uint32_t num)
             pieces_give(e, b);
 }
 
-static int spread_block(struct exchange *e, uint32_t index)
+static int spread_block(struct exchange *e, struct comm *comm, uint32_t index)
 {
     const struct block *block = &e->plan->blocks[index];
     uint32_t owner = mesh_group_place(&e->plan->mesh, GROUP_OWNERS);
@@ -249,17 +248,17 @@ static int spread_block(struct exchange *e, uint32_t index)
     pieces_take(e, index);
     if (!memory_is_recording(e->plan->memory)) {
         move_pieces(e, e->plan->lane, block, owner, e->state->param, mine, ROWS_PACK);
-        rc = pieces_run(e, e->plan->lane, index, mine, e->state->param);
+        rc = pieces_run(e, e->plan->lane, comm, index, mine, e->state->param);
     }
     pieces_give(e, index);
     memory_give(e->plan->memory, "updated parameters", index);
     return rc;
 }
 
-int gather_updated(struct exchange *e)
+int gather_updated(struct exchange *e, const struct op *op)
 {
     for (uint32_t b = 0; b < num_all_blocks(e->plan); b++)
         if (is_in_state(e, b))
-            ERR_TRY(spread_block(e, b));
+            ERR_TRY(spread_block(e, comm_of(e, op, CALL_GATHER), b));
     return 0;
 }

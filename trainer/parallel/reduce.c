@@ -132,7 +132,7 @@ static void pack_for_owner(struct exchange *e, struct lane *lane, const struct o
 static int exchange(struct exchange *e, struct lane *lane, const struct op *op)
 {
     const struct block *first = &e->plan->blocks[op->block];
-    struct comm *comm = e->plan->mesh.of[GROUP_OWNERS];
+    struct comm *comm = comm_of(e, op, CALL_DEAL);
     uint32_t num = num_owners(e), cp = e->plan->mesh.degree[AXIS_CP];
     bool is_mine = rank_has_leaf(e, my_data_rank(e->plan), op->leaf);
     size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
@@ -163,7 +163,7 @@ static int exchange(struct exchange *e, struct lane *lane, const struct op *op)
 static int exchange_in_replica(struct exchange *e, struct lane *lane, const struct op *op)
 {
     const struct block *first = &e->plan->blocks[op->block];
-    struct comm *comm = e->plan->mesh.of[GROUP_REPLICA];
+    struct comm *comm = comm_of(e, op, CALL_DEAL);
     uint32_t num = mesh_group_size(&e->plan->mesh, GROUP_REPLICA),
              cp = e->plan->mesh.degree[AXIS_CP];
     uint32_t shards = e->leaves.shards, before = e->plan->mesh.place[AXIS_REPLICATE] * shards;
@@ -220,7 +220,7 @@ void join_give(struct exchange *e, uint32_t first, uint32_t num)
 int join_run(struct exchange *e, struct lane *lane, const struct op *op)
 {
     const struct block *first = &e->plan->blocks[op->block];
-    struct comm *comm = e->plan->mesh.of[GROUP_REPLICAS];
+    struct comm *comm = comm_of(e, op, CALL_DEAL);
     uint32_t num = e->leaves.replicas, round = op->leaf / leaves_round(&e->leaves);
     bool is_mine = leaves_has_group(&e->leaves, e->plan->mesh.place[AXIS_REPLICATE], round);
     size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
@@ -337,9 +337,9 @@ void reduce_give(struct exchange *e, uint32_t first, uint32_t num)
 
 /* ---- the end of a step: sums of all ranks, of a tied matrix, norm ---- */
 
-int reduce_fast(struct exchange *e, struct lane *lane, uint32_t index)
+int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint32_t index)
 {
-    struct comm *shards = e->plan->mesh.of[GROUP_SUMS], *copies = e->plan->mesh.of[GROUP_COPIES];
+    struct comm *shards = comm_of(e, op, CALL_SCATTER), *copies = comm_of(e, op, CALL_SUM);
     const struct block *block = &e->plan->blocks[index];
     size_t count = block->shard_counts[e->plan->mesh.place[AXIS_SHARD]];
     void *sums = sums_at(e, e->state->grad, block->at);
@@ -376,9 +376,8 @@ static void add_sum(struct exchange *e, void *acc, const void *other, size_t cou
 
 /* C5, where embedding and output are on the two ends of a pipeline: both ranks add the other's sum,
  * which is the same sum on both. */
-static int swap_tied(struct exchange *e, const struct block *block)
+static int swap_tied(struct exchange *e, struct comm *comm, const struct block *block)
 {
-    struct comm *comm = e->plan->mesh.of[GROUP_PP];
     uint32_t last = e->plan->mesh.degree[AXIS_PP] - 1;
     uint32_t peer = e->plan->mesh.place[AXIS_PP] == 0 ? last : 0;
     size_t bytes = sums_bytes(e->state, sum_count(e, block));
@@ -398,20 +397,20 @@ static int swap_tied(struct exchange *e, const struct block *block)
 }
 
 /* The output's sum of a tied matrix to the embedding's. C5. */
-static int add_tied(struct exchange *e)
+static int add_tied(struct exchange *e, const struct op *op)
 {
     const struct block *in = &e->plan->blocks[0],
                        *out = &e->plan->blocks[e->plan->table->num_blocks];
     if (in->is_here && out->is_here && !memory_is_recording(e->plan->memory))
         add_sum(e, sum_at(e, in), sum_at(e, out), sum_count(e, in));
     if (in->is_here != out->is_here)
-        return swap_tied(e, in->is_here ? in : out);
+        return swap_tied(e, comm_of(e, op, CALL_SWAP), in->is_here ? in : out);
     return 0;
 }
 
-int reduce_step(struct exchange *e)
+int reduce_step(struct exchange *e, const struct op *op)
 {
-    return is_tied(e->plan) ? add_tied(e) : 0;
+    return is_tied(e->plan) ? add_tied(e, op) : 0;
 }
 
 void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,

@@ -148,15 +148,15 @@ static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 }
 
 /* A step may take longer than the notice that whoever stops a job gives. */
-static int agree_to_stop(struct parallel *p, struct step *s)
+static int agree_to_stop(struct parallel *p, struct step *s, const struct op *op)
 {
     int64_t stop = is_asked_to_stop(s->input);
-    ERR_TRY(comm_all_reduce_i64(p->plan->mesh.world, &stop, 1));
+    ERR_TRY(comm_all_reduce_i64(comm_of(&p->exchange, op, CALL_SUM), &stop, 1));
     s->out->stop = s->out->is_dropped = s->walk.is_asked_to_stop = stop != 0;
     return 0;
 }
 
-static int norm_and_stop(struct parallel *p, struct step *s)
+static int norm_and_stop(struct parallel *p, struct step *s, const struct op *op)
 {
     const struct step_input *input = s->input;
     unsigned seen = input->look != NULL ? input->look(input->user) : 0;
@@ -172,8 +172,8 @@ static int norm_and_stop(struct parallel *p, struct step *s)
               sizeof(all.sum));
     ERR_TRY(lane_settle(p->plan->lane));
     all.sum = p->run.host_numbers->squares;
-    ERR_TRY(
-        comm_all_reduce_i64(p->plan->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
+    ERR_TRY(comm_all_reduce_i64(comm_of(&p->exchange, op, CALL_SUM), (int64_t *)&all,
+                                sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
     s->out->seen = 0;
@@ -200,9 +200,10 @@ static void add_to_sources(const struct parallel *p, const struct step_input *in
 }
 
 /* The values of all data ranks, which the last stage has, to all ranks. */
-static int gather_values(struct parallel *p)
+static int gather_values(struct parallel *p, const struct op *op)
 {
-    struct comm *data = p->plan->mesh.of[GROUP_DATA], *stages = p->plan->mesh.of[GROUP_PP];
+    struct comm *data = comm_of(&p->exchange, op, CALL_GATHER);
+    struct comm *stages = comm_of(&p->exchange, op, CALL_BROADCAST);
     uint32_t d = num_data_ranks(p->plan);
     size_t *bytes = p->exchange.lists, *at = p->exchange.lists + d;
     for (uint32_t r = 0; r < d; r++) {
@@ -221,10 +222,10 @@ static int gather_values(struct parallel *p)
 
 /* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
  * of each of its sequences; added in leaf order. */
-static int gather_losses(struct parallel *p, struct step *s)
+static int gather_losses(struct parallel *p, struct step *s, const struct op *op)
 {
     struct step_result *out = s->out;
-    ERR_TRY(gather_values(p));
+    ERR_TRY(gather_values(p, op));
     double sum = 0, most = 0;
     memset(out->sources, 0, sizeof(out->sources));
     for (uint32_t leaf = 0; leaf < p->exchange.leaves.num; leaf++) {
@@ -267,7 +268,7 @@ static int at_op(struct parallel *p, struct walk *e, const struct op *op)
     case OP_ASK_STOP:
         if (op->leaf > 0)
             end_leaf(p, s, op->leaf - 1);
-        return agree_to_stop(p, s);
+        return agree_to_stop(p, s, op);
     case OP_READ:
         return read_leaf(p, s, op->leaf);
     case OP_BEGIN:
@@ -279,9 +280,9 @@ static int at_op(struct parallel *p, struct walk *e, const struct op *op)
     case OP_NORM:
         end_leaf(p, s, leaves_micro_steps(&p->exchange.leaves) - 1);
         ERR_TRY(watch_agree(p, s->input->step, &e->is_common));
-        return norm_and_stop(p, s);
+        return norm_and_stop(p, s, op);
     case OP_LOSSES:
-        ERR_TRY(gather_losses(p, s));
+        ERR_TRY(gather_losses(p, s, op));
         return decide(s);
     case OP_UPDATE:
         if (s->input->update != NULL)

@@ -268,5 +268,6 @@ static int assign(struct program *p, const struct program_options *o)
 int program_overlap(struct program *p, const struct program_options *o)
 {
     ERR_TRY(o->gather_ahead > 0 ? reorder(p, o) : 0);
+    program_add_calls(p, o);
     return assign(p, o);
 }

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const uint32_t axes_of[NUM_GROUPS] = {
+static const uint32_t axes_of[NUM_GROUPS + 1] = {
     [GROUP_PP] = 1u << AXIS_PP,
     [GROUP_DATA] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD,
     [GROUP_SHARD] = 1u << AXIS_SHARD,
@@ -17,6 +17,7 @@ static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_CP] = 1u << AXIS_CP,
     [GROUP_RING] = 1u << AXIS_CP,
     [GROUP_TP] = 1u << AXIS_TP,
+    [GROUP_WORLD] = (1u << NUM_AXES) - 1,
 };
 
 static const char *const group_names[NUM_GROUPS] = {
@@ -33,6 +34,11 @@ static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "c
 const char *mesh_axis_name(enum axis axis)
 {
     return names[axis];
+}
+
+uint32_t mesh_group_axes(enum group group)
+{
+    return axes_of[group];
 }
 
 static uint32_t place_among(const struct mesh *mesh, const uint32_t place[NUM_AXES], uint32_t axes)

@@ -29,6 +29,8 @@ enum group {
     NUM_GROUPS
 };
 
+#define GROUP_WORLD NUM_GROUPS /* all ranks, which need no split */
+
 struct mesh {
     uint32_t degree[NUM_AXES], place[NUM_AXES];
     bool has_leaf_groups, has_ring, has_sums;
@@ -57,5 +59,7 @@ uint32_t mesh_group_on_machine(const struct mesh *mesh, enum group group, uint32
 /* Of the longest step. */
 struct leaves mesh_leaves(const struct mesh *mesh, const struct config *config);
 const char *mesh_axis_name(enum axis axis);
+/* Bits of enum axis; of GROUP_WORLD, too. */
+uint32_t mesh_group_axes(enum group group);
 
 #endif

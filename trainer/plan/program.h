@@ -8,6 +8,7 @@
 #ifndef HOLDFAST_TRAINER_PLAN_PROGRAM_H
 #define HOLDFAST_TRAINER_PLAN_PROGRAM_H
 
+#include "trainer/plan/mesh.h"
 #include "trainer/plan/pipe.h"
 
 #include <stddef.h>
@@ -62,6 +63,24 @@ enum lane_of {
     NUM_LANES
 };
 
+/* What ranks of a group do together, and what it makes of a buffer over the group's axes. */
+enum call_kind {
+    CALL_NONE,
+    CALL_GATHER,    /* cut: whole */
+    CALL_AROUND,    /* cut: whole, one part after the other */
+    CALL_DEAL,      /* partial sums: cut; each rank gets all summands of its part, and adds them */
+    CALL_SCATTER,   /* partial sums: cut; added on the way */
+    CALL_SUM,       /* partial sums: whole */
+    CALL_SWAP,      /* partial sums on the two ends: whole */
+    CALL_BROADCAST, /* what one rank has: whole */
+    NUM_CALL_KINDS
+};
+
+struct call {
+    uint8_t kind, group; /* enum call_kind, enum group */
+};
+#define OP_CALLS_MAX 2u
+
 struct op {
     uint8_t kind;
     uint8_t lane;
@@ -71,6 +90,7 @@ struct op {
     uint32_t block;
     uint32_t num_blocks;       /* of OP_EXCHANGE, _JOIN, _COLLECT: the bucket, from `block` on */
     uint32_t after[NUM_LANES]; /* 1 + an operation of that lane that must have ended; 0: none */
+    struct call calls[OP_CALLS_MAX]; /* between ranks, in this order; groups of one rank: none */
 };
 
 #define PROGRAM_BLOCK_NONE UINT32_MAX
@@ -90,7 +110,9 @@ struct program_options {
     bool is_tied;
     const uint8_t *keep;              /* [L] enum model_keep */
     uint32_t num_ranks, rank, chunks; /* of the pipeline */
-    const uint32_t *first_block;      /* [num_ranks * chunks + 1] of each stage, and the end */
+    uint32_t degree[NUM_AXES];        /* of the mesh but its pipeline; 0 is 1 */
+    bool adds_fast; /* a rank has its own sums of all until OP_COLLECT: the fast reduction */
+    const uint32_t *first_block; /* [num_ranks * chunks + 1] of each stage, and the end */
     enum pipe_schedule schedule;
     const char *file;
     /* [num_blocks + 1] A block's gradient is exchanged at once with those of the blocks behind it
@@ -119,6 +141,11 @@ int program_build_evaluation(struct program **out, const struct program_options 
 void program_free(struct program *program);
 /* lanes.c: the end of both. ERR_MEMORY. */
 int program_overlap(struct program *program, const struct program_options *options);
+/* calls.c: what each operation calls. */
+void program_add_calls(struct program *program, const struct program_options *options);
+uint32_t program_degree(const struct program_options *options, enum axis axis);
+/* Has the group more than one rank? */
+bool program_has_group(const struct program_options *options, enum group group);
 
 /* The slot of a leaf in a stage of this rank. */
 uint32_t program_slot(const struct program *program, const struct program_options *options,
