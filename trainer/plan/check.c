@@ -5,7 +5,7 @@
  * go on waits for something that never comes. */
 #include "proto/base/report.h"
 #include "trainer/model/model.h"
-#include "trainer/plan/program.h"
+#include "trainer/plan/axes.h"
 
 #include <stdlib.h>
 
@@ -36,8 +36,9 @@ struct check {
     uint32_t *received;    /* [num_ranks] up to where its lane has received, as op.after */
     uint32_t *from[2];     /* down, up: [num_ranks][slots_max] the last send of each buffer */
     uint32_t slots_max;
-    struct ring *ring;  /* [num_ranks][blocks] */
-    uint32_t *at;       /* [num_ranks] the next operation */
+    struct ring *ring; /* [num_ranks][blocks] */
+    uint32_t *at;      /* [num_ranks] the next operation */
+    struct axes *axes;
     const char *reason; /* why an operation is wrong */
 };
 
@@ -369,6 +370,8 @@ static bool advance(struct check *c, uint32_t rank)
     if (op->block != PROGRAM_BLOCK_NONE)
         check_block(c, rank, op);
     check_end(c, rank, op);
+    const char *reason = axes_run(c->axes, rank, op);
+    c->reason = c->reason == NULL ? reason : c->reason;
     return true;
 }
 
@@ -408,6 +411,36 @@ static int run_all(struct check *c)
     return 0;
 }
 
+/* The next operation in which all ranks of a pipeline call, or the end. */
+static uint32_t next_common(const struct program *p, uint32_t at)
+{
+    for (; at < p->num_ops; at++)
+        for (uint32_t i = 0; i < OP_CALLS_MAX; i++) {
+            const struct call *call = &p->ops[at].calls[i];
+            bool is_of_all = call->kind != CALL_NONE && call->kind != CALL_SWAP;
+            if (is_of_all && (mesh_group_axes(call->group) >> AXIS_PP & 1))
+                return at;
+        }
+    return at;
+}
+
+/* Who calls alone waits for ever. */
+static int check_common(struct check *c, uint32_t rank)
+{
+    const struct program *first = c->ranks[0], *p = c->ranks[rank];
+    uint32_t expected = next_common(first, 0), at = next_common(p, 0);
+    while (expected < first->num_ops && at < p->num_ops &&
+           first->ops[expected].kind == p->ops[at].kind) {
+        expected = next_common(first, expected + 1);
+        at = next_common(p, at + 1);
+    }
+    if (expected == first->num_ops && at == p->num_ops)
+        return 0;
+    uint32_t who = at < p->num_ops ? rank : 0;
+    c->at[who] = who > 0 ? at : expected;
+    return refuse(c, who, "another rank of the pipeline does not call with it over pp");
+}
+
 /* Every block is updated, and copied where a save may go on. */
 static int check_updates(const struct check *c)
 {
@@ -424,13 +457,18 @@ static int check_updates(const struct check *c)
         if (!c->done[UPDATED][at] || c->done[COPIED][at] != o.copies)
             return report_error(ERR_INVALID, NULL, "the state of block %u is not %s", block,
                                 c->done[UPDATED][at] ? "copied as a save wants it" : "updated");
+        const char *reason = axes_end(c->axes, block);
+        if (reason != NULL)
+            return report_error(ERR_INVALID, NULL, "block %u behind the step: %s", block, reason);
     }
     return 0;
 }
 
-static int check_whole(const struct check *c)
+static int check_whole(struct check *c)
 {
     ERR_TRY(check_updates(c));
+    for (uint32_t r = 1; r < c->o->num_ranks; r++)
+        ERR_TRY(check_common(c, r));
     for (uint32_t leaf = 0; leaf < c->leaves; leaf++)
         if (!c->loss[leaf])
             return report_error(ERR_INVALID, NULL, "the loss of leaf %u is never made", leaf);
@@ -463,7 +501,8 @@ static bool allocate(struct check *c)
     c->loss = calloc(c->leaves, sizeof(bool));
     c->is_held = calloc((size_t)c->o->num_ranks * c->blocks, sizeof(bool));
     c->ended = calloc(c->o->num_ranks, sizeof(*c->ended));
-    is_whole = is_whole && c->ended != NULL;
+    c->axes = axes_new(c->o);
+    is_whole = is_whole && c->ended != NULL && c->axes != NULL;
     c->at = calloc(c->o->num_ranks, sizeof(*c->at));
     size_t blocks = (size_t)c->o->num_ranks * c->blocks, lanes = c->o->num_ranks * NUM_LANES;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++)
@@ -512,5 +551,6 @@ int program_check(const struct program *const *ranks, const struct program_optio
     free(c.is_held);
     free(c.ended);
     free(c.at);
+    axes_free(c.axes);
     return rc;
 }

@@ -160,7 +160,9 @@ bool program_has_state(const struct program_options *options, uint32_t block);
  * parameters are there where they are used; every receive finds its send, and nothing waits for
  * itself; sums, norm, losses, then the update of each block, once and behind its copy. Keys and
  * values have been all around the ring where they are used, of two layers at a time at most. The
- * ranks of a ring have the same list. ERR_INVALID names the operation. */
+ * ranks of a ring have the same list. By symmetry the ranks of a pipeline stand for all of the
+ * mesh: over each axis, parameters, gradients, sums, norm, losses, scales and keys are whole, cut
+ * or partial sums as their use wants them (axes.h). ERR_INVALID names the operation. */
 int program_check(const struct program *const *ranks, const struct program_options *options);
 
 const char *op_name(enum op_kind kind);

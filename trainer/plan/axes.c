@@ -1,0 +1,280 @@
+/* axes.c - what buffers are over the axes of the mesh (see axes.h). */
+#include "trainer/plan/axes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ANY: what a use takes, no buffer is it. */
+enum state { WHOLE, CUT, PARTIAL, DIFFERENT, ANY };
+
+static const char *const names[] = {"whole", "cut", "a partial sum", "different by rank"};
+
+struct buffer {
+    uint8_t over[NUM_AXES]; /* enum state; over an axis of degree 1 it does not matter */
+};
+
+/* Of a block, all of which one rank of the pipeline has. */
+struct block_axes {
+    struct buffer parameters, sums; /* of a group of leaves, until they are joined */
+};
+
+struct axes {
+    const struct program_options *o;
+    struct block_axes *blocks; /* [num_blocks + 1] */
+    char text[192];
+    const char *reason; /* the text, or NULL */
+};
+
+/* In the order pp, dp_replicate, dp_shard, cp, tp. The parameters of a block between steps, and
+ * their gradient of a leaf. */
+static const struct buffer resting = {{CUT, WHOLE, CUT, WHOLE, CUT}},
+                           gradient = {{CUT, PARTIAL, PARTIAL, PARTIAL, CUT}};
+
+/* A tied matrix is on both ends of the pipeline, where each has a summand of its gradient. */
+static struct buffer of_block(const struct axes *a, uint32_t block, struct buffer buffer,
+                              enum state tied)
+{
+    if (a->o->is_tied && (block == 0 || block == a->o->num_blocks))
+        buffer.over[AXIS_PP] = (uint8_t)tied;
+    return buffer;
+}
+
+struct axes *axes_new(const struct program_options *o)
+{
+    struct axes *a = calloc(1, sizeof(*a));
+    if (a == NULL)
+        return NULL;
+    a->o = o;
+    a->blocks = calloc(o->num_blocks + 1, sizeof(*a->blocks));
+    for (uint32_t b = 0; b <= o->num_blocks && a->blocks != NULL; b++)
+        a->blocks[b].parameters = of_block(a, b, resting, WHOLE);
+    if (a->blocks != NULL)
+        return a;
+    free(a);
+    return NULL;
+}
+
+void axes_free(struct axes *a)
+{
+    if (a == NULL)
+        return;
+    free(a->blocks);
+    free(a);
+}
+
+/* ---- what is wanted ---- */
+
+static void refuse(struct axes *a, const char *buffer, enum axis axis, enum state is,
+                   enum state wanted)
+{
+    if (a->reason != NULL)
+        return;
+    snprintf(a->text, sizeof(a->text), "%s: %s over %s, where %s is expected", buffer, names[is],
+             mesh_axis_name(axis), names[wanted]);
+    a->reason = a->text;
+}
+
+static void want(struct axes *a, const char *name, const struct buffer *is,
+                 const struct buffer *wanted)
+{
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+        if (program_degree(a->o, axis) > 1 && wanted->over[axis] != ANY &&
+            is->over[axis] != wanted->over[axis])
+            refuse(a, name, axis, is->over[axis], wanted->over[axis]);
+}
+
+/* ---- what calls change ---- */
+
+static void call(struct axes *a, const char *name, struct buffer *buffer, const struct call *call)
+{
+    static const struct {
+        uint8_t from, to;
+    } rules[NUM_CALL_KINDS] = {
+        [CALL_GATHER] = {CUT, WHOLE},          [CALL_AROUND] = {CUT, WHOLE},
+        [CALL_DEAL] = {PARTIAL, CUT},          [CALL_SCATTER] = {PARTIAL, CUT},
+        [CALL_SUM] = {PARTIAL, WHOLE},         [CALL_SWAP] = {PARTIAL, WHOLE},
+        [CALL_BROADCAST] = {DIFFERENT, WHOLE},
+    };
+    if (call->kind == CALL_NONE)
+        return;
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++) {
+        if (!(mesh_group_axes(call->group) >> axis & 1) || program_degree(a->o, axis) == 1)
+            continue;
+        if (buffer->over[axis] != rules[call->kind].from)
+            refuse(a, name, axis, buffer->over[axis], rules[call->kind].from);
+        buffer->over[axis] = rules[call->kind].to;
+    }
+}
+
+static void call_all(struct axes *a, const char *name, const struct op *op, struct buffer *buffer)
+{
+    for (uint32_t i = 0; i < OP_CALLS_MAX; i++)
+        call(a, name, buffer, &op->calls[i]);
+}
+
+/* And the buffer is as wanted behind them. */
+static void make(struct axes *a, const char *name, const struct op *op, struct buffer *buffer,
+                 const struct buffer *wanted)
+{
+    call_all(a, name, op, buffer);
+    want(a, name, buffer, wanted);
+}
+
+/* Of a buffer that is this operation's alone. */
+static void make_own(struct axes *a, const char *name, const struct op *op, struct buffer buffer,
+                     const struct buffer *wanted)
+{
+    make(a, name, op, &buffer, wanted);
+}
+
+/* A leaf's gradient for those who add it: each rank its own, or to owners, of a replica or all. */
+static void exchange(struct axes *a, const struct op *op, uint32_t block)
+{
+    static const struct buffer owned = {{ANY, CUT, CUT, CUT, CUT}},
+                               of_replica = {{ANY, PARTIAL, CUT, CUT, CUT}};
+    struct buffer own = of_block(a, block, gradient, PARTIAL);
+    const struct buffer *wanted = a->o->round_leaves > 0 ? &of_replica : &owned;
+    a->blocks[block].sums = own;
+    make(a, "gradient", op, &a->blocks[block].sums, a->o->adds_fast ? &own : wanted);
+}
+
+static void run_bucket(struct axes *a, const struct op *op)
+{
+    static const struct buffer joined = {{ANY, CUT, CUT, CUT, CUT}},
+                               collected = {{ANY, WHOLE, CUT, WHOLE, CUT}};
+    for (uint32_t block = op->block; block < op->block + op->num_blocks; block++)
+        if (op->kind == OP_EXCHANGE)
+            exchange(a, op, block);
+        else if (op->kind == OP_JOIN)
+            make(a, "sums of the group", op, &a->blocks[block].sums, &joined);
+        else
+            make(a, "sums", op, &a->blocks[block].sums, &collected);
+}
+
+/* ---- the end of a step ---- */
+
+/* A tied output has sums of its own; parameters, where a pipeline has it apart. */
+static bool has_sums(const struct axes *a, uint32_t rank, uint32_t block)
+{
+    return (block < a->o->num_blocks || a->o->is_tied) &&
+           program_stage_of(a->o, block) % a->o->num_ranks == rank;
+}
+
+/* Both sums of a tied matrix, here or on the two ends of the pipeline. */
+static void reduce(struct axes *a, uint32_t rank, const struct op *op)
+{
+    struct buffer *in = &a->blocks[0].sums, *out = &a->blocks[a->o->num_blocks].sums;
+    bool has_in = a->o->is_tied && has_sums(a, rank, 0);
+    bool has_out = a->o->is_tied && has_sums(a, rank, a->o->num_blocks);
+    if (has_in)
+        call_all(a, "sums of the tied matrix", op, in);
+    if (has_out)
+        call_all(a, "sums of the tied matrix", op, out);
+    if (has_in && has_out)
+        want(a, "sums of the tied matrix", in, out);
+    if (!has_in && !has_out && op->calls[0].kind != CALL_NONE)
+        a->reason = "it has nothing to call for";
+}
+
+/* The sums that the norm and the optimizer read: laid out as the parameters. With ZeRO copies have
+ * pieces of them, but where they were added fast. */
+static void want_sums(struct axes *a, uint32_t rank)
+{
+    for (uint32_t block = 0; block <= a->o->num_blocks; block++) {
+        struct buffer wanted = a->blocks[block].parameters;
+        if (a->o->spreads && !a->o->adds_fast)
+            wanted.over[AXIS_REPLICATE] = wanted.over[AXIS_CP] = CUT;
+        if (has_sums(a, rank, block))
+            want(a, "sums", &a->blocks[block].sums, &wanted);
+    }
+}
+
+/* With ZeRO each copy of a shard updates rows of it. */
+static void update(struct axes *a, uint32_t block)
+{
+    struct buffer *parameters = &a->blocks[block].parameters;
+    if (a->o->spreads)
+        parameters->over[AXIS_REPLICATE] = parameters->over[AXIS_CP] = CUT;
+}
+
+static void spread(struct axes *a, uint32_t rank, const struct op *op)
+{
+    for (uint32_t block = 0; block <= a->o->num_blocks; block++)
+        if (has_sums(a, rank, block) && (block < a->o->num_blocks || a->o->num_ranks > 1))
+            call_all(a, "parameters", op, &a->blocks[block].parameters);
+}
+
+/* ---- operations ---- */
+
+/* The squares of a rank's part are a summand; losses are of the last stage, of its own leaves. */
+static const struct buffer summands = {{PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL}},
+                           losses = {{DIFFERENT, CUT, CUT, WHOLE, WHOLE}},
+                           all_whole = {{WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
+                           scales = {{CUT, WHOLE, CUT, WHOLE, CUT}},
+                           common_scales = {{CUT, WHOLE, WHOLE, WHOLE, CUT}},
+                           keys = {{DIFFERENT, DIFFERENT, DIFFERENT, CUT, CUT}},
+                           keys_around = {{DIFFERENT, DIFFERENT, DIFFERENT, WHOLE, CUT}},
+                           gathered = {{ANY, WHOLE, WHOLE, WHOLE, CUT}};
+
+static void run(struct axes *a, uint32_t rank, const struct op *op)
+{
+    switch (op->kind) {
+    case OP_ASK_STOP:
+        make_own(a, "wish to stop", op, summands, &all_whole);
+        break;
+    case OP_ENCODE:
+        make_own(a, "scales", op, scales, &common_scales);
+        break;
+    case OP_GATHER:
+        make_own(a, "parameters", op, a->blocks[op->block].parameters, &gathered);
+        break;
+    case OP_RING:
+        make_own(a, "keys and values", op, keys, &keys_around);
+        break;
+    case OP_EXCHANGE:
+    case OP_JOIN:
+    case OP_COLLECT:
+        run_bucket(a, op);
+        break;
+    case OP_REDUCE:
+        reduce(a, rank, op);
+        break;
+    case OP_NORM:
+        want_sums(a, rank);
+        make_own(a, "squares of the norm", op, summands, &all_whole);
+        break;
+    case OP_LOSSES:
+        make_own(a, "losses", op, losses, &all_whole);
+        break;
+    case OP_SPREAD:
+        spread(a, rank, op);
+        break;
+    case OP_UPDATE:
+        update(a, op->block);
+        /* fall through */
+    default:
+        if (op->calls[0].kind != CALL_NONE)
+            a->reason = "it has nothing to call for";
+        break;
+    }
+}
+
+const char *axes_run(struct axes *a, uint32_t rank, const struct op *op)
+{
+    a->reason = NULL;
+    for (uint32_t i = 0; i < OP_CALLS_MAX && a->reason == NULL; i++)
+        if (op->calls[i].kind != CALL_NONE && op->calls[i].group != GROUP_WORLD &&
+            !program_has_group(a->o, op->calls[i].group))
+            a->reason = "its group has one rank";
+    run(a, rank, op);
+    return a->reason;
+}
+
+const char *axes_end(struct axes *a, uint32_t block)
+{
+    struct buffer wanted = of_block(a, block, resting, WHOLE);
+    a->reason = NULL;
+    want(a, "parameters", &a->blocks[block].parameters, &wanted);
+    return a->reason;
+}
