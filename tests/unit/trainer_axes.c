@@ -90,6 +90,7 @@ enum change {
     DOUBLE_CALL, /* twice in place of the other */
     GROUP,       /* its call in group `to` */
     KIND,        /* its call of kind `to` */
+    PEER,        /* rank `to` of the pipeline */
     ADD_DEAL,    /* a call that it has not, in group `to` */
     REMOVE,      /* the operation */
     DOUBLE,      /* likewise, twice */
@@ -154,6 +155,9 @@ static void plant(struct program *p, const struct plant *bug)
         break;
     case KIND:
         call->kind = (uint8_t)bug->to;
+        break;
+    case PEER:
+        p->ops[at].peer = (uint16_t)bug->to;
         break;
     case ADD_DEAL:
         *call = (struct call){.kind = CALL_DEAL, .group = (uint8_t)bug->to};
@@ -222,6 +226,10 @@ static const struct plant plants[] = {
     {&pipe, 0, OP_REDUCE, DROP_CALL, 0, 0, "sums: a partial sum over pp, where whole"},
     {&pipe, 1, OP_REDUCE, DROP_CALL, 0, 0, "sums: a partial sum over pp, where whole"},
     {&pipe, 0, OP_REDUCE, KIND, 0, CALL_GATHER, "tied matrix: a partial sum over pp, where cut"},
+    {&pipe, 0, OP_SEND, PEER, 0, 0, "its peer has not the stage on the other side"},
+    {&pipe, 1, OP_SEND_GRADIENT, PEER, 0, 1, "its peer has not the stage on the other side"},
+    {&pipe, 1, OP_RECEIVE, PEER, 0, 1, "its peer has not the stage on the other side"},
+    {&pipe, 0, OP_SEND, REMOVE, 0, 0, "is never sent"},
     {&pipe, 1, OP_ASK_STOP, REMOVE, 0, 0, "does not call with it over pp"},
     {&pipe, 1, OP_NORM, SWAP, 0, OP_LOSSES, "does not call with it over pp"},
     {&tensor, 0, OP_NORM, GROUP, 0, GROUP_DATA, "squares of the norm: a partial sum over tp"},

@@ -67,16 +67,18 @@ void channels_close(struct exchange *e)
     e->channels = NULL;
 }
 
-struct comm *channel_to_send(const struct exchange *e, enum direction way, uint32_t boundary,
+struct comm *channel_to_send(const struct exchange *e, const struct op *op, uint32_t boundary,
                              uint32_t *out_peer)
 {
-    *out_peer = e->channels != NULL ? 1 : receiver_of(e, way, boundary);
+    enum direction way = op->kind == OP_SEND ? WAY_DOWN : WAY_UP;
+    *out_peer = e->channels != NULL ? 1 : op->peer;
     return e->channels != NULL ? *channel_at(e, way, boundary) : e->plan->mesh.of[GROUP_PP];
 }
 
-struct comm *channel_to_receive(const struct exchange *e, enum direction way, uint32_t boundary,
+struct comm *channel_to_receive(const struct exchange *e, const struct op *op, uint32_t boundary,
                                 uint32_t *out_peer)
 {
-    *out_peer = e->channels != NULL ? 0 : sender_of(e, way, boundary);
+    enum direction way = op->kind == OP_RECEIVE ? WAY_DOWN : WAY_UP;
+    *out_peer = e->channels != NULL ? 0 : op->peer;
     return e->channels != NULL ? *channel_at(e, way, boundary) : e->plan->mesh.of[GROUP_PP];
 }

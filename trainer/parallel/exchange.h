@@ -132,10 +132,10 @@ enum direction { WAY_DOWN, WAY_UP, NUM_WAYS };
 /* Behind mesh_split(). Collective. */
 int channels_open(struct exchange *e);
 void channels_close(struct exchange *e);
-/* Over the boundary in front of stage `boundary`, and the other rank in that communicator. */
-struct comm *channel_to_send(const struct exchange *e, enum direction way, uint32_t boundary,
+/* Of a send or receive over the boundary in front of stage `boundary`, and its peer there. */
+struct comm *channel_to_send(const struct exchange *e, const struct op *op, uint32_t boundary,
                              uint32_t *out_peer);
-struct comm *channel_to_receive(const struct exchange *e, enum direction way, uint32_t boundary,
+struct comm *channel_to_receive(const struct exchange *e, const struct op *op, uint32_t boundary,
                                 uint32_t *out_peer);
 
 #endif

@@ -118,7 +118,7 @@ static int send(struct parallel *p, const struct op *op, uint32_t slot, enum dir
     size_t bytes = model_stream_bytes(p->plan->model);
     CHECK(!transfer->is_posted); /* the program waits for it */
     lane_copy(p->plan->lane, transfer->buffer, data, bytes);
-    transfer->comm = channel_to_send(&p->exchange, d, boundary, &peer);
+    transfer->comm = channel_to_send(&p->exchange, op, boundary, &peer);
     transfer->is_posted = true;
     return comm_send(transfer->comm, peer, tag_of(&p->plan->shape, op, d, boundary),
                      transfer->buffer, bytes, &transfer->request);
@@ -156,7 +156,7 @@ static int receive_run(struct parallel *p, struct lane *lane, const struct op *o
     void *to = d == WAY_DOWN ? model_stream(m, slot, p->plan->first_block[op->stage])
                              : model_gradient(m, slot);
     uint32_t boundary = op->stage + (d == WAY_UP ? 1 : 0), peer;
-    struct comm *comm = channel_to_receive(&p->exchange, d, boundary, &peer);
+    struct comm *comm = channel_to_receive(&p->exchange, op, boundary, &peer);
     if (!model_is_active(m, slot))
         return 0;
     return comm_receive_on(comm, peer, tag_of(&p->plan->shape, op, d, boundary), to,

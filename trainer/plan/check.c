@@ -254,6 +254,15 @@ static bool is_receive(const struct op *op)
     return op->kind == OP_RECEIVE || op->kind == OP_RECEIVE_GRADIENT;
 }
 
+/* Is the stage on the other side of the boundary the peer's? */
+static void check_peer(struct check *c, const struct op *op)
+{
+    bool is_behind = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
+    uint32_t ranks = c->o->num_ranks, other = op->stage + (is_behind ? 1 : ranks - 1);
+    if (op->peer != other % ranks)
+        c->reason = "its peer has not the stage on the other side";
+}
+
 /* Of what is sent or received: has it been? */
 static bool *of_transfer(const struct check *c, bool *const flags[2], const struct op *op)
 {
@@ -360,6 +369,8 @@ static bool advance(struct check *c, uint32_t rank)
     const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
     if (!has_transfers(c, rank, op))
         return false;
+    if (is_receive(op) || is_send(op))
+        check_peer(c, op);
     if (is_receive(op))
         return op->lane == LANE_RECEIVE || receive(c, op);
     if (is_send(op)) {
