@@ -282,8 +282,8 @@ template <bool BF16> constexpr unsigned item_blocks = KERNEL_ADAMW_ITEM / (THREA
 /* Where pieces end is an argument, as near as a constant: the search reads no memory. It is
  * unrolled, because an array of arguments with an index of run time is copied to local memory. Each
  * field of the piece is read at its use, because all of them do not fit into the registers.
- * NARROW: of the gradients. */
-template <bool BF16, bool NARROW> KERNEL(THREADS, 4) void adamw(struct kernel_adamw all)
+ * NARROW: of the gradients. The registers for 8 elements leave no room for a fourth block. */
+template <bool BF16, bool NARROW> KERNEL(THREADS, BF16 ? 3 : 4) void adamw(struct kernel_adamw all)
 {
     const unsigned N = wide<BF16>;
     uint32_t item = blockIdx.x / item_blocks<BF16>, before = 0, at = 0;

@@ -2,13 +2,13 @@
 """cuda_static - what the compiler made of the .cu files stays within its budgets.
 
 Goal: no kernel takes more registers or shared memory than kernels/cuda/budgets.toml says,
-none spills or has a stack, as many blocks fit a multiprocessor as its source asks for, and none
-that lacks `fuses` contains an instruction whose result is not that of IEEE 754 or that fuses what
-the source does not: so the bits of a GPU are those of the lanes of a CPU. What the source reads 16
-bytes at a time is one load. Method: what ptxas said
-of each kernel (-Xptxas -v), for every architecture that was compiled, and the PTX itself. Prints
-occupancy, bytes, operations and the time that a GPU's data sheet would bound each kernel to
-(lib_cuda.py has the formulas): no kernel was timed. Skipped where there is no nvcc.
+none spills or has a stack, as many blocks fit a multiprocessor as its source, or `blocks`, asks
+for, and none that lacks `fuses` contains an instruction whose result is not that of IEEE 754 or
+that fuses what the source does not: so the bits of a GPU are those of the lanes of a CPU. What the
+source reads 16 bytes at a time is one load. Method: what ptxas said of each kernel (-Xptxas -v),
+for every architecture that was compiled, and the PTX itself. Prints occupancy, bytes, operations
+and the time that a GPU's data sheet would bound each kernel to (lib_cuda.py has the formulas): no
+kernel was timed. Skipped where there is no nvcc.
 """
 
 import os
@@ -65,7 +65,9 @@ def too_few_blocks(rows, ptx, budgets, limits):
     for row in rows:
         threads = int(lib_cuda.THREADS.search(ptx[row["mangled"]]).group(1))
         wanted = int(lib_cuda.BLOCKS.search(ptx[row["mangled"]]).group(1))
-        dynamic = lib_cuda.number(budgets.get(row["kernel"], {}).get("dynamic", "0"))
+        budget = budgets.get(row["kernel"], {})
+        wanted = budget.get("blocks", {}).get(row["architecture"], wanted)
+        dynamic = lib_cuda.number(budget.get("dynamic", "0"))
         on = limits[row["architecture"]]
         blocks, least = lib_cuda.fitting_blocks(row, threads, dynamic, on)
         text = (f"{row['kernel']} for {row['architecture']}: {row['registers']} registers, "
