@@ -7,6 +7,8 @@
 #include "tests/unit/simgpu_bed.h"
 #include "tests/unit/suite.h"
 
+#include <sys/mman.h>
+
 /* ---- Order ---- */
 
 TEST(test_simgpu__marks_order_lanes_under_every_seed)
@@ -169,6 +171,47 @@ TEST(test_simgpu__pinned_memory_is_read_late_and_stays_until_then)
     assert_int_equal(simgpu_counts().staged_copies, staged + 1);
     free(bed.pageable);
     close_bed(&bed);
+}
+
+/* As a client of ckptd maps a segment: shared, of a file that may be written, for reading alone. */
+static float *map_read_only(void)
+{
+    int file = memfd_create("segment", MFD_CLOEXEC);
+    float values[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        values[i] = (float)i + 7;
+    assert_int_equal(write(file, values, BYTES), BYTES);
+    void *at = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, file, 0);
+    assert_true(at != MAP_FAILED);
+    close(file);
+    return at;
+}
+
+static void write_pageable(struct bed *bed)
+{
+    *(volatile float *)bed->pageable = 1;
+}
+
+TEST(test_simgpu__memory_that_is_mapped_read_only_is_pinned_and_stays_so)
+{
+    for (int can = 0; can < 2; can++) {
+        struct bed bed;
+        assert_int_equal(open_bed(&bed, can ? "readonly=1" : "readonly=0"), 0);
+        bed.pageable = map_read_only();
+        uint64_t staged = simgpu_counts().staged_copies;
+        assert_int_equal(device_pin(bed.device, bed.pageable, BYTES, true), 0);
+        assert_int_equal(simgpu_counts().registered, 1);
+        assert_int_equal(signal_of(write_pageable, &bed), SIGSEGV);
+        lane_copy(bed.first, bed.at, bed.pageable, BYTES);
+        lane_copy(bed.first, bed.host, bed.at, BYTES);
+        assert_int_equal(lane_settle(bed.first), 0);
+        assert_true(is_all(bed.host, 7) && simgpu_counts().staged_copies == staged);
+        device_unpin(bed.device, bed.pageable);
+        assert_int_equal(simgpu_counts().registered, 0);
+        assert_int_equal(signal_of(write_pageable, &bed), SIGSEGV);
+        munmap(bed.pageable, BYTES);
+        close_bed(&bed);
+    }
 }
 
 /* What cannot be pinned is said, and the next launch does not fail for it. */
