@@ -73,10 +73,10 @@ void device_unpin(struct device *device, void *at)
         device->ops->unpin(device, at);
 }
 
-int lane_open(struct lane **out, struct device *device, const char *name)
+int lane_open(struct lane **out, struct device *device, const char *name, enum lane_kind kind)
 {
     *out = NULL;
-    return device->ops->lane_open(device, out, name);
+    return device->ops->lane_open(device, out, name, kind);
 }
 
 void lane_close(struct lane *lane)

@@ -37,6 +37,10 @@ enum device_flag {
     DEVICE_DRY = 4          /* stores and computes nothing: for plans */
 };
 
+/* What a lane is for. Of the work that is ready a device that can begins with that of lanes which
+ * communicate, as other ranks wait for it. It ends with that of lanes which save. */
+enum lane_kind { LANE_COMPUTES, LANE_COMMUNICATES, LANE_SAVES };
+
 struct device_options {
     uint32_t index;     /* which of several, as the system counts them */
     bool is_shared;     /* where there are fewer, counting begins anew */
@@ -102,7 +106,8 @@ struct device_ops {
     void (*unpin)(struct device *device, void *at);
     /* `name` is for people (threads, traces). Closing waits for what is queued. ERR_BUSY: no
      * thread; ERR_MEMORY. */
-    int (*lane_open)(struct device *device, struct lane **out, const char *name);
+    int (*lane_open)(struct device *device, struct lane **out, const char *name,
+                     enum lane_kind kind);
     void (*lane_close)(struct lane *lane);
     void (*mark)(struct lane *lane, struct mark *mark);       /* all queued so far */
     void (*wait)(struct lane *lane, const struct mark *mark); /* before what is queued from here */
@@ -143,7 +148,7 @@ const char *device_identity(struct device *device); /* "": it has none */
 int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only);
 void device_unpin(struct device *device, void *at); /* also of what could not be pinned */
 
-int lane_open(struct lane **out, struct device *device, const char *name);
+int lane_open(struct lane **out, struct device *device, const char *name, enum lane_kind kind);
 void lane_close(struct lane *lane); /* NULL is none */
 /* kernels_scratch_bytes says how much. Not while work is queued. */
 void lane_set_scratch(struct lane *lane, void *scratch, size_t bytes);

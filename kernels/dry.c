@@ -81,10 +81,11 @@ static int dry_alloc(struct device *base, void **out, size_t bytes, enum device_
     return 0;
 }
 
-static int dry_lane_open(struct device *device, struct lane **out, const char *name)
+static int dry_lane_open(struct device *device, struct lane **out, const char *name,
+                         enum lane_kind kind)
 {
     struct lane *lane = calloc(1, sizeof(*lane));
-    (void)name;
+    (void)name, (void)kind;
     if (!lane)
         return report_error(ERR_MEMORY, NULL, "no memory for a lane of a plan");
     *lane = (struct lane){.ops = &device_dry, .device = device};

@@ -143,8 +143,10 @@ static void cpu_lane_close(struct lane *base)
     free(lane);
 }
 
-static int cpu_lane_open(struct device *device, struct lane **out, const char *name)
+static int cpu_lane_open(struct device *device, struct lane **out, const char *name,
+                         enum lane_kind kind)
 {
+    (void)kind;
     struct cpu_lane *lane = calloc(1, sizeof(*lane));
     bool is_queued = ((struct cpu_device *)device)->is_queued;
     struct entry *queue = is_queued ? calloc(QUEUE_ENTRIES, sizeof(*queue)) : NULL;

@@ -1,11 +1,11 @@
 /* device.c - a CUDA GPU as a device (kernels/device.h), and the back-end of kernels.h that queues
  * the .cu files' kernels on its lanes.
  *
- * A lane is a stream, a mark an event. Host work of a lane is a host function of the stream. The
- * first error of a lane, of the CUDA runtime or of host work, is kept, and nothing more is queued.
- * Memory ON_DEVICE is cudaMalloc's, PINNED is page-locked and known to every device. The device
- * frees at its end what is still allocated and the events of marks. A batch of a lane is held back
- * and queued as a graph (graphs.h).
+ * A lane is a stream with a priority, a mark an event. Host work of a lane is a host function of
+ * the stream. The first error of a lane, of the CUDA runtime or of host work, is kept, and nothing
+ * more is queued. Memory ON_DEVICE is cudaMalloc's, PINNED is page-locked and known to every
+ * device. The device frees at its end what is still allocated and the events of marks. A batch of a
+ * lane is held back and queued as a graph (graphs.h).
  *
  * Lock: of the device guards its lists; `error` and `text` of a lane are guarded by its own. */
 #include <ctype.h>
@@ -314,7 +314,21 @@ static void cuda_unpin(struct device *base, void *at)
 
 /* ---- Lanes ---- */
 
-static int cuda_lane_open(struct device *device, struct lane **out, const char *name)
+/* Smaller numbers go first. */
+static cudaError_t new_stream(cudaStream_t *out, enum lane_kind kind)
+{
+    int least = 0, greatest = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (error != cudaSuccess)
+        return error;
+    int priority = kind == LANE_COMMUNICATES ? greatest
+                   : kind == LANE_SAVES      ? least
+                                             : (least + greatest) / 2;
+    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
+}
+
+static int cuda_lane_open(struct device *device, struct lane **out, const char *name,
+                          enum lane_kind kind)
 {
     struct cuda_lane *lane = calloc(1, sizeof(*lane));
     if (!lane)
@@ -322,7 +336,7 @@ static int cuda_lane_open(struct device *device, struct lane **out, const char *
     lane->base = (struct lane){.ops = device->ops, .device = device};
     cudaError_t error = cudaSetDevice(device_of(&lane->base)->index);
     if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+        error = new_stream(&lane->stream, kind);
     if (error != cudaSuccess) {
         free(lane);
         return fail(error, "no stream for a lane");

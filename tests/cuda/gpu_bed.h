@@ -13,7 +13,7 @@ static inline struct engine new_gpu_engine(enum kernel_backend backend)
     struct device *device = NULL;
     struct lane *lane = NULL;
     assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
-    assert_int_equal(lane_open(&lane, device, "test"), 0);
+    assert_int_equal(lane_open(&lane, device, "test", LANE_COMPUTES), 0);
     struct kernels_options options = {.backend = backend, .num_threads = 1, .device = device};
     assert_int_equal(kernels_new(&e.kernels, &options), 0);
     e.lane = lane;

@@ -483,7 +483,7 @@ static int open_bench(struct bench *b)
     ERR_TRY(kernels_new(&b->kernels, &options));
     options.has_own_attention = true;
     ERR_TRY(kernels_new(&b->own, &options));
-    ERR_TRY(lane_open(&b->lane, b->device, "rates"));
+    ERR_TRY(lane_open(&b->lane, b->device, "rates", LANE_COMPUTES));
     return take_memory(b);
 }
 

@@ -40,7 +40,7 @@ int main(void)
     struct kernels_options options = {.num_threads = 1, .device = device};
     int error = kernels_new(&kernels, &options);
     if (error == 0)
-        error = lane_open(&lane, device, "start");
+        error = lane_open(&lane, device, "start", LANE_COMPUTES);
     if (error == 0)
         error = device_alloc(device, &host, 2 * COUNT * sizeof(float), PINNED);
     if (error == 0)

@@ -175,7 +175,8 @@ static void async_close(struct device *base)
 
 /* ---- Lanes ---- */
 
-static int async_lane_open(struct device *base, struct lane **out, const char *name)
+static int async_lane_open(struct device *base, struct lane **out, const char *name,
+                           enum lane_kind kind)
 {
     struct async_device *device = device_of(base);
     struct async_lane *lane = calloc(1, sizeof(*lane));
@@ -185,7 +186,7 @@ static int async_lane_open(struct device *base, struct lane **out, const char *n
     pthread_mutex_lock(&device->lock);
     lane->seed = device->options.seed * 1000 + device->num_lanes++;
     pthread_mutex_unlock(&device->lock);
-    int rc = lane_open(&lane->cpu, device->cpu, name);
+    int rc = lane_open(&lane->cpu, device->cpu, name, kind);
     if (rc != 0) {
         free(lane);
         return rc;

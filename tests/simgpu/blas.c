@@ -334,7 +334,7 @@ static void open_cpu(void)
     struct kernels_options options = {.num_threads = 1};
     CHECK(kernels_new(&kernels, &options) == 0);
     CHECK(device_open(&device, &device_cpu, NULL) == 0);
-    CHECK(lane_open(&lane, device, "blas") == 0);
+    CHECK(lane_open(&lane, device, "blas", LANE_COMPUTES) == 0);
 }
 
 /* For the largest shape so far. */

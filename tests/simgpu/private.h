@@ -26,7 +26,7 @@ struct CUstream_st {
     struct CUstream_st *next;
     struct op *first, *last;
     uint64_t posted, done;
-    int device;
+    int device, priority;
     bool is_busy;               /* one of its operations runs */
     struct CUgraph_st *capture; /* takes what is queued; NULL: nothing is captured */
 };

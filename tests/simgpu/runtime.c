@@ -138,18 +138,42 @@ const char *cudaGetErrorString(cudaError_t error)
 
 /* ---- Streams ---- */
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+/* As GPUs have it: smaller numbers go first. Here no stream waits for another's priority. */
+#define LEAST 0
+#define GREATEST (-5)
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    cudaError_t error = simgpu_enter(__func__);
+    if (error == cudaSuccess) {
+        *least = LEAST;
+        *greatest = GREATEST;
+    }
+    return simgpu_leave(error);
+}
+
+static void count_stream(const struct CUstream_st *stream, uint64_t by)
+{
+    simgpu.counts.streams += by;
+    simgpu.counts.first_streams += stream->priority == GREATEST ? by : 0;
+    simgpu.counts.last_streams += stream->priority == LEAST ? by : 0;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
 {
     cudaError_t error = simgpu_enter(__func__);
     if (error == cudaSuccess && flags != cudaStreamNonBlocking)
         error = cudaErrorInvalidValue; /* the others are ordered by the stream of no name */
+    if (error == cudaSuccess && (priority > LEAST || priority < GREATEST))
+        error = cudaErrorInvalidValue;
     if (error == cudaSuccess) {
         struct CUstream_st *stream = calloc(1, sizeof(*stream));
         CHECK(stream != NULL);
         stream->device = simgpu_device();
+        stream->priority = priority;
         stream->next = simgpu.streams;
         simgpu.streams = *out = stream;
-        simgpu.counts.streams++;
+        count_stream(stream, 1);
     }
     return simgpu_leave(error);
 }
@@ -165,7 +189,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     while (*link != stream)
         link = &(*link)->next;
     *link = stream->next;
-    simgpu.counts.streams--;
+    count_stream(stream, (uint64_t)-1);
     free(stream);
     return simgpu_leave(error);
 }

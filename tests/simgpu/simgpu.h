@@ -22,9 +22,10 @@
  *
  * Refused with CUDA's error: handles that are none, a device that is not there, memory that is not
  * allocated, calls from a host function, memory registered twice, an event recorded on another
- * device than its own; while capturing, events, host functions, communication, waiting, allocating
- * and copies of memory that is not page-locked, and the capture is void. A kernel that the lanes
- * refuse ends the process; so does memory that is unregistered while a copy is queued with it.
+ * device than its own, priorities out of the range, which CUDA would clamp; while capturing,
+ * events, host functions, communication, waiting, allocating and copies of memory that is not page-
+ * locked, and the capture is void. A kernel that the lanes refuse ends the process; so does memory
+ * that is unregistered while a copy is queued with it.
  *
  * Settings, "name=value,...": of simgpu_set(), or of the variable SIMGPU when the first call comes.
  *
@@ -60,6 +61,7 @@ struct simgpu_counts {
     uint64_t kernels, copies, staged_copies, products, heuristics, attentions, failures;
     uint64_t allocations, pinned, registered; /* ranges that are there now */
     uint64_t streams, events, graphs;         /* that are there now; graphs that can be launched */
+    uint64_t first_streams, last_streams;     /* of them, of the greatest and the least priority */
     uint64_t captures, graph_launches;
 };
 SIMGPU_WEAK struct simgpu_counts simgpu_counts(void);

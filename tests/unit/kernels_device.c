@@ -30,7 +30,7 @@ static struct bed open_bed(const struct device_ops *ops, const struct device_opt
     struct bed bed = {0};
     assert_int_equal(device_open(&bed.device, ops, options), 0);
     for (int i = 0; i < LANES_MAX; i++)
-        assert_int_equal(lane_open(&bed.lanes[i], bed.device, names[i]), 0);
+        assert_int_equal(lane_open(&bed.lanes[i], bed.device, names[i], LANE_COMPUTES), 0);
     return bed;
 }
 

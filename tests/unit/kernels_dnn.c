@@ -30,7 +30,7 @@ static struct engine gpu_engine(enum kernel_backend backend, bool is_own)
     size_t bytes = 0;
     simgpu_set(SETTINGS);
     assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
-    assert_int_equal(lane_open(&e.lane, device, "test"), 0);
+    assert_int_equal(lane_open(&e.lane, device, "test", LANE_COMPUTES), 0);
     struct kernels_options options = {
         .backend = backend, .num_threads = 1, .has_own_attention = is_own, .device = device};
     assert_int_equal(kernels_new(&e.kernels, &options), 0);

@@ -36,6 +36,24 @@ TEST(test_simgpu__marks_order_lanes_under_every_seed)
     }
 }
 
+TEST(test_simgpu__lanes_that_communicate_go_first_and_those_that_save_last)
+{
+    static const enum lane_kind kinds[] = {LANE_COMPUTES, LANE_COMMUNICATES, LANE_SAVES};
+    struct device *device;
+    struct lane *lanes[3];
+    simgpu_set("");
+    assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(lane_open(&lanes[i], device, "lane", kinds[i]), 0);
+        assert_int_equal(simgpu_counts().first_streams, i >= 1);
+        assert_int_equal(simgpu_counts().last_streams, i >= 2);
+    }
+    for (int i = 0; i < 3; i++)
+        lane_close(lanes[i]);
+    assert_int_equal(simgpu_counts().first_streams + simgpu_counts().last_streams, 0);
+    device_close(device);
+}
+
 /* ---- Mistakes ---- */
 
 /* Three mistakes; each shows under some of the seeds. */
@@ -239,7 +257,7 @@ TEST(test_simgpu__a_mark_is_of_its_lanes_device_whoever_makes_it)
     for (uint32_t i = 2; i-- > 0;) /* the first is opened last: it is this thread's */
         assert_int_equal(
             device_open(&devices[i], device_find("cuda"), &(struct device_options){.index = i}), 0);
-    assert_int_equal(lane_open(&lane, devices[1], "second"), 0);
+    assert_int_equal(lane_open(&lane, devices[1], "second", LANE_COMPUTES), 0);
     device_close(devices[0]);
     assert_int_equal(device_open(&devices[0], device_find("cuda"), NULL), 0);
     lane_mark(lane, &mark);
@@ -361,7 +379,7 @@ static void multiply_on(const struct device_ops *ops, enum kernel_backend backen
     assert_int_equal(device_open(&device, ops, NULL), 0);
     struct kernels_options options = {.backend = backend, .num_threads = 1, .device = device};
     assert_int_equal(kernels_new(&kernels, &options), 0);
-    assert_int_equal(lane_open(&lane, device, "products"), 0);
+    assert_int_equal(lane_open(&lane, device, "products", LANE_COMPUTES), 0);
     struct kernel_shapes shapes = {1, ROWS, IN, OUT, 1, 1, 8, OUT, KERNEL_BF16};
     size_t bytes = kernels_scratch_bytes(kernels, &shapes);
     assert_int_equal(device_alloc(device, &at, AREA * 12, ON_DEVICE), 0);
@@ -567,7 +585,8 @@ TEST(test_simgpu__every_call_fails_once_and_for_ever_and_leaves_nothing)
     fail_each("cudaGetDeviceCount cudaSetDevice cudaGetDeviceProperties cudaDriverGetVersion"
               " cudaRuntimeGetVersion cudaMalloc cudaHostAlloc cudaMemsetAsync cudaMemcpyAsync"
               " cudaLaunchKernel kernel cudaEventCreateWithFlags cudaEventRecord"
-              " cudaStreamWaitEvent cudaStreamSynchronize cudaStreamCreateWithFlags",
+              " cudaStreamWaitEvent cudaStreamSynchronize cudaStreamCreateWithPriority"
+              " cudaDeviceGetStreamPriorityRange",
               work, want_nothing_left);
 }
 

@@ -15,7 +15,8 @@ static inline struct lane *new_lane(void)
 {
     struct device *device = NULL;
     struct lane *lane = NULL;
-    if (device_open(&device, &device_cpu, NULL) != 0 || lane_open(&lane, device, "test") != 0)
+    if (device_open(&device, &device_cpu, NULL) != 0 ||
+        lane_open(&lane, device, "test", LANE_COMPUTES) != 0)
         abort();
     return lane;
 }

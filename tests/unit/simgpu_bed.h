@@ -39,9 +39,9 @@ static inline int open_bed(struct bed *bed, const char *settings)
     if (rc == 0)
         rc = kernels_new(&bed->kernels, &options);
     if (rc == 0)
-        rc = lane_open(&bed->first, bed->device, "first");
+        rc = lane_open(&bed->first, bed->device, "first", LANE_COMPUTES);
     if (rc == 0)
-        rc = lane_open(&bed->second, bed->device, "second");
+        rc = lane_open(&bed->second, bed->device, "second", LANE_COMMUNICATES);
     if (rc == 0)
         rc = device_alloc(bed->device, &at, BYTES, ON_DEVICE);
     if (rc == 0)

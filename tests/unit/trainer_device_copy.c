@@ -201,7 +201,7 @@ static void open_bed(struct bed *bed, const struct device_ops *ops, uint64_t see
     struct kernels_options kernels = {.num_threads = 1,
                                       .device = ops == &device_async ? NULL : bed->device};
     assert_int_equal(kernels_new(&bed->kernels, &kernels), 0);
-    assert_int_equal(lane_open(&bed->lane, bed->device, "compute"), 0);
+    assert_int_equal(lane_open(&bed->lane, bed->device, "compute", LANE_COMPUTES), 0);
     open_state(bed);
     image = (struct ckpt_save){.fails_at = NEVER};
     assert_int_equal(

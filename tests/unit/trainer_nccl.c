@@ -50,8 +50,8 @@ static int open_gpu(struct gpu *g, uint32_t rank)
 {
     struct device_options options = {.index = rank, .is_shared = true};
     ERR_TRY(device_open(&g->device, device_find("cuda"), &options));
-    ERR_TRY(lane_open(&g->lane, g->device, "test"));
-    ERR_TRY(lane_open(&g->other, g->device, "other"));
+    ERR_TRY(lane_open(&g->lane, g->device, "test", LANE_COMPUTES));
+    ERR_TRY(lane_open(&g->other, g->device, "other", LANE_COMMUNICATES));
     ERR_TRY(device_alloc(g->device, (void **)&g->from, BYTES, ON_DEVICE));
     ERR_TRY(device_alloc(g->device, (void **)&g->to, BYTES, ON_DEVICE));
     return device_alloc(g->device, (void **)&g->host, 2 * BYTES, PINNED);

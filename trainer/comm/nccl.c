@@ -364,7 +364,7 @@ static int post_message(struct nccl *n, const struct comm_call *call)
     }
     message->data = NULL;
     if (n->sends == NULL)
-        ERR_TRY(lane_open(&n->sends, lane->device, "send"));
+        ERR_TRY(lane_open(&n->sends, lane->device, "send", LANE_COMMUNICATES));
     lane_mark(lane, &n->ready);
     lane_wait(n->sends, &n->ready);
     ERR_TRY(queue(n, call, move_send, lane_native(n->sends)));

@@ -221,8 +221,10 @@ int side_lanes_open(struct parallel *p)
     ERR_TRY(device_open(&p->run.sides->device, &device_cpu,
                         &(struct device_options){.is_queued = is_queued}));
     for (uint32_t lane = LANE_COMPUTE + 1; lane < LANE_SEND; lane++) {
-        ERR_TRY(lane_open(&p->run.sides->of[lane], p->run.sides->device, lane_name(lane)));
-        ERR_TRY(lane_open(&p->run.sides->here[lane], p->plan->device, lane_name(lane)));
+        ERR_TRY(lane_open(&p->run.sides->of[lane], p->run.sides->device, lane_name(lane),
+                          LANE_COMMUNICATES));
+        ERR_TRY(lane_open(&p->run.sides->here[lane], p->plan->device, lane_name(lane),
+                          LANE_COMMUNICATES));
     }
     use_lane(p, GROUP_SHARD, LANE_GATHER, p->plan->shape.gather_ahead > 0);
     use_lane(p, GROUP_RING, LANE_RING, p->plan->shape.ring_ahead);

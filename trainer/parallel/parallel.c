@@ -425,7 +425,7 @@ int parallel_try(struct parallel **out, const struct parallel_options *options, 
     int rc = options->device == NULL ? device_open(&plan->own_device, &device_cpu, NULL) : 0;
     plan->device = options->device != NULL ? options->device : plan->own_device;
     if (rc == 0)
-        rc = lane_open(&plan->lane, plan->device, "compute");
+        rc = lane_open(&plan->lane, plan->device, "compute", LANE_COMPUTES);
     if (rc == 0)
         rc = apply(p, plan, keep);
     if (rc != 0) {

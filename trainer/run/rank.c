@@ -90,7 +90,7 @@ int rank_bench_open(struct rank_bench *bench, struct rank *r, const char *name)
     if (r->device == NULL)
         ERR_TRY(device_open(&bench->own, &device_cpu, NULL));
     bench->device = r->device != NULL ? r->device : bench->own;
-    return lane_open(&bench->lane, bench->device, name);
+    return lane_open(&bench->lane, bench->device, name, LANE_COMPUTES);
 }
 
 void rank_bench_close(struct rank_bench *bench)

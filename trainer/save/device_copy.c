@@ -42,7 +42,7 @@ static size_t sums_bytes(const struct device_copy *c)
 
 static int open_lane(struct lane **out, const struct device_copy *c)
 {
-    ERR_TRY(lane_open(out, c->state_lane->device, "snapshot"));
+    ERR_TRY(lane_open(out, c->state_lane->device, "snapshot", LANE_SAVES));
     if (c->kernels != NULL)
         lane_set_scratch(*out, c->scratch, KERNEL_DIGEST_SCRATCH_BYTES);
     return 0;
