@@ -21,15 +21,7 @@
 struct offline_load {
     struct storage *store; /* the handle's */
     struct manifest *manifest;
-    uint64_t *tensor_bytes; /* per shard */
-    /* The shard that is open. */
-    struct storage_object *object; /* NULL: none */
-    uint32_t shard;
-    struct shard_geometry geometry;
-    struct shard_identity identity;
-    uint64_t seed;       /* of its block checksums */
-    unsigned char *tail; /* the end of the file, from a multiple of STORAGE_ALIGN on */
-    const void *table;   /* in it */
+    struct store_shard file; /* that is open; its object is NULL: none is */
     struct shard_expected expected;
 };
 
@@ -50,11 +42,6 @@ int offline_load_open(struct offline_load **out, struct load_item **out_items,
         return fail_memory();
     load->store = ckpt->store;
     ERR_TRY(offline_manifest(&load->manifest, NULL, ckpt, choice));
-    uint32_t shards = load->manifest->summary.shards;
-    load->tensor_bytes = calloc((size_t)shards + 1, sizeof *load->tensor_bytes);
-    if (load->tensor_bytes == NULL)
-        return fail_memory();
-    ERR_TRY(layout_shard_bytes(load->tensor_bytes, load->manifest->table, shards));
     ERR_TRY(layout_plan_load(out_items, out_num_items, load->manifest->table, &wish));
     for (uint32_t i = 0; i < *out_num_items; i++)
         (*out_items)[i].data_byte += load->manifest->shards[(*out_items)[i].shard].data_start;
@@ -68,30 +55,20 @@ const struct manifest *offline_load_manifest(const struct offline_load *load)
 
 /* ---- shards ---- */
 
-static void close_shard(struct offline_load *load)
-{
-    if (load->object != NULL)
-        storage_object_close(load->store, load->object);
-    load->object = NULL;
-    free(load->tail);
-    load->tail = NULL;
-}
-
 void offline_load_free(struct offline_load *load)
 {
     if (load == NULL)
         return;
-    close_shard(load);
+    store_shard_close(&load->file);
     shard_expected_free(&load->expected);
     manifest_free(load->manifest);
-    free(load->tensor_bytes);
     free(load);
 }
 
 static int fail_shard(const struct offline_load *load, const char *what)
 {
     return report_error(ERR_CORRUPT, "an older checkpoint may be whole; see `ckpt-cli verify`",
-                        "%s of shard %u of %s@%llu-a%llu", what, load->shard,
+                        "%s of shard %u of %s@%llu-a%llu", what, load->file.shard,
                         load->manifest->summary.run,
                         (unsigned long long)load->manifest->summary.step,
                         (unsigned long long)load->manifest->summary.attempt);
@@ -106,8 +83,8 @@ static int read_bytes(const struct offline_load *load, void *out, uint64_t at, u
         int error = 0;
         for (; done < bytes && count < READS_MAX; count++) {
             uint64_t now = bytes - done < READ_BYTES ? bytes - done : READ_BYTES;
-            storage_begin(&transfers[count], load->store, STORAGE_READ, load->object, at + done,
-                          (char *)out + done, (uint32_t)now);
+            storage_begin(&transfers[count], load->store, STORAGE_READ, load->file.object,
+                          at + done, (char *)out + done, (uint32_t)now);
             done += now;
         }
         for (uint32_t i = 0; i < count; i++) {
@@ -120,66 +97,38 @@ static int read_bytes(const struct offline_load *load, void *out, uint64_t at, u
 }
 
 /* Header and checksum table must be those that were committed. */
-static int prove_shard(struct offline_load *load, uint64_t bytes)
+static int prove_shard(struct offline_load *load)
 {
-    const struct manifest_shard *entry = &load->manifest->shards[load->shard];
-    const struct shard_geometry *geometry = &load->geometry;
-    uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
-    if (bytes != geometry->file_bytes || bytes != entry->bytes)
+    struct storage_transfer table;
+    int error = store_shard_open(&load->file, "");
+    if (error == ERR_NOT_FOUND)
+        return fail_shard(load, "the file is missing");
+    if (error == ERR_CORRUPT)
         return fail_shard(load, "the file has another length than the manifest says");
-    uint64_t tail = geometry->table_start / STORAGE_ALIGN * STORAGE_ALIGN;
-    load->tail = aligned_alloc(STORAGE_ALIGN, bytes - tail + entry->data_start);
-    if (load->tail == NULL)
-        return fail_memory();
-    unsigned char *header = load->tail + (bytes - tail);
-    load->table = load->tail + (geometry->table_start - tail);
-    ERR_TRY(read_bytes(load, header, 0, entry->data_start));
-    ERR_TRY(read_bytes(load, load->tail, tail, bytes - tail));
-    int error = manifest_check_header(&load->expected, load->manifest, load->shard, header);
+    ERR_TRY(error);
+    error = store_shard_check_header(&load->file, &load->expected);
     if (error == ERR_CORRUPT)
         return fail_shard(load, "the manifest does not fit the header");
     ERR_TRY(error);
-    if (checksum_bytes(load->table, table_bytes) != entry->table_hash)
-        return fail_shard(load, "the manifest does not fit the checksums");
-    return 0;
+    ERR_TRY(store_shard_begin_table(&load->file, &table));
+    error = store_shard_end_table(&load->file, &table);
+    return error == ERR_CORRUPT ? fail_shard(load, "the manifest does not fit the checksums")
+                                : error;
 }
 
 static int open_shard(struct offline_load *load, uint32_t shard)
 {
-    char key[STORAGE_KEY_MAX + 1];
-    uint64_t bytes = 0;
-    if (load->object != NULL && load->shard == shard)
+    if (load->file.object != NULL && load->file.shard == shard)
         return 0;
-    close_shard(load);
-    load->shard = shard;
+    store_shard_close(&load->file);
+    load->file.shard = shard;
     if (shard >= load->manifest->summary.shards)
         return fail_shard(load, "there is no such shard: the plan");
-    manifest_identity(&load->identity, &load->manifest->summary, shard);
-    ERR_TRY(shard_geometry_derive(&load->geometry, load->manifest->shards[shard].data_start,
-                                  load->tensor_bytes[shard]));
-    ERR_TRY(shard_key(key, sizeof key, &load->identity));
-    int error = storage_object_open(load->store, &load->object, key, &bytes);
-    if (error == ERR_NOT_FOUND)
-        return fail_shard(load, "the file is missing");
-    ERR_TRY(error);
-    load->seed = checksum_shard_identity(load->identity.nonce, shard, load->identity.shards);
-    error = prove_shard(load, bytes);
+    ERR_TRY(store_shard_init(&load->file, load->store, load->manifest, shard));
+    int error = prove_shard(load);
     if (error != 0)
-        close_shard(load);
+        store_shard_close(&load->file);
     return error;
-}
-
-static int verify_blocks(const struct offline_load *load, const struct offline_part *part)
-{
-    uint64_t start, length;
-    for (uint64_t at = 0; at < part->bytes; at += length) {
-        uint64_t block = (part->start + at) / CHECKSUM_BLOCK_BYTES;
-        shard_block(&start, &length, &load->geometry, block);
-        if (checksum_block(part->data + at, length, load->seed, block) !=
-            shard_table_entry(load->table, block))
-            return fail_shard(load, "the checksum does not fit a block");
-    }
-    return 0;
 }
 
 int offline_load_part(struct offline_part *out, struct offline_load *load, uint32_t shard,
@@ -187,7 +136,7 @@ int offline_load_part(struct offline_part *out, struct offline_load *load, uint3
 {
     *out = (struct offline_part){0};
     ERR_TRY(open_shard(load, shard));
-    const struct shard_geometry *geometry = &load->geometry;
+    const struct shard_geometry *geometry = &load->file.geometry;
     if (at >= geometry->table_start || end <= at)
         return fail_shard(load, "the plan leaves the data");
     out->length = geometry->file_bytes;
@@ -204,8 +153,8 @@ int offline_load_part(struct offline_part *out, struct offline_load *load, uint3
         return fail_memory();
     out->data = memory;
     int error = read_bytes(load, memory, out->start, out->mapped);
-    if (error == 0)
-        error = verify_blocks(load, out);
+    if (error == 0 && store_shard_check_blocks(&load->file, out->data, out->start, out->bytes) != 0)
+        error = fail_shard(load, "the checksum does not fit a block");
     if (error != 0)
         munmap(memory, out->mapped);
     return error;

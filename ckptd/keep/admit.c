@@ -39,7 +39,6 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/scan.h"
 #include "ckptd/keep/scrub.h"
@@ -201,8 +200,8 @@ static int adopt(struct admission *admission)
     if (error == 0)
         error = check_files(admission);
     if (error == 0)
-        error =
-            file_check_all(storage, &admission->summary, admission->text, admission->text_bytes);
+        error = store_prove_shards(storage, &admission->summary, admission->text,
+                                   admission->text_bytes);
     if (error == 0 && admission->has_note)
         error = store_put_cursor(storage, run, &admission->note);
     if (error == 0)

@@ -14,7 +14,6 @@
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
@@ -52,40 +51,20 @@ void drop_copy_note_other(struct other_copy *out, const struct checkpoint *check
 
 /* ---- reading it back ---- */
 
-static int prove_blocks(struct storage *storage, struct storage_object *object,
-                        const struct shard_geometry *geometry, const uint8_t *table,
-                        const struct manifest_summary *summary, uint32_t shard, uint8_t *room)
-{
-    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
-    uint64_t step = (uint64_t)BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES;
-    for (uint64_t at = 0; at < geometry->table_start; at += step) {
-        uint64_t left = geometry->file_bytes - at, bytes = left < step ? left : step;
-        ERR_TRY(storage_transfer(storage, STORAGE_READ, object, at, room, (uint32_t)bytes));
-        for (uint64_t i = 0; i < bytes && at + i < geometry->table_start;
-             i += CHECKSUM_BLOCK_BYTES) {
-            uint64_t block = (at + i) / CHECKSUM_BLOCK_BYTES, start, length;
-            shard_block(&start, &length, geometry, block);
-            uint64_t sum = checksum_block(room + i, length, identity, block);
-            ERR_TRY(file_check_block(table, geometry, block, sum, summary, shard));
-        }
-    }
-    return 0;
-}
-
 static int prove_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard,
                        uint8_t *room)
 {
-    struct shard_geometry geometry;
-    struct storage_object *object = NULL;
-    uint8_t *table = NULL;
-    int error = file_geometry(&geometry, manifest, shard);
-    if (error == 0)
-        error = file_open_proven(&object, &table, storage, manifest, shard, &geometry);
-    if (error == 0)
-        error = prove_blocks(storage, object, &geometry, table, &manifest->summary, shard, room);
-    free(table);
-    if (object)
-        storage_object_close(storage, object);
+    struct store_shard file;
+    ERR_TRY(store_shard_init(&file, storage, manifest, shard));
+    int error = store_shard_open_proven(&file);
+    uint64_t step = (uint64_t)BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES;
+    for (uint64_t at = 0; error == 0 && at < file.geometry.table_start; at += step) {
+        uint64_t left = file.geometry.file_bytes - at, bytes = left < step ? left : step;
+        error = storage_transfer(storage, STORAGE_READ, file.object, at, room, (uint32_t)bytes);
+        if (error == 0)
+            error = store_shard_check_blocks(&file, room, at, bytes);
+    }
+    store_shard_close(&file);
     return error;
 }
 

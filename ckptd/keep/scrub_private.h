@@ -9,8 +9,7 @@
 #include "ckptd/keep/scrub.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,13 +67,12 @@ struct scrub {
     struct manifest *manifest;
     struct places places;
     struct storage_hold *lease;
-    struct storage_object *object;
-    struct shard_geometry geometry;
-    uint8_t *table, *buffer; /* order->read_bytes */
-    uint64_t shard, byte;    /* read next */
-    uint64_t bytes;          /* that the job read */
-    bool is_read;            /* the whole checkpoint */
-    bool proves_nothing;     /* the fault */
+    struct store_shard file;
+    uint8_t *buffer;      /* order->read_bytes */
+    uint64_t shard, byte; /* read next */
+    uint64_t bytes;       /* that the job read */
+    bool is_read;         /* the whole checkpoint */
+    bool proves_nothing;  /* the fault */
     struct fault fault;
     /* Of scrub_pass.c. The newest when it came to that run; what is saved meanwhile waits for the
      * next pass, or a run that saves faster than this reads would keep it from the others. */

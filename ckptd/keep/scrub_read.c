@@ -1,7 +1,6 @@
 /* scrub_read.c - the jobs of the scrub: on a worker it reads some blocks of a checkpoint and holds
  * each against its checksum. */
 #include "ckptd/core/catalog.h"
-#include "ckptd/core/shard_file.h"
 #include "ckptd/keep/scrub_private.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
@@ -26,17 +25,9 @@ void scrub_start_job(struct scrub *scrub, void (*work)(struct job *), void (*don
     tier_work(scrub->service, scrub->order->tier, &scrub->job);
 }
 
-static void close_shard(struct scrub *scrub)
-{
-    storage_object_close(scrub_storage(scrub), scrub->object);
-    free(scrub->table);
-    scrub->object = NULL;
-    scrub->table = NULL;
-}
-
 void scrub_close_checkpoint(struct scrub *scrub)
 {
-    close_shard(scrub);
+    store_shard_close(&scrub->file);
     manifest_free(scrub->manifest);
     places_free(&scrub->places);
     storage_release(scrub_storage(scrub), scrub->lease);
@@ -71,47 +62,29 @@ static int open_checkpoint(struct scrub *scrub)
 /* A place may be of a file that was cut otherwise: only the manifest's word counts. */
 static int open_shard(struct scrub *scrub)
 {
-    uint32_t shard = (uint32_t)scrub->shard;
-    ERR_TRY(file_geometry(&scrub->geometry, scrub->manifest, shard));
-    if (scrub->byte % CHECKSUM_BLOCK_BYTES != 0 || scrub->byte >= scrub->geometry.table_start)
+    ERR_TRY(store_shard_init(&scrub->file, scrub_storage(scrub), scrub->manifest,
+                             (uint32_t)scrub->shard));
+    if (scrub->byte % CHECKSUM_BLOCK_BYTES != 0 || scrub->byte >= scrub->file.geometry.table_start)
         scrub->byte = 0;
-    return file_open_proven(&scrub->object, &scrub->table, scrub_storage(scrub), scrub->manifest,
-                            shard, &scrub->geometry);
-}
-
-/* The blocks of the next `bytes`, which begin with one. */
-static int check_blocks(const struct scrub *scrub, uint64_t bytes)
-{
-    const struct manifest_summary *summary = &scrub->summary;
-    const struct shard_geometry *geometry = &scrub->geometry;
-    uint32_t shard = (uint32_t)scrub->shard;
-    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
-    for (uint64_t i = 0; i < bytes && scrub->byte + i < geometry->table_start;
-         i += CHECKSUM_BLOCK_BYTES) {
-        uint64_t block = (scrub->byte + i) / CHECKSUM_BLOCK_BYTES, start, length;
-        shard_block(&start, &length, geometry, block);
-        uint64_t sum = checksum_block(scrub->buffer + i, length, identity, block);
-        ERR_TRY(file_check_block(scrub->table, geometry, block, sum, summary, shard));
-    }
-    return 0;
+    return store_shard_open_proven(&scrub->file);
 }
 
 static void go_to_next_shard(struct scrub *scrub)
 {
-    close_shard(scrub);
+    store_shard_close(&scrub->file);
     scrub->byte = 0;
     scrub->is_read = ++scrub->shard >= scrub->summary.shards;
 }
 
 static int read_some(struct scrub *scrub)
 {
-    uint64_t left = scrub->geometry.table_start - scrub->byte;
+    uint64_t left = scrub->file.geometry.table_start - scrub->byte;
     uint64_t pages = (left + STORAGE_ALIGN - 1) / STORAGE_ALIGN * STORAGE_ALIGN;
     uint64_t bytes = pages < scrub->order->read_bytes ? pages : scrub->order->read_bytes;
-    ERR_TRY(storage_transfer(scrub_storage(scrub), STORAGE_READ, scrub->object, scrub->byte,
+    ERR_TRY(storage_transfer(scrub_storage(scrub), STORAGE_READ, scrub->file.object, scrub->byte,
                              scrub->buffer, (uint32_t)bytes));
     scrub->bytes += bytes;
-    ERR_TRY(check_blocks(scrub, bytes));
+    ERR_TRY(store_shard_check_blocks(&scrub->file, scrub->buffer, scrub->byte, bytes));
     scrub->byte += bytes;
     if (bytes == pages)
         go_to_next_shard(scrub);
@@ -130,7 +103,7 @@ void scrub_work_read(struct job *job)
             go_to_next_shard(scrub); /* its node reads it */
             continue;
         }
-        if (error == 0 && !scrub->object)
+        if (error == 0 && !scrub->file.object)
             error = open_shard(scrub);
         if (error == 0)
             error = read_some(scrub);

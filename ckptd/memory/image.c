@@ -413,7 +413,6 @@ void image_free(struct image *image)
     free(image->reading.chunks);
     free(image->sums);
     free(image->digests);
-    free(image->stored_table);
     free(image);
 }
 

@@ -8,8 +8,7 @@
 #include "ckptd/machines/read_plan.h"
 #include "ckptd/memory/pool.h"
 #include "proto/format/layout.h"
-#include "proto/format/shard.h"
-#include "storage/storage.h"
+#include "storage/store/store.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -103,7 +102,7 @@ struct image {
 
     struct job job;             /* before and after a READ pass */
     struct shard_wait *waiting; /* for that pass; service thread */
-    uint8_t *stored_table;      /* as it is in the file, from a multiple of STORAGE_ALIGN */
+    struct store_shard stored;  /* the file of that pass */
 
     /* PASS_STAGE */
     struct stage *stage;

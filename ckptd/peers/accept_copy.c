@@ -7,7 +7,6 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/hooks.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "ckptd/peers/join_part.h"
 #include "ckptd/peers/replica.h"
 #include "ckptd/run/coordinator.h"
@@ -49,7 +48,7 @@ int accept_copy_publish(struct accept_copy *arrival, struct storage *storage, co
     size_t head = bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES;
     ERR_TRY(manifest_read_summary(summary, text, head));
     ERR_TRY(store_settle(summary, storage, place->run, place->step, place->attempt));
-    int error = file_check_all(storage, summary, text, bytes);
+    int error = store_prove_shards(storage, summary, text, bytes);
     if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
         return report_error(ERR_STALE, "send them again", "its shards are not whole here: %s",
                             report_message());

@@ -17,7 +17,6 @@
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "ckptd/machines/read_plan.h"
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/pool.h"
@@ -56,8 +55,11 @@ static int open_verified(struct image *image)
     if (error == 0 && image->needs_far_hold)
         error = held_take_far(&image->far_hold, image->service, &image->checkpoint->summary);
     if (error == 0)
-        error = file_open_proven(&image->object, &image->stored_table, image_storage(image),
-                                 image->checkpoint->manifest, image->shard, &image->geometry);
+        error = store_shard_init(&image->stored, image_storage(image), image->checkpoint->manifest,
+                                 image->shard);
+    if (error == 0)
+        error = store_shard_open_proven(&image->stored);
+    image->object = image->stored.object;
     if (error == ERR_UNAVAILABLE || error == ERR_TIMEOUT)
         error = report_error(error, "start the node again, or load an older step",
                              "shard %u lies on node %s, which does not answer: %s", image->shard,
@@ -103,16 +105,14 @@ void pump_start(struct image *image)
 static int check_chunk(const struct image *image, uint32_t index)
 {
     const struct shard_geometry *geometry = &image->geometry;
-    const uint8_t *table = image->stored_table + geometry->table_start % STORAGE_ALIGN;
     uint64_t start, end;
     int error = 0;
     image_chunk_range(image, index, &start, &end);
     end = end < geometry->table_start ? end : geometry->table_start;
     for (uint64_t i = start / CHECKSUM_BLOCK_BYTES; i * CHECKSUM_BLOCK_BYTES < end && error == 0;
          i++)
-        error = file_check_block(image->stored_table, geometry, i, image->sums[i],
-                                 &image->checkpoint->summary, image->shard);
-    if (error == 0 && !image_has_table(image, index, table))
+        error = store_shard_check_sum(&image->stored, i, image->sums[i]);
+    if (error == 0 && !image_has_table(image, index, image->stored.table))
         error = report_error(ERR_CORRUPT, NULL,
                              "the checksum table of shard-%05u-of-%05u was read twice and differs",
                              image->shard + 1, image->checkpoint->summary.shards);
@@ -150,11 +150,8 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
 static void work_close_file(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
-    if (image->object)
-        storage_object_close(image_storage(image), image->object);
+    store_shard_close(&image->stored);
     image->object = NULL;
-    free(image->stored_table);
-    image->stored_table = NULL;
     if (image->ends_reading)
         catalog_note_whole(image->service->storage, &image->checkpoint->summary);
 }
@@ -288,21 +285,21 @@ static int make_image(struct image **out, struct checkpoint *checkpoint, uint32_
                       const uint64_t *part_byte)
 {
     struct service *service = checkpoint->run->service;
-    struct shard_geometry geometry;
-    ERR_TRY(file_geometry(&geometry, checkpoint->manifest, shard));
-    if (part_byte && *part_byte >= geometry.table_start)
+    struct store_shard file;
+    ERR_TRY(store_shard_init(&file, NULL, checkpoint->manifest, shard));
+    if (part_byte && *part_byte >= file.geometry.table_start)
         return report_error(ERR_INVALID, NULL, "byte %llu of shard %u is no tensor data",
                             (unsigned long long)*part_byte, shard);
     uint32_t segments = part_byte ? read_plan_part_segments(pool_size(service->pool)) : UINT32_MAX;
-    ERR_TRY(image_new_window(out, service, &geometry, segments));
+    ERR_TRY(image_new_window(out, service, &file.geometry, segments));
     struct image *image = *out;
     struct read_shard *reading = &image->reading;
-    const struct read_file file = reading->file;
+    const struct read_file chunks = reading->file;
     if (part_byte)
-        read_plan_part(reading, &service->loads->plan, &file, reading->chunks, image->num_rooms,
+        read_plan_part(reading, &service->loads->plan, &chunks, reading->chunks, image->num_rooms,
                        *part_byte);
     else
-        read_plan_shard(reading, &service->loads->plan, &file, reading->chunks);
+        read_plan_shard(reading, &service->loads->plan, &chunks, reading->chunks);
     for (uint32_t i = reading->first; i < reading->end; i++)
         image_chunk(image, i)->index = i;
     return 0;

@@ -10,7 +10,6 @@
  *   complete.W2  The shards that a committed copy has are removed by nobody but this ckptd. */
 #include "ckptd/tiers/complete_copy.h"
 #include "ckptd/core/catalog.h"
-#include "ckptd/core/shard_file.h"
 #include "proto/base/report.h"
 #include "proto/format/places.h"
 #include "proto/format/shard.h"
@@ -26,7 +25,7 @@ static int check_shards(struct storage *storage, const struct manifest_summary *
     size_t bytes = 0;
     int error = store_fetch_manifest(&text, &bytes, storage, summary);
     if (error == 0)
-        error = file_check_all(storage, summary, text, bytes);
+        error = store_prove_shards(storage, summary, text, bytes);
     free(text);
     return error;
 }

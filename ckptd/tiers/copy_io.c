@@ -4,7 +4,6 @@
 #include "ckptd/tiers/copy_io.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "storage/storage.h"
@@ -26,23 +25,15 @@ struct storage *copy_io_storage(const struct shard_copy *copy, enum tier_index t
 int copy_io_prove(const struct shard_copy *copy, const uint8_t *data, uint64_t start,
                   uint64_t bytes)
 {
-    const struct shard_geometry *geometry = &copy->geometry;
-    const struct manifest_summary *summary = &copy->manifest->summary;
-    const uint8_t *table = copy->table + geometry->table_start % STORAGE_ALIGN;
-    uint64_t end = start + bytes,
-             data_end = end < geometry->table_start ? end : geometry->table_start;
-    for (uint64_t at = start; at < data_end; at += CHECKSUM_BLOCK_BYTES) {
-        uint64_t left = data_end - at, block = at / CHECKSUM_BLOCK_BYTES;
-        size_t length = left < CHECKSUM_BLOCK_BYTES ? (size_t)left : CHECKSUM_BLOCK_BYTES;
-        uint64_t sum = checksum_block(data + (at - start), length, copy->identity, block);
-        ERR_TRY(file_check_block(copy->table, geometry, block, sum, summary, copy->shard));
-    }
+    const struct shard_geometry *geometry = &copy->file.geometry;
+    uint64_t end = start + bytes;
+    ERR_TRY(store_shard_check_blocks(&copy->file, data, start, bytes));
     uint64_t from = start > geometry->table_start ? start : geometry->table_start;
-    if (from < end &&
-        memcmp(data + (from - start), table + (from - geometry->table_start), end - from) != 0)
+    if (from < end && memcmp(data + (from - start),
+                             copy->file.table + (from - geometry->table_start), end - from) != 0)
         return report_error(ERR_CORRUPT, NULL,
                             "the checksum table of shard-%05u-of-%05u differs from what was proven",
-                            copy->shard + 1, summary->shards);
+                            copy->file.shard + 1, copy->file.manifest->summary.shards);
     return 0;
 }
 
@@ -51,7 +42,7 @@ void copy_io_part_range(const struct shard_copy *copy, uint64_t index, uint64_t 
 {
     uint64_t size = (uint64_t)copy->service->config->tier_part_bytes;
     *out_start = index * size;
-    uint64_t left = copy->geometry.file_bytes - *out_start;
+    uint64_t left = copy->file.geometry.file_bytes - *out_start;
     *out_bytes = (uint32_t)(left < size ? left : size);
 }
 
@@ -76,14 +67,13 @@ int copy_io_read_part(const struct shard_copy *copy, enum tier_index tier,
 
 int copy_io_read_early(struct shard_copy *copy, void *data, uint64_t start, uint32_t bytes)
 {
-    uint8_t *table = copy->table + copy->geometry.table_start % STORAGE_ALIGN;
-    ERR_TRY(storage_transfer(copy_io_storage(copy, copy->from), STORAGE_READ, copy->source, start,
-                             data, bytes));
+    ERR_TRY(storage_transfer(copy_io_storage(copy, copy->from), STORAGE_READ, copy->file.object,
+                             start, data, bytes));
     for (uint32_t at = 0; at < bytes; at += CHECKSUM_BLOCK_BYTES) {
         uint64_t block = (start + at) / CHECKSUM_BLOCK_BYTES;
         shard_table_put(
-            table, block,
-            checksum_block((uint8_t *)data + at, CHECKSUM_BLOCK_BYTES, copy->identity, block));
+            copy->file.table, block,
+            checksum_block((uint8_t *)data + at, CHECKSUM_BLOCK_BYTES, copy->file.identity, block));
     }
     return 0;
 }
@@ -93,7 +83,7 @@ int copy_io_read_early(struct shard_copy *copy, void *data, uint64_t start, uint
 static int key_of(char key[SHIP_KEY_MAX], const struct shard_copy *copy, bool is_new)
 {
     struct shard_identity identity;
-    manifest_identity(&identity, &copy->manifest->summary, copy->shard);
+    manifest_identity(&identity, &copy->file.manifest->summary, copy->file.shard);
     ERR_TRY(shard_key(key, STORAGE_KEY_MAX, &identity));
     if (is_new)
         strcat(key, SHARD_NEW_SUFFIX);
@@ -104,26 +94,19 @@ static int key_of(char key[SHIP_KEY_MAX], const struct shard_copy *copy, bool is
  * ERR_CORRUPT: something else or a part of it. Every block is read. */
 static int prove_object(struct shard_copy *copy, enum tier_index tier, bool is_new)
 {
-    struct storage *storage = copy_io_storage(copy, tier);
-    struct storage_object *object = NULL;
-    char key[SHIP_KEY_MAX];
+    struct store_shard there = {.storage = copy_io_storage(copy, tier),
+                                .manifest = copy->file.manifest,
+                                .shard = copy->file.shard,
+                                .geometry = copy->file.geometry};
     void *room = NULL; /* others use the queue's meanwhile */
-    uint64_t bytes = 0;
-    int error = key_of(key, copy, is_new);
-    if (error == 0)
-        error = storage_object_open(storage, &object, key, &bytes);
-    if (error == 0 && bytes != copy->geometry.file_bytes)
-        error =
-            report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", copy->shard,
-                         (unsigned long long)bytes, (unsigned long long)copy->geometry.file_bytes);
+    int error = store_shard_open(&there, is_new ? SHARD_NEW_SUFFIX : "");
     if (error == 0 &&
         posix_memalign(&room, STORAGE_ALIGN, (size_t)copy->service->config->tier_part_bytes) != 0)
         error = report_error(ERR_MEMORY, NULL, "no memory to read a shard back");
     for (uint64_t i = 0; error == 0 && i < copy->num_parts; i++)
-        error = copy_io_read_part(copy, tier, object, room, i);
+        error = copy_io_read_part(copy, tier, there.object, room, i);
     free(room);
-    if (object)
-        storage_object_close(storage, object);
+    store_shard_close(&there);
     return error;
 }
 
@@ -146,7 +129,7 @@ static int prepare_target(struct shard_copy *copy)
     struct storage *storage = copy_io_storage(copy, copy->to);
     char key[SHIP_KEY_MAX];
     ERR_TRY(key_of(key, copy, false));
-    int error = storage_object_create(storage, &copy->target, key, copy->geometry.file_bytes);
+    int error = storage_object_create(storage, &copy->target, key, copy->file.geometry.file_bytes);
     if (error != ERR_EXISTS)
         return error;
     error = prove_object(copy, copy->to, false);
@@ -159,7 +142,7 @@ static int prepare_target(struct shard_copy *copy)
     ERR_TRY(key_of(key, copy, is_damaged && storage_replaces(storage)));
     if (is_damaged)
         ERR_TRY(make_way(copy, key));
-    return storage_object_create(storage, &copy->target, key, copy->geometry.file_bytes);
+    return storage_object_create(storage, &copy->target, key, copy->file.geometry.file_bytes);
 }
 
 /* It is durable beside what it replaces: read back, then it takes the name. */
@@ -173,18 +156,12 @@ static int replace_target(struct shard_copy *copy)
     return storage_replace(storage, key, name);
 }
 
-static int prepare_source(struct shard_copy *copy)
-{
-    return file_open_proven(&copy->source, &copy->table, copy_io_storage(copy, copy->from),
-                            copy->manifest, copy->shard, &copy->geometry);
-}
-
 /* Blocks of the shard that lie in the parts that were sent. */
 static uint64_t count_blocks_sent(const struct shard_copy *copy)
 {
     uint64_t bytes = copy->num_sent * (uint64_t)copy->service->config->tier_part_bytes;
     uint64_t blocks = (bytes + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES;
-    return blocks < copy->geometry.num_blocks ? blocks : copy->geometry.num_blocks;
+    return blocks < copy->file.geometry.num_blocks ? blocks : copy->file.geometry.num_blocks;
 }
 
 /* What went before the commit is the beginning of this shard, where it is what the manifest says:
@@ -192,12 +169,11 @@ static uint64_t count_blocks_sent(const struct shard_copy *copy)
 static bool take_up(struct shard_copy *copy)
 {
     struct shard_copy *left = copy->left;
-    uint64_t skip = copy->geometry.table_start % STORAGE_ALIGN;
-    bool is_good = left && left->fault.code == 0 && left->num_sent > 0 &&
-                   left->geometry.file_bytes == copy->geometry.file_bytes &&
-                   left->geometry.table_start == copy->geometry.table_start &&
-                   memcmp(left->table + skip, copy->table + skip,
-                          count_blocks_sent(left) * sizeof(uint64_t)) == 0;
+    bool is_good =
+        left && left->fault.code == 0 && left->num_sent > 0 &&
+        left->file.geometry.file_bytes == copy->file.geometry.file_bytes &&
+        left->file.geometry.table_start == copy->file.geometry.table_start &&
+        memcmp(left->file.table, copy->file.table, count_blocks_sent(left) * sizeof(uint64_t)) == 0;
     if (!is_good)
         return false;
     copy->target = left->target;
@@ -217,9 +193,9 @@ static void close_target(struct shard_copy *copy)
 void copy_io_close(struct shard_copy *copy)
 {
     close_target(copy);
-    if (copy->source)
-        storage_object_close(copy_io_storage(copy, copy->from), copy->source);
-    copy->source = NULL;
+    if (copy->file.object)
+        storage_object_close(copy->file.storage, copy->file.object);
+    copy->file.object = NULL;
 }
 
 void copy_io_remove_early(struct shard_copy *copy, struct storage *storage,
@@ -227,7 +203,7 @@ void copy_io_remove_early(struct shard_copy *copy, struct storage *storage,
 {
     struct shard_identity identity;
     char key[STORAGE_KEY_MAX];
-    manifest_identity(&identity, summary, copy->shard);
+    manifest_identity(&identity, summary, copy->file.shard);
     close_target(copy);
     int error = shard_key(key, sizeof key, &identity);
     if (error == 0)
@@ -243,14 +219,15 @@ static void end_left(struct shard_copy *left, const struct shard_copy *copy, boo
     copy_io_close(left);
     left->num_sent = 0; /* it counts once: transfer.T7 */
     if (left->is_ours && !is_taken)
-        copy_io_remove_early(left, copy_io_storage(copy, copy->to), &copy->manifest->summary);
+        copy_io_remove_early(left, copy_io_storage(copy, copy->to), &copy->file.manifest->summary);
     left->is_ours = false;
 }
 
 void copy_io_prepare(struct job *job)
 {
     struct shard_copy *copy = CONTAINER_OF(job, struct shard_copy, job);
-    int error = prepare_source(copy);
+    copy->file.storage = copy_io_storage(copy, copy->from);
+    int error = store_shard_open_proven(&copy->file);
     copy->is_of_source = error != 0;
     bool is_begun = error == 0 && take_up(copy);
     if (copy->left)
@@ -265,13 +242,13 @@ void copy_io_prepare_early(struct job *job)
 {
     struct shard_copy *copy = CONTAINER_OF(job, struct shard_copy, job);
     char key[SHIP_KEY_MAX];
+    copy->file.storage = copy_io_storage(copy, copy->from);
     int error = key_of(key, copy, false);
     if (error == 0 && copy->from != TIER_LOCAL)
-        error = file_open(&copy->source, copy_io_storage(copy, copy->from),
-                          &copy->manifest->summary, copy->shard, copy->geometry.file_bytes);
+        error = store_shard_open(&copy->file, "");
     if (error == 0)
         error = storage_object_create(copy_io_storage(copy, copy->to), &copy->target, key,
-                                      copy->geometry.file_bytes);
+                                      copy->file.geometry.file_bytes);
     copy->is_made = copy->is_ours = error == 0 && copy->to == TIER_LOCAL;
     if (error != 0)
         fault_take(&copy->fault, error);

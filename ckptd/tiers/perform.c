@@ -280,14 +280,14 @@ void perform_arrived(struct shard_copy *copy)
     replication->fault = copy->fault;
     if (copy->fault.code == 0) {
         if (replication->tier == TIER_FAR)
-            memcpy(replication->manifest->part_sums[copy->shard].sha256, copy->sha256,
+            memcpy(replication->manifest->part_sums[copy->file.shard].sha256, copy->sha256,
                    CHECKSUM_SHA256_HEX);
         forget_error(replication);
     }
     if (copy->fault.code == 0 && replicate_is_keeping(replication) &&
-        !precommit_left_has_file(&replication->left_early, copy->shard))
-        space_use(&replication->room, replication->service, copy->geometry.file_bytes);
-    perform_action(replication, transfer_copied(&replication->machine, copy->shard,
+        !precommit_left_has_file(&replication->left_early, copy->file.shard))
+        space_use(&replication->room, replication->service, copy->file.geometry.file_bytes);
+    perform_action(replication, transfer_copied(&replication->machine, copy->file.shard,
                                                 copy->fault.code, no_try_helps(replication, copy)));
 }
 

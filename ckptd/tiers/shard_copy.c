@@ -32,7 +32,6 @@
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/session.h"
 #include "ckptd/memory/stage.h"
@@ -50,9 +49,9 @@
 
 static void free_shard(struct shard_copy *copy)
 {
-    free(copy->table);
+    free(copy->file.table);
     free(copy->sums);
-    copy->table = NULL;
+    copy->file.table = NULL;
     copy->sums = NULL;
 }
 
@@ -118,7 +117,7 @@ static void work_take(struct job *job)
     } else if (copy->is_early) {
         error = copy_io_read_early(copy, part->data, part->start, part->bytes);
     } else {
-        error = copy_io_read_part(copy, copy->from, copy->source, part->data, part->index);
+        error = copy_io_read_part(copy, copy->from, copy->file.object, part->data, part->index);
     }
     if (error != 0)
         fault_take(&part->fault, error);
@@ -142,10 +141,11 @@ static struct image *find_image(const struct shard_copy *copy)
 {
     if (copy->is_early)
         return copy->stage ? copy->stage->image : NULL;
-    struct image *image = copy->is_from_file ? NULL : catalog_image(copy->checkpoint, copy->shard);
+    struct image *image =
+        copy->is_from_file ? NULL : catalog_image(copy->checkpoint, copy->file.shard);
     bool is_usable = image && image->state == IMAGE_RESIDENT && image->reading.num_missing == 0 &&
                      !image->is_window &&
-                     image->table_hash == copy->manifest->shards[copy->shard].table_hash;
+                     image->table_hash == copy->file.manifest->shards[copy->file.shard].table_hash;
     return is_usable ? image : NULL;
 }
 
@@ -277,7 +277,7 @@ static bool is_time(struct shard_copy *copy, uint32_t bytes)
 static bool is_written(const struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
     if (!copy->stage) /* precommit.E8 */
-        return start + bytes <= copy->written && start + bytes <= copy->geometry.table_start;
+        return start + bytes <= copy->written && start + bytes <= copy->file.geometry.table_start;
     const struct image *image = copy->stage->image;
     uint64_t size = (uint64_t)copy->service->config->block_bytes;
     for (uint64_t i = start / size; i * size < start + bytes; i++)
@@ -289,13 +289,13 @@ static bool is_written(const struct shard_copy *copy, uint64_t start, uint64_t b
 /* The sums of its blocks come into the table, against which they are proven. */
 static void note_sums(struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
-    uint8_t *table = copy->table + copy->geometry.table_start % STORAGE_ALIGN;
     const struct image *image = copy->stage->image;
     uint64_t end = start + bytes;
-    if (end > copy->geometry.table_start)
-        end = copy->geometry.table_start;
+    if (end > copy->file.geometry.table_start)
+        end = copy->file.geometry.table_start;
     for (uint64_t at = start; at < end; at += CHECKSUM_BLOCK_BYTES)
-        shard_table_put(table, at / CHECKSUM_BLOCK_BYTES, image->sums[at / CHECKSUM_BLOCK_BYTES]);
+        shard_table_put(copy->file.table, at / CHECKSUM_BLOCK_BYTES,
+                        image->sums[at / CHECKSUM_BLOCK_BYTES]);
 }
 
 static void look_at(struct shard_copy *copy)
@@ -362,24 +362,20 @@ static void prepared(struct event *event)
 /* ---- beginning ---- */
 
 /* Of the shard that comes next nothing is known yet. */
-static void begin(struct shard_copy *copy, const struct manifest *manifest, uint32_t shard)
+static void begin(struct shard_copy *copy)
 {
     CHECK(!copy->is_under_way && copy->in_flight == 0 && copy->num_paced == 0);
-    copy->manifest = manifest;
-    copy->shard = shard;
     copy->fault = (struct fault){0};
     copy->is_of_source = copy->is_kept = copy->is_from_file = copy->is_ending = false;
     copy->is_replacing = false;
     copy->next_part = copy->num_sent = copy->num_parts = 0;
     copy->is_under_way = true;
-    copy->identity =
-        checksum_shard_identity(manifest->summary.nonce, shard, manifest->summary.shards);
 }
 
 static int make_sums(struct shard_copy *copy)
 {
     uint64_t size = (uint64_t)copy->service->config->tier_part_bytes;
-    copy->num_parts = (copy->geometry.file_bytes + size - 1) / size;
+    copy->num_parts = (copy->file.geometry.file_bytes + size - 1) / size;
     copy->sums = calloc(copy->num_parts, sizeof *copy->sums);
     return copy->sums ? 0 : report_error(ERR_MEMORY, NULL, "no memory for hashes of parts");
 }
@@ -401,26 +397,29 @@ static void go(struct shard_copy *copy, int error, void (*work)(struct job *))
 void shard_copy_start(struct shard_copy *copy, struct checkpoint *checkpoint,
                       const struct manifest *manifest, uint32_t shard, struct shard_copy *left)
 {
-    begin(copy, manifest, shard);
+    begin(copy);
     copy->checkpoint = checkpoint;
     copy->left = left;
     if (checkpoint->places)
         copy->from = catalog_shard_source(checkpoint, shard);
-    int error = file_geometry(&copy->geometry, manifest, shard);
+    int error = store_shard_init(&copy->file, NULL, manifest, shard);
     go(copy, error != 0 ? error : make_sums(copy), copy_io_prepare);
 }
 
 static int begin_early(struct shard_copy *copy, uint32_t shard,
                        const struct shard_geometry *geometry, const struct manifest *manifest)
 {
-    begin(copy, manifest, shard);
+    begin(copy);
     copy->is_early = true;
-    copy->geometry = *geometry;
+    copy->file = (struct store_shard){.manifest = manifest,
+                                      .shard = shard,
+                                      .identity = checksum_shard_identity(
+                                          manifest->summary.nonce, shard, manifest->summary.shards),
+                                      .geometry = *geometry};
     copy->stamp = copy->queue->pace.quiet_ms;
-    copy->table = calloc(1, geometry->file_bytes - geometry->table_start +
-                                geometry->table_start % STORAGE_ALIGN);
-    return copy->table ? make_sums(copy)
-                       : report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
+    copy->file.table = calloc(1, geometry->file_bytes - geometry->table_start);
+    return copy->file.table ? make_sums(copy)
+                            : report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
 }
 
 void shard_copy_start_early(struct shard_copy *copy, struct stage *stage,

@@ -9,8 +9,7 @@
 #include "ckptd/core/tier.h"
 #include "ckptd/machines/throttle.h"
 #include "ckptd/tiers/buffers.h"
-#include "proto/format/manifest.h"
-#include "proto/format/shard.h"
+#include "storage/store/store.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,14 +60,10 @@ struct shard_copy {
     /* The shard under way. */
     struct stage *stage; /* of a save, here: what is written of it may go; else NULL */
     struct checkpoint *checkpoint;
-    const struct manifest *manifest;
-    uint32_t shard;
+    struct store_shard file; /* as it is in `from` */
     struct shard_copy *left; /* what went before the commit, or NULL */
     struct precommit *early; /* whose it is: of shard_copy_start_early */
-    struct shard_geometry geometry;
-    uint64_t identity;
-    struct storage_object *source, *target;
-    uint8_t *table;
+    struct storage_object *target;
     char (*sums)[CHECKSUM_SHA256_HEX]; /* per part */
     uint64_t num_parts, next_part, num_sent;
     uint64_t written; /* of a save, at another node: bytes from the start that are final there */

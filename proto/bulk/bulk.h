@@ -13,7 +13,7 @@
  * What a ticket's parts are:
  *     a stored checkpoint (of run, step and attempt): part i is the file of shard i, and
  *         BULK_MANIFEST its manifest; ends at the file's end. The bytes are as the disk gave them:
- *         who gets them proves them by the manifest (core/shard_file.h), as of any other tier.
+ *         who gets them proves them by the manifest (store/shard.c), as of any other tier.
  *     what a node has opened here (method Peer): `save` is the handle, for GET and PUT; both are of
  *         whole blocks of the storage, and a PUT is written when it is answered.
  *     a session of a rank: PUT into segments that BeginSave lent, GET from those that LoadShard

@@ -82,6 +82,43 @@ enum store_rest {
 };
 int store_rest(struct storage *storage, const char *prefix, enum store_rest *out);
 
+/* ---- the file of a shard, proven by its manifest: shard.c ---- */
+
+struct store_shard {
+    struct storage *storage;
+    const struct manifest *manifest; /* the caller's, for as long */
+    uint32_t shard;
+    uint64_t identity;              /* of the checksums of its blocks */
+    struct shard_geometry geometry; /* by the manifest */
+    struct storage_object *object;  /* NULL: it is not open */
+    uint64_t bytes;                 /* that the open file has */
+    uint8_t *table;                 /* of checksums, proven; NULL: it was not read */
+};
+/* By the manifest; nothing is opened, and nothing to be closed. */
+int store_shard_init(struct store_shard *out, struct storage *storage,
+                     const struct manifest *manifest, uint32_t shard);
+/* The file of that name with a suffix. ERR_NOT_FOUND; ERR_CORRUPT: it has another size. To be
+ * closed also after an error, which frees the table as well. */
+int store_shard_open(struct store_shard *file, const char *suffix);
+void store_shard_close(struct store_shard *file);
+/* Of an open one, as manifest_check_header(). */
+int store_shard_check_header(const struct store_shard *file, struct shard_expected *expected);
+/* Reads and proves its table, while the caller does something else; the end only after a begin
+ * without an error. ERR_CORRUPT. */
+int store_shard_begin_table(struct store_shard *file, struct storage_transfer *transfer);
+int store_shard_end_table(struct store_shard *file, struct storage_transfer *transfer);
+/* Opens it, and proves header and table. ERR_NOT_FOUND, ERR_CORRUPT. */
+int store_shard_open_proven(struct store_shard *file);
+/* Is `sum` what the table has for the block? ERR_CORRUPT. Likewise of the blocks that begin in
+ * [start, start + bytes) of the file, which are there whole; `start` is that of the first. */
+int store_shard_check_sum(const struct store_shard *file, uint64_t block, uint64_t sum);
+int store_shard_check_blocks(const struct store_shard *file, const void *data, uint64_t start,
+                             uint64_t bytes);
+/* Opens and proves all shards that a manifest names; `summary` says where it lies. ERR_NOT_FOUND,
+ * ERR_CORRUPT. */
+int store_prove_shards(struct storage *storage, const struct manifest_summary *summary,
+                       const void *text, size_t bytes);
+
 /* ---- a look into a directory: look.c ---- */
 
 #define STORE_SHARDS_MAX 32768u /* that a save has; more are told by a damaged manifest */

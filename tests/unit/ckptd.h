@@ -9,7 +9,6 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/policy.h"
 #include "ckptd/core/service.h"
-#include "ckptd/core/shard_file.h"
 #include "ckptd/front/check.h"
 #include "ckptd/front/list.h"
 #include "ckptd/front/listen.h"

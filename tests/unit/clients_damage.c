@@ -116,7 +116,7 @@ static int open_victim(void **state)
     victim->store = open_store(&victim->fixture);
     open_loaded(&checkpoint, victim->store, NAME);
     for (uint32_t i = 0; i < SHARDS; i++) {
-        victim->geometry[i] = checkpoint.shards[i].geometry;
+        victim->geometry[i] = checkpoint.shards[i].stored.geometry;
         assert_true(victim->geometry[i].num_blocks > 2);
         assert_true(victim->geometry[i].num_blocks <= BLOCKS_MAX);
     }

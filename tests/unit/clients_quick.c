@@ -68,7 +68,7 @@ static uint64_t header_bytes(struct storage *store, uint32_t shard)
 {
     struct checkpoint checkpoint;
     load_headers(&checkpoint, store, LOAD_HEADERS);
-    uint64_t bytes = checkpoint.shards[shard].geometry.data_start;
+    uint64_t bytes = checkpoint.shards[shard].stored.geometry.data_start;
     checkpoint_close(&checkpoint);
     return bytes;
 }

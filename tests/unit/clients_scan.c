@@ -38,13 +38,13 @@ static int put_block(void *user, uint32_t worker, const struct scan_read *read, 
     struct sink *sink = user;
     const struct shard_file *file = read->file;
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &file->geometry, read->block);
+    shard_block(&start, &bytes, &file->stored.geometry, read->block);
     assert_true(worker < scan_workers());
     pthread_mutex_lock(&sink->lock);
     for (uint32_t i = 0; i < file->num_tensors; i++) {
         const struct shard_tensor *tensor = &file->tensors[i];
         const struct tensor_meta *meta = &sink->fixture->table->tensors[tensor->tensor];
-        uint64_t begin = file->geometry.data_start + tensor->data_byte;
+        uint64_t begin = file->stored.geometry.data_start + tensor->data_byte;
         uint64_t from = begin > start ? begin : start, end = begin + tensor->bytes;
         end = end < start + bytes ? end : start + bytes;
         if (from >= end)
@@ -72,7 +72,7 @@ static int put_damaged(void *user, const struct scan_read *read, int error_numbe
 static int next_block(void *user, struct scan_read *out)
 {
     struct sink *sink = user;
-    if (sink->next == sink->checkpoint->shards[sink->shard].geometry.num_blocks)
+    if (sink->next == sink->checkpoint->shards[sink->shard].stored.geometry.num_blocks)
         return SCAN_END;
     assert_int_equal(shard_take(&out->file, sink->checkpoint, sink->shard), 0);
     out->block = sink->next++;
@@ -162,10 +162,10 @@ TEST(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out)
         struct sink sink;
         open_loaded(&checkpoint, store, "run@7-a1");
         struct shard_file *file = &checkpoint.shards[1];
-        uint64_t byte = round == 0 ? 3 : draw(&fixture, file->geometry.file_bytes);
-        byte = round == 1 ? file->geometry.file_bytes - 1 : byte;
-        bool in_table = byte >= file->geometry.table_start;
-        bool in_header = byte < file->geometry.data_start;
+        uint64_t byte = round == 0 ? 3 : draw(&fixture, file->stored.geometry.file_bytes);
+        byte = round == 1 ? file->stored.geometry.file_bytes - 1 : byte;
+        bool in_table = byte >= file->stored.geometry.table_start;
+        bool in_header = byte < file->stored.geometry.data_start;
         flip(&fixture, 1, byte);
         checkpoint_close(&checkpoint);
         open_loaded(&checkpoint, store, "run@7-a1");
@@ -438,12 +438,12 @@ TEST(test_assembly__damage_matters_only_where_something_wanted_lies)
     assert_int_equal(shard_take(&file, &checkpoint, 0), 0);
     for (uint32_t i = 0; i < file->num_tensors; i++) {
         if (file->tensors[i].tensor == 0) {
-            begin = file->geometry.data_start + file->tensors[i].data_byte;
+            begin = file->stored.geometry.data_start + file->tensors[i].data_byte;
             end = begin + file->tensors[i].bytes;
         }
     }
-    for (uint64_t block = 0; block < file->geometry.num_blocks; block++) {
-        shard_block(&start, &bytes, &file->geometry, block);
+    for (uint64_t block = 0; block < file->stored.geometry.num_blocks; block++) {
+        shard_block(&start, &bytes, &file->stored.geometry, block);
         if (begin < start + bytes && end > start)
             continue;
         flip(&fixture, 0, start + bytes / 2);

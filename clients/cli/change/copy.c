@@ -108,7 +108,7 @@ static int copy_shard(struct copy *copy, uint32_t shard)
     char key[STORAGE_KEY_MAX + 64];
     manifest_identity(&identity, &copy->made.manifest->summary, shard);
     ERR_TRY(shard_key(key, sizeof key, &identity));
-    copy->bytes += copy->from.shards[shard].geometry.file_bytes;
+    copy->bytes += copy->from.shards[shard].stored.geometry.file_bytes;
     return shard_copy(copy->store, key, &copy->from, shard, &copy->digests, &copy->progress);
 }
 
@@ -130,7 +130,7 @@ static int fail_kept(void *user, const struct scan_read *read, int error_number)
     int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, NULL,
                              "block %llu is not what an earlier try wrote",
                              (unsigned long long)read->block);
-    return checkpoint_fail(&copy->made, read->file->shard, error);
+    return checkpoint_fail(&copy->made, read->file->stored.shard, error);
 }
 
 /* What an earlier try has written is read there, once. ERR_CORRUPT: it is to be written anew. */

@@ -224,7 +224,7 @@ static int fail_block(void *user, const struct scan_read *read, int error_number
     int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT,
                              "bring a whole shard from a copy: repair --from STORE",
                              "block %llu is damaged", (unsigned long long)read->block);
-    return checkpoint_fail(checkpoint, read->file->shard, error);
+    return checkpoint_fail(checkpoint, read->file->stored.shard, error);
 }
 
 /* Headers as the layout lets expect, blocks as the tables say; the digests. */

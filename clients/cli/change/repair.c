@@ -46,7 +46,7 @@ static void find_shard(struct repair *repair, uint32_t shard)
 static int note_block(void *user, const struct scan_read *read, int error_number)
 {
     (void)error_number;
-    find_shard(user, read->file->shard);
+    find_shard(user, read->file->stored.shard);
     return 0;
 }
 
@@ -164,7 +164,7 @@ static int fail_still_damaged(void *user, const struct scan_read *read, int erro
     int error =
         report_error(ERR_CORRUPT, "look at that disk", "block %llu is damaged after the repair",
                      (unsigned long long)read->block);
-    return checkpoint_fail(&repair->here, read->file->shard, error);
+    return checkpoint_fail(&repair->here, read->file->stored.shard, error);
 }
 
 static void count_digest(void *user, const char *tensor)

@@ -247,13 +247,13 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
     const struct layout_table *table = assembly->sides[read->side].manifest->table;
     uint64_t start, bytes;
     struct filling filling = {.assembly = assembly, .read = read, .worker = worker};
-    shard_block(&start, &bytes, &shard->geometry, read->block);
+    shard_block(&start, &bytes, &shard->stored.geometry, read->block);
     filling.end = read->first + assembly->span;
     if (filling.end > read->output->num_blocks)
         filling.end = read->output->num_blocks;
     for (uint32_t i = shard_tensor_at(shard, start); i < shard->num_tensors; i++) {
         const struct shard_tensor *tensor = &shard->tensors[i];
-        uint64_t begin = shard->geometry.data_start + tensor->data_byte;
+        uint64_t begin = shard->stored.geometry.data_start + tensor->data_byte;
         uint32_t place = read->output->place_of[read->side][tensor->tensor];
         if (begin >= start + bytes || filling.error != 0)
             break;
@@ -286,16 +286,17 @@ static int take_damaged(void *user, const struct scan_read *read, int error_numb
 {
     const struct assembly *assembly = user;
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &read->file->geometry, read->block);
+    shard_block(&start, &bytes, &read->file->stored.geometry, read->block);
     if (error_number != 0)
         return report_error(ERR_IO, DAMAGE_HINT, "%s: shard %u: could not read block %llu: %s",
-                            assembly->sides[read->side].name, read->file->shard + 1,
+                            assembly->sides[read->side].name, read->file->stored.shard + 1,
                             (unsigned long long)read->block, strerror(error_number));
     atomic_store(&read->file->has_bad_block, true);
-    return report_error(
-        ERR_CORRUPT, DAMAGE_HINT, "%s: shard %u: block %llu (bytes %llu to %llu) is damaged",
-        assembly->sides[read->side].name, read->file->shard + 1, (unsigned long long)read->block,
-        (unsigned long long)start, (unsigned long long)(start + bytes));
+    return report_error(ERR_CORRUPT, DAMAGE_HINT,
+                        "%s: shard %u: block %llu (bytes %llu to %llu) is damaged",
+                        assembly->sides[read->side].name, read->file->stored.shard + 1,
+                        (unsigned long long)read->block, (unsigned long long)start,
+                        (unsigned long long)(start + bytes));
 }
 
 void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta)

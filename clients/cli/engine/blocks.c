@@ -34,7 +34,7 @@ static int next_block(void *user, struct scan_read *out)
             ERR_TRY(enter_shard(blocks));
         if (blocks->file == NULL)
             return SCAN_END;
-        uint64_t end = blocks->file->geometry.num_blocks;
+        uint64_t end = blocks->file->stored.geometry.num_blocks;
         while (blocks->block < end && blocks->is_wanted != NULL &&
                !blocks->is_wanted(blocks->user, blocks->shard, blocks->block))
             blocks->block++;
@@ -45,7 +45,7 @@ static int next_block(void *user, struct scan_read *out)
     uint64_t start, bytes;
     ERR_TRY(shard_take(&out->file, blocks->checkpoint, blocks->shard));
     out->block = blocks->block++;
-    shard_block(&start, &bytes, &out->file->geometry, out->block);
+    shard_block(&start, &bytes, &out->file->stored.geometry, out->block);
     blocks->num_blocks++;
     blocks->num_bytes += bytes;
     return SCAN_READ;
@@ -56,12 +56,12 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
     struct blocks *blocks = user;
     const struct shard_file *file = read->file;
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &file->geometry, read->block);
+    shard_block(&start, &bytes, &file->stored.geometry, read->block);
     for (uint32_t i = shard_tensor_at(file, start); i < file->num_tensors; i++) {
         const struct shard_tensor *tensor = &file->tensors[i];
         const struct tensor_meta *meta =
             &blocks->checkpoint->manifest->table->tensors[tensor->tensor];
-        uint64_t begin = file->geometry.data_start + tensor->data_byte;
+        uint64_t begin = file->stored.geometry.data_start + tensor->data_byte;
         uint64_t from = begin > start ? begin : start, end = begin + tensor->bytes;
         end = end < start + bytes ? end : start + bytes;
         if (begin >= start + bytes)

@@ -441,17 +441,13 @@ int objects_write_one(const struct cli *cli);
 /* ---- shard.c: its files ---- */
 
 struct shard_file {
-    uint32_t shard;
-    uint64_t identity;
-    struct shard_geometry geometry;
-    uint64_t *hashes;             /* per block; NULL when damaged, or not kept */
+    struct store_shard stored;    /* with its table, but where that is damaged or not kept */
     char *damage, *header_damage; /* NULL: none. With `damage` no block can be proved. */
     int damage_error;             /* ERR_IO: it could not be read, which proves nothing */
     int header_error;             /* the same of the header */
     atomic_bool has_bad_block;    /* one was read that is not as its checksum says */
     uint32_t *read_for;           /* wants.c's, per block */
     /* While the file is open. */
-    struct storage_object *object;
     struct shard_tensor *tensors; /* in file order */
     uint32_t num_tensors;
     uint64_t used;
@@ -477,7 +473,6 @@ int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int err
  * one thread, dropped by any. */
 int shard_take(struct shard_file **out, struct checkpoint *checkpoint, uint32_t shard);
 void shard_drop(struct shard_file *file);
-bool shard_block_is_good(const struct shard_file *file, uint64_t block, const void *data);
 /* Index of the first tensor that ends behind a byte of the file. */
 uint32_t shard_tensor_at(const struct shard_file *file, uint64_t byte);
 

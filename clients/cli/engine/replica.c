@@ -19,8 +19,8 @@ static int take_block(void *user, const struct scan_read *read, const void *data
 {
     struct replica *replica = user;
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &read->file->geometry, read->block);
-    if (read->block + 1 < read->file->geometry.num_blocks)
+    shard_block(&start, &bytes, &read->file->stored.geometry, read->block);
+    if (read->block + 1 < read->file->stored.geometry.num_blocks)
         return storage_transfer(replica->store, STORAGE_WRITE, replica->object, start,
                                 (void *)(uintptr_t)data, (uint32_t)bytes);
     memcpy(replica->tail, data, bytes);
@@ -36,7 +36,7 @@ static int fail_damaged(void *user, const struct scan_read *read, int error_numb
                              "block %llu %s%s", (unsigned long long)read->block,
                              error_number != 0 ? "could not be read: " : "is damaged",
                              error_number != 0 ? strerror(error_number) : "");
-    return checkpoint_fail(replica->from, read->file->shard, error);
+    return checkpoint_fail(replica->from, read->file->stored.shard, error);
 }
 
 static int sync_object(struct replica *replica)
@@ -46,9 +46,9 @@ static int sync_object(struct replica *replica)
 
 static int write_tail(struct replica *replica, const struct shard_file *file)
 {
-    const struct shard_geometry *geometry = &file->geometry;
-    shard_table_write(replica->tail + (geometry->table_start - replica->tail_start), geometry,
-                      file->hashes);
+    const struct shard_geometry *geometry = &file->stored.geometry;
+    memcpy(replica->tail + (geometry->table_start - replica->tail_start), file->stored.table,
+           geometry->file_bytes - geometry->table_start);
     int error = sync_object(replica);
     for (uint64_t done = 0; error == 0 && done < replica->tail_bytes; done += SCAN_BLOCK) {
         uint64_t rest = replica->tail_bytes - done;
@@ -71,8 +71,8 @@ static int write_file(struct replica *replica, uint32_t shard, struct digest **d
                             .user = replica,
                             .take = take_block,
                             .damaged = fail_damaged};
-    replica->tail_start = (file->geometry.num_blocks - 1) * CHECKSUM_BLOCK_BYTES;
-    replica->tail_bytes = file->geometry.file_bytes - replica->tail_start;
+    replica->tail_start = (file->stored.geometry.num_blocks - 1) * CHECKSUM_BLOCK_BYTES;
+    replica->tail_bytes = file->stored.geometry.file_bytes - replica->tail_start;
     replica->tail = aligned_alloc(SHARD_ALIGN, replica->tail_bytes);
     int error = replica->tail != NULL
                     ? blocks_run(&blocks)
@@ -92,7 +92,7 @@ int shard_copy(struct storage *store, const char *key, struct checkpoint *from, 
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
     ERR_TRY(storage_object_create(store, &replica.object, key,
-                                  from->shards[shard].geometry.file_bytes));
+                                  from->shards[shard].stored.geometry.file_bytes));
     error = write_file(&replica, shard, digests, progress);
     storage_object_close(store, replica.object);
     return error;

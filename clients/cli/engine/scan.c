@@ -171,8 +171,9 @@ static int work_on(struct scan *scan, uint32_t worker, struct slot *slot, bool *
     int error = slot->request.error, number = slot->request.error_number;
     if (error != 0 && error != ERR_CORRUPT && error != ERR_IO) /* it says nothing about the block */
         return report_error(error, NULL, "could not read a block: %s", err_text(error));
-    *out_damaged =
-        error != 0 || !shard_block_is_good(slot->read.file, slot->read.block, slot->data);
+    *out_damaged = error != 0 || store_shard_check_blocks(&slot->read.file->stored, slot->data,
+                                                          slot->read.block * CHECKSUM_BLOCK_BYTES,
+                                                          CHECKSUM_BLOCK_BYTES) != 0;
     slot->error_number = error == ERR_IO && number == 0 ? EIO : error != 0 ? number : 0;
     return *out_damaged ? 0 : scan->hooks->take(scan->hooks->user, worker, &slot->read, slot->data);
 }
@@ -181,7 +182,7 @@ static int work_on(struct scan *scan, uint32_t worker, struct slot *slot, bool *
 static void free_slot(struct scan *scan, struct slot *slot)
 {
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &slot->read.file->geometry, slot->read.block);
+    shard_block(&start, &bytes, &slot->read.file->stored.geometry, slot->read.block);
     scan->bytes_done += bytes;
     shard_drop(slot->read.file);
     slot->state = SLOT_FREE;
@@ -284,10 +285,10 @@ static struct slot *find_free(struct scan *scan)
 static void submit_read(struct scan *scan, struct slot *slot)
 {
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &slot->read.file->geometry, slot->read.block);
+    shard_block(&start, &bytes, &slot->read.file->stored.geometry, slot->read.block);
     bytes = (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
     slot->request = (struct storage_request){.op = STORAGE_READ,
-                                             .object = slot->read.file->object,
+                                             .object = slot->read.file->stored.object,
                                              .offset = start,
                                              .data = slot->data,
                                              .bytes = (uint32_t)bytes,

@@ -82,7 +82,7 @@ void verified_report(const struct cli *cli, const struct checkpoint *checkpoint)
         return;
     report_keep(&before);
     for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++)
-        blocks += checkpoint->shards[i].geometry.num_blocks;
+        blocks += checkpoint->shards[i].stored.geometry.num_blocks;
     /* A block was read, or a header; a note of no percentage is none (proto/format/verified.h). */
     verified_keep(
         cli, &checkpoint->manifest->summary,

@@ -12,7 +12,7 @@ static int want_block(struct wants *wants, uint32_t side, struct shard_file *sha
 {
     uint64_t number = wants->number;
     if (shard->read_for == NULL)
-        shard->read_for = calloc(shard->geometry.num_blocks, sizeof *shard->read_for);
+        shard->read_for = calloc(shard->stored.geometry.num_blocks, sizeof *shard->read_for);
     if (shard->read_for == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a shard's blocks");
     CHECK(number < UINT32_MAX); /* an output of 4 PiB */
@@ -21,7 +21,7 @@ static int want_block(struct wants *wants, uint32_t side, struct shard_file *sha
         return 0;
     *read_for = (uint32_t)number + 1;
     ERR_TRY(array_reserve(&wants->list, &wants->room, wants->count, sizeof *wants->list));
-    wants->list[wants->count++] = (struct wanted){side, shard->shard, block};
+    wants->list[wants->count++] = (struct wanted){side, shard->stored.shard, block};
     return 0;
 }
 
@@ -48,7 +48,7 @@ static int want_elements(struct wants *wants, uint32_t side, uint32_t shard, uin
             high = i;
     }
     CHECK(low < file->num_tensors && file->tensors[low].tensor == tensor);
-    uint64_t begin = file->geometry.data_start + file->tensors[low].data_byte;
+    uint64_t begin = file->stored.geometry.data_start + file->tensors[low].data_byte;
     uint64_t last = (begin + end * size - 1) / SCAN_BLOCK;
     for (uint64_t block = (begin + first * size) / SCAN_BLOCK; block <= last && error == 0; block++)
         error = want_block(wants, side, file, block);

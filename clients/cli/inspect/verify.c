@@ -74,8 +74,8 @@ static int take_damaged(void *user, const struct scan_read *read, int error_numb
     struct verify *verify = user;
     char name[64], what[160];
     uint64_t start, bytes;
-    shard_block(&start, &bytes, &read->file->geometry, read->block);
-    shard_name(name, sizeof name, verify, read->file->shard);
+    shard_block(&start, &bytes, &read->file->stored.geometry, read->block);
+    shard_name(name, sizeof name, verify, read->file->stored.shard);
     snprintf(what, sizeof what, "block %llu (bytes %llu to %llu) %s%s",
              (unsigned long long)read->block, (unsigned long long)start,
              (unsigned long long)(start + bytes),
@@ -218,10 +218,11 @@ static int verify_all(struct verify *verify)
         if (file->damage != NULL)
             report_damage(verify, name, -1, 0, 0, file->damage);
         else
-            to_read += (uint64_t)((double)file->geometry.table_start * verify->percent / 100);
+            to_read +=
+                (uint64_t)((double)file->stored.geometry.table_start * verify->percent / 100);
         if (file->header_damage != NULL)
             report_damage(verify, name, -1, 0, 0, file->header_damage);
-        verify->bytes += file->damage == NULL ? file->geometry.file_bytes : 0;
+        verify->bytes += file->damage == NULL ? file->stored.geometry.file_bytes : 0;
     }
     places_free(&places);
     if (!verify->cli->is_quick) {
