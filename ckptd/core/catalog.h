@@ -115,8 +115,6 @@ void catalog_take_verified(struct checkpoint *checkpoint, const struct verified 
 void catalog_note_whole(struct storage *storage, const struct manifest_summary *summary);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
-/* This node and its peers, for the checkpoint; so many. */
-uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint);
 enum durability
 catalog_durability(const struct checkpoint *checkpoint); /* of its copies together */
 /* Empties the list of a run. */

@@ -325,7 +325,9 @@ static enum tier_index tier_of(uint32_t site)
     return site == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + site - 1);
 }
 
-uint32_t catalog_sites(struct site out[MEMBERS_PEERS_MAX + 1], const struct checkpoint *checkpoint)
+/* This node and its peers, for the checkpoint; so many. */
+static uint32_t list_sites(struct site out[MEMBERS_PEERS_MAX + 1],
+                           const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
     const struct members *members = &service->config->members;
@@ -407,7 +409,7 @@ void copies_end_look(const struct service *service)
 static void choose(struct chosen *out, const struct checkpoint *checkpoint)
 {
     struct site sites[MEMBERS_PEERS_MAX + 1];
-    uint32_t count = catalog_sites(sites, checkpoint);
+    uint32_t count = list_sites(sites, checkpoint);
     out->checkpoint = checkpoint;
     out->num = placement_choose(out->sites, sites, count,
                                 (uint32_t)checkpoint->run->service->config->nodes_replicas);
@@ -485,7 +487,7 @@ static bool is_replicated(const struct checkpoint *checkpoint, bool on_disks)
 {
     const struct config *config = checkpoint->run->service->config;
     struct site sites[MEMBERS_PEERS_MAX + 1];
-    uint32_t count = catalog_sites(sites, checkpoint);
+    uint32_t count = list_sites(sites, checkpoint);
     for (uint32_t i = 0; on_disks && i < count; i++)
         sites[i].has_copy &= is_on_disk(checkpoint, tier_of(i));
     return config->nodes_replicas > 1 &&

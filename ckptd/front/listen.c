@@ -157,7 +157,7 @@ static void adopt_rpc(struct service *service, int fd, const struct ucred *peer)
 
 /* ---- arena connections ---- */
 
-void listen_drop(struct connection *connection)
+static void drop_connection(struct connection *connection)
 {
     struct service *service = connection->service;
     struct session *session = connection->session;
@@ -189,7 +189,7 @@ void listen_part(struct connection *connection, struct image *const *left)
     connection->session = NULL;
     connection->parted = true;
     if (!holds) {
-        listen_drop(connection);
+        drop_connection(connection);
         return;
     }
     shutdown(connection->fd, SHUT_WR); /* the peer sees an end; we see the peer's */
@@ -197,7 +197,7 @@ void listen_part(struct connection *connection, struct image *const *left)
 
 static void no_hello(struct timer *timer)
 {
-    listen_drop(CONTAINER_OF(timer, struct connection, timer));
+    drop_connection(CONTAINER_OF(timer, struct connection, timer));
 }
 
 /* The session that the request names, bound to this connection. */
@@ -281,7 +281,7 @@ static void arena_readable(struct watch *watch)
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (count <= 0) {
-        listen_drop(connection);
+        drop_connection(connection);
         return;
     }
     if (connection->parted)
@@ -291,7 +291,7 @@ static void arena_readable(struct watch *watch)
         return;
     connection->received = 0;
     if (!answer_request(connection))
-        listen_drop(connection);
+        drop_connection(connection);
 }
 
 static void adopt_arena(struct service *service, int fd, const struct ucred *peer)
@@ -470,7 +470,7 @@ void listen_close(struct service *service)
     close_listener(&service->listeners->rpc);
     close_listener(&service->listeners->arena);
     while (service->listeners->connections)
-        listen_drop(service->listeners->connections);
+        drop_connection(service->listeners->connections);
     free(service->listeners);
     service->listeners = NULL;
 }

@@ -29,7 +29,6 @@ struct connection {
 struct listeners;
 int listen_open(struct service *service);
 void listen_close(struct service *service);
-void listen_drop(struct connection *connection);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds
  * images in `left`. */
 void listen_part(struct connection *connection, struct image *const *left);

@@ -291,7 +291,9 @@ void perform_arrived(struct shard_copy *copy)
                                                 copy->fault.code, no_try_helps(replication, copy)));
 }
 
-bool perform_is_due(const struct replication *replication, uint32_t shard)
+/* Is that shard to be sent? Of a part that becomes whole what it lacks, of one that is mended what
+ * it has. */
+static bool is_due(const struct replication *replication, uint32_t shard)
 {
     const struct checkpoint *checkpoint = replication->checkpoint;
     if (replicate_is_completing(replication))
@@ -303,7 +305,7 @@ static void do_copy(struct replication *replication, const struct transfer_actio
 {
     const struct checkpoint *checkpoint = replication->checkpoint;
     struct transfer_action next = *action;
-    while (next.kind == TRANSFER_COPY && !perform_is_due(replication, next.shard))
+    while (next.kind == TRANSFER_COPY && !is_due(replication, next.shard))
         next = transfer_copied(&replication->machine, next.shard, 0, false);
     if (next.kind != TRANSFER_COPY) {
         perform_action(replication, next);

@@ -68,9 +68,6 @@ void perform_work(struct replication *replication, void (*work)(struct job *),
                   void (*done)(struct event *));
 /* The checkpoint under way is over, `is_held` there or not; the next one comes. */
 void perform_close(struct replication *replication, bool is_held);
-/* Is that shard to be sent? Of a part that becomes whole what it lacks, of one that is mended what
- * it has. */
-bool perform_is_due(const struct replication *replication, uint32_t shard);
 /* The checkpoint under way never goes into that tier, until a restart. */
 void perform_give_up(struct replication *replication, const char *why);
 

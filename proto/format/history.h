@@ -8,6 +8,5 @@
 
 #define HISTORY_FOLDER "history"
 #define HISTORY_BYTES_MAX (64u << 10) /* some 400 events */
-#define HISTORY_LINE_MAX 512u
 
 #endif

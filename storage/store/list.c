@@ -169,8 +169,9 @@ static int read_aside(struct store_entry *entry, struct storage *storage, const 
                                     "manifest back, or remove it: ckpt-cli rm");
 }
 
-int store_read_entry(struct store_entry *out, struct storage *storage, const char *run,
-                     uint64_t step, uint64_t attempt)
+/* One checkpoint, without its notes. ERR_NOT_FOUND: there is none, or unfinished work. */
+static int read_entry(struct store_entry *out, struct storage *storage, const char *run,
+                      uint64_t step, uint64_t attempt)
 {
     char prefix[STORAGE_KEY_MAX + 1], origin[sizeof out->summary.origin];
     memset(out, 0, sizeof *out);
@@ -193,7 +194,8 @@ int store_read_entry(struct store_entry *out, struct storage *storage, const cha
     return error;
 }
 
-int store_read_quarantine(struct store_entry *entry, struct storage *storage)
+/* Where it is in quarantine, the reason becomes its damage. */
+static int read_quarantine(struct store_entry *entry, struct storage *storage)
 {
     const struct manifest_summary *summary = &entry->summary;
     char prefix[STORAGE_KEY_MAX + 1], reason[STORE_DAMAGE_BYTES];
@@ -230,7 +232,7 @@ static int look_at_entry(void *user, size_t index)
     const struct reading *reading = user;
     struct store_entry *entry = &reading->list->entries[reading->first + index];
     const uint64_t step = entry->summary.step, attempt = entry->summary.attempt;
-    int error = store_read_entry(entry, reading->storage, reading->run, step, attempt);
+    int error = read_entry(entry, reading->storage, reading->run, step, attempt);
     if (error == ERR_NOT_FOUND)
         entry->summary.run[0] = '\0';
     return error == ERR_NOT_FOUND ? 0 : error;
@@ -282,7 +284,7 @@ static int visit_quarantine(void *user, const struct storage_entry *found)
 {
     const struct reading *reading = user;
     struct store_entry *entry = find_noted(reading, found->name);
-    return entry ? store_read_quarantine(entry, reading->storage) : 0;
+    return entry ? read_quarantine(entry, reading->storage) : 0;
 }
 
 /* The checkpoints of one run, and which of them are in quarantine. */
@@ -417,10 +419,9 @@ int store_find(struct store_entry *out, struct storage *storage, const struct st
     for (uint32_t i = 0; i < names.count && error == 0 && !is_found; i++) {
         if (!is_meant(choice, &names.list[i]))
             continue;
-        error =
-            store_read_entry(out, storage, choice->run, names.list[i].step, names.list[i].attempt);
+        error = read_entry(out, storage, choice->run, names.list[i].step, names.list[i].attempt);
         if (error == 0 && !out->damage)
-            error = store_read_quarantine(out, storage);
+            error = read_quarantine(out, storage);
         is_found = error == 0 && !is_passed_over(choice, out);
         if (error == 0 && !is_found && skip)
             error = skip(user, out);

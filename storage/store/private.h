@@ -59,6 +59,9 @@ int remover_forget(struct storage *storage, const char *name);
 /* The directory of notes on checkpoints beside `prefix`. */
 int note_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix);
 
+/* As store_check(), of the shards at `prefix` that a manifest names which is not there now. */
+int store_check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes);
+
 /* ---- removals ---- */
 
 struct members {

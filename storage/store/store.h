@@ -67,8 +67,6 @@ int store_read_reason(char *out, size_t size, struct storage *storage, const cha
  * manifest. ERR_CORRUPT: it is damaged, or another one. Other errors: unknown. */
 int store_check(struct storage *storage, const struct manifest_summary *summary,
                 uint64_t text_hash);
-/* Likewise of the shards at `prefix` that a manifest names which is not there now. */
-int store_check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes);
 
 /* ---- a directory without a manifest ---- */
 
@@ -200,11 +198,6 @@ struct store_entry {
     const char *flaw; /* of proto/format/flaw.h; NULL: none */
     bool may_be_pinned; /* of store_list_find_pins() */
 };
-/* One checkpoint, without its notes. ERR_NOT_FOUND: there is none, or unfinished work. */
-int store_read_entry(struct store_entry *out, struct storage *storage, const char *run,
-                     uint64_t step, uint64_t attempt);
-/* Where it is in quarantine, the reason becomes its damage. */
-int store_read_quarantine(struct store_entry *entry, struct storage *storage);
 void store_entry_free(struct store_entry *entry);
 /* The flaw of a checkpoint whose summary was read with that error. */
 const char *store_flaw(int error);
