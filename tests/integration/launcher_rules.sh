@@ -264,10 +264,18 @@ check_equal "a ckptd that ended for it was started again for the last save" \
     "$(grep -c 'starting it again' "$tmp/every.log")" 1
 check "nothing of it is left" none_left "$tmp/every|$bin/ckptd"
 
+other_program() { # FOLDER NAME: which begins with the lines on standard input
+    mkdir "$1"
+    { echo '#!/bin/bash' && cat && echo "exec '$(command -v "$2")' \"\$@\""; } >"$1/$2"
+    chmod +x "$1/$2"
+}
+# The launcher asks ckptd ten times as often.
+other_program "$tmp/quick" sleep <<<'[ "$1" != 0.1 ] || set 0.01'
+
 scenario "1 all wait"
 echo "serve 1" >"$tmp/ckptd"
 echo 3 >"$tmp/ready"
-in_background filling 2
+PATH=$tmp/quick:$PATH in_background filling 2
 says() { # NAME WHAT: its launcher does, or what comes next says nothing
     wait_for 40 grep -q "$2" "$tmp/$1.log" || give_up "\"$2\" is not said" "$tmp/$1.log"
 }
@@ -291,11 +299,6 @@ check "it says that the ranks did not save" \
     grep -q "of 2 ranks did not end with 75: what they did since the last save is lost" \
     "$tmp/lost.log"
 
-other_program() { # FOLDER NAME: which begins with the lines on standard input
-    mkdir "$1"
-    { echo '#!/bin/bash' && cat && echo "exec '$(command -v "$2")' \"\$@\""; } >"$1/$2"
-    chmod +x "$1/$2"
-}
 # ckptd ended and is about to be started again: the wait before lasts until the ranks have ended.
 # Who starts ckptd has another child, which sees when the launcher is killed.
 other_program "$tmp/long" sleep <<END
@@ -318,8 +321,6 @@ check_equal "asked to stop while ckptd is about to be started again, it ends" "$
     "75: 0 1, 1 starts"
 check "and no ckptd is left" none_left "$bin/ckptd"
 
-# The launcher asks ckptd ten times as often.
-other_program "$tmp/quick" sleep <<<'[ "$1" != 0.1 ] || set 0.01'
 with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
     scenario ""
     echo "$1" >"$tmp/ckptd"
@@ -329,7 +330,7 @@ with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
         >"$tmp/launch.log" 2>&1 || status=$?
     echo "$status: $(paste -sd' ' "$tmp/starts" 2>/dev/null)"
 }
-check_equal "a ckptd that takes long to start is waited for" "$(with_ckptd "serve 400")" "0: 1"
+check_equal "a ckptd that takes long to start is waited for" "$(with_ckptd "serve 100")" "0: 1"
 check_equal "it says once what it waits for" "$(grep -c 'waiting for ckptd' "$tmp/launch.log")" 1
 check_equal "a ckptd that ends with 78 ends the launcher with 78" "$(with_ckptd "exit 78")" "78: "
 check_equal "one that ends again and again in another way ends it with 75" \
