@@ -26,7 +26,9 @@ from lib_store import CLI, PATIENCE, make_tier
 from lib_tap import end, need_programs, test
 
 STEPS = 8
+SLOW_STEPS = 4  # over a slow link
 ALONE = "--nodes.replicas", "1", "--nodes.silent_ms", "2000"  # no copies
+SOON = "--nodes.wait_ms", "1000"  # for nodes that are gone
 
 need_programs("openssl", "mpirun")
 
@@ -106,8 +108,10 @@ def away(folder, cluster):
     run = Run(folder, "d", STEPS)
     run.start((first, second), "--debug.pause_at_step", 4)
     wait_until(lambda: has(second, "d", 3) and has(first, "d", 3), run.said)
-    second.kill()
     run.kill()
+    for node in (first, second):
+        node.kill()
+    first.start(*ALONE, *SOON)
     run.start((first,))
     code = run.end()
     said = run.said() + first.log()
@@ -133,7 +137,7 @@ def slow(folder, cluster):
     for node in (first, second):
         node.kill()
         node.start("--nodes.replicas", "1")  # a busy machine is silent for longer than the link
-    run = Run(folder, "s", STEPS)
+    run = Run(folder, "s", SLOW_STEPS)
     run.start((first, second))
     seen = []
 
@@ -148,13 +152,13 @@ def slow(folder, cluster):
     code = run.end()
     steps = [entry["step"] for entry in first.listed(*first.where) if entry["run"] == "s"]
     test("saves whose end is told late are not taken for left",
-         code == 0 and sorted(steps) == list(range(1, STEPS + 1)),
+         code == 0 and sorted(steps) == list(range(1, SLOW_STEPS + 1)),
          (code, steps, run.said(), first.log()[-3000:]))
     taken = [sum(map(float, re.findall(r"(?:staging|sync|names|manifest) ([0-9.]+)", line))) -
              float(line.split(" bytes in ")[1].split()[0]) for line in first.log().splitlines()
              if " run s, " in line and " committed: " in line]
     test("the parts of what they took are the whole",
-         len(taken) == STEPS and max(map(abs, taken)) < 0.01, (taken, first.log()[-3000:]))
+         len(taken) == SLOW_STEPS and max(map(abs, taken)) < 0.01, (taken, first.log()[-3000:]))
     second.via = {}
     for node in (first, second):
         node.kill()
@@ -240,6 +244,8 @@ def alone(folder, cluster):
     test("while most of the nodes answer, no start is forced",
          code != 0 and "most of the nodes answer" in said, said)
     third.lose()
+    first.kill()
+    first.start(*SOON)
     os.unlink(run.losses_at)
     run.start((first,), "--training.steps", STEPS + 1)
     code = run.end()
@@ -259,7 +265,7 @@ def alone(folder, cluster):
     first.kill()
     far = os.path.join(folder, "far")
     make_tier(os.path.join(folder, "maker"), far)
-    first.start("--tier.store", "dir:" + far, "--nodes.wait_ms", "1000")
+    first.start("--tier.store", "dir:" + far, *SOON)
     run.start((first,), "--training.steps", STEPS + 2)
     code = run.end()
     test("with a far tier, which takes each number once, none is forced", code == 0 and
