@@ -168,7 +168,7 @@ ended
 check_equal "down: it ends with 75" "$status" 75
 check "down: the last save was the step before" says down "step 7 is durable"
 check "down: ckptd ends behind it" wait_gone "$ckptd_pid" 4
-start_ckptd
+start_ckptd --limits.takeover_ms 1000 # so long a run that goes on is waited for
 check_equal "down: started again it ends with 0" "$(status_of train down)" 0
 check "down: it goes on from that step" says down "loaded step 7 "
 check "down: every bit is the undisturbed run's" same down
@@ -380,11 +380,11 @@ check_equal "fresh moments are allowed (exclude_from_loading)" "$(status_of trai
     --checkpoint.exclude_from_loading optimizer,lr_scheduler)" 0
 check "and said" says sync \
     'begins fresh: the moments .*exclude_from_loading., the schedule .checkpoint'
-train library --training.steps 8 --lr_scheduler.total_steps $steps
+train library --training.steps 16 --lr_scheduler.total_steps $steps
 check_equal "with other kernels it goes on" \
     "$(status_of train library --kernels.backend reference --kernels.isa sse2)" 0
 check "it says that the bits may differ" says library 'warn.*kernels was ".*its bits may differ'
-check "another setting is said" says library "training.steps was 8 .* now it is $steps"
+check "another setting is said" says library "training.steps was 16 .* now it is $steps"
 
 # ---- a seed of its own ----
 drawn() { # RUN: what its first start drew
