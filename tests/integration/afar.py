@@ -24,10 +24,10 @@ import lib_tap
 lib_tap.need("grpc")
 lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
-from lib_network import Network, soon  # noqa: E402
+from lib_network import Network  # noqa: E402
 from lib_nodes import field  # noqa: E402
 from lib_relay import Relay  # noqa: E402
-from lib_store import CLI, PATIENCE, change  # noqa: E402
+from lib_store import CLI, PATIENCE, change, comes  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 LIST, READS, NUM_OPERATIONS = 9, {1, 2, 4, 8, 9, 11, 12}, 13  # PeerOp of ckpt.proto
@@ -191,7 +191,7 @@ def leases(world):
     """The relay holds the bytes, so the export goes on until it does not."""
     world.relay.hold("back")
     process = world.begin("export", world.one, "--output", world.output, "--force")
-    leased = soon(lambda: glob.glob(os.path.join(world.store, world.run, "leases", "step-*")))
+    leased = comes(lambda: glob.glob(os.path.join(world.store, world.run, "leases", "step-*")))
     code, said, err = world.cli("rm", world.one, "--yes", *world.where)
     test("what is read from afar is leased: it cannot be removed", leased and code == 74 and
          "lease" in err + said, (code, said, err))
@@ -199,14 +199,14 @@ def leases(world):
     _, err = process.communicate(timeout=PATIENCE)
     test("and the reading ends well", process.returncode == 0, err)
     test("the lease goes with it",
-         soon(lambda: not glob.glob(os.path.join(world.store, world.run, "leases", "step-*"))))
+         comes(lambda: not glob.glob(os.path.join(world.store, world.run, "leases", "step-*"))))
 
 
 def gone(world):
     """Once its headers and tables have come: while blocks are on their way."""
     world.relay.room = 1 << 20
     process = world.begin("verify", world.one)
-    stands = soon(lambda: world.relay.held)
+    stands = comes(lambda: world.relay.held)
     world.process.send_signal(signal.SIGKILL)
     world.process.wait()
     world.relay.resets = 1.0  # what the kernel had taken in goes too, as with its machine

@@ -12,9 +12,8 @@ import glob
 import os
 import random
 
-from lib_store import World, change, comes_to, make_tier
+from lib_store import World, change, comes_to, make_tier, wait_until
 from lib_tap import end, test
-from tier import wait_until
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 OPERATIONS = int(os.environ.get("OPERATIONS", 120))

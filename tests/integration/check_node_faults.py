@@ -26,8 +26,9 @@ import time
 
 import lib_train
 from lib_hosts import Disk, Refused, own_mounts
-from lib_nodes import Node, Run, certificates, wait_until
+from lib_nodes import Node, Run, certificates
 from lib_switch import Switch, bad
+from lib_store import wait_until
 from lib_tap import end, need_programs, skip, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))

@@ -19,15 +19,8 @@ import struct
 import subprocess
 import time
 
-from lib_store import YEAR, Clock, World
+from lib_store import YEAR, Clock, World, comes
 from lib_tap import end, skip, test
-
-
-def wait_for(what, seconds=20):
-    until = time.monotonic() + seconds
-    while not what() and time.monotonic() < until:
-        time.sleep(0.05)
-    return what()
 
 
 def year_of(entry):
@@ -72,16 +65,15 @@ def retention(world, clock):
     for step, jump in ((9, 50), (10, -30), (11, 0)):
         clock.set(jump)
         world.save([step])
-    time.sleep(0.3)
-    test("ckptd's retention by age removes nothing that a jump aged",
-         world.steps() == before + [9, 10, 11], world.steps())
     clock.set(-10)  # what waits until a moment of the wall clock is over already
     test("ckptd ends in order with the clock years back", world.end() == 0, world.log())
+    test("ckptd's retention by age removes nothing that a jump aged",
+         world.steps() == before + [9, 10, 11], world.steps())
     world.all_verify()  # else those that were verified before stay as well
     world.launch("--retention.keep_last", "3", "--retention.may_remove_most", "true")
     clock.set(10)
     world.save([12])
-    test("one that counts goes on", wait_for(lambda: world.steps() == [10, 11, 12]), world.steps())
+    test("one that counts goes on", comes(lambda: world.steps() == [10, 11, 12]), world.steps())
     test("ckptd ends in order with the clock years ahead", world.end() == 0, world.log())
 
 
@@ -132,12 +124,12 @@ def scrub(world, clock):
         return json.loads(world.cli("status", "--server", world.server, "--json")[1])[
             "scrub"]["passes"]
     world.launch("--scrub.rate", "1GiB", "--scrub.period_s", "2", "--scrub.start_ms", "0")
-    test("the scrub goes round", wait_for(lambda: passes() >= 1))
+    test("the scrub goes round", comes(lambda: passes() >= 1))
     for jump in (30, -30, 0):
         clock.set(jump)
         before = passes()
         test(f"and again with the clock {jump} years off",
-             wait_for(lambda: passes() >= before + 2))
+             comes(lambda: passes() >= before + 2))
     world.stop()
 
 
@@ -170,8 +162,8 @@ def monotonic(world):
         read_back = world.steps()[-2:]  # by the scrub, by verify in the round before: they stay
         step = read_back[-1] + 1
         world.save([step, step + 1])
-        pruned = wait_for(lambda: world.cli("prune", world.run, "--server", world.server,
-                                            "--keep-last", 2, "--most")[0] == 0)
+        pruned = comes(lambda: world.cli("prune", world.run, "--server", world.server,
+                                         "--keep-last", 2, "--most")[0] == 0)
         # The child is ckptd: its end is that of unshare.
         parent = world.process.pid
         with open(f"/proc/{parent}/task/{parent}/children") as children:

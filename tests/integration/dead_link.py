@@ -22,9 +22,9 @@ import ssl  # noqa: E402
 import subprocess  # noqa: E402
 
 import lib_hosts  # noqa: E402
-from lib_network import Network, soon  # noqa: E402
+from lib_network import Network  # noqa: E402
 from lib_relay import Relay  # noqa: E402
-from lib_store import PATIENCE  # noqa: E402
+from lib_store import PATIENCE, comes  # noqa: E402
 from lib_switch import Switch  # noqa: E402
 from lib_tap import test  # noqa: E402
 
@@ -44,7 +44,7 @@ def trainer(world):
                           "--checkpoint.required"), stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True,
         env={**os.environ, "HOLDFAST_TLS": world.path("anna")})
-    soon(lambda: "run far, step 2" in world.log())
+    comes(lambda: "run far, step 2" in world.log())
     relay.strand()
     begun = time.monotonic()
     said = process.communicate(timeout=3 * PATIENCE)[1]

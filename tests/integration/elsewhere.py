@@ -12,9 +12,9 @@ import glob
 import os
 import shutil
 
-from lib_store import World, change, make_tier
+from lib_store import World, change, make_tier, wait_until
 from lib_tap import end, test
-from tier import drained, wait_until
+from tier import drained
 
 OPTIONS = "--tier.quiet", "false", "--tier.look_ms", "0"
 STEPS = 1, 2, 3

@@ -13,9 +13,9 @@ import os
 import signal
 
 import lib_train
-from lib_store import PATIENCE, World, make_tier
+from lib_store import PATIENCE, World, make_tier, wait_until
 from lib_tap import end, test
-from tier import drained, far_has, tier_of, train, wait_until
+from tier import drained, far_has, tier_of, train
 
 EVERY_MS = 100
 RUN = "shared"

@@ -9,9 +9,9 @@ so only the tier has them.
 
 import os
 
-from lib_store import World, comes_to, make_tier
+from lib_store import World, comes_to, make_tier, wait_until
 from lib_tap import end, test
-from tier import drained, wait_until
+from tier import drained
 
 LOCAL = ("--retention.keep_last", "1", "--retention.may_remove_most", "true", "--tier.quiet",
          "false", "--tier.look_ms", "0")

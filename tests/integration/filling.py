@@ -11,9 +11,8 @@ import json
 import os
 import struct
 import subprocess
-import time
 
-from lib_store import BUILD, PATIENCE, SAVER, World
+from lib_store import BUILD, PATIENCE, SAVER, World, comes
 from lib_tap import end, test
 
 MIB = 1 << 20
@@ -37,9 +36,7 @@ def pool(world):
 
 
 def wait_for(world, ready):
-    deadline = time.monotonic() + PATIENCE
-    while pool(world)["bytes_ready"] < ready and time.monotonic() < deadline:
-        time.sleep(0.02)
+    comes(lambda: pool(world)["bytes_ready"] >= ready)
     return pool(world)
 
 
@@ -78,9 +75,7 @@ def fills(world):
     world.launch()
     found = wait_for(world, 64 * MIB)
     test("with memory its pool becomes full", found["segments_ready"] == 64, found)
-    deadline = time.monotonic() + PATIENCE
-    while "memory: took" not in world.log() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    comes(lambda: "memory: took" in world.log())
     test("and it says so, once", world.log().count("memory: took 64 MiB in 64 segments") == 1)
     test("nothing was harmed", world.steps() == [1, 2] and loads(world, 2) and
          not world.all_verify())

@@ -11,7 +11,7 @@ import re
 import subprocess
 import time
 
-from lib_store import PATIENCE, World, comes_to
+from lib_store import World, comes, comes_to
 from lib_tap import end, test
 from lib_train import command, make_tokens, prose
 
@@ -34,9 +34,7 @@ def main():
         with open(path) as log:
             return log.read()
     try:
-        until = time.monotonic() + PATIENCE
-        while "step 1, attempt 1 committed" not in world.log() and time.monotonic() < until:
-            time.sleep(0.002)
+        comes(lambda: "step 1, attempt 1 committed" in world.log(), pause=0.002)
         world.process.kill()
         world.process.wait()
         heard = re.search(r"step 1 is durable", said())

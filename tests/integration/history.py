@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from lib_store import PATIENCE, World
+from lib_store import World, comes, comes_to
 from lib_tap import end, test
 
 BOUND = 64 << 10
@@ -73,25 +73,20 @@ def scrubbed(world):
     def doing():
         return json.loads(world.cli("server", "scrub", "progress", *world.where, "--json")[1])
 
-    def comes_to(passes):
-        until = time.monotonic() + PATIENCE
-        while doing()["passes"] < passes and time.monotonic() < until:
-            time.sleep(0.02)
-        return doing()["passes"] == passes
+    def passes():
+        return doing()["passes"]
 
     world.launch("--scrub.rate", "1GiB")  # which would begin in a day
     world.cli("server", "scrub", "pause", *world.where)
     test("a scrub can be paused", doing()["doing"] == "paused", doing())
     code, out, err = world.cli("server", "scrub", "start", world.run, *world.where)
-    test("and started at once", code == 0 and comes_to(1), (out, err, doing()))
+    test("and started at once", code == 0 and comes_to(passes, 1), (out, err, doing()))
     world.cli("server", "scrub", "start", *world.where)
-    test("again, also before its period is over", comes_to(2), doing())
+    test("again, also before its period is over", comes_to(passes, 2), doing())
     world.stop()
     world.launch("--scrub.rate", "4MiB")  # a block in 0.25 s
     world.cli("server", "scrub", "start", *world.where)
-    until = time.monotonic() + PATIENCE
-    while doing()["bytes_read"] == 0 and time.monotonic() < until:
-        time.sleep(0.02)
+    comes(lambda: doing()["bytes_read"] > 0)
     world.cli("server", "scrub", "pause", *world.where)
     time.sleep(0.4)
     before = doing()

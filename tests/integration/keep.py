@@ -10,17 +10,9 @@ import json
 import os
 import shutil
 import subprocess
-import time
 
-from lib_store import PATIENCE, World
+from lib_store import PATIENCE, World, comes
 from lib_tap import end, test
-
-
-def wait_until(look):
-    until = time.monotonic() + PATIENCE
-    while not look() and time.monotonic() < until:
-        time.sleep(0.05)
-    return look()
 
 
 def status(world):
@@ -52,7 +44,7 @@ def moved_away(world):
     away = world.store + "-away"
     os.rename(world.store, away)
     os.mkdir(world.store)
-    told = wait_until(lambda: status(world)["offline"])
+    told = comes(lambda: status(world)["offline"])
     test("a store that is moved while it is served goes offline with the reason",
          told and world.store in status(world)["offline"], status(world))
     good, said = world.try_save(2)
@@ -63,7 +55,7 @@ def moved_away(world):
     os.rmdir(world.store)
     os.rename(away, world.store)
     test("brought back it is served again, by the same ckptd",
-         wait_until(lambda: not status(world)["offline"]), status(world))
+         comes(lambda: not status(world)["offline"]), status(world))
     world.save([2])
     test("and saved into", world.steps() == [1, 2] and world.all_verify() == [], world.steps())
     world.end()

@@ -6,7 +6,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import time
 
 from lib_store import CLI, PATIENCE, World
 
@@ -134,12 +133,3 @@ def ticket_from(channel, run, step):
     reply = channel.unary_unary("/holdfast.v1.Checkpoint/OpenBulk")(request, timeout=PATIENCE)
     assert reply[:2] == b"\x0a\x10", reply  # field 1, 16 bytes
     return reply[2:18]
-
-
-def soon(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True

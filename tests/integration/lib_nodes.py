@@ -12,11 +12,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 import lib_train
 from lib_network import tls_channel
-from lib_store import PATIENCE, World, change
+from lib_store import World, change, wait_until
 
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 PUBLISH, REMOVE = 7, 10  # PeerOp of ckpt.proto
@@ -214,10 +213,3 @@ def cluster_in(folder, domains, *options):
         yield cluster
     finally:
         cluster.close()
-
-
-def wait_until(is_so, what, pause=0.02):
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, what() if callable(what) else what
-        time.sleep(pause)

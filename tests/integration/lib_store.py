@@ -29,6 +29,7 @@ from lib_program import BUILD, is_sanitized
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/saver")
 YEAR = 365 * 86400
+PATIENCE = 60  # seconds, of anything that should take a fraction of one
 
 
 @contextlib.contextmanager
@@ -62,12 +63,21 @@ def take_libckpt():
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
+def comes(is_so, seconds=PATIENCE, pause=0.02):
+    """Waits until it is so; otherwise what it was last."""
+    until = time.monotonic() + seconds
+    while not (found := is_so()) and time.monotonic() < until:
+        time.sleep(pause)
+    return found
+
+
 def comes_to(look, value):
-    """Waits for it; False: it did not come."""
-    until = time.monotonic() + PATIENCE
-    while look() != value and time.monotonic() < until:
-        time.sleep(0.02)
-    return look() == value
+    return comes(lambda: look() == value)
+
+
+def wait_until(is_so, what):
+    """what: why the script ends where it does not come; or a function that says so."""
+    assert comes(is_so), what() if callable(what) else what
 
 
 class Clock:
@@ -193,9 +203,6 @@ def make_tier(folder, far):
     """The directory `far` becomes a far tier, as an operator makes it."""
     subprocess.run([os.path.join(BUILD, "ckptd"), "--store", os.path.join(folder, "store"),
                     "--tier.store", "dir:" + far, "--make_store"], check=True, capture_output=True)
-
-
-PATIENCE = 60  # seconds, of anything that should take a fraction of one
 
 
 class World:

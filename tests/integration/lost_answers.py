@@ -18,10 +18,10 @@ import lib_tap  # noqa: E402
 lib_tap.need("grpc", "google.protobuf")
 lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
-from lib_network import Network, soon  # noqa: E402
+from lib_network import Network  # noqa: E402
 from lib_ranks import ELEMENTS, Ranks  # noqa: E402
 from lib_relay import Relay  # noqa: E402
-from lib_store import PATIENCE  # noqa: E402
+from lib_store import PATIENCE, comes  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 QUIET = 0.3  # seconds without a byte of the server: the answer has come to the relay
@@ -136,7 +136,7 @@ def what_changes(world):
         "OK", "ALREADY_EXISTS") and world.steps_of() == [1, 2, 3, 4, 5, 6, 7], world.steps_of())
     test("Prune: the rules are kept, and nothing more goes", says(
         world, "Prune", run=world.run, keep_last=4, may_remove_most=True) == "OK" and
-         soon(lambda: world.steps_of() == [4, 5, 6, 7]), world.steps_of())
+         comes(lambda: world.steps_of() == [4, 5, 6, 7]), world.steps_of())
 
 
 world = Lossy()

@@ -12,8 +12,8 @@ import os
 import socket
 import types
 
-from lib_nodes import Cluster, scratch, wait_until
-from lib_store import is_sanitized
+from lib_nodes import Cluster, scratch
+from lib_store import is_sanitized, wait_until
 from lib_tap import end, need, test
 
 need("grpc", "google.protobuf")

@@ -16,8 +16,8 @@ import ssl
 import subprocess
 
 from lib_network import bulk_socket, fetch_from, ticket_from, tls_channel
-from lib_nodes import cluster_in, damage_and_scrub, has, scratch, wait_until
-from lib_store import PATIENCE, SAVER
+from lib_nodes import cluster_in, damage_and_scrub, has, scratch
+from lib_store import PATIENCE, SAVER, wait_until
 from lib_tap import end, need, need_programs, test
 
 need("grpc")

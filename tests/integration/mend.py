@@ -14,9 +14,9 @@ import os
 import random
 import subprocess
 
-from lib_store import PATIENCE, SAVER, change
+from lib_store import PATIENCE, SAVER, change, wait_until
 from lib_tap import end, test
-from tier import PARTS, drained, new_world, tier_of, wait_until
+from tier import PARTS, drained, new_world, tier_of
 
 SCRUB = "--scrub.start_ms", "100", "--scrub.rate", "1GiB", "--scrub.period_s", "0"
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))

@@ -11,10 +11,9 @@ import json
 import os
 import shutil
 import subprocess
-import time
 
 import lib_tap
-from lib_store import SAVER, World, change
+from lib_store import SAVER, World, change, comes
 
 
 class Bed(World):
@@ -171,9 +170,7 @@ def a_damaged_shard_is_repaired_from_a_copy(bed):
     assert code == 1 and "block 1 is damaged" in err and other in err, (code, err)
     change(os.path.join(other, "backup", "step-00000002-a0002",
                         "shard-00002-of-00002.safetensors"), 1600000)
-    deadline = time.monotonic() + 20
-    while "DAMAGED" not in bed.cli("list", *bed.where)[1] and time.monotonic() < deadline:
-        time.sleep(0.05)
+    comes(lambda: "DAMAGED" in bed.cli("list", *bed.where)[1])
     bed.good("repair", bed.run + "@2-a2", "--from", f"{other}:backup", *bed.where)
     assert "DAMAGED" not in bed.good("list", *bed.where)
     bed.load(bed.run, 2)

@@ -27,8 +27,8 @@ lib_tap.need("grpc")
 lib_tap.need_programs("openssl")
 import grpc  # noqa: E402
 from lib_network import (HELLO, REQUEST, Network, answer_of, fetch_from, free_port, say_hello,
-                         soon, ticket_from)  # noqa: E402
-from lib_store import PATIENCE  # noqa: E402
+                         ticket_from)  # noqa: E402
+from lib_store import PATIENCE, comes  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 LOOK = {"Hello"}
@@ -136,7 +136,7 @@ def identities(world):
             ("king", "an unknown role's", "names 0 identities", "hung up on the certificate"),
             ("bare", "a trainer's of no run", "names 0 identities", "hung up on the certificate")):
         test(f"{what} certificate is refused, and the log says why",
-             soon(lambda: not world.comes_in(name) and why in world.log()), world.log())
+             comes(lambda: not world.comes_in(name) and why in world.log()), world.log())
         code, heard = world.ask(name, "list", "--json")
         test("and so does the client, in one object", code == 69 and
              said in json.loads(heard)["message"], heard)
@@ -211,7 +211,7 @@ def bulk(world):
 def bulk_reload(world):
     """Behind the revocation of `gone`."""
     test("the bulk plane reads the list of the revoked, too",
-         soon(lambda: turned_away(world, "gone")) and
+         comes(lambda: turned_away(world, "gone")) and
          fetch(world, "peer", ticket_for(world, "peer", world.run, 3), 0, 1)[0] == 0, world.log())
 
 
@@ -239,12 +239,12 @@ def reload(world):
                 return error.code() == grpc.StatusCode.UNAVAILABLE
             return False
         test("a certificate that is revoked is out without a restart, open connections too",
-             soon(refused), world.log())
+             comes(refused), world.log())
     bulk_reload(world)
     test("the others come in as before", world.ask("anna", "list")[0] == 0, world.log())
     with open(world.path("node", "revoked.pem"), "w") as file:
         file.write("no list")
-    test("a list that cannot be used is told", soon(lambda: "cannot be used" in world.log()))
+    test("a list that cannot be used is told", comes(lambda: "cannot be used" in world.log()))
     test("and the one before holds", world.ask("anna", "list")[0] == 0 and
          not world.comes_in("gone"), world.log())
 
@@ -257,7 +257,7 @@ def ending(world):
         end = time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + days * 86400))
         world.issue("node", "holdfast://node/n1", "127.0.0.1", STARTDATE="20200101000000Z",
                     ENDDATE=end)
-        return soon(lambda: words in world.cli("status", *world.where)[1])
+        return comes(lambda: words in world.cli("status", *world.where)[1])
     status = json.loads(world.cli("status", "--json", *world.where)[1])
     test("a certificate that is good for long is no alarm, and its time is a number",
          not status["alarms"] and status["tls"]["certificate_seconds_left"] > 30 * 86400, status)

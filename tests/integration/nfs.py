@@ -13,9 +13,9 @@ import glob
 import os
 import subprocess
 
-from lib_store import BUILD, CLI, PATIENCE, World, make_tier
+from lib_store import BUILD, CLI, PATIENCE, World, make_tier, wait_until
 from lib_tap import end, test
-from tier import PARTS, drained, races, verified, wait_until
+from tier import PARTS, drained, races, verified
 
 LOST_EVERY = 3  # of the calls that change a name
 RULES = ("--tier.keep_last", "2", "--retention.keep_last", "2", "--retention.may_remove_most",

@@ -17,8 +17,8 @@ import shutil
 
 import lib_tap
 import lib_train
-from lib_nodes import PUBLISH, REMOVE, Run, cluster_in, has, refusal, scratch, shards, wait_until
-from lib_store import change
+from lib_nodes import PUBLISH, REMOVE, Run, cluster_in, has, refusal, scratch, shards
+from lib_store import change, wait_until
 from lib_tap import end, test
 
 STEPS = 8

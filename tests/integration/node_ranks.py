@@ -20,9 +20,9 @@ import subprocess
 import tempfile
 
 import lib_train
-from lib_nodes import Cluster, Run, certificates, has, shards, wait_until
+from lib_nodes import Cluster, Run, certificates, has, shards
 from lib_relay import Relay
-from lib_store import CLI, PATIENCE, make_tier
+from lib_store import CLI, PATIENCE, make_tier, wait_until
 from lib_tap import end, need_programs, test
 
 STEPS = 8

@@ -10,7 +10,6 @@ import glob
 import os
 import signal
 import subprocess
-import time
 
 from lib_store import BUILD, PATIENCE, World, change, comes_to
 from lib_tap import end, test
@@ -34,10 +33,7 @@ class Configured(World):
         return done.returncode, done.stdout, done.stderr
 
     def comes_to(self, steps):
-        until = time.monotonic() + PATIENCE
-        while self.steps() != steps and time.monotonic() < until:
-            time.sleep(0.02)
-        return self.steps() == steps
+        return comes_to(self.steps, steps)
 
 
 def checked(world):

@@ -13,16 +13,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lib_tap  # noqa: E402
 import lib_train  # noqa: E402
 
 lib_tap.need_programs("openssl")
-from lib_network import Network, soon  # noqa: E402
+from lib_network import Network  # noqa: E402
 from lib_relay import Relay  # noqa: E402
-from lib_store import PATIENCE  # noqa: E402
+from lib_store import PATIENCE, comes  # noqa: E402
 from lib_tap import test  # noqa: E402
 
 STEPS = 6
@@ -70,7 +69,7 @@ def whole(world):
 def resumed(world):
     process = train(world, "killed", world.address, "--training.steps", STEPS, run="killed",
                     identity="operator")
-    soon(lambda: "run killed, step 2" in world.log())
+    comes(lambda: "run killed, step 2" in world.log())
     process.kill()
     process.communicate()
     good, said = ends(train(world, "killed", world.address, run="killed", identity="operator"))
@@ -94,10 +93,10 @@ def cut(world):
 
 def other_ckptd(world):
     """ckptd dies in mid-stream, and another comes; then one whose memory is short."""
-    world.relay.hold()
+    passed = world.relay.passed
     process = train(world, "lost", world.address, run="lost", identity="operator")
-    soon(lambda: "run lost: attempt 1" in world.log())
-    time.sleep(0.3)
+    comes(lambda: world.relay.passed > passed + 100_000)
+    world.relay.hold()
     world.process.send_signal(signal.SIGKILL)
     world.process.wait()
     world.relay.go_on()

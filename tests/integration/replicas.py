@@ -19,7 +19,7 @@ import subprocess
 import time
 
 import lib_train
-from lib_store import PATIENCE, World
+from lib_store import PATIENCE, World, comes
 from lib_tap import end, test
 
 TENSOR = "optimizer.exp_avg.layers.0.feed_forward.w1.weight"
@@ -113,9 +113,7 @@ class Run:
         self.start("--debug.pause_at_step", PAUSED, *options)
         self.await_words(f"pauses within step {PAUSED}")
         self.await_words(f"step {SAVED} is accepted")
-        deadline = time.monotonic() + PATIENCE
-        while SAVED not in self.steps() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        comes(lambda: SAVED in self.steps())
         places = places_of(self.process.pid, saved_bytes(self.world, self.name, SAVED))
         if places:
             change_bit(self.process.pid, places[-1])

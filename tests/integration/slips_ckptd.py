@@ -9,9 +9,8 @@ ckptd whose connections are all in use is not called absent. Method: the real pr
 import os
 import re
 import socket
-import time
 
-from lib_store import PATIENCE, World
+from lib_store import PATIENCE, World, wait_until
 from lib_tap import end, test
 
 EXIT_DO_NOT_RETRY = 78
@@ -23,10 +22,7 @@ def removed_sockets(world):
     path = world.server[len("unix:"):]
     os.unlink(path)
     os.unlink(path + ".arena")
-    until = time.monotonic() + PATIENCE
-    while not (os.path.exists(path) and os.path.exists(path + ".arena")):
-        assert time.monotonic() < until, world.log()
-        time.sleep(0.01)
+    wait_until(lambda: os.path.exists(path) and os.path.exists(path + ".arena"), world.log)
     world.save_one(2)
     test("sockets that were removed are made again, and take ranks", world.steps() == [1, 2])
     test("which the log says", world.log().count("was removed, and is made again") == 2,

@@ -21,7 +21,7 @@ import threading
 import time
 
 import lib_train
-from lib_store import BUILD, PATIENCE, SAVER, World, change, make_tier
+from lib_store import BUILD, PATIENCE, SAVER, World, change, make_tier, wait_until
 from lib_tap import end, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
@@ -34,13 +34,6 @@ def tier_of(world, *where):
     code, out, err = world.cli("status", "--json", *(where or world.where))
     assert code == 0, err
     return json.loads(out)["tier"]
-
-
-def wait_until(is_so, what):
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, what() if callable(what) else what
-        time.sleep(0.02)
 
 
 def drained(world):

@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
 sys.dont_write_bytecode = True
 
 from lib_server import Server  # noqa: E402
-from lib_store import World, take_libckpt  # noqa: E402
+from lib_store import World, take_libckpt, wait_until  # noqa: E402
 from lib_tap import need, run  # noqa: E402
 
 need("numpy")
@@ -31,7 +31,7 @@ import numpy  # noqa: E402
 take_libckpt()
 import holdfast  # noqa: E402
 from mend import status  # noqa: E402
-from tier import drained, wait_until  # noqa: E402
+from tier import drained  # noqa: E402
 
 TORTURE = bool(os.environ.get("TORTURE"))
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))

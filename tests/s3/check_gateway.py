@@ -21,8 +21,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
 from lib_drive import Driver, environment  # noqa: E402
-from lib_store import CLI, World, comes_to  # noqa: E402
-from tier import drained, wait_until  # noqa: E402
+from lib_store import CLI, World, comes_to, wait_until  # noqa: E402
+from tier import drained  # noqa: E402
 
 MIB = 1 << 20
 PART = 5 * MIB  # the least that this server takes

@@ -18,9 +18,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 
 import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
-from lib_store import World  # noqa: E402
+from lib_store import World, wait_until  # noqa: E402
 from mend import read, status  # noqa: E402
-from tier import drained, tier_of, wait_until  # noqa: E402
+from tier import drained, tier_of  # noqa: E402
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
 FAR = "s3://checkpoints/far"

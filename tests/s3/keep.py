@@ -18,10 +18,10 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 from lib_server import TABLES, Server, is_data  # noqa: E402
-from lib_store import PATIENCE, SAVER, World, change  # noqa: E402
+from lib_store import PATIENCE, SAVER, World, change, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from mend import contents, status  # noqa: E402
-from tier import drained, wait_until  # noqa: E402
+from tier import drained  # noqa: E402
 
 OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
 RANKS = 6

@@ -20,9 +20,9 @@ import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
 import lib_train  # noqa: E402
 from lib_server import Fault, Server  # noqa: E402
-from lib_store import PATIENCE, SAVER  # noqa: E402
+from lib_store import PATIENCE, SAVER, wait_until  # noqa: E402
 from lib_tap import test  # noqa: E402
-from tier import alarms, drained, far_has, new_world, tier_of, train, wait_until  # noqa: E402
+from tier import alarms, drained, far_has, new_world, tier_of, train  # noqa: E402
 
 OPTIONS = "--tier.quiet", "false", "--tier.retry_ms", "100", "--tier.wait_ms", "1000"
 ALONE = *OPTIONS, "--tier.attempts", "local"

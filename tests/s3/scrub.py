@@ -16,10 +16,10 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 from lib_server import TABLES, Object, Server  # noqa: E402
-from lib_store import World  # noqa: E402
+from lib_store import World, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from mend import status  # noqa: E402
-from tier import drained, wait_until  # noqa: E402
+from tier import drained  # noqa: E402
 
 OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
 FAST = *OPTIONS, "--scrub.start_ms", "1", "--scrub.rate", "1GiB"

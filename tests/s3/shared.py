@@ -23,9 +23,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 
 import lib_train  # noqa: E402
 from lib_server import Crowd, Fault, Object, Server, is_data  # noqa: E402
-from lib_store import PATIENCE, SAVER, World, at_step, change  # noqa: E402
+from lib_store import PATIENCE, SAVER, World, at_step, change, comes, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
-from tier import drained, tier_of, train, wait_until  # noqa: E402
+from tier import drained, tier_of, train  # noqa: E402
 
 LEASE_S = 5
 SETTLE_S = 20
@@ -59,9 +59,7 @@ class Bed:
 
     def settled(self, *steps):
         """Those in the bucket, once they are these, or after a while."""
-        deadline = time.monotonic() + SETTLE_S
-        while self.far_steps() != list(steps) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        comes(lambda: self.far_steps() == list(steps), SETTLE_S)
         return self.far_steps()
 
     def save(self, world, *steps):

@@ -13,9 +13,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 from lib_server import Object, Server  # noqa: E402
-from lib_store import PATIENCE, World  # noqa: E402
+from lib_store import PATIENCE, World, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
-from tier import alarms, drained, wait_until  # noqa: E402
+from tier import alarms, drained  # noqa: E402
 
 OPTIONS = ("--tier.store", "s3://checkpoints/far", "--tier.quiet", "false", "--tier.retry_ms", "20",
            "--tier.look_ms", "0", "--retention.keep_last", "2", "--retention.may_remove_most",

@@ -13,9 +13,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 from lib_server import Server  # noqa: E402
-from lib_store import World, comes_to  # noqa: E402
+from lib_store import World, comes_to, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
-from tier import drained, wait_until  # noqa: E402
+from tier import drained  # noqa: E402
 
 STORE = "s3://checkpoints/far"
 OPTIONS = ("--tier.store", STORE, "--tier.quiet", "false", "--tier.look_ms", "0",

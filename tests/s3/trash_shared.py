@@ -14,10 +14,9 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-from lib_store import PATIENCE, comes_to  # noqa: E402
+from lib_store import PATIENCE, comes_to, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from shared import OPTIONS, Bed  # noqa: E402
-from tier import wait_until  # noqa: E402
 
 LOCAL = "--retention.keep_last", "1", "--retention.may_remove_most", "true"
 DAY = "--tier.trash_s", "86400"
