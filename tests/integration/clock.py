@@ -121,8 +121,7 @@ def tools(world, clock):
 
 def scrub(world, clock):
     def passes():
-        return json.loads(world.cli("status", "--server", world.server, "--json")[1])[
-            "scrub"]["passes"]
+        return world.status()["scrub"]["passes"]
     world.launch("--scrub.rate", "1GiB", "--scrub.period_s", "2", "--scrub.start_ms", "0")
     test("the scrub goes round", comes(lambda: passes() >= 1))
     for jump in (30, -30, 0):

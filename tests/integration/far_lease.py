@@ -37,7 +37,7 @@ def holds(world, attempt, ended=False):
 
 
 def alarms(world):
-    return json.loads(world.cli("status", "--json", *world.where)[1])["alarms"]
+    return world.status()["alarms"]
 
 
 def finish(process):

@@ -7,7 +7,6 @@ name what to change, and harms nothing. Method: the real program; build/shims/fi
 segment wait for its memory for ever, which is where the filling then stands, or refuses it.
 """
 
-import json
 import os
 import struct
 import subprocess
@@ -30,9 +29,7 @@ def short_of_memory(world, how):
 
 
 def pool(world):
-    code, out, err = world.cli("status", "--server", world.server, "--json")
-    assert code == 0, err
-    return json.loads(out)["pool"]
+    return world.status()["pool"]
 
 
 def wait_for(world, ready):

@@ -91,7 +91,7 @@ def damaged(world):
 def large(world):
     """Memory of its own, above its limit and below it."""
     world.launch("--limits.private_bytes", "1MiB")
-    status = json.loads(world.cli("status", "--json", *world.where)[1])
+    status = world.status()
     process, pool = status["process"], status["pool"]["bytes_ready"]
     test("a ckptd that takes more memory of its own than it should says so, with the numbers",
          any("limits.private_bytes is 1048576" in text for text in status["alarms"]), status)
@@ -132,7 +132,7 @@ def watched(world):
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and "hangs" not in seen[-1][1]:
         seen.append(world.cli(*watch))
-    alarms = json.loads(world.cli("status", "--json", *world.where)[1])["alarms"]
+    alarms = world.status()["alarms"]
     test("ranks that are connected and do nothing are an alarm, here and in status",
          seen[-1][0] == 1 and "run w hangs: a rank has done nothing for " in seen[-1][1] and
          any(text.startswith("run w hangs: rank ") and "of 2 here" in text for text in alarms),

@@ -15,12 +15,6 @@ from lib_store import PATIENCE, World, comes
 from lib_tap import end, test
 
 
-def status(world):
-    code, out, err = world.cli("status", "--json", *world.where)
-    assert code == 0, err
-    return json.loads(out)
-
-
 def without_its_disk(world):
     """The directory is there, empty, as the place where a disk is not mounted."""
     os.mkdir(world.store)
@@ -44,9 +38,9 @@ def moved_away(world):
     away = world.store + "-away"
     os.rename(world.store, away)
     os.mkdir(world.store)
-    told = comes(lambda: status(world)["offline"])
+    told = comes(lambda: world.status()["offline"])
     test("a store that is moved while it is served goes offline with the reason",
-         told and world.store in status(world)["offline"], status(world))
+         told and world.store in world.status()["offline"], world.status())
     good, said = world.try_save(2)
     test("nothing more is saved, into neither directory",
          not good and os.listdir(world.store) == [] and
@@ -55,7 +49,7 @@ def moved_away(world):
     os.rmdir(world.store)
     os.rename(away, world.store)
     test("brought back it is served again, by the same ckptd",
-         comes(lambda: not status(world)["offline"]), status(world))
+         comes(lambda: not world.status()["offline"]), world.status())
     world.save([2])
     test("and saved into", world.steps() == [1, 2] and world.all_verify() == [], world.steps())
     world.end()

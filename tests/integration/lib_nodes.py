@@ -5,7 +5,6 @@ runs with ranks on several of them.
 
 import contextlib
 import glob
-import json
 import os
 import shutil
 import signal
@@ -172,7 +171,7 @@ def damage_and_scrub(node, run, step):
     def is_whole():
         with open(shard, "rb") as file:
             same = file.read() == before
-        said = json.loads(node.cli("status", "--json", *node.where)[1])
+        said = node.status()
         return same and said["mending"]["mended"] == 1
 
     wait_until(is_whole, node.said)

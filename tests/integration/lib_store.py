@@ -287,6 +287,11 @@ class World:
         done = lib_program.run(CLI, *arguments, timeout=PATIENCE)
         return done.returncode, done.stdout, done.stderr
 
+    def status(self):
+        code, out, err = self.cli("status", "--json", *self.where)
+        assert code in (0, 1), err
+        return json.loads(out)
+
     def listed(self, *where):
         code, out, err = self.cli("list", "--json", *(where or ("--store", self.store)))
         assert code in (0, 1), err

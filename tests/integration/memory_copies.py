@@ -10,7 +10,6 @@ Method: two real ckptd on loopback addresses, SIGKILL, removed directories.
 """
 
 import glob
-import json
 import os
 import ssl
 import subprocess
@@ -27,9 +26,7 @@ IN_MEMORY = ("--nodes.replicas_in", "memory", "--nodes.look_ms", "200", "--nodes
 
 
 def memory_of(node):
-    code, out, err = node.cli("status", "--json", *node.where)
-    assert code in (0, 1), err
-    return json.loads(out)["nodes"]["memory"]
+    return node.status()["nodes"]["memory"]
 
 
 def is_at(node, run, step, level, tiers):
@@ -76,7 +73,7 @@ def returned(first, second, run):
 
 def come_from(node):
     """Bytes of checkpoints that it has read at the other one."""
-    said = json.loads(node.cli("status", "--json", *node.where)[1])
+    said = node.status()
     return said["nodes"]["peers"][0]["links"]["bulk"]["bytes_in"]
 
 

@@ -9,7 +9,6 @@ programs on a `dir:` tier, bytes flipped at samples.
 """
 
 import glob
-import json
 import os
 import random
 import subprocess
@@ -28,12 +27,6 @@ def contents(paths):
         with open(path, "rb") as file:
             out[path] = file.read()
     return out
-
-
-def status(world):
-    code, out, err = world.cli("status", "--json", *world.where)
-    assert code == 0, err
-    return json.loads(out)
 
 
 def read(world, step=1):
@@ -80,11 +73,11 @@ def by_loads(world, options):
         world.start(*options)
         good = read(world)
         wait_until(lambda: is_mended(world, before, folder)() and
-                   status(world)["mending"]["mended"] == 1,
-                   lambda: (offset, world.log()[-3000:], status(world)["mending"]))
+                   world.status()["mending"]["mended"] == 1,
+                   lambda: (offset, world.log()[-3000:], world.status()["mending"]))
         test(f"byte {offset}: the far copy serves, and the local one is mended to the byte",
-             good.returncode == 0 and status(world)["mending"]["mended"] == 1 and
-             '"mend"' in journal(world, run), (good, status(world)["mending"]))
+             good.returncode == 0 and world.status()["mending"]["mended"] == 1 and
+             '"mend"' in journal(world, run), (good, world.status()["mending"]))
         test(f"byte {offset}: the list has a whole checkpoint again",
              [entry["durability"] for entry in world.listed(*world.where)] == ["bucket"] and
              world.cli("verify", "--store", world.store, run)[0] == 0, world.listed(*world.where))
@@ -112,9 +105,9 @@ def by_scrub(world, options, run, folder, before, shard):
          world.listed(*world.where)[0]["verified"]["damages"] > 0, found)
     world.cli("server", "scrub", "start", *world.where)
     wait_until(lambda: is_mended(world, before, folder)() and
-               status(world)["mending"]["mended"] == 1, lambda: world.log()[-3000:])
-    test("what the scrub finds is mended, too", status(world)["mending"]["mended"] == 1,
-         status(world)["mending"])
+               world.status()["mending"]["mended"] == 1, lambda: world.log()[-3000:])
+    test("what the scrub finds is mended, too", world.status()["mending"]["mended"] == 1,
+         world.status()["mending"])
     test("and the list does not tell any more what verify found before", "verified" not in
          world.listed(*world.where)[0], world.listed(*world.where))
     world.stop()
@@ -150,11 +143,11 @@ def far_by_scrub(world, options, run, folder, before, shard):
              code != 0 and "shard-00002" in out + err, (code, out, err))
         world.start(*options, *SCRUB)
         wait_until(lambda: contents([far]) == there and tier_of(world)["mended"] == 1,
-                   lambda: (world.log()[-2000:], tier_of(world), status(world)["far_scrub"]))
+                   lambda: (world.log()[-2000:], tier_of(world), world.status()["far_scrub"]))
         test(f"byte {offset} of a far object: the scrub finds it, and the local copy mends it",
-             status(world)["far_scrub"]["damaged"] == 1 and
+             world.status()["far_scrub"]["damaged"] == 1 and
              not glob.glob(f"{world.far}/{run}/quarantine/*") and
-             world.cli("verify", "--store", world.far, run)[0] == 0, status(world)["far_scrub"])
+             world.cli("verify", "--store", world.far, run)[0] == 0, world.status()["far_scrub"])
         world.stop()
 
 
@@ -185,11 +178,11 @@ def both(world, options, run, folder, before, shard):
     damaged = contents([shard])
     world.start(*options)
     read(world)
-    wait_until(lambda: "quarantined" in world.log() and status(world)["mending"]["now"] is None,
+    wait_until(lambda: "quarantined" in world.log() and world.status()["mending"]["now"] is None,
                lambda: world.log()[-3000:])
     test("a damaged source mends nothing, and replaces nothing",
          contents([shard]) == damaged and not glob.glob(f"{folder}/step-*/*.new") and
-         status(world)["mending"]["mended"] == 0, status(world)["mending"])
+         world.status()["mending"]["mended"] == 0, world.status()["mending"])
     world.stop()
 
 

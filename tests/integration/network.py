@@ -258,7 +258,7 @@ def ending(world):
         world.issue("node", "holdfast://node/n1", "127.0.0.1", STARTDATE="20200101000000Z",
                     ENDDATE=end)
         return comes(lambda: words in world.cli("status", *world.where)[1])
-    status = json.loads(world.cli("status", "--json", *world.where)[1])
+    status = world.status()
     test("a certificate that is good for long is no alarm, and its time is a number",
          not status["alarms"] and status["tls"]["certificate_seconds_left"] > 30 * 86400, status)
     test("one that ends within two weeks is", told(3, "ends in 3.0 days"), world.log())

@@ -124,7 +124,7 @@ def away(folder, cluster):
 
 def peer_of(node, other):
     """What status of a node says of another."""
-    peers = json.loads(node.cli("status", "--json", *node.where)[1])["nodes"]["peers"]
+    peers = node.status()["nodes"]["peers"]
     return next(peer for peer in peers if peer["name"] == other.name)
 
 

@@ -68,7 +68,7 @@ def levels(folder, cluster):
     wait_until(lambda: third.entry("whole", STEPS).get("durability") == "replicated", third.said)
     test("the receiver, too", third.entry("whole", STEPS)["tiers"] == "local,n1",
          third.entry("whole", STEPS))
-    moved = json.loads(third.cli("status", "--json", *third.where)[1])["bulk"]["bytes_in"]
+    moved = third.status()["bulk"]["bytes_in"]
     test("its bytes came over the bulk plane", moved > entry.get("bytes", 0) > 0, moved)
     test("the copy verifies on its disk", third.all_verify() == [], third.all_verify())
     code, out, err = first.cli("status", "--json", *first.where)
@@ -86,7 +86,7 @@ def mended(cluster):
     test("damage that the scrub finds is mended from a peer's copy",
          first.entry("whole", STEPS).get("durability") == "replicated" and
          first.all_verify() == [], first.said())
-    status = json.loads(first.cli("status", "--json", *first.where)[1])
+    status = first.status()
     links = [peer["links"]["bulk"] for peer in status["nodes"]["peers"]]
     test("what was read there counts as come over that link",
          [link["bytes_in"] > 0 for link in links] == [False, True], links)
@@ -200,7 +200,7 @@ def told(first):
     alarm, second = "node n3 has not answered for", first.nodes[1]
     wait_until(lambda: f"n2: {alarm}" in first.cli("status", *first.where)[1], first.said)
     screen = first.cli("status", *first.where)[1]
-    status = json.loads(first.cli("status", "--json", *first.where)[1])
+    status = first.status()
     peers = {peer["name"]: peer for peer in status["nodes"]["peers"]}
     run = [run for run in status["nodes"]["runs"] if run["run"] == first.run][0]
     size = first.entry(first.run, 55)["bytes"]
@@ -216,9 +216,8 @@ def told(first):
          run["bytes_behind"] == run["checkpoints_behind"] * size and run["lag_seconds"] > 0,
          (status["alarms"], peers, run, size))
     def told_and_own():
-        peer = json.loads(first.cli("status", "--json", *first.where)[1])["nodes"]["peers"]
-        return (next(one["told"] for one in peer if one["name"] == "n2"),
-                json.loads(second.cli("status", "--json", *second.where)[1]))
+        peer = first.status()["nodes"]["peers"]
+        return (next(one["told"] for one in peer if one["name"] == "n2"), second.status())
     wait_until(lambda: same_behind(*told_and_own()), first.said)  # what changes is told later
     told, own = told_and_own()
     test("the other node's disk, memory, saves, alarms and lag are what it tells itself",

@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 from lib_store import CLI, SAVER, World, mark, write_llama
 from lib_tap import end, test

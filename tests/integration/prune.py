@@ -145,8 +145,7 @@ def read_back(world):
     world.save([1, 2, 3])
     world.stop()
     world.launch("--scrub.rate", "1GiB", "--scrub.start_ms", "0")
-    assert comes_to(lambda: json.loads(world.cli("status", *world.where, "--json")[1])["scrub"][
-        "passes"] > 0, True), world.log()
+    assert comes_to(lambda: world.status()["scrub"]["passes"] > 0, True), world.log()
     world.stop()
     world.launch()
     world.save(range(11, 15))

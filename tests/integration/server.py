@@ -274,7 +274,7 @@ def unreadable(world):
     test("for people as the run", f"\n{world.run} " in text and "DAMAGED: the run" in text, text)
     code, _, err = world.cli("gc", *world.where)
     test("and gc, which leaves it alone", code == 74 and world.run in err, (code, err))
-    catalog = json.loads(world.cli("status", *world.where, "--json")[1])["catalog"]
+    catalog = world.status()["catalog"]
     test("and so does the status",
          [run["run"] for run in catalog["unreadable"]] == [world.run] and
          "could not be read" in catalog["unreadable"][0]["reason"], catalog)
@@ -692,7 +692,7 @@ def told_of_damage():
         code, out, err = world.cli("verify", *world.where, f"{world.run}@1-a1")
 
         def damaged():
-            return json.loads(world.cli("status", "--json", *world.where)[1])["runs"][0]["damaged"]
+            return world.status()["runs"][0]["damaged"]
         test("ckptd hears of damage that verify finds in its store, and proves it itself",
              code == 1 and "ckptd was told" in out and comes_to(damaged, 1), (code, out, err))
         _, out, _ = world.cli("verify", *world.where, f"{world.run}@1-a1")

@@ -8,12 +8,11 @@ back-end that delays every request by minutes; `saver save` saves into it; SIGTE
 SIGUSR1 and another year (build/shims/clock.so) several times a second.
 """
 
-import json
 import signal
 import subprocess
 import time
 
-from lib_store import SAVER, Clock, World
+from lib_store import SAVER, Clock, World, wait_until
 from lib_tap import end, test
 
 DELAY_US = 10**9  # at most; no save's requests are all spared
@@ -22,13 +21,7 @@ SLACK_S = 3
 
 
 def wait_for_save(world):
-    deadline = time.monotonic() + 20
-    while True:
-        code, out, err = world.cli("status", *world.where, "--json")
-        assert code == 0 and time.monotonic() < deadline, (err, world.log())
-        if any(save["ranks_ended"] > 0 for save in json.loads(out)["saves"]):
-            return
-        time.sleep(0.05)
+    wait_until(lambda: any(save["ranks_ended"] > 0 for save in world.status()["saves"]), world.log)
 
 
 def seconds_to_end(process, clock):

@@ -227,8 +227,7 @@ def taken(world, other, options):
          f"another store has taken attempt 1 of run {run} there" in other.log() and
          verified(world, run) is None, other.log()[-2000:])
     alarm = f"run {run}: 1 checkpoints do not go into the far tier until a restart: another store"
-    status, of_world = (json.loads(one.cli("status", "--json", *one.where)[1])
-                        for one in (other, world))
+    status, of_world = (one.status() for one in (other, world))
     told = status["alarms"]
     test("status says how old the newest is that the far tier has of a run, if it has one",
          status["runs"][0]["far_age_seconds"] is None and
@@ -297,9 +296,7 @@ def ended(world):
 
 
 def alarms(world):
-    code, out, err = world.cli("status", "--json", *world.where)
-    assert code == 0, err
-    return [text for text in json.loads(out)["alarms"] if "the tier far" in text]
+    return [text for text in world.status()["alarms"] if "the tier far" in text]
 
 
 def unmounted(world, options):

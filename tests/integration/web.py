@@ -83,7 +83,7 @@ def says(world, page, numbers):
          headers["Content-Type"].startswith("text/plain; version=0.0.4") and
          f'holdfast_run_newest_step{{run="{world.run}"}} 1\n' in text, text)
     code, text, _ = page.ask("/status")
-    mine = json.loads(world.cli("status", "--json", *world.where)[1])
+    mine = world.status()
     test("/status is the JSON of Status", code == 200 and json.loads(text).keys() == mine.keys())
     is_complete(page.ask("/metrics")[1], mine)
     code, text, headers = page.ask("/")

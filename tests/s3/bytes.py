@@ -30,7 +30,6 @@ import numpy  # noqa: E402
 
 take_libckpt()
 import holdfast  # noqa: E402
-from mend import status  # noqa: E402
 from tier import drained  # noqa: E402
 
 TORTURE = bool(os.environ.get("TORTURE"))
@@ -104,10 +103,10 @@ def each_is_mended_from_the_local_copy_to_the_byte(bed):
                      "--scrub.period_s", "0")
     for key, at in bed.changed(MENDS):
         count += 1
-        wait_until(lambda: bed.is_good(key), lambda: (key, at, status(bed.world)["far_scrub"],
+        wait_until(lambda: bed.is_good(key), lambda: (key, at, bed.world.status()["far_scrub"],
                                                       bed.world.log()[-2000:]))
     # Not `count`: two looks may find one byte, and one mending two, when each ends late.
-    wait_until(lambda: status(bed.world)["tier"]["mended"] > 0, bed.world.log)
+    wait_until(lambda: bed.world.status()["tier"]["mended"] > 0, bed.world.log)
     print(f"# SEED={SEED}, {count} bytes")
     bed.world.stop()
     code, out, err = bed.world.cli("verify", "--store", FAR, "small@1")

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import lib_rgw  # noqa: E402
 import lib_tap  # noqa: E402
 from lib_store import World, wait_until  # noqa: E402
-from mend import read, status  # noqa: E402
+from mend import read  # noqa: E402
 from tier import drained, tier_of  # noqa: E402
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
@@ -97,7 +97,7 @@ def damaged(bed, name, offset):
     bed.world.start(*OPTIONS, "--scrub.start_ms", "1", "--scrub.rate", "1GiB", "--scrub.period_s",
                     "0")
     wait_until(lambda: is_whole(bed, name, before),
-               lambda: (tier_of(bed.world), status(bed.world)["far_scrub"],
+               lambda: (tier_of(bed.world), bed.world.status()["far_scrub"],
                         bed.world.log()[-3000:]))
     bed.world.stop()
     code, said = bed.verify()

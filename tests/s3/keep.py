@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from lib_server import TABLES, Server, is_data  # noqa: E402
 from lib_store import PATIENCE, SAVER, World, change, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
-from mend import contents, status  # noqa: E402
+from mend import contents  # noqa: E402
 from tier import drained  # noqa: E402
 
 OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
@@ -62,7 +62,7 @@ class Bed:
         return [entry["tiers"] for entry in self.world.listed(*self.world.where)]
 
     def is_kept(self):
-        return (not status(self.world)["mending"]["now"] and self.tiers() == ["local,far"] and
+        return (not self.world.status()["mending"]["now"] and self.tiers() == ["local,far"] and
                 all(map(os.path.exists, self.files)))
 
 
@@ -110,7 +110,7 @@ def reader(bed):
     read = subprocess.run([SAVER, "read", bed.world.server, "1", "5000"], capture_output=True,
                           text=True, timeout=PATIENCE)
     test("what a reader alone loads is not kept", read.returncode == 0 and
-         bed.tiers() == ["far"] and not status(bed.world)["mending"]["now"], (read, bed.tiers()))
+         bed.tiers() == ["far"] and not bed.world.status()["mending"]["now"], (read, bed.tiers()))
     bed.world.stop()
 
 
@@ -127,7 +127,7 @@ def part_is_missing(bed):
         else:
             change(lost, os.path.getsize(lost) // 2)
         loaded = bed.load()
-        wait_until(lambda: bed.is_kept() and status(bed.world)["mending"]["mended"] == 1,
+        wait_until(lambda: bed.is_kept() and bed.world.status()["mending"]["mended"] == 1,
                    lambda: (bed.tiers(), bed.world.log()[-3000:]))
         test(f"with a shard {what} that one comes from the bucket, once, and no data else",
              loaded.returncode == 0 and contents(bed.files) == bed.before and

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
@@ -26,7 +25,7 @@ sys.dont_write_bytecode = True
 import lib_rgw  # noqa: E402
 from lib_drive import environment  # noqa: E402
 from lib_server import Crowd, Fault, Object, Server  # noqa: E402
-from lib_store import CLI, World, at_step, logged, take_libckpt  # noqa: E402
+from lib_store import CLI, World, at_step, logged, take_libckpt, wait_until  # noqa: E402
 from lib_tap import Skip, need, run  # noqa: E402
 
 need("numpy")
@@ -295,7 +294,8 @@ def the_command_goes_on_in_a_bucket(bed):
     try:
         first = json.loads(follower.stdout.readline())
         for is_last in (False, True):
-            time.sleep(0.3)  # it looks, and there is nothing whole
+            seen = len(bed.server.log)
+            wait_until(lambda seen=seen: len(bed.server.log) > seen + 1, "a look at the bucket")
             bed.server.objects.update((key, one) for key, one in later.items()
                                       if is_manifest(key) == is_last)
         second = json.loads(follower.stdout.readline())

@@ -18,7 +18,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from lib_server import TABLES, Object, Server  # noqa: E402
 from lib_store import World, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
-from mend import status  # noqa: E402
 from tier import drained  # noqa: E402
 
 OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
@@ -65,8 +64,8 @@ class Bed:
                           if "/shard-" in key and count > TABLES)
 
     def read_by(self, world, count):
-        wait_until(lambda: status(world)["far_scrub"]["checkpoints_read"] >= count,
-                   lambda: (status(world)["far_scrub"], world.log()[-2000:]))
+        wait_until(lambda: world.status()["far_scrub"]["checkpoints_read"] >= count,
+                   lambda: (world.status()["far_scrub"], world.log()[-2000:]))
         return self.read()
 
     def idle(self, world):
@@ -125,7 +124,7 @@ def together(bed):
         bed.read_by(world, 6)
     number = bed.kept()[0]
     wait_until(lambda: bed.kept()[0] > number, "another number")
-    said = [status(world)["far_scrub"] for world in worlds]
+    said = [world.status()["far_scrub"] for world in worlds]
     test("two that scrub one bucket do not hold each other up",
          all(one["damaged"] == 0 for one in said), said)
     bed.other.stop()
@@ -134,17 +133,17 @@ def together(bed):
 def paused(bed):
     world = bed.world
     code, out, err = world.cli("server", "scrub", "pause", *world.where)
-    wait_until(lambda: status(world)["far_scrub"]["doing"] == "paused" and
+    wait_until(lambda: world.status()["far_scrub"]["doing"] == "paused" and
                not any("/leases/" in key for key in list(bed.server.objects)),
-               lambda: status(world)["far_scrub"])
-    count = status(world)["far_scrub"]["checkpoints_read"]
+               lambda: world.status()["far_scrub"])
+    count = world.status()["far_scrub"]["checkpoints_read"]
     time.sleep(1)
     test("a pause stops it, and leaves no lease",
-         code == 0 and status(world)["far_scrub"]["checkpoints_read"] == count, (out, err))
+         code == 0 and world.status()["far_scrub"]["checkpoints_read"] == count, (out, err))
     bed.tell(bed.kept()[1])
     number = bed.kept()[0]
     world.cli("server", "scrub", "start", *world.where)
-    wait_until(lambda: bed.kept()[0] > number, lambda: (number, status(world)["far_scrub"]))
+    wait_until(lambda: bed.kept()[0] > number, lambda: (number, world.status()["far_scrub"]))
     test("where another ckptd has written the number it reads that, and goes on",
          bed.kept()[0] > number)
     world.stop()
@@ -156,9 +155,9 @@ def another_store(bed, what, etag_of):
     world.start(*FAST, "--scrub.period_s", "0")
     bed.read_by(world, 3)
     world.cli("server", "scrub", "pause", *world.where)
-    wait_until(lambda: status(world)["far_scrub"]["doing"] == "paused" and
+    wait_until(lambda: world.status()["far_scrub"]["doing"] == "paused" and
                not any("/leases/" in key for key in list(server.objects)),
-               lambda: status(world)["far_scrub"])
+               lambda: world.status()["far_scrub"])
     other = {}
     with server.lock:
         for key, found in server.objects.items():
@@ -171,9 +170,9 @@ def another_store(bed, what, etag_of):
         ours, server.objects = server.objects, dict(other)
     world.cli("server", "scrub", "start", *world.where)
     wait_until(lambda: "was not read in the far tier" in world.log() or
-               status(world)["far_scrub"]["damaged"] > 0,
-               lambda: (status(world)["far_scrub"], world.log()[-2000:]))
-    found = status(world)["far_scrub"]
+               world.status()["far_scrub"]["damaged"] > 0,
+               lambda: (world.status()["far_scrub"], world.log()[-2000:]))
+    found = world.status()["far_scrub"]
     world.stop()
     test(f"what a store {what} has is no damage, and nothing is written there",
          found["damaged"] == 0 and "is damaged in the far tier" not in world.log() and
