@@ -13,7 +13,8 @@ NOT_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
 SWAP = re.compile(r" (<=|>=|<|>|==|!=|&&|\|\|) ")
 CONDITION = re.compile(r"\b(?:if|while) \((.+)\)(?: \{|;)?$")
-CALL = re.compile(r"^ +((?!return|if|for|while|else|goto|case|CHECK|free|va_|assert|log_)[a-z_0-9]+\(.*\);)$")
+NOT_DROPPED = "return|if|for|while|else|goto|case|CHECK|free|va_|assert|log_"
+CALL = re.compile(rf"^ +((?!{NOT_DROPPED})[a-z_0-9]+\(.*\);)$")
 RESULT = re.compile(r"\breturn ((?!0;|false;|NULL;|true;).+);$")
 ONE = re.compile(r"( [+-] 1)\b(?!\.)")
 TESTS_MAX = 6
