@@ -111,6 +111,7 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, bel
 	test -e $(DESTDIR)$(SYSCONFDIR)/holdfast/ckptd.conf || sed 's/^#\(listen\|store\) = /\1 = /' deploy/ckptd.conf \
 	    >$(DESTDIR)$(SYSCONFDIR)/holdfast/ckptd.conf
 	install deploy/launch $(DESTDIR)$(PREFIX)/bin/holdfast-launch
+	install -m 644 deploy/launch_rules.py $(DESTDIR)$(PREFIX)/share/holdfast
 	install deploy/launch-rank $(DESTDIR)$(PREFIX)/bin/holdfast-launch-rank
 	install deploy/certificates $(DESTDIR)$(PREFIX)/bin/holdfast-certificates
 clean: ## remove what was built

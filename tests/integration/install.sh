@@ -5,7 +5,7 @@
 # and as C++, saves and loads; the shared library exports ckpt.h's functions with a version, and
 # nothing else. Method: an installation into a fresh folder; the example of the documentation.
 . "$(dirname "$0")/lib.sh"
-plan 28
+plan 29
 root=$tmp/root
 
 # Who runs the tests has built everything: nothing is compiled again here.
@@ -46,10 +46,11 @@ for name in ckptd trainer tokenizer holdfast-launch holdfast-certificates ckpt-c
     test -x "$root/usr/bin/$name" || absent+=("bin/$name")
     test -s "$pages/$name.1" || absent+=("$name")
 done
-for name in slurm/train.sbatch grafana/ckptd.json kubernetes/ckptd.yaml configs/README.md \
-    proto/ckpt.proto proto/grpc/health.proto; do
+for name in launch_rules.py slurm/train.sbatch grafana/ckptd.json kubernetes/ckptd.yaml \
+    configs/README.md proto/ckpt.proto proto/grpc/health.proto; do
     test -s "$root/usr/share/holdfast/$name" || absent+=("$name")
 done
+check "the launcher finds what it decides by" env -C / "$root/usr/bin/holdfast-launch" --help
 check_equal "every program is there, with a man page, and what batch systems are given" \
     "${absent[*]}" ""
 mapfile -t commands < <("$BUILD/ckpt-cli" --help | awk '/^  [a-z]/ { print $1 }')

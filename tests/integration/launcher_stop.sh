@@ -5,7 +5,7 @@
 # No save is due by the interval. When some steps are made the signal is sent; then the store must
 # hold the last step whose loss was written. Once what is said goes to a reader that ends first, as
 # `tee` may at Ctrl-C: many more lines are said before the signal is sent. At last the launcher is
-# killed, and all that it started must be gone. launcher_rules.sh has each signal, with stand-ins.
+# killed, and all that it started must be gone. SIGUSR1: launcher_starts.sh.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"

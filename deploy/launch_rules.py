@@ -1,0 +1,189 @@
+"""launch_rules - what the launcher decides; pure functions, without I/O and clock.
+
+Each returns a Decision; the launcher says its words, notes its events, and does it.
+
+after_start: how a start ended -> the next one's ranks and the pause before it, or the exit code.
+The next start has as many ranks as are left. When fewer than --min-ranks would be left, the loss
+was one of the job and not of its places: the next start has all --ranks again. Exit 75 ("run
+again") starts as many as before; exit 78 ("do not retry", also of a kill switch) and 0 (done) are
+passed on, and so is 79, as 75: the time that the run was given is over (the trainer's
+training.exit_duration_in_mins), and a start at once would take more of it.
+The first failure is followed by a restart at once, and so is that of a start that lived --healthy
+seconds. Before further restarts waiting doubles from --backoff to --backoff-max seconds. After
+--restarts-max starts in a row, none of which lived --healthy seconds, the launcher gives up with
+75.
+
+places: the hosts that answer, or the number in --ranks-file -> where the next start has ranks.
+Before each start every host is asked. One that does not answer is left out, and taken again at a
+later start when it does. A host that answers has all its ranks in the next start, whatever befell
+them. With --nodes so many hosts have ranks, the first of the file that answer; the others are
+spares. Fewer hosts than --min-nodes: the launcher ends with 75, and whoever gave it hosts gives it
+others.
+
+after_preflight: what the ranks found -> which hosts are excluded; without hosts to choose the
+launcher ends with 78.
+"""
+
+import re
+import signal
+from typing import NamedTuple, Optional
+
+RUN_AGAIN, NO_RETRY, TIME_IS_OVER = 75, 78, 79
+
+
+class Options(NamedTuple):
+    """Those of the command line that decide; `ranks` are those of one host with hosts_file."""
+    ranks: int = 1
+    min_ranks: int = 1
+    hosts_file: str = ""
+    nodes: int = 0
+    min_nodes: int = 1
+    ranks_file: str = ""
+    restarts_max: int = 10
+    healthy: int = 600
+    backoff: float = 1
+    backoff_max: float = 60
+
+
+class Ended(NamedTuple):
+    """How a start ended. ends, lost: by rank, its exit status or the signal that it died of."""
+    status: int  # mpirun's
+    ends: dict = {}
+    lost: dict = {}
+    hung: bool = False  # mpirun did not end after its ranks, and was killed
+    seconds: float = 0  # that it lived
+    stopping: bool = False  # the launcher was asked to stop
+
+
+class Decision(NamedTuple):
+    words: list = []  # a line each
+    events: list = []
+    exit: Optional[int] = None  # None: go on
+    ranks: int = 0  # of the next start
+    hosts: list = []
+    excluded: list = []  # (host, why)
+    pause: float = 0  # seconds
+    failures: int = 0  # in a row
+
+
+FINAL = {
+    0: (0, "the run is done"),
+    NO_RETRY: (NO_RETRY, "a rank ended with 78: not starting again"),
+    TIME_IS_OVER: (RUN_AGAIN, "the time of the run is over: not starting again"),
+}
+
+
+def signal_name(number):
+    try:
+        return signal.Signals(number).name[3:]
+    except ValueError:
+        return str(number)
+
+
+def start_status(ended, ranks):
+    """mpirun's, or when it was killed the ranks' own, where all have noted one."""
+    return max(ended.ends.values()) if ended.hung and len(ended.ends) == ranks else ended.status
+
+
+def pause_after(failures, options):
+    """The first failure in a row waits for nothing, each after the second twice as long."""
+    if failures == 1:
+        return 0
+    return min(options.backoff * 2 ** min(failures - 2, 99), options.backoff_max)
+
+
+def after_start(options, ended, ranks, failures, start):
+    """The start had so many ranks; before it so many in a row had failed."""
+    status = NO_RETRY if NO_RETRY in ended.ends.values() else start_status(ended, ranks)
+    if status in FINAL:
+        code, words = FINAL[status]
+        return Decision([words], exit=code)
+    if ended.stopping:
+        unsaved = ranks - list(ended.ends.values()).count(RUN_AGAIN)
+        words = [f"{unsaved} of {ranks} ranks did not end with 75: "
+                 "what they did since the last save is lost"] if unsaved else []
+        return Decision(words, exit=RUN_AGAIN)
+
+    names = {rank: signal_name(number) for rank, number in sorted(ended.lost.items())}
+    words = [f"rank {rank} was lost to SIG{name}" for rank, name in names.items()]
+    events = [f"lost {start} {rank} {name}" for rank, name in names.items()]
+    if not options.hosts_file:
+        # A wrapper that was killed itself notes nothing.
+        ranks -= len(names) or int(status > 128)
+    if ranks < options.min_ranks:
+        words.append(f"{ranks} ranks would be left, fewer than {options.min_ranks}: "
+                     f"taking all {options.ranks} again")
+        ranks = options.ranks
+
+    failures = 1 if ended.seconds >= options.healthy else failures + 1
+    if failures > options.restarts_max:
+        words.append(f"{options.restarts_max} restarts in a row failed: giving up")
+        return Decision(words, events, exit=RUN_AGAIN)
+    pause = pause_after(failures, options)
+    words.append(f"ended with status {status}; starting again" +
+                 (f" in {pause:g} s" if pause else ""))
+    return Decision(words, events, ranks=ranks, pause=pause, failures=failures)
+
+
+def places(options, ranks, start, named=(), excluded=(), answers=None, written=""):
+    """named: the lines of --hosts-file; answers(host) is asked of no more than are needed.
+    written: what --ranks-file holds; one that cannot be read changes nothing."""
+    if options.hosts_file:
+        return choose_hosts(options, start, named, excluded, answers)
+    if not options.ranks_file:
+        return Decision(ranks=ranks)
+    if re.fullmatch(r"[1-9][0-9]{0,5}", written):
+        return Decision(ranks=int(written))
+    return Decision([f'the file "{options.ranks_file}" (--ranks-file) must hold a number of ranks, '
+                     f'not "{written}"'], exit=None if start > 1 else NO_RETRY, ranks=ranks)
+
+
+def choose_hosts(options, start, named, excluded, answers):
+    hosts, spares, words, events = [], [], [], []
+    for host in named:
+        if host in excluded:
+            words.append(f"the host {host} is excluded: starting without it")
+            events.append(f"excluded {start} {host}")
+        elif 0 < options.nodes <= len(hosts):
+            spares.append(host)
+        elif answers(host):
+            hosts.append(host)
+        else:
+            words.append(f"the host {host} does not answer: starting without it")
+            events.append(f"lost-host {start} {host}")
+    if spares:
+        words.append(f"spare: {' '.join(spares)}")
+    if len(hosts) < max(options.min_nodes, 1):
+        words.append(f"{len(hosts)} of {len(named)} hosts can be used, "
+                     f"fewer than {options.min_nodes} (--min-nodes)")
+        return Decision(words, events, exit=RUN_AGAIN)
+    return Decision(words, events, ranks=options.ranks * len(hosts), hosts=hosts)
+
+
+def broken_ranks(ended, said):
+    """(rank, why) of each that is broken, or that ended otherwise than a preflight does, which is
+    how those end that cannot even begin."""
+    found = re.findall(r"^(\d+) .* broken  +(.*)", said, re.M)
+    return ([(int(rank), why) for rank, why in found] +
+            [(rank, f"it ended with status {status}")
+             for rank, status in sorted(ended.ends.items()) if status >= 126] +
+            [(rank, f"it was lost to SIG{signal_name(number)}")
+             for rank, number in sorted(ended.lost.items())])
+
+
+def after_preflight(options, ended, ranks, hosts, said, start):
+    """exit is None and nothing is excluded: all ranks are fit."""
+    status, broken = start_status(ended, ranks), broken_ranks(ended, said)
+    events = [f"preflight {start} {status} {len(broken)}"]
+    if ended.stopping:
+        return Decision(exit=RUN_AGAIN)
+    if not broken:
+        words = [f"the preflight ended with status {status} and says of no rank why"]
+        return Decision(events=events) if status == 0 else Decision(words, events, exit=NO_RETRY)
+    words, excluded = [], []
+    for rank, why in broken:
+        host = hosts[rank // options.ranks] if hosts else ""
+        words.append(f"rank {rank}{host and ' on ' + host} is broken: {why}")
+        if host:
+            excluded.append((host, why))
+    return Decision(words, events, exit=None if hosts else NO_RETRY, excluded=excluded)
