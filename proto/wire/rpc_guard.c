@@ -196,6 +196,18 @@ static bool keep_rest(struct flow *flow, const uint8_t *data, size_t bytes, size
     return true;
 }
 
+static bool relay(struct rpc_guard *guard, struct link *link, enum side from);
+
+/* What `from` sent cannot be written: the other side is gone. Of the library that had hung up, what
+ * it sent before still goes to the client. */
+static void end_unwritable(struct rpc_guard *guard, struct link *link, enum side from)
+{
+    while (from == CLIENT && !link->ended && relay(guard, link, LIBRARY))
+        ;
+    if (!link->ended)
+        rpc_guard_end_link(guard, link);
+}
+
 /* Writes what may pass of the rest, and looks whether more may. False: the link has ended. */
 static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side from)
 {
@@ -212,7 +224,7 @@ static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side fro
     }
     ssize_t count = write_some(link->stream[!from], flow->rest + flow->at, flow->passed - flow->at);
     if (count < 0) {
-        rpc_guard_end_link(guard, link);
+        end_unwritable(guard, link, from);
         return false;
     }
     flow->at += (size_t)count;
@@ -249,8 +261,12 @@ static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
         return false;
     }
     ssize_t written = write_some(link->stream[!from], data, passed);
-    if (written < 0 || !keep_rest(&link->from[from], data + written, (size_t)(count - written),
-                                  passed - (size_t)written)) {
+    if (written < 0) {
+        end_unwritable(guard, link, from);
+        return false;
+    }
+    if (!keep_rest(&link->from[from], data + written, (size_t)(count - written),
+                   passed - (size_t)written)) {
         rpc_guard_end_link(guard, link);
         return false;
     }

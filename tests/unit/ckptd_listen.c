@@ -380,7 +380,8 @@ TEST_BETWEEN(test_door__a_storm_of_connections_leaves_nothing, bed_set_up, bed_t
 
 /* ---- gRPC's own door ---- */
 
-/* The rank's own connection may be one of them: it comes back. */
+/* The rank's own connection may be one of them, also when it has just sent a call: that save fails,
+ * and the next one connects again. */
 TEST_BETWEEN(test_door__beyond_the_limit_idle_connections_make_room, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
@@ -400,7 +401,7 @@ TEST_BETWEEN(test_door__beyond_the_limit_idle_connections_make_room, bed_set_up,
     assert_in_range(closed, OVER - SESSIONS, OVER + SESSIONS); /* the bed has some */
     for (int i = 0; i < OVER - SESSIONS; i++)                  /* those that came first */
         assert_int_equal(recv(fds[i], &(char){0}, 1, MSG_DONTWAIT), 0);
-    assert_true(save_step(peers, 1, 2));
+    assert_true(save_step(peers, 1, 2) || save_step(peers, 1, 3));
     for (int i = 0; i < ALL; i++)
         close(fds[i]);
     peers_close(peers, 1);
