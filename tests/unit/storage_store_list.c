@@ -78,6 +78,20 @@ TEST(test_list__the_newest_is_never_a_damaged_one)
 }
 
 /* An older state in its place would roll a run back without a word. */
+TEST(test_list__names_come_newest_first_however_they_were_made)
+{
+    struct storage *storage = open_with_one();
+    struct store_names names;
+    assert_int_equal(storage_publish(storage, STEP_3 "/manifest.json", "{}", 2), 0);
+    assert_int_equal(storage_publish(storage, STEP_2 "/manifest.json", "{}", 2), 0);
+    assert_int_equal(store_list_names(&names, storage, "run"), 0);
+    assert_int_equal(names.count, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(names.list[i].step, 3 - i);
+    store_names_free(&names);
+    storage_close(storage);
+}
+
 TEST(test_list__one_of_a_later_version_ends_the_search)
 {
     struct storage *storage = open_with_one();
