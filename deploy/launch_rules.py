@@ -3,7 +3,7 @@
 Each returns a Decision; the launcher says its words, notes its events, and does it.
 
 after_start: how a start ended -> the next one's ranks and the pause before it, or the exit code.
-The next start has as many ranks as are left. When fewer than --min-ranks would be left, the loss
+The next start has as many ranks as are left. When those are fewer than --min-ranks, the loss
 was one of the job and not of its places: the next start has all --ranks again. Exit 75 ("run
 again") starts as many as before; exit 78 ("do not retry", also of a kill switch) and 0 (done) are
 passed on, and so is 79, as 75: the time that the run was given is over (the trainer's
@@ -111,7 +111,7 @@ def after_start(options, ended, ranks, failures, start):
         # A wrapper that was killed itself notes nothing.
         ranks -= len(names) or int(status > 128)
     if ranks < options.min_ranks:
-        words.append(f"{ranks} ranks would be left, fewer than {options.min_ranks}: "
+        words.append(f"{ranks} ranks are left, fewer than {options.min_ranks}: "
                      f"taking all {options.ranks} again")
         ranks = options.ranks
 

@@ -91,7 +91,7 @@ equal("a pause is said, and none is", story(Options(1, backoff=0.5), early, earl
       ["ended with status 75; starting again", "ended with status 75; starting again in 0.5 s"])
 equal("a lost rank is named, with its signal, and that all are taken",
       story(Options(2, min_ranks=2), Ended(139, {0: 75}, {1: SEGV}))[1][:2],
-      ["rank 1 was lost to SIGSEGV", "1 ranks would be left, fewer than 2: taking all 2 again"])
+      ["rank 1 was lost to SIGSEGV", "1 ranks are left, fewer than 2: taking all 2 again"])
 equal("and noted", rules.after_start(Options(2), Ended(139, {}, {1: SEGV}), 2, 0, 7).events,
       ["lost 7 1 SEGV"])
 equal("ranks that did not save when asked to stop are counted",

@@ -1,5 +1,5 @@
 /* descriptors.h - how many descriptors this process has, by a call that no test wraps, and whether
- * something has left one behind. Behind cmocka.h. */
+ * something has left one behind. */
 #ifndef HOLDFAST_TESTS_DESCRIPTORS_H
 #define HOLDFAST_TESTS_DESCRIPTORS_H
 
