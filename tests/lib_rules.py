@@ -48,7 +48,7 @@ def bugs_of(root, path):
             text.split("\n"), NOT_CODE.sub(blank, text).split("\n")), 1):
         is_inside = code.startswith("    ") and not code.rstrip().endswith("\\")
         for rule, changed in changes_of(line, code) if is_inside else ():
-            yield {"name": f"{path}:{number}: {rule}", "file": path, "at": at,
+            yield {"name": f"{path}:{number}: {rule}", "file": path, "line": number, "at": at,
                    "passage": line, "replacement": changed}
         at += len(line) + 1
 
