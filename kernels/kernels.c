@@ -62,6 +62,11 @@ const char *kernels_describe(const struct kernels *kernels)
     return kernels->ops->describe(kernels);
 }
 
+int kernels_chain_products(struct kernels *kernels)
+{
+    return kernels->ops->chain_products ? kernels->ops->chain_products(kernels) : 0;
+}
+
 bool kernels_have_float8(const struct kernels *kernels)
 {
     return !kernels->ops->has_float8 || kernels->ops->has_float8(kernels);

@@ -90,7 +90,8 @@ struct norm_args {
 };
 
 /* c[M,N] (+)= a[M,K] b[K,N]; strides in elements; the rows of c are dense. An item is item_rows
- * whole rows of c: dense results are what the library is fastest at. */
+ * whole rows of c: dense results are what the library is fastest at. Of our own products it is
+ * these rows of the columns in work. */
 struct product_args {
     void *c;
     const void *a, *b;
@@ -98,6 +99,11 @@ struct product_args {
     size_t a_row, a_column, b_row, b_column;
     bool accumulate;
     enum kernel_dtype in, out;
+    /* Of our own: c is where an element's chain begins, not added at its end; what is in work, and
+     * b of it, in panels. A depth that does not begin at 0 goes on from c. */
+    bool is_chained;
+    struct range columns, depth;
+    float *panels;
 };
 
 struct rope_args {
@@ -266,7 +272,9 @@ struct kernel_ops {
     item_fn *norm;               /* out, rstd, x; NORM_ROWS rows */
     item_fn *norm_backward;      /* dx and the segment's row of partial; NORM_ROWS rows */
     item_fn *norm_dweight;       /* dweight from partial, segments in order; COLUMN_ITEM columns */
-    item_fn *product;            /* item_rows of c; scratch: product_scratch */
+    /* (optional) Packs PRODUCT_PANELS columns of b. NULL: product takes b as it lies, whole. */
+    item_fn *product_panels;
+    item_fn *product;            /* item_rows of c; scratch: PRODUCT_SCRATCH */
     item_fn *rope;               /* ROPE_ROWS of B*T */
     item_fn *attention;          /* out, lse; scratch: attention_scratch */
     item_fn *attention_backward; /* dq, dkey, dvalue; scratch: attention_scratch */
@@ -290,13 +298,12 @@ extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops
     kernel_ops_avx512;
 
 /* Scratch per thread, in bytes, for every back-end. */
-#define PRODUCT_DEPTH 256   /* blocks of our own products: of the contraction */
-#define PRODUCT_COLUMNS 256 /* and of the columns of c */
-static inline size_t product_scratch(void)
-{
-    size_t rows = PRODUCT_ROWS_WEIGHT > PRODUCT_ROWS ? PRODUCT_ROWS_WEIGHT : PRODUCT_ROWS;
-    return sizeof(float) * (PRODUCT_DEPTH * (PRODUCT_COLUMNS + rows) + rows * PRODUCT_COLUMNS);
-}
+#define PRODUCT_TILE_ROWS 96 /* our own products: rows of an item, at most */
+#define PRODUCT_COLUMNS 480  /* columns in work, at most */
+#define PRODUCT_DEPTH 768    /* cuts of the contraction */
+#define PRODUCT_PANELS 48    /* columns that are packed together */
+#define PRODUCT_SCRATCH \
+    (sizeof(float) * PRODUCT_TILE_ROWS * (size_t)(PRODUCT_COLUMNS + PRODUCT_DEPTH))
 static inline size_t attention_scratch(const struct attention_args *a)
 {
     size_t lanes = round_up((size_t)attention_positions(a) * (a->heads / a->kv_heads), LANES);

@@ -17,10 +17,18 @@
 #include "kernels/cpu/items.h"
 #include "proto/base/report.h"
 
+/* Our own products: bytes of b that are packed at a time, a depth that is enough for that, items
+ * for each thread, and what their heights are multiples of (isa/product.c: 6 or 8 rows a strip). */
+#define PANELS_BYTES ((size_t)8 << 20)
+#define DEPTH_MAX 4096
+#define ITEMS_A_THREAD 4
+#define PRODUCT_ROWS_STEP 24
+
 struct cpu_kernels {
     struct kernels base;
     const struct kernel_ops *ops;
     struct library *library; /* NULL: products are ops->product */
+    bool is_chained;         /* products of floats: kernels_chain_products */
     pthread_mutex_t products;
     struct pool *pool;
     char description[128];
@@ -110,6 +118,20 @@ static int cpu_open(struct kernels **out, const struct kernels_options *options)
     return 0;
 }
 
+static int cpu_chain_products(struct kernels *kernels)
+{
+    struct cpu_kernels *k = of(kernels);
+    if (k->ops == &kernel_ops_reference)
+        return 0;
+    if (k->ops == &kernel_ops_sse2)
+        return ERR_INVALID;
+    library_free(k->library);
+    k->library = NULL;
+    k->is_chained = true;
+    snprintf(k->description, sizeof(k->description), "fma, products in order");
+    return 0;
+}
+
 static const char *cpu_describe(const struct kernels *kernels)
 {
     return of(kernels)->description;
@@ -142,6 +164,32 @@ static size_t extremes_scratch(const struct cpu_kernels *k)
     return pool_threads(k->pool) * sizeof(struct extent_of_worker);
 }
 
+/* How many columns of b are packed at a time: as many as fit beside a depth. */
+static size_t columns_of(size_t depth)
+{
+    size_t fit = PANELS_BYTES / sizeof(float) / depth / PRODUCT_PANELS * PRODUCT_PANELS;
+    return fit < PRODUCT_PANELS ? PRODUCT_PANELS : fit > PRODUCT_COLUMNS ? PRODUCT_COLUMNS : fit;
+}
+
+static size_t panels_bytes(size_t depth)
+{
+    return sizeof(float) * depth * columns_of(depth);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of any product at these shapes. */
+static size_t panels_scratch(const struct cpu_kernels *k, const struct kernel_shapes *s)
+{
+    size_t rows = (size_t)s->batch * s->seq, heads = (size_t)s->heads * s->head_dim;
+    size_t depth = larger(larger(rows, heads), larger(s->dim, larger(s->hidden, s->vocab)));
+    return pool_threads(k->pool) * round_up(PRODUCT_SCRATCH, 64) +
+           larger(PANELS_BYTES, sizeof(float) * depth * PRODUCT_PANELS);
+}
+
 static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_shapes *s)
 {
     const struct cpu_kernels *k = of(kernels);
@@ -150,16 +198,20 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
                                        .heads = s->heads,
                                        .kv_heads = s->kv_heads,
                                        .head_dim = s->head_dim};
-    size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab), product_scratch(),
+    size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab),
                       k->library ? LIBRARY_SCRATCH : 0};
-    size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim), squares_scratch(k),
-                       digest_scratch(k), float8_scratch(k), extremes_scratch(k)};
+    size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim),
+                       squares_scratch(k),
+                       digest_scratch(k),
+                       float8_scratch(k),
+                       extremes_scratch(k),
+                       panels_scratch(k, s)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
-        most = needs[i] > most ? needs[i] : most;
+        most = larger(most, needs[i]);
     most = round_up(most, 64) * pool_threads(k->pool);
     for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
-        most = shared[i] > most ? shared[i] : most;
+        most = larger(most, shared[i]);
     return most;
 }
 
@@ -275,12 +327,43 @@ static bool product_by_library(const struct job *j, const struct product_args *a
     return is_taken;
 }
 
+/* The columns one group after another, and for each the depths in order. Nothing of that shows in
+ * the bits. */
+static void product_by_panels(const struct job *j, const struct product_args *args)
+{
+    struct product_args a = *args;
+    a.is_chained = j->k->is_chained && a.in == KERNEL_F32;
+    bool is_cut = a.out == KERNEL_F32 && (a.is_chained || !a.accumulate) && a.k > DEPTH_MAX;
+    size_t depth = is_cut ? divide_up(a.k, divide_up(a.k, DEPTH_MAX)) : a.k;
+    size_t columns = columns_of(depth);
+    size_t share = divide_up(a.m, ITEMS_A_THREAD * (size_t)pool_threads(j->k->pool));
+    share = round_up(share, PRODUCT_ROWS_STEP);
+    a.item_rows = (uint32_t)(share < PRODUCT_TILE_ROWS ? share : PRODUCT_TILE_ROWS);
+    size_t items = divide_up(a.m, a.item_rows), threads = pool_threads(j->k->pool);
+    a.panels = (float *)((char *)j->lane->scratch + threads * round_up(PRODUCT_SCRATCH, 64));
+    REQUIRE(threads * round_up(PRODUCT_SCRATCH, 64) + panels_bytes(depth) <=
+            j->lane->scratch_bytes);
+    for (size_t c = 0; c < a.n; c = a.columns.end) {
+        a.columns = (struct range){c, c + columns < a.n ? c + columns : a.n};
+        for (size_t l = 0; l < a.k; l = a.depth.end) {
+            a.depth = (struct range){l, l + depth < a.k ? l + depth : a.k};
+            size_t groups = divide_up(a.columns.end - c, PRODUCT_PANELS);
+            run(j, j->k->ops->product_panels, &a, groups, PRODUCT_SCRATCH);
+            run(j, j->k->ops->product, &a, items, PRODUCT_SCRATCH);
+        }
+    }
+}
+
 static void product(const struct job *j, const struct product_args *args)
 {
     size_t items = divide_up(args->m, args->item_rows);
     REQUIRE(args->m > 0 && args->n > 0 && args->k > 0);
-    if (!product_by_library(j, args, items))
-        run(j, j->k->ops->product, args, items, product_scratch());
+    if (product_by_library(j, args, items))
+        return;
+    if (j->k->ops->product_panels)
+        product_by_panels(j, args);
+    else
+        run(j, j->k->ops->product, args, items, 0);
 }
 
 static void linear(const struct job *j, const struct kernel_linear *a)
@@ -659,6 +742,7 @@ const struct kernel_backend_ops kernel_backend_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
+    .chain_products = cpu_chain_products,
     .prepare = cpu_prepare,
     .run = cpu_run,
 };

@@ -592,6 +592,7 @@ const struct kernel_ops ISA_NAME(kernel_ops) = {
     .norm = ISA_NAME(norm),
     .norm_backward = ISA_NAME(norm_backward),
     .norm_dweight = ISA_NAME(norm_dweight),
+    .product_panels = ISA_NAME(product_panels),
     .product = ISA_NAME(product),
     .rope = ISA_NAME(rope),
     .attention = ISA_NAME(attention),

@@ -1,0 +1,173 @@
+/* kernels_product.c - our own products of floats, bit by bit.
+ *
+ * Goal: panels, strips, tiles, cuts and threads do not show: an element is one chain over the
+ * contraction in order. Method: plain C with fmaf() beside the kernels at shapes that end within a
+ * strip, a panel, a group of columns and a depth. Chained (kernels_chain_products), the chain
+ * begins with what is there; else that is added at its end, and without fused instructions the
+ * product is rounded first (sse2). */
+#include <math.h>
+#include <string.h>
+
+#include "proto/base/report.h"
+#include "tests/unit/kernels_cases.h"
+#include "tests/unit/suite.h"
+
+/* A layer: [rows,in] and weights [out,in]. */
+struct product {
+    uint32_t rows, in, out;
+};
+static const struct product shapes[] = {
+    {1, 1, 1},     {5, 7, 3},      {6, 16, 8},   {97, 50, 33},
+    {100, 97, 95}, {33, 300, 530}, {4, 40, 961}, {9, 4500, 49},
+};
+#define NUM_PRODUCTS (sizeof(shapes) / sizeof(shapes[0]))
+
+enum kind { FORWARD, INPUT, INPUT_ADDED, WEIGHT, WEIGHT_ADDED, NUM_KINDS };
+
+struct how {
+    const char *isa;
+    uint32_t threads;
+    bool is_chained, is_fused;
+};
+
+/* The operands, and what is there before. */
+struct operands {
+    float *x, *w, *out; /* [rows,in], [out,in], [rows,out] */
+};
+
+static float *numbers(size_t count, uint32_t seed)
+{
+    float *p = aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+    assert_non_null(p);
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        p[i] = (float)(int32_t)seed * 0x1p-31f;
+    }
+    return p;
+}
+
+static struct operands make(const struct product *s)
+{
+    return (struct operands){numbers((size_t)s->rows * s->in, 1),
+                             numbers((size_t)s->out * s->in, 2),
+                             numbers((size_t)s->rows * s->out, 3)};
+}
+
+static void release(struct operands *o)
+{
+    free(o->x);
+    free(o->w);
+    free(o->out);
+}
+
+static float step(const struct how *how, float a, float b, float sum)
+{
+    volatile float product = a * b; /* rounded by itself, whatever the compiler likes */
+    return how->is_fused ? fmaf(a, b, sum) : product + sum;
+}
+
+/* One element: of k values, `a` and `b` apart from the next ones. */
+static float chain(const struct how *how, const float *a, size_t a_step, const float *b,
+                   size_t b_step, size_t k, float there)
+{
+    float sum = how->is_chained ? there : 0;
+    for (size_t l = 0; l < k; l++)
+        sum = step(how, a[l * a_step], b[l * b_step], sum);
+    return how->is_chained ? sum : sum + there;
+}
+
+/* The result in plain C, in the place that the kernel writes. */
+static void by_definition(const struct how *how, enum kind kind, const struct product *s,
+                          const struct operands *o)
+{
+    bool is_added = kind == INPUT_ADDED || kind == WEIGHT_ADDED;
+    if (kind == FORWARD)
+        for (size_t r = 0; r < s->rows; r++)
+            for (size_t j = 0; j < s->out; j++)
+                o->out[r * s->out + j] =
+                    chain(how, o->x + r * s->in, 1, o->w + j * s->in, 1, s->in, 0);
+    else if (kind == INPUT || kind == INPUT_ADDED)
+        for (size_t r = 0; r < s->rows; r++)
+            for (size_t i = 0; i < s->in; i++)
+                o->x[r * s->in + i] = chain(how, o->out + r * s->out, 1, o->w + i, s->in, s->out,
+                                            is_added ? o->x[r * s->in + i] : 0);
+    else
+        for (size_t j = 0; j < s->out; j++)
+            for (size_t i = 0; i < s->in; i++)
+                o->w[j * s->in + i] = chain(how, o->out + j, s->out, o->x + i, s->in, s->rows,
+                                            is_added ? o->w[j * s->in + i] : 0);
+}
+
+static void by_kernel(const struct engine *e, enum kind kind, const struct product *s,
+                      const struct operands *o)
+{
+    if (kind == FORWARD)
+        POST(e->kernels, e->lane, linear, .out = o->out, .x = o->x, .w = o->w, .rows = s->rows,
+             .in = s->in, .out_dim = s->out);
+    else if (kind == INPUT || kind == INPUT_ADDED)
+        POST(e->kernels, e->lane, linear_backward_input, .dx = o->x, .dout = o->out, .w = o->w,
+             .rows = s->rows, .in = s->in, .out_dim = s->out, .accumulate = kind == INPUT_ADDED);
+    else
+        POST(e->kernels, e->lane, linear_backward_weight, .dw = o->w, .dout = o->out, .x = o->x,
+             .rows = s->rows, .in = s->in, .out_dim = s->out, .accumulate = kind == WEIGHT_ADDED);
+    lane_settle(e->lane);
+}
+
+static void compare(const struct engine *e, const struct how *how, enum kind kind,
+                    const struct product *s)
+{
+    struct operands got = make(s), want = make(s);
+    by_kernel(e, kind, s, &got);
+    by_definition(how, kind, s, &want);
+    bool is_same = memcmp(got.x, want.x, sizeof(float) * s->rows * s->in) == 0 &&
+                   memcmp(got.w, want.w, sizeof(float) * s->out * s->in) == 0 &&
+                   memcmp(got.out, want.out, sizeof(float) * s->rows * s->out) == 0;
+    if (!is_same)
+        print_message("%s, kind %d, rows %u, in %u, out %u\n", how->isa, kind, s->rows, s->in,
+                      s->out);
+    assert_true(is_same);
+    release(&got);
+    release(&want);
+}
+
+static void compare_all(const struct how *how)
+{
+    struct engine e = {0};
+    struct kernels_options options = {.num_threads = how->threads, .isa = how->isa};
+    if (kernels_new(&e.kernels, &options) != 0) {
+        print_message("this CPU has no %s\n", how->isa);
+        return;
+    }
+    if (how->is_chained)
+        assert_int_equal(kernels_chain_products(e.kernels), 0);
+    engine_lane(&e, new_lane());
+    for (size_t i = 0; i < NUM_PRODUCTS; i++)
+        for (enum kind kind = FORWARD; kind < NUM_KINDS; kind++)
+            compare(&e, how, kind, &shapes[i]);
+    free_engine(&e);
+}
+
+TEST(test_product__chained_is_one_chain_that_begins_with_what_is_there)
+{
+    compare_all(&(struct how){"avx2", 1, true, true});
+    compare_all(&(struct how){"avx2", 3, true, true});
+    compare_all(&(struct how){"avx512", 1, true, true});
+    compare_all(&(struct how){"avx512", 3, true, true});
+}
+
+TEST(test_product__of_a_level_by_name_is_one_chain_that_is_added_at_its_end)
+{
+    compare_all(&(struct how){"avx2", 2, false, true});
+    compare_all(&(struct how){"sse2", 2, false, false});
+}
+
+TEST(test_product__without_fused_instructions_there_are_no_chains)
+{
+    struct kernels *kernels = NULL;
+    struct kernels_options options = {.num_threads = 1, .isa = "sse2"};
+    assert_int_equal(kernels_new(&kernels, &options), 0);
+    assert_int_equal(kernels_chain_products(kernels), ERR_INVALID);
+    kernels_free(kernels);
+}
+
+SUITE(NULL, NULL)
