@@ -73,9 +73,9 @@ void kernels_free(struct kernels *kernels);
 const char *kernels_describe(const struct kernels *kernels);
 /* From here on an element of a CPU's product of floats is one chain of fused multiply-adds over the
  * contraction in order, that begins with what is there (`accumulate`) or with 0, so that avx2 and
- * avx512 give the same bits. Products of bf16 become those of a level without the library. Before
- * the first operation. Other devices and the plain back-end stay as they are. ERR_INVALID: the
- * level has no such instruction (sse2). */
+ * avx512 give the same bits, and kernels_describe the same text. Products of bf16 become those of a
+ * level without the library; the plain back-end stays as it is. Before the first operation, again
+ * and again. ERR_INVALID: the level has no such instruction (sse2), or the device is no CPU. */
 int kernels_chain_products(struct kernels *kernels);
 /* Can products read float8 operands? A GPU below compute capability 8.9 cannot. */
 bool kernels_have_float8(const struct kernels *kernels);

@@ -78,10 +78,10 @@ TEST(test_lineage__other_numerics_than_the_runs_are_refused)
 
 TEST(test_lineage__numerics_of_a_newer_trainer_are_refused)
 {
-    struct ckpt_loaded from = loaded_of(TRAINED, "{\"training\":{" SIZES ",\"numerics\":3}}", "{}");
-    assert_int_equal(lineage_numerics(&from), 3);
-    assert_int_equal(go_on(&from, 3, ""), ERR_MISMATCH);
-    assert_non_null(strstr(report_message(), "training.numerics = 3, this trainer knows 1 to 2"));
+    struct ckpt_loaded from = loaded_of(TRAINED, "{\"training\":{" SIZES ",\"numerics\":4}}", "{}");
+    assert_int_equal(lineage_numerics(&from), 4);
+    assert_int_equal(go_on(&from, 4, ""), ERR_MISMATCH);
+    assert_non_null(strstr(report_message(), "training.numerics = 4, this trainer knows 1 to 3"));
 }
 
 TEST(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name)
@@ -105,11 +105,11 @@ TEST(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name)
     free(orders);
 }
 
-TEST(test_lineage__what_no_trainer_made_begins_with_the_newest_numerics)
+TEST(test_lineage__what_no_trainer_made_begins_with_the_numerics_of_a_new_run)
 {
     struct ckpt_loaded from = loaded_of("{}", "{}", "{}");
-    assert_int_equal(lineage_numerics(&from), CONFIG_NUMERICS);
-    assert_int_equal(go_on(&from, CONFIG_NUMERICS, "\"training.numerics\":2"), 0);
+    assert_int_equal(lineage_numerics(&from), CONFIG_NUMERICS_NEW);
+    assert_int_equal(go_on(&from, CONFIG_NUMERICS_NEW, "\"training.numerics\":2"), 0);
 }
 
 SUITE(NULL, NULL)

@@ -13,7 +13,11 @@
 
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_RAMP_MAX 32u
-#define CONFIG_NUMERICS 2 /* the newest arithmetic (run/optimizer.c): a new run's */
+/* training.numerics: the newest, and a new run's. 1, 2: run/optimizer.c; 3: float products in one
+ * order (kernels_chain_products), on CPUs. */
+#define CONFIG_NUMERICS 3
+#define CONFIG_NUMERICS_NEW 2
+#define CONFIG_NUMERICS_CHAINED 3
 
 enum config_dtype { DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_FLOAT16 };
 enum pipe_schedule {

@@ -175,7 +175,7 @@ int64_t lineage_numerics(const struct ckpt_loaded *from)
     if (last != NULL)
         complete(last, asked, identity, from);
     int64_t value =
-        last == NULL ? CONFIG_NUMERICS : json_integer_value(json_object_get(last, NUMERICS));
+        last == NULL ? CONFIG_NUMERICS_NEW : json_integer_value(json_object_get(last, NUMERICS));
     json_decref(asked);
     json_decref(orders);
     json_decref(identity);

@@ -196,6 +196,25 @@ void snapshot_say_skipped(const struct ckpt_loaded *loaded)
     }
 }
 
+/* The run's arithmetic is known: from here on the kernels compute so, and checkpoints say so. */
+static int settle_numerics(struct snapshot *s, int64_t numerics)
+{
+    s->config->numerics = numerics;
+    if (numerics < CONFIG_NUMERICS_CHAINED || s->config->mixed_precision_param != DTYPE_FLOAT32)
+        return 0;
+    if (kernels_chain_products(s->kernels) != 0)
+        return report_error(ERR_INVALID,
+                            "set training.numerics = 2, or kernels.isa = auto on a CPU",
+                            "training.numerics = %" PRId64 " has no float32 products by %s",
+                            numerics, kernels_describe(s->kernels));
+    if (s->identity_json == NULL)
+        return 0;
+    free(s->identity_json);
+    free(s->data_json);
+    s->identity_json = s->data_json = NULL;
+    return identity_write(&s->identity_json, &s->data_json, &s->of);
+}
+
 /* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
  * asks for no tensor at all, which answers with the manifest's texts. */
 static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
@@ -219,9 +238,10 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         candidate->step == s->checked_step && candidate->attempt == s->checked_attempt;
     if (!is_checked)
         snapshot_say_skipped(loaded);
-    if (s->config->numerics == 0)
-        s->config->numerics = lineage_numerics(loaded);
-    rc = is_checked ? 0 : identity_check(&s->of, s->identity_json, loaded);
+    int64_t numerics = s->config->numerics;
+    rc = settle_numerics(s, numerics != 0 ? numerics : lineage_numerics(loaded));
+    if (rc == 0 && !is_checked)
+        rc = identity_check(&s->of, s->identity_json, loaded);
     if (rc == 0 && loads_moments(s->config, candidate))
         rc = check_moments(s->config, loaded);
     if (rc == 0)
@@ -322,15 +342,14 @@ static int look_for_start(struct snapshot *s, int64_t *out_step)
 
 int snapshot_look(struct snapshot *s, int64_t *out_step)
 {
-    int64_t *numerics = &s->config->numerics;
     ERR_TRY(look_for_start(s, out_step));
-    if (*numerics == 0) /* where rank 0 knows of no run */
-        *numerics = CONFIG_NUMERICS;
-    if (s->ckpt == NULL)
-        return 0;
-    ERR_TRY(comm_broadcast(s->mesh->world, numerics, sizeof(*numerics), 0));
+    int64_t numerics = s->config->numerics != 0 ? s->config->numerics : CONFIG_NUMERICS_NEW;
+    if (s->ckpt == NULL) /* where rank 0 knows of no run */
+        return settle_numerics(s, numerics);
+    ERR_TRY(comm_broadcast(s->mesh->world, &numerics, sizeof(numerics), 0));
+    ERR_TRY(parallel_agree(s->mesh->world, settle_numerics(s, numerics)));
     if (*out_step >= 0 && snapshot_is_rank_0(s))
-        log_info("checkpoint", "goes on with training.numerics = %" PRId64, *numerics);
+        log_info("checkpoint", "goes on with training.numerics = %" PRId64, numerics);
     int rc = s->orders_json == NULL ? lineage_begin(&s->orders_json, s->config) : 0;
     return parallel_agree(s->mesh->world, rc);
 }
