@@ -3,21 +3,19 @@
  *
  * A lane is a stream with a priority, a mark an event. Host work of a lane is a host function of
  * the stream. The first error of a lane, of the CUDA runtime or of host work, is kept, and nothing
- * more is queued. Memory ON_DEVICE is cudaMalloc's, PINNED is page-locked and known to every
- * device. The device frees at its end what is still allocated and the events of marks. A batch of a
- * lane is held back and queued as a graph (graphs.h).
+ * more is queued. The device frees at its end the memory that is still allocated (memory.c) and the
+ * events of marks. A batch of a lane is held back and queued as a graph (graphs.h).
  *
  * Lock: of the device guards its lists; `error` and `text` of a lane are guarded by its own. */
-#include <ctype.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/run.h"
@@ -26,26 +24,9 @@
 #define CAPABILITY_MIN 8     /* bf16 in tensor cores, asynchronous copies */
 #define CAPABILITY_FLOAT8 89 /* float8 in tensor cores, ten times the number */
 
-struct allocation {
-    struct allocation *next;
-    void *at;
-    size_t bytes;
-    enum device_memory where;
-};
 struct event {
     struct event *next;
     cudaEvent_t event;
-};
-struct cuda_device {
-    struct device base;
-    int index, capability; /* the latter: ten times the number */
-    size_t memory_bytes;
-    pthread_mutex_t lock;
-    struct allocation *allocations;
-    struct event *events;
-    bool has_no_graphs;
-    char name[300]; /* for describe */
-    char identity[96];
 };
 struct cuda_lane {
     struct lane base;
@@ -65,7 +46,7 @@ static struct cuda_lane *of(const struct lane *lane)
     return (struct cuda_lane *)lane;
 }
 
-static int fail(cudaError_t error, const char *what)
+int cuda_fail(cudaError_t error, const char *what)
 {
     int code = error == cudaErrorMemoryAllocation ? ERR_MEMORY : ERR_UNAVAILABLE;
     return report_error(code, NULL, "CUDA: %s: %s (%s)", what, cudaGetErrorString(error),
@@ -81,7 +62,7 @@ static int check_driver(int *driver, int *runtime)
     if (error == cudaSuccess)
         error = cudaRuntimeGetVersion(runtime);
     if (error != cudaSuccess)
-        return fail(error, "no GPU to compute on: the driver's version");
+        return cuda_fail(error, "no GPU to compute on: the driver's version");
     if (*driver == 0)
         return report_error(ERR_UNAVAILABLE, NULL,
                             "CUDA: no GPU to compute on: no driver of NVIDIA's is loaded");
@@ -116,7 +97,7 @@ static int check_device(struct cuda_device *device, const struct device_options 
         return ERR_UNAVAILABLE;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
-        return fail(error, "no GPU to compute on");
+        return cuda_fail(error, "no GPU to compute on");
     if (options && options->is_shared)
         device->index %= count;
     if (device->index >= count)
@@ -124,7 +105,7 @@ static int check_device(struct cuda_device *device, const struct device_options 
                             count);
     if ((error = cudaSetDevice(device->index)) != cudaSuccess ||
         (error = cudaGetDeviceProperties(&has, device->index)) != cudaSuccess)
-        return fail(error, "the GPU could not be opened");
+        return cuda_fail(error, "the GPU could not be opened");
     if (has.major < CAPABILITY_MIN)
         return report_error(ERR_INVALID, NULL,
                             "CUDA: %s has compute capability %d.%d, needed is %d.0", has.name,
@@ -155,22 +136,10 @@ static int cuda_open(struct device **out, const struct device_options *options)
     return 0;
 }
 
-static void free_memory(const struct allocation *allocation)
-{
-    if (allocation->where == ON_DEVICE)
-        (void)cudaFree(allocation->at);
-    else
-        (void)cudaFreeHost(allocation->at);
-}
-
 static void cuda_close(struct device *base)
 {
     struct cuda_device *device = (struct cuda_device *)base;
-    for (struct allocation *next, *a = device->allocations; a; a = next) {
-        next = a->next;
-        free_memory(a);
-        free(a);
-    }
+    cuda_memory_free_all(device);
     for (struct event *next, *e = device->events; e; e = next) {
         next = e->next;
         (void)cudaEventDestroy(e->event);
@@ -180,136 +149,9 @@ static void cuda_close(struct device *base)
     free(device);
 }
 
-static int cuda_alloc(struct device *base, void **out, size_t bytes, enum device_memory where)
-{
-    struct cuda_device *device = (struct cuda_device *)base;
-    struct allocation *allocation = calloc(1, sizeof(*allocation));
-    if (!allocation)
-        return report_error(ERR_MEMORY, NULL, "no memory for a buffer's entry");
-    cudaError_t error = cudaSetDevice(device->index);
-    if (error == cudaSuccess && where == ON_DEVICE)
-        error = cudaMalloc(&allocation->at, bytes);
-    else if (error == cudaSuccess)
-        error = cudaHostAlloc(&allocation->at, bytes, cudaHostAllocPortable);
-    if (error != cudaSuccess) {
-        char what[64];
-        free(allocation);
-        snprintf(what, sizeof(what), "no %s of %zu bytes",
-                 where == ON_DEVICE ? "buffer" : "page-locked buffer", bytes);
-        return fail(error, what);
-    }
-    allocation->where = where;
-    allocation->bytes = bytes;
-    pthread_mutex_lock(&device->lock);
-    allocation->next = device->allocations;
-    device->allocations = allocation;
-    pthread_mutex_unlock(&device->lock);
-    *out = allocation->at;
-    return 0;
-}
-
-static void cuda_free(struct device *base, void *at)
-{
-    struct cuda_device *device = (struct cuda_device *)base;
-    struct allocation *found = NULL;
-    pthread_mutex_lock(&device->lock);
-    for (struct allocation **a = &device->allocations; *a && !found; a = found ? a : &(*a)->next) {
-        if ((*a)->at == at) {
-            found = *a;
-            *a = found->next;
-        }
-    }
-    pthread_mutex_unlock(&device->lock);
-    REQUIRE(found);
-    free_memory(found);
-    free(found);
-}
-
-static int cuda_room(struct device *base, struct device_room *out)
-{
-    size_t free_bytes = 0, all = 0;
-    int count = 0;
-    cudaError_t error = cudaSetDevice(((struct cuda_device *)base)->index);
-    if (error == cudaSuccess)
-        error = cudaMemGetInfo(&free_bytes, &all);
-    if (error == cudaSuccess)
-        error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess)
-        return fail(error, "the GPU does not say how much memory it has");
-    *out = (struct device_room){.all = all, .free = free_bytes, .devices = (uint32_t)count};
-    return 0;
-}
-
-/* As the system has it of the GPU's place on the bus. */
-static int node_on_bus(int index)
-{
-    char bus[32] = "", path[96];
-    int node = -1;
-    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), index) != cudaSuccess)
-        return -1;
-    for (char *at = bus; *at != '\0'; at++)
-        *at = (char)tolower((unsigned char)*at);
-    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
-    FILE *file = fopen(path, "re");
-    if (file != NULL && fscanf(file, "%d", &node) != 1)
-        node = -1;
-    if (file != NULL)
-        fclose(file);
-    return node;
-}
-
-/* Drivers before 12.2 do not know the attribute. */
-static uint32_t cuda_memory_node(struct device *base)
-{
-    int index = ((struct cuda_device *)base)->index, node = -1;
-    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, index) != cudaSuccess || node < 0)
-        node = node_on_bus(index);
-    (void)cudaGetLastError(); /* no error of what comes next */
-    return node >= 0 ? (uint32_t)node + 1 : 0;
-}
-
 static const char *cuda_identity(struct device *base)
 {
     return ((struct cuda_device *)base)->identity;
-}
-
-/* GPUs that are boards of their own register no memory that is mapped read-only. There it is
- * writable while it is registered; the pages stay locked afterwards. `at` begins a page. */
-static cudaError_t register_read_only(int index, void *at, size_t bytes)
-{
-    int can = 0;
-    cudaError_t error =
-        cudaDeviceGetAttribute(&can, cudaDevAttrHostRegisterReadOnlySupported, index);
-    if (error == cudaSuccess && can)
-        return cudaHostRegister(at, bytes, cudaHostRegisterPortable | cudaHostRegisterReadOnly);
-    if (error == cudaSuccess && mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)
-        error = cudaErrorNotSupported;
-    if (error != cudaSuccess)
-        return error;
-    error = cudaHostRegister(at, bytes, cudaHostRegisterPortable);
-    CHECK(mprotect(at, bytes, PROT_READ) == 0);
-    return error;
-}
-
-/* An error is no reason to fail the next launch, which asks for the last one. */
-static int cuda_pin(struct device *base, void *at, size_t bytes, bool is_read_only)
-{
-    int index = ((struct cuda_device *)base)->index;
-    cudaError_t error = cudaSetDevice(index);
-    if (error == cudaSuccess)
-        error = is_read_only ? register_read_only(index, at, bytes)
-                             : cudaHostRegister(at, bytes, cudaHostRegisterPortable);
-    if (error == cudaSuccess)
-        return 0;
-    (void)cudaGetLastError();
-    return fail(error, "memory could not be page-locked");
-}
-
-static void cuda_unpin(struct device *base, void *at)
-{
-    (void)base;
-    if (cudaHostUnregister(at) != cudaSuccess)
-        (void)cudaGetLastError();
 }
 
 /* ---- Lanes ---- */
@@ -339,7 +181,7 @@ static int cuda_lane_open(struct device *device, struct lane **out, const char *
         error = new_stream(&lane->stream, kind);
     if (error != cudaSuccess) {
         free(lane);
-        return fail(error, "no stream for a lane");
+        return cuda_fail(error, "no stream for a lane");
     }
     pthread_mutex_init(&lane->lock, NULL);
     *out = &lane->base;
@@ -370,7 +212,7 @@ static void keep(struct cuda_lane *lane, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
         return;
-    keep_error(lane, fail(error, what));
+    keep_error(lane, cuda_fail(error, what));
     (void)cudaGetLastError(); /* a launch asks for the thread's last one, on other lanes too */
 }
 static int error_of(struct cuda_lane *lane)
@@ -422,23 +264,13 @@ static void cut(struct cuda_lane *lane)
         keep(lane, cuda_graphs_cut(lane->graphs), "a batch was refused");
 }
 
-static bool is_allocated(struct cuda_device *device, const void *at)
-{
-    bool is_there = false;
-    pthread_mutex_lock(&device->lock);
-    for (const struct allocation *a = device->allocations; a && !is_there; a = a->next)
-        is_there = (const char *)at >= (char *)a->at && (const char *)at < (char *)a->at + a->bytes;
-    pthread_mutex_unlock(&device->lock);
-    return is_there;
-}
-
 /* Other memory may have to be read before the call returns, and may go before the graph does. */
 static bool may_hold(const struct cuda_lane *lane, const struct post *post)
 {
     struct cuda_device *device = device_of(&lane->base);
     return cuda_graphs_is_holding(lane->graphs) &&
            (post->kind != POST_COPY ||
-            (is_allocated(device, post->to) && is_allocated(device, post->from)));
+            (cuda_memory_has(device, post->to) && cuda_memory_has(device, post->from)));
 }
 
 static void add_post(struct cuda_lane *lane, const struct post *post, size_t bytes)
@@ -576,13 +408,13 @@ const struct device_ops device_cuda = {
     .flags = DEVICE_QUEUED,
     .open = cuda_open,
     .close = cuda_close,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
-    .room = cuda_room,
+    .alloc = cuda_memory_alloc,
+    .free = cuda_memory_free,
+    .room = cuda_memory_room,
     .memory_node = cuda_memory_node,
     .identity = cuda_identity,
-    .pin = cuda_pin,
-    .unpin = cuda_unpin,
+    .pin = cuda_memory_pin,
+    .unpin = cuda_memory_unpin,
     .lane_open = cuda_lane_open,
     .lane_close = cuda_lane_close,
     .mark = cuda_mark,
@@ -614,7 +446,7 @@ static int backend_open(struct kernels **out, const struct kernels_options *opti
     kernels->base.ops = &kernel_backend_cuda;
     kernels->has_float8 = device->capability >= CAPABILITY_FLOAT8;
     cudaError_t error = cudaSetDevice(device->index);
-    int code = error == cudaSuccess ? 0 : fail(error, "the GPU could not be chosen");
+    int code = error == cudaSuccess ? 0 : cuda_fail(error, "the GPU could not be chosen");
     if (code == 0 && options->backend == KERNEL_BACKEND_BEST)
         code = cuda_blas_open(&kernels->blas);
     if (code == 0 && options->backend == KERNEL_BACKEND_BEST && !options->has_own_attention &&
