@@ -53,12 +53,12 @@ NCCL_INCLUDE = $(firstword $(patsubst %/nccl.h,%,$(wildcard $(CUDA_HOME)/include
 GPU_PATHS = -Wl$(,)--disable-new-dtags $(addprefix -Wl$(,)-rpath$(,),$(CUDA_LIB) $(realpath $(CUDA_WHEELS)/nccl/lib $(CUDA_WHEELS)/cudnn/lib))
 NCCL_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl.c))
 NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
-SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,%/nccl.c) $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c), \
+SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,tests/simgpu/nccl%) $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c), \
     $(wildcard tests/simgpu/*.c)))
 $(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O) $(OBJ)/tests/unit/kernels_graphs.o: CFLAGS += -isystem $(CUDA_HOME)/include
 $(call obj,$(addsuffix /dnn.c,kernels/cuda tests/simgpu) $(addsuffix /dnn_graph.c,kernels/cuda tests/simgpu)) \
     : CFLAGS += -isystem $(DNN_INCLUDE)
-$(call obj,$(NCCL_SRC) tests/simgpu/nccl.c): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
+$(call obj,$(NCCL_SRC) $(wildcard tests/simgpu/nccl*.c)): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
 SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
 $(BUILD)/libgpu.a: $(CUDA_O) $(CUDA_C_O)
 # Where nvcc is, the trainer has the kernels for GPUs in it, and what it needs of CUDA to look for a driver.

@@ -7,11 +7,6 @@
  * receive there, the n-th all-gather that of each rank, the n-th sum that of each. What one
  * communicator is given, on whichever streams, is done in the order of the calls.
  *
- * Sums are of floats or of bf16, added one rank after the other; each element begins with another
- * rank, as NCCL's rings do, so bits are not those of a fixed order. What a sum reads and what it
- * writes lie apart, or as NCCL says for sums in place; else the result is NaN, and NCCL's is not
- * defined.
- *
  * Communicators do not block: the end of a group says ncclInProgress. The group is on its stream
  * only when ncclCommGetAsyncError has been asked some times more (by the seed). A rank's first send
  * to another, and its first receive from it, connect the two: such a group waits until the other
@@ -21,57 +16,15 @@
  * ranks, and, as an asynchronous error of both, answers of another kind or size. Where two ranks
  * wait for what the other never calls, both wait until the caller's clock ends it.
  * ncclCommAbort drops what is queued. */
-#include <math.h>
-#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "proto/base/report.h"
+#include "tests/simgpu/nccl_work.h"
 #include "tests/simgpu/private.h"
 
-#define RANKS_MAX 16
-#define PARTS_MAX 64
-#define ALL (-1)
-
-/* The last three: one for each rank. */
-enum part_kind { PART_SEND, PART_RECV, PART_GATHER, PART_SUM, PART_SCATTER };
-struct part {
-    enum part_kind kind;
-    int peer, root;  /* root: of PART_SUM, who gets it; ALL */
-    uint64_t number; /* of its kind between the two */
-    const char *from;
-    char *to;
-    size_t bytes, element; /* the latter: of a sum */
-    bool is_done;
-};
-/* What a rank queued in one group. */
-struct work {
-    struct work *next;
-    ncclComm_t comm;
-    cudaStream_t stream;
-    bool has_arrived, is_over, is_posted; /* the last: to other processes */
-    uint32_t num;
-    struct part parts[PARTS_MAX];
-};
-
-struct world {
-    struct world *next;
-    ncclUniqueId id;
-    int size, joined, left;
-    struct ncclComm *of[RANKS_MAX];
-};
-struct ncclComm {
-    struct world *world;
-    int rank;
-    bool is_aborted, is_connected; /* with all other processes */
-    ncclResult_t error;            /* asynchronous */
-    uint64_t sent[RANKS_MAX], received[RANKS_MAX], gathered, summed;
-    struct work *handed;        /* the group that ended last and is on no stream yet; NULL: none */
-    uint32_t asks;              /* that it takes at least */
-    struct work *works, **last; /* not freed before the communicator is */
-};
 #define ASKS_MAX 4
 
 static struct world *worlds;
@@ -385,99 +338,6 @@ static void move(struct part *from, struct part *to, int rank_from)
         memcpy(to->to + at, from->from, from->bytes);
 }
 
-/* ---- Sums ---- */
-
-/* A rank's part of the sum of that number: of its own call. */
-static struct part *sum_part(struct ncclComm *comm, const struct part *of)
-{
-    for (struct work *w = comm->works; w != NULL; w = w->next)
-        for (uint32_t i = 0; i < w->num; i++)
-            if (w->parts[i].kind == of->kind && w->parts[i].number == of->number &&
-                w->parts[i].peer == of->peer)
-                return &w->parts[i];
-    return NULL;
-}
-
-/* May a rank write where it reads? */
-static bool is_apart(const struct part *part, int rank, int size)
-{
-    bool scatters = part->kind == PART_SCATTER;
-    size_t read = scatters ? (size_t)size * part->bytes : part->bytes;
-    const char *in_place = part->from + (scatters ? (size_t)rank * part->bytes : 0);
-    return part->to == in_place || part->to >= part->from + read ||
-           part->to + part->bytes <= part->from;
-}
-
-static float number_at(const char *from, size_t i, size_t element)
-{
-    uint32_t bits;
-    uint16_t half;
-    memcpy(&bits, from + i * element, element == 4 ? 4 : 0);
-    memcpy(&half, from + i * element, 2);
-    if (element == 2)
-        bits = (uint32_t)half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
-/* To the nearest number of bf16, to even. */
-static float narrowed(float x)
-{
-    int exponent;
-    float part = frexpf(x, &exponent);
-    return isfinite(x) ? ldexpf(rintf(part * 256), exponent - 8) : x;
-}
-
-/* Of element i of the sum that `rank` gets. */
-static float sum_of(struct part *const *of, int rank, int size, size_t i)
-{
-    size_t at = of[rank]->kind == PART_SCATTER ? (size_t)rank * of[rank]->bytes : 0;
-    float sum = 0;
-    for (int k = 0; k < size; k++) {
-        const char *from = of[(i + (size_t)k) % (size_t)size]->from + at;
-        float x = number_at(from, i, of[rank]->element);
-        sum = k == 0 ? x : sum + x;
-        if (of[rank]->element == 2) /* each rank hands on what fits */
-            sum = narrowed(sum);
-    }
-    return sum;
-}
-
-/* Of all ranks at once: each has its call. What is read is read before any is written. */
-static void add_all(const struct work *work, const struct part *call)
-{
-    struct world *world = work->comm->world;
-    struct part *of[RANKS_MAX] = {NULL};
-    char *sums[RANKS_MAX] = {NULL};
-    int size = world->size;
-    for (int r = 0; r < size; r++)
-        CHECK((of[r] = sum_part(world->of[r], call)) != NULL);
-    for (int r = 0; r < size; r++) {
-        if (call->root != ALL && call->root != r)
-            continue;
-        sums[r] = malloc(call->bytes + 1);
-        CHECK(sums[r] != NULL);
-        for (size_t i = 0; i < call->bytes / call->element; i++) {
-            float sum = is_apart(of[r], r, size) ? sum_of(of, r, size, i) : NAN;
-            const char *first = (const char *)&sum + sizeof(sum) - call->element;
-            memcpy(sums[r] + i * call->element, first, call->element);
-        }
-    }
-    for (int r = 0; r < size; r++) {
-        if (sums[r] != NULL)
-            memcpy(of[r]->to, sums[r], call->bytes);
-        free(sums[r]);
-        for (struct part *part = of[r]; part < of[r] + size; part++)
-            part->is_done = true;
-    }
-}
-
-static bool is_sum(const struct part *part)
-{
-    return part->kind == PART_SUM || part->kind == PART_SCATTER;
-}
-
 static void run_work(void *args)
 {
     struct work *work = *(struct work **)args, *other = NULL;
@@ -491,8 +351,8 @@ static void run_work(void *args)
         struct part *theirs = part->peer == me ? part : answer(work, part, &other);
         if (part->is_done || theirs == NULL)
             continue;
-        if (is_sum(part)) {
-            add_all(work, part);
+        if (simgpu_is_sum(part)) {
+            simgpu_add_all(work, part);
             continue;
         }
         if (part->kind != PART_SEND)
@@ -655,7 +515,7 @@ static ncclResult_t add_for_all(const char *call, ncclComm_t comm, cudaStream_t 
                                 ncclDataType_t type, struct part part)
 {
     bool is_wanted =
-        is_sum(&part) ? type == ncclFloat32 || type == ncclBfloat16 : type == ncclUint8;
+        simgpu_is_sum(&part) ? type == ncclFloat32 || type == ncclBfloat16 : type == ncclUint8;
     ncclResult_t result = begins(call) ? ncclSuccess : ncclSystemError;
     if (result == ncclSuccess && (!is_wanted || part.root >= comm->world->size))
         result = ncclInvalidArgument;
