@@ -74,13 +74,19 @@ room=50000000
 check_exit 78 "a GPU with too little memory for its ranks ends the run at its start" small
 check_equal "and one line says how much was wanted" \
     "$(grep " error " "$tmp/small.log" | grep -c "2 ranks on this GPU need [0-9.]* GiB")" 1
+# What is counted beside the plans of two ranks on one GPU.
+command_of beside - 2 --kernels.device cuda --estimate --json
+beside=$("${command[@]}" 2>/dev/null | python3 -c 'import json, sys
+about = json.load(sys.stdin)["stages"][0]["gpu_about"]
+print(about["libraries"] + 2 * (about["graphs"] + about["nccl"]))')
 fits() {
-    train fits devices=1,memory=$((2 * room)) 2 --training.steps 1 && says fits "memory:  0.07GiB"
+    train fits devices=1,memory=$((2 * room + beside)) 2 --training.steps 1 &&
+        says fits "memory:  0.07GiB"
 }
 check "where they fit the step line has what both take of its memory" fits
 # What the optimizer alone reads: a GPU has room for the rest.
 offload=("${bf16[@]}" --training.enable_cpu_offload)
-narrow_gpu=devices=1,memory=71800000
+narrow_gpu=devices=1,memory=$((71800000 + beside))
 offloaded() {
     ! train crowded $narrow_gpu 2 "${bf16[@]}" && says crowded "2 ranks on this GPU need" &&
         train host $narrow_gpu 2 "${offload[@]}" && same_as blas host

@@ -67,7 +67,7 @@ static void set_all(const char *settings)
     simgpu.num_devices = 1;
     simgpu.capability = 90;
     simgpu.node = 0;
-    simgpu.memory_bytes = (size_t)1 << 30;
+    simgpu.memory_bytes = (size_t)80 << 30;
     simgpu.algorithm = simgpu.dropped = 0;
     simgpu.has_no_peers = simgpu.registers_read_only = false;
     simgpu.fail_at = simgpu.fail_calls = 0;

@@ -29,7 +29,7 @@
  *
  * Settings, "name=value,...": of simgpu_set(), or of the variable SIMGPU when the first call comes.
  *
- *   seed=N devices=N memory=BYTES   0, 1, 1 GiB for each device
+ *   seed=N devices=N memory=BYTES   0, 1, 80 GiB for each device
  *   node=N                          0: the NUMA node that every device says it is on
  *   capability=N                    90: ten times the devices' compute capability
  *   driver=N                        serves CUDA N at most, 12080 is 12.8; 0: there is none

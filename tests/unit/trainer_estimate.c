@@ -216,6 +216,45 @@ TEST(test_estimate__a_budget_in_bytes_is_filled_as_far_as_layers_allow)
                               (unsigned long long)(most[0] + last) / 2));
 }
 
+/* In MiB: 384 for a peer of the machine, or for a ring, on all channels; 128 for the network. */
+static uint64_t nccl_of(uint32_t size, const char *of)
+{
+    struct dry_rank stages[4];
+    assert_int_equal(
+        estimated(stages, size, settings("kernels.device=cuda comm.backend=nccl %s", of)), 0);
+    assert_true(stages[0].gpu.context > 0 && stages[0].gpu.libraries > 0);
+    return stages[0].gpu.nccl >> 20;
+}
+
+TEST(test_estimate__nccl_takes_buffers_for_peers_of_the_machine_rings_and_the_network)
+{
+    assert_int_equal(nccl_of(1, ""), 0);
+    /* Gradients go to each owner; parameters and losses go around. */
+    assert_int_equal(nccl_of(4, ""), (3 + 1 + 1) * 384);
+    assert_int_equal(nccl_of(4, "memory_estimation.machine_ranks=2"), (1 + 1 + 1) * 384 + 128);
+    /* Shards of several sizes are sent. */
+    assert_int_equal(nccl_of(3, ""), (2 + 2 + 1) * 384);
+    assert_int_equal(nccl_of(4, "training.reduction=fast"), (1 + 1 + 1) * 384);
+    /* A boundary between stages; losses go to the first. */
+    assert_int_equal(nccl_of(2, "parallelism.pipeline_parallel_degree=2"), (1 + 1) * 384);
+    assert_int_equal(nccl_of(4, "parallelism.pipeline_parallel_degree=4 model.n_layers=4"
+                                " memory_estimation.machine_ranks=1"),
+                     128 + 384);
+}
+
+TEST(test_estimate__graphs_are_of_a_step_with_one_leaf)
+{
+    struct dry_rank one, more, none;
+    const char *of = "kernels.device=cuda model.n_layers=2 canonical.micro_batches=%d %s";
+    assert_int_equal(estimated(&one, 1, settings(of, 1, "")), 0);
+    assert_int_equal(estimated(&more, 1, settings(of, 4, "")), 0);
+    assert_int_equal(estimated(&none, 1, settings(of, 1, "kernels.graphs=false")), 0);
+    /* Four blocks forward, backward and updated, each of 20 nodes. */
+    assert_int_equal(one.gpu.graphs, 4 * 3 * 20 * (64 << 10));
+    assert_int_equal(more.gpu.graphs, one.gpu.graphs);
+    assert_int_equal(none.gpu.graphs, 0);
+}
+
 /* Rank 1 of three: of each kind what leaves it, in sums of their own. */
 TEST(test_estimate__bytes_sent_are_those_that_leave_the_rank)
 {

@@ -208,11 +208,18 @@ TEST(test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts)
     }
     assert_int_equal(memory_place(memory), 0);
     uint64_t all = memory_kept_bytes(memory) + memory_shared_bytes(memory);
-    assert_int_equal(memory_check(memory, MEMORY_MACHINE, 2, 2 * all), 0);
-    assert_int_equal(memory_check(memory, MEMORY_MACHINE, 2, 2 * all - 1), ERR_INVALID);
+    struct memory_need need = {.plan = memory, .of = MEMORY_MACHINE, .num_ranks = 2};
+    assert_int_equal(memory_check(&need, 2 * all), 0);
+    assert_int_equal(memory_check(&need, 2 * all - 1), ERR_INVALID);
     assert_non_null(strstr(report_message(), "2 ranks on this machine need 12.50 GiB of memory"));
     assert_non_null(strstr(report_message(),
                            "layers 3.00 GiB, large 2.00 GiB, turns 0.75 GiB, middle 0.50 GiB"));
+    need.of = MEMORY_GPU;
+    need.beside = (struct memory_beside){.once = 1 << 30, .each = 1 << 29};
+    assert_int_equal(memory_check(&need, 2 * all + ((uint64_t)2 << 30)), 0);
+    assert_int_equal(memory_check(&need, 2 * all + ((uint64_t)2 << 30) - 1), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "2 ranks on this GPU need 14.50 GiB of memory (about "
+                                             "2.00 GiB for libraries and graphs)"));
     memory_free(memory);
 }
 

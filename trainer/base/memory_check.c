@@ -1,7 +1,7 @@
 /* memory_check.c - is there memory for what a start is going to allocate (see memory_check.h)?
  *
- * Of a GPU all is taken at the start: the question is asked first, so that who does not fit is told
- * by how much.
+ * Of a GPU the plan is taken at the start, what libraries take later: the question is asked first,
+ * so that who does not fit is told by how much.
  *
  * Memory of the plan is taken page by page while training runs: without this question a start that
  * is too large is killed in its first step. What ckptd lends for images is ckptd's, and counted by
@@ -173,33 +173,39 @@ static void name_parts(char *out, size_t size, const struct memory *plan, bool i
                                parts[i].name, (double)parts[i].bytes / gib);
 }
 
-int memory_check(const struct memory *plan, enum memory_check_of of, uint32_t num_ranks,
-                 uint64_t available)
+int memory_check(const struct memory_need *need, uint64_t available)
 {
-    char parts[256] = "";
-    bool is_on_host = of == MEMORY_HOST_OF_GPU;
-    uint64_t rank =
-        is_on_host ? memory_host_bytes(plan) : memory_kept_bytes(plan) + memory_shared_bytes(plan);
-    uint64_t all = rank * num_ranks;
+    char parts[256] = "", beside[64] = "";
+    bool is_on_host = need->of == MEMORY_HOST_OF_GPU;
+    uint64_t rank = is_on_host ? memory_host_bytes(need->plan)
+                               : memory_kept_bytes(need->plan) + memory_shared_bytes(need->plan);
+    uint64_t libraries = need->beside.once + need->beside.each * need->num_ranks;
+    uint64_t all = rank * need->num_ranks + libraries;
     if (all <= available)
         return 0;
-    name_parts(parts, sizeof parts, plan, is_on_host);
+    name_parts(parts, sizeof parts, need->plan, is_on_host);
+    if (libraries > 0)
+        snprintf(beside, sizeof beside, " (about %.2f GiB for libraries and graphs)",
+                 (double)libraries / gib);
     return report_error(
         ERR_INVALID,
         "use more machines or devices, or a smaller training.local_batch_size, seq_len or model; "
         "--estimate prints the whole plan",
-        "%u ranks on this %s need %.2f GiB of memory, %.2f GiB are available; the largest "
+        "%u ranks on this %s need %.2f GiB of memory%s, %.2f GiB are available; the largest "
         "parts of a rank's %.2f GiB: %s",
-        num_ranks, of == MEMORY_GPU ? "GPU" : "machine", (double)all / gib, (double)available / gib,
-        (double)rank / gib, parts);
+        need->num_ranks, need->of == MEMORY_GPU ? "GPU" : "machine", (double)all / gib, beside,
+        (double)available / gib, (double)rank / gib, parts);
 }
 
-int memory_check_device(const struct memory *plan, struct device *device, uint32_t num_threads)
+int memory_check_device(const struct memory *plan, const struct memory_beside *beside,
+                        struct device *device, uint32_t num_threads)
 {
     struct device_room room;
     ERR_TRY(device_room(device, &room));
     if (room.all == 0)
         return 0;
     uint32_t ranks = (num_threads + room.devices - 1) / room.devices;
-    return memory_check(plan, MEMORY_GPU, ranks, room.free);
+    struct memory_need need = {
+        .plan = plan, .of = MEMORY_GPU, .num_ranks = ranks, .beside = *beside};
+    return memory_check(&need, room.free);
 }

@@ -21,12 +21,22 @@ void memory_check_forget_peak(const char *root);
 
 /* Whose memory, and so which part of a plan: all of it lies in a machine that computes. */
 enum memory_check_of { MEMORY_MACHINE, MEMORY_GPU, MEMORY_HOST_OF_GPU };
-/* ERR_INVALID when so many ranks of this plan, all there, need more than is available; the message
- * has the plan's largest parts. Nothing is allocated. */
-int memory_check(const struct memory *plan, enum memory_check_of of, uint32_t num_ranks,
-                 uint64_t available);
+/* What a GPU's libraries are going to take beside plans, in bytes: once, and for each rank. */
+struct memory_beside {
+    uint64_t once, each;
+};
+struct memory_need {
+    const struct memory *plan;
+    enum memory_check_of of;
+    uint32_t num_ranks; /* of this plan, all there */
+    struct memory_beside beside;
+};
+/* ERR_INVALID when that is more than is available; the message has the plan's largest parts.
+ * Nothing is allocated. */
+int memory_check(const struct memory_need *need, uint64_t available);
 /* Likewise of a GPU's memory, before any is taken. Ranks that are threads of this process take the
  * GPUs in turn; a process has one to itself: num_threads is 1. ERR_UNAVAILABLE. */
-int memory_check_device(const struct memory *plan, struct device *device, uint32_t num_threads);
+int memory_check_device(const struct memory *plan, const struct memory_beside *beside,
+                        struct device *device, uint32_t num_threads);
 
 #endif

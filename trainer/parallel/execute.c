@@ -503,13 +503,6 @@ static int run(struct parallel *p, struct walk *e, const struct op *op, uint32_t
     }
 }
 
-/* What is the same each step, to the byte: a device may queue it at once. */
-static bool is_batch(const struct op *op)
-{
-    return op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
-           op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT || op->kind == OP_UPDATE;
-}
-
 static int run_op(struct parallel *p, const struct program *program, struct walk *e,
                   const struct op *op)
 {
@@ -518,12 +511,12 @@ static int run_op(struct parallel *p, const struct program *program, struct walk
     if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
         ERR_TRY(e->at_op(p, e, op));
     watch_begin(p, program, op);
-    if (is_batch(op))
+    if (op_is_batch(op))
         lane_batch_begin(p->plan->lane);
     int rc = run(p, e, op, slot);
     if (rc == 0 && op->kind != OP_BEGIN && e->at_op != NULL)
         rc = e->at_op(p, e, op);
-    if (is_batch(op))
+    if (op_is_batch(op))
         lane_batch_end(p->plan->lane);
     if (rc == 0)
         rc = watch_end(p, op);

@@ -279,10 +279,37 @@ static uint32_t ranks_on_machine(const struct parallel *p)
 
 int parallel_check_room(const struct parallel *p)
 {
-    return memory_check(p->plan->memory,
-                        p->plan->config->device == DEVICE_CUDA ? MEMORY_HOST_OF_GPU
-                                                               : MEMORY_MACHINE,
-                        ranks_on_machine(p), memory_check_available(""));
+    struct memory_need need = {.plan = p->plan->memory,
+                               .of = p->plan->config->device == DEVICE_CUDA ? MEMORY_HOST_OF_GPU
+                                                                            : MEMORY_MACHINE,
+                               .num_ranks = ranks_on_machine(p)};
+    return memory_check(&need, memory_check_available(""));
+}
+
+static bool has_even_shards(const struct rank_plan *plan)
+{
+    for (uint32_t b = 0; b < num_all_blocks(plan); b++)
+        for (uint32_t s = 1; s < plan->mesh.degree[AXIS_SHARD]; s++)
+            if (plan->blocks[b].shard_bytes[s] != plan->blocks[b].shard_bytes[0])
+                return false;
+    return true;
+}
+
+void parallel_gpu_memory(const struct parallel *p, struct gpu_memory *out)
+{
+    const struct config *config = p->plan->config;
+    uint32_t said = ranks_said_on_machine(p->plan);
+    *out = (struct gpu_memory){0};
+    if (config->device == DEVICE_CUDA)
+        gpu_memory_estimate(out,
+                            &(struct gpu_memory_options){
+                                .mesh = &p->plan->mesh,
+                                .program = p->run.program,
+                                .shape = &p->plan->shape,
+                                .machine_ranks = said > 0 ? said : (uint32_t)config->machine_ranks,
+                                .has_graphs = config->kernels_graphs,
+                                .has_nccl = config->comm_backend == BACKEND_NCCL,
+                                .has_even_shards = has_even_shards(p->plan)});
 }
 
 /* What is not there for memory that the host cannot read. */
@@ -311,10 +338,14 @@ static int check_room(const struct parallel *p)
         return 0;
     ERR_TRY(check_device(p));
     ERR_TRY(parallel_check_room(p));
-    return p->plan->own_device != NULL
-               ? 0
-               : memory_check_device(p->plan->memory, p->plan->device,
-                                     are_threads ? p->plan->mesh.world->size : 1);
+    if (p->plan->own_device != NULL)
+        return 0;
+    struct gpu_memory gpu;
+    parallel_gpu_memory(p, &gpu); /* its context is there, and no part of what is free */
+    return memory_check_device(
+        p->plan->memory,
+        &(struct memory_beside){.once = gpu.libraries, .each = gpu.graphs + gpu.nccl},
+        p->plan->device, are_threads ? p->plan->mesh.world->size : 1);
 }
 
 /* Buffers of blocks on their way, and the lists that calls use. */

@@ -24,6 +24,7 @@
 #include "trainer/config/config.h"
 #include "trainer/data/data.h"
 #include "trainer/parallel/state.h"
+#include "trainer/plan/gpu_memory.h"
 #include "trainer/plan/mesh.h"
 
 #include <signal.h>
@@ -58,6 +59,8 @@ uint32_t parallel_own_leaves(const struct parallel *parallel);
 /* Whether the machine has the memory that its ranks plan for (memory_check.h). apply() asks, too,
  * unless memory_estimation.enable is set. */
 int parallel_check_room(const struct parallel *parallel);
+/* Beside the plan; of ranks on CPUs all zero. */
+void parallel_gpu_memory(const struct parallel *parallel, struct gpu_memory *out);
 
 /* What a slice of the state takes of a rank's memory and of its image, in bytes. */
 struct footprint {

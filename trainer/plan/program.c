@@ -69,6 +69,12 @@ bool program_has_state(const struct program_options *o, uint32_t block)
            (!is_twin || (o->is_tied && o->num_ranks > 1));
 }
 
+bool op_is_batch(const struct op *op)
+{
+    return op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE || op->kind == OP_BACKWARD ||
+           op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT || op->kind == OP_UPDATE;
+}
+
 uint32_t program_slot(const struct program *p, const struct program_options *o, uint32_t stage,
                       uint32_t leaf)
 {

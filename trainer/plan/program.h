@@ -150,6 +150,8 @@ bool program_has_group(const struct program_options *options, enum group group);
 /* The slot of a leaf in a stage of this rank. */
 uint32_t program_slot(const struct program *program, const struct program_options *options,
                       uint32_t stage, uint32_t leaf);
+/* What is the same each step, to the byte: a device may queue it at once. */
+bool op_is_batch(const struct op *op);
 uint32_t program_stage_of(const struct program_options *options, uint32_t block);
 /* Has this rank a state of the block? A tied output has one of its own beside another stage's
  * embedding alone. */

@@ -159,6 +159,7 @@ static void add_memory(struct parallel *p, const struct model_table *table, stru
     parallel_count_kept(p, out->layers);
     out->shared = memory_shared_bytes(memory);
     out->host = memory_host_bytes(memory);
+    parallel_gpu_memory(p, &out->gpu);
 }
 
 /* ---- a step ---- */

@@ -36,6 +36,7 @@ struct dry_rank {
     /* All modules together; gathered: parameters, gradients and streams on their way. */
     uint64_t activations, gathered, scratch;
     uint64_t kept, shared, host;      /* of the plan: what the rank allocates, where */
+    struct gpu_memory gpu;            /* beside the plan */
     uint32_t layers[NUM_MODEL_KEEPS]; /* of the rank: how many keep what */
     uint64_t image;                   /* bytes of a save, in ckptd's memory */
     uint32_t leaves;                  /* of this rank in the step */

@@ -85,6 +85,20 @@ int64_t estimate_budget(const struct config *config)
 
 /* ---- text ---- */
 
+static void print_gpu(const struct dry_rank *r)
+{
+    const struct gpu_memory *gpu = &r->gpu;
+    uint64_t all = r->kept + r->shared + gpu->context + gpu->libraries + gpu->graphs + gpu->nccl;
+    printf("%-28s %12.2f  estimated, like the next three: trainer/plan/gpu_memory.c has sources\n",
+           "CUDA's context", (double)gpu->context / mib);
+    printf("%-28s %12.2f  code and handles\n", "cuBLASLt, cuDNN, kernels",
+           (double)gpu->libraries / mib);
+    printf("%-28s %12.2f  by the batches of a step\n", "CUDA graphs", (double)gpu->graphs / mib);
+    printf("%-28s %12.2f  by its formula for peers and channels\n", "NCCL's buffers",
+           (double)gpu->nccl / mib);
+    printf("%-28s %12.2f  about\n", "of a GPU in all", (double)all / mib);
+}
+
 static void print_stage(const struct dry_rank *r, const struct config *config)
 {
     uint32_t num_stages = (uint32_t)config->pp;
@@ -103,8 +117,10 @@ static void print_stage(const struct dry_rank *r, const struct config *config)
            (double)r->gathered / mib);
     printf("%-28s %12.2f  partial sums, tokens, the kernels' scratch\n", "other",
            (double)r->scratch / mib);
-    printf("%-28s %12.2f  of which %.2f MiB are kept for the whole run\n", "the rank takes",
-           (double)(r->kept + r->shared) / mib, (double)r->kept / mib);
+    printf("%-28s %12.2f  to the byte, of which %.2f MiB are kept for the whole run\n",
+           "the rank takes", (double)(r->kept + r->shared) / mib, (double)r->kept / mib);
+    if (config->device == DEVICE_CUDA)
+        print_gpu(r);
     if (r->host > 0)
         printf("%-28s %12.2f  parameters and moments (training.enable_cpu_offload)\n",
                "and of the host's memory", (double)r->host / mib);
@@ -189,13 +205,17 @@ static json_t *json_of_stage(const struct dry_rank *r)
     json_t *layers = json_pack("{s:I, s:I, s:I}", "all", (json_int_t)r->layers[MODEL_KEEP_ALL],
                                "products", (json_int_t)r->layers[MODEL_KEEP_PRODUCTS], "input",
                                (json_int_t)r->layers[MODEL_KEEP_NOTHING]);
-    return json_pack(
-        "{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "rank",
-        (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves", (json_int_t)r->leaves,
-        "modules", json_of_modules(r), "activations", (json_int_t)r->activations, "on_their_way",
-        (json_int_t)r->gathered, "other", (json_int_t)r->scratch, "kept", (json_int_t)r->kept,
-        "shared", (json_int_t)r->shared, "host", (json_int_t)r->host, "checkpoint_image",
-        (json_int_t)r->image, "sent", sent, "calls", json_of_calls(r), "layers_keep", layers);
+    json_t *gpu = json_pack("{s:I, s:I, s:I, s:I}", "context", (json_int_t)r->gpu.context,
+                            "libraries", (json_int_t)r->gpu.libraries, "graphs",
+                            (json_int_t)r->gpu.graphs, "nccl", (json_int_t)r->gpu.nccl);
+    return json_pack("{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o, s:o}",
+                     "rank", (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves",
+                     (json_int_t)r->leaves, "modules", json_of_modules(r), "activations",
+                     (json_int_t)r->activations, "on_their_way", (json_int_t)r->gathered, "other",
+                     (json_int_t)r->scratch, "kept", (json_int_t)r->kept, "shared",
+                     (json_int_t)r->shared, "host", (json_int_t)r->host, "gpu_about", gpu,
+                     "checkpoint_image", (json_int_t)r->image, "sent", sent, "calls",
+                     json_of_calls(r), "layers_keep", layers);
 }
 
 static json_t *json_of_hints(const struct dry_rank *r)

@@ -1,0 +1,105 @@
+/* gpu_memory.c - what a GPU's memory holds beside the plan (see gpu_memory.h), by constants and by
+ * formulas of the libraries. Sources:
+ *
+ *   CONTEXT     PyTorch's maintainers: about 400 MB, where modules are loaded when they are first
+ *               used, as they are since CUDA 12.2 (pytorch/pytorch #109888). Rounded up.
+ *   LIBRARIES   a log of vLLM on two GPUs: 0.33 GiB beyond the context and its tensors, with
+ *               cuBLAS, NCCL's code and own kernels (vllm-project/vllm #14452).
+ *   GRAPH_NODE  a user's measurement: 500, 1000, 2000 captured kernels take 362, 395, 458 MB
+ *               (forums.developer.nvidia.com/t/244901).
+ *   SENT,       NCCL 2.28.9, transport/p2p.cc: what each channel allocates for a peer of the
+ *   RECEIVED    machine, in pages of 2 MiB. The receiver has the buffers of computeBuffSizes() in
+ *               init.cc: 512 KiB of LL, 4800 KiB of LL128, 4 MiB of Simple. A log of 8 H100 has the
+ *               same two sizes, and 32 channels to a peer (NVIDIA/nccl #1685).
+ *   NETWORK     transport/net.cc, sharedNetBuffersInit(): a communicator's sends to other machines
+ *               share 16 steps of 128 KiB for each channel, its receives likewise.
+ *
+ * A group's buffers are allocated at its first call, those of sends and receives for all channels.
+ * An all-gather of equal parts and a sum go around a ring: one neighbour each way. Not counted are
+ * what a communicator has without peers (some MiB), and NVLS, which takes other buffers where NCCL
+ * chooses it. NCCL_MAX_CTAS and NCCL_BUFFSIZE make all of it smaller. */
+#include "trainer/plan/gpu_memory.h"
+
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define CONTEXT (512 * MIB)
+#define LIBRARIES (340 * MIB)
+#define GRAPH_NODE ((uint64_t)64 << 10)
+#define NODES_OF_BATCH 20u /* of a layer's backward; a forward has fewer */
+#define CHANNELS 32u
+#define SENT (2 * MIB)
+#define RECEIVED (10 * MIB)
+#define NETWORK (CHANNELS * 2 * 16 * ((uint64_t)128 << 10))
+
+/* ---- NCCL ---- */
+
+enum { BY_RING = 1, BY_SENDS = 2 };
+
+/* What the model calls in its groups is not in the program: all-to-alls and gathers. */
+static uint32_t ways_of(const struct gpu_memory_options *o, enum group group)
+{
+    static const uint8_t ways[NUM_CALL_KINDS] = {
+        [CALL_GATHER] = BY_RING,    [CALL_AROUND] = BY_RING, [CALL_DEAL] = BY_SENDS,
+        [CALL_SCATTER] = BY_RING,   [CALL_SUM] = BY_RING,    [CALL_SWAP] = BY_RING,
+        [CALL_BROADCAST] = BY_RING,
+    };
+    uint32_t found = group == GROUP_TP || group == GROUP_CP ? BY_RING | BY_SENDS : 0;
+    for (uint32_t i = 0; i < o->program->num_ops; i++)
+        for (uint32_t c = 0; c < OP_CALLS_MAX; c++)
+            if (o->program->ops[i].calls[c].group == group)
+                found |= ways[o->program->ops[i].calls[c].kind];
+    if (group == GROUP_SHARD && !o->has_even_shards)
+        found = found != 0 ? BY_SENDS : 0;
+    return found;
+}
+
+static uint64_t group_bytes(const struct gpu_memory_options *o, enum group group)
+{
+    uint32_t size = mesh_group_size(o->mesh, group), ways = ways_of(o, group);
+    uint32_t here = mesh_group_on_machine(o->mesh, group, o->machine_ranks);
+    uint64_t bytes = 0;
+    if (size == 1)
+        return 0;
+    if (ways & BY_RING)
+        bytes += CHANNELS * (SENT + RECEIVED);
+    if (ways & BY_SENDS)
+        bytes += CHANNELS * (SENT + RECEIVED) * (here - 1) + (size > here ? NETWORK : 0);
+    return bytes;
+}
+
+/* Each way over a boundary between two stages has a communicator (parallel/channels.c): this rank
+ * sends by one and receives by the other. */
+static uint64_t stage_bytes(const struct gpu_memory_options *o)
+{
+    uint32_t ranks = o->shape->num_ranks, stages = ranks * o->shape->chunks, num = 0;
+    bool is_here = mesh_group_on_machine(o->mesh, GROUP_PP, o->machine_ranks) > 1;
+    for (uint32_t behind = 1; behind < stages && ranks > 1; behind++)
+        num += (behind - 1) % ranks == o->shape->rank || behind % ranks == o->shape->rank;
+    return num * (is_here ? CHANNELS * (SENT + RECEIVED) : NETWORK);
+}
+
+/* ---- graphs ---- */
+
+/* A batch is captured for the first leaf of each slot; later leaves find it. */
+static uint64_t num_graphs(const struct gpu_memory_options *o)
+{
+    uint64_t num = 0;
+    for (uint32_t i = 0; i < o->program->num_ops; i++) {
+        const struct op *op = &o->program->ops[i];
+        const uint32_t *first = &o->program->first_slot[op->stage / o->shape->num_ranks];
+        num += op_is_batch(op) && op->leaf < first[1] - first[0];
+    }
+    return num;
+}
+
+void gpu_memory_estimate(struct gpu_memory *out, const struct gpu_memory_options *o)
+{
+    *out = (struct gpu_memory){.context = CONTEXT, .libraries = LIBRARIES};
+    if (o->has_graphs)
+        out->graphs = num_graphs(o) * NODES_OF_BATCH * GRAPH_NODE;
+    for (enum group group = 0; group < NUM_GROUPS && o->has_nccl; group++)
+        out->nccl += group_bytes(o, group);
+    if (o->has_nccl)
+        out->nccl += stage_bytes(o);
+}

@@ -1,0 +1,25 @@
+/* gpu_memory.h - what a GPU's memory holds beside the buffers of the plan: CUDA's context, code of
+ * libraries, graphs, NCCL's buffers. The plan is known to the byte; this is not. */
+#ifndef HOLDFAST_TRAINER_PLAN_GPU_MEMORY_H
+#define HOLDFAST_TRAINER_PLAN_GPU_MEMORY_H
+
+#include "trainer/plan/program.h"
+
+/* In bytes. The first two are of a process and GPU, however many ranks it has there. */
+struct gpu_memory {
+    uint64_t context; /* of CUDA: there before a GPU is asked what is free */
+    uint64_t libraries;
+    uint64_t graphs, nccl; /* of a rank */
+};
+
+struct gpu_memory_options {
+    const struct mesh *mesh;
+    const struct program *program; /* of the longest step */
+    const struct program_options *shape;
+    uint32_t machine_ranks; /* neighbours that are on one machine */
+    bool has_graphs, has_nccl;
+    bool has_even_shards; /* of every block: an all-gather of others is sends */
+};
+void gpu_memory_estimate(struct gpu_memory *out, const struct gpu_memory_options *options);
+
+#endif
