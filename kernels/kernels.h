@@ -408,18 +408,24 @@ struct kernel_extremes {
     enum kernel_dtype dtype;
 };
 
-/* Sum of squares of each of `rows` rows of x, in double, one canonical segment per row, added
- * exactly into a wide fixed-point accumulator, so the total does not depend on who holds which
- * rows. Accumulators of several ranks are added limb by limb as int64 (any order, exact). */
+/* Sum of squares of each row of the pieces, in double, one canonical segment per row, added exactly
+ * into a wide fixed-point accumulator, so the total does not depend on who holds which rows.
+ * Accumulators of several ranks are added limb by limb as int64 (any order, exact). Rows are
+ * counted through all pieces. */
 #define KERNEL_EXACT_LIMBS 72
 struct kernel_exact_sum {
     int64_t limb[KERNEL_EXACT_LIMBS];
 };
 double kernel_exact_value(const struct kernel_exact_sum *sum); /* host memory */
+struct kernel_squares_piece {
+    const void *x;       /* [its rows,width] */
+    uint64_t width, end; /* behind its last row */
+};
 struct kernel_sum_squares {
-    struct kernel_exact_sum *sum; /* added to */
-    const void *x;                /* [rows,width] */
-    uint64_t rows, width;
+    struct kernel_exact_sum *sum;              /* added to */
+    const struct kernel_squares_piece *pieces; /* [num] */
+    uint64_t rows;                             /* of all of them */
+    uint32_t num;
     enum kernel_dtype dtype;
 };
 

@@ -456,11 +456,13 @@ static void extremes(const void *args, uint32_t item, const struct worker *worke
 static void squares(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct squares_args *a = args;
-    struct range rows = item_range(item, SQUARES_ROWS, a->rows);
+    struct range rows = item_range(item, SQUARES_ROWS, a->a.rows);
     for (size_t n = rows.begin; n < rows.end; n++) {
+        size_t first;
+        const struct kernel_squares_piece *piece = squares_piece(&a->a, n, &first);
         double sum = 0;
-        for (size_t i = n * a->width; i < (n + 1) * a->width; i++) {
-            double x = get(a->x, i, a->dtype);
+        for (size_t i = first; i < first + piece->width; i++) {
+            double x = get(piece->x, i, a->a.dtype);
             sum += x * x;
         }
         exact_add(&a->partial[worker->index], sum);

@@ -220,11 +220,24 @@ static inline void extent_add(struct kernel_extent *all, uint32_t bits)
 }
 
 struct squares_args {
+    struct kernel_sum_squares a;
     struct kernel_exact_sum *partial; /* one per worker */
-    const void *x;                    /* [rows,width] */
-    uint64_t rows, width;
-    enum kernel_dtype dtype;
 };
+/* The piece of a row, and where in it the row begins, in elements. */
+static inline const struct kernel_squares_piece *squares_piece(const struct kernel_sum_squares *a,
+                                                               uint64_t row, size_t *out_first)
+{
+    uint32_t low = 0, high = a->num - 1;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (row < a->pieces[middle].end)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *out_first = (row - (low > 0 ? a->pieces[low - 1].end : 0)) * a->pieces[low].width;
+    return &a->pieces[low];
+}
 
 struct digest_sums {
     uint64_t of[2];

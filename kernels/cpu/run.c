@@ -686,11 +686,7 @@ static void extremes(const struct job *j, const struct kernel_extremes *a)
 
 static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
 {
-    struct squares_args args = {.partial = shared_scratch(j, squares_scratch(j->k)),
-                                .x = a->x,
-                                .rows = a->rows,
-                                .width = a->width,
-                                .dtype = a->dtype};
+    struct squares_args args = {.a = *a, .partial = shared_scratch(j, squares_scratch(j->k))};
     memset(args.partial, 0, squares_scratch(j->k));
     run(j, j->k->ops->squares, &args, divide_up(a->rows, SQUARES_ROWS), 0);
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)

@@ -44,6 +44,9 @@ template <class T> using same_type = T;
 #define BARRIER() __syncthreads()
 #define WARP_SYNC() __syncwarp()
 
+/* Of a pointer that was read from memory the compiler does not know it. */
+#define IN_GLOBAL_MEMORY(x) __builtin_assume(__isGlobal(x))
+
 /* By one load: of a struct that is read in place the compiler loads each word that it needs. */
 DEVICE struct quad load_quad(const void *from)
 {
@@ -281,6 +284,8 @@ DEVICE uint32_t pair_of_bf16(float low, float high)
 {
     return half_of_bf16(high) << 16 | half_of_bf16(low);
 }
+
+#define IN_GLOBAL_MEMORY(x) ((void)(x))
 
 DEVICE struct quad load_quad(const void *from)
 {

@@ -1,4 +1,5 @@
-/* squares.cu - the exact sum of the squares of rows (kernels.h, cpu/exact.c).
+/* squares.cu - the exact sum of the squares of rows of many tensors (kernels.h, cpu/exact.c): two
+ * launches, however many they are.
  *
  * A row's squares are added in double in sixteen lanes, as on the CPU: a block reads a row piece by
  * piece into shared memory, sixteen of its threads add. What crosses rows is exact: a double is cut
@@ -9,7 +10,7 @@
 #include "kernels/cuda/values.h"
 
 #define THREADS 128
-#define PIECE 1024 /* values of a row in shared memory, twice; a multiple of SUM_LANES */
+#define PART 1024 /* values of a row in shared memory, twice; a multiple of SUM_LANES */
 #define LIMBS KERNEL_EXACT_LIMBS
 #define LIMB_INFINITY (LIMBS - 2)
 #define LIMB_NAN (LIMBS - 1)
@@ -44,26 +45,39 @@ DEVICE void add_value(int64_t *limbs, double value)
     limbs[digit + 2] += (int64_t)high;
 }
 
-/* Of one row, right in thread 0; *turn is the half of `pieces` that is filled next. */
+/* `count` values from element `at` on, by all threads. */
 template <bool BF16, unsigned N>
-DEVICE double row_sum(const struct kernel_sum_squares &a, uint64_t row, float *pieces,
-                      unsigned *turn)
+DEVICE void read_part(float *out, const void *x, size_t at, uint32_t count)
+{
+    float read[N];
+    IN_GLOBAL_MEMORY(x);
+    for (uint32_t c = threadIdx.x * N; c < count; c += THREADS * N) {
+        load<BF16>(read, x, at + c);
+#pragma unroll
+        for (unsigned j = 0; j < N; j++)
+            out[c + j] = read[j];
+    }
+}
+
+/* Of the row that begins at element `at`, right in thread 0; *turn is the half of `parts` that is
+ * filled next. */
+template <bool BF16>
+DEVICE double row_sum(const struct kernel_squares_piece &a, size_t at, float *parts, unsigned *turn)
 {
     double sum = 0;
-    for (uint64_t first = 0; first < a.width; first += PIECE, *turn ^= 1) {
-        uint32_t count = (uint32_t)(a.width - first < PIECE ? a.width - first : PIECE);
-        float *piece = pieces + *turn * PIECE, x[N];
-        for (uint32_t c = threadIdx.x * N; c < count; c += THREADS * N) {
-            load<BF16>(x, a.x, row * a.width + first + c);
-#pragma unroll
-            for (unsigned j = 0; j < N; j++)
-                piece[c + j] = x[j];
-        }
+    bool is_wide = a.width % wide<BF16> == 0;
+    for (uint64_t first = 0; first < a.width; first += PART, *turn ^= 1) {
+        uint32_t count = (uint32_t)(a.width - first < PART ? a.width - first : PART);
+        float *part = parts + *turn * PART;
+        if (is_wide)
+            read_part<BF16, wide<BF16>>(part, a.x, at + first, count);
+        else
+            read_part<BF16, 1>(part, a.x, at + first, count);
         BARRIER();
         if (threadIdx.x < SUM_LANES) {
 #pragma unroll 8
             for (uint32_t c = threadIdx.x; c < count; c += SUM_LANES) {
-                double wide_x = (double)piece[c];
+                double wide_x = (double)part[c];
                 sum = sum + wide_x * wide_x;
             }
         }
@@ -71,16 +85,22 @@ DEVICE double row_sum(const struct kernel_sum_squares &a, uint64_t row, float *p
     return sum_tree(sum);
 }
 
-template <bool BF16, unsigned N> KERNEL(THREADS, 8) void row_squares(struct squares_args s)
+/* A block's rows are met in the order of the pieces. */
+template <bool BF16> KERNEL(THREADS, 8) void row_squares(struct squares_args s)
 {
-    SHARED(float[2 * PIECE], pieces);
+    SHARED(float[2 * PART], parts);
     SHARED(int64_t[LIMBS], limbs);
+    uint32_t at = 0;
     unsigned turn = 0;
     if (threadIdx.x < LIMBS)
         limbs[threadIdx.x] = 0;
     BARRIER();
     for (uint64_t row = blockIdx.x; row < s.a.rows; row += s.blocks) {
-        double sum = row_sum<BF16, N>(s.a, row, pieces, &turn);
+        while (row >= s.a.pieces[at].end)
+            at++;
+        const struct kernel_squares_piece piece = s.a.pieces[at];
+        uint64_t before = at > 0 ? s.a.pieces[at - 1].end : 0;
+        double sum = row_sum<BF16>(piece, (row - before) * piece.width, parts, &turn);
         if (threadIdx.x == 0)
             add_value(limbs, sum);
     }
@@ -116,13 +136,6 @@ KERNEL(ADD_THREADS, 1) void add_limbs(struct squares_args s)
     s.a.sum->limb[limb] += sum;
 }
 
-template <bool BF16> static int launch(const struct cuda_call *call, const struct squares_args &s)
-{
-    return s.a.width % wide<BF16> == 0
-               ? LAUNCH(call->stream, s.blocks, THREADS, 0, (row_squares<BF16, wide<BF16>>), s)
-               : LAUNCH(call->stream, s.blocks, THREADS, 0, (row_squares<BF16, 1>), s);
-}
-
 extern "C" int cuda_sum_squares(const struct cuda_call *call, const void *args)
 {
     struct squares_args s = {};
@@ -131,6 +144,8 @@ extern "C" int cuda_sum_squares(const struct cuda_call *call, const void *args)
     s.blocks = (uint32_t)(s.a.rows < SCRATCH_SQUARES_BLOCKS ? s.a.rows : SCRATCH_SQUARES_BLOCKS);
     if (s.blocks == 0)
         return 0;
-    int error = s.a.dtype == KERNEL_BF16 ? launch<true>(call, s) : launch<false>(call, s);
+    int error = s.a.dtype == KERNEL_BF16
+                    ? LAUNCH(call->stream, s.blocks, THREADS, 0, row_squares<true>, s)
+                    : LAUNCH(call->stream, s.blocks, THREADS, 0, row_squares<false>, s);
     return error != 0 ? error : LAUNCH(call->stream, 1, ADD_THREADS, 0, add_limbs, s);
 }

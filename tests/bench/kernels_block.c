@@ -361,9 +361,10 @@ static void optimizer(struct bench *b, struct tensors *t)
     kernel_fold(b->k, b->lane,
                 &(struct kernel_fold){.acc = t->master, .leaf = t->dw, .count = count});
     lap(b, "fold", 0);
-    kernel_sum_squares(b->k, b->lane,
-                       &(struct kernel_sum_squares){
-                           .sum = &sum, .x = t->dw, .rows = b->s.vocab, .width = b->s.dim});
+    const struct kernel_squares_piece rows = {t->dw, b->s.dim, b->s.vocab};
+    kernel_sum_squares(
+        b->k, b->lane,
+        &(struct kernel_sum_squares){.sum = &sum, .pieces = &rows, .rows = b->s.vocab, .num = 1});
     lap(b, "sum of squares", 0);
     struct kernel_adamw_piece piece = {.param = t->master,
                                        .exp_avg = t->moments[0],

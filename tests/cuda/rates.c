@@ -38,10 +38,11 @@ struct bench {
     size_t used, most;
     void *pinned; /* `copy` bytes, PATTERN_BYTES at least */
     int32_t *ids; /* [rows], below vocab */
-    struct adamw {
+    struct lists {
         struct kernel_adamw_numbers numbers;
         struct kernel_adamw_piece piece;
-    } * adamw; /* on the device, as all of these */
+        struct kernel_squares_piece squares;
+    } * lists; /* on the device, as all of these */
 };
 
 static void *take(struct bench *b, size_t count, size_t bytes_of_one)
@@ -219,12 +220,19 @@ static void convert(struct bench *b)
     post(b, KERNEL_CONVERT, &args);
 }
 
+static struct kernel_squares_piece take_squares(struct bench *b)
+{
+    return (struct kernel_squares_piece){
+        .x = take_float(b, b->parameters), .width = b->s.dim, .end = b->parameters / b->s.dim};
+}
+
 static void sum_squares(struct bench *b)
 {
+    (void)take_squares(b); /* the list has it, too */
     struct kernel_sum_squares args = {.sum = take(b, 1, sizeof(struct kernel_exact_sum)),
-                                      .x = take_float(b, b->parameters),
+                                      .pieces = &b->lists->squares,
                                       .rows = b->parameters / b->s.dim,
-                                      .width = b->s.dim};
+                                      .num = 1};
     post(b, KERNEL_SUM_SQUARES, &args);
 }
 
@@ -246,15 +254,15 @@ static struct kernel_adamw_piece take_adamw(struct bench *b)
                                        .exp_avg = take_float(b, b->parameters),
                                        .exp_avg_sq = take_float(b, b->parameters),
                                        .grad = take_float(b, b->parameters),
-                                       .numbers = &b->adamw->numbers,
+                                       .numbers = &b->lists->numbers,
                                        .copy = take_bf16(b, b->parameters),
                                        .count = b->parameters};
 }
 
 static void adamw(struct bench *b)
 {
-    struct kernel_adamw args = {.pieces = &b->adamw->piece, .moments = KERNEL_F32};
-    (void)take_adamw(b); /* `piece` has it, too */
+    struct kernel_adamw args = {.pieces = &b->lists->piece, .moments = KERNEL_F32};
+    (void)take_adamw(b);
     kernel_adamw_add(&args, b->parameters);
     post(b, KERNEL_ADAMW, &args);
 }
@@ -422,13 +430,13 @@ static int fill(struct bench *b)
 static int fill_arguments(struct bench *b)
 {
     int32_t *ids = b->pinned;
-    struct adamw *adamw = b->pinned;
+    struct lists *lists = b->pinned;
     for (size_t i = 0; i < b->rows; i++)
         ids[i] = (int32_t)(i * 7919 % b->s.vocab);
     lane_copy(b->lane, b->ids, ids, b->rows * sizeof(*ids));
     ERR_TRY(lane_settle(b->lane));
     b->used = 0;
-    *adamw = (struct adamw){.numbers = {.lr = 1e-3f,
+    *lists = (struct lists){.numbers = {.lr = 1e-3f,
                                         .keep1 = 1,
                                         .rest1 = 0.1f,
                                         .keep2 = 1,
@@ -439,7 +447,9 @@ static int fill_arguments(struct bench *b)
                                         .bias1 = 0.1f,
                                         .bias2 = 0.05f},
                             .piece = take_adamw(b)};
-    lane_copy(b->lane, b->adamw, adamw, sizeof(*adamw));
+    b->used = 0;
+    lists->squares = take_squares(b);
+    lane_copy(b->lane, b->lists, lists, sizeof(*lists));
     return lane_settle(b->lane);
 }
 
@@ -465,7 +475,7 @@ static int take_memory(struct bench *b)
     pinned = b->rows * sizeof(*b->ids) > pinned ? b->rows * sizeof(*b->ids) : pinned;
     ERR_TRY(alloc(b, &b->pinned, pinned, PINNED));
     ERR_TRY(alloc(b, &b->ids, b->rows * sizeof(*b->ids), ON_DEVICE));
-    ERR_TRY(alloc(b, &b->adamw, sizeof(*b->adamw), ON_DEVICE));
+    ERR_TRY(alloc(b, &b->lists, sizeof(*b->lists), ON_DEVICE));
     ERR_TRY(alloc(b, &at, scratch, ON_DEVICE));
     lane_set_scratch(b->lane, at, scratch);
     ERR_TRY(alloc(b, &b->arena, b->most, ON_DEVICE));

@@ -194,21 +194,27 @@ static void fill_wild(float *x, size_t count)
         x[i] = ldexpf(random_value(&seed), (int)(splitmix64(&seed) % 260) - 140);
 }
 
+static void add_squares(const struct engine *e, struct kernel_exact_sum *sum, const float *x,
+                        uint64_t rows, uint64_t width)
+{
+    const struct kernel_squares_piece piece = {x, width, rows};
+    POST(e->kernels, e->lane, sum_squares, .sum = sum, .pieces = &piece, .rows = rows, .num = 1);
+    assert_int_equal(lane_settle(e->lane), 0);
+}
+
 TEST(test_kernels__exact_sum_does_not_depend_on_split_or_order)
 {
     static float x[EXACT_ROWS * EXACT_WIDTH];
     fill_wild(x, EXACT_ROWS * EXACT_WIDTH);
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
     struct kernel_exact_sum whole = {0};
-    POST(e.kernels, e.lane, sum_squares, .sum = &whole, .x = x, .rows = EXACT_ROWS,
-         .width = EXACT_WIDTH);
+    add_squares(&e, &whole, x, EXACT_ROWS, EXACT_WIDTH);
     double want = kernel_exact_value(&whole);
     for (uint64_t parts = 2; parts <= EXACT_ROWS; parts += 5) {
         struct kernel_exact_sum each[EXACT_ROWS] = {0}, total = {0};
         for (uint64_t p = 0; p < parts; p++) {
             uint64_t begin = EXACT_ROWS * p / parts, end = EXACT_ROWS * (p + 1) / parts;
-            POST(e.kernels, e.lane, sum_squares, .sum = &each[p], .x = x + begin * EXACT_WIDTH,
-                 .rows = end - begin, .width = EXACT_WIDTH);
+            add_squares(&e, &each[p], x + begin * EXACT_WIDTH, end - begin, EXACT_WIDTH);
         }
         for (uint64_t p = parts; p-- > 0;) /* last first, as ranks might */
             for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
@@ -227,13 +233,13 @@ TEST(test_kernels__exact_sum_keeps_what_double_would_drop)
         x[i] = 0x1p-27f;
     x[17] = 1;
     struct kernel_exact_sum sum = {0};
-    POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = x, .rows = 4097, .width = 1);
+    add_squares(&e, &sum, x, 4097, 1);
     assert_true(kernel_exact_value(&sum) == 1 + 0x1p-42);
     struct kernel_exact_sum large = {0};
     float most = 0x1.fffffep127f, least = 0x1p-149f;
-    POST(e.kernels, e.lane, sum_squares, .sum = &large, .x = &most, .rows = 1, .width = 1);
+    add_squares(&e, &large, &most, 1, 1);
     assert_true(kernel_exact_value(&large) == (double)most * (double)most);
-    POST(e.kernels, e.lane, sum_squares, .sum = &large, .x = &least, .rows = 1, .width = 1);
+    add_squares(&e, &large, &least, 1, 1);
     assert_true(kernel_exact_value(&large) == (double)most * (double)most);
     free_engine(&e);
 }
@@ -255,17 +261,15 @@ TEST(test_kernels__exact_sum_rounds_once_to_nearest_even)
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct kernel_exact_sum sum = {0};
-        POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = &rows[i].large, .rows = 1,
-             .width = 1);
+        add_squares(&e, &sum, &rows[i].large, 1, 1);
         for (int t = 0; t < rows[i].times; t++)
-            POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = &rows[i].small, .rows = 1,
-                 .width = 1);
+            add_squares(&e, &sum, &rows[i].small, 1, 1);
         assert_true(kernel_exact_value(&sum) == rows[i].want);
     }
     /* Half way and a hair more, from 200 bits further down. */
     struct kernel_exact_sum sum = {0};
     float parts[4] = {0x1p27f, 1, 1, 0x1p-70f};
-    POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = parts, .rows = 4, .width = 1);
+    add_squares(&e, &sum, parts, 4, 1);
     assert_true(kernel_exact_value(&sum) == 0x1p54 + 4);
     free_engine(&e);
 }
@@ -276,10 +280,10 @@ TEST(test_kernels__exact_sum_surfaces_nan_and_infinity)
     float x[3 * 20] = {0};
     struct kernel_exact_sum sum = {0}, other = {0};
     x[25] = -INFINITY;
-    POST(e.kernels, e.lane, sum_squares, .sum = &sum, .x = x, .rows = 3, .width = 20);
+    add_squares(&e, &sum, x, 3, 20);
     assert_true(isinf(kernel_exact_value(&sum)));
     x[47] = NAN;
-    POST(e.kernels, e.lane, sum_squares, .sum = &other, .x = x, .rows = 3, .width = 20);
+    add_squares(&e, &other, x, 3, 20);
     for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
         sum.limb[i] += other.limb[i];
     assert_true(isnan(kernel_exact_value(&sum)));

@@ -396,8 +396,16 @@ static inline void sum_squares_of(KERNELS, enum kernel_dtype dtype)
     run->num_outputs = 1;
     struct kernel_exact_sum *sum = new_buffer(run, sizeof(*sum) / sizeof(float), KERNEL_F32);
     memset(sum, 0, sizeof(*sum));
-    POST(k, lane, sum_squares, .sum = sum, .x = random_buffer(run, ROWS * s->dim, dtype),
-         .rows = ROWS, .width = s->dim, .dtype = dtype);
+    /* Of several tensors: the last is narrow, the second empty. */
+    struct kernel_squares_piece pieces[] = {
+        {random_buffer(run, ROWS * s->dim, dtype), s->dim, ROWS},
+        {NULL, 7, ROWS},
+        {random_buffer(run, 3 * s->dim, dtype), 3 * s->dim, ROWS + 1},
+        {random_buffer(run, 3 * 5, dtype), 5, ROWS + 4}};
+    void *list = new_buffer(run, sizeof(pieces) / (sizeof(float)), KERNEL_F32);
+    memcpy(list, pieces, sizeof(pieces));
+    POST(k, lane, sum_squares, .sum = sum, .pieces = list, .rows = ROWS + 4, .num = 4,
+         .dtype = dtype);
     assert_int_equal(lane_settle(lane), 0);
     *value = (float)kernel_exact_value(sum);
 }

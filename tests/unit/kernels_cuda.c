@@ -364,8 +364,10 @@ TEST(test_kernels_cuda__exact_sums_of_any_size_have_the_limbs_of_the_cpu)
         x[i] = i == 0 ? 0 : i == 100 ? INFINITY : NAN;
     struct kernel_exact_sum want = {{3}};
     *got = want;
-    struct kernel_sum_squares args = {.x = x, .rows = 300, .width = 1};
-    args.sum = got;
+    struct kernel_squares_piece *piece =
+        new_buffer(&run, sizeof(*piece) / sizeof(float), KERNEL_F32);
+    *piece = (struct kernel_squares_piece){.x = x, .width = 1, .end = 300};
+    struct kernel_sum_squares args = {.sum = got, .pieces = piece, .rows = 300, .num = 1};
     kernel_sum_squares(lanes.kernels, lanes.lane, &args);
     assert_int_equal(lane_settle(lanes.lane), 0);
     args.sum = &want;

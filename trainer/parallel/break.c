@@ -38,23 +38,12 @@ static bool find_loss(const struct parallel *p, struct step_break *out)
 }
 
 /* Exact sums of squares are finite where all numbers are. */
-static void sum_weights(struct parallel *p, const struct state_slice *slice)
-{
-    const struct box *box = &slice->param.box;
-    kernel_sum_squares(p->plan->kernels, p->plan->lane,
-                       &(struct kernel_sum_squares){.sum = &p->run.numbers->squares,
-                                                    .x = p->state.param + slice->param.at,
-                                                    .rows = box->extent[0],
-                                                    .width = box->extent[1],
-                                                    .dtype = KERNEL_F32});
-}
-
 static int is_finite_here(struct parallel *p, const struct state_slice *slice, bool is_weight,
                           bool *out)
 {
     lane_zero(p->plan->lane, &p->run.numbers->squares, sizeof(p->run.numbers->squares));
     if (is_weight)
-        sum_weights(p, slice);
+        reduce_sum_weights(&p->exchange, &p->run.numbers->squares, slice);
     else
         reduce_sum_squares(&p->exchange, &p->run.numbers->squares, slice->tensor);
     lane_copy(p->plan->lane, &p->run.host_numbers->squares, &p->run.numbers->squares,

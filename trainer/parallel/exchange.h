@@ -35,6 +35,7 @@ struct exchange {
     uint32_t *largest;      /* [num_codes] of each part on all shards: bits of |x|; or NULL */
     uint32_t *host_largest; /* [shards + 1][num_codes] */
     bool are_codes_made;    /* of the parameters as they are */
+    struct kernel_squares_piece *squares, *host_squares; /* [slices] lists of the norm */
 };
 
 static inline struct block_buffers *buffers_of(const struct exchange *e, const struct block *block)
@@ -122,9 +123,13 @@ size_t reduce_accumulator_count(const struct exchange *e);
 int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint32_t block);
 /* The end of a step: both sums of a tied matrix. Collective. */
 int reduce_step(struct exchange *e, const struct op *op);
-/* Sum of squares of what this rank alone answers for; NULL: of all tensors. */
+/* Adds the squares of the sums that this rank alone answers for; NULL: of all tensors. Its list is
+ * the host's until the lane has it: the caller settles the lane before the next one. */
 void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct model_tensor *only);
+/* Likewise those of a slice's weights. */
+void reduce_sum_weights(struct exchange *e, struct kernel_exact_sum *sum,
+                        const struct state_slice *slice);
 
 /* ---- channels.c ---- */
 

@@ -70,6 +70,8 @@ static void take_kept(struct parallel *p)
     p->run.numbers = memory_take(m, "numbers of the step", 0, sizeof(*p->run.numbers));
     p->state.update =
         memory_take(m, "lists of the optimizer", 0, state_update_bytes(p->state.num_slices));
+    p->exchange.squares =
+        memory_take(m, "lists of the norm", 0, p->state.num_slices * sizeof(*p->exchange.squares));
     transfers_take(p);
     if (!memory_is_recording(m))
         lane_set_scratch(p->plan->lane, scratch, scratch_bytes);

@@ -86,6 +86,8 @@ int pinned_take(struct parallel *p)
     ERR_TRY(take_losses(p));
     ERR_TRY(pinned_new(p->plan, &p->run.host_numbers, sizeof(*p->run.host_numbers)));
     ERR_TRY(pinned_new(p->plan, &p->state.host_update, state_update_bytes(p->state.num_slices)));
+    ERR_TRY(pinned_new(p->plan, &p->exchange.host_squares,
+                       p->state.num_slices * sizeof(*p->exchange.host_squares)));
     lane_zero(p->plan->lane, p->state.param, state_bytes(&p->state, STATE_PARAM));
     lane_zero(p->plan->lane, p->state.exp_avg, state_bytes(&p->state, STATE_EXP_AVG));
     lane_zero(p->plan->lane, p->state.exp_avg_sq, state_bytes(&p->state, STATE_EXP_AVG_SQ));
@@ -96,8 +98,9 @@ void pinned_free(struct parallel *p)
 {
     if (p->plan->device == NULL)
         return;
-    void *const all[] = {p->run.losses,       p->run.all_losses,    p->run.raw.inputs,
-                         p->run.host_numbers, p->state.host_update, p->exchange.host_largest};
+    void *const all[] = {p->run.losses,           p->run.all_losses,    p->run.raw.inputs,
+                         p->run.host_numbers,     p->state.host_update, p->exchange.host_largest,
+                         p->exchange.host_squares};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         device_free(p->plan->device, all[i]);
     for (uint32_t i = 0; p->run.tokens != NULL && i < p->plan->num_reads; i++)

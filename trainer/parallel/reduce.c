@@ -413,6 +413,30 @@ int reduce_step(struct exchange *e, const struct op *op)
     return is_tied(e->plan) ? add_tied(e, op) : 0;
 }
 
+/* A tensor's rows to the list on the host, which no lane reads now. */
+static void list_rows(struct exchange *e, uint32_t *num, const void *x, uint64_t rows,
+                      uint64_t width)
+{
+    uint64_t before = *num > 0 ? e->host_squares[*num - 1].end : 0;
+    e->host_squares[(*num)++] =
+        (struct kernel_squares_piece){.x = x, .width = width, .end = before + rows};
+}
+
+/* Of what is listed. */
+static void add_squares(struct exchange *e, struct kernel_exact_sum *sum, uint32_t num,
+                        enum kernel_dtype dtype)
+{
+    if (num == 0)
+        return;
+    lane_copy(e->plan->lane, e->squares, e->host_squares, num * sizeof(*e->squares));
+    kernel_sum_squares(e->plan->kernels, e->plan->lane,
+                       &(struct kernel_sum_squares){.sum = sum,
+                                                    .pieces = e->squares,
+                                                    .rows = e->host_squares[num - 1].end,
+                                                    .num = num,
+                                                    .dtype = dtype});
+}
+
 void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct model_tensor *only)
 {
@@ -420,6 +444,7 @@ void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
     if (!by_piece && mesh_group_place(&e->plan->mesh, GROUP_COPIES) > 0)
         return;       /* the first copy answers for the shard */
     size_t piece = 0; /* in the accumulators */
+    uint32_t num = 0;
     for (uint32_t i = 0; i < e->state->num_slices; i++) {
         const struct state_slice *slice = &e->state->slices[i];
         uint64_t rows = slice->param.box.extent[0], width = slice->param.box.extent[1];
@@ -430,13 +455,18 @@ void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
             piece += aligned(rows * width);
         }
         if (rows > 0 && slice->is_counted && (only == NULL || only == slice->tensor))
-            kernel_sum_squares(e->plan->kernels, e->plan->lane,
-                               &(struct kernel_sum_squares){.sum = sum,
-                                                            .x = x,
-                                                            .rows = rows * slice->segments,
-                                                            .width = width / slice->segments,
-                                                            .dtype = e->state->gradients});
+            list_rows(e, &num, x, rows * slice->segments, width / slice->segments);
     }
+    add_squares(e, sum, num, e->state->gradients);
+}
+
+void reduce_sum_weights(struct exchange *e, struct kernel_exact_sum *sum,
+                        const struct state_slice *slice)
+{
+    const struct box *box = &slice->param.box;
+    uint32_t num = 0;
+    list_rows(e, &num, e->state->param + slice->param.at, box->extent[0], box->extent[1]);
+    add_squares(e, sum, num, KERNEL_F32);
 }
 
 size_t reduce_accumulator_count(const struct exchange *e)

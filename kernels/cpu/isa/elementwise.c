@@ -537,10 +537,12 @@ INLINE double row_squares(const void *x, size_t first, size_t width, bool bf16)
 void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct squares_args *a = args;
-    struct range rows = item_range(item, SQUARES_ROWS, a->rows);
+    struct range rows = item_range(item, SQUARES_ROWS, a->a.rows);
     for (size_t n = rows.begin; n < rows.end; n++) {
-        double sum = a->dtype == KERNEL_BF16 ? row_squares(a->x, n * a->width, a->width, true)
-                                             : row_squares(a->x, n * a->width, a->width, false);
+        size_t first;
+        const struct kernel_squares_piece *piece = squares_piece(&a->a, n, &first);
+        double sum = a->a.dtype == KERNEL_BF16 ? row_squares(piece->x, first, piece->width, true)
+                                               : row_squares(piece->x, first, piece->width, false);
         exact_add(&a->partial[worker->index], sum);
     }
 }
