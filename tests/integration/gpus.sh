@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 38
+plan 39
 
 check "the CPU trains" train cpu - 1
 check "two GPUs with shards have them, snapshots during the step" \
@@ -25,6 +25,14 @@ check "killed on two GPUs and resumed on a mesh of four it has them" \
     moved shrunk $early 2 "${snapshots[@]}" -- seed=3 4 "${pp[@]}" "${tp[@]}"
 check "killed on a mesh of four and resumed on the CPU it has them" \
     moved grown seed=5 4 "${pp[@]}" "${tp[@]}" -- - 1
+
+validation=(--validation.enable --validation.dataset_path "$tmp/text.tokens" --validation.freq 3
+    --validation.steps 1)
+validated() {
+    train seen - 1 "${validation[@]}" && train looked $late 1 "${validation[@]}" &&
+        same_as seen looked && grep -q validation= "$tmp/looked.loss"
+}
+check "losses of a validation are those of the CPU" validated
 
 # Products by tensor cores: by the library that is simulated with the CPU's, and by our own kernel.
 bf16=(--training.mixed_precision_param bfloat16 --kernels.isa auto)

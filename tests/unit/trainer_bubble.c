@@ -102,7 +102,8 @@ static int make_step(struct rank *r, void *user)
     static const float scale = 1e-3f;
     const struct tokens *tokens = &p->run.tokens[0].device;
     struct waiting w = {.execution = {.at_op = wait_at},
-                        .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale},
+                        .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale,
+                                  .losses = p->run.row_losses},
                         .bubble = b};
     parallel_observe(p, &(struct op_observer){note_begin, &w});
     if (r->world->rank == 0)

@@ -211,7 +211,8 @@ static int measure(struct rank *r, void *user)
     static const float scale = 1e-3f;
     const struct tokens *tokens = &p->run.tokens[0].device;
     struct sleeping s = {.execution = {.at_op = sleep_at},
-                         .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale}};
+                         .batch = {tokens->inputs, tokens->targets, .loss_scale = &scale,
+                                   .losses = p->run.row_losses}};
     struct figures f = {.p = p, .s = &s, .link = link};
     bool is_ring = p->plan->shape.has_ring;
     /* What a layer moves in the time of its forward: three times that, in three times that. */

@@ -328,15 +328,6 @@ static int losses_of_logits(struct model *m, uint32_t slot)
     return 0;
 }
 
-static void sum_sequences(const struct model *m, const float *losses, double *out)
-{
-    for (uint32_t b = 0; b < m->batch; b++) {
-        out[b] = 0;
-        for (uint32_t t = 0; t < m->seq; t++)
-            out[b] += losses[(size_t)b * m->seq + t];
-    }
-}
-
 /* The rows' losses in the order of their sequences. */
 static int losses_in_order(struct model *m, const struct slot *s, float *all, const float *losses)
 {
@@ -344,27 +335,13 @@ static int losses_in_order(struct model *m, const struct slot *s, float *all, co
     return context_gather(m, all, losses, &of, s->is_active);
 }
 
-/* On the host, which waits for them. */
-static int sum_losses(struct model *m, const struct slot *s, const float *losses, double *out)
-{
-    uint32_t rows = m->batch * m->seq;
-    lane_copy(m->lane, m->host_losses, losses, rows * sizeof(*losses));
-    ERR_TRY(lane_settle(m->lane));
-    for (uint32_t i = 0; i < rows; i++)
-        *out += m->host_losses[i];
-    if (s->batch.sequence_losses != NULL)
-        sum_sequences(m, m->host_losses, s->batch.sequence_losses);
-    return 0;
-}
-
-int model_loss(struct model *m, uint32_t slot, const void *const *w, double *out_loss)
+int model_loss(struct model *m, uint32_t slot, const void *const *w)
 {
     struct slot *s = &m->slots[slot];
     uint32_t index = slot_index(m, slot, 0);
     size_t all_bytes = (size_t)m->batch * m->seq * sizeof(float);
     float *ordered;
     int rc = 0;
-    *out_loss = 0;
     if (!model_has_chunks(m))
         rc = losses_of_logits(m, slot);
     else if (!s->has_losses)
@@ -378,7 +355,7 @@ int model_loss(struct model *m, uint32_t slot, const void *const *w, double *out
     if (m->cut.cp_blocks > 1 && rc == 0)
         rc = losses_in_order(m, s, ordered, s->losses);
     if (s->is_active && rc == 0)
-        rc = sum_losses(m, s, ordered, out_loss);
+        lane_copy(m->lane, s->batch.losses, ordered, all_bytes);
     if (m->cut.cp_blocks > 1)
         model_give(m, "losses of all rows", index);
     model_give(m, "losses", index);

@@ -164,7 +164,6 @@ void model_free(struct model *m)
     if (m->lane != NULL) {
         device_free(m->lane->device, m->rope_cos);
         device_free(m->lane->device, m->rope_sin);
-        device_free(m->lane->device, m->host_losses);
         device_free(m->lane->device, m->noted);
     }
     free(m);
@@ -188,15 +187,13 @@ int model_set_kernels(struct model *m, struct kernels *kernels, struct lane *lan
 {
     struct device *device = lane->device;
     size_t bytes = (size_t)m->seq * (m->s.head_dim / 2) * sizeof(float);
-    void *cos, *sin, *losses, *pinned;
+    void *cos, *sin, *pinned;
     m->kernels = kernels;
     m->lane = lane;
     ERR_TRY(device_alloc(device, &cos, bytes, ON_DEVICE));
     m->rope_cos = cos;
     ERR_TRY(device_alloc(device, &sin, bytes, ON_DEVICE));
     m->rope_sin = sin;
-    ERR_TRY(device_alloc(device, &losses, (size_t)m->batch * m->seq * sizeof(float), PINNED));
-    m->host_losses = losses;
     ERR_TRY(model_take_noted(m));
     ERR_TRY(device_alloc(device, &pinned, 2 * bytes, PINNED));
     int rc = copy_rope_table(m, pinned);

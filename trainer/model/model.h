@@ -154,7 +154,7 @@ struct model_batch {
     /* Where tensor parallel cuts the vocabulary: model_localize. */
     const int32_t *own, *own_or_other, *owners;
     const float *loss_scale; /* gradients are of loss_scale x (sum of the rows' losses) */
-    double *sequence_losses; /* host: [B] sums of each sequence's rows, in row order; or NULL */
+    float *losses;           /* PINNED [B, T] of the rows, in the order of their sequences */
 };
 
 /* Host. Of the rows' tokens: own[rows] as rows of this tp place's part of the vocabulary, 0 where
@@ -171,10 +171,10 @@ bool model_is_active(const struct model *model, uint32_t slot);
 /* w: the block's tensors in the compute dtype, cut by tp and laid out as model_view says; of a tied
  * model's head w[1] is the embedding. dw: where the gradients go, float, laid out likewise. */
 int model_forward(struct model *model, uint32_t slot, uint32_t block, const void *const *w);
-/* *out_loss: sum of the rows' losses, in double, in row order; the logits become their gradient. In
- * chunks the head's backward has computed the losses before, or where none comes this does, with w
- * as of the head's forward. */
-int model_loss(struct model *model, uint32_t slot, const void *const *w, double *out_loss);
+/* The batch's losses, which are there when the lane is settled; the logits become their gradient.
+ * In chunks the head's backward has computed the losses before, or where none comes this does, with
+ * w as of the head's forward. */
+int model_loss(struct model *model, uint32_t slot, const void *const *w);
 /* Where keys and values go around a ring: those of this rank's rows, which model_forward and
  * model_recompute of the layer leave out; `is_again`: for a recomputation. */
 int model_keys(struct model *model, uint32_t slot, uint32_t block, bool is_again,

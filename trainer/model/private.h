@@ -107,7 +107,6 @@ struct model {
     void *operands[NUM_OPERANDS];
     uint32_t *noted;            /* [slots][L][NUM_NOTED] of the device, or NULL (float8.c) */
     float *rope_cos, *rope_sin; /* [T, D/2] of the device */
-    float *host_losses;         /* [B, T] PINNED */
     uint32_t num_slots;
     struct slot *slots;
     size_t *lists; /* of a collective: bytes and places of the tp or cp ranks; model_set_lists */

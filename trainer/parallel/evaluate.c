@@ -4,6 +4,7 @@
  * leaves their losses are gathered and added in rank order, which is leaf order: so the sum is the
  * same bits on every mesh. Sequences that are shorter than those of training lie at the beginning
  * of their rows; what is behind them counts for nothing, and nothing looks back at it. */
+#include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/parallel/execution.h"
 
@@ -49,7 +50,7 @@ static int read_leaf(struct parallel *p, const struct evaluation *of, uint64_t l
 /* A leaf that could not be read is computed of zeros: all learn of it behind the round. */
 static void clear_leaf(const struct parallel *p, const struct tokens *to)
 {
-    size_t rows = (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len;
+    size_t rows = rows_of_leaf(p->plan);
     memset(to->inputs, 0, rows * sizeof(*to->inputs));
     memset(to->targets, 0xff, rows * sizeof(*to->targets));
     if (to->starts != NULL)
@@ -60,9 +61,8 @@ static void clear_leaf(const struct parallel *p, const struct tokens *to)
 static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
                          struct round *out)
 {
-    uint32_t batch = (uint32_t)p->plan->config->local_batch_size;
-    size_t rows = (size_t)batch * (size_t)p->plan->config->seq_len;
-    bool has_leaf = leaf * batch < of->samples;
+    size_t rows = rows_of_leaf(p->plan);
+    bool has_leaf = leaf * (uint64_t)p->plan->config->local_batch_size < of->samples;
     struct leaf_tokens *to = &p->run.tokens[0];
     struct tokens raw;
     struct model_batch mine = step_batch(p, to);
@@ -80,7 +80,8 @@ static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64
     out->flags = (of->want_stop != NULL && *of->want_stop != 0 ? STOP : 0) +
                  (p->run.failure != 0 ? FAILED : 0);
     ERR_TRY(execute_program(p, p->run.evaluation, &walk));
-    out->loss = walk.loss;
+    ERR_TRY(lane_settle(p->plan->lane));
+    out->loss = has_leaf ? step_sum_losses(p, 0, NULL) : 0;
     return 0;
 }
 

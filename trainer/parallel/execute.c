@@ -428,11 +428,11 @@ static int run_forward(struct parallel *p, const struct op *op, uint32_t slot)
     return model_forward(p->plan->model, slot, op->block, w);
 }
 
-static int run_loss(struct parallel *p, struct walk *e, const struct op *op, uint32_t slot)
+static int run_loss(struct parallel *p, const struct op *op, uint32_t slot)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
     forward_pointers(p, op->block, w);
-    return model_loss(p->plan->model, slot, w, &e->loss);
+    return model_loss(p->plan->model, slot, w);
 }
 
 static int run_recompute(struct parallel *p, const struct op *op, uint32_t slot)
@@ -479,7 +479,7 @@ static int run(struct parallel *p, struct walk *e, const struct op *op, uint32_t
     case OP_FORWARD:
         return run_forward(p, op, slot);
     case OP_LOSS:
-        return run_loss(p, e, op, slot);
+        return run_loss(p, op, slot);
     case OP_RECOMPUTE:
         return run_recompute(p, op, slot);
     case OP_BACKWARD:

@@ -35,6 +35,7 @@ struct execution {
     struct leaf_tokens *tokens; /* [num_reads] */
     struct tokens raw;          /* host: in the order of the data, where rows have another */
     struct step_numbers *numbers, *host_numbers;
+    float *row_losses; /* [leaves][B, T], PINNED as the next two; NULL: another stage has them */
     double *losses, *all_losses;
     uint32_t leaf_values; /* that are gathered of each leaf: see gather_losses */
     uint64_t counted;     /* tokens of the step that count; 0: all do */
@@ -85,7 +86,6 @@ struct walk {
     const struct step_input *input;
     bool is_asked_to_stop;
     bool is_common; /* the error that ends it is that of all ranks: each ends by itself */
-    double loss;    /* of an evaluation's leaf */
     const struct model_batch *batch; /* of an evaluation; NULL there: walk */
     float *logits;                   /* or NULL */
     int (*at_op)(struct parallel *p, struct walk *e, const struct op *op);
@@ -114,6 +114,9 @@ int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken);
 
 /* ---- step.c ---- */
 
+/* Of a leaf of this rank, whose losses the lane has brought to the host: their sum in double, in
+ * the order of rows, and those of each sequence [B], or NULL. 0 where they are another stage's. */
+double step_sum_losses(const struct parallel *p, uint32_t leaf, double *out_sequences);
 /* Where the host may put the numbers of a leaf in the order of the data: the last that were copied
  * from there are copied. */
 int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tokens *out_raw);

@@ -23,11 +23,6 @@ static size_t lists_of_tokens(const struct parallel *p)
     return 2 + p->plan->config->document_mask + (p->plan->cut.tp > 1 ? 3 : 0);
 }
 
-static size_t rows_of_leaf(const struct parallel *p)
-{
-    return (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len;
-}
-
 static struct tokens cut_tokens(const struct parallel *p, int32_t *at, size_t rows)
 {
     struct tokens out = {.inputs = at, .targets = at + rows};
@@ -46,7 +41,7 @@ static struct tokens cut_tokens(const struct parallel *p, int32_t *at, size_t ro
 
 void pinned_take_tokens(struct parallel *p)
 {
-    size_t rows = rows_of_leaf(p) / p->plan->cut.cp;
+    size_t rows = rows_of_leaf(p->plan) / p->plan->cut.cp;
     for (uint32_t i = 0; i < p->plan->num_reads; i++) {
         int32_t *at =
             memory_take(p->plan->memory, "tokens", i, lists_of_tokens(p) * rows * sizeof(int32_t));
@@ -65,13 +60,17 @@ static int take_losses(struct parallel *p)
     if (values < ROUND_NUMBERS)
         values = ROUND_NUMBERS;
     size_t bytes = values * sizeof(*p->run.losses);
+    if (p->plan->mesh.place[AXIS_PP] + 1 == p->plan->mesh.degree[AXIS_PP])
+        ERR_TRY(pinned_new(p->plan, &p->run.row_losses,
+                           leaves_micro_steps(&p->plan->leaves) * rows_of_leaf(p->plan) *
+                               sizeof(*p->run.row_losses)));
     ERR_TRY(pinned_new(p->plan, &p->run.losses, bytes));
     return pinned_new(p->plan, &p->run.all_losses, num_data_ranks(p->plan) * bytes);
 }
 
 int pinned_take(struct parallel *p)
 {
-    size_t rows = rows_of_leaf(p), lists = lists_of_tokens(p) * sizeof(int32_t);
+    size_t rows = rows_of_leaf(p->plan), lists = lists_of_tokens(p) * sizeof(int32_t);
     int32_t *at = NULL;
     for (uint32_t i = 0; i < p->plan->num_reads; i++) {
         ERR_TRY(pinned_new(p->plan, &at, lists * rows / p->plan->cut.cp));
@@ -98,9 +97,14 @@ void pinned_free(struct parallel *p)
 {
     if (p->plan->device == NULL)
         return;
-    void *const all[] = {p->run.losses,           p->run.all_losses,    p->run.raw.inputs,
-                         p->run.host_numbers,     p->state.host_update, p->exchange.host_largest,
-                         p->exchange.host_squares};
+    void *const all[] = {p->run.losses,
+                         p->run.all_losses,
+                         p->run.raw.inputs,
+                         p->run.host_numbers,
+                         p->state.host_update,
+                         p->exchange.host_largest,
+                         p->exchange.host_squares,
+                         p->run.row_losses};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         device_free(p->plan->device, all[i]);
     for (uint32_t i = 0; p->run.tokens != NULL && i < p->plan->num_reads; i++)

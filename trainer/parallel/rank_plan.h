@@ -110,6 +110,12 @@ static inline uint32_t my_data_rank(const struct rank_plan *plan)
     return mesh_group_place(&plan->mesh, GROUP_DATA);
 }
 
+/* Of a leaf, on all ranks that share it. */
+static inline size_t rows_of_leaf(const struct rank_plan *plan)
+{
+    return (size_t)plan->config->local_batch_size * (size_t)plan->config->seq_len;
+}
+
 /* Whether the embedding is the output, too: then it is a block of its own behind the last. */
 static inline bool is_tied(const struct rank_plan *plan)
 {

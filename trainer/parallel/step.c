@@ -3,7 +3,8 @@
  * Stop. With one stage all ranks agree before each leaf whether some rank is asked to stop; with a
  * pipeline before the step. Norm. Squares are summed exactly (kernel_sum_squares), each element by
  * one rank, limbs as integers over all ranks: the same bits however the rows are held. Loss. Leaf
- * losses are gathered and added in double in leaf order. */
+ * losses are gathered and added in double in leaf order. The host reads them when it has waited for
+ * the norm: no leaf waits for it. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/config/hooks.h"
@@ -55,8 +56,7 @@ int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tok
 void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens)
 {
     const struct tokens *from = &tokens->host, *to = &tokens->device;
-    size_t rows = (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len /
-                  p->plan->cut.cp;
+    size_t rows = rows_of_leaf(p->plan) / p->plan->cut.cp;
     size_t lists = 2 + (from->starts != NULL) + (from->own != NULL ? 3 : 0);
     order_tokens(p, raw, &tokens->host);
     if (from->own != NULL)
@@ -67,8 +67,7 @@ void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_
 
 static double tokens_that_count(const struct parallel *p)
 {
-    double leaf =
-        (double)((uint64_t)p->plan->config->local_batch_size * (uint64_t)p->plan->config->seq_len);
+    double leaf = (double)rows_of_leaf(p->plan);
     return p->run.counted > 0 ? (double)p->run.counted : (double)p->exchange.leaves.num * leaf;
 }
 
@@ -82,6 +81,26 @@ static void count_sequences(const struct parallel *p, const struct tokens *token
     }
 }
 
+static float *losses_of(const struct parallel *p, uint32_t leaf)
+{
+    return p->run.row_losses != NULL ? p->run.row_losses + leaf * rows_of_leaf(p->plan) : NULL;
+}
+
+double step_sum_losses(const struct parallel *p, uint32_t leaf, double *out_sequences)
+{
+    const float *losses = losses_of(p, leaf);
+    size_t seq = (size_t)p->plan->config->seq_len,
+           rows = losses != NULL ? rows_of_leaf(p->plan) : 0;
+    double sum = 0, of_sequence = 0;
+    for (size_t i = 0; i < rows; i++) {
+        sum += losses[i];
+        of_sequence = (i % seq == 0 ? 0 : of_sequence) + losses[i];
+        if (out_sequences != NULL)
+            out_sequences[i / seq] = of_sequence;
+    }
+    return sum;
+}
+
 static double *values_of(const struct parallel *p, uint32_t leaf)
 {
     return p->run.losses + (size_t)leaf * p->run.leaf_values;
@@ -92,7 +111,7 @@ static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
     struct leaf_tokens *to = &p->run.tokens[leaf % p->plan->num_reads];
     struct tokens raw;
-    size_t bytes = (size_t)p->plan->config->local_batch_size * (size_t)p->plan->config->seq_len * 4;
+    size_t bytes = rows_of_leaf(p->plan) * sizeof(int32_t);
     double *values = values_of(p, leaf);
     memset(values, 0, p->run.leaf_values * sizeof(*values));
     if (!rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf))
@@ -122,14 +141,14 @@ struct model_batch step_batch(const struct parallel *p, const struct leaf_tokens
                                 .own = at->own,
                                 .own_or_other = at->own_or_other,
                                 .owners = at->owners,
-                                .loss_scale = &p->run.numbers->loss_scale};
+                                .loss_scale = &p->run.numbers->loss_scale,
+                                .losses = p->run.row_losses};
 }
 
 static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
 {
     s->batch = step_batch(p, &p->run.tokens[leaf % p->plan->num_reads]);
-    if (p->run.leaf_values > 1)
-        s->batch.sequence_losses = values_of(p, leaf) + 1;
+    s->batch.losses = losses_of(p, leaf);
     s->walk.batch = rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf) ? &s->batch : NULL;
 }
 
@@ -199,6 +218,16 @@ static void add_to_sources(const struct parallel *p, const struct step_input *in
     }
 }
 
+/* What this rank brings of its leaves. */
+static void sum_leaves(struct parallel *p)
+{
+    for (uint32_t leaf = 0; leaf < leaves_micro_steps(&p->exchange.leaves); leaf++) {
+        double *values = values_of(p, leaf);
+        if (rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf))
+            values[0] = step_sum_losses(p, leaf, p->run.leaf_values > 1 ? values + 1 : NULL);
+    }
+}
+
 /* The values of all data ranks, which the last stage has, to all ranks. */
 static int gather_values(struct parallel *p, const struct op *op)
 {
@@ -225,6 +254,7 @@ static int gather_values(struct parallel *p, const struct op *op)
 static int gather_losses(struct parallel *p, struct step *s, const struct op *op)
 {
     struct step_result *out = s->out;
+    sum_leaves(p);
     ERR_TRY(gather_values(p, op));
     double sum = 0, most = 0;
     memset(out->sources, 0, sizeof(out->sources));
@@ -244,9 +274,7 @@ static int gather_losses(struct parallel *p, struct step *s, const struct op *op
         out->loss = sum / (double)p->run.counted;
         return 0;
     }
-    uint64_t tokens =
-        (uint64_t)p->plan->config->local_batch_size * (uint64_t)p->plan->config->seq_len;
-    out->loss = sum / (double)p->exchange.leaves.num / (double)tokens;
+    out->loss = sum / (double)p->exchange.leaves.num / (double)rows_of_leaf(p->plan);
     return 0;
 }
 
@@ -273,9 +301,6 @@ static int at_op(struct parallel *p, struct walk *e, const struct op *op)
         return read_leaf(p, s, op->leaf);
     case OP_BEGIN:
         begin_leaf(p, s, op->leaf);
-        return 0;
-    case OP_LOSS:
-        values_of(p, op->leaf)[0] = e->loss;
         return 0;
     case OP_NORM:
         end_leaf(p, s, leaves_micro_steps(&p->exchange.leaves) - 1);
