@@ -16,7 +16,6 @@ struct remote_link {
 int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token);
 void remote_link_close(struct remote_link *link);
 
-struct remote;
 /* The session of a rank: makes the ring and what empties it. */
 int remote_open(struct ckpt *ckpt, uint64_t token);
 /* What was announced and has not arrived is given up. Also where there is none. */

@@ -26,7 +26,6 @@ struct connection {
     struct arena_request request;
 };
 #define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
-struct listeners;
 int listen_open(struct service *service);
 void listen_close(struct service *service);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds

@@ -3,7 +3,6 @@
 #define HOLDFAST_CKPTD_FRONT_NETWORK_H
 
 struct service;
-struct network;
 
 /* Is the certificate of that directory one that ckptd may use? It names a node, or no identity of
  * ours. ERR_DENIED names the one that it has; else errors as tls_directory_look. */

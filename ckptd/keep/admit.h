@@ -7,7 +7,6 @@
 #include "proto/wire/rpc.h"
 
 struct service;
-struct run;
 
 void admit_release(struct service *service, struct rpc_call *call,
                    const Holdfast__V1__ReleaseRequest *request);

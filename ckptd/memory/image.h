@@ -18,7 +18,6 @@
 struct service;
 struct run;
 struct stage;
-struct session;
 struct checkpoint;
 struct shard_wait;
 

@@ -11,7 +11,6 @@
 struct service;
 struct image;
 struct chunk;
-struct save;
 
 /* Chunks that are ready and wait for their time, oldest first. */
 struct throttle_queue {

@@ -11,7 +11,6 @@
 
 struct service;
 struct image;
-struct checkpoint;
 
 void restore_load_shard(struct service *service, struct rpc_call *call,
                         const Holdfast__V1__LoadShardRequest *request);

@@ -7,7 +7,6 @@
 
 struct checkpoint;
 struct run;
-struct service;
 struct session;
 
 #define TOGETHER_WAIT_MS 10000 /* for a rank that has not opened the load */

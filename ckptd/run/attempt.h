@@ -14,7 +14,6 @@
 
 struct service;
 struct run;
-struct quorum;
 
 #define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */
 

@@ -8,9 +8,7 @@
 
 #include <stdint.h>
 
-struct run;
 struct service;
-struct session;
 
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request);

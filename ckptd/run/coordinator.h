@@ -16,7 +16,6 @@
 
 struct run;
 struct save;
-struct service;
 struct group;
 struct attempt;
 struct follow;
@@ -78,7 +77,6 @@ struct part_asking {
     struct fault fault;
     void (*go_on)(struct part_asking *asking);
 };
-struct session;
 
 /* Performs the actions of a run's machine; called after every commit_*() call. */
 void run_perform(struct run *run, const struct commit_actions *actions);

@@ -4,7 +4,6 @@
 
 struct run;
 struct commit_action;
-struct storage;
 
 /* Performers of COMMIT_SYNC_NAMES and COMMIT_PUBLISH (run.c); they end with commit_names_synced,
  * commit_published. */

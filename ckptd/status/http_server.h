@@ -4,7 +4,6 @@
 
 struct service;
 
-struct http_server;
 /* Nothing when http.listen is not set. The last part: from then on ckptd is alive. */
 int http_server_open(struct service *service);
 void http_server_end(struct service *service);   /* no more requests; before loop_close */

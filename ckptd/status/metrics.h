@@ -4,7 +4,6 @@
 
 struct service;
 
-struct metrics;
 int metrics_open(struct service *service);
 void metrics_close(struct service *service); /* behind loop_close */
 

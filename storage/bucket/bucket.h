@@ -188,7 +188,6 @@ int bucket_sweep(struct storage *storage, const char *prefix, struct storage_swe
 
 /* ---- object.c ---- */
 
-struct bucket_object;
 int bucket_object_create(struct storage *storage, struct storage_object **out, const char *key,
                          uint64_t bytes);
 int bucket_object_open(struct storage *storage, struct storage_object **out, const char *key,
