@@ -33,24 +33,31 @@ static int use(struct bulk_handle *opened, const struct bulk_request *request, b
     return error;
 }
 
-int bulk_handle_get_begin(struct bulk_handle *opened, const struct bulk_request *request)
+static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return use(opened, request, false);
+    return use(&entered->opened, request, false);
 }
 
-int bulk_handle_get_block(struct bulk_handle *opened, uint64_t offset, uint64_t bytes, void *room)
+static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
+                        uint64_t offset, uint64_t bytes, void *room, const void **out)
 {
+    const struct bulk_handle *opened = &entered->opened;
+    (void)request;
+    *out = room;
     return storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_READ,
                             opened->handle->object, offset, room, (uint32_t)bytes);
 }
 
-void bulk_handle_get_end(struct bulk_handle *opened)
+static void end_opened(struct bulk_entered *entered)
 {
-    stop_using(opened);
+    stop_using(&entered->opened);
 }
 
-int bulk_handle_put_begin(struct bulk_handle *opened, const struct bulk_request *request, void **to)
+static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                      struct tls_stream *cut)
 {
+    struct bulk_handle *opened = &entered->opened;
+    (void)cut; /* what is written twice is the same */
     if (!opened->room)
         opened->room = aligned_alloc(STORAGE_ALIGN, BULK_BLOCK_BYTES);
     if (!opened->room)
@@ -59,51 +66,15 @@ int bulk_handle_put_begin(struct bulk_handle *opened, const struct bulk_request 
     return use(opened, request, true);
 }
 
-int bulk_handle_put_end(struct bulk_handle *opened, const struct bulk_request *request, int error)
+static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
 {
+    struct bulk_handle *opened = &entered->opened;
     if (error == 0)
         error = storage_transfer(handle_storage(opened->handle, opened->storage), STORAGE_WRITE,
                                  opened->handle->object, request->offset, opened->room,
                                  (uint32_t)request->bytes);
     stop_using(opened);
     return error;
-}
-
-void bulk_handle_close(struct bulk_handle *opened)
-{
-    free(opened->room);
-}
-
-/* ---- for the server ---- */
-
-static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
-{
-    return bulk_handle_get_begin(&entered->opened, request);
-}
-
-static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
-                        uint64_t offset, uint64_t bytes, void *room, const void **out)
-{
-    (void)request;
-    *out = room;
-    return bulk_handle_get_block(&entered->opened, offset, bytes, room);
-}
-
-static void end_opened(struct bulk_entered *entered)
-{
-    bulk_handle_get_end(&entered->opened);
-}
-
-static int put_opened(struct bulk_entered *entered, const struct bulk_request *request, void **to,
-                      struct tls_stream *cut)
-{
-    (void)cut; /* what is written twice is the same */
-    return bulk_handle_put_begin(&entered->opened, request, to);
-}
-
-static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)
-{
-    return bulk_handle_put_end(&entered->opened, request, error);
 }
 
 static int ask_opened(struct bulk_entered *entered, const struct bulk_request *request,
@@ -121,3 +92,8 @@ const struct bulk_ops opened_source = {.get_begin = begin_opened,
                                        .put_begin = put_opened,
                                        .put_end = came_opened,
                                        .ask = ask_opened};
+
+void bulk_handle_close(struct bulk_handle *opened)
+{
+    free(opened->room);
+}

@@ -4,7 +4,6 @@
 #define HOLDFAST_CKPTD_BULK_BULK_HANDLES_H
 
 #include "ckptd/peers/handles.h"
-#include "proto/bulk/wire.h"
 
 struct bulk_handle {
     struct storage *storage;
@@ -14,13 +13,6 @@ struct bulk_handle {
     void *room;                   /* of a PUT; made by the first */
 };
 
-/* As bulk_ops of proto/bulk/server.h. */
-int bulk_handle_get_begin(struct bulk_handle *opened, const struct bulk_request *request);
-int bulk_handle_get_block(struct bulk_handle *opened, uint64_t offset, uint64_t bytes, void *room);
-void bulk_handle_get_end(struct bulk_handle *opened);
-int bulk_handle_put_begin(struct bulk_handle *opened, const struct bulk_request *request,
-                          void **to);
-int bulk_handle_put_end(struct bulk_handle *opened, const struct bulk_request *request, int error);
 void bulk_handle_close(struct bulk_handle *opened);
 
 #endif

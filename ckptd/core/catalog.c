@@ -276,7 +276,8 @@ struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest
     return entry;
 }
 
-void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
+/* That tier has it. */
+static void found_in(struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (!copies_at(checkpoint, tier)->is_there)
         copies_forget(checkpoint, tier);
@@ -292,7 +293,7 @@ void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
 
 void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier)
 {
-    catalog_found(checkpoint, tier);
+    found_in(checkpoint, tier);
     copies_note(checkpoint, tier)->is_part = false;
 }
 
@@ -300,7 +301,7 @@ void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier)
 {
     copies_note(checkpoint, tier)->is_damaged = false;
     checkpoint->is_suspect &= tier != TIER_LOCAL;
-    catalog_found(checkpoint, tier);
+    found_in(checkpoint, tier);
 }
 
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)

@@ -62,9 +62,7 @@ void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
 struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest_summary *summary);
 /* What the other one, of the same save, knows beyond it: copies and places. */
 void catalog_merge(struct checkpoint *into, struct checkpoint *from);
-/* That tier has it, or has it no more. catalog_lost() is false, and nothing happened, when no tier
- * is left. */
-void catalog_found(struct checkpoint *checkpoint, enum tier_index tier);
+/* That tier has it no more. False, and nothing happened: no tier is left. */
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier);
 /* Its copy there has all shards by now. */
 void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier);

@@ -335,13 +335,8 @@ bool image_has_table(const struct image *image, uint32_t index, const uint8_t *t
 
 /* ---- life ---- */
 
-int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry)
-{
-    return image_new_window(out, service, geometry, UINT32_MAX);
-}
-
-int image_new_window(struct image **out, struct service *service,
-                     const struct shard_geometry *geometry, uint32_t max_segments)
+int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry,
+              uint32_t max_segments)
 {
     uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
     uint32_t needed = image_segments_needed(service, geometry->file_bytes);

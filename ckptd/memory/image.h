@@ -113,12 +113,11 @@ struct image {
     struct digest *digests; /* per tensor; guarded by mutex while chunks are under way */
 };
 
-/* Arrays and chunks for a file of this geometry; no segments. ERR_MEMORY; ERR_SPACE: it has 2^32
- * chunks or more. */
-int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry);
-/* The same with at most `max_segments` at once: a window where the file needs more. */
-int image_new_window(struct image **out, struct service *service,
-                     const struct shard_geometry *geometry, uint32_t max_segments);
+/* Arrays and chunks for a file of this geometry; no segments, of which it will have `max_segments`
+ * at most: a window where the file needs more. ERR_MEMORY; ERR_SPACE: it has 2^32 chunks or more.
+ */
+int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry,
+              uint32_t max_segments);
 /* Gives back the segments and frees all. Nothing may be under way. */
 void image_free(struct image *image);
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes);

@@ -37,8 +37,7 @@ static struct pool_owner owner_of(const struct session *session)
 static int fill_slot(struct session *session, uint32_t slot)
 {
     struct image *image = NULL;
-    int error =
-        image_new_window(&image, session->service, &session->geometry, session->image_segments);
+    int error = image_new(&image, session->service, &session->geometry, session->image_segments);
     if (error != 0)
         return error;
     image->slot = &session->slots[slot];

@@ -291,7 +291,7 @@ static int make_image(struct image **out, struct checkpoint *checkpoint, uint32_
         return report_error(ERR_INVALID, NULL, "byte %llu of shard %u is no tensor data",
                             (unsigned long long)*part_byte, shard);
     uint32_t segments = part_byte ? read_plan_part_segments(pool_size(service->pool)) : UINT32_MAX;
-    ERR_TRY(image_new_window(out, service, &file.geometry, segments));
+    ERR_TRY(image_new(out, service, &file.geometry, segments));
     struct image *image = *out;
     struct read_shard *reading = &image->reading;
     const struct read_file chunks = reading->file;

@@ -119,7 +119,8 @@ static const char *const rope_names[] = {
     [MODEL_ROPE_PLAIN] = "default", [MODEL_ROPE_LINEAR] = "linear", [MODEL_ROPE_LLAMA3] = "llama3"};
 #define NUM_ROPES (sizeof rope_names / sizeof *rope_names)
 
-bool model_rope_of_name(enum model_rope *out, const char *name)
+/* "linear" to MODEL_ROPE_LINEAR, and so on; false: there is none of that name. */
+static bool rope_of_name(enum model_rope *out, const char *name)
 {
     for (size_t i = 0; i < NUM_ROPES; i++) {
         if (strcmp(rope_names[i], name) != 0)
@@ -325,7 +326,7 @@ static int take_scaling(struct model_shape *out, const json_t *scaling)
     model_shape_rope_defaults(out, MODEL_ROPE_PLAIN);
     if (scaling == NULL || json_is_null(scaling) || type == NULL)
         return 0;
-    if (name == NULL || !model_rope_of_name(&out->rope, name))
+    if (name == NULL || !rope_of_name(&out->rope, name))
         return report_error(ERR_INVALID, "the trainer has linear and llama3",
                             "config.json: rope_scaling is of type '%.64s'",
                             name != NULL ? name : "?");

@@ -69,8 +69,6 @@ bool model_shape_differs(struct model_difference *out, const struct model_shape 
 uint64_t model_shape_parameters(const struct model_shape *shape);
 /* Turns per position of the pairs of a head, scaled: head_dim / 2 numbers. */
 void model_shape_frequencies(double *out, const struct model_shape *shape);
-/* "linear" to MODEL_ROPE_LINEAR, and so on; false: there is none of that name. */
-bool model_rope_of_name(enum model_rope *out, const char *name);
 /* What a scaling has that says nothing of its numbers: as Llama 3.1's. */
 void model_shape_rope_defaults(struct model_shape *shape, enum model_rope rope);
 

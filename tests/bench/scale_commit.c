@@ -157,7 +157,7 @@ static struct image *make_image(uint32_t rank, uint64_t step)
     struct shard_geometry small;
     struct image *image = NULL;
     BENCH_TRY(shard_geometry_derive(&small, SHARD_ALIGN, 0), report_line());
-    BENCH_TRY(image_new(&image, &service, &small), report_line());
+    BENCH_TRY(image_new(&image, &service, &small, UINT32_MAX), report_line());
     image->geometry = from->geometry;
     image->state = IMAGE_STAGING;
     image->tensors = from->tensors;

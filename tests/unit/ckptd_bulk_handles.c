@@ -4,7 +4,7 @@
  * it was given to, as what it was opened for, and inside the object; one that is in use, or whose
  * client works, is not taken away; readers leave nodes their share. Method: the table of handles
  * and the plane's side of it, on a local store. */
-#include "ckptd/bulk/bulk_handles.h"
+#include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "tests/unit/store_bed.h"
@@ -19,7 +19,7 @@ struct bed {
     struct storage *storage;
     struct handles *handles;
     struct handle *handle;
-    struct bulk_handle of_n1, of_n2;
+    struct bulk_entered of_n1, of_n2;
 };
 
 static int try_one(struct handle **out, struct handles *handles, const char *who, uint64_t client)
@@ -46,14 +46,16 @@ static void open_bed(struct bed *bed)
     bed->handle->is_writer = true;
     assert_int_equal(storage_object_create(bed->storage, &bed->handle->object, KEY, SIZE), 0);
     handles_used(bed->handles, bed->handle);
-    bed->of_n1 = (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n1", NULL, NULL};
-    bed->of_n2 = (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n2", NULL, NULL};
+    bed->of_n1.opened =
+        (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n1", NULL, NULL};
+    bed->of_n2.opened =
+        (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n2", NULL, NULL};
 }
 
 static void close_bed(struct bed *bed)
 {
-    bulk_handle_close(&bed->of_n1);
-    bulk_handle_close(&bed->of_n2);
+    bulk_handle_close(&bed->of_n1.opened);
+    bulk_handle_close(&bed->of_n2.opened);
     handles_close(bed->handles, bed->storage);
     storage_close(bed->storage);
     bed_remove_directory(bed->path);
@@ -64,19 +66,27 @@ static struct bulk_request request_of(const struct bed *bed, uint64_t offset, ui
     return (struct bulk_request){.save = bed->handle->token, .offset = offset, .bytes = bytes};
 }
 
-static int put(struct bulk_handle *opened, const struct bulk_request *request, int fill)
+static int begin_put(struct bulk_entered *entered, const struct bulk_request *request, void **to)
 {
-    void *to = NULL;
-    ERR_TRY(bulk_handle_put_begin(opened, request, &to));
-    memset(to, fill, request->bytes);
-    return bulk_handle_put_end(opened, request, 0);
+    return opened_source.put_begin(entered, request, to, NULL);
 }
 
-static int get(struct bulk_handle *opened, const struct bulk_request *request, unsigned char *room)
+static int put(struct bulk_entered *entered, const struct bulk_request *request, int fill)
 {
-    ERR_TRY(bulk_handle_get_begin(opened, request));
-    int error = bulk_handle_get_block(opened, request->offset, request->bytes, room);
-    bulk_handle_get_end(opened);
+    void *to = NULL;
+    ERR_TRY(begin_put(entered, request, &to));
+    memset(to, fill, request->bytes);
+    return opened_source.put_end(entered, request, 0);
+}
+
+static int get(struct bulk_entered *entered, const struct bulk_request *request,
+               unsigned char *room)
+{
+    const void *out;
+    ERR_TRY(opened_source.get_begin(entered, request));
+    int error =
+        opened_source.get_block(entered, request, request->offset, request->bytes, room, &out);
+    opened_source.get_end(entered);
     return error;
 }
 
@@ -164,13 +174,13 @@ TEST(test_opened__a_write_that_failed_is_told)
     void *to = NULL;
     open_bed(&bed);
     const struct bulk_request request = request_of(&bed, 0, BLOCK);
-    assert_int_equal(bulk_handle_put_begin(&bed.of_n1, &request, &to), 0);
-    assert_int_equal(bulk_handle_put_end(&bed.of_n1, &request, ERR_CORRUPT), ERR_CORRUPT);
-    assert_int_equal(bulk_handle_put_begin(&bed.of_n1, &request, &to), 0);
+    assert_int_equal(begin_put(&bed.of_n1, &request, &to), 0);
+    assert_int_equal(opened_source.put_end(&bed.of_n1, &request, ERR_CORRUPT), ERR_CORRUPT);
+    assert_int_equal(begin_put(&bed.of_n1, &request, &to), 0);
     struct storage_object *object = bed.handle->object;
     storage_object_close(bed.storage, object);
     assert_int_equal(storage_object_open(bed.storage, &bed.handle->object, KEY, &(uint64_t){0}), 0);
-    assert_true(bulk_handle_put_end(&bed.of_n1, &request, 0) != 0); /* it is open for reading now */
+    assert_true(opened_source.put_end(&bed.of_n1, &request, 0) != 0); /* open for reading now */
     close_bed(&bed);
 }
 
@@ -182,10 +192,11 @@ TEST(test_opened__what_is_in_use_stays)
     open_bed(&bed);
     const struct bulk_request request = request_of(&bed, 0, BLOCK);
     bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
-    assert_int_equal(bulk_handle_put_begin(&bed.of_n1, &request, &to), 0);
+    assert_int_equal(begin_put(&bed.of_n1, &request, &to), 0);
     assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS));
-    assert_int_equal(handles_take(bed.handles, &taken, bed.of_n1.who, request.save), ERR_BUSY);
-    assert_int_equal(bulk_handle_put_end(&bed.of_n1, &request, 0), 0);
+    assert_int_equal(handles_take(bed.handles, &taken, bed.of_n1.opened.who, request.save),
+                     ERR_BUSY);
+    assert_int_equal(opened_source.put_end(&bed.of_n1, &request, 0), 0);
     assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS)); /* it was used just now */
     bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
     taken = handles_take_silent(bed.handles, HANDLES_SILENT_MS);

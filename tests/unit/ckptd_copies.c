@@ -220,7 +220,7 @@ static struct cluster *new_cluster(void)
             copies_init(checkpoint);
             checkpoint->copies.local.is_there = true;
             if (step < STEPS - 1)
-                catalog_found(checkpoint, TIER_PEER + step % (MEMBERS_PEERS_MAX - 1));
+                catalog_completed(checkpoint, TIER_PEER + step % (MEMBERS_PEERS_MAX - 1));
         }
     }
     return cluster;
@@ -259,8 +259,8 @@ TEST(test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone)
     enum tier_index first = TIER_PEER, last = (enum tier_index)(TIER_FAR - 1);
     assert_int_equal(copies_count(newest), 3);
     assert_int_equal(copies_count(older), 4);
-    catalog_found(newest, last);
-    catalog_found(newest, first);
+    catalog_completed(newest, last);
+    catalog_completed(newest, first);
     assert_int_equal(copies_get(newest, 2)->tier, first);
     assert_int_equal(copies_get(newest, 3)->tier, last);
     assert_int_equal(copies_get(newest, 4)->tier, TIER_FAR);
@@ -277,7 +277,7 @@ TEST(test_copies__of_many_nodes_the_first_are_named_and_the_others_counted)
     struct cluster *cluster = new_cluster();
     struct checkpoint *newest = cluster->runs[0].checkpoints;
     for (unsigned i = 0; i < 20; i++)
-        catalog_found(newest, (enum tier_index)(TIER_PEER + i));
+        catalog_completed(newest, (enum tier_index)(TIER_PEER + i));
     assert_string_equal(copies_names(newest), "local,p0,p1,p2,p3,p4,p5,p6,p7,p8,p9,p10,p11,p12,"
                                               "p13,p14,p15,4 more");
     free(newest->tier_text);

@@ -87,7 +87,7 @@ static void check_file(struct bed *bed, uint32_t vocab, bool has_mask)
     write_tokens(bed, vocab, has_mask, &header);
     assert_int_equal(tokens_file_open(&file, bed->path), 0);
     assert_memory_equal(tokens_file_header(file), &header, sizeof header);
-    assert_int_equal(tokens_file_num_blocks(file), 4);
+    assert_int_equal(tokens_file_header(file)->num_blocks, 4);
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(tokens_file_read(file, i, &bed->block), 0);
         assert_int_equal(bed->block.first, i * TOKENS_BLOCK);
@@ -271,7 +271,7 @@ TEST(test_tokens_file__format_1_opens_with_its_documents_derived)
     write_format_1(bed, COUNT, 500);
     assert_int_equal(tokens_file_open(&file, bed->path), 0);
     assert_int_equal(tokens_file_header(file)->bos, 498);
-    assert_int_equal(tokens_file_num_blocks(file), 4);
+    assert_int_equal(tokens_file_header(file)->num_blocks, 4);
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(tokens_file_read(file, i, &bed->block), 0);
         for (uint32_t j = 0; j < bed->block.count; j++) {

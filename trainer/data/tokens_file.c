@@ -156,11 +156,6 @@ const struct tokens_header *tokens_file_header(const struct tokens_file *file)
     return &file->header;
 }
 
-uint64_t tokens_file_num_blocks(const struct tokens_file *file)
-{
-    return file->header.num_blocks;
-}
-
 /* ---- blocks ---- */
 
 /* Widens `count` tokens of the file's width; false: one is not below the vocabulary. */

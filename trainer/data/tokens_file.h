@@ -101,7 +101,6 @@ struct tokens_file;
 int tokens_file_open(struct tokens_file **out, const char *path);
 void tokens_file_close(struct tokens_file *file);
 const struct tokens_header *tokens_file_header(const struct tokens_file *file);
-uint64_t tokens_file_num_blocks(const struct tokens_file *file); /* of format 1, too */
 /* ERR_CORRUPT: the block is damaged, or the file has shrunk; the message names file and tokens. */
 int tokens_file_read(const struct tokens_file *file, uint64_t block, struct tokens_block *out);
 /* Reads all of the file and compares its identity. `go_on` (may be NULL) is asked now and then, and

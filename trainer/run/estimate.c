@@ -50,11 +50,6 @@ struct estimate_work estimate_work(const struct dry_rank *stages, const struct c
 
 static const char *const traffic_names[NUM_TRAFFIC] = {"pp", "dp", "cp", "tp", "world"};
 
-const char *estimate_traffic_name(enum traffic traffic)
-{
-    return traffic_names[traffic];
-}
-
 static enum traffic traffic_of(const char *group)
 {
     static const struct {

@@ -27,7 +27,6 @@ struct estimate_work estimate_work(const struct dry_rank *stages, const struct c
 /* Bytes that a rank sends in a step, by the axis whose ranks get them. Sums of gradients of context
  * parallel go with those of data: one exchange carries both. */
 enum traffic { TRAFFIC_PP, TRAFFIC_DP, TRAFFIC_CP, TRAFFIC_TP, TRAFFIC_WORLD, NUM_TRAFFIC };
-const char *estimate_traffic_name(enum traffic traffic);
 uint64_t estimate_traffic(const struct dry_rank *rank, enum traffic traffic);
 
 /* `all` is printed and freed; NULL: there was no memory for it. ERR_MEMORY. */

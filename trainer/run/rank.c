@@ -77,7 +77,8 @@ static int open_device(struct rank *r)
     return rc == ERR_UNAVAILABLE ? ERR_INVALID : rc;
 }
 
-int rank_open_compute(struct rank *r)
+/* The device and the kernels alone. */
+static int open_compute(struct rank *r)
 {
     if (!r->config->estimate) /* a plan is made without a device */
         ERR_TRY(open_device(r));
@@ -86,7 +87,7 @@ int rank_open_compute(struct rank *r)
 
 int rank_bench_open(struct rank_bench *bench, struct rank *r, const char *name)
 {
-    ERR_TRY(rank_open_compute(r));
+    ERR_TRY(open_compute(r));
     if (r->device == NULL)
         ERR_TRY(device_open(&bench->own, &device_cpu, NULL));
     bench->device = r->device != NULL ? r->device : bench->own;
@@ -140,7 +141,7 @@ int rank_check_fits(const struct rank *r)
 static int open_own(struct rank *r)
 {
     ERR_TRY(samples_open(r));
-    ERR_TRY(rank_open_compute(r));
+    ERR_TRY(open_compute(r));
     return new_table(&r->table, r->config, data_info(r->data)->vocab);
 }
 

@@ -33,15 +33,13 @@ struct rank {
 /* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;
  * all ranks return the same code. A half opened rank is closed by rank_close too. */
 int rank_open(struct rank *rank);
-/* Of that the device and the kernels alone. */
-int rank_open_compute(struct rank *rank);
-/* What measures on them, with a lane of its own. */
+/* What measures on the device and the kernels of a rank, with a lane of its own. */
 struct rank_bench {
     struct device *device; /* the rank's, or where that is the host's memory `own` */
     struct device *own;
     struct lane *lane;
 };
-/* Calls rank_open_compute. *bench is zero; closed in any case, before the rank. */
+/* Opens them, and nothing else of the rank. *bench is zero; closed in any case, before the rank. */
 int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
 void rank_bench_close(struct rank_bench *bench);
 void rank_close(struct rank *rank);

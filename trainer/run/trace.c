@@ -7,10 +7,18 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+
+/* A row of the drawing is a lane of a rank. */
+struct trace_event {
+    char name[40], row[24];
+    uint32_t rank, stage, leaf, block; /* of an operation; block UINT32_MAX: none */
+    uint64_t begin_ns, end_ns, bytes;  /* bytes: of a call */
+};
 
 #define CALLS_MAX 65536u /* of a rank in a step; the flight recorder may keep fewer */
 
@@ -70,6 +78,116 @@ void trace_free(struct trace *trace)
     }
     free(trace->events);
     free(trace);
+}
+
+/* ---- drawings ---- */
+
+static uint64_t first_of(const struct trace_event *events, size_t num)
+{
+    uint64_t first = UINT64_MAX;
+    for (size_t i = 0; i < num; i++)
+        first = events[i].begin_ns < first ? events[i].begin_ns : first;
+    return first;
+}
+
+/* The number of the event's row among those of its rank, in the order of their first events;
+ * `is_new`: it is the row's first event. */
+#define ROWS_MAX 16u
+struct rows {
+    uint32_t rank, num;
+    const char *of[ROWS_MAX];
+};
+static uint32_t row_of(struct rows *rows, const struct trace_event *event, bool *is_new)
+{
+    if (event->rank != rows->rank)
+        *rows = (struct rows){.rank = event->rank};
+    uint32_t row = 0;
+    while (row < rows->num && strcmp(rows->of[row], event->row) != 0)
+        row++;
+    *is_new = row == rows->num && row < ROWS_MAX;
+    if (*is_new)
+        rows->of[rows->num++] = event->row;
+    return row;
+}
+
+/* Trace Event Format, complete events ("X"), microseconds; a process is a rank. */
+static void write_chrome(FILE *out, const struct trace_event *events, size_t num)
+{
+    uint64_t first = first_of(events, num);
+    struct rows rows = {.rank = UINT32_MAX};
+    fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    for (size_t i = 0; i < num; i++) {
+        const struct trace_event *e = &events[i];
+        bool is_new_rank = e->rank != rows.rank, is_new;
+        uint32_t row = row_of(&rows, e, &is_new);
+        if (is_new_rank)
+            fprintf(out,
+                    "%s\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %u, \"args\": "
+                    "{\"name\": \"rank %u\"}}",
+                    i > 0 ? "," : "", e->rank, e->rank);
+        if (is_new)
+            fprintf(out,
+                    ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %u, \"tid\": %u, "
+                    "\"args\": {\"name\": \"%s\"}}",
+                    e->rank, row, e->row);
+        fprintf(out,
+                ",\n{\"ph\": \"X\", \"name\": \"%s\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
+                "\"dur\": %.3f, \"args\": {\"stage\": %u, \"leaf\": %u, \"block\": %d, \"bytes\": "
+                "%" PRIu64 "}}",
+                e->name, e->rank, row, (double)(e->begin_ns - first) * 1e-3,
+                (double)(e->end_ns - e->begin_ns) * 1e-3, e->stage, e->leaf, (int)e->block,
+                e->bytes);
+    }
+    fprintf(out, "\n]}\n");
+}
+
+#define SVG_WIDTH 1800.0
+#define SVG_LEFT 150.0
+#define SVG_ROW 18.0
+
+/* One colour for a name on all ranks. */
+static uint32_t hue_of(const char *name)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (uint8_t)*name) * 16777619u;
+    return hash % 360;
+}
+
+static void write_svg(FILE *out, const struct trace_event *events, size_t num)
+{
+    uint64_t first = first_of(events, num), last = first;
+    struct rows rows = {.rank = UINT32_MAX};
+    uint32_t num_rows = 0, before = 0;
+    bool is_new;
+    for (size_t i = 0; i < num; i++) {
+        last = events[i].end_ns > last ? events[i].end_ns : last;
+        (void)row_of(&rows, &events[i], &is_new);
+        num_rows += is_new;
+    }
+    double scale = (SVG_WIDTH - SVG_LEFT) / ((double)(last - first) + 1);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
+            "font-family=\"sans-serif\" font-size=\"11\">\n",
+            SVG_WIDTH, SVG_ROW * (num_rows + 1));
+    rows = (struct rows){.rank = UINT32_MAX};
+    for (size_t i = 0; i < num; i++) {
+        const struct trace_event *e = &events[i];
+        uint32_t rows_of_last = rows.num;
+        if (e->rank != rows.rank)
+            before += rows_of_last;
+        double top = SVG_ROW * (before + row_of(&rows, e, &is_new));
+        if (is_new)
+            fprintf(out, "<text x=\"2\" y=\"%.0f\">rank %u %s</text>\n", top + 13, e->rank, e->row);
+        fprintf(out,
+                "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%.0f\" fill=\"hsl(%u,60%%,"
+                "65%%)\"><title>%s, stage %u, leaf %u, block %d: %.3f ms</title></rect>\n",
+                SVG_LEFT + scale * (double)(e->begin_ns - first), top,
+                scale * (double)(e->end_ns - e->begin_ns), SVG_ROW - 3, hue_of(e->name), e->name,
+                e->stage, e->leaf, (int)e->block, (double)(e->end_ns - e->begin_ns) * 1e-6);
+    }
+    fprintf(out, "<text x=\"%.0f\" y=\"%.0f\">%.3f ms</text>\n</svg>\n", SVG_LEFT,
+            SVG_ROW * num_rows + 13, (double)(last - first) * 1e-6);
 }
 
 /* ---- a step ---- */
@@ -160,7 +278,7 @@ static void write_file(struct trace *trace, const struct trace_event *events, si
     const char *path = trace->options.path;
     size_t length = strlen(path);
     bool is_svg = length > 4 && strcmp(path + length - 4, ".svg") == 0;
-    (is_svg ? trace_write_svg : trace_write_chrome)(trace->file, events, num);
+    (is_svg ? write_svg : write_chrome)(trace->file, events, num);
     if (fclose(trace->file) != 0)
         log_warn("train", "could not write %s: %s", path, strerror(errno));
     else
@@ -188,7 +306,7 @@ static void write_own(struct trace *trace, int64_t step, size_t num)
     make_folders(path);
     FILE *file = fopen(path, "w");
     if (file != NULL)
-        trace_write_chrome(file, trace->events, num);
+        write_chrome(file, trace->events, num);
     if (file == NULL || fclose(file) != 0) {
         log_warn("train", "could not write %s: %s; no further step is profiled", path,
                  strerror(errno));
@@ -241,114 +359,4 @@ int trace_step(struct trace *trace, struct parallel *parallel, const struct step
     if (is_own)
         write_own(trace, input->step, num);
     return is_drawn ? draw_all(trace, num) : 0;
-}
-
-/* ---- drawings ---- */
-
-static uint64_t first_of(const struct trace_event *events, size_t num)
-{
-    uint64_t first = UINT64_MAX;
-    for (size_t i = 0; i < num; i++)
-        first = events[i].begin_ns < first ? events[i].begin_ns : first;
-    return first;
-}
-
-/* The number of the event's row among those of its rank, in the order of their first events;
- * `is_new`: it is the row's first event. */
-#define ROWS_MAX 16u
-struct rows {
-    uint32_t rank, num;
-    const char *of[ROWS_MAX];
-};
-static uint32_t row_of(struct rows *rows, const struct trace_event *event, bool *is_new)
-{
-    if (event->rank != rows->rank)
-        *rows = (struct rows){.rank = event->rank};
-    uint32_t row = 0;
-    while (row < rows->num && strcmp(rows->of[row], event->row) != 0)
-        row++;
-    *is_new = row == rows->num && row < ROWS_MAX;
-    if (*is_new)
-        rows->of[rows->num++] = event->row;
-    return row;
-}
-
-/* Trace Event Format, complete events ("X"), microseconds; a process is a rank. */
-void trace_write_chrome(FILE *out, const struct trace_event *events, size_t num)
-{
-    uint64_t first = first_of(events, num);
-    struct rows rows = {.rank = UINT32_MAX};
-    fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
-    for (size_t i = 0; i < num; i++) {
-        const struct trace_event *e = &events[i];
-        bool is_new_rank = e->rank != rows.rank, is_new;
-        uint32_t row = row_of(&rows, e, &is_new);
-        if (is_new_rank)
-            fprintf(out,
-                    "%s\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %u, \"args\": "
-                    "{\"name\": \"rank %u\"}}",
-                    i > 0 ? "," : "", e->rank, e->rank);
-        if (is_new)
-            fprintf(out,
-                    ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %u, \"tid\": %u, "
-                    "\"args\": {\"name\": \"%s\"}}",
-                    e->rank, row, e->row);
-        fprintf(out,
-                ",\n{\"ph\": \"X\", \"name\": \"%s\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
-                "\"dur\": %.3f, \"args\": {\"stage\": %u, \"leaf\": %u, \"block\": %d, \"bytes\": "
-                "%" PRIu64 "}}",
-                e->name, e->rank, row, (double)(e->begin_ns - first) * 1e-3,
-                (double)(e->end_ns - e->begin_ns) * 1e-3, e->stage, e->leaf, (int)e->block,
-                e->bytes);
-    }
-    fprintf(out, "\n]}\n");
-}
-
-#define SVG_WIDTH 1800.0
-#define SVG_LEFT 150.0
-#define SVG_ROW 18.0
-
-/* One colour for a name on all ranks. */
-static uint32_t hue_of(const char *name)
-{
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (; *name != '\0'; name++)
-        hash = (hash ^ (uint8_t)*name) * 16777619u;
-    return hash % 360;
-}
-
-void trace_write_svg(FILE *out, const struct trace_event *events, size_t num)
-{
-    uint64_t first = first_of(events, num), last = first;
-    struct rows rows = {.rank = UINT32_MAX};
-    uint32_t num_rows = 0, before = 0;
-    bool is_new;
-    for (size_t i = 0; i < num; i++) {
-        last = events[i].end_ns > last ? events[i].end_ns : last;
-        (void)row_of(&rows, &events[i], &is_new);
-        num_rows += is_new;
-    }
-    double scale = (SVG_WIDTH - SVG_LEFT) / ((double)(last - first) + 1);
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
-            "font-family=\"sans-serif\" font-size=\"11\">\n",
-            SVG_WIDTH, SVG_ROW * (num_rows + 1));
-    rows = (struct rows){.rank = UINT32_MAX};
-    for (size_t i = 0; i < num; i++) {
-        const struct trace_event *e = &events[i];
-        uint32_t rows_of_last = rows.num;
-        if (e->rank != rows.rank)
-            before += rows_of_last;
-        double top = SVG_ROW * (before + row_of(&rows, e, &is_new));
-        if (is_new)
-            fprintf(out, "<text x=\"2\" y=\"%.0f\">rank %u %s</text>\n", top + 13, e->rank, e->row);
-        fprintf(out,
-                "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%.0f\" fill=\"hsl(%u,60%%,"
-                "65%%)\"><title>%s, stage %u, leaf %u, block %d: %.3f ms</title></rect>\n",
-                SVG_LEFT + scale * (double)(e->begin_ns - first), top,
-                scale * (double)(e->end_ns - e->begin_ns), SVG_ROW - 3, hue_of(e->name), e->name,
-                e->stage, e->leaf, (int)e->block, (double)(e->end_ns - e->begin_ns) * 1e-6);
-    }
-    fprintf(out, "<text x=\"%.0f\" y=\"%.0f\">%.3f ms</text>\n</svg>\n", SVG_LEFT,
-            SVG_ROW * num_rows + 13, (double)(last - first) * 1e-6);
 }

@@ -11,15 +11,6 @@
 
 #include "trainer/parallel/parallel.h"
 
-#include <stdio.h>
-
-/* A row of the drawing is a lane of a rank. */
-struct trace_event {
-    char name[40], row[24];
-    uint32_t rank, stage, leaf, block; /* of an operation; block UINT32_MAX: none */
-    uint64_t begin_ns, end_ns, bytes;  /* bytes: of a call */
-};
-
 struct trace;
 
 struct trace_options {
@@ -38,8 +29,5 @@ void trace_free(struct trace *trace);
  * end training. Collective. */
 int trace_step(struct trace *trace, struct parallel *parallel, const struct step_input *input,
                struct step_result *out);
-
-void trace_write_chrome(FILE *out, const struct trace_event *events, size_t num);
-void trace_write_svg(FILE *out, const struct trace_event *events, size_t num);
 
 #endif

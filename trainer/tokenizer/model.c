@@ -122,7 +122,8 @@ const char *tokenizer_hash(const struct tokenizer *tokenizer)
     return tokenizer->hash;
 }
 
-const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int32_t id)
+/* The added token with this id, or NULL. */
+static const struct added_token *find_added(const struct tokenizer *tokenizer, int32_t id)
 {
     uint32_t low = 0, high = tokenizer->num_added;
     while (low < high) {
@@ -156,7 +157,7 @@ static size_t unmark(char *out, const struct tokenizer *tokenizer, const char *b
 static size_t token_text(char *out, const struct tokenizer *tokenizer, int32_t token)
 {
     char ignored[TOKEN_BYTES_MAX * META_SPACE_BYTES + 16];
-    const struct added_token *added = tokenizer_added(tokenizer, token);
+    const struct added_token *added = find_added(tokenizer, token);
     char *to = out != NULL ? out : ignored;
     if (added != NULL && added->is_special)
         return 0;
@@ -176,8 +177,8 @@ static size_t token_text(char *out, const struct tokenizer *tokenizer, int32_t t
 
 static bool is_token(const struct tokenizer *tokenizer, int32_t token)
 {
-    return token >= 0 && ((uint32_t)token < tokenizer->vocab.num_tokens ||
-                          tokenizer_added(tokenizer, token) != NULL);
+    return token >= 0 &&
+           ((uint32_t)token < tokenizer->vocab.num_tokens || find_added(tokenizer, token) != NULL);
 }
 
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *tokens, size_t count,

@@ -120,9 +120,6 @@ int tokenizer_read_sentencepiece(struct tokenizer *out, const char *name, const 
 /* Of a tokenizer.json that has no `eos`, by what lies beside the file. ERR_IO, ERR_MEMORY. */
 int tokenizer_find_end(struct tokenizer *tokenizer, const char *path);
 
-/* The added token with this id, or NULL. */
-const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int32_t id);
-
 /* Writes the text with its spaces marked, and the prefix before it, to `out`, which has room for
  * three times the bytes and the prefix. Returns the bytes written. */
 size_t tokenizer_mark(const struct tokenizer *tokenizer, bool has_prefix, const char *text,
