@@ -1,10 +1,10 @@
 /* storage.h - objects on tiers. Knows bytes and names, not checkpoints.
  *
- * A back-end is one const struct storage_ops: `local` (a directory; io_uring with O_DIRECT and
- * fixed buffers, or the same semantics on pwrite threads), `s3` (a bucket of any S3 server, or a
- * prefix in one), `memory`, and `fault`, which wraps another and injects seeded errors, short
- * transfers, torn and lost writes, delays.
- * Callers use the storage_* functions below, which assert arguments and call the table.
+ * A back-end is one const struct storage_ops (engine/backend.h): `local` (a directory; io_uring
+ * with O_DIRECT and fixed buffers, or the same semantics on pwrite threads), `s3` (a bucket of any
+ * S3 server, or a prefix in one), `memory`, and `fault`, which wraps another and injects seeded
+ * errors, short transfers, torn and lost writes, delays. Callers use the storage_* functions below,
+ * which assert arguments and call the table.
  *
  * Two kinds of objects:
  *  - big ones (shards): create with their final size reserved, write by asynchronous requests in
@@ -165,90 +165,6 @@ struct storage_sweep {
     uint64_t files, bytes; /* added to: what was found */
 };
 
-enum storage_flags {
-    STORAGE_DURABLE = 1, /* what was synced survives power loss */
-    STORAGE_DIRECT = 2,  /* requests bypass the page cache */
-    STORAGE_REMOTE = 4,  /* a request is a message to another machine: few, large ones */
-    STORAGE_BYTES = 8,   /* sizes, offsets and buffers are not held to STORAGE_ALIGN */
-    STORAGE_ABSENT = 16  /* not reached yet: all is refused with ERR_UNAVAILABLE */
-};
-
-struct storage_ops {
-    const char *name;
-    uint32_t version;
-    uint32_t flags;
-    /* `where`: `local`: the directory, created when missing. `memory`: the most bytes it may hold,
-     * "" for 1 GiB. `options` is never NULL. */
-    int (*open)(struct storage **out, const char *where, const struct storage_options *options);
-    void (*close)(struct storage *storage);
-    /* (optional) Register memory for fixed-buffer requests, once; index i of a request's `buffer`
-     * is buffers[i]. One whose iov_base is NULL is a place for so many bytes, which replace_buffer
-     * puts there. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run
-     * unregistered. */
-    int (*register_buffers)(struct storage *storage, const struct iovec *buffers, uint32_t count);
-    /* (optional) Lets go of the memory of a registered buffer, and puts `buffer` in its place;
-     * NULL: nothing yet. No request on it may be under way. Any thread. What the system refuses
-     * runs unregistered. */
-    void (*replace_buffer)(struct storage *storage, uint32_t index, const struct iovec *buffer);
-    /* Exclusive create with `bytes` (a multiple of storage_align()) reserved; missing directories
-     * are created. Writes past `bytes` fail with ERR_INVALID. Closing an unfinished object leaves
-     * it: the caller removes it. ERR_SPACE, ERR_EXISTS. */
-    int (*object_create)(struct storage *storage, struct storage_object **out, const char *key,
-                         uint64_t bytes);
-    /* Open for reading; *out_bytes its size. */
-    int (*object_open)(struct storage *storage, struct storage_object **out, const char *key,
-                       uint64_t *out_bytes);
-    void (*object_close)(struct storage *storage, struct storage_object *object);
-    /* Queue a request; done() always runs, also for errors found at once. */
-    void (*submit)(struct storage *storage, struct storage_request *request);
-    /* fsync of the directory `prefix` and of every parent up to the root. */
-    int (*sync_names)(struct storage *storage, const char *prefix);
-    /* Small object, whole and exclusive: temporary name, fsync, renameat2(NOREPLACE), directory
-     * fsync. Missing directories are created. ERR_EXISTS when the key is taken. On return it is
-     * durable, with every directory above it. After ERR_IO it is gone, but may be back after a
-     * power loss. ERR_UNSETTLED: nobody can tell whether it is there, or will be. */
-    int (*publish)(struct storage *storage, const char *key, const void *data, size_t bytes);
-    /* Read up to `size` bytes from the start of an object; *out_bytes is its whole size. */
-    int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
-                 uint64_t *out_bytes);
-    /* Calls visit for every entry directly below `prefix` ("" for the root), in no order; a
-     * non-zero return stops and is returned. A missing prefix lists nothing. */
-    int (*list)(struct storage *storage, const char *prefix,
-                int (*visit)(void *user, const struct storage_entry *entry), void *user);
-    /* Remove one object or one empty directory; not durable until sync_names. ERR_NOT_FOUND;
-     * ERR_EXISTS when the directory is not empty. */
-    int (*remove)(struct storage *storage, const char *key);
-    /* (optional) Gives an object or a directory, with all in it, another key, whose directories are
-     * created; at once, or not at all; not durable until sync_names of both directories.
-     * ERR_NOT_FOUND; ERR_EXISTS: the other key is taken. */
-    int (*rename)(struct storage *storage, const char *key, const char *other);
-    /* (optional) Gives an object the key of another one, which is gone: at once, or not at all; not
-     * durable until sync_names of both directories. Who has the other one open keeps its bytes.
-     * ERR_NOT_FOUND. */
-    int (*replace)(struct storage *storage, const char *key, const char *other);
-    /* (optional) Take the store's one writer lock until close; once, before threads share the
-     * store. ERR_BUSY names the holder's pid. ERR_VERSION: it was written by a later version. */
-    int (*lock)(struct storage *storage);
-    int (*space)(struct storage *storage, struct storage_space *out);
-    /* (optional; all three or none; without: the store is within one process) A small object that
-     * is there as long as its holder: until release, or the end of the process however that comes.
-     * Not durable. Also where the store was opened for reading only. */
-    int (*hold)(struct storage *storage, struct storage_hold **out, const char *key,
-                const void *data, size_t bytes);
-    void (*release)(struct storage *storage, struct storage_hold *hold, bool stays);
-    /* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key`
-     * NULL: the store's writer lock, which a store within one process always has. */
-    int (*find_holder)(struct storage *storage, const char *key);
-    /* (optional; without: there are none) Looks for temporary files directly below `prefix`. */
-    int (*sweep)(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
-    /* (optional; without: 0, as nobody else can change it) *out, not 0: a number that changes when
-     * a name directly below `prefix` is made or removed, unless that happens as soon as the time
-     * before: it changed *out_age_ms ago. */
-    int (*stamp)(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
-    /* (optional; without: nothing) Of a store in another machine. Does not wait. */
-    void (*link)(struct storage *storage, struct storage_link *out);
-};
-
 extern const struct storage_ops storage_local;
 extern const struct storage_ops storage_memory;
 extern const struct storage_ops storage_s3; /* `where`: "BUCKET" or "BUCKET/PREFIX" */
@@ -257,36 +173,34 @@ extern const struct storage_ops storage_peer;
 /* In the place of one that was not reached yet: refuses all with ERR_UNAVAILABLE. Without `where`.
  */
 extern const struct storage_ops storage_absent;
-/* One more back-end, for storage_find: tests link one that injects faults (tests/fault/). Before
- * any other call. */
-void storage_add(const struct storage_ops *ops);
 /* By name; NULL when unknown. */
 const struct storage_ops *storage_find(const char *name);
 
-/* First in every struct storage and struct storage_object, so the wrappers find the table. */
-struct storage_base {
-    const struct storage_ops *ops;
-    struct storage_meter *meter; /* meter.c; of an object NULL */
-    const char *text;            /* what was chosen and why; NULL: the name of the table */
-    bool is_locked;       /* storage_lock() has gone well: this process is the store's one writer */
-    uint32_t num_at_once; /* looks that it answers side by side; 0: storage_for_many() has one */
-};
-
-/* `options` NULL: the defaults. */
+/* `where`: of `local` the directory, created when missing; of `memory` the most bytes it may hold,
+ * "" for 1 GiB. `options` NULL: the defaults. */
 int storage_open(struct storage **out, const struct storage_ops *ops, const char *where,
                  const struct storage_options *options);
 void storage_close(struct storage *storage);
+/* Registers memory for fixed-buffer requests, once; index i of a request's `buffer` is buffers[i].
+ * One whose iov_base is NULL is a place for so many bytes, which storage_replace_buffer() puts
+ * there. What the system refuses (RLIMIT_MEMLOCK) is no error: requests then run unregistered. */
 int storage_register_buffers(struct storage *storage, const struct iovec *buffers, uint32_t count);
+/* Lets go of the memory of a registered buffer, and puts `buffer` in its place; NULL: nothing yet.
+ * No request on it may be under way. Any thread. */
 void storage_replace_buffer(struct storage *storage, uint32_t index, const struct iovec *buffer);
+/* Exclusive create with `bytes` (a multiple of storage_align()) reserved; missing directories are
+ * created. Writes past `bytes` fail with ERR_INVALID. Closing an unfinished object leaves it: the
+ * caller removes it. ERR_SPACE, ERR_EXISTS. */
 int storage_object_create(struct storage *storage, struct storage_object **out, const char *key,
                           uint64_t bytes);
+/* For reading; *out_bytes its size. */
 int storage_object_open(struct storage *storage, struct storage_object **out, const char *key,
                         uint64_t *out_bytes);
 void storage_object_close(struct storage *storage, struct storage_object *object);
 /* Of sizes, offsets and buffers of requests: STORAGE_ALIGN, or 1 with STORAGE_BYTES. */
 uint32_t storage_align(struct storage *storage);
+/* Queues a request; done() always runs, also for errors found at once. */
 void storage_submit(struct storage *storage, struct storage_request *request);
-void storage_done(struct storage_request *request); /* a back-end's, in place of request->done() */
 /* What the requests of this store were since it was opened. Percentiles are of the last few
  * thousand, from submit to done; 0: there was none. */
 struct storage_measured {
@@ -297,14 +211,21 @@ struct storage_measured {
     uint32_t in_work; /* submitted, and not done yet */
 };
 void storage_measured(struct storage *storage, struct storage_measured *out);
+/* fsync of the directory `prefix` and of every parent up to the root. */
 int storage_sync_names(struct storage *storage, const char *prefix);
+/* A small object, whole and exclusive; missing directories are created. On return it is durable,
+ * with every directory above it. ERR_EXISTS: the key is taken. After ERR_IO it is gone, but may be
+ * back after a power loss. ERR_UNSETTLED: nobody can tell whether it is there, or will be. */
 int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes);
+/* Up to `size` bytes from the start of an object; *out_bytes is its whole size. */
 int storage_fetch(struct storage *storage, const char *key, void *data, size_t size,
                   uint64_t *out_bytes);
 /* Whole object in fresh memory (to be freed), at most `max` bytes (ERR_CORRUPT beyond). A NUL
  * follows the last byte and is not counted. */
 int storage_fetch_all(struct storage *storage, const char *key, size_t max, void **out,
                       size_t *out_bytes);
+/* Calls visit for every entry directly below `prefix` ("" for the root), in no order; a non-zero
+ * return stops and is returned. A missing prefix lists nothing. */
 int storage_list(struct storage *storage, const char *prefix,
                  int (*visit)(void *user, const struct storage_entry *entry), void *user);
 /* Calls look for each index below `count`, several at once and in no order, on this thread and
@@ -312,24 +233,41 @@ int storage_list(struct storage *storage, const char *prefix,
  * Others may have been looked at meanwhile. */
 int storage_for_many(struct storage *storage, size_t count, int (*look)(void *user, size_t index),
                      void *user);
+/* One object or one empty directory; not durable until sync_names. ERR_NOT_FOUND; ERR_EXISTS when
+ * the directory is not empty. */
 int storage_remove(struct storage *storage, const char *key);
+/* Gives an object or a directory, with all in it, another key, whose directories are created; at
+ * once, or not at all; not durable until sync_names of both directories. ERR_NOT_FOUND; ERR_EXISTS:
+ * the other key is taken. */
 int storage_rename(struct storage *storage, const char *key, const char *other);
+/* Gives an object the key of another one, which is gone: at once, or not at all; not durable until
+ * sync_names of both directories. Who has the other one open keeps its bytes. ERR_NOT_FOUND. */
 int storage_replace(struct storage *storage, const char *key, const char *other);
 bool storage_renames(struct storage *storage);  /* can it? */
 bool storage_replaces(struct storage *storage); /* likewise */
+/* Takes the store's one writer lock until close; once, before threads share the store. ERR_BUSY
+ * names the holder's pid. ERR_VERSION: it was written by a later version. */
 int storage_lock(struct storage *storage);
 bool storage_is_locked(struct storage *storage); /* by this process */
 bool storage_is_shared(struct storage *storage); /* can another process have it open, too? */
 int storage_space(struct storage *storage, struct storage_space *out);
+/* A small object that is there as long as its holder: until release, or the end of the process
+ * however that comes. Not durable. Also where the store was opened for reading only. */
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
                  const void *data, size_t bytes);
 void storage_release(struct storage *storage, struct storage_hold *hold); /* NULL is allowed */
 /* Likewise, but the object stays, held by nobody, as if the process had ended. Does not wait for a
  * disk. */
 void storage_leave(struct storage *storage, struct storage_hold *hold);
+/* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key` NULL:
+ * the store's writer lock, which a store within one process always has. */
 int storage_find_holder(struct storage *storage, const char *key);
+/* Looks for temporary files directly below `prefix`. */
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
+/* *out, not 0: a number that changes when a name directly below `prefix` is made or removed, unless
+ * that happens as soon as the time before: it changed *out_age_ms ago. 0: nobody else can. */
 int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
+/* Of a store in another machine; else all zeros. Does not wait. */
 void storage_link(struct storage *storage, struct storage_link *out);
 /* One line for the log: "io_uring, depth 32, O_DIRECT". */
 const char *storage_describe(struct storage *storage);

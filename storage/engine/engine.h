@@ -13,7 +13,7 @@
 #ifndef HOLDFAST_STORAGE_ENGINE_H
 #define HOLDFAST_STORAGE_ENGINE_H
 
-#include "storage/storage.h"
+#include "storage/engine/backend.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_STORAGE_METER_H
 #define HOLDFAST_STORAGE_METER_H
 
-#include "storage/storage.h"
+#include "storage/engine/backend.h"
 
 /* NULL: no memory; then nothing is measured. */
 struct storage_meter *storage_meter_new(void);

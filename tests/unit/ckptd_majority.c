@@ -8,9 +8,10 @@
 #include "ckptd/machines/quorum.h"
 #include "ckptd/tiers/majority.h"
 #include "proto/base/report.h"
-#include "storage/engine/engine.h"
+#include "storage/engine/backend.h"
 #include "tests/unit/suite.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * is the one that the same looks would end with one after the other. Method: a store in memory that
  * says it is far away and answers AT_ONCE looks; looks wait for each other.
  */
-#include "storage/storage.h"
+#include "storage/engine/backend.h"
 #include "tests/unit/suite.h"
 
 #include <pthread.h>

@@ -5,6 +5,7 @@
  * are held, and dropped by a kill, in a process of their own; what leases and rubbish ask of the
  * storage fails and is cut at each operation.
  */
+#include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
 

@@ -5,6 +5,7 @@
  * Method: where names can be renamed every operation fails once, then the power; where none can, as
  * in a bucket, what changes something is cut before and behind its effect.
  */
+#include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
 

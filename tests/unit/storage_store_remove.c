@@ -5,6 +5,7 @@
  * every operation of a removal fails once, and the power is lost after each, with all, half or
  * nothing of what was not synced. (Leases and rubbish: storage_store_leases.c.)
  */
+#include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
 

@@ -6,6 +6,7 @@
  * point of a removal, a put or an undelete; there the other one does its part. Both are stores of
  * one directory, without a rename, as a bucket.
  */
+#include "storage/engine/backend.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"
 
