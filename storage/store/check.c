@@ -2,37 +2,11 @@
  * it: who keeps two checkpoints must not keep two names.
  *
  * Read are the manifest, whole, and of every shard that must lie there (proto/format/places.h) its
- * size and its header; no tensor. */
+ * size and its header (shard.c); no tensor. */
 #include "storage/store/private.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static int check_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard,
-                       struct shard_expected *expected)
-{
-    const struct manifest_shard *entry = &manifest->shards[shard];
-    struct shard_identity identity;
-    char key[STORAGE_KEY_MAX + 1];
-    uint64_t bytes = 0;
-    manifest_identity(&identity, &manifest->summary, shard);
-    ERR_TRY(shard_key(key, sizeof key, &identity));
-    void *header = malloc(entry->data_start);
-    if (!header)
-        return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
-    int error = storage_fetch(storage, key, header, entry->data_start, &bytes);
-    if (error == ERR_NOT_FOUND)
-        error = report_error(ERR_CORRUPT, NULL, "%s is missing", key);
-    else if (error == 0 && bytes != entry->bytes)
-        error = report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
-                             (unsigned long long)bytes, (unsigned long long)entry->bytes);
-    else if (error == 0)
-        error = manifest_check_header(expected, manifest, shard, header);
-    if (error == ERR_CORRUPT || error == ERR_VERSION)
-        error = report_error(error, NULL, "%s: %s", key, report_message());
-    free(header);
-    return error;
-}
 
 static int check_shards(struct storage *storage, const struct manifest *manifest,
                         const struct manifest_summary *place)
@@ -42,7 +16,7 @@ static int check_shards(struct storage *storage, const struct manifest *manifest
     int error = store_read_places(&places, storage, place);
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
         if (places_is_here(&places, i))
-            error = check_shard(storage, manifest, i, &expected);
+            error = shard_check_header(storage, manifest, i, &expected);
     shard_expected_free(&expected);
     places_free(&places);
     return error;

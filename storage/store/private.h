@@ -59,6 +59,10 @@ int remover_forget(struct storage *storage, const char *name);
 /* The directory of notes on checkpoints beside `prefix`. */
 int note_folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix);
 
+/* Size and header of a shard's file, by one request, where opening it would take two of a bucket.
+ * ERR_CORRUPT: also where it is missing. */
+int shard_check_header(struct storage *storage, const struct manifest *manifest, uint32_t shard,
+                       struct shard_expected *expected);
 /* As store_check(), of the shards at `prefix` that a manifest names which is not there now. */
 int store_check_shards(struct storage *storage, const char *prefix, const void *text, size_t bytes);
 

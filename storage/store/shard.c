@@ -23,12 +23,43 @@ int store_shard_init(struct store_shard *out, struct storage *storage,
     return shard_geometry_derive(&out->geometry, manifest->shards[shard].data_start, bytes);
 }
 
-int store_shard_open(struct store_shard *file, const char *suffix)
+/* The key of the file, with room for a suffix. */
+static int make_key(char out[STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX],
+                    const struct manifest *manifest, uint32_t shard)
 {
     struct shard_identity identity;
+    manifest_identity(&identity, &manifest->summary, shard);
+    return shard_key(out, STORAGE_KEY_MAX + 1, &identity);
+}
+
+int shard_check_header(struct storage *storage, const struct manifest *manifest, uint32_t shard,
+                       struct shard_expected *expected)
+{
+    const struct manifest_shard *entry = &manifest->shards[shard];
     char key[STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX];
-    manifest_identity(&identity, &file->manifest->summary, file->shard);
-    ERR_TRY(shard_key(key, STORAGE_KEY_MAX, &identity));
+    uint64_t bytes = 0;
+    ERR_TRY(make_key(key, manifest, shard));
+    void *header = malloc(entry->data_start);
+    if (!header)
+        return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
+    int error = storage_fetch(storage, key, header, entry->data_start, &bytes);
+    if (error == ERR_NOT_FOUND)
+        error = report_error(ERR_CORRUPT, NULL, "%s is missing", key);
+    else if (error == 0 && bytes != entry->bytes)
+        error = report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
+                             (unsigned long long)bytes, (unsigned long long)entry->bytes);
+    else if (error == 0)
+        error = manifest_check_header(expected, manifest, shard, header);
+    if (error == ERR_CORRUPT || error == ERR_VERSION)
+        error = report_error(error, NULL, "%s: %s", key, report_message());
+    free(header);
+    return error;
+}
+
+int store_shard_open(struct store_shard *file, const char *suffix)
+{
+    char key[STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX];
+    ERR_TRY(make_key(key, file->manifest, file->shard));
     strcat(key, suffix);
     ERR_TRY(storage_object_open(file->storage, &file->object, key, &file->bytes));
     return file->bytes == file->geometry.file_bytes
