@@ -1,6 +1,7 @@
 /* sets_file.c - see sets_file.h. The newest file of an attempt that names sets counts, with its
  * note that it is held. A lock makes one of reading the newest and publishing the next. */
 #include "ckptd/core/sets_file.h"
+#include "ckptd/core/store_key.h"
 #include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "storage/storage.h"
@@ -67,7 +68,7 @@ static int find_newest(struct sets *out, struct storage *storage, const char *ru
     bool is_attempt = false;
     char key[STORAGE_KEY_MAX];
     for (uint32_t i = 0; i < numbers->count && out->count == 0 && !is_attempt; i++) {
-        snprintf(key, sizeof key, "%s/attempts/%04llu", run, (unsigned long long)numbers->list[i]);
+        store_key_of_attempt(key, run, numbers->list[i]);
         ERR_TRY(read_file(out, &is_attempt, storage, key));
     }
     return out->count > 0 ? read_held(out, storage, key) : 0;

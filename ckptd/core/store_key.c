@@ -43,6 +43,11 @@ static bool is_number(const char *text)
     return length > 0 && length <= 20 && strspn(text, "0123456789") == length;
 }
 
+void store_key_of_attempt(char out[STORAGE_KEY_MAX], const char *run, uint64_t attempt)
+{
+    snprintf(out, STORAGE_KEY_MAX, "%s/attempts/%04llu", run, (unsigned long long)attempt);
+}
+
 bool store_key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key)
 {
     int used = 0;

@@ -24,7 +24,9 @@ int store_key_check(enum store_key_kind kind, const char *key);
 bool store_key_parse(struct manifest_summary *out, const char **out_name, const char *key);
 /* Likewise of the directory itself, of what is in it, and of a lease on it. */
 bool store_key_parse_checkpoint(struct manifest_summary *out, const char *key);
-/* "<run>/attempts/NUMBER": the number. */
+/* "<run>/attempts/NUMBER", */
+void store_key_of_attempt(char out[STORAGE_KEY_MAX], const char *run, uint64_t attempt);
+/* and the number of one. */
 bool store_key_parse_attempt(char run[RUN_NAME_MAX + 1], uint64_t *out, const char *key);
 /* "<run>/attempts/NUMBER.held" (sets.h)? */
 bool store_key_is_held(const char *key);

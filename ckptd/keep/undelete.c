@@ -27,7 +27,6 @@
 #include "proto/format/flaw.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
-#include "proto/format/retain.h"
 #include "storage/store/store.h"
 
 #include <stdio.h>
@@ -42,7 +41,6 @@
 struct found {
     enum tier_index tier;
     struct store_trashed at;
-    uint64_t step, attempt;
     struct manifest_summary summary;
     struct places places; /* owned */
     bool is_taken;
@@ -70,12 +68,10 @@ static int add_found(void *user, const struct store_trashed *item)
 {
     struct undeleting *undeleting = user;
     const Holdfast__V1__UndeleteRequest *request = undeleting->request;
-    uint64_t step, attempt;
     bool is_all = request->all || request->dry_run;
-    if (!retain_parse(strrchr(item->prefix, '/') + 1, &step, &attempt) ||
-        undeleting->count == UNDELETE_MAX || item->is_back ||
-        (!is_all &&
-         (step != request->step || (request->attempt != 0 && attempt != request->attempt))))
+    if (item->attempt == 0 || undeleting->count == UNDELETE_MAX || item->is_back ||
+        (!is_all && (item->step != request->step ||
+                     (request->attempt != 0 && item->attempt != request->attempt))))
         return 0;
     ERR_TRY(array_reserve(&undeleting->items, &undeleting->room, undeleting->count,
                           sizeof *undeleting->items));
@@ -83,20 +79,19 @@ static int add_found(void *user, const struct store_trashed *item)
     memset(found, 0, sizeof *found);
     found->tier = undeleting->tier;
     found->at = *item;
-    found->step = step;
-    found->attempt = attempt;
     return 0;
 }
 
 /* Newest attempt, newest step, removed last: first. */
 static int compare_found(const void *a, const void *b)
 {
-    const struct found *x = a, *y = b;
+    const struct store_trashed *x = &((const struct found *)a)->at;
+    const struct store_trashed *y = &((const struct found *)b)->at;
     if (x->attempt != y->attempt)
         return x->attempt > y->attempt ? -1 : 1;
     if (x->step != y->step)
         return x->step > y->step ? -1 : 1;
-    return x->at.seconds > y->at.seconds ? -1 : x->at.seconds < y->at.seconds;
+    return x->seconds > y->seconds ? -1 : x->seconds < y->seconds;
 }
 
 static void take_back(struct undeleting *undeleting, struct found *found)
@@ -109,7 +104,8 @@ static void take_back(struct undeleting *undeleting, struct found *found)
         error = report_error(error, "rename or remove that one first",
                              "there is a checkpoint of this step and attempt");
     if (error == 0)
-        error = store_read_summary(&found->summary, storage, run, found->step, found->attempt);
+        error =
+            store_read_summary(&found->summary, storage, run, found->at.step, found->at.attempt);
     if (error == 0)
         error = store_read_places(&found->places, storage, &found->summary);
     if (error == 0)
@@ -132,8 +128,8 @@ static int take_from(struct undeleting *undeleting)
         qsort(items, count, sizeof *items, compare_found);
     for (uint32_t i = 0; i < count && !request->dry_run; i++) {
         struct found *found = &items[i];
-        bool is_older =
-            i > 0 && found[-1].step == found->step && found[-1].attempt == found->attempt;
+        bool is_older = i > 0 && found[-1].at.step == found->at.step &&
+                        found[-1].at.attempt == found->at.attempt;
         if (i > 0 && !request->all)
             break;
         if (!is_older)
@@ -167,13 +163,13 @@ static int enter(struct undeleting *undeleting, struct found *found)
     struct checkpoint *checkpoint;
     char text[sizeof checkpoint->damage];
     snprintf(found->summary.run, sizeof found->summary.run, "%s", run->name);
-    found->summary.step = found->step;
-    found->summary.attempt = found->attempt;
+    found->summary.step = found->at.step;
+    found->summary.attempt = found->at.attempt;
     int error = catalog_add(&checkpoint, run, &found->summary, TIER_LOCAL, &found->places);
     if (error != 0)
         return error;
     if (run->scrubbed.number != 0) /* it was away, and may have been changed */
-        scrub_cursor_brought(&run->scrubbed, found->step, found->attempt);
+        scrub_cursor_brought(&run->scrubbed, found->at.step, found->at.attempt);
     const struct fault *fault = &found->fault;
     if (fault->code == 0)
         return 0;
@@ -197,12 +193,12 @@ static void note_taken(struct undeleting *undeleting, struct found *found)
         ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)found->at.bytes);
     history_note(run,
                  &(struct history_event){.name = "undelete",
-                                         .step = found->step,
-                                         .attempt = found->attempt,
+                                         .step = found->at.step,
+                                         .attempt = found->at.attempt,
                                          .detail = found->tier == TIER_FAR ? "the far tier" : "",
                                          .call = undeleting->call});
     log_info("trash", "run %s: step %llu, attempt %llu is back%s%s%s", run->name,
-             (unsigned long long)found->step, (unsigned long long)found->attempt,
+             (unsigned long long)found->at.step, (unsigned long long)found->at.attempt,
              found->tier == TIER_FAR ? " in the far tier" : "", found->fault.code != 0 ? ": " : "",
              found->fault.message);
 }
@@ -220,8 +216,8 @@ static int answer(const struct undeleting *undeleting)
             continue; /* an older one of the same name */
         Holdfast__V1__UndeleteEntry *entry = &entries[reply.n_entries];
         holdfast__v1__undelete_entry__init(entry);
-        entry->step = found->step;
-        entry->attempt = found->attempt;
+        entry->step = found->at.step;
+        entry->attempt = found->at.attempt;
         entry->bytes = found->at.bytes;
         entry->removed_at = found->at.seconds;
         entry->taken_back = found->is_taken;

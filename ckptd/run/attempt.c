@@ -12,6 +12,7 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/core/sets_file.h"
+#include "ckptd/core/store_key.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "proto/base/json.h"
@@ -30,10 +31,10 @@
 #define ATTEMPT_VERSION 1
 #define ATTEMPT_BYTES_MAX (8u << 20)
 
-static void key_of(char *out, size_t size, const char *run, uint64_t number, bool loaded)
+static void key_of_loaded(char out[STORAGE_KEY_MAX], const char *run, uint64_t number)
 {
-    snprintf(out, size, "%s/attempts/%04llu%s", run, (unsigned long long)number,
-             loaded ? ".loaded" : "");
+    store_key_of_attempt(out, run, number);
+    strcat(out, ".loaded");
 }
 
 bool attempt_needs_far(const struct service *service)
@@ -217,7 +218,7 @@ static void work_keep_parent(struct job *job)
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
     struct run *run = CONTAINER_OF(work, struct coordinator, parent)->run;
     char key[STORAGE_KEY_MAX];
-    key_of(key, sizeof key, run->name, work->number, true);
+    key_of_loaded(key, run->name, work->number);
     int error = storage_publish(run->service->storage, key, work->text, strlen(work->text));
     if (error != 0 && error != ERR_EXISTS)
         fault_take(&work->fault, error);
@@ -268,7 +269,7 @@ static void read_parent(struct attempt *attempt, const struct run *run)
 {
     char key[STORAGE_KEY_MAX], text[256];
     uint64_t bytes = 0;
-    key_of(key, sizeof key, run->name, attempt->number, true);
+    key_of_loaded(key, run->name, attempt->number);
     if (storage_fetch(run->service->storage, key, text, sizeof text, &bytes) != 0 ||
         bytes > sizeof text)
         return;
@@ -287,7 +288,7 @@ int attempt_read_from(struct attempt **out, struct storage *storage, const char 
     char key[STORAGE_KEY_MAX];
     void *text = NULL;
     size_t bytes = 0;
-    key_of(key, sizeof key, run, number, false);
+    store_key_of_attempt(key, run, number);
     int error = storage_fetch_all(storage, key, ATTEMPT_BYTES_MAX, &text, &bytes);
     if (error == 0)
         error = read_attempt(out, text, bytes, key);
@@ -300,11 +301,6 @@ int attempt_read_back(struct attempt **out, const struct run *run, uint64_t numb
     ERR_TRY(attempt_read_from(out, run->service->storage, run->name, number));
     read_parent(*out, run);
     return 0;
-}
-
-void attempt_key(char *out, size_t size, const struct run *run, uint64_t number)
-{
-    key_of(out, size, run->name, number, false);
 }
 
 void attempt_nonce(char out[33], const char *text)
@@ -338,7 +334,7 @@ int attempt_publish(struct attempt **out, const struct run *run, uint64_t number
 {
     char key[STORAGE_KEY_MAX];
     struct sets sets;
-    key_of(key, sizeof key, run->name, number, false);
+    store_key_of_attempt(key, run->name, number);
     if (attempt_needs_far(run->service))
         ERR_TRY(take_far(run, key, text));
     int error = sets_file_take_last(&sets, run->service->storage, key, text);

@@ -55,8 +55,7 @@ int attempt_write(char **out, const struct run *run, uint64_t number,
                   const Holdfast__V1__OpenAttemptRequest *request);
 /* Is a number created in the far tier, too, before it is answered? */
 bool attempt_needs_far(const struct service *service);
-/* "<run>/attempts/<number>", and the nonce of its text. */
-void attempt_key(char *out, size_t size, const struct run *run, uint64_t number);
+/* The nonce of that text. */
 void attempt_nonce(char out[33], const char *text);
 /* Makes that text durable, exclusively, in the far tier first, where that is needed. Blocks; any
  * thread. ERR_EXISTS; ERR_STALE: this node knows of a newer one; ERR_UNAVAILABLE: the far tier did

@@ -16,6 +16,7 @@
 #include "ckptd/core/hooks.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/store_key.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/machines/takeover.h"
 #include "ckptd/memory/resident.h"
@@ -72,7 +73,7 @@ static void taken(struct event *event)
     const struct attempt *attempt = work->attempt;
     if (work->fault.code == 0 && work->has_quorum && attempt->sets.count > 1) {
         char key[STORAGE_KEY_MAX + 1];
-        attempt_key(key, sizeof key, run, work->number);
+        store_key_of_attempt(key, run->name, work->number);
         majority_tell(run->service, key, attempt->sets.nonce);
     }
     end_take(run, work);
@@ -103,7 +104,7 @@ static void asked_quorum(struct majority_waiter *waiter)
 static void ask_quorum(struct run *run, struct attempt_work *work)
 {
     char key[STORAGE_KEY_MAX + 1], nonce[33];
-    attempt_key(key, sizeof key, run, work->number);
+    store_key_of_attempt(key, run->name, work->number);
     attempt_nonce(nonce, work->text);
     work->asked = (struct majority_waiter){.go_on = asked_quorum};
     majority_publish(run->service, &work->quorum, key, work->text, nonce, &work->asked);

@@ -14,6 +14,7 @@
  * the host and the store's id. */
 #include "ckptd/tiers/hold.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/store_key.h"
 #include "ckptd/machines/sets.h"
 #include "ckptd/memory/store_watch.h"
 #include "proto/base/checksum.h"
@@ -71,7 +72,7 @@ static enum publication claim_attempt(const struct hold *claim, const struct ser
     void *text = NULL;
     char *made = NULL;
     size_t bytes = 0;
-    snprintf(key, sizeof key, "%s/attempts/%04" PRIu64, summary->run, summary->attempt);
+    store_key_of_attempt(key, summary->run, summary->attempt);
     int error = storage_fetch_all(service->storage, key, ATTEMPT_TEXT_MAX, &text, &bytes);
     if (error == ERR_NOT_FOUND || (error == 0 && !find_nonce(nonce, text, bytes)))
         error = make_claim_text(&made, nonce, service, summary);

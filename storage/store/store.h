@@ -300,6 +300,7 @@ int store_recover_run(struct storage *storage, const char *run);
 struct store_trashed {
     char prefix[STORAGE_KEY_MAX + 1]; /* the key that it had */
     char key[STORAGE_KEY_MAX + 1];    /* and has now */
+    uint64_t step, attempt;           /* as its name says; attempt 0: it is no checkpoint's */
     uint64_t seconds;                 /* when it was removed */
     uint64_t files, bytes;
     bool is_back; /* a manifest that was left in the trash: the checkpoint has its own */

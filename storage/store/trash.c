@@ -148,6 +148,7 @@ static int visit_trashed(void *user, const struct storage_entry *entry)
         !storage_join(folder, list->run, STORE_TRASH) ||
         !storage_join(item.key, folder, entry->name))
         return 0;
+    retain_parse(name, &item.step, &item.attempt);
     int error = storage_list(list->storage, item.key, add_file, &item);
     if (error == 0)
         error = look_at_place(list, &item);

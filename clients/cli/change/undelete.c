@@ -4,7 +4,6 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
-#include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 
@@ -95,11 +94,12 @@ static int undelete_served(struct trash *out, const struct cli *cli,
 
 static int visit_trashed(void *user, const struct store_trashed *item)
 {
-    struct removed removed = {.at = *item, .bytes = item->bytes, .seconds = item->seconds};
-    return !item->is_back &&
-                   retain_parse(strrchr(item->prefix, '/') + 1, &removed.step, &removed.attempt)
-               ? add_removed(user, &removed)
-               : 0;
+    const struct removed removed = {.at = *item,
+                                    .step = item->step,
+                                    .attempt = item->attempt,
+                                    .bytes = item->bytes,
+                                    .seconds = item->seconds};
+    return !item->is_back && item->attempt != 0 ? add_removed(user, &removed) : 0;
 }
 
 static int compare_removed(const void *a, const void *b)
