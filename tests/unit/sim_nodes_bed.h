@@ -148,6 +148,7 @@ struct message {
     Holdfast__V1__PartState states[RANKS_MAX];
     uint64_t ended;                      /* a bit per save that the rank has ended */
     bool has_slices, is_known, has_plan; /* of a Join, and of its answer */
+    uint32_t world_size;                 /* of a Join */
     int error;
     Holdfast__V1__PartVerdict verdict;
     uint32_t manifest_at; /* that node has the manifest; else it comes with the verdict */

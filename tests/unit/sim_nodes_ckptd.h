@@ -497,7 +497,7 @@ static void hear_join(struct world *world, struct node *node, const struct messa
     answer.from = node->index;
     answer.to = message->from;
     if (commit_may_resume(node->commit, message->attempt)) /* it asks again */
-        resume(node, message->attempt, world->nodes[message->from].joining.num_ranks);
+        resume(node, message->attempt, message->world_size);
     else
         answer.error = commit_check(node->commit, message->attempt);
     if (answer.error == 0 && message->has_slices)

@@ -182,6 +182,7 @@ static void join_next(struct world *world, struct node *node)
                                  .to = node->leader,
                                  .rank = call.rank,
                                  .attempt = node->open,
+                                 .world_size = node->joining.num_ranks,
                                  .call = node->join_call,
                                  .has_slices = !node->told[call.rank]});
 }
