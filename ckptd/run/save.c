@@ -397,7 +397,7 @@ static void early_left(void *user)
     check_stopped(user);
 }
 
-/* The mark goes behind all shards, those of other nodes, too (precommit.E7). */
+/* The mark goes behind all shards, those of other nodes, too (precommit_copy.B4). */
 static void check_stopped(struct save *save)
 {
     if (save->num_stopped < save->num_begun ||

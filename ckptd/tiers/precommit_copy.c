@@ -1,9 +1,5 @@
-/* precommit_copy.c - what of a save goes to a peer before its commit, or comes from one.
- *
- *   all ranks have begun ──► GOING ──commit──► AWAITED ──► STOPPING ──► the drain's
- *                              │ error, given up  │ another goes first
- *                              ▼                  ▼
- *                        STOPPING, dropped ──► CLOSING: the lease goes ──► (free)
+/* precommit_copy.c - what of a save goes to a peer before its commit, or comes from one. What is
+ * done when machines/precommit.c decides; this file does it.
  *
  * A checkpoint's bytes are final long before it is committed: chunk after chunk is hashed and
  * written while its ranks copy, then come the table, the sync, the names, the manifest. So each
@@ -18,25 +14,20 @@
  * at the commit whether that is the shard. The files lie in the save's own directory. A node that
  * has no part gets all shards, those of this node and those of others, through this one.
  *
- * Invariants (cited in the code):
- *   precommit.E1  Nothing is published here, so no peer lists, loads or counts what is not
- *       committed.
- *   precommit.E2  Only what was hashed and written goes, and it is proven again in the buffer that
- *       is sent.
- *   precommit.E3  An image is held while a part of it is copied, never longer: no rank waits for a
- *       peer.
- *   precommit.E4  What the save leaves goes from the peer: with the lease, which ends with this
- *       call or this process, the peer removes what has no manifest (peers/replica.c).
- *   precommit.E5  An error of the peer ends this transfer alone. The drain takes its own way at the
- *       commit.
- *   precommit.E6  The drain touches the directory only when nothing of this is under way in it.
- *   precommit.E7  What comes here lies under the mark of its save, which stays until the last of it
- *       is removed: a start removes it, too (commit.I11).
- *   precommit.E8  Of a shard at another node only what is final there is read, and it counts only
- *       when the manifest's table has the same sums; else its file goes, and all of it comes again.
+ * Invariants (cited in the code), beside those of the machine:
+ *   precommit_copy.B1  Only what was hashed and written goes, and it is proven again in the buffer
+ *       that is sent.
+ *   precommit_copy.B2  An image is held while a part of it is copied, never longer: no rank waits
+ *       for a peer.
+ *   precommit_copy.B3  With the lease, which ends with a call or this process, the peer removes
+ *       what has no manifest (peers/replica.c).
+ *   precommit_copy.B4  What comes here lies under the mark of its save, which stays until the last
+ *       of it is removed: a start removes it, too (commit.I11).
+ *   precommit_copy.B5  Of a shard at another node only what is final there is read, and it counts
+ *       only when the manifest's table has the same sums; else its file goes, and all of it comes
+ *       again.
  *
- * One save at a time for each peer, and one that comes; the newest of the others waits for its end.
- * A window's bytes leave memory as they are written: behind its commit it goes. So does what a node
+ * A window's bytes leave memory as they are written: it goes after its commit. So does what a node
  * lacks that has a part. */
 #include "ckptd/tiers/precommit_copy.h"
 #include "ckptd/core/service.h"
@@ -51,21 +42,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_of(const struct precommit *early, const struct manifest_summary *summary)
+static enum precommit_match match_of(const struct precommit_copy *early,
+                                     const struct manifest_summary *summary)
 {
     const struct manifest_summary *own = &early->manifest.summary;
-    return own->step == summary->step && own->attempt == summary->attempt &&
-           strcmp(own->run, summary->run) == 0;
+    if (own->step != summary->step || own->attempt != summary->attempt ||
+        strcmp(own->run, summary->run) != 0)
+        return PRECOMMIT_OTHER;
+    return strcmp(own->nonce, summary->nonce) == 0 ? PRECOMMIT_SAME : PRECOMMIT_SAME_STEP;
 }
 
-static void work_on(struct precommit *early, void (*work)(struct job *),
+static void work_on(struct precommit_copy *early, void (*work)(struct job *),
                     void (*done)(struct event *))
 {
     early->job = (struct job){.work = work, .done.run = done};
     tier_work(early->service, early->tier, &early->job);
 }
 
-uint64_t precommit_count_bytes(const struct precommit *early)
+uint64_t precommit_copy_count_bytes(const struct precommit_copy *early)
 {
     uint64_t bytes = early->bytes_sent;
     for (uint32_t i = 0; i < early->num_ships; i++)
@@ -102,27 +96,25 @@ void precommit_left_free(struct precommit_left *left)
     *left = (struct precommit_left){.ships = NULL};
 }
 
-static struct precommit_left take_out(struct precommit *early)
+static struct precommit_left take_out(struct precommit_copy *early)
 {
     struct precommit_left left = {early->claim, early->ships, early->num_ships};
-    early->bytes_sent = precommit_count_bytes(early);
+    early->bytes_sent = precommit_copy_count_bytes(early);
     early->claim = (struct hold){.storage = NULL};
     early->ships = NULL;
     early->num_ships = 0;
-    early->of = NULL;
-    early->state = PRECOMMIT_FREE;
     return left;
 }
 
-static void tell(struct precommit *early)
+static void tell(struct precommit_copy *early)
 {
-    void (*given)(struct precommit *) = early->given;
+    void (*given)(struct precommit_copy *) = early->given;
     early->given = NULL;
     if (given)
         given(early);
 }
 
-static void tell_save(struct precommit *early)
+static void tell_save(struct precommit_copy *early)
 {
     void (*left)(void *) = early->left;
     early->left = NULL;
@@ -130,148 +122,84 @@ static void tell_save(struct precommit *early)
         left(early->user);
 }
 
-static void begin_next(struct precommit *early)
+static void begin_next(struct precommit_copy *early)
 {
     const struct precommit_save next = early->next;
-    early->next.stages = NULL;
-    if (next.stages)
-        precommit_begin(early, &next);
+    if (precommit_next(&early->machine))
+        precommit_copy_begin(early, &next);
 }
 
-/* precommit.E7. */
+/* precommit_copy.B4. */
 static void work_remove(struct job *job)
 {
-    struct precommit *early = CONTAINER_OF(job, struct precommit, job);
+    struct precommit_copy *early = CONTAINER_OF(job, struct precommit_copy, job);
     struct precommit_left left = {.ships = early->ships, .count = early->num_ships};
     precommit_left_drop(&left, early->service->tiers[early->tier].storage, &early->manifest);
 }
 
-/* precommit.E4. */
+/* precommit_copy.B3. */
 static void work_close(struct job *job)
 {
-    struct precommit *early = CONTAINER_OF(job, struct precommit, job);
+    struct precommit_copy *early = CONTAINER_OF(job, struct precommit_copy, job);
     struct precommit_left left = {.ships = early->ships, .count = early->num_ships};
     precommit_left_leave(&left);
     hold_end(&early->claim, false);
 }
 
-static void closed(struct event *event)
+static void perform(struct precommit_copy *early, enum precommit_action action);
+
+static void gone(struct event *event)
 {
-    struct precommit *early = CONTAINER_OF(event, struct precommit, job.done);
-    struct precommit_left left = take_out(early);
-    precommit_left_free(&left);
-    tell(early);
-    begin_next(early);
+    struct precommit_copy *early = CONTAINER_OF(event, struct precommit_copy, job.done);
+    perform(early, precommit_gone(&early->machine));
 }
 
-/* Its save does not wait for a peer. */
-static void removed(struct event *event)
+void precommit_copy_end(struct precommit_copy *early, const struct stage *stages, bool is_committed)
 {
-    struct precommit *early = CONTAINER_OF(event, struct precommit, job.done);
-    early->of = NULL;
-    work_on(early, work_close, closed);
-    tell_save(early);
+    if (stages)
+        perform(early, precommit_ended(&early->machine, stages, is_committed));
 }
 
-/* When nothing is under way the drain takes it, or it goes. */
-static void look_whether_stopped(struct precommit *early)
+bool precommit_copy_is_over(struct precommit_copy *early, const struct stage *stages,
+                            void (*left)(void *user), void *user)
 {
-    bool is_at_rest = early->state == PRECOMMIT_STOPPING && !early->is_claiming;
-    for (uint32_t i = 0; i < early->num_ships; i++)
-        is_at_rest = is_at_rest && shard_copy_is_at_rest(&early->ships[i]);
-    if (!is_at_rest)
-        return;
-    if (early->is_dropped) {
-        early->state = PRECOMMIT_CLOSING;
-        work_on(early, work_remove, removed);
-        return;
-    }
-    tell(early);
-}
-
-/* No more of the save is begun. */
-static void leave_stages(struct precommit *early)
-{
-    early->stages = NULL;
-    for (uint32_t i = 0; i < early->num_ships; i++)
-        shard_copy_stop(&early->ships[i]);
-}
-
-static void drop(struct precommit *early)
-{
-    if (early->state == PRECOMMIT_FREE || early->state == PRECOMMIT_CLOSING)
-        return;
-    early->is_dropped = true;
-    early->state = PRECOMMIT_STOPPING;
-    leave_stages(early);
-    look_whether_stopped(early);
-}
-
-void precommit_end(struct precommit *early, const struct stage *stages, bool is_committed)
-{
-    if (stages && early->next.stages == stages)
-        early->next.stages = NULL;
-    if (!stages || early->stages != stages)
-        return;
-    if (!is_committed) {
-        drop(early);
-        return;
-    }
-    early->state = PRECOMMIT_AWAITED;
-    leave_stages(early);
-}
-
-bool precommit_is_over(struct precommit *early, const struct stage *stages,
-                       void (*left)(void *user), void *user)
-{
-    if (early->of != stages)
+    if (!precommit_has(&early->machine, stages))
         return true;
     early->left = left;
     early->user = user;
     return false;
 }
 
-void precommit_pass(struct precommit *early)
+void precommit_copy_pass(struct precommit_copy *early)
 {
-    if (early->state == PRECOMMIT_AWAITED)
-        drop(early);
+    perform(early, precommit_give(&early->machine, PRECOMMIT_OTHER));
 }
 
-/* precommit.E6. */
-bool precommit_give(struct precommit *early, const struct manifest_summary *summary,
-                    void (*given)(struct precommit *early))
+bool precommit_copy_give(struct precommit_copy *early, const struct manifest_summary *summary,
+                         void (*given)(struct precommit_copy *early))
 {
-    if (early->state == PRECOMMIT_FREE || !is_of(early, summary)) {
-        precommit_pass(early);
-        return true;
-    }
-    early->given = given;
-    if (early->state != PRECOMMIT_AWAITED ||
-        strcmp(early->manifest.summary.nonce, summary->nonce) != 0) {
-        drop(early); /* of a save of this step that was given up */
-        return false;
-    }
-    early->state = PRECOMMIT_STOPPING;
-    look_whether_stopped(early);
-    return false;
+    enum precommit_match match = match_of(early, summary);
+    bool is_in_the_way = precommit_is_in_the_way(&early->machine, match);
+    if (is_in_the_way)
+        early->given = given;
+    perform(early, precommit_give(&early->machine, match));
+    return !is_in_the_way;
 }
 
-struct precommit_left precommit_take(struct precommit *early,
-                                     const struct manifest_summary *summary)
+struct precommit_left precommit_copy_take(struct precommit_copy *early)
 {
-    bool is_good =
-        early->state == PRECOMMIT_STOPPING && !early->is_dropped && is_of(early, summary);
     struct precommit_left left = {.ships = NULL};
-    if (is_good) {
+    if (precommit_take(&early->machine)) {
         left = take_out(early);
         begin_next(early);
     }
     return left;
 }
 
-void precommit_close(struct precommit *early)
+void precommit_copy_close(struct precommit_copy *early)
 {
     struct precommit_left left = take_out(early);
+    early->machine = (struct precommit){0};
     hold_leave(&left.claim);
     precommit_left_leave(&left);
     precommit_left_free(&left);
@@ -279,38 +207,48 @@ void precommit_close(struct precommit *early)
 
 /* ---- on its way ---- */
 
-/* precommit.E5. */
-static void fail(struct precommit *early, const char *why)
+/* precommit.E5: the first error is told. */
+static void report_failure(const struct precommit_copy *early, enum precommit_action action,
+                           const char *why)
 {
     const struct manifest_summary *summary = &early->manifest.summary;
     bool is_coming = early->tier == TIER_LOCAL;
-    if (!early->is_dropped)
+    if (action == PRECOMMIT_STOP)
         log_info("drain", "run %s, step %llu %s %s behind its commit alone: %s", summary->run,
                  (unsigned long long)summary->step, is_coming ? "comes" : "goes to node",
                  is_coming ? "here" : tier_name(early->service, early->tier), why);
-    drop(early);
+}
+
+static bool is_moving(const struct precommit_copy *early)
+{
+    bool moves = false;
+    for (uint32_t i = 0; i < early->num_ships; i++)
+        moves |= !shard_copy_is_at_rest(&early->ships[i]);
+    return moves;
 }
 
 static void at_rest(struct shard_copy *copy)
 {
-    struct precommit *early = copy->early;
-    if (copy->fault.code != 0)
-        fail(early, copy->fault.message);
-    else
-        look_whether_stopped(early);
+    struct precommit_copy *early = copy->early;
+    bool has_failed = copy->fault.code != 0;
+    enum precommit_action action = precommit_rested(&early->machine, has_failed, is_moving(early));
+    if (has_failed)
+        report_failure(early, action, copy->fault.message);
+    perform(early, action);
 }
 
 static void work_claim(struct job *job)
 {
-    struct precommit *early = CONTAINER_OF(job, struct precommit, job);
+    struct precommit_copy *early = CONTAINER_OF(job, struct precommit_copy, job);
     early->outcome =
         hold_take(&early->claim, early->service, early->tier, &early->manifest.summary);
 }
 
 /* Of ranks on several nodes some here may begin later. */
-static void start_ships(struct precommit *early)
+static void start_ships(struct precommit_copy *early)
 {
-    for (uint32_t i = 0; i < early->num_ships && early->state == PRECOMMIT_GOING; i++) {
+    for (uint32_t i = 0;
+         i < early->num_ships && precommit_may_start(&early->machine, early->stages); i++) {
         const struct image *image = early->stages[i].image;
         if (early->tier != TIER_LOCAL && image && !image->is_window && !early->ships[i].is_early)
             shard_copy_start_early(&early->ships[i], &early->stages[i], &early->manifest);
@@ -319,29 +257,68 @@ static void start_ships(struct precommit *early)
 
 static void claimed(struct event *event)
 {
-    struct precommit *early = CONTAINER_OF(event, struct precommit, job.done);
-    early->is_claiming = false;
-    if (early->outcome != PUBLICATION_DURABLE) {
-        fail(early, "its directory there could not be claimed");
-        return;
-    }
-    start_ships(early);
-    look_whether_stopped(early);
+    struct precommit_copy *early = CONTAINER_OF(event, struct precommit_copy, job.done);
+    bool is_ours = early->outcome == PUBLICATION_DURABLE;
+    enum precommit_action action = precommit_claimed(&early->machine, is_ours);
+    if (!is_ours)
+        report_failure(early, action, "its directory there could not be claimed");
+    perform(early, action);
 }
 
-void precommit_advance(struct precommit *early, const struct stage *stages)
+static void stop_ships(struct precommit_copy *early)
 {
-    if (early->stages != stages)
-        return;
-    if (!early->is_claiming)
+    for (uint32_t i = 0; i < early->num_ships; i++)
+        shard_copy_stop(&early->ships[i]);
+}
+
+static void perform(struct precommit_copy *early, enum precommit_action action)
+{
+    struct precommit_left left;
+    switch (action) {
+    case PRECOMMIT_NOTHING:
+    case PRECOMMIT_LATER:
+        break;
+    case PRECOMMIT_CLAIM:
+        work_on(early, work_claim, claimed);
+        break;
+    case PRECOMMIT_START:
         start_ships(early);
+        break;
+    case PRECOMMIT_STOP:
+        stop_ships(early);
+        perform(early, precommit_rested(&early->machine, false, is_moving(early)));
+        break;
+    case PRECOMMIT_GIVE:
+        tell(early);
+        break;
+    case PRECOMMIT_REMOVE:
+        work_on(early, work_remove, gone);
+        break;
+    case PRECOMMIT_CLOSE:
+        work_on(early, work_close, gone);
+        tell_save(early);
+        break;
+    case PRECOMMIT_END:
+        left = take_out(early);
+        precommit_left_free(&left);
+        tell(early);
+        begin_next(early);
+        break;
+    }
+}
+
+void precommit_copy_advance(struct precommit_copy *early, const struct stage *stages)
+{
+    if (!precommit_may_start(&early->machine, stages))
+        return;
+    start_ships(early);
     copy_queue_look(early->queue);
 }
 
-void precommit_tell(struct precommit *early, const struct stage *stages,
-                    const struct precommit_told *told)
+void precommit_copy_tell(struct precommit_copy *early, const struct stage *stages,
+                         const struct precommit_told *told)
 {
-    if (early->stages != stages || early->state != PRECOMMIT_GOING || early->is_claiming)
+    if (!precommit_may_start(&early->machine, stages))
         return;
     struct shard_copy *copy = &early->ships[told->rank];
     if (told->written > 0 && !copy->is_early)
@@ -372,35 +349,38 @@ static void take_summary(struct manifest_summary *out, const struct precommit_sa
     snprintf(out->nonce, sizeof out->nonce, "%s", save->nonce);
 }
 
-void precommit_begin(struct precommit *early, const struct precommit_save *save)
+static void open_ships(struct precommit_copy *early, struct shard_copy *ships, uint32_t count)
 {
-    bool is_coming = early->tier == TIER_LOCAL;
+    early->ships = ships;
+    early->num_ships = count;
+    for (uint32_t i = 0; i < count; i++) {
+        shard_copy_open(&ships[i], early->queue);
+        ships[i].early = early;
+        ships[i].at_rest = at_rest;
+    }
+}
+
+void precommit_copy_begin(struct precommit_copy *early, const struct precommit_save *save)
+{
+    bool is_coming = early->tier == TIER_LOCAL, is_free = early->machine.state == PRECOMMIT_FREE;
     if (!is_coming && !may_go(save))
         return;
-    if (early->state != PRECOMMIT_FREE) {
+    struct shard_copy *ships = is_free ? calloc(save->world_size, sizeof *ships) : NULL;
+    if (is_free && !ships)
+        return;
+    enum precommit_action action = precommit_begin(&early->machine, save->stages, !is_coming);
+    if (action == PRECOMMIT_LATER) {
         early->next = *save;
         return;
     }
-    early->ships = calloc(save->world_size, sizeof *early->ships);
-    if (!early->ships)
-        return;
     take_summary(&early->manifest.summary, save);
-    early->num_ships = save->world_size;
-    for (uint32_t i = 0; i < early->num_ships; i++) {
-        shard_copy_open(&early->ships[i], early->queue);
-        early->ships[i].early = early;
-        early->ships[i].at_rest = at_rest;
-    }
-    early->of = early->stages = save->stages;
-    early->is_dropped = false;
-    early->is_claiming = !is_coming; /* precommit.E7 */
-    early->state = PRECOMMIT_GOING;
-    if (!is_coming)
-        work_on(early, work_claim, claimed);
+    open_ships(early, ships, save->world_size);
+    early->stages = save->stages;
+    perform(early, action);
 }
 
-void precommit_init(struct precommit *early, struct service *service, enum tier_index tier,
-                    struct copy_queue *queue)
+void precommit_copy_init(struct precommit_copy *early, struct service *service,
+                         enum tier_index tier, struct copy_queue *queue)
 {
-    *early = (struct precommit){.service = service, .tier = tier, .queue = queue};
+    *early = (struct precommit_copy){.service = service, .tier = tier, .queue = queue};
 }

@@ -109,10 +109,10 @@ static uint64_t bytes_missing(const struct replication *replication)
 }
 
 /* Nothing else is under way there. What went before the commit is gone on with. */
-static void given(struct precommit *early)
+static void given(struct precommit_copy *early)
 {
     struct replication *replication = CONTAINER_OF(early, struct replication, early);
-    replication->left_early = precommit_take(early, &replication->manifest->summary);
+    replication->left_early = precommit_copy_take(early);
     replication->claim = replication->left_early.claim;
     if (replicate_is_keeping(replication) &&
         space_promise(&replication->room, replication->service, bytes_missing(replication),
@@ -132,7 +132,7 @@ static void begun(struct event *event)
         begin_failed(replication);
         return;
     }
-    if (precommit_give(&replication->early, &replication->manifest->summary, given))
+    if (precommit_copy_give(&replication->early, &replication->manifest->summary, given))
         given(&replication->early);
 }
 
@@ -149,7 +149,7 @@ static void look_at_queue(struct replication *replication)
     replication->checkpoint =
         queue_next(service, replication->tier, &replication->left, &replication->left_bytes);
     if (!replication->checkpoint) {
-        precommit_pass(&replication->early);
+        precommit_copy_pass(&replication->early);
         return;
     }
     catalog_lease(replication->checkpoint);
@@ -237,7 +237,7 @@ static void begin_early(struct service *service, enum tier_index tier,
     if (service->replications[tier] && !service->draining && !service->tiers[tier].offline[0] &&
         !service->tiers[tier].is_unknown && !service->tiers[tier].takes_nothing &&
         !has_part(service, tier, save->places))
-        precommit_begin(&service->replications[tier]->early, save);
+        precommit_copy_begin(&service->replications[tier]->early, save);
 }
 
 void replicate_save_begun(struct service *service, const struct checkpoint *promised,
@@ -255,28 +255,28 @@ void replicate_save_told(struct service *service, const struct stage *stages,
 {
     for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
         if (service->replications[tier])
-            precommit_tell(&service->replications[tier]->early, stages, told);
+            precommit_copy_tell(&service->replications[tier]->early, stages, told);
 }
 
 bool replicate_save_left(struct service *service, const struct stage *stages,
                          void (*left)(void *user), void *user)
 {
     return !service->replications[TIER_LOCAL] ||
-           precommit_is_over(&service->replications[TIER_LOCAL]->early, stages, left, user);
+           precommit_copy_is_over(&service->replications[TIER_LOCAL]->early, stages, left, user);
 }
 
 void replicate_save_advanced(struct service *service, const struct stage *stages)
 {
     for (unsigned tier = TIER_PEER; tier < TIER_FAR; tier++)
         if (service->replications[tier])
-            precommit_advance(&service->replications[tier]->early, stages);
+            precommit_copy_advance(&service->replications[tier]->early, stages);
 }
 
 void replicate_save_over(struct service *service, const struct stage *stages, bool is_committed)
 {
     for (unsigned tier = TIER_LOCAL; tier < TIER_FAR; tier++)
         if (service->replications[tier])
-            precommit_end(&service->replications[tier]->early, stages, is_committed);
+            precommit_copy_end(&service->replications[tier]->early, stages, is_committed);
 }
 
 /* ---- beginning and end ---- */
@@ -337,7 +337,7 @@ static int open_one(struct service *service, enum tier_index tier)
     replication->rest.run = perform_rested;
     int error = copy_queue_open(&replication->queue, service, tier);
     shard_copy_open(&replication->copy, &replication->queue);
-    precommit_init(&replication->early, service, tier, &replication->queue);
+    precommit_copy_init(&replication->early, service, tier, &replication->queue);
     replication->copy.arrived = perform_arrived;
     replication->has_looked = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
@@ -372,7 +372,7 @@ void replicate_close(struct service *service)
         struct replication *replication = service->replications[tier];
         if (!replication)
             continue;
-        precommit_close(&replication->early);
+        precommit_copy_close(&replication->early);
         precommit_left_leave(&replication->left_early);
         precommit_left_free(&replication->left_early);
         shard_copy_close(&replication->copy);
@@ -432,7 +432,7 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
                      "mended", (json_int_t)replication->mended, "bytes_sent",
                      (json_int_t)replication->copy.bytes_sent, "bytes_from_memory",
                      (json_int_t)replication->copy.bytes_from_memory, "bytes_before_commit",
-                     (json_int_t)precommit_count_bytes(&replication->early), "errors",
+                     (json_int_t)precommit_copy_count_bytes(&replication->early), "errors",
                      (json_int_t)replication->errors, "given_up", (json_int_t)replication->given_up,
                      "bytes_per_second", replication->rate, "last_error", replication->newest_error,
                      "now", describe_now(replication));

@@ -45,13 +45,13 @@ struct replication {
     struct job job;
     struct timer rest;
     int64_t begun_ms;
-    uint64_t bytes_before;      /* copy.bytes_sent when it began */
-    bool is_held;               /* how it ended */
-    bool is_mending;            /* the copy there is damaged; */
-    bool is_of_part;            /* it has only some shards: else it becomes whole */
-    bool is_volatile;           /* a peer has put it into its memory */
-    struct ledger_promise room; /* on the local disk, for one that was loaded from elsewhere */
-    struct precommit early;     /* of a peer: a save that is not committed */
+    uint64_t bytes_before;       /* copy.bytes_sent when it began */
+    bool is_held;                /* how it ended */
+    bool is_mending;             /* the copy there is damaged; */
+    bool is_of_part;             /* it has only some shards: else it becomes whole */
+    bool is_volatile;            /* a peer has put it into its memory */
+    struct ledger_promise room;  /* on the local disk, for one that was loaded from elsewhere */
+    struct precommit_copy early; /* of a peer: a save that is not committed */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */

@@ -276,7 +276,7 @@ static bool is_time(struct shard_copy *copy, uint32_t bytes)
  * chunk; the table is behind all of them. Of a file at another node a table proves nothing. */
 static bool is_written(const struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
-    if (!copy->stage) /* precommit.E8 */
+    if (!copy->stage) /* precommit_copy.B5 */
         return start + bytes <= copy->written && start + bytes <= copy->file.geometry.table_start;
     const struct image *image = copy->stage->image;
     uint64_t size = (uint64_t)copy->service->config->block_bytes;

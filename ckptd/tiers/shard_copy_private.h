@@ -18,7 +18,7 @@ struct service;
 struct checkpoint;
 struct image;
 struct stage;
-struct precommit;
+struct precommit_copy;
 struct shard_copy;
 
 /* A part of a shard that is under way. */
@@ -60,9 +60,9 @@ struct shard_copy {
     /* The shard under way. */
     struct stage *stage; /* of a save, here: what is written of it may go; else NULL */
     struct checkpoint *checkpoint;
-    struct store_shard file; /* as it is in `from` */
-    struct shard_copy *left; /* what went before the commit, or NULL */
-    struct precommit *early; /* whose it is: of shard_copy_start_early */
+    struct store_shard file;      /* as it is in `from` */
+    struct shard_copy *left;      /* what went before the commit, or NULL */
+    struct precommit_copy *early; /* whose it is: of shard_copy_start_early */
     struct storage_object *target;
     char (*sums)[CHECKSUM_SHA256_HEX]; /* per part */
     uint64_t num_parts, next_part, num_sent;

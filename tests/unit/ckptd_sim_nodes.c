@@ -4,10 +4,11 @@
  * trainers fail. Method: each node has the real commit machine (machines/commit.c), the real
  * coordinator of parts (machines/coordinating.c), parts as machines/participating.c has them,
  * ranks told of by machines/joining.c, numbers by machines/quorum.c, copies by
- * machines/placement.c, and copies sent by machines/transfer.c. Trainers have a rank on each of
- * some nodes; a second one may start while the first goes on behind a cut. A seeded scheduler
- * delivers messages late, twice or never, cuts links one way or both, kills processes (what was not
- * synced is torn), takes disks away, kills trainers. The world is checked after each event.
+ * machines/placement.c, sent by machines/transfer.c and, before the commit, by
+ * machines/precommit.c. Trainers have a rank on each of some nodes; a second one may start while
+ * the first goes on behind a cut. A seeded scheduler delivers messages late, twice or never, cuts
+ * links one way or both, kills processes (what was not synced is torn), takes disks away, kills
+ * trainers. The world is checked after each event.
  *
  *   sim_nodes.N1  What was acknowledged as local is on the disks that saved it, whole, while none
  *       was lost. Also what was not acknowledged: a manifest names no shard that its node has
@@ -312,6 +313,8 @@ static void work(struct world *world, struct node *node)
     else if (choice < 75)
         go_on_taking(world, node);
     else if (choice < 95) {
+        offer_early(world, node);
+        go_on_early(world, node);
         begin_transfer(world, node);
         go_on_sending(world, node);
     } else if (choice < 99) {
@@ -425,7 +428,8 @@ static bool is_quiet(struct world *world)
             pick(world, node, &to) != NOBODY)
             return false;
         for (uint32_t p = 0; p < NODES; p++)
-            if (world->nodes[p].is_up && is_sending(node, p))
+            if (world->nodes[p].is_up &&
+                (is_sending(node, p) || node->early[p].machine.state != PRECOMMIT_FREE))
                 return false;
         for (uint32_t s = world->first_healed; s < world->num_made; s++)
             if (world->nodes[world->made[s].leader].is_up &&
@@ -549,6 +553,7 @@ TEST(test_sim_nodes__no_schedule_of_nodes_and_trainers_breaks_an_invariant)
                                        {"starts refused", &w->num_refused, false},
                                        {"saves acknowledged", &w->num_acked, true},
                                        {"of them replicated", &w->num_replicated, true},
+                                       {"sent before the commit", &w->num_given, false},
                                        {"crashes", &w->num_crashed, true},
                                        {"disks lost", &w->num_lost, false}};
     sim_run_many(&w->sim, run_world, totals, sizeof totals / sizeof totals[0]);

@@ -1,7 +1,7 @@
 /* sim_nodes_bed.h - the world of ckptd_sim_nodes.c: nodes with a disk and a process, links between
  * them that fail, and trainers whose ranks live on the nodes. What ckptd decides is decided by its
  * own code: the machines commit.c, coordinating.c, joining.c, participating.c, placement.c,
- * quorum.c and transfer.c. */
+ * precommit.c, quorum.c and transfer.c. */
 #ifndef HOLDFAST_TESTS_SIM_NODES_BED_H
 #define HOLDFAST_TESTS_SIM_NODES_BED_H
 
@@ -10,6 +10,7 @@
 #include "ckptd/machines/joining.h"
 #include "ckptd/machines/participating.h"
 #include "ckptd/machines/placement.h"
+#include "ckptd/machines/precommit.h"
 #include "ckptd/machines/quorum.h"
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
@@ -43,6 +44,7 @@ struct made {
     uint64_t acked;            /* the event at which it was called committed; 0: never */
     bool is_replicated;        /* and that it is on two domains */
     uint8_t digests;           /* of the shards at other nodes: its coordinator has them */
+    uint8_t offered;           /* a bit per node that it went to before its commit */
     struct coordinating coordinating;
 };
 
@@ -81,6 +83,16 @@ struct sending {
     struct transfer transfer;
     struct transfer_action due;
     uint32_t save;
+    bool is_waiting; /* for what went there before */
+};
+
+/* What goes there before the commit of its save; at the node itself, what comes. */
+struct early {
+    struct precommit machine;
+    uint32_t save, next;
+    enum precommit_action due;   /* a claim, a removal or the end of the lease is under way */
+    uint8_t begun, moving, made; /* a bit per shard */
+    bool is_claimed, has_failed;
 };
 
 struct node {
@@ -113,7 +125,8 @@ struct node {
     struct held knows[NODES][SAVES_MAX];
     bool is_away[NODES], is_given_up[NODES][SAVES_MAX];
     uint64_t heard_boot[NODES];
-    struct sending sending[NODES]; /* one to each node, as drain.c to each tier */
+    struct sending sending[NODES]; /* one to each node, as replicate.c to each tier */
+    struct early early[NODES];
 };
 
 /* A start of the run: ranks on nodes. The one before may still be there, on the other side of a
@@ -168,7 +181,7 @@ struct world {
     uint32_t first_healed; /* save since the faults stopped */
     bool is_ending;        /* the run saves no more */
     uint64_t answered;     /* the highest number of an attempt */
-    uint64_t num_acked, num_replicated, num_opened, num_refused, num_crashed, num_lost;
+    uint64_t num_acked, num_replicated, num_given, num_opened, num_refused, num_crashed, num_lost;
     bool is_doubted[ATTEMPTS_MAX]; /* a disk, and numbers on it, was lost while it was taken */
 };
 

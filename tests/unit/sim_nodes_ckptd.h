@@ -5,6 +5,9 @@
 
 #include "tests/unit/sim_nodes_part.h"
 
+static void end_early(struct world *world, struct node *node, const struct made *made,
+                      bool is_committed);
+
 /* ---- what a node knows of the others ---- */
 
 /* As refresh_read.c: of a run also the newest number. */
@@ -164,10 +167,12 @@ static void perform(struct world *world, struct node *node, const struct commit_
         case COMMIT_DONE:
             acknowledge(world, node, made);
             list_places(world, node, made);
+            end_early(world, node, made, true);
             break;
         case COMMIT_KEEP:
             node->is_kept[index_of(world, made)] = true;
             list_places(world, node, made);
+            end_early(world, node, made, false);
             break;
         case COMMIT_PLACE: /* the holders ask */
             break;
@@ -185,6 +190,8 @@ static void perform(struct world *world, struct node *node, const struct commit_
             break;
         default:
             note(&world->sim, "do", action->kind, action->save);
+            if (action->kind == COMMIT_DISCARD)
+                end_early(world, node, made, false);
             require(&world->sim, node->num_pending < PENDING_MAX, "the simulator has room");
             node->pending[node->num_pending++] =
                 (struct pending){action->kind, action->save, action->number};
@@ -228,7 +235,11 @@ static void complete(struct world *world, struct node *node)
     case COMMIT_PUBLISH:
         publish(world, node, pending.save, fails);
         return;
-    default: /* COMMIT_DISCARD */
+    default: /* COMMIT_DISCARD: the mark goes last */
+        if (precommit_has(&node->early[node->index].machine, made)) {
+            node->pending[node->num_pending++] = pending;
+            return;
+        }
         require(&world->sim, !held->manifest, "commit.I3: nothing goes that a manifest names");
         *held = (struct held){0};
         commit_discarded(node->commit, &list, pending.save);

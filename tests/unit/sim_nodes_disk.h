@@ -4,7 +4,7 @@
 #define HOLDFAST_TESTS_SIM_NODES_DISK_H
 
 #include "tests/unit/placement_goes.h"
-#include "tests/unit/sim_nodes_ckptd.h"
+#include "tests/unit/sim_nodes_early.h"
 
 /* ---- a node's disk and memory ---- */
 
@@ -142,7 +142,7 @@ static bool has_sources(const struct world *world, const struct node *node, uint
 
 static bool is_sending(const struct node *node, uint32_t to)
 {
-    return node->sending[to].transfer.state != TRANSFER_FREE ||
+    return node->sending[to].transfer.state != TRANSFER_FREE || node->sending[to].is_waiting ||
            node->sending[to].due.kind != TRANSFER_NOTHING;
 }
 
@@ -152,7 +152,7 @@ static uint32_t pick(const struct world *world, const struct node *node, uint32_
     for (uint32_t s = world->num_made; s-- > 0;) {
         struct site sites[NODES];
         const struct made *made = &world->made[s];
-        if (!node->held[s].manifest || !has_sources(world, node, s))
+        if (!node->held[s].manifest || is_in_work(node, made) || !has_sources(world, node, s))
             continue;
         list_sites(sites, node, made, s);
         bool is_enough = placement_domains(sites, NODES) >= REPLICAS;
@@ -166,15 +166,26 @@ static uint32_t pick(const struct world *world, const struct node *node, uint32_
     return NOBODY;
 }
 
+static void start_sending(struct world *world, struct node *node, uint32_t to)
+{
+    struct sending *sending = &node->sending[to];
+    sending->is_waiting = false;
+    sending->due = transfer_begin(&sending->transfer, world->made[sending->save].ranks, 100);
+}
+
+/* To a node to which nothing goes, nothing goes on that went before. */
 static void begin_transfer(struct world *world, struct node *node)
 {
     uint32_t to, save = pick(world, node, &to);
+    for (uint32_t n = 0; n < NODES && save == NOBODY; n++)
+        if (!is_sending(node, n))
+            perform_early(world, node, n, precommit_give(&node->early[n].machine, PRECOMMIT_OTHER));
     if (save == NOBODY)
         return;
-    struct sending *sending = &node->sending[to];
-    sending->save = save;
+    node->sending[to].save = save;
     note(&world->sim, "send", save, to);
-    sending->due = transfer_begin(&sending->transfer, world->made[save].ranks, 100);
+    if (give_early(world, node, to, save))
+        start_sending(world, node, to);
 }
 
 /* serve.P1. */
@@ -208,7 +219,6 @@ static void go_on_sending(struct world *world, struct node *node)
         return;
     const struct made *made = &world->made[sending->save];
     struct held *held = &to->held[sending->save];
-    uint32_t *owner = &to->owner[made->attempt];
     bool comes = to == node || reaches(world, node->index, to->index);
     bool is_heard =
         comes && (to == node || reaches(world, to->index, node->index)) && !fault(&world->sim);
@@ -216,14 +226,12 @@ static void go_on_sending(struct world *world, struct node *node)
     comes = comes && !fault(&world->sim);
     sending->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
     note(&world->sim, "drain", due.kind, due.shard);
+    require(&world->sim, !is_early_at_work(node, at, sending->save),
+            "precommit.E3: nothing else is under way in the directory");
     switch (due.kind) {
     case TRANSFER_CLAIM:
         if (comes) {
-            *owner = *owner == 0 ? made->nonce : *owner;
-            hear_of_number(to, made->attempt);
-            if (!held->manifest && !held->mark)
-                held->mark = held->is_sent = true;
-            outcome = *owner == made->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
+            outcome = claim_copy(to, made, held);
         }
         sending->due =
             transfer_claimed(&sending->transfer, is_heard ? outcome : PUBLICATION_UNKNOWN);
