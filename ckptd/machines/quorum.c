@@ -9,7 +9,8 @@
  *   quorum.Q1  Two majorities of the same nodes have a node in common; half of them is no majority.
  *   quorum.Q2  A node whose answer is unknown does not hold the number.
  *   quorum.Q3  A number that a node has for another start is not counted on, whoever else took it.
- */
+ *   quorum.Q4  The first peer by name of those that answer is asked before all others. So of two
+ *       starts of a run one has it and goes on, and the other has asked nobody else. */
 #include "ckptd/machines/quorum.h"
 
 static bool is_majority(uint32_t holders, uint32_t nodes)
@@ -17,12 +18,9 @@ static bool is_majority(uint32_t holders, uint32_t nodes)
     return holders > nodes / 2; /* quorum.Q1 */
 }
 
-struct quorum quorum_begin(uint32_t nodes)
+struct quorum quorum_begin(uint32_t sites)
 {
-    struct quorum quorum = {.sites = nodes, .asked = 1, .num_sets = 1};
-    quorum.sets[0].nodes = nodes;
-    for (uint32_t i = 0; i < nodes; i++)
-        node_set_add(&quorum.sets[0].sites, i);
+    struct quorum quorum = {.sites = sites, .answered = 1};
     node_set_add(&quorum.holders, 0);
     return quorum;
 }
@@ -40,15 +38,38 @@ const struct quorum_set *quorum_lacks(const struct quorum *quorum)
     return NULL;
 }
 
+enum quorum_state quorum_look(const struct quorum *quorum)
+{
+    if (!quorum_lacks(quorum))
+        return QUORUM_HELD;
+    return quorum->answered < quorum->sites ? QUORUM_ASKS : QUORUM_TOO_FEW;
+}
+
+/* quorum.Q4. */
+struct node_set quorum_ask(struct quorum *quorum, const uint16_t *by_name,
+                           const struct node_set *answering)
+{
+    struct node_set sites = {0};
+    uint32_t peers = quorum->sites - 1, first = 0;
+    while (first < peers && !node_set_has(answering, by_name[first] + 1u))
+        first++;
+    bool is_alone = first < peers && node_set_count(&quorum->asked) == 0;
+    for (uint32_t site = 1; site <= peers; site++) {
+        if (node_set_has(&quorum->asked, site) || (is_alone && site != by_name[first] + 1u))
+            continue;
+        node_set_add(&quorum->asked, site);
+        node_set_add(&sites, site);
+    }
+    return sites;
+}
+
 enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome)
 {
-    CHECK(site > 0 && site < quorum->sites && quorum->asked < quorum->sites);
-    quorum->asked++;
+    CHECK(site > 0 && site < quorum->sites && quorum->answered < quorum->sites);
+    quorum->answered++;
     if (outcome == PUBLICATION_TAKEN)
         return QUORUM_TAKEN;            /* quorum.Q3 */
     if (outcome == PUBLICATION_DURABLE) /* quorum.Q2 */
         node_set_add(&quorum->holders, site);
-    if (!quorum_lacks(quorum))
-        return QUORUM_HELD;
-    return quorum->asked < quorum->sites ? QUORUM_ASKS : QUORUM_TOO_FEW;
+    return quorum_look(quorum);
 }

@@ -1,5 +1,5 @@
-/* quorum.h - decides when most of the nodes hold the number of an attempt, so that it may be
- * answered. Pure; see quorum.c. */
+/* quorum.h - decides whom the number of an attempt is asked of, and when most of the nodes hold it,
+ * so that it may be answered. Pure; see quorum.c. */
 #ifndef HOLDFAST_CKPTD_MACHINES_QUORUM_H
 #define HOLDFAST_CKPTD_MACHINES_QUORUM_H
 
@@ -14,8 +14,8 @@
  * site counts in a set, and holds nothing. */
 #define QUORUM_SETS_MAX 4u
 struct quorum {
-    uint32_t sites, asked;
-    struct node_set holders; /* of the sites */
+    uint32_t sites, answered;
+    struct node_set asked, holders; /* of the sites */
     uint32_t num_sets;
     struct quorum_set {
         uint32_t nodes;
@@ -28,8 +28,15 @@ enum quorum_state {
     QUORUM_TAKEN,  /* by another start: the number is spent */
     QUORUM_TOO_FEW /* no start may count on it, nor take it again */
 };
-/* One set: these nodes, of which each is a site. */
-struct quorum quorum_begin(uint32_t nodes);
+/* This node holds it; there is no set yet. */
+struct quorum quorum_begin(uint32_t sites);
+/* Is it decided before a peer is asked? */
+enum quorum_state quorum_look(const struct quorum *quorum);
+/* The sites to ask now, each once: at the beginning, and after an answer that leaves it at ASKS.
+ * `by_name`: the peers in an order that all nodes share; a peer's site is one more. `answering`:
+ * the sites that are not known to be away. */
+struct node_set quorum_ask(struct quorum *quorum, const uint16_t *by_name,
+                           const struct node_set *answering);
 /* The answer of a peer, of that site; each counts once. */
 enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum publication outcome);
 /* The first set of which not most of the nodes are among the holders; NULL: there is none. */

@@ -118,8 +118,7 @@ static uint32_t site_of(const char *name, size_t length, const struct members *m
 
 struct quorum sets_quorum(const struct sets *sets, const struct members *members, const char *own)
 {
-    struct quorum quorum = {.sites = members->count + 1, .asked = 1};
-    node_set_add(&quorum.holders, 0);
+    struct quorum quorum = quorum_begin(members->count + 1);
     for (uint32_t i = 0; i < sets->count; i++) {
         struct quorum_set *set = &quorum.sets[quorum.num_sets++];
         for (const char *at = sets->names[i]; *at != '\0'; at += *at == ',') {

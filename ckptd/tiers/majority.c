@@ -158,7 +158,6 @@ struct publishing {
     char key[STORAGE_KEY_MAX + 16], nonce[33];
     char *text;
     atomic_bool is_over; /* whom it has not reached yet it does not go to */
-    bool has_asked_all;
     uint32_t num_waiting;
     struct fault refused; /* sets.S2: a peer knows what this node does not */
     struct publishing_peer {
@@ -212,15 +211,7 @@ static void end_publishing(struct publishing *publishing, enum quorum_state stat
     waiter->go_on(waiter);
 }
 
-static void ask_peer(struct publishing *publishing, uint32_t index);
-
-static void ask_others(struct publishing *publishing, uint32_t first)
-{
-    publishing->has_asked_all = true;
-    for (uint32_t i = 0; i < publishing->service->config->members.count; i++)
-        if (i != first)
-            ask_peer(publishing, i);
-}
+static void ask_next(struct publishing *publishing);
 
 static void published(struct event *event)
 {
@@ -235,8 +226,8 @@ static void published(struct event *event)
         enum quorum_state state = quorum_heard(&publishing->quorum, peer->peer + 1, peer->outcome);
         if (state != QUORUM_ASKS)
             end_publishing(publishing, state);
-        else if (!publishing->has_asked_all)
-            ask_others(publishing, peer->peer);
+        else
+            ask_next(publishing);
     }
     if (publishing->num_waiting == 0)
         free_publishing(publishing);
@@ -252,17 +243,19 @@ static void ask_peer(struct publishing *publishing, uint32_t index)
     tier_work(publishing->service, (enum tier_index)(TIER_PEER + index), &peer->job);
 }
 
-/* Of two starts of a run the one that has this peer goes on, and the other has asked nobody else.
- * The first by name of those that answer; count: none does. */
-static uint32_t find_first(const struct service *service)
+static void ask_next(struct publishing *publishing)
 {
-    const struct members *members = &service->config->members;
+    const struct members *members = &publishing->service->config->members;
+    struct node_set answering = {0};
     for (uint32_t i = 0; i < members->count; i++) {
-        const struct tier *tier = &service->tiers[TIER_PEER + members->by_name[i]];
+        const struct tier *tier = &publishing->service->tiers[TIER_PEER + i];
         if (!tier->is_unknown && !tier->offline[0])
-            return members->by_name[i];
+            node_set_add(&answering, i + 1);
     }
-    return members->count;
+    const struct node_set sites = quorum_ask(&publishing->quorum, members->by_name, &answering);
+    for (uint32_t i = 0; i < members->count; i++)
+        if (node_set_has(&sites, i + 1))
+            ask_peer(publishing, i);
 }
 
 static struct publishing *new_publishing(struct service *service, const char *key, const char *text,
@@ -291,7 +284,6 @@ static struct publishing *new_publishing(struct service *service, const char *ke
 void majority_publish(struct service *service, const struct quorum *quorum, const char *key,
                       const char *text, const char *nonce, struct majority_waiter *waiter)
 {
-    uint32_t count = service->config->members.count;
     struct publishing *publishing = new_publishing(service, key, text, nonce);
     if (!publishing) {
         fault_take(&waiter->fault, report_error(ERR_MEMORY, NULL, "no memory to ask the nodes"));
@@ -300,26 +292,23 @@ void majority_publish(struct service *service, const struct quorum *quorum, cons
     }
     publishing->quorum = *quorum;
     publishing->waiter = waiter;
-    if (count == 0 || !quorum_lacks(quorum)) {
-        end_publishing(publishing, quorum_lacks(quorum) ? QUORUM_TOO_FEW : QUORUM_HELD);
+    enum quorum_state state = quorum_look(quorum);
+    if (state != QUORUM_ASKS) {
+        end_publishing(publishing, state);
         free_publishing(publishing);
         return;
     }
-    uint32_t first = find_first(service);
-    if (first < count)
-        ask_peer(publishing, first);
-    else
-        ask_others(publishing, count);
+    ask_next(publishing);
 }
 
 void majority_tell(struct service *service, const char *key, const char *nonce)
 {
     char held[STORAGE_KEY_MAX + 16];
     snprintf(held, sizeof held, "%s" SETS_HELD, key);
-    struct publishing *publishing =
-        service->config->members.count > 0 ? new_publishing(service, held, nonce, nonce) : NULL;
-    if (publishing)
-        ask_others(publishing, service->config->members.count);
+    uint32_t count = service->config->members.count;
+    struct publishing *publishing = count > 0 ? new_publishing(service, held, nonce, nonce) : NULL;
+    for (uint32_t i = 0; publishing && i < count; i++)
+        ask_peer(publishing, i);
 }
 
 void majority_close(struct service *service)

@@ -5,10 +5,10 @@
  * each of five peers a store in memory whose publications wait until the test lets them go on. */
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/machines/quorum.h"
 #include "ckptd/tiers/majority.h"
 #include "proto/base/report.h"
 #include "storage/engine/backend.h"
+#include "tests/unit/quorum_all.h"
 #include "tests/unit/suite.h"
 
 #include <pthread.h>
@@ -91,7 +91,7 @@ static int set_up(void **state)
         tier->crew = bed.service.peer_crew;
         crew_lane(tier->crew, &tier->lane, 2);
     }
-    bed.quorum = quorum_begin(PEERS + 1);
+    bed.quorum = quorum_of_all(PEERS + 1);
     return 0;
 }
 

@@ -209,7 +209,7 @@ static void start(struct world *world, uint32_t which)
             if (world->nodes[p].owner[number] != 0)
                 hear_of_number(node, number);
     }
-    struct quorum seen = quorum_begin(NODES);
+    struct quorum seen = quorum_of_all(NODES);
     seen.holders = (struct node_set){.words = {looked}};
     if (quorum_lacks(&seen) || node->newest + 8 >= ATTEMPTS_MAX)
         return;

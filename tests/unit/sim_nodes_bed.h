@@ -72,8 +72,8 @@ struct pending {
 struct taking {
     bool is_busy;
     uint64_t number;
-    uint32_t nonce, at; /* the next peer */
-    uint32_t heard;     /* bits of those that have answered */
+    uint32_t nonce;
+    uint32_t waiting; /* bits of those that are asked */
     enum quorum_state state;
     struct quorum quorum;
 };

@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 #define HOLDFAST_TESTS_SIM_NODES_CKPTD_H
 
+#include "tests/unit/quorum_all.h"
 #include "tests/unit/sim_nodes_part.h"
 
 static void end_early(struct world *world, struct node *node, const struct made *made,
@@ -66,6 +67,23 @@ static void list_sites(struct site out[NODES], const struct node *node, const st
 }
 
 /* ---- a coordinator's saves ---- */
+
+/* As majority.c: the nodes are named in the order of their numbers. */
+static void ask_next(struct node *node)
+{
+    uint16_t by_name[NODES - 1];
+    struct node_set answering = {0};
+    for (uint32_t i = 0, n = 0; n < NODES; n++) {
+        uint32_t site = number_at(node->index, n);
+        if (site != 0)
+            by_name[i++] = (uint16_t)(site - 1);
+        if (!node->is_away[n])
+            node_set_add(&answering, site);
+    }
+    const struct node_set sites = quorum_ask(&node->taking.quorum, by_name, &answering);
+    for (uint32_t site = 1; site < NODES; site++)
+        node->taking.waiting |= (uint32_t)node_set_has(&sites, site) << node_of(node->index, site);
+}
 
 static void acknowledge(struct world *world, struct node *node, struct made *made)
 {
@@ -180,7 +198,8 @@ static void perform(struct world *world, struct node *node, const struct commit_
             node->taking = (struct taking){.is_busy = true,
                                            .number = action->number,
                                            .nonce = ++world->nonces,
-                                           .quorum = quorum_begin(NODES)};
+                                           .quorum = quorum_of_all(NODES)};
+            ask_next(node);
             break;
         case COMMIT_OPENED:
             opened(world, node, action->number);
@@ -255,10 +274,9 @@ static void go_on_taking(struct world *world, struct node *node)
     if (!taking->is_busy)
         return;
     if (taking->state == QUORUM_ASKS) {
-        do
-            taking->at = below(&world->sim, NODES); /* peers answer in any order */
-        while (taking->at == node->index || (taking->heard >> taking->at & 1u));
-        struct node *peer = &world->nodes[taking->at];
+        struct node *peer = node;
+        while (!(taking->waiting >> peer->index & 1u)) /* they answer in any order */
+            peer = &world->nodes[below(&world->sim, NODES)];
         uint32_t *owner = &peer->owner[taking->number];
         enum publication outcome = PUBLICATION_UNKNOWN;
         if (reaches(world, node->index, peer->index) && !fault(&world->sim)) {
@@ -268,9 +286,10 @@ static void go_on_taking(struct world *world, struct node *node)
                 outcome = *owner == taking->nonce ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
         }
         note(&world->sim, "take", taking->number, outcome);
-        taking->heard |= 1u << taking->at;
-        taking->state =
-            quorum_heard(&taking->quorum, (taking->at + NODES - node->index) % NODES, outcome);
+        taking->waiting &= ~(1u << peer->index);
+        taking->state = quorum_heard(&taking->quorum, number_at(node->index, peer->index), outcome);
+        if (taking->state == QUORUM_ASKS)
+            ask_next(node);
         return;
     }
     int error = taking->state == QUORUM_HELD    ? 0
