@@ -29,7 +29,9 @@
  *       that asks about the save and has no part of it.
  *   coordinating.C6  A shard counts as durable only with digests that fit the plan.
  *   coordinating.C7  A rank hears that its attempt is over only when another has come, not while a
- *       coordinator that was started again has not resumed it. */
+ *       coordinator that was started again has not resumed it.
+ *   coordinating.C8  The saves that a rank says it has ended count as ended before it begins
+ *       another one, which would give up an earlier save that it has not ended. */
 #include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
 

@@ -210,7 +210,8 @@ static bool has_begun(const struct run *run, const Holdfast__V1__BeginPartReques
     return false;
 }
 
-/* What the rank has announced at its node, of which that node's report is still to come. */
+/* What the rank has announced at its node, of which that node's report is still to come
+ * (coordinating.C8). */
 static void take_ended(struct run *run, const Holdfast__V1__BeginPartRequest *request)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)

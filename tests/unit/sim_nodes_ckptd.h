@@ -561,7 +561,7 @@ static void hear_begin(struct world *world, struct node *node, const struct mess
         struct commit_actions list = {0};
         const struct made *made = &world->made[s];
         if ((message->ended >> s & 1u) && made->leader == node->index && made->boot == node->boot)
-            commit_ended(node->commit, &list, made->id, message->rank);
+            commit_ended(node->commit, &list, made->id, message->rank); /* coordinating.C8 */
     }
     answer.save = begin_at(world, node, message->trainer, message->rank, message->step,
                            message->asked, &answer.error);
