@@ -529,30 +529,8 @@ static void adamw(const void *args, uint32_t item, const struct worker *worker)
     }
 }
 
-const struct kernel_ops kernel_ops_reference = {
-    .name = "reference",
-    .embedding = embedding,
-    .embedding_backward = embedding_backward,
-    .norm = norm,
-    .norm_backward = norm_backward,
-    .norm_dweight = norm_dweight,
-    .product = product,
-    .rope = rope,
-    .attention = attention,
-    .attention_backward = attention_backward,
-    .swiglu = swiglu,
-    .swiglu_backward = swiglu_backward,
-    .loss = loss,
-    .box = box,
-    .add = add,
-    .fold = fold,
-    .convert = convert,
-    .largest = largest,
-    .round_float8 = round_float8,
-    .float8_encode = float8_encode,
-    .float8_decode = float8_decode,
-    .extremes = extremes,
-    .squares = squares,
-    .digest = digest,
-    .adamw = adamw,
-};
+#define X(slot) .slot = slot,
+#define NONE(slot)
+const struct kernel_ops kernel_ops_reference = {.name = "reference", KERNEL_SLOTS(X, NONE)};
+#undef NONE
+#undef X

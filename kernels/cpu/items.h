@@ -278,34 +278,39 @@ static inline uint32_t noise_mix(uint32_t x)
 
 /* ---- The table of a back-end: each slot computes one item ---- */
 
+/* X(slot), or OPTIONAL(slot): reference.c has none there. */
+#define KERNEL_SLOTS(X, OPTIONAL)                                                                  \
+    X(embedding)             /* NORM_ROWS rows of out */                                           \
+    X(embedding_backward)    /* COLUMN_ITEM columns of dtable */                                   \
+    X(norm)                  /* out, rstd, x; NORM_ROWS rows */                                    \
+    X(norm_backward)         /* dx and the segment's row of partial; NORM_ROWS rows */             \
+    X(norm_dweight)          /* dweight from partial, segments in order; COLUMN_ITEM columns */    \
+    OPTIONAL(product_panels) /* packs PRODUCT_PANELS columns of b; NULL: product reads b itself */ \
+    X(product)               /* item_rows of c; scratch: PRODUCT_SCRATCH */                        \
+    X(rope)                  /* ROPE_ROWS of B*T */                                                \
+    X(attention)             /* out, lse; scratch: attention_scratch */                            \
+    X(attention_backward)    /* dq, dkey, dvalue; scratch: attention_scratch */                    \
+    X(swiglu)                /* FLAT_ITEM elements */                                              \
+    X(swiglu_backward)       /* FLAT_ITEM elements */                                              \
+    X(loss)                  /* LOSS_ROWS rows; scratch: loss_scratch */                           \
+    X(box)                   /* item_rows rows copied */                                           \
+    X(add)                   /* FLAT_ITEM elements */                                              \
+    X(fold)                  /* FLAT_ITEM elements */                                              \
+    X(convert)               /* FLAT_ITEM elements */                                              \
+    X(largest)               /* |x| of FLAT_ITEM elements into largest[worker] */                  \
+    X(round_float8)          /* FLAT_ITEM elements, by a scale that is known */                    \
+    X(float8_encode)         /* FLAT_ITEM elements to codes of e4m3 */                             \
+    X(float8_decode)         /* and back; x: codes */                                              \
+    X(extremes)              /* FLAT_ITEM elements into partial[worker] */                         \
+    X(squares)               /* SQUARES_ROWS rows into partial[worker] */                          \
+    X(digest)                /* FLAT_ITEM elements into partial[worker] */                         \
+    X(adamw)                 /* FLAT_ITEM elements of a piece */
+
 struct kernel_ops {
     const char *name;
-    item_fn *embedding;          /* FLAT rows: out, of tokens; NORM_ROWS rows an item */
-    item_fn *embedding_backward; /* dtable, COLUMN_ITEM columns an item */
-    item_fn *norm;               /* out, rstd, x; NORM_ROWS rows */
-    item_fn *norm_backward;      /* dx and the segment's row of partial; NORM_ROWS rows */
-    item_fn *norm_dweight;       /* dweight from partial, segments in order; COLUMN_ITEM columns */
-    /* (optional) Packs PRODUCT_PANELS columns of b. NULL: product takes b as it lies, whole. */
-    item_fn *product_panels;
-    item_fn *product;            /* item_rows of c; scratch: PRODUCT_SCRATCH */
-    item_fn *rope;               /* ROPE_ROWS of B*T */
-    item_fn *attention;          /* out, lse; scratch: attention_scratch */
-    item_fn *attention_backward; /* dq, dkey, dvalue; scratch: attention_scratch */
-    item_fn *swiglu;             /* FLAT_ITEM elements */
-    item_fn *swiglu_backward;    /* FLAT_ITEM elements */
-    item_fn *loss;               /* LOSS_ROWS rows; scratch: loss_scratch */
-    item_fn *box;                /* item_rows rows copied */
-    item_fn *add;                /* FLAT_ITEM elements, likewise the rest but squares */
-    item_fn *fold;
-    item_fn *convert;
-    item_fn *largest;       /* |x| of FLAT_ITEM elements into largest[worker] */
-    item_fn *round_float8;  /* FLAT_ITEM elements, by a scale that is known; likewise */
-    item_fn *float8_encode; /* to codes of e4m3 */
-    item_fn *float8_decode; /* and back, x: codes */
-    item_fn *extremes;      /* FLAT_ITEM elements into partial[worker] */
-    item_fn *squares;       /* SQUARES_ROWS rows into partial[worker] */
-    item_fn *digest;        /* FLAT_ITEM elements into partial[worker] */
-    item_fn *adamw;
+#define X(slot) item_fn *slot;
+    KERNEL_SLOTS(X, X)
+#undef X
 };
 extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops_avx2,
     kernel_ops_avx512;

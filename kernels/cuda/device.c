@@ -530,13 +530,8 @@ static void backend_run(struct kernels *kernels, struct lane *base, enum kernel_
                         .op = op,
                         .to = base->scratch,
                         .kernels = (struct cuda_kernels *)kernels};
-    if (cuda_function(op)) {
-        memcpy(post.args, args, kernel_op_bytes(op));
-        add_post(lane, &post, POST_HEAD + kernel_op_bytes(op));
-    } else if (error_of(lane) == 0) {
-        keep_error(
-            lane, report_error(ERR_INVALID, NULL, "no kernel of a GPU for %s", kernel_op_name(op)));
-    }
+    memcpy(post.args, args, kernel_op_bytes(op));
+    add_post(lane, &post, POST_HEAD + kernel_op_bytes(op));
 }
 
 const struct kernel_backend_ops kernel_backend_cuda = {

@@ -5,8 +5,8 @@
 #include "kernels/cuda/scratch.h"
 
 static cuda_fn *const functions[NUM_KERNEL_OPS] = {
-#define X(NAME, name) [KERNEL_##NAME] = cuda_##name,
-    CUDA_OPS(X)
+#define X(NAME, name, pointers, last) cuda_##name,
+    KERNEL_OPS(X)
 #undef X
 };
 

@@ -27,42 +27,11 @@ struct cuda_call {
 };
 typedef int cuda_fn(const struct cuda_call *call, const void *args);
 
-/* X(number, name): what is there so far. */
-#define CUDA_OPS(X)                                     \
-    X(EMBEDDING, embedding)                             \
-    X(EMBEDDING_BACKWARD, embedding_backward)           \
-    X(RMSNORM, rmsnorm)                                 \
-    X(RMSNORM_BACKWARD, rmsnorm_backward)               \
-    X(LINEAR, linear)                                   \
-    X(LINEAR_BACKWARD_INPUT, linear_backward_input)     \
-    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight)   \
-    X(LINEARS, linears)                                 \
-    X(LINEARS_BACKWARD_WEIGHT, linears_backward_weight) \
-    X(ROPE, rope)                                       \
-    X(ATTENTION, attention)                             \
-    X(ATTENTION_BACKWARD, attention_backward)           \
-    X(SWIGLU, swiglu)                                   \
-    X(SWIGLU_BACKWARD, swiglu_backward)                 \
-    X(CROSS_ENTROPY, cross_entropy)                     \
-    X(PACK, pack)                                       \
-    X(UNPACK, unpack)                                   \
-    X(ADD, add)                                         \
-    X(FOLD, fold)                                       \
-    X(CONVERT, convert)                                 \
-    X(ROUND_FLOAT8, round_float8)                       \
-    X(FLOAT8_LARGEST, float8_largest)                   \
-    X(FLOAT8_ENCODE, float8_encode)                     \
-    X(FLOAT8_DECODE, float8_decode)                     \
-    X(EXTREMES, extremes)                               \
-    X(SUM_SQUARES, sum_squares)                         \
-    X(DIGEST, digest)                                   \
-    X(ADAMW, adamw)
-#define X(NAME, name) cuda_fn cuda_##name;
-CUDA_OPS(X)
+#define X(NAME, name, pointers, last) cuda_fn cuda_##name;
+KERNEL_OPS(X)
 #undef X
-
-/* NULL: no kernel for it. */
 cuda_fn *cuda_function(enum kernel_op op);
+
 /* A GPU as a device, in programs that are linked with libgpu.a (device.c). */
 extern const struct device_ops device_cuda;
 

@@ -7,12 +7,6 @@
 #include "proto/base/sanitized.h"
 #include "tests/unit/kernels_cases.h"
 
-/* Has the operation of this case a kernel? */
-static inline bool cuda_has_case(int which)
-{
-    return cuda_function(kernel_cases[which].op) != NULL;
-}
-
 /* What lies behind a buffer is as it was made: 0xff. (AddressSanitizer finds this by itself.) */
 static inline void nothing_written_past(const struct run *run)
 {

@@ -587,31 +587,6 @@ void ISA_NAME(digest)(const void *args, uint32_t item, const struct worker *work
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
-const struct kernel_ops ISA_NAME(kernel_ops) = {
-    .name = STRING(ISA),
-    .embedding = ISA_NAME(embedding),
-    .embedding_backward = ISA_NAME(embedding_backward),
-    .norm = ISA_NAME(norm),
-    .norm_backward = ISA_NAME(norm_backward),
-    .norm_dweight = ISA_NAME(norm_dweight),
-    .product_panels = ISA_NAME(product_panels),
-    .product = ISA_NAME(product),
-    .rope = ISA_NAME(rope),
-    .attention = ISA_NAME(attention),
-    .attention_backward = ISA_NAME(attention_backward),
-    .swiglu = ISA_NAME(swiglu),
-    .swiglu_backward = ISA_NAME(swiglu_backward),
-    .loss = ISA_NAME(loss),
-    .box = ISA_NAME(box),
-    .add = ISA_NAME(add),
-    .fold = ISA_NAME(fold),
-    .convert = ISA_NAME(convert),
-    .largest = ISA_NAME(largest),
-    .round_float8 = ISA_NAME(round_float8),
-    .float8_encode = ISA_NAME(float8_encode),
-    .float8_decode = ISA_NAME(float8_decode),
-    .extremes = ISA_NAME(extremes),
-    .squares = ISA_NAME(squares),
-    .digest = ISA_NAME(digest),
-    .adamw = ISA_NAME(adamw),
-};
+#define X(slot) .slot = ISA_NAME(slot),
+const struct kernel_ops ISA_NAME(kernel_ops) = {.name = STRING(ISA), KERNEL_SLOTS(X, X)};
+#undef X

@@ -260,11 +260,8 @@ void ISA_NAME(block_product)(const struct block *block);
 
 /* ---- The slots of items.h ---- */
 
-item_fn ISA_NAME(embedding), ISA_NAME(embedding_backward), ISA_NAME(norm), ISA_NAME(norm_backward),
-    ISA_NAME(norm_dweight), ISA_NAME(product_panels), ISA_NAME(product), ISA_NAME(rope),
-    ISA_NAME(attention), ISA_NAME(attention_backward), ISA_NAME(swiglu), ISA_NAME(swiglu_backward),
-    ISA_NAME(loss), ISA_NAME(box), ISA_NAME(add), ISA_NAME(fold), ISA_NAME(convert),
-    ISA_NAME(largest), ISA_NAME(round_float8), ISA_NAME(float8_encode), ISA_NAME(float8_decode),
-    ISA_NAME(extremes), ISA_NAME(squares), ISA_NAME(digest), ISA_NAME(adamw);
+#define X(slot) item_fn ISA_NAME(slot);
+KERNEL_SLOTS(X, X)
+#undef X
 
 #endif
