@@ -1,4 +1,5 @@
 /* run.c - the CPU's back-end: choose the code, cut operations into items, run them on the pool.
+ * Products are in products.c.
  *
  * Code, in order of preference: the highest ISA level that both the program and the CPU have, with
  * the library for products; a level below avx512 asked for by name, with our own products, so that
@@ -8,37 +9,12 @@
  * Scratch is the lane's: first what an operation shares between threads, then an equal piece for
  * each thread. prepare() answers with the largest that any operation asks for at the given shapes.
  *
- * Lanes may call at the same time. The pool is the first one's; another works alone (pool.c). The
- * library's objects serve one product at a time: `products` is held for as long as one runs. */
-#include <pthread.h>
+ * Lanes may call at the same time. The pool is the first one's; another works alone (pool.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cpu/items.h"
+#include "kernels/cpu/job.h"
 #include "proto/base/report.h"
-
-/* Our own products: bytes of b that are packed at a time, a depth that is enough for that, items
- * for each thread, and what their heights are multiples of (isa/product.c: 6 or 8 rows a strip). */
-#define PANELS_BYTES ((size_t)8 << 20)
-#define DEPTH_MAX 4096
-#define ITEMS_A_THREAD 4
-#define PRODUCT_ROWS_STEP 24
-
-struct cpu_kernels {
-    struct kernels base;
-    const struct kernel_ops *ops;
-    struct library *library; /* NULL: products are ops->product */
-    bool is_chained;         /* products of floats: kernels_chain_products */
-    pthread_mutex_t products;
-    struct pool *pool;
-    char description[128];
-};
-
-/* One operation on its way. */
-struct job {
-    struct cpu_kernels *k;
-    struct lane *lane;
-};
 
 /* ---- Life ---- */
 
@@ -164,32 +140,6 @@ static size_t extremes_scratch(const struct cpu_kernels *k)
     return pool_threads(k->pool) * sizeof(struct extent_of_worker);
 }
 
-/* How many columns of b are packed at a time: as many as fit beside a depth. */
-static size_t columns_of(size_t depth)
-{
-    size_t fit = PANELS_BYTES / sizeof(float) / depth / PRODUCT_PANELS * PRODUCT_PANELS;
-    return fit < PRODUCT_PANELS ? PRODUCT_PANELS : fit > PRODUCT_COLUMNS ? PRODUCT_COLUMNS : fit;
-}
-
-static size_t panels_bytes(size_t depth)
-{
-    return sizeof(float) * depth * columns_of(depth);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Of any product at these shapes. */
-static size_t panels_scratch(const struct cpu_kernels *k, const struct kernel_shapes *s)
-{
-    size_t rows = (size_t)s->batch * s->seq, heads = (size_t)s->heads * s->head_dim;
-    size_t depth = larger(larger(rows, heads), larger(s->dim, larger(s->hidden, s->vocab)));
-    return pool_threads(k->pool) * round_up(PRODUCT_SCRATCH, 64) +
-           larger(PANELS_BYTES, sizeof(float) * depth * PRODUCT_PANELS);
-}
-
 static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_shapes *s)
 {
     const struct cpu_kernels *k = of(kernels);
@@ -205,7 +155,7 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
                        digest_scratch(k),
                        float8_scratch(k),
                        extremes_scratch(k),
-                       panels_scratch(k, s)};
+                       products_scratch(k, s)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
         most = larger(most, needs[i]);
@@ -222,18 +172,9 @@ static void *shared_scratch(const struct job *j, size_t bytes)
     return j->lane->scratch;
 }
 
-/* Runs items that each need `bytes` of scratch for their thread. */
-static void run(const struct job *j, item_fn *fn, const void *args, size_t items, size_t bytes)
-{
-    size_t stride = round_up(bytes, 64);
-    REQUIRE(items <= UINT32_MAX);
-    REQUIRE(stride * pool_threads(j->k->pool) <= j->lane->scratch_bytes);
-    pool_run(j->k->pool, fn, args, (uint32_t)items, j->lane->scratch, stride);
-}
-
 /* ---- Operations, in the order of kernels.h ---- */
 
-static void embedding(const struct job *j, const struct kernel_embedding *a)
+void cpu_embedding(const struct job *j, const struct kernel_embedding *a)
 {
     struct embedding_args args = {.out = a->out,
                                   .tokens = a->tokens,
@@ -244,7 +185,7 @@ static void embedding(const struct job *j, const struct kernel_embedding *a)
     run(j, j->k->ops->embedding, &args, divide_up(a->rows, NORM_ROWS), 0);
 }
 
-static void embedding_backward(const struct job *j, const struct kernel_embedding_backward *a)
+void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_backward *a)
 {
     struct embedding_args args = {.dtable = a->dtable,
                                   .tokens = a->tokens,
@@ -282,7 +223,7 @@ static void note_largest(const struct job *j, uint32_t *to, const void *x, size_
     *to = largest > *to ? largest : *to;
 }
 
-static void rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
+void cpu_rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
 {
     struct norm_args args = {.out = a->out,
                              .rstd = a->rstd,
@@ -297,7 +238,7 @@ static void rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
     note_largest(j, a->largest, a->out, (size_t)a->rows * a->dim, a->dtype);
 }
 
-static void rmsnorm_backward(const struct job *j, const struct kernel_rmsnorm_backward *a)
+void cpu_rmsnorm_backward(const struct job *j, const struct kernel_rmsnorm_backward *a)
 {
     struct norm_args args = {.dx = a->dx,
                              .dweight = a->dweight,
@@ -313,144 +254,7 @@ static void rmsnorm_backward(const struct job *j, const struct kernel_rmsnorm_ba
     run(j, j->k->ops->norm_dweight, &args, divide_up(a->dim, COLUMN_ITEM), 0);
 }
 
-/* False when the library does not take it. */
-static bool product_by_library(const struct job *j, const struct product_args *args, size_t items)
-{
-    struct library_product product;
-    if (!j->k->library)
-        return false;
-    pthread_mutex_lock(&j->k->products);
-    bool is_taken = library_prepare(&product, j->k->library, args);
-    if (is_taken)
-        run(j, library_product_item, &product, items, LIBRARY_SCRATCH);
-    pthread_mutex_unlock(&j->k->products);
-    return is_taken;
-}
-
-/* The columns one group after another, and for each the depths in order. Nothing of that shows in
- * the bits. */
-static void product_by_panels(const struct job *j, const struct product_args *args)
-{
-    struct product_args a = *args;
-    a.is_chained = j->k->is_chained && a.in == KERNEL_F32;
-    bool is_cut = a.out == KERNEL_F32 && (a.is_chained || !a.accumulate) && a.k > DEPTH_MAX;
-    size_t depth = is_cut ? divide_up(a.k, divide_up(a.k, DEPTH_MAX)) : a.k;
-    size_t columns = columns_of(depth);
-    size_t share = divide_up(a.m, ITEMS_A_THREAD * (size_t)pool_threads(j->k->pool));
-    share = round_up(share, PRODUCT_ROWS_STEP);
-    a.item_rows = (uint32_t)(share < PRODUCT_TILE_ROWS ? share : PRODUCT_TILE_ROWS);
-    size_t items = divide_up(a.m, a.item_rows), threads = pool_threads(j->k->pool);
-    a.panels = (float *)((char *)j->lane->scratch + threads * round_up(PRODUCT_SCRATCH, 64));
-    REQUIRE(threads * round_up(PRODUCT_SCRATCH, 64) + panels_bytes(depth) <=
-            j->lane->scratch_bytes);
-    for (size_t c = 0; c < a.n; c = a.columns.end) {
-        a.columns = (struct range){c, c + columns < a.n ? c + columns : a.n};
-        for (size_t l = 0; l < a.k; l = a.depth.end) {
-            a.depth = (struct range){l, l + depth < a.k ? l + depth : a.k};
-            size_t groups = divide_up(a.columns.end - c, PRODUCT_PANELS);
-            run(j, j->k->ops->product_panels, &a, groups, PRODUCT_SCRATCH);
-            run(j, j->k->ops->product, &a, items, PRODUCT_SCRATCH);
-        }
-    }
-}
-
-static void product(const struct job *j, const struct product_args *args)
-{
-    size_t items = divide_up(args->m, args->item_rows);
-    REQUIRE(args->m > 0 && args->n > 0 && args->k > 0);
-    if (product_by_library(j, args, items))
-        return;
-    if (j->k->ops->product_panels)
-        product_by_panels(j, args);
-    else
-        run(j, j->k->ops->product, args, items, 0);
-}
-
-static void linear(const struct job *j, const struct kernel_linear *a)
-{
-    struct product_args args = {.c = a->out,
-                                .a = a->x,
-                                .b = a->w,
-                                .m = a->rows,
-                                .n = a->out_dim,
-                                .k = a->in,
-                                .item_rows = PRODUCT_ROWS,
-                                .a_row = a->in,
-                                .a_column = 1,
-                                .b_row = 1,
-                                .b_column = a->in,
-                                .in = a->dtype,
-                                .out = a->is_partial ? KERNEL_F32 : a->dtype};
-    product(j, &args);
-}
-
-static void linear_backward_input(const struct job *j, const struct kernel_linear_backward_input *a)
-{
-    struct product_args args = {.c = a->dx,
-                                .a = a->dout,
-                                .b = a->w,
-                                .m = a->rows,
-                                .n = a->in,
-                                .k = a->out_dim,
-                                .item_rows = PRODUCT_ROWS,
-                                .a_row = a->out_dim,
-                                .a_column = 1,
-                                .b_row = a->in,
-                                .b_column = 1,
-                                .accumulate = a->accumulate,
-                                .in = a->dtype,
-                                .out = a->is_partial ? KERNEL_F32 : a->dtype};
-    product(j, &args);
-}
-
-static void linear_backward_weight(const struct job *j,
-                                   const struct kernel_linear_backward_weight *a)
-{
-    struct product_args args = {.c = a->dw,
-                                .a = a->dout,
-                                .b = a->x,
-                                .m = a->out_dim,
-                                .n = a->in,
-                                .k = a->rows,
-                                .item_rows = PRODUCT_ROWS_WEIGHT,
-                                .a_row = 1,
-                                .a_column = a->out_dim,
-                                .b_row = a->in,
-                                .b_column = 1,
-                                .accumulate = a->accumulate,
-                                .in = a->dtype,
-                                .out = KERNEL_F32};
-    product(j, &args);
-}
-
-static void linears(const struct job *j, const struct kernel_linears *a)
-{
-    REQUIRE(a->num <= KERNEL_LINEARS_MAX);
-    for (uint32_t i = 0; i < a->num; i++)
-        linear(j, &(struct kernel_linear){.out = a->out[i],
-                                          .x = a->x,
-                                          .w = a->w[i],
-                                          .rows = a->rows,
-                                          .in = a->in,
-                                          .out_dim = a->out_dim[i],
-                                          .dtype = a->dtype});
-}
-
-static void linears_backward_weight(const struct job *j,
-                                    const struct kernel_linears_backward_weight *a)
-{
-    REQUIRE(a->num <= KERNEL_LINEARS_MAX);
-    for (uint32_t i = 0; i < a->num; i++)
-        linear_backward_weight(j, &(struct kernel_linear_backward_weight){.dw = a->dw[i],
-                                                                          .dout = a->dout[i],
-                                                                          .x = a->x,
-                                                                          .rows = a->rows,
-                                                                          .in = a->in,
-                                                                          .out_dim = a->out_dim[i],
-                                                                          .dtype = a->dtype});
-}
-
-static void rope(const struct job *j, const struct kernel_rope *a)
+void cpu_rope(const struct job *j, const struct kernel_rope *a)
 {
     struct rope_args args = {.x = a->x,
                              .cos = a->cos,
@@ -467,7 +271,7 @@ static void rope(const struct job *j, const struct kernel_rope *a)
     run(j, j->k->ops->rope, &args, divide_up((size_t)a->batch * a->seq, ROPE_ROWS), 0);
 }
 
-static void attention(const struct job *j, const struct kernel_attention *a)
+void cpu_attention(const struct job *j, const struct kernel_attention *a)
 {
     struct attention_args args = {.out = a->out,
                                   .lse = a->lse,
@@ -488,7 +292,7 @@ static void attention(const struct job *j, const struct kernel_attention *a)
     run(j, j->k->ops->attention, &args, attention_items(&args, false), attention_scratch(&args));
 }
 
-static void attention_backward(const struct job *j, const struct kernel_attention_backward *a)
+void cpu_attention_backward(const struct job *j, const struct kernel_attention_backward *a)
 {
     struct attention_args args = {.dq = a->dq,
                                   .dkey = a->dkey,
@@ -516,7 +320,7 @@ static void attention_backward(const struct job *j, const struct kernel_attentio
         attention_scratch(&args));
 }
 
-static void swiglu(const struct job *j, const struct kernel_swiglu *a)
+void cpu_swiglu(const struct job *j, const struct kernel_swiglu *a)
 {
     struct swiglu_args args = {
         .out = a->out, .gate = a->gate, .up = a->up, .count = a->count, .dtype = a->dtype};
@@ -524,7 +328,7 @@ static void swiglu(const struct job *j, const struct kernel_swiglu *a)
     note_largest(j, a->largest, a->out, a->count, a->dtype);
 }
 
-static void swiglu_backward(const struct job *j, const struct kernel_swiglu_backward *a)
+void cpu_swiglu_backward(const struct job *j, const struct kernel_swiglu_backward *a)
 {
     struct swiglu_args args = {.dgate = a->dgate,
                                .dup = a->dup,
@@ -538,7 +342,7 @@ static void swiglu_backward(const struct job *j, const struct kernel_swiglu_back
     note_largest(j, a->largest_dup, a->dup, a->count, a->dtype);
 }
 
-static void cross_entropy(const struct job *j, const struct kernel_cross_entropy *a)
+void cpu_cross_entropy(const struct job *j, const struct kernel_cross_entropy *a)
 {
     struct loss_args args = {.losses = a->losses,
                              .logits = a->logits,
@@ -564,7 +368,7 @@ static void copy_box(const struct job *j, struct box_args args, size_t columns,
     run(j, j->k->ops->box, &args, divide_up(args.rows, args.item_rows), 0);
 }
 
-static void pack(const struct job *j, const struct kernel_pack *a)
+void cpu_pack(const struct job *j, const struct kernel_pack *a)
 {
     size_t at = (a->first_row * a->width + a->first_column) * kernel_dtype_bytes(a->dtype);
     REQUIRE(a->first_column + a->columns <= a->width);
@@ -577,7 +381,7 @@ static void pack(const struct job *j, const struct kernel_pack *a)
              a->columns, a->dtype);
 }
 
-static void unpack(const struct job *j, const struct kernel_unpack *a)
+void cpu_unpack(const struct job *j, const struct kernel_unpack *a)
 {
     size_t at = (a->first_row * a->width + a->first_column) * kernel_dtype_bytes(a->dtype);
     REQUIRE(a->first_column + a->columns <= a->width);
@@ -590,20 +394,20 @@ static void unpack(const struct job *j, const struct kernel_unpack *a)
              a->columns, a->dtype);
 }
 
-static void add(const struct job *j, const struct kernel_add *a)
+void cpu_add(const struct job *j, const struct kernel_add *a)
 {
     struct flat_args args = {.y = a->y, .x = a->x, .count = a->count, .dtype = a->dtype};
     run(j, j->k->ops->add, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
-static void fold(const struct job *j, const struct kernel_fold *a)
+void cpu_fold(const struct job *j, const struct kernel_fold *a)
 {
     struct flat_args args = {
         .y = a->acc, .x = a->leaf, .count = a->count, .dtype = a->dtype, .is_first = a->is_first};
     run(j, j->k->ops->fold, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
-static void convert(const struct job *j, const struct kernel_convert *a)
+void cpu_convert(const struct job *j, const struct kernel_convert *a)
 {
     struct flat_args args = {.y = a->out, .x = a->in, .count = a->count, .dtype = a->out_dtype};
     run(j, j->k->ops->convert, &args, divide_up(a->count, FLAT_ITEM), 0);
@@ -625,7 +429,7 @@ static const struct {
     int bits, lowest, highest;
 } formats[] = {[KERNEL_E4M3] = {3, -6, 8}, [KERNEL_E5M2] = {2, -14, 15}};
 
-static void round_float8(const struct job *j, const struct kernel_round_float8 *a)
+void cpu_round_float8(const struct job *j, const struct kernel_round_float8 *a)
 {
     struct float8_args args = {.out = a->out,
                                .x = a->x,
@@ -638,13 +442,13 @@ static void round_float8(const struct job *j, const struct kernel_round_float8 *
     run(j, j->k->ops->round_float8, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
-static void float8_largest(const struct job *j, const struct kernel_float8_largest *a)
+void cpu_float8_largest(const struct job *j, const struct kernel_float8_largest *a)
 {
     *a->out =
         find_largest(j, &(struct float8_args){.x = a->x, .count = a->count, .dtype = a->dtype});
 }
 
-static void float8_encode(const struct job *j, const struct kernel_float8_encode *a)
+void cpu_float8_encode(const struct job *j, const struct kernel_float8_encode *a)
 {
     struct float8_args args = {.out = (char *)a->out + KERNEL_CODES_AT,
                                .x = a->x,
@@ -658,7 +462,7 @@ static void float8_encode(const struct job *j, const struct kernel_float8_encode
     run(j, j->k->ops->float8_encode, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
-static void float8_decode(const struct job *j, const struct kernel_float8_decode *a)
+void cpu_float8_decode(const struct job *j, const struct kernel_float8_decode *a)
 {
     const uint32_t *largest = a->coded;
     struct float8_args args = {.out = a->out,
@@ -669,7 +473,7 @@ static void float8_decode(const struct job *j, const struct kernel_float8_decode
     run(j, j->k->ops->float8_decode, &args, divide_up(a->count, FLAT_ITEM), 0);
 }
 
-static void extremes(const struct job *j, const struct kernel_extremes *a)
+void cpu_extremes(const struct job *j, const struct kernel_extremes *a)
 {
     struct extremes_args args = {.x = a->x,
                                  .count = a->count,
@@ -684,7 +488,7 @@ static void extremes(const struct job *j, const struct kernel_extremes *a)
     *a->out = all;
 }
 
-static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
+void cpu_sum_squares(const struct job *j, const struct kernel_sum_squares *a)
 {
     struct squares_args args = {.a = *a, .partial = shared_scratch(j, squares_scratch(j->k))};
     memset(args.partial, 0, squares_scratch(j->k));
@@ -693,7 +497,7 @@ static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
         exact_merge(a->sum, &args.partial[i]);
 }
 
-static void digest(const struct job *j, const struct kernel_digest *a)
+void cpu_digest(const struct job *j, const struct kernel_digest *a)
 {
     struct digest_args args = {.a = *a, .partial = shared_scratch(j, digest_scratch(j->k))};
     memset(args.partial, 0, digest_scratch(j->k));
@@ -704,7 +508,7 @@ static void digest(const struct job *j, const struct kernel_digest *a)
     }
 }
 
-static void adamw(const struct job *j, const struct kernel_adamw *a)
+void cpu_adamw(const struct job *j, const struct kernel_adamw *a)
 {
     REQUIRE(a->num > 0 && a->num <= KERNEL_ADAMW_PIECES);
     for (uint32_t i = 0; i < a->num; i++)
@@ -717,7 +521,7 @@ static void adamw(const struct job *j, const struct kernel_adamw *a)
 #define X(NAME, name, pointers, last)                             \
     static void run_##name(const struct job *j, const void *args) \
     {                                                             \
-        name(j, args);                                            \
+        cpu_##name(j, args);                                      \
     }
 KERNEL_OPS(X)
 #undef X
