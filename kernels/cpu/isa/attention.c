@@ -88,10 +88,7 @@ INLINE void read_rows_as(const struct queries *q, float *rows, const void *x, fl
 
 static void read_rows(const struct queries *q, float *rows, const void *x, float scale)
 {
-    if (q->a->dtype == KERNEL_BF16)
-        read_rows_as(q, rows, x, scale, true);
-    else
-        read_rows_as(q, rows, x, scale, false);
+    BY_TYPE(q->a->dtype, read_rows_as, q, rows, x, scale);
 }
 
 INLINE void write_rows_as(const struct queries *q, void *x, const float *rows, bool bf16)
@@ -110,10 +107,7 @@ INLINE void write_rows_as(const struct queries *q, void *x, const float *rows, b
 
 static void write_rows(const struct queries *q, void *x, const float *rows)
 {
-    if (q->a->dtype == KERNEL_BF16)
-        write_rows_as(q, x, rows, true);
-    else
-        write_rows_as(q, x, rows, false);
+    BY_TYPE(q->a->dtype, write_rows_as, q, x, rows);
 }
 
 #if WIDTH == 16

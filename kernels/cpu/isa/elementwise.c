@@ -40,10 +40,7 @@ void ISA_NAME(embedding_backward)(const void *args, uint32_t item, const struct 
         memset(a->dtable + v * a->dim + columns.begin, 0, width * sizeof(float));
     for (size_t n = 0; n < a->rows; n++) {
         float *sum = a->dtable + (size_t)a->tokens[n] * a->dim + columns.begin;
-        if (a->dtype == KERNEL_BF16)
-            add_row(sum, a->dout, n * a->dim + columns.begin, width, true);
-        else
-            add_row(sum, a->dout, n * a->dim + columns.begin, width, false);
+        BY_TYPE(a->dtype, add_row, sum, a->dout, n * a->dim + columns.begin, width);
     }
 }
 
@@ -87,12 +84,8 @@ void ISA_NAME(rope)(const void *args, uint32_t item, const struct worker *worker
     (void)worker;
     const struct rope_args *a = args;
     struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
-    for (size_t n = rows.begin; n < rows.end; n++) {
-        if (a->dtype == KERNEL_BF16)
-            rope_row(a, n, true);
-        else
-            rope_row(a, n, false);
-    }
+    for (size_t n = rows.begin; n < rows.end; n++)
+        BY_TYPE(a->dtype, rope_row, a, n);
 }
 
 /* ---- SwiGLU: silu(gate) up, silu(x) = x / (1 + e^-x) ---- */
@@ -111,10 +104,7 @@ void ISA_NAME(swiglu)(const void *args, uint32_t item, const struct worker *work
 {
     (void)worker;
     const struct swiglu_args *a = args;
-    if (a->dtype == KERNEL_BF16)
-        swiglu_range(a, item_range(item, FLAT_ITEM, a->count), true);
-    else
-        swiglu_range(a, item_range(item, FLAT_ITEM, a->count), false);
+    BY_TYPE(a->dtype, swiglu_range, a, item_range(item, FLAT_ITEM, a->count));
 }
 
 INLINE void swiglu_range_backward(const struct swiglu_args *a, struct range range, bool bf16)
@@ -134,10 +124,7 @@ void ISA_NAME(swiglu_backward)(const void *args, uint32_t item, const struct wor
 {
     (void)worker;
     const struct swiglu_args *a = args;
-    if (a->dtype == KERNEL_BF16)
-        swiglu_range_backward(a, item_range(item, FLAT_ITEM, a->count), true);
-    else
-        swiglu_range_backward(a, item_range(item, FLAT_ITEM, a->count), false);
+    BY_TYPE(a->dtype, swiglu_range_backward, a, item_range(item, FLAT_ITEM, a->count));
 }
 
 /* ---- Add, fold, convert ---- */
@@ -164,10 +151,7 @@ void ISA_NAME(add)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
     const struct flat_args *a = args;
-    if (a->dtype == KERNEL_BF16)
-        add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), true);
-    else
-        add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), false);
+    BY_TYPE(a->dtype, add_range, a->y, a->x, item_range(item, FLAT_ITEM, a->count));
 }
 
 INLINE void fold_range(void *y, const float *x, struct range range, bool bf16, bool is_first)
@@ -237,8 +221,7 @@ void ISA_NAME(largest)(const void *args, uint32_t item, const struct worker *wor
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     uint32_t *most = &a->largest[worker->index * FLOAT8_WORKER];
-    uint32_t mine =
-        a->dtype == KERNEL_BF16 ? largest_of(a->x, range, true) : largest_of(a->x, range, false);
+    uint32_t mine = BY_TYPE(a->dtype, largest_of, a->x, range);
     *most = mine > *most ? mine : *most;
 }
 
@@ -266,8 +249,7 @@ void ISA_NAME(extremes)(const void *args, uint32_t item, const struct worker *wo
 {
     const struct extremes_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    struct kernel_extent mine =
-        a->dtype == KERNEL_BF16 ? extent_of(a->x, range, true) : extent_of(a->x, range, false);
+    struct kernel_extent mine = BY_TYPE(a->dtype, extent_of, a->x, range);
     extent_merge(&a->partial[worker->index].of, &mine);
 }
 
@@ -305,10 +287,7 @@ void ISA_NAME(round_float8)(const void *args, uint32_t item, const struct worker
     (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    if (a->dtype == KERNEL_BF16)
-        float8_range(a, range, true);
-    else
-        float8_range(a, range, false);
+    BY_TYPE(a->dtype, float8_range, a, range);
 }
 
 /* Of e4m3 alone. The code is the upper bits of a float whose exponent counts from 2^-7; below 2^-6
@@ -341,10 +320,8 @@ void ISA_NAME(float8_encode)(const void *args, uint32_t item, const struct worke
     struct range range = item_range(item, FLAT_ITEM, a->count);
     if (a->scale == FLOAT8_NAN)
         memset((uint8_t *)a->out + range.begin, 0x7f, range.end - range.begin);
-    else if (a->dtype == KERNEL_BF16)
-        encode_range(a, range, true);
     else
-        encode_range(a, range, false);
+        BY_TYPE(a->dtype, encode_range, a, range);
 }
 
 INLINE void decode_range(const struct float8_args *a, struct range range, bool bf16)
@@ -368,10 +345,7 @@ void ISA_NAME(float8_decode)(const void *args, uint32_t item, const struct worke
     (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    if (a->dtype == KERNEL_BF16)
-        decode_range(a, range, true);
-    else
-        decode_range(a, range, false);
+    BY_TYPE(a->dtype, decode_range, a, range);
 }
 
 /* ---- Optimizer ---- */
@@ -473,12 +447,9 @@ void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worke
     struct range range;
     const struct kernel_adamw *all = args;
     const struct kernel_adamw_piece *a = adamw_piece(all, item, &range);
-    const bool bf16 = all->gradients == KERNEL_BF16;
-    if (all->moments == KERNEL_BF16 && bf16)
-        adamw_rows(a, range, true);
-    else if (all->moments == KERNEL_BF16)
-        adamw_rows(a, range, false);
-    else if (bf16)
+    if (all->moments == KERNEL_BF16)
+        BY_TYPE(all->gradients, adamw_rows, a, range);
+    else if (all->gradients == KERNEL_BF16)
         adamw_range(a, range, a->numbers->l2 != 0, true);
     else if (a->numbers->l2 != 0)
         adamw_range(a, range, true, false);
@@ -541,8 +512,7 @@ void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *wor
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t first;
         const struct kernel_squares_piece *piece = squares_piece(&a->a, n, &first);
-        double sum = a->a.dtype == KERNEL_BF16 ? row_squares(piece->x, first, piece->width, true)
-                                               : row_squares(piece->x, first, piece->width, false);
+        double sum = BY_TYPE(a->a.dtype, row_squares, piece->x, first, piece->width);
         exact_add(&a->partial[worker->index], sum);
     }
 }

@@ -8,8 +8,8 @@
  * bits on every level. Only products and attention fuse, where the level can.
  *
  * A row whose length is no multiple of WIDTH ends in a partial vector padded with zeros: the same
- * vector code, never other code. `bf16` arguments are constants at every call, so each type gets
- * its own loop. */
+ * vector code, never other code. `bf16` arguments are constants at every call (BY_TYPE), so each
+ * type gets its own loop. */
 #ifndef HOLDFAST_KERNELS_ISA_H
 #define HOLDFAST_KERNELS_ISA_H
 
@@ -22,6 +22,9 @@
 /* The name of a function that other files of the same level call. */
 #define ISA_NAME(name) ISA_JOIN(name, ISA)
 #define INLINE static inline __attribute__((always_inline))
+/* Calls an INLINE function whose last argument is `bf16`. */
+#define BY_TYPE(dtype, function, ...) \
+    ((dtype) == KERNEL_BF16 ? function(__VA_ARGS__, true) : function(__VA_ARGS__, false))
 
 #if defined(__AVX512F__)
 #define WIDTH 16

@@ -76,10 +76,6 @@ void ISA_NAME(loss)(const void *args, uint32_t item, const struct worker *worker
 {
     const struct loss_args *a = args;
     struct range rows = item_range(item, LOSS_ROWS, a->rows);
-    for (size_t n = rows.begin; n < rows.end; n++) {
-        if (a->dtype == KERNEL_BF16)
-            loss_row(a, n, worker->scratch, true);
-        else
-            loss_row(a, n, worker->scratch, false);
-    }
+    for (size_t n = rows.begin; n < rows.end; n++)
+        BY_TYPE(a->dtype, loss_row, a, n, worker->scratch);
 }

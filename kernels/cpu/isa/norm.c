@@ -36,12 +36,8 @@ void ISA_NAME(norm)(const void *args, uint32_t item, const struct worker *worker
     (void)worker;
     const struct norm_args *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
-    for (size_t n = rows.begin; n < rows.end; n++) {
-        if (a->dtype == KERNEL_BF16)
-            norm_row(a, n, true);
-        else
-            norm_row(a, n, false);
-    }
+    for (size_t n = rows.begin; n < rows.end; n++)
+        BY_TYPE(a->dtype, norm_row, a, n);
 }
 
 INLINE void norm_row_backward(const struct norm_args *a, size_t n, float *partial, bool bf16)
@@ -74,12 +70,8 @@ void ISA_NAME(norm_backward)(const void *args, uint32_t item, const struct worke
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     float *partial = a->partial + (size_t)item * a->dim;
     memset(partial, 0, a->dim * sizeof(float));
-    for (size_t n = rows.begin; n < rows.end; n++) {
-        if (a->dtype == KERNEL_BF16)
-            norm_row_backward(a, n, partial, true);
-        else
-            norm_row_backward(a, n, partial, false);
-    }
+    for (size_t n = rows.begin; n < rows.end; n++)
+        BY_TYPE(a->dtype, norm_row_backward, a, n, partial);
 }
 
 void ISA_NAME(norm_dweight)(const void *args, uint32_t item, const struct worker *worker)

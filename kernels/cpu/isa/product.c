@@ -159,7 +159,7 @@ INLINE void pack_dense(const struct packing *p, const size_t width, bool bf16)
     }
 }
 
-INLINE void pack_as(const struct packing *p, const size_t width, bool bf16)
+INLINE void pack(const struct packing *p, const size_t width, bool bf16)
 {
     if (p->column == 1)
         pack_dense(p, width, bf16);
@@ -168,14 +168,6 @@ INLINE void pack_as(const struct packing *p, const size_t width, bool bf16)
     else
         for (size_t i = 0; i < p->rows * round_up(p->columns, width); i++)
             pack_element(p, width, i % p->rows, i / p->rows, bf16);
-}
-
-INLINE void pack(const struct packing *p, const size_t width, enum kernel_dtype dtype)
-{
-    if (dtype == KERNEL_BF16)
-        pack_as(p, width, true);
-    else
-        pack_as(p, width, false);
 }
 
 static const void *element(const void *p, size_t i, enum kernel_dtype dtype)
@@ -197,7 +189,7 @@ void ISA_NAME(product_panels)(const void *args, uint32_t item, const struct work
                         own.end - own.begin,
                         p->panels + own.begin * depth,
                         depth * PANEL};
-    pack(&b, PANEL, p->in);
+    BY_TYPE(p->in, pack, &b, PANEL);
 }
 
 /* ---- Rows of c times the columns that are packed ---- */
@@ -222,7 +214,7 @@ static struct strips rows_of(const struct product_args *p, struct range rows, st
                         rows.end - row,
                         scratch + first * depth,
                         depth * TILE_ROWS};
-    pack(&a, TILE_ROWS, p->in);
+    BY_TYPE(p->in, pack, &a, TILE_ROWS);
     const float *last = scratch + (num - 1) * TILE_ROWS * depth;
     if (is_direct)
         return (struct strips){(const float *)p->a + rows.begin * p->a_row + k.begin, last,
@@ -246,9 +238,10 @@ static void add_panel(struct block block, const struct strips *a)
     tile_product(&block, 0, 0, TILE_ROWS, TILE_VECTORS);
 }
 
-INLINE void write_tile_as(const struct product_args *p, struct range rows, const float *tile,
-                          size_t tile_row, bool is_added, bool bf16)
+INLINE void write_tile(const struct product_args *p, struct range rows, const float *tile,
+                       size_t tile_row, bool bf16)
 {
+    bool is_added = p->accumulate && !p->is_chained;
     size_t columns = p->columns.end - p->columns.begin;
     for (size_t r = rows.begin; r < rows.end; r++, tile += tile_row) {
         size_t to = r * p->n + p->columns.begin;
@@ -260,16 +253,6 @@ INLINE void write_tile_as(const struct product_args *p, struct range rows, const
             store_part(p->c, to + i, x, count, bf16);
         }
     }
-}
-
-static void write_tile(const struct product_args *p, struct range rows, const float *tile,
-                       size_t tile_row)
-{
-    bool is_added = p->accumulate && !p->is_chained;
-    if (p->out == KERNEL_BF16)
-        write_tile_as(p, rows, tile, tile_row, is_added, true);
-    else
-        write_tile_as(p, rows, tile, tile_row, is_added, false);
 }
 
 /* Where the chains begin: what they came to with the depths before, or what was there. */
@@ -308,5 +291,5 @@ void ISA_NAME(product)(const void *args, uint32_t item, const struct worker *wor
             add_panel(block, &a);
         }
     }
-    write_tile(p, rows, tile, width);
+    BY_TYPE(p->out, write_tile, p, rows, tile, width);
 }
