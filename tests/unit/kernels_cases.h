@@ -497,6 +497,7 @@ static const struct kernel_case kernel_cases[] = {
     {"e5m2", case_e5m2, false, KERNEL_ROUND_FLOAT8},
     {"e4m3_noted", case_e4m3_noted, false, KERNEL_ROUND_FLOAT8},
     {"largest", case_largest, false, KERNEL_FLOAT8_LARGEST},
+    {"encoded", case_encoded, false, KERNEL_FLOAT8_ENCODE},
     {"coded", case_coded, false, KERNEL_FLOAT8_DECODE},
     {"extremes", case_extremes, false, KERNEL_EXTREMES},
     {"extremes_broken", case_extremes_broken, false, KERNEL_EXTREMES},

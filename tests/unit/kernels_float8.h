@@ -98,8 +98,8 @@ static inline void float8_with(KERNELS, enum kernel_float8 format, bool is_noted
 CASE(e4m3, float8_with, KERNEL_E4M3, false)
 CASE(e5m2, float8_with, KERNEL_E5M2, false)
 CASE(e4m3_noted, float8_with, KERNEL_E4M3, true)
-/* Numbers of codes. What rounds to nothing is nothing here: on a GPU it keeps its sign. */
-static inline void case_coded(KERNELS)
+/* Codes, or their numbers. What rounds to nothing is nothing here: on a GPU it keeps its sign. */
+static inline void coded_as(KERNELS, bool is_decoded)
 {
     size_t count = ROWS * s->dim;
     float *out = new_buffer(run, count, KERNEL_F32);
@@ -114,9 +114,16 @@ static inline void case_coded(KERNELS)
         ((float *)other)[count - 1] = 37;
     else
         ((uint16_t *)other)[count - 1] = 0x4214;
-    POST(k, lane, float8_decode, .out = out, .coded = coded(k, lane, s, run, x, count, other),
-         .count = count, .width = s->dim, .dtype = KERNEL_F32);
+    const uint8_t *codes = coded(k, lane, s, run, x, count, other);
+    if (is_decoded)
+        POST(k, lane, float8_decode, .out = out, .coded = codes, .count = count, .width = s->dim,
+             .dtype = KERNEL_F32);
+    assert_int_equal(lane_settle(lane), 0);
+    for (size_t i = 0; i < count && !is_decoded; i++)
+        out[i] = codes[KERNEL_CODES_AT + i];
 }
+CASE(encoded, coded_as, false)
+CASE(coded, coded_as, true)
 static inline void case_largest(KERNELS)
 {
     size_t count = ROWS * s->dim;

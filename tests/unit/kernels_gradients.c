@@ -37,7 +37,7 @@ struct problem {
     float *inputs[INPUTS_MAX], *gradients[INPUTS_MAX];
     size_t counts[INPUTS_MAX];
     double (*loss)(struct problem *);
-    float *out, *r, *lse, *rstd, *cosines, *sines;
+    float *out, *r, *second_out, *second_r, *lse, *rstd, *cosines, *sines;
     size_t out_count;
     int32_t *ids;
     const int32_t *starts; /* of documents; NULL: none */
@@ -129,6 +129,31 @@ static void check_linear(struct problem *p, const struct kernel_shapes *s)
          .w = p->inputs[1], .rows = rows, .in = s->dim, .out_dim = s->hidden, .dtype = KERNEL_F32);
     POST(p->k, p->lane, linear_backward_weight, .dw = p->gradients[1], .dout = p->r,
          .x = p->inputs[0], .rows = rows, .in = s->dim, .out_dim = s->hidden, .dtype = KERNEL_F32);
+}
+
+static double linears_loss(struct problem *p)
+{
+    POST(p->k, p->lane, linears, .out = {p->out, p->second_out}, .x = p->inputs[0],
+         .w = {p->inputs[1], p->inputs[2]}, .out_dim = {p->s->hidden, p->s->hidden}, .num = 2,
+         .rows = p->s->batch * p->s->seq, .in = p->s->dim, .dtype = KERNEL_F32);
+    return dot(p->out, p->r, p->out_count) + dot(p->second_out, p->second_r, p->out_count);
+}
+static void check_linears(struct problem *p, const struct kernel_shapes *s)
+{
+    uint32_t rows = s->batch * s->seq;
+    add_input(p, (size_t)rows * s->dim);
+    add_input(p, (size_t)s->hidden * s->dim);
+    add_input(p, (size_t)s->hidden * s->dim);
+    set_out(p, (size_t)rows * s->hidden);
+    p->second_out = new_buffer(&p->run, p->out_count, KERNEL_F32);
+    p->second_r = random_buffer(&p->run, p->out_count, KERNEL_F32);
+    for (int i = 0; i < 2; i++)
+        POST(p->k, p->lane, linear_backward_input, .dx = p->gradients[0],
+             .dout = i == 0 ? p->r : p->second_r, .w = p->inputs[1 + i], .rows = rows, .in = s->dim,
+             .out_dim = s->hidden, .accumulate = i > 0, .dtype = KERNEL_F32);
+    POST(p->k, p->lane, linears_backward_weight, .dw = {p->gradients[1], p->gradients[2]},
+         .dout = {p->r, p->second_r}, .x = p->inputs[0], .out_dim = {s->hidden, s->hidden},
+         .num = 2, .rows = rows, .in = s->dim, .dtype = KERNEL_F32);
 }
 
 static double rope_loss(struct problem *p)
@@ -241,37 +266,72 @@ static void check_embedding(struct problem *p, const struct kernel_shapes *s)
          .dtype = KERNEL_F32);
 }
 
+static const struct {
+    const char *name;
+    double (*loss)(struct problem *);
+    void (*check)(struct problem *, const struct kernel_shapes *);
+    uint64_t seed;
+} operations[] = {
+    {"norm", norm_loss, check_norm, 1},
+    {"linear", linear_loss, check_linear, 2},
+    {"linears", linears_loss, check_linears, 8},
+    {"rope", rope_loss, check_rope, 3}, /* by its inverse */
+    {"attention", attention_loss, check_attention, 4},
+    {"attention of documents", attention_loss, check_attention_documents, 4},
+    {"swiglu", swiglu_loss, check_swiglu, 5},
+    {"cross entropy", cross_entropy_loss, check_cross_entropy, 6},
+    {"embedding", embedding_loss, check_embedding, 7},
+};
+#define NUM_OPERATIONS (int)(sizeof(operations) / sizeof(operations[0]))
+
+/* To be freed: its run. */
+static struct problem problem_of(int which, const struct engine *e, int shape)
+{
+    struct problem p = {.k = e->kernels,
+                        .lane = e->lane,
+                        .s = &kernel_shapes[shape],
+                        .loss = operations[which].loss,
+                        .run = {.seed = operations[which].seed, .device = e->lane->device}};
+    operations[which].check(&p, p.s);
+    return p;
+}
+
 TEST(test_kernels__each_backward_is_the_derivative)
 {
-    static const struct {
-        const char *name;
-        double (*loss)(struct problem *);
-        void (*check)(struct problem *, const struct kernel_shapes *);
-        uint64_t seed;
-    } operations[] = {
-        {"norm", norm_loss, check_norm, 1},
-        {"linear", linear_loss, check_linear, 2},
-        {"rope", rope_loss, check_rope, 3}, /* by its inverse */
-        {"attention", attention_loss, check_attention, 4},
-        {"attention of documents", attention_loss, check_attention_documents, 4},
-        {"swiglu", swiglu_loss, check_swiglu, 5},
-        {"cross entropy", cross_entropy_loss, check_cross_entropy, 6},
-        {"embedding", embedding_loss, check_embedding, 7},
-    };
     for (int level = 0; level < NUM_LEVELS; level++) {
         struct engine e = level_engine(level, 2);
-        for (size_t i = 0; e.kernels && i < sizeof(operations) / sizeof(operations[0]); i++)
+        for (int i = 0; e.kernels && i < NUM_OPERATIONS; i++)
             for (int shape = 1; shape < NUM_SHAPES; shape++) {
-                struct problem p = {.k = e.kernels,
-                                    .lane = e.lane,
-                                    .s = &kernel_shapes[shape],
-                                    .loss = operations[i].loss,
-                                    .run = {.seed = operations[i].seed, .device = e.lane->device}};
-                operations[i].check(&p, p.s);
+                struct problem p = problem_of(i, &e, shape);
                 check_problem(&p, operations[i].name);
             }
         free_engine(&e);
     }
+}
+
+/* Between this file and the kernels (WRAP_ in mk/tests.mk). */
+static bool is_posted[NUM_KERNEL_OPS];
+void __real_kernel_run(struct kernels *kernels, struct lane *lane, enum kernel_op op,
+                       const void *args);
+void __wrap_kernel_run(struct kernels *kernels, struct lane *lane, enum kernel_op op,
+                       const void *args)
+{
+    is_posted[op] = true;
+    __real_kernel_run(kernels, lane, op, args);
+}
+
+TEST(test_kernels__each_backward_operation_has_a_row)
+{
+    struct engine e = level_engine(TWINS, 1);
+    memset(is_posted, 0, sizeof(is_posted));
+    for (int i = 0; i < NUM_OPERATIONS; i++) {
+        struct problem p = problem_of(i, &e, 1);
+        free_run(&p.run);
+    }
+    for (int op = 0; op < NUM_KERNEL_OPS; op++)
+        if (strstr(kernel_op_name(op), "_backward") && !is_posted[op])
+            fail_msg("no row of operations[] posts %s", kernel_op_name(op));
+    free_engine(&e);
 }
 
 SUITE(NULL, NULL)

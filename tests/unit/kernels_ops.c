@@ -34,6 +34,17 @@ TEST(test_kernels__every_level_agrees_with_the_plain_twins)
     free_engine(&reference);
 }
 
+TEST(test_kernels__every_operation_has_a_case)
+{
+    for (int op = 0; op < NUM_KERNEL_OPS; op++) {
+        int which = 0;
+        while (which < NUM_CASES && (int)kernel_cases[which].op != op)
+            which++;
+        if (which == NUM_CASES)
+            fail_msg("kernel_cases[] has no case of %s", kernel_op_name(op));
+    }
+}
+
 /* softmax of equal logits is known in closed form */
 TEST(test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary)
 {
