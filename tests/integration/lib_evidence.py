@@ -21,7 +21,6 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 INCLUDE = re.compile(r'^#include "kernels/cuda/([^"]+)"', re.M)
 
 
-
 def products(how, kind=""):
     return tuple(f"{how}: {name}{kind}" for name in ("linear", "linear_backward_input",
                                                      "linear_backward_weight"))
@@ -35,7 +34,7 @@ ROWS = {
     "pack, unpack": ("bits: pack", "bits: unpack", "bits: swiglu", "bits: swiglu_backward",
                      "bits: add", "bits: fold", "bits: convert"),
     "round to float8": ("bits: round_float8",),
-    "codes of parts": ("bits: float8_largest", "bits: float8_decode"),
+    "codes of parts": ("bits: float8_largest", "bits: float8_encode", "bits: float8_decode"),
     "cross entropy": ("bits: cross_entropy",),
     "extremes": ("bits: extremes",),
     "exact sum": ("bits: sum_squares",),
