@@ -47,8 +47,8 @@ STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
 CLI_O = $(call obj,$(filter-out clients/cli/main.c,$(call src,clients/cli)))
-KERNELS_O = $(call obj,$(filter-out kernels/cuda/%,$(call src,kernels)))
 # Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
+KERNELS_O = $(call obj,$(filter-out kernels/cuda/% kernels/cpu/isa/%,$(call src,kernels)))
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
 ISA_O = $(foreach i,sse2 avx2 avx512,$(patsubst %.c,$(OBJ)/%.$(i).o,$(ISA_SRC)))
 TRAINER_MAINS = trainer/train.c trainer/tokenize.c
