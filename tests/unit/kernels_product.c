@@ -1,4 +1,4 @@
-/* kernels_product.c - our own products of floats, bit by bit.
+/* kernels_product.c - our own products, bit by bit.
  *
  * Goal: panels, strips, tiles, cuts and threads do not show: an element is one chain over the
  * contraction in order. Method: plain C with fmaf() beside the kernels at shapes that end within a
@@ -159,6 +159,30 @@ TEST(test_product__of_a_level_by_name_is_one_chain_that_is_added_at_its_end)
 {
     compare_all(&(struct how){"avx2", 2, false, true});
     compare_all(&(struct how){"sse2", 2, false, false});
+}
+
+/* Deeper than is packed at a time for floats: a result of bf16 is that of floats, rounded. */
+TEST(test_product__of_bf16_is_rounded_once_however_deep)
+{
+    enum { ROW = 5000, OUT = 50 };
+    static _Alignas(64) uint16_t w[OUT * ROW], x[ROW], got[OUT];
+    static _Alignas(64) float wide[OUT];
+    struct engine e = level_engine(2, 1); /* sse2, which every CPU has */
+    float *values = numbers(OUT * ROW, 1);
+    for (size_t i = 0; i < OUT * ROW; i++)
+        w[i] = bf16_of(values[i]);
+    memcpy(x, w + ROW, sizeof(x));
+    struct kernel_linear product = {
+        .out = got, .x = x, .w = w, .rows = 1, .in = ROW, .out_dim = OUT, .dtype = KERNEL_BF16};
+    kernel_linear(e.kernels, e.lane, &product);
+    product.out = wide;
+    product.is_partial = true;
+    kernel_linear(e.kernels, e.lane, &product);
+    lane_settle(e.lane);
+    for (int i = 0; i < OUT; i++)
+        assert_int_equal(got[i], bf16_of(wide[i]));
+    free(values);
+    free_engine(&e);
 }
 
 TEST(test_product__without_fused_instructions_there_are_no_chains)
