@@ -22,7 +22,7 @@ struct kernel_backend_ops {
     void (*close)(struct kernels *kernels);
     /* For people, and part of the numeric identity. Borrowed. */
     const char *(*describe)(const struct kernels *kernels);
-    /* (optional) See kernels_chain_products. Default: ERR_INVALID. */
+    /* See kernels_chain_products. */
     int (*chain_products)(struct kernels *kernels);
     /* (optional) Has the device float8 products? Default: yes. */
     bool (*has_float8)(const struct kernels *kernels);

@@ -64,7 +64,7 @@ const char *kernels_describe(const struct kernels *kernels)
 
 int kernels_chain_products(struct kernels *kernels)
 {
-    return kernels->ops->chain_products ? kernels->ops->chain_products(kernels) : ERR_INVALID;
+    return kernels->ops->chain_products(kernels);
 }
 
 bool kernels_have_float8(const struct kernels *kernels)

@@ -71,11 +71,11 @@ int kernels_new(struct kernels **out, const struct kernels_options *options);
 void kernels_free(struct kernels *kernels);
 /* Names ISA, library and version: part of the numeric identity. Borrowed. */
 const char *kernels_describe(const struct kernels *kernels);
-/* From here on an element of a CPU's product of floats is one chain of fused multiply-adds over the
- * contraction in order, that begins with what is there (`accumulate`) or with 0, so that avx2 and
- * avx512 give the same bits, and kernels_describe the same text. Products of bf16 become those of a
- * level without the library; the plain back-end stays as it is. Before the first operation, again
- * and again. ERR_INVALID: the level has no such instruction (sse2), or the device is no CPU. */
+/* From here on an element of a product of floats is one chain of fused multiply-adds over the
+ * contraction in order, that begins with what is there (`accumulate`) or with 0: on avx2, avx512
+ * and a GPU the same bits. On a CPU kernels_describe has one text for the levels then, and products
+ * of bf16 are those of a level without the library. The plain back-end stays as it is. Before the
+ * first operation, again and again. ERR_INVALID: the level has no such instruction (sse2). */
 int kernels_chain_products(struct kernels *kernels);
 /* Can products read float8 operands? A GPU below compute capability 8.9 cannot. */
 bool kernels_have_float8(const struct kernels *kernels);

@@ -431,7 +431,7 @@ const struct device_ops device_cuda = {
 
 struct cuda_kernels {
     struct kernels base;
-    bool has_float8;
+    bool has_float8, is_chained;
     struct cuda_blas *blas; /* NULL: our own products */
     struct cuda_dnn *dnn;   /* NULL: our own attention */
     char description[400];
@@ -478,6 +478,12 @@ static const char *backend_describe(const struct kernels *kernels)
     return ((const struct cuda_kernels *)kernels)->description;
 }
 
+static int backend_chain_products(struct kernels *kernels)
+{
+    ((struct cuda_kernels *)kernels)->is_chained = true;
+    return 0;
+}
+
 static bool backend_has_float8(const struct kernels *kernels)
 {
     return ((const struct cuda_kernels *)kernels)->has_float8;
@@ -512,7 +518,8 @@ static cudaError_t run_kernel(struct cuda_lane *lane, const struct post *post)
     struct cuda_dnn *dnn = post->kernels->dnn;
     const struct cuda_call call = {.stream = lane->stream,
                                    .scratch = post->to,
-                                   .products = (const struct cuda_library *)post->kernels->blas};
+                                   .products = (const struct cuda_library *)post->kernels->blas,
+                                   .is_chained = post->kernels->is_chained};
     bool is_own = true;
     int error = cudaSetDevice(device_of(&lane->base)->index);
     if (error == cudaSuccess && dnn)
@@ -540,6 +547,7 @@ const struct kernel_backend_ops kernel_backend_cuda = {
     .open = backend_open,
     .close = backend_close,
     .describe = backend_describe,
+    .chain_products = backend_chain_products,
     .has_float8 = backend_has_float8,
     .choices = backend_choices,
     .choose = backend_choose,

@@ -64,12 +64,24 @@ template <bool BF16> DEVICE void store_value(const struct product &p, size_t at,
         store_one<BF16>(p.c, at, p.is_added ? value + load_one<BF16>(p.c, at) : value);
 }
 
+DEVICE void begin(float (&c)[EACH][EACH], const struct product &p, uint32_t row, uint32_t column)
+{
+#pragma unroll
+    for (unsigned i = 0; i < EACH; i++)
+#pragma unroll
+        for (unsigned j = 0; j < EACH; j++)
+            if (row + i < p.m && column + j < p.n)
+                c[i][j] = load_one<false>(p.c, (size_t)(row + i) * p.n + column + j);
+}
+
 template <bool BF16> KERNEL(THREADS, 2) void product_plain(struct product p)
 {
     SHARED(struct tiles, t);
     const struct place at = own_place(p, p.a_by_k, TILE);
     unsigned row = threadIdx.x / (TILE / EACH) * EACH, column = threadIdx.x % (TILE / EACH) * EACH;
     float c[EACH][EACH] = {};
+    if (!BF16 && p.is_begun)
+        begin(c, p, at.row + row, at.column + column);
     unsigned turn = 0;
     for (uint32_t k = 0; k < p.k; k += DEPTH, turn ^= 1) {
         load_tiles<BF16>(t, p, at, turn, k);
@@ -137,6 +149,14 @@ static uint32_t pairs_of(uint32_t k)
     return (uint32_t)kernel_float8_pitch(k) / 2;
 }
 
+/* A product that is added to what is there. */
+static int run_added(const struct cuda_call *call, struct product p)
+{
+    p.is_begun = p.is_added && call->is_chained && p.dtype == KERNEL_F32;
+    p.is_added = p.is_added && !p.is_begun;
+    return run(call, p);
+}
+
 static int run_float8(const struct cuda_call *call, const struct product &p)
 {
     return call->products != NULL ? call->products->multiply(call->products, call, &p)
@@ -146,8 +166,8 @@ static int run_float8(const struct cuda_call *call, const struct product &p)
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear &a = *(const struct kernel_linear *)args;
-    struct product p = {a.out, a.x,          a.w,     a.rows, a.out_dim, a.in,  true, true,
-                        false, a.is_partial, a.dtype, NULL,   NULL,      false, {},   0};
+    struct product p = {a.out,        a.x,     a.w,  a.rows, a.out_dim, a.in, true, true, false,
+                        a.is_partial, a.dtype, NULL, NULL,   false,     {},   0,    false};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.in);
@@ -161,9 +181,10 @@ extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const vo
     const struct kernel_linear_backward_input &a =
         *(const struct kernel_linear_backward_input *)args;
     struct product p = {a.dx,         a.dout,       a.w,     a.rows, a.in, a.out_dim, true, false,
-                        a.accumulate, a.is_partial, a.dtype, NULL,   NULL, false,     {},   0};
+                        a.accumulate, a.is_partial, a.dtype, NULL,   NULL, false,     {},   0,
+                        false};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
-        return run(call, p);
+        return run_added(call, p);
     p.k = pairs_of(a.out_dim);
     p.a_is_e5m2 = a.dout_format == KERNEL_E5M2;
     p.b_by_k = true;
@@ -177,10 +198,10 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
 {
     const struct kernel_linear_backward_weight &a =
         *(const struct kernel_linear_backward_weight *)args;
-    struct product p = {a.dw,         a.dout, a.x,     a.out_dim, a.in, a.rows, false, false,
-                        a.accumulate, true,   a.dtype, NULL,      NULL, false,  {},    0};
+    struct product p = {a.dw, a.dout,  a.x,  a.out_dim, a.in,  a.rows, false, false, a.accumulate,
+                        true, a.dtype, NULL, NULL,      false, {},     0,     false};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
-        return run(call, p);
+        return run_added(call, p);
     p.k = pairs_of(a.rows);
     p.a_is_e5m2 = a.dout_format == KERNEL_E5M2;
     p.a_by_k = p.b_by_k = true;
@@ -204,8 +225,8 @@ static void follow(struct product &p, uint32_t num, void *const *c, const void *
 extern "C" int cuda_linears(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linears &a = *(const struct kernel_linears *)args;
-    struct product p = {a.out[0], a.x,   a.w[0],  a.rows, a.out_dim[0], a.in,  true, true,
-                        false,    false, a.dtype, NULL,   NULL,         false, {},   0};
+    struct product p = {a.out[0], a.x,     a.w[0], a.rows, a.out_dim[0], a.in, true, true, false,
+                        false,    a.dtype, NULL,   NULL,   false,        {},   0,    false};
     if (a.num == 0 || a.num > KERNEL_LINEARS_MAX)
         return REFUSED;
     follow(p, a.num, a.out, a.w, a.out_dim);
@@ -216,8 +237,8 @@ extern "C" int cuda_linears_backward_weight(const struct cuda_call *call, const 
 {
     const struct kernel_linears_backward_weight &a =
         *(const struct kernel_linears_backward_weight *)args;
-    struct product p = {a.dw[0], a.dout[0], a.x,     a.out_dim[0], a.in, a.rows, false, false,
-                        false,   true,      a.dtype, NULL,         NULL, false,  {},    0};
+    struct product p = {a.dw[0], a.dout[0], a.x,  a.out_dim[0], a.in,  a.rows, false, false, false,
+                        true,    a.dtype,   NULL, NULL,         false, {},     0,     false};
     if (a.num == 0 || a.num > KERNEL_LINEARS_MAX)
         return REFUSED;
     follow(p, a.num, (void *const *)a.dw, a.dout, a.out_dim);

@@ -24,6 +24,7 @@ struct cuda_call {
     void *stream;  /* cudaStream_t */
     void *scratch; /* memory of the device, cuda_scratch_bytes of it, for this stream alone */
     const struct cuda_library *products; /* NULL: products are our own */
+    bool is_chained;                     /* products of float: kernels_chain_products */
 };
 typedef int cuda_fn(const struct cuda_call *call, const void *args);
 

@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 39
+plan 40
 
 check "the CPU trains" train cpu - 1
 check "two GPUs with shards have them, snapshots during the step" \
@@ -25,6 +25,9 @@ check "killed on two GPUs and resumed on a mesh of four it has them" \
     moved shrunk $early 2 "${snapshots[@]}" -- seed=3 4 "${pp[@]}" "${tp[@]}"
 check "killed on a mesh of four and resumed on the CPU it has them" \
     moved grown seed=5 4 "${pp[@]}" "${tp[@]}" -- - 1
+chained=(--training.numerics 3)
+check "with training.numerics = 3, too" eval 'train chained - 1 "${chained[@]}" &&
+    train begun $random 2 "${chained[@]}" && same_as chained begun && ! same chained'
 
 validation=(--validation.enable --validation.dataset_path "$tmp/text.tokens" --validation.freq 3
     --validation.steps 1)

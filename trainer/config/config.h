@@ -14,7 +14,7 @@
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_RAMP_MAX 32u
 /* training.numerics: the newest, and a new run's. 1, 2: run/optimizer.c; 3: float products in one
- * order (kernels_chain_products), on CPUs. */
+ * order (kernels_chain_products). */
 #define CONFIG_NUMERICS 3
 #define CONFIG_NUMERICS_NEW 2
 #define CONFIG_NUMERICS_CHAINED 3

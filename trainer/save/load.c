@@ -203,8 +203,7 @@ static int settle_numerics(struct snapshot *s, int64_t numerics)
     if (numerics < CONFIG_NUMERICS_CHAINED || s->config->mixed_precision_param != DTYPE_FLOAT32)
         return 0;
     if (kernels_chain_products(s->kernels) != 0)
-        return report_error(ERR_INVALID,
-                            "set training.numerics = 2, or kernels.isa = auto on a CPU",
+        return report_error(ERR_INVALID, "set training.numerics = 2, or kernels.isa = auto",
                             "training.numerics = %" PRId64 " has no float32 products by %s",
                             numerics, kernels_describe(s->kernels));
     if (s->identity_json == NULL)
