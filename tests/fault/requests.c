@@ -232,7 +232,7 @@ void fault_submit(struct storage *storage, struct storage_request *request)
     bool fails = fault_operation_fails(fault, names[request->op]);
     bool is_short = fault_chance(fault, settings->short_rate);
     io->torn = fault_chance(fault, settings->torn_rate) && request->op != STORAGE_SYNC;
-    uint64_t delay_us = fault_draw(fault) % (settings->delay_us + 1);
+    uint64_t delay_us = settings->least_us + fault_draw(fault) % (settings->delay_us + 1);
     io->first_bytes = draw_part(fault, request, !is_short && !io->torn);
     if (request->op == STORAGE_SYNC)
         io->first_bytes = 1;

@@ -14,6 +14,7 @@
  *  - short: chance that a transfer is carried out in two parts;
  *  - torn: chance that a transfer stops part-way with ERR_IO;
  *  - delay_us: every request waits up to so many microseconds before it starts;
+ *  - least_us: and so many beside that;
  *  - lost: chance, at storage_fault_crash, that an unsynced page, name, removal or rename is lost
  *    (0.5);
  *  - late: chance that a publish which fails does so at its last sync: it is gone, and a crash may
