@@ -343,10 +343,11 @@ int snapshot_look(struct snapshot *s, int64_t *out_step)
 {
     ERR_TRY(look_for_start(s, out_step));
     int64_t numerics = s->config->numerics != 0 ? s->config->numerics : CONFIG_NUMERICS_NEW;
-    if (s->ckpt == NULL) /* where rank 0 knows of no run */
-        return settle_numerics(s, numerics);
-    ERR_TRY(comm_broadcast(s->mesh->world, &numerics, sizeof(numerics), 0));
+    if (s->ckpt != NULL) /* rank 0 alone knows of the run */
+        ERR_TRY(comm_broadcast(s->mesh->world, &numerics, sizeof(numerics), 0));
     ERR_TRY(parallel_agree(s->mesh->world, settle_numerics(s, numerics)));
+    if (s->ckpt == NULL)
+        return 0;
     if (*out_step >= 0 && snapshot_is_rank_0(s))
         log_info("checkpoint", "goes on with training.numerics = %" PRId64, numerics);
     int rc = s->orders_json == NULL ? lineage_begin(&s->orders_json, s->config) : 0;
