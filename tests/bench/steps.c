@@ -85,7 +85,13 @@ static int run_rank(struct comm *world, void *user)
     struct parallel *p = NULL;
     struct model_shape shape;
     BENCH_TRY(world->size > RANKS_MAX, "too many ranks");
-    ERR_TRY(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}));
+    struct kernels_options options = {.num_threads = (uint32_t)side->config.threads,
+                                      .isa = side->config.has_isa ? side->config.text.kernels_isa
+                                                                  : NULL};
+    ERR_TRY(kernels_new(&kernels, &options));
+    if (side->config.numerics >= CONFIG_NUMERICS_CHAINED &&
+        side->config.mixed_precision_param == DTYPE_FLOAT32)
+        ERR_TRY(kernels_chain_products(kernels));
     ERR_TRY(shape_of_settings(&shape, &side->config, 0));
     ERR_TRY(model_table_new(&table, &shape));
     ERR_TRY(

@@ -13,10 +13,9 @@
 
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_RAMP_MAX 32u
-/* training.numerics: the newest, and a new run's. 1, 2: run/optimizer.c; 3: float products in one
- * order (kernels_chain_products). */
+/* training.numerics: the newest. 1, 2: run/optimizer.c; from 3 on: float products in one order
+ * (kernels_chain_products). */
 #define CONFIG_NUMERICS 3
-#define CONFIG_NUMERICS_NEW 2
 #define CONFIG_NUMERICS_CHAINED 3
 
 enum config_dtype { DTYPE_FLOAT32, DTYPE_BFLOAT16, DTYPE_FLOAT16 };

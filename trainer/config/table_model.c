@@ -264,7 +264,8 @@ const struct option table_of_model[] = {
     INT(numerics, "training.numerics", 0, 0, CONFIG_NUMERICS,
         "arithmetic: 3 float32 products in one order, the same bits on avx2, avx512 and a GPU; 2 "
         "an optimizer as near to the real numbers as PyTorch's or nearer; 1 that of runs begun "
-        "before there was a choice; 0: that of the checkpoint, 2 in a new run (ours)"),
+        "before there was a choice; 0: that of the checkpoint; of a new run 3, or 2 for float32 "
+        "on a CPU without fused multiply-adds (ours)"),
     BOOL(cpu_offload, "training.enable_cpu_offload", "false",
          "on a GPU: moments, and parameters where products have a copy in bfloat16, lie in the "
          "host's memory, over the bus"),

@@ -174,8 +174,7 @@ int64_t lineage_numerics(const struct ckpt_loaded *from)
     json_t *last = json_array_get(orders, json_array_size(orders) - 1);
     if (last != NULL)
         complete(last, asked, identity, from);
-    int64_t value =
-        last == NULL ? CONFIG_NUMERICS_NEW : json_integer_value(json_object_get(last, NUMERICS));
+    int64_t value = json_integer_value(json_object_get(last, NUMERICS));
     json_decref(asked);
     json_decref(orders);
     json_decref(identity);

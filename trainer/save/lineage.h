@@ -21,8 +21,7 @@
 
 /* The list of a run that begins, as JSON text to be freed. ERR_MEMORY. */
 int lineage_begin(char **out, const struct config *config);
-/* training.numerics of the run that the checkpoint is of; of one that no trainer made, a
- * new run's. */
+/* training.numerics of the run that the checkpoint is of; 0: no trainer made it. */
 int64_t lineage_numerics(const struct ckpt_loaded *from);
 struct lineage_data {
     int64_t next_sample; /* where reading goes on; -1: where the checkpoint says */

@@ -196,13 +196,19 @@ void snapshot_say_skipped(const struct ckpt_loaded *loaded)
     }
 }
 
-/* The run's arithmetic is known: from here on the kernels compute so, and checkpoints say so. */
+/* The run's arithmetic is known: from here on the kernels compute so, and checkpoints say so. 0: no
+ * run's yet; then it is the newest that this rank can compute. */
 static int settle_numerics(struct snapshot *s, int64_t numerics)
 {
+    bool is_float = s->config->mixed_precision_param == DTYPE_FLOAT32;
+    bool wants_chains = is_float && (numerics == 0 || numerics >= CONFIG_NUMERICS_CHAINED);
+    bool has_chains = wants_chains && kernels_chain_products(s->kernels) == 0;
+    if (numerics == 0)
+        numerics = wants_chains && !has_chains ? CONFIG_NUMERICS_CHAINED - 1 : CONFIG_NUMERICS;
     s->config->numerics = numerics;
-    if (numerics < CONFIG_NUMERICS_CHAINED || s->config->mixed_precision_param != DTYPE_FLOAT32)
+    if (numerics < CONFIG_NUMERICS_CHAINED || !is_float)
         return 0;
-    if (kernels_chain_products(s->kernels) != 0)
+    if (!has_chains)
         return report_error(ERR_INVALID, "set training.numerics = 2, or kernels.isa = auto",
                             "training.numerics = %" PRId64 " has no float32 products by %s",
                             numerics, kernels_describe(s->kernels));
@@ -342,10 +348,12 @@ static int look_for_start(struct snapshot *s, int64_t *out_step)
 int snapshot_look(struct snapshot *s, int64_t *out_step)
 {
     ERR_TRY(look_for_start(s, out_step));
-    int64_t numerics = s->config->numerics != 0 ? s->config->numerics : CONFIG_NUMERICS_NEW;
-    if (s->ckpt != NULL) /* rank 0 alone knows of the run */
-        ERR_TRY(comm_broadcast(s->mesh->world, &numerics, sizeof(numerics), 0));
-    ERR_TRY(parallel_agree(s->mesh->world, settle_numerics(s, numerics)));
+    struct comm *world = s->mesh->world;
+    bool is_first = world->rank == 0; /* it alone knows of the run */
+    ERR_TRY(parallel_agree(world, is_first ? settle_numerics(s, s->config->numerics) : 0));
+    int64_t numerics = s->config->numerics;
+    ERR_TRY(comm_broadcast(world, &numerics, sizeof(numerics), 0));
+    ERR_TRY(parallel_agree(world, settle_numerics(s, numerics)));
     if (s->ckpt == NULL)
         return 0;
     if (*out_step >= 0 && snapshot_is_rank_0(s))
