@@ -317,11 +317,11 @@ extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops
 
 /* Scratch per thread, in bytes, for every back-end. */
 #define PRODUCT_TILE_ROWS 96 /* our own products: rows of an item, at most */
-#define PRODUCT_COLUMNS 480  /* columns in work, at most */
+#define PRODUCT_COLUMNS 768  /* columns in work, at most */
 #define PRODUCT_DEPTH 768    /* cuts of the contraction */
 #define PRODUCT_PANELS 48    /* columns that are packed together */
 #define PRODUCT_SCRATCH \
-    (sizeof(float) * PRODUCT_TILE_ROWS * (size_t)(PRODUCT_COLUMNS + PRODUCT_DEPTH))
+    (sizeof(float) * PRODUCT_TILE_ROWS * (size_t)(PRODUCT_COLUMNS + PRODUCT_DEPTH + LANES))
 static inline size_t attention_scratch(const struct attention_args *a)
 {
     size_t lanes = round_up((size_t)attention_positions(a) * (a->heads / a->kv_heads), LANES);

@@ -33,9 +33,9 @@ struct command {
     uint32_t threads, rows, in, out;
 };
 
-static void *buffers[5]; /* x or q, w or key, out, value, lse */
-static struct kernels *engines[THREADS_MAX + 1];
-static struct lane *lanes[THREADS_MAX + 1];
+static void *buffers[5];                            /* x or q, w or key, out, value, lse */
+static struct kernels *engines[2][THREADS_MAX + 1]; /* of bf16, and of floats */
+static struct lane *lanes[2][THREADS_MAX + 1];
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
 
@@ -48,19 +48,22 @@ static void make_buffers(void)
     }
 }
 
-static struct kernels *ours(uint32_t threads)
+/* Floats as a new run has them: in chains. */
+static struct kernels *ours(uint32_t threads, bool is_float)
 {
-    if (engines[threads])
-        return engines[threads];
-    struct kernels_options options = {.num_threads = threads};
+    struct kernels **k = &engines[is_float][threads];
+    if (*k)
+        return *k;
+    struct kernels_options options = {.num_threads = threads, .isa = getenv("KERNELS_ISA")};
     struct kernel_shapes shapes = {1, 1024, 768, 2048, 12, 12, 64, 32000, KERNEL_F32};
-    BENCH_TRY(kernels_new(&engines[threads], &options), "kernels_new");
-    size_t bytes = kernels_scratch_bytes(engines[threads], &shapes);
+    BENCH_TRY(kernels_new(k, &options), "kernels_new");
+    BENCH_TRY(is_float && kernels_chain_products(*k), "no chains");
+    size_t bytes = kernels_scratch_bytes(*k, &shapes);
     void *scratch = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     BENCH_TRY(scratch == NULL, "no memory");
-    lanes[threads] = new_lane();
-    lane_set_scratch(lanes[threads], scratch, bytes);
-    return engines[threads];
+    lanes[is_float][threads] = new_lane();
+    lane_set_scratch(lanes[is_float][threads], scratch, bytes);
+    return *k;
 }
 
 static void call_ours(struct kernels *k, struct lane *lane, const struct command *c,
@@ -197,7 +200,7 @@ static double seconds_of(uint32_t threads)
 static double measure(const struct command *c)
 {
     bool bf16 = strcmp(c->type, "bf16") == 0, library = strcmp(c->who, "library") == 0;
-    struct kernels *k = ours(c->threads);
+    struct kernels *k = ours(c->threads, !bf16);
     struct call calls[2];
     int count = 0, times = 0;
     if (library) {
@@ -209,7 +212,7 @@ static double measure(const struct command *c)
         if (times == 0) /* the first call is warm-up */
             begin = seconds_of(c->threads);
         if (!library)
-            call_ours(k, lanes[c->threads], c, bf16 ? KERNEL_BF16 : KERNEL_F32);
+            call_ours(k, lanes[!bf16][c->threads], c, bf16 ? KERNEL_BF16 : KERNEL_F32);
         for (int i = 0; i < count; i++) {
             BENCH_TRY(dnnl_primitive_execute(calls[i].primitive, stream, 3, calls[i].args),
                       "library");

@@ -27,7 +27,7 @@ enum kind { FORWARD, INPUT, INPUT_ADDED, WEIGHT, WEIGHT_ADDED, NUM_KINDS };
 struct how {
     const char *isa;
     uint32_t threads;
-    bool is_chained, is_fused;
+    bool is_chained, is_fused, is_bf16; /* operands of bf16; the result is of floats all the same */
 };
 
 /* The operands, and what is there before. */
@@ -46,11 +46,30 @@ static float *numbers(size_t count, uint32_t seed)
     return p;
 }
 
-static struct operands make(const struct product *s)
+static float *numbers_of(const struct how *how, size_t count, uint32_t seed)
 {
-    return (struct operands){numbers((size_t)s->rows * s->in, 1),
-                             numbers((size_t)s->out * s->in, 2),
-                             numbers((size_t)s->rows * s->out, 3)};
+    float *p = numbers(count, seed);
+    for (size_t i = 0; i < count && how->is_bf16; i++)
+        p[i] = value_of(&(uint16_t){bf16_of(p[i])}, 0, KERNEL_BF16);
+    return p;
+}
+
+static struct operands make(const struct how *how, const struct product *s)
+{
+    return (struct operands){numbers_of(how, (size_t)s->rows * s->in, 1),
+                             numbers_of(how, (size_t)s->out * s->in, 2),
+                             numbers_of(how, (size_t)s->rows * s->out, 3)};
+}
+
+/* The same numbers in the type of the operands. */
+static void *typed(const struct how *how, const float *from, size_t count)
+{
+    char *p = aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+    assert_non_null(p);
+    memcpy(p, from, count * sizeof(float));
+    for (size_t i = 0; i < count && how->is_bf16; i++)
+        ((uint16_t *)p)[i] = bf16_of(from[i]);
+    return p;
 }
 
 static void release(struct operands *o)
@@ -70,10 +89,11 @@ static float step(const struct how *how, float a, float b, float sum)
 static float chain(const struct how *how, const float *a, size_t a_step, const float *b,
                    size_t b_step, size_t k, float there)
 {
-    float sum = how->is_chained ? there : 0;
+    bool begins_there = how->is_chained && !how->is_bf16;
+    float sum = begins_there ? there : 0;
     for (size_t l = 0; l < k; l++)
         sum = step(how, a[l * a_step], b[l * b_step], sum);
-    return how->is_chained ? sum : sum + there;
+    return begins_there ? sum : sum + there;
 }
 
 /* The result in plain C, in the place that the kernel writes. */
@@ -98,26 +118,35 @@ static void by_definition(const struct how *how, enum kind kind, const struct pr
                                             is_added ? o->w[j * s->in + i] : 0);
 }
 
-static void by_kernel(const struct engine *e, enum kind kind, const struct product *s,
-                      const struct operands *o)
+static void by_kernel(const struct engine *e, const struct how *how, enum kind kind,
+                      const struct product *s, const struct operands *o)
 {
+    enum kernel_dtype dtype = how->is_bf16 ? KERNEL_BF16 : KERNEL_F32;
+    void *x = typed(how, o->x, (size_t)s->rows * s->in);
+    void *w = typed(how, o->w, (size_t)s->out * s->in);
+    void *dout = typed(how, o->out, (size_t)s->rows * s->out);
     if (kind == FORWARD)
-        POST(e->kernels, e->lane, linear, .out = o->out, .x = o->x, .w = o->w, .rows = s->rows,
-             .in = s->in, .out_dim = s->out);
+        POST(e->kernels, e->lane, linear, .out = o->out, .x = x, .w = w, .rows = s->rows,
+             .in = s->in, .out_dim = s->out, .dtype = dtype, .is_partial = true);
     else if (kind == INPUT || kind == INPUT_ADDED)
-        POST(e->kernels, e->lane, linear_backward_input, .dx = o->x, .dout = o->out, .w = o->w,
-             .rows = s->rows, .in = s->in, .out_dim = s->out, .accumulate = kind == INPUT_ADDED);
+        POST(e->kernels, e->lane, linear_backward_input, .dx = o->x, .dout = dout, .w = w,
+             .rows = s->rows, .in = s->in, .out_dim = s->out, .accumulate = kind == INPUT_ADDED,
+             .dtype = dtype, .is_partial = true);
     else
-        POST(e->kernels, e->lane, linear_backward_weight, .dw = o->w, .dout = o->out, .x = o->x,
-             .rows = s->rows, .in = s->in, .out_dim = s->out, .accumulate = kind == WEIGHT_ADDED);
+        POST(e->kernels, e->lane, linear_backward_weight, .dw = o->w, .dout = dout, .x = x,
+             .rows = s->rows, .in = s->in, .out_dim = s->out, .accumulate = kind == WEIGHT_ADDED,
+             .dtype = dtype);
     lane_settle(e->lane);
+    free(x);
+    free(w);
+    free(dout);
 }
 
 static void compare(const struct engine *e, const struct how *how, enum kind kind,
                     const struct product *s)
 {
-    struct operands got = make(s), want = make(s);
-    by_kernel(e, kind, s, &got);
+    struct operands got = make(how, s), want = make(how, s);
+    by_kernel(e, how, kind, s, &got);
     by_definition(how, kind, s, &want);
     bool is_same = memcmp(got.x, want.x, sizeof(float) * s->rows * s->in) == 0 &&
                    memcmp(got.w, want.w, sizeof(float) * s->out * s->in) == 0 &&
@@ -149,16 +178,19 @@ static void compare_all(const struct how *how)
 
 TEST(test_product__chained_is_one_chain_that_begins_with_what_is_there)
 {
-    compare_all(&(struct how){"avx2", 1, true, true});
-    compare_all(&(struct how){"avx2", 3, true, true});
-    compare_all(&(struct how){"avx512", 1, true, true});
-    compare_all(&(struct how){"avx512", 3, true, true});
+    compare_all(&(struct how){"avx2", 1, true, true, false});
+    compare_all(&(struct how){"avx2", 3, true, true, false});
+    compare_all(&(struct how){"avx512", 1, true, true, false});
+    compare_all(&(struct how){"avx512", 3, true, true, false});
 }
 
 TEST(test_product__of_a_level_by_name_is_one_chain_that_is_added_at_its_end)
 {
-    compare_all(&(struct how){"avx2", 2, false, true});
-    compare_all(&(struct how){"sse2", 2, false, false});
+    compare_all(&(struct how){"avx2", 2, false, true, false});
+    compare_all(&(struct how){"sse2", 2, false, false, false});
+    compare_all(&(struct how){"avx2", 2, false, true, true});
+    compare_all(&(struct how){"avx512", 2, true, true, true});
+    compare_all(&(struct how){"sse2", 2, false, false, true});
 }
 
 /* Deeper than is packed at a time for floats: a result of bf16 is that of floats, rounded. */

@@ -8,12 +8,12 @@
  * broadcast, a row of b is loaded. block_product covers the blocks that attention.c is built from.
  *
  * A product as large as a layer's (run.c cuts it) reads b from panels: PANEL columns side by side,
- * row after row of k, zeros past the last column, so that the kernel reads one stream whatever the
- * strides of b. product_panels packs them once for all rows of c. An item of product() is some rows
- * of c times the columns that are packed: their sums stay in a tile of floats in the thread's
- * scratch while k is walked in cuts of PRODUCT_DEPTH, for which a few rows of a and a panel of b
- * fit into the first-level cache. Rows of a are read where they lie; a transposed or in bf16 is
- * packed for each cut.
+ * fewer in the last, row after row of k, zeros past the last column, so that the kernel reads one
+ * stream whatever the strides of b. product_panels packs them once for all rows of c. An item of
+ * product() is some rows of c times the columns that are packed: their sums stay in a tile of
+ * floats in the thread's scratch while k is walked in cuts of PRODUCT_DEPTH, for which a few rows
+ * of a and a panel of b fit into the first-level cache. Rows of a are read where they lie; a
+ * transposed or in bf16 is copied for each cut.
  *
  * Layout and order of loops: Goto and van de Geijn, Anatomy of High-Performance Matrix
  * Multiplication, 2008. */
@@ -28,6 +28,11 @@
 #define TILE_ROWS (WIDTH == 16 ? 8 : 6)
 #define TILE_VECTORS (WIDTH == 16 ? 3 : 2)
 #define PANEL (TILE_VECTORS * WIDTH)
+/* Calls an INLINE function whose last argument is the vectors of a panel. */
+#define BY_VECTORS(num, function, ...)                           \
+    ((num) == TILE_VECTORS ? function(__VA_ARGS__, TILE_VECTORS) \
+     : (num) == 2          ? function(__VA_ARGS__, 2)            \
+                           : function(__VA_ARGS__, 1))
 _Static_assert(PRODUCT_PANELS % PANEL == 0, "an item packs whole panels");
 _Static_assert(PRODUCT_TILE_ROWS % TILE_ROWS == 0, "a tile has room for whole strips");
 
@@ -90,27 +95,55 @@ INLINE float value_at(const void *p, size_t i, bool bf16)
 
 INLINE __m128 load_quad(const void *p, size_t i, bool bf16)
 {
-    return bf16 ? _mm_setr_ps(value_at(p, i, true), value_at(p, i + 1, true),
-                              value_at(p, i + 2, true), value_at(p, i + 3, true))
-                : _mm_loadu_ps((const float *)p + i);
+    if (!bf16)
+        return _mm_loadu_ps((const float *)p + i);
+    __m128i narrow_x = _mm_loadl_epi64((const __m128i *)((const uint16_t *)p + i));
+    return (__m128)_mm_unpacklo_epi16(_mm_setzero_si128(), narrow_x);
 }
 
-/* to[l,c] = from[c,l], four of each. */
-INLINE void transpose_quads(float *to, size_t to_row, const void *from, size_t i, size_t from_row,
-                            bool bf16)
+/* Values of SIDE columns side by side; the transposition stays within quads. */
+#if WIDTH >= 8
+#define SIDE 8
+#define SIDE_OP(op) _mm256_##op
+typedef __m256 side;
+
+INLINE side load_side(const void *p, size_t i, size_t column, bool bf16)
 {
-    __m128 a = load_quad(from, i, bf16), b = load_quad(from, i + from_row, bf16);
-    __m128 c = load_quad(from, i + 2 * from_row, bf16), d = load_quad(from, i + 3 * from_row, bf16);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, a);
-    _mm_storeu_ps(to + to_row, b);
-    _mm_storeu_ps(to + 2 * to_row, c);
-    _mm_storeu_ps(to + 3 * to_row, d);
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(load_quad(p, i, bf16)),
+                                load_quad(p, i + 4 * column, bf16), 1);
+}
+#else
+#define SIDE 4
+#define SIDE_OP(op) _mm_##op
+typedef __m128 side;
+
+INLINE side load_side(const void *p, size_t i, size_t column, bool bf16)
+{
+    (void)column;
+    return load_quad(p, i, bf16);
+}
+#endif
+#define LINE 16
+_Static_assert(WIDTH % SIDE == 0, "a panel is whole sides");
+
+/* to[l, c] = from[c, l]: four l of SIDE columns. */
+INLINE void transpose_side(float *to, size_t to_row, const void *from, size_t i, size_t column,
+                           bool bf16)
+{
+    side a = load_side(from, i, column, bf16), b = load_side(from, i + column, column, bf16);
+    side c = load_side(from, i + 2 * column, column, bf16);
+    side d = load_side(from, i + 3 * column, column, bf16);
+    side ab = SIDE_OP(unpacklo_ps)(a, b), cd = SIDE_OP(unpacklo_ps)(c, d);
+    SIDE_OP(storeu_ps)(to, SIDE_OP(shuffle_ps)(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)));
+    SIDE_OP(storeu_ps)(to + to_row, SIDE_OP(shuffle_ps)(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
+    ab = SIDE_OP(unpackhi_ps)(a, b), cd = SIDE_OP(unpackhi_ps)(c, d);
+    SIDE_OP(storeu_ps)(to + 2 * to_row, SIDE_OP(shuffle_ps)(ab, cd, _MM_SHUFFLE(1, 0, 1, 0)));
+    SIDE_OP(storeu_ps)(to + 3 * to_row, SIDE_OP(shuffle_ps)(ab, cd, _MM_SHUFFLE(3, 2, 3, 2)));
 }
 
-/* A rectangle of a matrix, element (l, c) at l row + c column, and its copy as floats in panels of
- * `width` columns, row after row, `stride` from one panel to the next, zeros past the last column.
- */
+/* A rectangle of a matrix, element (l, c) at l row + c column, one of them 1, and its copy as
+ * floats in panels of `width` columns, row after row, `stride` from one panel to the next, zeros
+ * past the last column. */
 struct packing {
     const void *from;
     size_t row, column, rows, columns;
@@ -118,7 +151,7 @@ struct packing {
     size_t stride;
 };
 
-/* `width` is a constant at every call. */
+/* `width` is a constant at every call, here and below. */
 INLINE float *packed(const struct packing *p, const size_t width, size_t l, size_t c)
 {
     return p->to + c / width * p->stride + l * width + c % width;
@@ -130,46 +163,62 @@ INLINE void pack_element(const struct packing *p, const size_t width, size_t l, 
         c < p->columns ? value_at(p->from, l * p->row + c * p->column, bf16) : 0;
 }
 
-/* Of a transposed matrix, whose column goes on in memory; width is a multiple of 4. */
+/* Whose column goes on in memory; one panel. LINE values of a column, then of the next: a line of
+ * the cache is read once, also where columns lie a power of two apart. */
 INLINE void pack_transposed(const struct packing *p, const size_t width, bool bf16)
 {
-    size_t end = round_up(p->columns, width), quads = p->columns / 4 * 4, l = 0;
-    for (; l + 4 <= p->rows; l += 4) {
-        for (size_t c = 0; c < quads; c += 4)
-            transpose_quads(packed(p, width, l, c), width, p->from, l * p->row + c * p->column,
-                            p->column, bf16);
-        for (size_t i = 0; i < 4; i++)
-            for (size_t c = quads; c < end; c++)
-                pack_element(p, width, l + i, c, bf16);
-    }
-    for (; l < p->rows; l++)
-        for (size_t c = 0; c < end; c++)
+    size_t sides = p->columns / SIDE * SIDE, quads = p->rows / 4 * 4;
+    for (size_t begin = 0; begin < quads; begin += LINE)
+        for (size_t c = 0; c < sides; c += SIDE)
+            for (size_t l = begin; l < quads && l < begin + LINE; l += 4)
+                transpose_side(packed(p, width, l, c), width, p->from, l * p->row + c * p->column,
+                               p->column, bf16);
+    for (size_t l = 0; l < p->rows; l++)
+        for (size_t c = l < quads ? sides : 0; c < width; c++)
             pack_element(p, width, l, c, bf16);
 }
 
+/* `width` values that are neighbours. */
+INLINE void pack_row(float *to, const void *from, size_t i, const size_t width, bool bf16)
+{
+    if (!bf16)
+        memcpy(to, (const float *)from + i, width * sizeof(float));
+    else
+        for (size_t c = 0; c < width; c += WIDTH) {
+            size_t count = part_of(c, width);
+            lanes x = load_part(from, i + c, count, true);
+            memcpy(to + c, &x, count * sizeof(float));
+        }
+}
+
+/* Whose row goes on in memory. A few panels at a time: they lie a power of two apart, and share
+ * sets of the cache. */
 INLINE void pack_dense(const struct packing *p, const size_t width, bool bf16)
 {
-    size_t end = round_up(p->columns, width), whole = bf16 ? 0 : p->columns / width * width;
-    /* A few panels at a time: they lie a power of two apart, and share sets of the cache. */
-    for (size_t begin = 0; begin < whole; begin += 4 * width)
+    size_t end = round_up(p->columns, width), num = p->columns / width, whole = num * width;
+    for (size_t first = 0; first < num; first += 16)
         for (size_t l = 0; l < p->rows; l++)
-            for (size_t c = begin; c < whole && c < begin + 4 * width; c += width)
-                memcpy(packed(p, width, l, c), (const float *)p->from + l * p->row + c,
-                       width * sizeof(float));
+            for (size_t i = first; i < num && i < first + 16; i++)
+                pack_row(p->to + i * p->stride + l * width, p->from, l * p->row + i * width, width,
+                         bf16);
     for (size_t l = 0; l < p->rows; l++)
         for (size_t c = whole; c < end; c++)
             pack_element(p, width, l, c, bf16);
 }
 
-INLINE void pack(const struct packing *p, const size_t width, bool bf16)
+INLINE void pack_panel(const struct packing *b, enum kernel_dtype dtype, const size_t vectors)
 {
-    if (p->column == 1)
-        pack_dense(p, width, bf16);
-    else if (width % 4 == 0)
-        pack_transposed(p, width, bf16);
+    if (b->column == 1)
+        BY_TYPE(dtype, pack_dense, b, vectors * WIDTH);
     else
-        for (size_t i = 0; i < p->rows * round_up(p->columns, width); i++)
-            pack_element(p, width, i % p->rows, i / p->rows, bf16);
+        BY_TYPE(dtype, pack_transposed, b, vectors * WIDTH);
+}
+
+/* Of a panel that begins at a column: as many as there are left, and of four two. */
+static size_t panel_vectors(size_t begin, size_t columns)
+{
+    size_t left = divide_up(columns - begin, WIDTH);
+    return left > TILE_VECTORS ? TILE_VECTORS - (TILE_VECTORS == 3 && left == 4) : left;
 }
 
 static const void *element(const void *p, size_t i, enum kernel_dtype dtype)
@@ -181,63 +230,81 @@ void ISA_NAME(product_panels)(const void *args, uint32_t item, const struct work
 {
     (void)worker;
     const struct product_args *p = args;
-    size_t depth = p->depth.end - p->depth.begin;
-    struct range own = item_range(item, PRODUCT_PANELS, p->columns.end - p->columns.begin);
-    size_t column = p->columns.begin + own.begin;
-    struct packing b = {element(p->b, p->depth.begin * p->b_row + column * p->b_column, p->in),
-                        p->b_row,
-                        p->b_column,
-                        depth,
-                        own.end - own.begin,
-                        p->panels + own.begin * depth,
-                        depth * PANEL};
-    BY_TYPE(p->in, pack, &b, PANEL);
+    size_t columns = p->columns.end - p->columns.begin, depth = p->depth.end - p->depth.begin;
+    struct range own = item_range(item, PRODUCT_PANELS, columns);
+    for (size_t begin = 0, vectors; begin < own.end; begin += vectors * WIDTH) {
+        vectors = panel_vectors(begin, columns);
+        if (begin < own.begin)
+            continue;
+        size_t column = p->columns.begin + begin, left = columns - begin;
+        struct packing b = {element(p->b, p->depth.begin * p->b_row + column * p->b_column, p->in),
+                            p->b_row,
+                            p->b_column,
+                            depth,
+                            left < vectors * WIDTH ? left : vectors * WIDTH,
+                            p->panels + begin * depth,
+                            0};
+        BY_VECTORS(vectors, pack_panel, &b, p->in);
+    }
 }
 
 /* ---- Rows of c times the columns that are packed ---- */
 
 /* A cut of k of the rows of a, TILE_ROWS of them a strip: row r of strip i, element l is at[i strip
- * + r row + l column], and of the last strip last[r + l TILE_ROWS], zeros past the last row. */
+ * + r row + l column]; the last strip has its own place and row, and zeros past the last row. */
 struct strips {
     const float *at, *last;
-    size_t strip, row, column;
+    size_t strip, row, last_row, column;
 };
 
+/* to[rows][depth], zeros up to a whole strip. */
+INLINE void copy_rows(float *to, const void *from, size_t from_row, size_t rows, size_t depth,
+                      bool bf16)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t l = 0; l < depth; l += WIDTH) {
+            size_t count = part_of(l, depth);
+            lanes x = load_part(from, r * from_row + l, count, bf16);
+            store_part(to, r * depth + l, x, count, false);
+        }
+    memset(to + rows * depth, 0, (round_up(rows, TILE_ROWS) - rows) * depth * sizeof(float));
+}
+
+/* Rows that go on in memory are read where they lie, but for the last strip, and for all in bf16;
+ * a transposed is packed. */
 static struct strips rows_of(const struct product_args *p, struct range rows, struct range k,
                              float *scratch)
 {
-    size_t depth = k.end - k.begin, num = divide_up(rows.end - rows.begin, TILE_ROWS);
-    bool is_direct = p->a_column == 1 && p->in == KERNEL_F32;
-    size_t first = is_direct ? (num - 1) * TILE_ROWS : 0, row = rows.begin + first;
-    struct packing a = {element(p->a, row * p->a_row + k.begin * p->a_column, p->in),
-                        p->a_column,
-                        p->a_row,
-                        depth,
-                        rows.end - row,
-                        scratch + first * depth,
-                        depth * TILE_ROWS};
-    BY_TYPE(p->in, pack, &a, TILE_ROWS);
-    const float *last = scratch + (num - 1) * TILE_ROWS * depth;
-    if (is_direct)
-        return (struct strips){(const float *)p->a + rows.begin * p->a_row + k.begin, last,
-                               TILE_ROWS * p->a_row, p->a_row, 1};
-    return (struct strips){scratch, last, TILE_ROWS * depth, 1, TILE_ROWS};
+    size_t depth = k.end - k.begin, num = rows.end - rows.begin;
+    size_t last = (divide_up(num, TILE_ROWS) - 1) * TILE_ROWS;
+    const void *from = element(p->a, rows.begin * p->a_row + k.begin * p->a_column, p->in);
+    if (p->a_column != 1) {
+        size_t strip = TILE_ROWS * depth + LINE; /* apart: strips share no sets of the cache */
+        struct packing a = {from, p->a_column, 1, depth, num, scratch, strip};
+        BY_TYPE(p->in, pack_dense, &a, TILE_ROWS);
+        return (struct strips){scratch, scratch + last / TILE_ROWS * strip, strip, 1, 1, TILE_ROWS};
+    }
+    if (p->in == KERNEL_BF16) {
+        copy_rows(scratch, from, p->a_row, num, depth, true);
+        return (struct strips){scratch, scratch + last * depth, TILE_ROWS * depth, depth, depth, 1};
+    }
+    copy_rows(scratch, (const float *)from + last * p->a_row, p->a_row, num - last, depth, false);
+    return (struct strips){from, scratch, TILE_ROWS * p->a_row, p->a_row, depth, 1};
 }
 
 /* tile[rows][columns] (+)= a times one cut of a panel. */
-static void add_panel(struct block block, const struct strips *a)
+INLINE void add_panel(struct block block, const struct strips *a, const size_t vectors)
 {
     size_t last = (divide_up(block.m, TILE_ROWS) - 1) * TILE_ROWS;
     block.a = a->at;
     for (size_t i = 0; i < last; i += TILE_ROWS) {
-        tile_product(&block, 0, 0, TILE_ROWS, TILE_VECTORS);
+        tile_product(&block, 0, 0, TILE_ROWS, vectors);
         block.a += a->strip;
         block.c += TILE_ROWS * block.c_row;
     }
     block.a = a->last;
-    block.a_row = 1;
-    block.a_column = TILE_ROWS;
-    tile_product(&block, 0, 0, TILE_ROWS, TILE_VECTORS);
+    block.a_row = a->last_row;
+    tile_product(&block, 0, 0, TILE_ROWS, vectors);
 }
 
 INLINE void write_tile(const struct product_args *p, struct range rows, const float *tile,
@@ -269,7 +336,7 @@ void ISA_NAME(product)(const void *args, uint32_t item, const struct worker *wor
 {
     const struct product_args *p = args;
     struct range rows = item_range(item, p->item_rows, p->m);
-    size_t width = round_up(p->columns.end - p->columns.begin, PANEL);
+    size_t width = round_up(p->columns.end - p->columns.begin, WIDTH);
     size_t depth = p->depth.end - p->depth.begin;
     float *tile = worker->scratch, *packed = tile + PRODUCT_TILE_ROWS * PRODUCT_COLUMNS;
     bool goes_on = p->depth.begin > 0 || (p->is_chained && p->accumulate);
@@ -283,14 +350,15 @@ void ISA_NAME(product)(const void *args, uint32_t item, const struct worker *wor
         struct block block = {.c_row = width,
                               .a_row = a.row,
                               .a_column = a.column,
-                              .b_row = PANEL,
                               .m = rows.end - rows.begin,
                               .k = end - l,
                               .accumulate = goes_on || l > 0};
-        for (size_t j = 0; j < width; j += PANEL) {
-            block.b = p->panels + j * depth + l * PANEL;
+        for (size_t j = 0, vectors; j < width; j += block.b_row) {
+            vectors = panel_vectors(j, width);
+            block.b_row = vectors * WIDTH;
+            block.b = p->panels + j * depth + l * block.b_row;
             block.c = tile + j;
-            add_panel(block, &a);
+            BY_VECTORS(vectors, add_panel, block, &a);
         }
     }
     BY_TYPE(p->out, write_tile, p, rows, tile, width);
