@@ -210,7 +210,10 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     if (!load)
         return report_error(ERR_BUSY, "raise limits.sessions", "all %lld loads are in use",
                             (long long)service->config->limit_sessions);
-    *load = (struct load){.service = service, .checkpoint = checkpoint, .timer.run = lease_expired};
+    *load = (struct load){.service = service,
+                          .checkpoint = checkpoint,
+                          .opened_ms = loop_now_ms(),
+                          .timer.run = lease_expired};
     int error = note_plan(load, items, num_items, slices);
     if (error != 0) {
         free_plan(load);
@@ -257,8 +260,10 @@ void restore_close_load(struct service *service, struct rpc_call *call,
         error = together_loaded(&load->together);
     if (error != 0)
         rpc_call_fail(call, error);
-    if (is_known && error != ERR_BUSY)
+    if (is_known && error != ERR_BUSY) {
+        histogram_add(&service->loads->seconds, loop_now_ms() - load->opened_ms);
         load_end(load);
+    }
     if (error == 0)
         rpc_call_reply(call, &reply.base);
 }

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_LOADS_H
 #define HOLDFAST_CKPTD_RESTORE_LOADS_H
 
+#include "ckptd/core/histogram.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/machines/read_plan.h"
 #include "ckptd/restore/together.h"
@@ -23,6 +24,7 @@ struct load {
     struct image **held;    /* per shard of the checkpoint: what was lent; NULL: nothing */
     struct read_load reads; /* what it wants */
     struct timer timer;     /* lease */
+    int64_t opened_ms;
     struct together_member together;
 };
 
@@ -52,6 +54,7 @@ struct load_table {
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct read_plan plan;
     uint64_t bytes_read;       /* since the start */
+    struct histogram seconds;  /* likewise, of loads that their readers closed */
     struct together *together; /* those of attempts that load together */
 };
 

@@ -3,6 +3,7 @@
 #define HOLDFAST_CKPTD_RUN_OUTCOMES_H
 
 #include "ckptd/core/checkpoint.h"
+#include "ckptd/core/histogram.h"
 
 #include <stdint.h>
 
@@ -24,6 +25,7 @@ struct outcomes {
         uint64_t step, attempt, bytes;
         double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;
     } newest;
+    struct histogram save, commit; /* from begin; from the last durable shard, to the commit */
     char unchanged_run[RUN_NAME_MAX + 1]; /* the newest save that equals the one before it */
     struct repeat unchanged_save, unchanged_before;
 };

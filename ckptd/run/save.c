@@ -199,6 +199,8 @@ static void report_commit(struct save *save)
     outcomes->newest.sync_seconds = seconds_between(save->ended_ms, durable_ms);
     outcomes->newest.names_seconds = seconds_between(durable_ms, named_ms);
     outcomes->newest.manifest_seconds = seconds_between(named_ms, now);
+    histogram_add(&outcomes->save, now - save->begun_ms);
+    histogram_add(&outcomes->commit, now - durable_ms);
     log_info("commit",
              "run %s, step %llu, attempt %llu committed: %llu bytes in %.3f s (%.3f GB/s; staging "
              "%.3f, write and sync %.3f, names %.3f, manifest %.3f), %u shards, durability local",

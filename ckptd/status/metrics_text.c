@@ -5,7 +5,8 @@
  * holdfast_disk_bytes_left, and since_start.commits is holdfast_commits_total, for a counter (since
  * ckptd's start, never less) ends in _total and needs no since_start. Nothing else ends so: `name`
  * says how a gauge is called instead. A truth is 0 or 1, a list counts its members, a text is 1
- * when it is not empty, and what is not known (null) has no line.
+ * when it is not empty, and what is not known (null) has no line. A histogram (core/histogram.h)
+ * has a line for each bound.
  *
  * A run's own numbers have its name as a label, holdfast_run_damaged{run="a"}; so have those of its
  * copies, holdfast_replication_lag_seconds{run="a"}, and those of another node,
@@ -19,8 +20,8 @@
 
 #define NAME_BYTES_MAX 128u
 
-enum kind { GAUGE, COUNTER };
-enum of { SERVICE, RUN, REPLICATION, NODE };
+enum kind { GAUGE, COUNTER, HISTOGRAM };
+enum of { SERVICE, RUN, REPLICATION, NODE, DRAIN };
 
 /* The lists of which each member has a line: where, and the field of its name, which is the label.
  */
@@ -28,7 +29,8 @@ static const struct {
     const char *prefix, *list, *label, *name;
 } lists[] = {[RUN] = {"run_", "runs", "run", "run"},
              [REPLICATION] = {"replication_", "nodes.runs", "run", "run"},
-             [NODE] = {"node_", "nodes.peers", "node", "name"}};
+             [NODE] = {"node_", "nodes.peers", "node", "name"},
+             [DRAIN] = {"drain_", "drains", "tier", "tier"}};
 
 /* clang-format off */
 static const struct row {
@@ -208,6 +210,12 @@ static const struct row {
     {SERVICE, COUNTER, "since_start.pruned", "Checkpoints that rules removed.", NULL},
     {SERVICE, COUNTER, "since_start.bytes_committed", "Bytes of committed checkpoints.", NULL},
     {SERVICE, COUNTER, "since_start.bytes_read", "Bytes that loads read.", NULL},
+    {SERVICE, HISTOGRAM, "save_seconds", "Time of saves, from begin to commit.", NULL},
+    {SERVICE, HISTOGRAM, "commit_seconds",
+     "Part of it from the last durable shard to the commit.", NULL},
+    {SERVICE, HISTOGRAM, "load_seconds", "Time of loads, from open to close.", NULL},
+    {DRAIN, HISTOGRAM, "seconds",
+     "Time of a checkpoint's way into another tier: far, local, or a node.", NULL},
     {RUN, GAUGE, "checkpoints", "Checkpoints of the run.", NULL},
     {RUN, GAUGE, "damaged", "Damaged checkpoints of the run.", NULL},
     {RUN, GAUGE, "bytes", "Bytes of its checkpoints.", NULL},
@@ -289,8 +297,10 @@ static void make_name(char out[NAME_BYTES_MAX], const struct row *row)
 }
 
 /* Is it known, and a number? */
-static bool has_value(const json_t *value)
+static bool has_value(const struct row *row, const json_t *value)
 {
+    if (row->kind == HISTOGRAM)
+        return json_is_object(value);
     return json_is_number(value) || json_is_boolean(value) || json_is_array(value) ||
            json_is_string(value);
 }
@@ -307,10 +317,42 @@ static void write_value(FILE *out, const json_t *value)
                                         : (long long)json_is_true(value));
 }
 
+/* `label`: name="value", or "" without one. */
+static void write_line(FILE *out, const char *name, const char *label, const json_t *value)
+{
+    fprintf(out, "%s%s%s%s", name, label[0] ? "{" : "", label, label[0] ? "}" : "");
+    write_value(out, value);
+}
+
+static void write_histogram(FILE *out, const char *name, const char *label, const json_t *value)
+{
+    char series[NAME_BYTES_MAX + sizeof "_count"];
+    const char *bound;
+    json_t *count;
+    json_object_foreach(json_object_get(value, "buckets"), bound, count)
+    {
+        fprintf(out, "%s_bucket{%s%sle=\"%s\"}", name, label, label[0] ? "," : "", bound);
+        write_value(out, count);
+    }
+    snprintf(series, sizeof series, "%s_sum", name);
+    write_line(out, series, label, json_object_get(value, "sum"));
+    snprintf(series, sizeof series, "%s_count", name);
+    write_line(out, series, label, json_object_get(value, "count"));
+}
+
+static void write_series(FILE *out, const char *name, const char *label, const struct row *row,
+                         const json_t *value)
+{
+    if (row->kind == HISTOGRAM)
+        write_histogram(out, name, label, value);
+    else
+        write_line(out, name, label, value);
+}
+
 static void write_head(FILE *out, const char *name, const struct row *row)
 {
-    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, row->help, name,
-            row->kind == COUNTER ? "counter" : "gauge");
+    static const char *const types[] = {"gauge", "counter", "histogram"};
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, row->help, name, types[row->kind]);
 }
 
 /* Names of runs and nodes need no escape (run_name_valid). */
@@ -322,14 +364,15 @@ static void write_members(FILE *out, const char *name, const struct row *row, co
     json_array_foreach(list, index, item)
     {
         const json_t *value = json_at(item, row->path);
-        if (!has_value(value))
+        char label[NAME_BYTES_MAX];
+        if (!has_value(row, value))
             continue;
         if (!has_head)
             write_head(out, name, row);
         has_head = true;
-        fprintf(out, "%s{%s=\"%s\"}", name, lists[row->of].label,
-                json_string_value(json_object_get(item, lists[row->of].name)));
-        write_value(out, value);
+        snprintf(label, sizeof label, "%s=\"%s\"", lists[row->of].label,
+                 json_string_value(json_object_get(item, lists[row->of].name)));
+        write_series(out, name, label, row, value);
     }
 }
 
@@ -342,10 +385,9 @@ void metrics_text_write(FILE *out, const json_t *status)
         make_name(name, row);
         if (row->of != SERVICE)
             write_members(out, name, row, value);
-        else if (has_value(value)) {
+        else if (has_value(row, value)) {
             write_head(out, name, row);
-            fputs(name, out);
-            write_value(out, value);
+            write_series(out, name, "", row, value);
         }
     }
     fprintf(out,

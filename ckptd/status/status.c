@@ -4,6 +4,7 @@
 #include "ckptd/bulk/plane.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
+#include "ckptd/core/histogram.h"
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -276,6 +277,21 @@ static json_t *describe_runs(const struct service *service)
     return list;
 }
 
+static json_t *describe_save_seconds(const struct service *service)
+{
+    return histogram_describe(&service->outcomes->save);
+}
+
+static json_t *describe_commit_seconds(const struct service *service)
+{
+    return histogram_describe(&service->outcomes->commit);
+}
+
+static json_t *describe_load_seconds(const struct service *service)
+{
+    return histogram_describe(&service->loads->seconds);
+}
+
 static json_t *describe_tls(const struct service *service)
 {
     int64_t left_s;
@@ -324,6 +340,10 @@ static const struct {
     {"last_unchanged", describe_unchanged, false},
     {"pace", describe_pace, false},
     {"since_start", describe_totals, false},
+    {"save_seconds", describe_save_seconds, false},
+    {"commit_seconds", describe_commit_seconds, false},
+    {"load_seconds", describe_load_seconds, false},
+    {"drains", replicate_describe_drains, false},
 };
 
 /* What grows with the number of runs is bounded where it goes to other nodes. */

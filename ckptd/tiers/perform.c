@@ -144,7 +144,8 @@ static void do_held(struct replication *replication, const struct transfer_actio
 {
     struct checkpoint *checkpoint = replication->checkpoint;
     const struct manifest_summary *summary = &checkpoint->summary;
-    double seconds = (double)(loop_now_ms() - replication->begun_ms) / 1000.0;
+    int64_t ms = loop_now_ms() - replication->begun_ms;
+    double seconds = (double)ms / 1000.0;
     uint64_t sent = replication->copy.bytes_sent - replication->bytes_before;
     (void)action;
     forget_error(replication);
@@ -159,6 +160,7 @@ static void do_held(struct replication *replication, const struct transfer_actio
     note_proven(replication);
     copies_note(checkpoint, replication->tier)->manifest_hash = replication->text_hash;
     replication->checkpoints++;
+    histogram_add(&replication->seconds, ms);
     replication->rate = seconds > 0 ? (double)sent / seconds : replication->rate;
     history_note(checkpoint->run, &(struct history_event){.name = event_name(replication),
                                                           .step = summary->step,

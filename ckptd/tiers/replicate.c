@@ -437,3 +437,16 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
                      "bytes_per_second", replication->rate, "last_error", replication->newest_error,
                      "now", describe_now(replication));
 }
+
+json_t *replicate_describe_drains(const struct service *service)
+{
+    json_t *list = json_array();
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        const struct replication *replication = service->replications[tier];
+        if (replication && (tier == TIER_FAR || replication->checkpoints > 0))
+            json_array_append_new(
+                list, json_pack("{s:s, s:o}", "tier", tier_name(service, (enum tier_index)tier),
+                                "seconds", histogram_describe(&replication->seconds)));
+    }
+    return list;
+}

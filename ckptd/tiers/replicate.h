@@ -41,5 +41,7 @@ bool replicate_save_left(struct service *service, const struct stage *stages,
                          void (*left)(void *user), void *user);
 /* For Status. */
 struct json_t *replicate_describe(const struct service *service, enum tier_index tier);
+/* How long checkpoints took on their way: of the far tier, and of each that some went to. */
+struct json_t *replicate_describe_drains(const struct service *service);
 
 #endif

@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_TIERS_REPLICATE_PRIVATE_H
 
 #include "ckptd/core/checkpoint.h"
+#include "ckptd/core/histogram.h"
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/tier.h"
@@ -56,6 +57,7 @@ struct replication {
     uint64_t checkpoints, mended, errors, given_up;
     uint64_t left, left_bytes; /* as of the last look */
     double rate;               /* bytes per second of the last checkpoint */
+    struct histogram seconds;
     char newest_error[sizeof((struct checkpoint *)0)->damage];
 };
 

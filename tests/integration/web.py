@@ -10,13 +10,14 @@ that hangs is told by tests/unit/ckptd_http_server.c.
 
 import http.client
 import json
+import math
 import os
 import re
 import socket
 import subprocess
 
 from lib_nodes import free_port
-from lib_store import World, comes_to, make_tier
+from lib_store import PATIENCE, SAVER, World, comes_to, make_tier
 from lib_tap import end, test
 
 HOST = "127.0.0.1"
@@ -50,16 +51,18 @@ def places(value, place=""):
 
 
 RENAMED = {"disk_bytes_total": "disk_bytes", "disk_inodes_total": "disk_inodes"}
-NO_METRIC = {"uid", "nodes_members", "nodes_runs"}
+NO_METRIC = {"uid", "nodes_members", "nodes_runs", "drains"}
+PART = re.compile("(_seconds)_(bucket|buckets|sum|count)($|_.*)")  # of a histogram
 
 
 def is_complete(text, status):
     """Every number of Status is there once, with a type that its name fits, and with help."""
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
     helps = re.findall(r"^# HELP (\w+) \S.*\.$", text, re.M)
-    lines = [re.split("[{ ]", line)[0] for line in text.splitlines() if line[0] != "#"]
+    lines = [PART.sub(r"\1", re.split("[{ ]", line)[0]) for line in text.splitlines()
+             if line[0] != "#"]
     stems = {re.sub("^holdfast_|_total$", "", name) for name in types}
-    wanted = {RENAMED.get(place, place.removeprefix("since_start_"))
+    wanted = {RENAMED.get(place, PART.sub(r"\1", place.removeprefix("since_start_")))
               for place in places(status) - NO_METRIC if not place.startswith("tier_now")}
     test("every number of Status is exported", wanted <= stems, wanted - stems)
     test("with a type, a line of help, and _total for counters alone",
@@ -69,6 +72,38 @@ def is_complete(text, status):
          types["holdfast_commits_total"] == "counter" and
          types["holdfast_start_time_seconds"] == "gauge" and
          f'holdfast_build_info{{version="{status["version"]}"}} 1\n' in text, text)
+
+
+def histogram(text, name, label=""):
+    """The counts by bound, each of all that took no longer; the sum; the number."""
+    buckets = re.findall(rf'^holdfast_{name}_bucket{{{label}le="([^"]+)"}} (\d+)$', text, re.M)
+    label = f"{{{label.rstrip(',')}}}" if label else ""
+    ends = re.findall(rf"^holdfast_{name}_(?:sum|count){re.escape(label)} (\S+)$", text, re.M)
+    return [(float(bound), int(count)) for bound, count in buckets], *map(float, ends)
+
+
+def has_durations(world, page):
+    """One save, one load, one way into the far tier."""
+    loaded = subprocess.run([SAVER, "load", world.server, "2", "1", "1"], timeout=PATIENCE,
+                            check=False).returncode
+    asked = [("save_seconds", ""), ("commit_seconds", ""), ("load_seconds", ""),
+             ("drain_seconds", 'tier="far",')]
+
+    def told():
+        text = page.ask("/metrics")[1]
+        return {name: histogram(text, name, label) for name, label in asked}
+
+    def counts():
+        return {name: count for name, (_, _, count) in told().items()}
+    wanted = {"save_seconds": 1, "commit_seconds": 1, "load_seconds": 2, "drain_seconds": 1}
+    test("saves, commits, loads and drains are counted", loaded == 0 and
+         comes_to(counts, wanted), (loaded, counts()))
+    test("by how long they took, up to a bound and in all",
+         all(len(buckets) == 24 and buckets == sorted(buckets) and
+             [bound for bound, _ in buckets[:2]] == [0.001, 0.002] and
+             buckets[-1] == (math.inf, count) and
+             all(most == (bound >= total) for bound, most in buckets if count == 1)
+             for buckets, total, count in told().values()), told())
 
 
 def says(world, page, numbers):
@@ -158,6 +193,7 @@ def main():
                      numbers, "--metrics.every_ms", "100", "--http.listen", f"{HOST}:{port}",
                      "--tier.store", f"dir:{far}")
         world.save([1])
+        has_durations(world, page)
         says(world, page, numbers)
         refuses(world, page)
         is_bounded(world, page)

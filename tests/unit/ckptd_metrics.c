@@ -67,6 +67,12 @@ TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file
         sleep_ms(5);
     assert_true(read_metric("holdfast_commits_total") == 1);
     assert_true(read_metric("holdfast_last_commit_step") == 7);
+    assert_true(read_metric("holdfast_save_seconds_count") == 1);
+    assert_true(read_metric("holdfast_save_seconds_bucket{le=\"+Inf\"}") == 1);
+    assert_true(read_metric("holdfast_save_seconds_sum") ==
+                read_metric("holdfast_last_commit_seconds"));
+    assert_true(read_metric("holdfast_commit_seconds_count") == 1);
+    assert_true(read_metric("holdfast_load_seconds_count") == 0);
     assert_true(read_metric("holdfast_disk_bytes_left") > 0);
     assert_true(read_metric("holdfast_io_write_operations_total") >= RANKS);
     assert_true(read_metric("holdfast_io_write_p99_seconds") > 0);
