@@ -143,7 +143,9 @@ struct storage_flow {
 };
 struct storage_link {
     struct storage_flow in[NUM_STORAGE_PLANES], out[NUM_STORAGE_PLANES];
-    double rtt_seconds; /* of STORAGE_BULK, as the kernel measured it; 0: not known */
+    double rtt_seconds;    /* of STORAGE_BULK, as the kernel measured it; 0: not known */
+    bool is_clock_known;   /* the server has told its time: */
+    int64_t clock_ahead_s; /* its clock less this machine's */
 };
 
 #define STORAGE_TAG_BYTES 128u

@@ -128,6 +128,13 @@ struct run_health {
     char client_reason[256];
 };
 
+/* When this ckptd committed the run's saves. */
+struct commit_pace {
+    uint64_t attempt; /* of the newest commit; 0: there was none */
+    int64_t last_ms;
+    int64_t interval_ms; /* between two of an attempt (outcomes.c); 0: not known */
+};
+
 /* Lines of its journal that are not on the disk yet. */
 struct history {
     char *lines; /* owned; NULL: there was none */
@@ -172,6 +179,7 @@ struct run {
     uint64_t fenced_attempt; /* run/remote_lease.c: which a start elsewhere took over; 0: none */
     char fenced[256];        /* by whom */
     struct run_health health;
+    struct commit_pace pace;
     char replicas[560];     /* where they differ, of the last save that was compared; "": nowhere */
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* likewise: of its directory, when its names were read last; 0: look

@@ -106,8 +106,20 @@ void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
         outcomes_failed(run, step, attempt, ERR_ABORTED, health->client_reason);
 }
 
-void outcomes_committed(struct run *run)
+/* A longer pause than before counts at once. A shorter one halves the interval at most: one save
+ * on demand does not make the next regular one look late. */
+static void note_interval(struct commit_pace *pace, uint64_t attempt)
+{
+    int64_t now = loop_now_ms(), gap_ms = now - pace->last_ms, least_ms = pace->interval_ms / 2;
+    if (pace->attempt == attempt)
+        pace->interval_ms = gap_ms > least_ms ? gap_ms : least_ms;
+    pace->attempt = attempt;
+    pace->last_ms = now;
+}
+
+void outcomes_committed(struct run *run, uint64_t attempt)
 {
     run->health = (struct run_health){0};
+    note_interval(&run->pace, attempt);
     service_look(run->service);
 }

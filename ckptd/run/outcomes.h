@@ -45,8 +45,8 @@ void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int erro
  * the first counts. */
 void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
                                const char *reason);
-/* A save was committed. */
-void outcomes_committed(struct run *run);
+/* A save of that attempt was committed. */
+void outcomes_committed(struct run *run, uint64_t attempt);
 /* The failure of that save, or NULL: none is remembered. */
 const struct failure *outcomes_find(const struct service *service, const char *run, uint64_t step,
                                     uint64_t attempt);

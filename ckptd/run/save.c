@@ -358,6 +358,7 @@ static const struct checkpoint *enter_catalog(struct save *save)
 void save_committed(struct run *run, const struct commit_action *action)
 {
     struct save *save = save_find(run, action->save);
+    const uint64_t attempt = save->attempt;
     char text[SAVE_WARNING_BYTES];
     report_commit(save);
     report_disk(save);
@@ -369,7 +370,7 @@ void save_committed(struct run *run, const struct commit_action *action)
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                         save_warning_text(text, checkpoint));
     save_free(save);
-    outcomes_committed(run);
+    outcomes_committed(run, attempt);
     run->service->hooks->apply_retention(run);
     replicate_look(run->service);
 }

@@ -49,6 +49,28 @@ int64_t health_age(const struct run *run)
     return age > 0 ? age : 0; /* the clock may have been set back */
 }
 
+/* After a restart: of the newest two of an attempt that the store has. */
+double health_interval(const struct run *run)
+{
+    if (run->pace.interval_ms > 0)
+        return (double)run->pace.interval_ms / 1000.0;
+    for (const struct checkpoint *c = run->checkpoints; c && c->next; c = c->next) {
+        int64_t gap = retain_time(c->summary.time) - retain_time(c->next->summary.time);
+        if (c->summary.attempt == c->next->summary.attempt && gap > 0)
+            return (double)gap;
+    }
+    return -1;
+}
+
+int64_t health_wait(const struct run *run)
+{
+    int64_t age = health_age(run), opened_ms = run->coordinator->holder.opened_ms;
+    if (run->coordinator->follow || session_ranks_of(run).count == 0)
+        return -1;
+    int64_t open = opened_ms > 0 ? (loop_now_ms() - opened_ms) / 1000 : age;
+    return age >= 0 && age < open ? age : open;
+}
+
 /* Are there ranks that may save, and how much will they save? */
 static bool next_save(const struct run *run, uint64_t *out_bytes)
 {

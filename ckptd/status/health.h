@@ -21,5 +21,10 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
 bool health_expect(const struct service *service, uint64_t bytes, char out[HEALTH_REASON_BYTES]);
 /* Seconds since the newest whole checkpoint of the run was committed; -1: there is none. */
 int64_t health_age(const struct run *run);
+/* Seconds between its commits; -1: not known. */
+double health_interval(const struct run *run);
+/* Seconds for which its ranks here wait for the next commit: since the newest one, or since their
+ * attempt was opened. -1: it has none here, or another node coordinates it. */
+int64_t health_wait(const struct run *run);
 
 #endif

@@ -246,7 +246,8 @@ static json_t *describe_run(const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
     const struct checkpoint *newest = run->checkpoints;
-    int64_t age = health_age(run);
+    int64_t age = health_age(run), wait = health_wait(run);
+    double interval = health_interval(run);
     int checkpoints = 0, damaged = 0;
     json_int_t bytes = 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
@@ -257,13 +258,15 @@ static json_t *describe_run(const struct run *run)
     while (newest && newest->damaged)
         newest = newest->next;
     return json_pack(
-        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o}", "run", run->name,
-        "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
+        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o}", "run",
+        run->name, "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
         newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
         newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
         "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "far_age_seconds",
-        describe_far_age(run), "failures_in_row", (int)run->health.failures, "last_failure",
-        run->health.reason, "failures_at_client", (int)run->health.at_client,
+        describe_far_age(run), "commit_interval_seconds",
+        interval >= 0 ? json_real(interval) : json_null(), "commit_wait_seconds",
+        wait >= 0 ? json_integer(wait) : json_null(), "failures_in_row", (int)run->health.failures,
+        "last_failure", run->health.reason, "failures_at_client", (int)run->health.at_client,
         "last_failure_at_client", run->health.client_reason, "ranks", (int)ranks.count,
         "silent_seconds",
         ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null());

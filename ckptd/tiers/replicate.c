@@ -414,8 +414,10 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
     const struct replication *replication = service->replications[tier];
     const bool is_far = tier == TIER_FAR;
     json_int_t held = 0;
+    struct storage_link link;
     if (!replication)
         return json_null();
+    storage_link(service->tiers[tier].storage, &link);
     uint64_t left = replication->left, left_bytes = replication->left_bytes;
     if (!replication->has_looked) /* all that it may find missing there */
         queue_next(service, tier, &left, &left_bytes);
@@ -423,19 +425,20 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
     const char *offline = unread[0] ? unread : replication->newest_error;
     for (const struct copy *copy = service->tiers[tier].copies; copy; copy = copy->next)
         held += copy->is_there && !copy->checkpoint->is_promised;
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, "
-                     "s:o}",
-                     "store", is_far ? service->config->tier_store : tier_name(service, tier),
-                     "storage", storage_describe(service->tiers[tier].storage), "offline", offline,
-                     "checkpoints", held, "waiting", (json_int_t)left, "waiting_bytes",
-                     (json_int_t)left_bytes, "drained", (json_int_t)replication->checkpoints,
-                     "mended", (json_int_t)replication->mended, "bytes_sent",
-                     (json_int_t)replication->copy.bytes_sent, "bytes_from_memory",
-                     (json_int_t)replication->copy.bytes_from_memory, "bytes_before_commit",
-                     (json_int_t)precommit_copy_count_bytes(&replication->early), "errors",
-                     (json_int_t)replication->errors, "given_up", (json_int_t)replication->given_up,
-                     "bytes_per_second", replication->rate, "last_error", replication->newest_error,
-                     "now", describe_now(replication));
+    return json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, "
+        "s:o, s:o}",
+        "store", is_far ? service->config->tier_store : tier_name(service, tier), "storage",
+        storage_describe(service->tiers[tier].storage), "offline", offline, "checkpoints", held,
+        "waiting", (json_int_t)left, "waiting_bytes", (json_int_t)left_bytes, "drained",
+        (json_int_t)replication->checkpoints, "mended", (json_int_t)replication->mended,
+        "bytes_sent", (json_int_t)replication->copy.bytes_sent, "bytes_from_memory",
+        (json_int_t)replication->copy.bytes_from_memory, "bytes_before_commit",
+        (json_int_t)precommit_copy_count_bytes(&replication->early), "errors",
+        (json_int_t)replication->errors, "given_up", (json_int_t)replication->given_up,
+        "bytes_per_second", replication->rate, "last_error", replication->newest_error,
+        "clock_ahead_seconds", link.is_clock_known ? json_integer(link.clock_ahead_s) : json_null(),
+        "now", describe_now(replication));
 }
 
 json_t *replicate_describe_drains(const struct service *service)

@@ -325,6 +325,15 @@ static int bucket_space(struct storage *storage, struct storage_space *out)
     return 0;
 }
 
+static void bucket_link(struct storage *storage, struct storage_link *out)
+{
+    struct bucket *bucket = bucket_of(storage);
+    pthread_mutex_lock(&bucket->mutex);
+    out->is_clock_known = bucket->is_clock_known;
+    out->clock_ahead_s = bucket->clock_s;
+    pthread_mutex_unlock(&bucket->mutex);
+}
+
 const struct storage_ops storage_s3 = {
     .name = "s3",
     .version = 1,
@@ -346,4 +355,5 @@ const struct storage_ops storage_s3 = {
     .release = bucket_release,
     .find_holder = bucket_find_holder,
     .sweep = bucket_sweep,
+    .link = bucket_link,
 };

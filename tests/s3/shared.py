@@ -235,6 +235,8 @@ def killed(bed):
     bed.save(other, 16, 17)
     test("the lease of a ckptd that was killed expires by the server's clock",
          left and bed.settled(1, 16, 17) == [1, 16, 17], (left, bed.far_steps()))
+    ahead = other.status()["tier"]["clock_ahead_seconds"]
+    test("which status tells", abs(ahead - bed.server.clock_s) <= 1, (ahead, bed.server.clock_s))
 
 
 def began_on_the_disk(bed):

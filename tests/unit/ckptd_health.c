@@ -7,6 +7,7 @@
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"
+#include "ckptd/run/coordinator.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
 
@@ -71,13 +72,20 @@ static void set_usable(struct bed *bed, double fraction)
     bed_go_on(bed);
 }
 
-static int failures_in_row(struct bed *bed)
+/* Of the first run; -1: not known. */
+static double number_of_run(struct bed *bed, const char *name)
 {
     json_t *status = bed_status(bed);
     const json_t *run = json_array_get(json_object_get(status, "runs"), 0);
-    int failures = (int)json_integer_value(json_object_get(run, "failures_in_row"));
+    const json_t *value = json_object_get(run, name);
+    double number = json_is_number(value) ? json_number_value(value) : -1;
     json_decref(status);
-    return failures;
+    return number;
+}
+
+static int failures_in_row(struct bed *bed)
+{
+    return (int)number_of_run(bed, "failures_in_row");
 }
 
 TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, tear_down)
@@ -192,6 +200,71 @@ TEST_BETWEEN(test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_s
     assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_int_equal(failures_in_row(bed), 1);
     assert_true(looks(bed, true, ""));
+}
+
+static double interval(struct bed *bed)
+{
+    return number_of_run(bed, "commit_interval_seconds");
+}
+
+TEST_BETWEEN(test_health__a_longer_pause_between_commits_counts_at_once_a_shorter_one_by_half,
+             set_up, tear_down)
+{
+    struct bed *bed = *state;
+    assert_true(save_step(peers, RANKS, 1));
+    assert_true(interval(bed) == -1);
+    bed_hold(bed);
+    bed->service->catalog->runs->pace.last_ms -= 1000 * BED_PATIENCE_MS;
+    bed_go_on(bed);
+    assert_true(save_step(peers, RANKS, 2));
+    double longest = interval(bed);
+    assert_true(longest >= BED_PATIENCE_MS && longest < 2 * BED_PATIENCE_MS);
+    assert_true(save_step(peers, RANKS, 3));
+    double next = interval(bed);
+    assert_true(next > longest / 2 - 0.01 && next <= longest / 2);
+}
+
+TEST_BETWEEN(test_health__after_a_restart_the_stores_newest_checkpoints_tell_the_interval, set_up,
+             tear_down)
+{
+    struct bed *bed = *state;
+    for (uint64_t step = 1; step <= 2; step++)
+        assert_true(save_step(peers, RANKS, step));
+    peers_close(peers, RANKS);
+    bed_open_world(bed, peers, RANKS); /* another attempt has one */
+    assert_true(save_step(peers, RANKS, 3));
+    bed_hold(bed);
+    struct run *run = bed->service->catalog->runs;
+    const char *const times[] = {"2026-01-01T09:00:00Z", "2026-01-01T00:01:30Z",
+                                 "2026-01-01T00:00:00Z"};
+    struct checkpoint *checkpoint = run->checkpoints;
+    for (int i = 0; i < 3; i++, checkpoint = checkpoint->next)
+        snprintf(checkpoint->summary.time, sizeof checkpoint->summary.time, "%s", times[i]);
+    run->pace = (struct commit_pace){.interval_ms = 0};
+    bed_go_on(bed);
+    assert_true(interval(bed) == 90);
+}
+
+TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_came, set_up, tear_down)
+{
+    struct bed *bed = *state;
+    assert_true(number_of_run(bed, "commit_wait_seconds") >= 0); /* without a checkpoint */
+    assert_true(save_step(peers, RANKS, 1));
+    bed_hold(bed);
+    struct checkpoint *newest = bed->service->catalog->runs->checkpoints;
+    snprintf(newest->summary.time, sizeof newest->summary.time, "2026-01-01T00:00:00Z");
+    bed_go_on(bed);
+    assert_true(number_of_run(bed, "commit_wait_seconds") < BED_PATIENCE_MS);
+    bed_hold(bed);
+    bed->service->catalog->runs->coordinator->holder.opened_ms -= 1000 * BED_PATIENCE_MS;
+    bed_go_on(bed);
+    assert_true(number_of_run(bed, "commit_wait_seconds") >= BED_PATIENCE_MS);
+    assert_true(save_step(peers, RANKS, 2));
+    assert_true(number_of_run(bed, "commit_wait_seconds") < BED_PATIENCE_MS);
+    peers_close(peers, RANKS);
+    for (int i = 0; i < 1000 && number_of_run(bed, "ranks") > 0; i++)
+        sleep_ms(5);
+    assert_true(number_of_run(bed, "commit_wait_seconds") == -1);
 }
 
 /* A rank tells that its save failed before ckptd heard of it. */
