@@ -14,7 +14,7 @@ import subprocess
 import urllib.request
 
 from lib_nodes import free_port
-from lib_store import BUILD, PATIENCE, World
+from lib_store import BUILD, PATIENCE, World, comes, make_tier
 from lib_tap import end, need, test
 from lib_train import make_tokens, prose
 
@@ -32,6 +32,7 @@ def dashboard(port):
         panels = json.load(file)["panels"]
     drawn = {name for panel in panels for target in panel["targets"]
              for name in re.findall(r"holdfast_\w+", target["expr"])}
+    comes(lambda: drawn <= exported(port))  # once the checkpoint is in the far tier
     test("every metric that the dashboard draws is exported", len(panels) > 5 and
          drawn <= exported(port), drawn - exported(port))
 
@@ -100,9 +101,10 @@ def job(world):
 
 def main():
     world = World()
-    port = free_port("127.0.0.1")
+    port, far = free_port("127.0.0.1"), os.path.join(world.folder, "far")
+    make_tier(world.folder, far)
     try:
-        world.launch("--http.listen", f"127.0.0.1:{port}")
+        world.launch("--http.listen", f"127.0.0.1:{port}", "--tier.store", f"dir:{far}")
         world.save((1,))
         dashboard(port)
         daemon(world, port)

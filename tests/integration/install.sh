@@ -46,8 +46,9 @@ for name in ckptd trainer tokenizer holdfast-launch holdfast-certificates ckpt-c
     test -x "$root/usr/bin/$name" || absent+=("bin/$name")
     test -s "$pages/$name.1" || absent+=("$name")
 done
-for name in launch_rules.py slurm/train.sbatch grafana/ckptd.json kubernetes/ckptd.yaml \
-    configs/README.md proto/ckpt.proto proto/grpc/health.proto; do
+for name in launch_rules.py slurm/train.sbatch grafana/ckptd.json prometheus/prometheus.yml \
+    prometheus/holdfast.rules.yml kubernetes/ckptd.yaml configs/README.md proto/ckpt.proto \
+    proto/grpc/health.proto; do
     test -s "$root/usr/share/holdfast/$name" || absent+=("$name")
 done
 check "the launcher finds what it decides by" env -C / "$root/usr/bin/holdfast-launch" --help
