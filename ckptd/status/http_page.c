@@ -11,7 +11,19 @@
 #define RELOAD_S 10
 #define COLUMNS_MAX 9
 
-enum unit { PLAIN, BYTES, SECONDS };
+enum unit { TEXT, PLAIN, BYTES, SECONDS }; /* all but TEXT stand right */
+
+/* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
+static const char style[] =
+    ":root{color-scheme:light dark}"
+    "body{font-family:sans-serif;margin:1em auto;padding:0 1em;max-width:75em}"
+    "h2{font-size:1.1em;margin:1.2em 0 .4em}"
+    "p,li{overflow-wrap:anywhere}"
+    "div{overflow-x:auto}table{border-collapse:collapse}"
+    "th,td{border:1px solid #8888;padding:.25em .6em;text-align:left;vertical-align:top}"
+    "th{background:#8882;font-weight:600}"
+    "th,.n{white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums}"
+    ".alarms{border-left:.4em solid #d33;background:#d332;margin:0;padding:.5em .5em .5em 2em}";
 
 /* One row for an object, one for each member of a list. */
 static const struct section {
@@ -23,18 +35,18 @@ static const struct section {
 } sections[] = {
     {"Runs",
      "runs",
-     {{"run", "run", PLAIN},
-      {"checkpoints", "checkpoints", PLAIN},
-      {"damaged", "damaged", PLAIN},
-      {"bytes", "bytes", BYTES},
+     {{"run", "run", TEXT},
       {"newest step", "newest_step", PLAIN},
       {"its age", "newest_age_seconds", SECONDS},
+      {"failed saves in a row", "failures_in_row", PLAIN},
+      {"damaged", "damaged", PLAIN},
+      {"checkpoints", "checkpoints", PLAIN},
+      {"bytes", "bytes", BYTES},
       {"age in the far tier", "far_age_seconds", SECONDS},
-      {"ranks here", "ranks", PLAIN},
-      {"failed saves in a row", "failures_in_row", PLAIN}}},
+      {"ranks here", "ranks", PLAIN}}},
     {"Saves in work",
      "saves",
-     {{"run", "run", PLAIN},
+     {{"run", "run", TEXT},
       {"step", "step", PLAIN},
       {"attempt", "attempt", PLAIN},
       {"bytes", "bytes", BYTES},
@@ -49,17 +61,17 @@ static const struct section {
       {"hours to full", "hours_to_full", PLAIN}}},
     {"Far tier",
      "tier",
-     {{"store", "store", PLAIN},
+     {{"store", "store", TEXT},
       {"checkpoints", "checkpoints", PLAIN},
       {"waiting", "waiting", PLAIN},
       {"waiting bytes", "waiting_bytes", BYTES},
       {"bytes per second", "bytes_per_second", BYTES},
       {"errors", "errors", PLAIN},
-      {"last error", "last_error", PLAIN}}},
+      {"last error", "last_error", TEXT}}},
     {"Other nodes",
      "nodes.peers",
-     {{"node", "name", PLAIN},
-      {"lost", "lost", PLAIN},
+     {{"node", "name", TEXT},
+      {"lost", "lost", TEXT},
       {"silent", "silent_seconds", SECONDS},
       {"checkpoints", "checkpoints", PLAIN},
       {"waiting", "waiting", PLAIN},
@@ -109,9 +121,14 @@ static void write_seconds(FILE *out, double seconds)
         fprintf(out, "%.1f h", seconds / 3600);
 }
 
+static const char *class_of(enum unit unit)
+{
+    return unit == TEXT ? "" : " class=\"n\"";
+}
+
 static void write_cell(FILE *out, const json_t *value, enum unit unit)
 {
-    fputs("<td>", out);
+    fprintf(out, "<td%s>", class_of(unit));
     if (json_is_number(value) && unit == BYTES)
         write_bytes(out, json_number_value(value));
     else if (json_is_number(value) && unit == SECONDS)
@@ -122,6 +139,8 @@ static void write_cell(FILE *out, const json_t *value, enum unit unit)
         fprintf(out, "%.1f", json_number_value(value));
     else if (json_is_boolean(value))
         fputs(json_is_true(value) ? "yes" : "no", out);
+    else if (json_is_null(value))
+        fputs("&ndash;", out);
     else
         write_text(out, json_string_value(value));
     fputs("</td>", out);
@@ -141,14 +160,15 @@ static void write_section(FILE *out, const struct section *section, const json_t
     size_t index;
     if (json_is_array(part) ? json_array_size(part) == 0 : !json_is_object(part))
         return;
-    fprintf(out, "<h2>%s</h2>\n<table>\n<tr>", section->title);
+    fprintf(out, "<h2>%s</h2>\n<div><table>\n<tr>", section->title);
     for (int i = 0; i < COLUMNS_MAX && section->columns[i].title; i++)
-        fprintf(out, "<th>%s</th>", section->columns[i].title);
+        fprintf(out, "<th%s>%s</th>", class_of(section->columns[i].unit),
+                section->columns[i].title);
     fputs("</tr>\n", out);
     if (json_is_object(part))
         write_row(out, section, part);
     json_array_foreach(part, index, row) write_row(out, section, row);
-    fputs("</table>\n", out);
+    fputs("</table></div>\n", out);
 }
 
 static void write_alarms(FILE *out, const json_t *alarms)
@@ -159,7 +179,7 @@ static void write_alarms(FILE *out, const json_t *alarms)
         fputs("<p>No alarm.</p>\n", out);
         return;
     }
-    fputs("<h2>Alarms</h2>\n<ul>\n", out);
+    fputs("<h2>Alarms</h2>\n<ul class=\"alarms\">\n", out);
     json_array_foreach(alarms, index, alarm)
     {
         fputs("<li>", out);
@@ -173,11 +193,10 @@ void http_page_write(FILE *out, const json_t *status)
 {
     fprintf(out,
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+            "<meta name=\"viewport\" content=\"width=device-width\">\n"
             "<meta http-equiv=\"refresh\" content=\"%d\">\n<title>ckptd</title>\n"
-            "<style>body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
-            "th,td{border:1px solid #999;padding:.2em .6em;text-align:left}"
-            "li{color:#a00}</style>\n</head>\n<body>\n<h1>ckptd</h1>\n<p>Store ",
-            RELOAD_S);
+            "<style>%s</style>\n</head>\n<body>\n<h1>ckptd</h1>\n<p>Store ",
+            RELOAD_S, style);
     write_text(out, json_string_value(json_at(status, "store")));
     fputs(", version ", out);
     write_text(out, json_string_value(json_at(status, "version")));
