@@ -38,6 +38,7 @@ static const struct row {
     enum kind kind;
     const char *path, *help, *name;
 } rows[] = {
+    {SERVICE, GAUGE, "time_seconds", "ckptd's clock, in seconds since 1970.", NULL},
     {SERVICE, GAUGE, "start_time_seconds", "When ckptd started, in seconds since 1970.", NULL},
     {SERVICE, GAUGE, "draining", "ckptd is shutting down.", NULL},
     {SERVICE, GAUGE, "offline", "The store is offline: nothing is saved any more.", NULL},

@@ -361,11 +361,14 @@ char *service_status(const struct service *service, bool own, uint64_t expected_
     const struct store_watch *place = service->store_watch;
     const char *store =
         place && place->directory.path ? place->directory.path : service->config->store;
-    json_t *root = json_pack("{s:s, s:I, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
-                             "start_time_seconds", (json_int_t)service->start_s, "store", store,
-                             "store_id", place ? place->directory.id : "", "uid", (int)geteuid(),
-                             "draining", (int)service->draining, "offline", service->offline,
-                             "storage", storage_describe(service->storage));
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    json_t *root = json_pack(
+        "{s:s, s:f, s:I, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version, "time_seconds",
+        (double)now.tv_sec + (double)now.tv_nsec / 1e9, "start_time_seconds",
+        (json_int_t)service->start_s, "store", store, "store_id", place ? place->directory.id : "",
+        "uid", (int)geteuid(), "draining", (int)service->draining, "offline", service->offline,
+        "storage", storage_describe(service->storage));
     bool whole = root != NULL;
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
         if (status_parts[i].is_told || !own)
