@@ -113,6 +113,14 @@ const struct option command_settings[] = {
                              "compare with what they were made, and no tensors"),
     [EXPECT] = OPTION_BYTES(struct cli, expected, "expect", "0", 0, 1ll << 60,
                             "also: do an attempt and a save of this size fit? 10GiB"),
+    [BYTES] = OPTION_BYTES(struct cli, bytes, "bytes", "4GiB", 1 << 12, 1ll << 60,
+                           "of all files that are written"),
+    [BLOCK] = OPTION_BYTES(struct cli, block, "block", "1MiB", 1 << 12, 64 << 20,
+                           "bytes of a request, as storage.block_bytes of ckptd"),
+    [DEPTH] = OPTION_INT(struct cli, depth, "depth", 32, 1, 4096,
+                         "requests in flight, as storage.queue_depth of ckptd"),
+    [TIME] = OPTION_DOUBLE(struct cli, time_s, "time", 0, 0, 86400,
+                           "seconds of writing at most, and of reading; 0: until all is done"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -411,6 +419,22 @@ const struct command commands[] = {
      "run commits. 1: it can, but every checkpoint of some run is damaged. Of each run the age of\n"
      "its newest checkpoint and its failed saves in a row are told; with --json: runs, as in\n"
      "status.\n"},
+    {"bench", "ACTION", "io: the disk, asked as ckptd asks it", 0, 0, 0, NULL,
+     "It measures what this machine does with the work of ckptd.\n"},
+    {"bench io", "FOLDER", "rate and latency of writes, syncs and reads in FOLDER", 1, 1,
+     BIT(BYTES) | BIT(BLOCK) | BIT(DEPTH) | BIT(TIME), cli_bench_io,
+     "The storage of ckptd writes up to 8 files into a hidden folder there, one after the\n"
+     "other: space reserved, io_uring and O_DIRECT where the system gives them (storage: what it\n"
+     "was), then a sync of each; then it reads and compares them (1: other bytes were read). They\n"
+     "are removed at the end, and when it is interrupted. It is refused (74) where they take more\n"
+     "than nine tenths of what is free. Run it while ckptd does not save: both share the disk.\n"
+     "write, read: the rate while requests were under way, and the times of requests of --block\n"
+     "bytes with --depth of them in flight. sync: how long an fsync took. durable: the rate of\n"
+     "the writes with their syncs. A save of N bytes on this node takes about N / durable until\n"
+     "it is local: 100 GiB at 2 GiB/s 50 s. Save less often than that (advise). Ranks wait for\n"
+     "it where memory.pool_bytes holds no second image. A p99.9 or a longest sync far above p50\n"
+     "makes saves uneven: others write there, or the disk cleans up. A load that finds nothing\n"
+     "in memory takes about N / read. With --json times are in seconds.\n"},
     {"watchdog", "RUN", "does the run train, or wait to start? (cron)", 1, 1,
      BIT(SERVER) | OF_A_RUN | BIT(SILENT) | BIT(AGE) | BIT(QUEUED) | BIT(ON_ALARM), cli_watchdog,
      "0: ranks of it are connected to this ckptd, none is silent, and it can save; or none is, "

@@ -58,6 +58,10 @@ enum setting {
     WITHOUT_SAVE,
     SETTINGS,
     EXPECT,
+    BYTES,
+    BLOCK,
+    DEPTH,
+    TIME,
     JSON,
     HELP,
     NUM_SETTINGS

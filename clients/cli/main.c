@@ -260,7 +260,7 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
     struct address address;
     if (is_set[SERVER])
         ERR_TRY(address_parse(&address, cli->server));
-    return set_default_server(cli);
+    return takes(command, SERVER) ? set_default_server(cli) : 0;
 }
 
 static int fail_unknown(char **words, int num_words)

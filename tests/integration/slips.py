@@ -42,6 +42,12 @@ export x --format dcp => 2 ! add --output FOLDER
 import {folder} --format dcp => 2 ! add --run RUN@STEP
 import {folder} --run x --format safetensors --store {store} => 2 ! not one file
 list --format hf => 2 ! list does not take --format
+bench => 2 ! bench takes an action
+bench io => 2 ! bench io takes 1 argument, not 0
+bench io {folder} --block 5000; bench io {folder} --bytes 4KiB;
+bench io {folder} --bytes 1PiB --block 4KiB; bench io {folder} --block 64MiB --depth 17 => 2 ! (
+bench io {folder} --server unix:/x => 2 ! bench io does not take --server
+bench io {new} => 66 ! no folder could be made there
 reshard {run}@4 --store '/a b' -o {new} --shards 4
  => 2 ! reshard is convert now (ckpt-cli convert {run}@4 --store '/a b' -o {new} --shards 4)
 watch --count 1 => 2 ! (ckpt-cli status --watch --count 1)

@@ -84,6 +84,7 @@ class Tools:
             (["cp", one, self.fresh() + ":copy", *where], 0, [rate]),
             (["repair", one, "--from", self.world.store, *where], 0, [rate]),
             (["import", self.path("model"), "--run", run, "--shards", "2", *where], 0, [rate]),
+            (["bench", "io", self.path("."), "--bytes", "4MiB"], 0, [rate]),
             (["gc", "--dry-run", *where], 0, AT_WORK if served else [steps]),
             ([*last, "--dry-run"], 0, AT_WORK if served else [looks]),
             *removals]

@@ -55,6 +55,8 @@ struct cli {
     char mtbf[32], restart_time[32];
     double step_time, save_time;
     int64_t nodes;
+    int64_t bytes, block, depth;
+    double time_s;
     int64_t seed;
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
@@ -89,6 +91,7 @@ int cli_import_python(const struct cli *cli);
 int cli_export_python(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_advise(const struct cli *cli);
+int cli_bench_io(const struct cli *cli);
 int cli_rm(const struct cli *cli);
 int cli_undelete(const struct cli *cli);
 int cli_adopt(const struct cli *cli);
