@@ -121,6 +121,9 @@ const struct option command_settings[] = {
                          "requests in flight, as storage.queue_depth of ckptd"),
     [TIME] = OPTION_DOUBLE(struct cli, time_s, "time", 0, 0, 86400,
                            "seconds of writing at most, and of reading; 0: until all is done"),
+    [WRITE] = OPTION_STRING(struct cli, write, "write", "",
+                            "a folder on the store's disk: 64 MiB are written there, synced, "
+                            "measured and removed"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -419,6 +422,18 @@ const struct command commands[] = {
      "run commits. 1: it can, but every checkpoint of some run is damaged. Of each run the age of\n"
      "its newest checkpoint and its failed saves in a row are told; with --json: runs, as in\n"
      "status.\n"},
+    {"doctor", "", "why would this node lose time or checkpoints?", 0, 0, BIT(SERVER) | BIT(WRITE),
+     cli_doctor,
+     "A table: a verdict, what was looked at, what was found, and below it what to do.\n"
+     "  ok    nothing\n"
+     "  warn  it works, and is slower, or nearer to its end, than it need be\n"
+     "  bad   saves fail, or time or checkpoints are lost, unless a person acts\n"
+     "Asked is the ckptd: version, clock, certificates (also this user's, of HOLDFAST_TLS),\n"
+     "alarms, room for saves, how it writes, other nodes. Looked at are this machine, and the\n"
+     "limits of this process: ckptd's may be others, so run it as ckptd's user. Nothing is\n"
+     "written without --write FOLDER. The configuration of a ckptd that is not started yet is\n"
+     "what `ckptd --check --config FILE` looks at. 1: one is bad. 69: no ckptd answered; the\n"
+     "machine is looked at all the same.\n"},
     {"bench", "ACTION", "io: the disk, asked as ckptd asks it", 0, 0, 0, NULL,
      "It measures what this machine does with the work of ckptd.\n"},
     {"bench io", "FOLDER", "rate and latency of writes, syncs and reads in FOLDER", 1, 1,

@@ -62,6 +62,7 @@ enum setting {
     BLOCK,
     DEPTH,
     TIME,
+    WRITE,
     JSON,
     HELP,
     NUM_SETTINGS
@@ -77,7 +78,7 @@ _Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
 /* So that a shell can help. */
-#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER) | BIT(MODEL))
+#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER) | BIT(MODEL) | BIT(WRITE))
 
 extern const struct option command_settings[];
 

@@ -48,6 +48,8 @@ bench io {folder} --block 5000; bench io {folder} --bytes 4KiB;
 bench io {folder} --bytes 1PiB --block 4KiB; bench io {folder} --block 64MiB --depth 17 => 2 ! (
 bench io {folder} --server unix:/x => 2 ! bench io does not take --server
 bench io {new} => 66 ! no folder could be made there
+doctor x => 2 ! doctor takes 0 arguments, not 1
+doctor --store {store} => 2 ! doctor does not take --store
 reshard {run}@4 --store '/a b' -o {new} --shards 4
  => 2 ! reshard is convert now (ckpt-cli convert {run}@4 --store '/a b' -o {new} --shards 4)
 watch --count 1 => 2 ! (ckpt-cli status --watch --count 1)

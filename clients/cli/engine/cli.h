@@ -57,6 +57,7 @@ struct cli {
     int64_t nodes;
     int64_t bytes, block, depth;
     double time_s;
+    char write[4096];
     int64_t seed;
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
@@ -92,6 +93,7 @@ int cli_export_python(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_advise(const struct cli *cli);
 int cli_bench_io(const struct cli *cli);
+int cli_doctor(const struct cli *cli);
 int cli_rm(const struct cli *cli);
 int cli_undelete(const struct cli *cli);
 int cli_adopt(const struct cli *cli);

@@ -1,0 +1,138 @@
+/* doctor.c - why would this node lose time or checkpoints? A table of checks, of each what was
+ * found, a verdict, and what to do.
+ *
+ *   ok    nothing to do
+ *   warn  it works, and is slower or nearer to its end than it need be
+ *   bad   saves fail, or checkpoints or hours are lost, unless a person acts
+ *
+ * A check is a function that looks at one thing and says what it found (doctor_say), once or more;
+ * `checks` is their order. Those that need what a ckptd tells are left out where it does not
+ * answer, those of its machine where it is reached over TLS. Nothing is written but with --write.
+ *
+ * A ckptd that is not started yet is what `ckptd --check` looks at: its configuration is read by
+ * ckptd alone. */
+#include "clients/cli/machine/doctor.h"
+
+#include "proto/base/address.h"
+#include "proto/base/json.h"
+
+#include <string.h>
+#include <time.h>
+
+#define POOL_BYTES (4ull << 30) /* memory.pool_bytes, as it is by default */
+
+enum needs { NEEDS_NOTHING, NEEDS_ANSWER, NEEDS_STORE };
+static const struct {
+    void (*look)(struct doctor *doctor);
+    enum needs needs;
+} checks[] = {
+    {doctor_look_at_version, NEEDS_ANSWER},
+    {doctor_look_at_clock, NEEDS_ANSWER},
+    {doctor_look_at_own_certificate, NEEDS_NOTHING},
+    {doctor_look_at_its_certificate, NEEDS_ANSWER},
+    {doctor_look_at_saving, NEEDS_ANSWER},
+    {doctor_look_at_alarms, NEEDS_ANSWER},
+    {doctor_look_at_room, NEEDS_ANSWER},
+    {doctor_look_at_storage, NEEDS_ANSWER},
+    {doctor_look_at_nodes, NEEDS_ANSWER},
+    {doctor_look_at_file_system, NEEDS_STORE},
+    {doctor_look_at_write, NEEDS_NOTHING},
+    {doctor_look_at_memory, NEEDS_NOTHING},
+    {doctor_look_at_memlock, NEEDS_NOTHING},
+    {doctor_look_at_descriptors, NEEDS_NOTHING},
+    {doctor_look_at_shm, NEEDS_NOTHING},
+    {doctor_look_at_huge_pages, NEEDS_NOTHING},
+    {doctor_look_at_ring, NEEDS_NOTHING},
+    {doctor_look_at_kernel, NEEDS_NOTHING},
+    {doctor_look_at_cores, NEEDS_NOTHING},
+};
+
+static double clock_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The last save; where this ckptd has made none the largest newest checkpoint, as a mean of its
+ * run. */
+static uint64_t bytes_of_a_save(const json_t *status)
+{
+    uint64_t bytes = member_number(json_object_get(status, "last_commit"), "bytes");
+    const json_t *run;
+    size_t index;
+    if (bytes > 0)
+        return bytes;
+    json_array_foreach(json_object_get(status, "runs"), index, run)
+    {
+        uint64_t count = member_number(run, "checkpoints");
+        uint64_t mean = count > 0 ? member_number(run, "bytes") / count : 0;
+        bytes = mean > bytes ? mean : bytes;
+    }
+    return bytes;
+}
+
+static void take_status(struct doctor *doctor)
+{
+    const json_t *pool = json_object_get(doctor->status, "pool");
+    struct cli here = *doctor->cli;
+    doctor->save_bytes = bytes_of_a_save(doctor->status);
+    if (doctor->is_far)
+        return;
+    doctor->pool_bytes = member_number(pool, "bytes");
+    doctor->pool_bytes_missing = doctor->pool_bytes - member_number(pool, "bytes_ready");
+    if (server_find_store(&here) == 0)
+        snprintf(doctor->store, sizeof doctor->store, "%s", here.store);
+    else
+        doctor_say_error(doctor, DOCTOR_WARN, "file system", "run it where the store is");
+}
+
+/* Of who did not answer the error stays this thread's. */
+static int ask_server(struct doctor *doctor)
+{
+    struct address address;
+    char server[280];
+    ERR_TRY(address_parse(&address, doctor->cli->server));
+    doctor->is_far = address.kind == ADDRESS_TLS;
+    text_safe(server, sizeof server, doctor->cli->server);
+    doctor->asked_s = clock_s();
+    int error = cli_call_status(&doctor->status, doctor->cli);
+    doctor->answered_s = clock_s();
+    if (error == 0)
+        doctor_say(doctor, DOCTOR_OK, "server", "", "%s answered in %.1f ms", server,
+                   1e3 * (doctor->answered_s - doctor->asked_s));
+    else
+        doctor_say_error(doctor, DOCTOR_BAD, "server", "see below, and the log of ckptd");
+    return error;
+}
+
+static void look_at_all(struct doctor *doctor)
+{
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        bool has_answer = doctor->status != NULL, has_store = doctor->store[0] != '\0';
+        if (checks[i].needs == NEEDS_NOTHING || (checks[i].needs == NEEDS_ANSWER && has_answer) ||
+            (checks[i].needs == NEEDS_STORE && has_store))
+            checks[i].look(doctor);
+    }
+}
+
+int cli_doctor(const struct cli *cli)
+{
+    struct doctor doctor = {.cli = cli, .pool_bytes = POOL_BYTES, .pool_bytes_missing = POOL_BYTES};
+    struct report_text text = {.message = ""};
+    json_begin();
+    doctor.found = json_array();
+    int error = ask_server(&doctor);
+    report_keep(&text);
+    if (error == 0)
+        take_status(&doctor);
+    look_at_all(&doctor);
+    bool is_whole = json_end();
+    int printed = is_whole ? doctor_print(&doctor)
+                           : report_error(ERR_MEMORY, NULL, "no memory for what was found");
+    json_decref(doctor.status);
+    json_decref(doctor.found);
+    if (printed != 0)
+        return printed;
+    return error != 0 ? report_restore(&text, error) : doctor.worst == DOCTOR_BAD ? CLI_DIFFERS : 0;
+}

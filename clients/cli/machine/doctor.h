@@ -1,0 +1,58 @@
+/* doctor.h - what the files of doctor share: each check says what it found. */
+#ifndef HOLDFAST_CLIENTS_CLI_MACHINE_DOCTOR_H
+#define HOLDFAST_CLIENTS_CLI_MACHINE_DOCTOR_H
+
+#include "clients/cli/engine/cli.h"
+
+enum verdict { DOCTOR_OK, DOCTOR_WARN, DOCTOR_BAD };
+
+struct doctor {
+    const struct cli *cli;
+    /* Of the ckptd; NULL: it did not answer. */
+    struct json_t *status;
+    double asked_s, answered_s; /* by our clock, since 1970 */
+    bool is_far;                /* it is reached over TLS: its machine may be another one */
+    char store[4096];           /* its directory; "": it cannot be reached from here */
+    uint64_t pool_bytes, pool_bytes_missing; /* of ckptd's pool here; not taken yet */
+    uint64_t save_bytes; /* of the last save, or of the newest checkpoint; 0: there is none */
+    struct json_t *found;
+    enum verdict worst;
+};
+
+/* ---- doctor_rows.c ---- */
+
+/* A row of the table. `todo`: what to do, a sentence without its full stop; "" of DOCTOR_OK. */
+void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *todo,
+                const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* This thread's last error as a row; its hint, or `otherwise`, is what to do. */
+void doctor_say_error(struct doctor *doctor, enum verdict verdict, const char *check,
+                      const char *otherwise);
+/* All rows, on stdout. */
+int doctor_print(const struct doctor *doctor);
+
+/* ---- doctor_server.c: what a ckptd tells ---- */
+
+void doctor_look_at_version(struct doctor *doctor);
+void doctor_look_at_clock(struct doctor *doctor);
+void doctor_look_at_own_certificate(struct doctor *doctor); /* also without an answer */
+void doctor_look_at_its_certificate(struct doctor *doctor);
+void doctor_look_at_saving(struct doctor *doctor);
+void doctor_look_at_alarms(struct doctor *doctor);
+void doctor_look_at_room(struct doctor *doctor);
+void doctor_look_at_storage(struct doctor *doctor);
+void doctor_look_at_nodes(struct doctor *doctor);
+
+/* ---- doctor_host.c: what this machine and this user have ---- */
+
+void doctor_look_at_file_system(struct doctor *doctor); /* of the store; needs an answer */
+void doctor_look_at_write(struct doctor *doctor);       /* with --write alone */
+void doctor_look_at_memory(struct doctor *doctor);
+void doctor_look_at_memlock(struct doctor *doctor);
+void doctor_look_at_descriptors(struct doctor *doctor);
+void doctor_look_at_shm(struct doctor *doctor);
+void doctor_look_at_huge_pages(struct doctor *doctor);
+void doctor_look_at_ring(struct doctor *doctor);
+void doctor_look_at_kernel(struct doctor *doctor);
+void doctor_look_at_cores(struct doctor *doctor);
+
+#endif

@@ -1,0 +1,63 @@
+/* doctor_rows.c - of doctor: the rows of its table, which are kept as JSON and printed at the end.
+ * Texts of a server are made printable here. */
+#include "clients/cli/machine/doctor.h"
+
+#include "proto/base/json.h"
+
+#include <stdarg.h>
+
+#define FOUND_BYTES 1400u
+
+static const char *const verdicts[] = {
+    [DOCTOR_OK] = "ok", [DOCTOR_WARN] = "warn", [DOCTOR_BAD] = "bad"};
+
+void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *todo,
+                const char *format, ...)
+{
+    char found[FOUND_BYTES], what_to_do[FOUND_BYTES];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(found, sizeof found, format, values);
+    va_end(values);
+    snprintf(what_to_do, sizeof what_to_do, "%s", verdict == DOCTOR_OK ? "" : todo);
+    report_make_printable(found);
+    report_make_printable(what_to_do);
+    json_array_append_new(doctor->found,
+                          json_pack("{ss ss ss ss}", "check", check, "verdict", verdicts[verdict],
+                                    "found", found, "todo", what_to_do));
+    if (verdict > doctor->worst)
+        doctor->worst = verdict;
+}
+
+void doctor_say_error(struct doctor *doctor, enum verdict verdict, const char *check,
+                      const char *otherwise)
+{
+    bool has_detail = report_detail()[0] != '\0', has_hint = report_hint()[0] != '\0';
+    doctor_say(doctor, verdict, check, has_hint ? report_hint() : otherwise, "%s%s%s",
+               report_message(), has_detail ? ": " : "", report_detail());
+}
+
+static void print_table(const json_t *found)
+{
+    char text[FOUND_BYTES];
+    const json_t *row;
+    size_t index;
+    json_array_foreach(found, index, row)
+    {
+        printf("%-4s  %-13s %s\n", member_text(row, "verdict"), member_text(row, "check"),
+               text_safe(text, sizeof text, member_text(row, "found")));
+        if (member_text(row, "todo")[0] != '\0')
+            printf("%19s -> %s\n", "", text_safe(text, sizeof text, member_text(row, "todo")));
+    }
+}
+
+int doctor_print(const struct doctor *doctor)
+{
+    char server[280];
+    if (doctor->cli->is_json)
+        return text_pack("{ss ss sO}", "server",
+                         text_safe(server, sizeof server, doctor->cli->server), "verdict",
+                         verdicts[doctor->worst], "checks", doctor->found);
+    print_table(doctor->found);
+    return 0;
+}

@@ -1,0 +1,223 @@
+/* doctor_server.c - of doctor: what a ckptd tells of itself, its disk and the nodes beside it, and
+ * the certificate by which this user comes to it. */
+#include "clients/cli/machine/doctor.h"
+
+#include "proto/base/json.h"
+#include "proto/tls/tls.h"
+#include "proto/wire/ckpt.pb-c.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DAY_S 86400.0
+#define DAYS_BAD 14.0 /* from then on ckptd has an alarm */
+#define DAYS_WARN 30.0
+#define CLOCK_WARN_S 1.0
+#define CLOCK_BAD_S 60.0
+#define HOURS_BAD 24.0 /* as for the alarm */
+#define HOURS_WARN 72.0
+#define SAVES_WARN 3u /* for so many there should be room */
+#define INODES_WARN 1024u
+#define ROUND_TRIP_WARN_S 0.05
+
+static double real_of(const json_t *object, const char *name)
+{
+    return json_number_value(json_object_get(object, name));
+}
+
+static enum verdict verdict_of(bool is_bad, bool is_warn)
+{
+    return is_bad ? DOCTOR_BAD : is_warn ? DOCTOR_WARN : DOCTOR_OK;
+}
+
+void doctor_look_at_version(struct doctor *doctor)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.protocol = RPC_PROTOCOL;
+    if (cli_call(&answer, doctor->cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
+                 &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS) != 0) {
+        doctor_say_error(doctor, DOCTOR_BAD, "version", "see the log of ckptd");
+        return;
+    }
+    const Holdfast__V1__HelloReply *hello = (const Holdfast__V1__HelloReply *)answer;
+    bool is_other = strcmp(hello->version, report_version) != 0;
+    doctor_say(doctor, verdict_of(hello->protocol != RPC_PROTOCOL, is_other), "version",
+               "install the same version on all nodes, ckptd first",
+               "ckptd %s, ckpt-cli %s; protocol %u and %u", hello->version, report_version,
+               hello->protocol, RPC_PROTOCOL);
+    protobuf_c_message_free_unpacked(answer, NULL);
+}
+
+/* Its answer was made somewhere in the round trip, most likely in the middle of it. */
+void doctor_look_at_clock(struct doctor *doctor)
+{
+    const json_t *clock = json_object_get(doctor->status, "time_seconds");
+    double half = (doctor->answered_s - doctor->asked_s) / 2;
+    if (!json_is_number(clock)) {
+        doctor_say(doctor, DOCTOR_WARN, "clock", "update ckptd", "it does not tell its time");
+        return;
+    }
+    double ahead = json_number_value(clock) - doctor->asked_s - half, sure = fabs(ahead) - half;
+    doctor_say(
+        doctor, verdict_of(sure > CLOCK_BAD_S, sure > CLOCK_WARN_S), "clock",
+        "let both machines follow the same NTP servers: ages, retention by time and the ends "
+        "of certificates go by these clocks",
+        "ckptd's is %.3f s %s ours, give or take %.3f s", fabs(ahead),
+        ahead < 0 ? "behind" : "ahead of", half);
+}
+
+/* ---- certificates ---- */
+
+static void say_days(struct doctor *doctor, const char *check, double seconds, const char *whose)
+{
+    double days = seconds / DAY_S;
+    const char *todo = "make a new one (deploy/certificates) and put it there: ckptd and clients "
+                       "take it without a restart";
+    enum verdict verdict = verdict_of(days < DAYS_BAD, days < DAYS_WARN);
+    if (days < 0)
+        doctor_say(doctor, verdict, check, todo, "%s ended %.1f days ago", whose, -days);
+    else
+        doctor_say(doctor, verdict, check, todo, "%s is good for %.1f days", whose, days);
+}
+
+void doctor_look_at_own_certificate(struct doctor *doctor)
+{
+    const char *folder = tls_client_directory();
+    struct principal principal;
+    char whose[PRINCIPAL_NAME_MAX + TLS_PATH_MAX];
+    int64_t end_s;
+    if (!doctor->is_far && access(folder, F_OK) != 0)
+        return; /* a unix socket needs none */
+    int error = tls_directory_look(&end_s, folder);
+    if (error == 0)
+        error = tls_directory_identify(&principal, folder);
+    if (error != 0) {
+        doctor_say_error(doctor, doctor->is_far ? DOCTOR_BAD : DOCTOR_WARN, "certificate",
+                         "holdfast-certificates makes what lacks (deploy/certificates)");
+        return;
+    }
+    snprintf(whose, sizeof whose, "%s of %.400s", principal.name, folder);
+    say_days(doctor, "certificate", (double)end_s - doctor->answered_s, whose);
+}
+
+void doctor_look_at_its_certificate(struct doctor *doctor)
+{
+    const json_t *tls = json_object_get(doctor->status, "tls");
+    if (json_is_object(tls))
+        say_days(doctor, "certificate", real_of(tls, "certificate_seconds_left"),
+                 "ckptd's, or its authority's,");
+}
+
+/* ---- what it says of its state ---- */
+
+void doctor_look_at_saving(struct doctor *doctor)
+{
+    const json_t *health = json_object_get(doctor->status, "health");
+    if (json_is_true(json_object_get(doctor->status, "draining")))
+        doctor_say(doctor, DOCTOR_WARN, "saving", "wait, or start it again", "ckptd is ending");
+    if (json_is_true(json_object_get(health, "saving")))
+        doctor_say(doctor, DOCTOR_OK, "saving", "", "the next saves may be expected to succeed");
+    else
+        doctor_say(doctor, DOCTOR_BAD, "saving",
+                   "mend that; the next save that is committed ends it",
+                   "the next save would fail: %s", member_text(health, "reason"));
+}
+
+void doctor_look_at_alarms(struct doctor *doctor)
+{
+    json_t *alarms = json_object_get(doctor->status, "alarms");
+    const json_t *alarm;
+    size_t index;
+    json_array_foreach(alarms, index, alarm)
+    {
+        const char *text = json_string_value(alarm);
+        doctor_say(doctor, DOCTOR_BAD, "alarm", "docs/operations.md says what to do", "%s",
+                   text != NULL ? text : "?");
+    }
+    if (json_array_size(alarms) == 0)
+        doctor_say(doctor, DOCTOR_OK, "alarm", "", "none");
+}
+
+/* ---- its disk ---- */
+
+static void say_hours(struct doctor *doctor, const json_t *hours)
+{
+    double left = json_number_value(hours);
+    if (json_is_number(hours))
+        doctor_say(doctor, verdict_of(left < HOURS_BAD, left < HOURS_WARN), "disk fills",
+                   "set retention.keep_last, or take a larger disk",
+                   "full in %.1f h at the rate of the last saves", left);
+}
+
+void doctor_look_at_room(struct doctor *doctor)
+{
+    const json_t *disk = json_object_get(doctor->status, "disk");
+    uint64_t left = member_number(disk, "bytes_left"), need = doctor->save_bytes;
+    uint64_t inodes = member_number(disk, "inodes_free");
+    char have[32], size[32];
+    if (member_number(disk, "bytes_total") == 0)
+        return; /* it has no end, or cannot be asked; then the alarms say so */
+    if (need > 0)
+        doctor_say(doctor, verdict_of(left < need, left / SAVES_WARN < need), "disk room",
+                   "remove checkpoints (ckpt-cli prune), set retention.keep_last, or take a larger "
+                   "disk",
+                   "%s left for saves, of which the last had %s",
+                   text_bytes(have, sizeof have, left), text_bytes(size, sizeof size, need));
+    else
+        doctor_say(doctor, verdict_of(left == 0, false), "disk room",
+                   "free some space, or raise storage.usable_fraction",
+                   "%s left for saves; none was made yet", text_bytes(have, sizeof have, left));
+    if (member_number(disk, "inodes_total") > 0 && inodes < INODES_WARN)
+        doctor_say(doctor, DOCTOR_WARN, "disk inodes", "remove files, or make the file system anew",
+                   "%s free", text_count(inodes, "inode").text);
+    say_hours(doctor, json_object_get(disk, "hours_to_full"));
+}
+
+/* As ckptd chose it for itself: its container may refuse what this process may do. */
+void doctor_look_at_storage(struct doctor *doctor)
+{
+    const char *storage = member_text(doctor->status, "storage");
+    bool has_ring = strncmp(storage, "io_uring", strlen("io_uring")) == 0;
+    bool is_cached = strstr(storage, "through the page cache") != NULL;
+    bool is_unregistered = strstr(storage, "unregistered") != NULL;
+    doctor_say(doctor, verdict_of(false, !has_ring || is_cached || is_unregistered), "storage",
+               is_cached  ? "put the store on ext4 or xfs: without O_DIRECT saves go through memory"
+               : has_ring ? "set LimitMEMLOCK=infinity of ckptd's unit"
+                          : "allow io_uring in ckptd's container: threads write, which is slower",
+               "%s", storage);
+}
+
+/* ---- other nodes ---- */
+
+static void look_at_node(struct doctor *doctor, const json_t *node)
+{
+    const json_t *links = json_object_get(node, "links");
+    const json_t *trip = json_object_get(json_object_get(links, "control"), "rtt_seconds");
+    bool is_lost = json_is_true(json_object_get(node, "lost"));
+    uint64_t silent_s = member_number(node, "silent_seconds");
+    char check[64];
+    snprintf(check, sizeof check, "node %s", member_text(node, "name"));
+    report_make_printable(check);
+    if (is_lost || silent_s > 0)
+        doctor_say(
+            doctor, verdict_of(is_lost, true), check,
+            "look whether its ckptd runs, and at the network between: copies do not go there",
+            "%s for %llu s: %s", is_lost ? "lost, silent" : "silent", (unsigned long long)silent_s,
+            member_text(node, "offline"));
+    else if (!json_is_number(trip))
+        doctor_say(doctor, DOCTOR_WARN, check, "ask again in a moment", "it has not answered yet");
+    else
+        doctor_say(doctor, verdict_of(false, json_number_value(trip) > ROUND_TRIP_WARN_S), check,
+                   "look at the network between: a save is committed by calls between the nodes",
+                   "a call takes %.2f ms", 1e3 * json_number_value(trip));
+}
+
+void doctor_look_at_nodes(struct doctor *doctor)
+{
+    const json_t *nodes = json_object_get(doctor->status, "nodes"), *node;
+    size_t index;
+    json_array_foreach(json_object_get(nodes, "peers"), index, node) look_at_node(doctor, node);
+}
