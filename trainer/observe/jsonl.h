@@ -8,7 +8,7 @@
  *         its own, before them those of attempt 1 up to 5, and so on from where that began. All
  *         other lines are of a branch that was abandoned. Without from_attempt nothing was loaded
  *     {"attempt": 1, "step": 4, "time": ..., "loss": ..., "restored": true}
- *         in a file that was empty: of the steps before, as the checkpoint has them (history.h)
+ *         in a file that was empty: steps before, as the checkpoint has them (loss_history.h)
  *     {"attempt": 2, "step": 6, "time": ..., "loss": ..., "max_loss": ..., "grad_norm": ..., "lr":
  *      ..., "tokens": ..., "first_sample": 30, "last_sample": 35, "data_seconds": ...,
  *      "calls": {"dp_shard all_gather": {"calls": 24, "bytes": ..., "sent": ...}}}

@@ -44,7 +44,7 @@ struct metrics_options {
     double connect_seconds;  /* of the start, for communicators of the device's library */
     struct device *device;   /* must outlive the metrics; NULL: the CPU */
     struct flight *flight;   /* of the rank, cleared in front of each step; NULL: nothing counts */
-    struct history *history; /* of the run; what a load found there is written first (history.h) */
+    struct history *history; /* of the run; what a load found goes first (loss_history.h) */
 };
 
 int metrics_open(struct metrics **out, const struct metrics_options *options);

@@ -14,8 +14,8 @@
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
+#include "proto/format/loss_history.h"
 #include "trainer/parallel/parallel.h"
-#include "trainer/save/history.h"
 
 #include <signal.h>
 

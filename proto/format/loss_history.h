@@ -1,4 +1,4 @@
-/* history.h - the losses of a run's steps, which its checkpoints take along.
+/* loss_history.h - the losses of a run's steps, which its checkpoints take along.
  *
  * A start elsewhere, or with other files, shows the curve from the run's begin: where
  * metrics.jsonl_file is new or empty, or the folder of TensorBoard, the losses of the steps before
@@ -8,8 +8,8 @@
  * is dropped, and from there on half as many come. So a manifest grows by 16 bytes a step up to
  * 8 KiB, and has 4 to 8 KiB of a longer run. The losses are exact: 16 digits of hex are the bits.
  */
-#ifndef HOLDFAST_TRAINER_SAVE_HISTORY_H
-#define HOLDFAST_TRAINER_SAVE_HISTORY_H
+#ifndef HOLDFAST_PROTO_FORMAT_LOSS_HISTORY_H
+#define HOLDFAST_PROTO_FORMAT_LOSS_HISTORY_H
 
 #include "proto/base/json.h"
 

@@ -1,5 +1,5 @@
-/* history.c - see history.h. */
-#include "trainer/save/history.h"
+/* loss_history.c - see loss_history.h. */
+#include "proto/format/loss_history.h"
 
 #include <inttypes.h>
 #include <stdio.h>

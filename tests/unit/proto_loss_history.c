@@ -1,10 +1,10 @@
-/* trainer_history.c - the losses that a run's checkpoints take along.
+/* proto_loss_history.c - the losses that a run's checkpoints take along.
  *
  * Goal: a history has the curve of the whole run within its bound, exactly, whatever starts made
  * it; what is no history is none. Method: steps are added whose loss tells which they are; the
  * history goes through its text. */
+#include "proto/format/loss_history.h"
 #include "tests/unit/suite.h"
-#include "trainer/save/history.h"
 
 #include <math.h>
 #include <string.h>
