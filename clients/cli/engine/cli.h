@@ -328,13 +328,43 @@ int tensors_check_wanted(const struct layout_table *table, const struct cli *cli
 int checkpoint_manifest(struct manifest **out, struct storage *store,
                         const struct selection *selection);
 
+/* ---- list.c ---- */
+
+/* What `list --json` prints of the run that is the first argument; json_decref() it. `has_damage`:
+ * the exit code of a list would be 1. */
+int list_read(struct json_t **out, bool *out_has_damage, const struct cli *cli);
+
 /* ---- settings.c: with what two checkpoints were made ---- */
 
 /* An array of {"what", "first", "second"}, to be json_decref()ed; a side that lacks it is left out.
  * ERR_MEMORY. */
 int settings_compare(struct json_t **out, const struct manifest *a, const struct manifest *b);
+/* A side as people read it: a text as it is, anything else as JSON, "-" where there is none. To be
+ * freed; NULL: no memory. */
+char *settings_value(const struct json_t *value);
 /* A table of it, below an empty line; of none nothing. ERR_MEMORY. */
 int settings_print(const struct json_t *found);
+
+/* ---- output.c: a file of their own that commands write ---- */
+
+/* Its name appears when all of it is there and durable. */
+struct output_place {
+    const char *path;
+    bool may_replace;
+    struct storage *folder; /* that it is in; storage_close() it */
+    char parent[4096];      /* the path of that */
+    char key[256];          /* its name in there until then: NAME.part */
+};
+/* ERR_EXISTS: there is something of that name, and --force was not given, or it is no plain file.
+ * ERR_DENIED: it would lie in a checkpoint. */
+int output_open(struct output_place *out, const char *path, bool may_replace);
+/* Gives what is whole its name, durably. */
+int output_name(const struct output_place *output);
+/* All of it, of a small file. */
+int output_write(const char *path, bool may_replace, const void *data, size_t bytes);
+/* Is there something of that name? What cannot be looked at is an error, and not nothing. */
+struct stat;
+int output_look_for(bool *out_exists, struct stat *out, const char *path);
 
 /* ---- verified.c: what the last verify of a checkpoint found ---- */
 
@@ -417,6 +447,8 @@ int lineage_read(struct lineage *out, const struct manifest *manifest,
                  int (*read)(void *user, struct manifest **out, const struct selection *selection),
                  void *user);
 void lineage_free(struct lineage *lineage);
+/* The error of a manifest that is lost, or cannot be read: that ends a chain, but no command. */
+bool lineage_is_lost(int error);
 void lineage_print(const struct lineage *lineage);
 /* As members of the object. */
 int lineage_add_json(struct json_t *root, const struct lineage *lineage);

@@ -20,8 +20,7 @@ static int add_ancestor(struct lineage *lineage, struct ancestor **out)
     return 0;
 }
 
-/* What ends the chain, but not the command: the checkpoint that was asked for is whole. */
-static bool is_lost(int error)
+bool lineage_is_lost(int error)
 {
     return error == ERR_NOT_FOUND || error == ERR_CORRUPT || error == ERR_MISMATCH ||
            error == ERR_VERSION || error == ERR_IO || error == ERR_DENIED || error == ERR_INVALID;
@@ -42,12 +41,12 @@ static int read_ancestor(struct manifest **out, struct ancestor *ancestor, const
         memcpy(ancestor->converted_from, (*out)->converted_from, sizeof ancestor->converted_from);
         return 0;
     }
-    if (!is_lost(error))
+    if (!lineage_is_lost(error))
         return error;
     ancestor->state = error == ERR_NOT_FOUND ? ANCESTOR_GONE : ANCESTOR_UNREADABLE;
     selection.step = -1;
     error = read(user, out, &selection);
-    return is_lost(error) ? 0 : error;
+    return lineage_is_lost(error) ? 0 : error;
 }
 
 int lineage_read(struct lineage *out, const struct manifest *manifest,

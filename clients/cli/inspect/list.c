@@ -6,6 +6,7 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
+#include "proto/base/memfile.h"
 #include "proto/format/flaw.h"
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -58,68 +59,71 @@ static const char *shout(char *out, size_t size, const char *word)
     return out;
 }
 
-static void print_row_json(const struct row *row, bool is_first)
+static void print_row_json(FILE *out, const struct row *row, bool is_first)
 {
     char tags[256];
-    printf("%s\n  {\"run\": ", is_first ? "" : ",");
-    text_json(stdout, row->run);
-    printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
-           (unsigned long long)row->attempt);
+    fprintf(out, "%s\n  {\"run\": ", is_first ? "" : ",");
+    text_json(out, row->run);
+    fprintf(out, ", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
+            (unsigned long long)row->attempt);
     if (row->origin[0] != '\0') {
-        printf(", \"%s\": ", is_moved(row) ? "moved_from" : "origin");
-        text_json(stdout, row->origin);
+        fprintf(out, ", \"%s\": ", is_moved(row) ? "moved_from" : "origin");
+        text_json(out, row->origin);
     }
     if (row->damage[0] != '\0') {
-        printf(", \"flaw\": \"%s\", \"damage\": ", flaw_of(row));
-        text_json(stdout, row->damage);
-        printf("}");
+        fprintf(out, ", \"flaw\": \"%s\", \"damage\": ", flaw_of(row));
+        text_json(out, row->damage);
+        fprintf(out, "}");
         return;
     }
-    printf(", \"nonce\": ");
-    text_json(stdout, row->nonce);
-    printf(", \"bytes\": %llu, \"world_size\": %u, \"time\": ", (unsigned long long)row->bytes,
-           row->world_size);
-    text_json(stdout, row->time);
-    printf(", \"durability\": ");
-    text_json(stdout, row->durability);
+    fprintf(out, ", \"nonce\": ");
+    text_json(out, row->nonce);
+    fprintf(out,
+            ", \"bytes\": %llu, \"world_size\": %u, \"time\": ", (unsigned long long)row->bytes,
+            row->world_size);
+    text_json(out, row->time);
+    fprintf(out, ", \"durability\": ");
+    text_json(out, row->durability);
     if (tiers_have_copies(row->tiers)) {
-        printf(", \"tiers\": ");
-        text_json(stdout, row->tiers);
+        fprintf(out, ", \"tiers\": ");
+        text_json(out, row->tiers);
     }
-    printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
-           row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
-           row->is_pinned ? "true" : "false");
+    fprintf(out, ", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
+            row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
+            row->is_pinned ? "true" : "false");
     if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
-        printf(", \"tags\": \"%s\"", tags);
+        fprintf(out, ", \"tags\": \"%s\"", tags);
     if (row->is_verified) {
         json_t *verified = verified_json(&row->verified);
-        printf(", \"verified\": ");
-        text_json_value(stdout, verified, 0);
+        fprintf(out, ", \"verified\": ");
+        text_json_value(out, verified, 0);
         json_decref(verified);
     }
     if (row->is_pinned) {
-        printf(", \"pin_note\": ");
-        text_json(stdout, row->pin_note);
+        fprintf(out, ", \"pin_note\": ");
+        text_json(out, row->pin_note);
     }
-    printf("}");
+    fprintf(out, "}");
 }
 
 /* ", pinned (best so far)"; of a long note the beginning, show tells all of it. */
-static void print_pin(const struct row *row)
+static void print_pin(FILE *out, const struct row *row)
 {
     char note[PIN_NOTE_COLUMNS + 1];
     bool is_cut = strlen(row->pin_note) > PIN_NOTE_COLUMNS;
     if (row->is_pinned && row->pin_note[0] != '\0')
-        printf(", pinned (%s%s)", text_safe(note, sizeof note, row->pin_note), is_cut ? "..." : "");
+        fprintf(out, ", pinned (%s%s)", text_safe(note, sizeof note, row->pin_note),
+                is_cut ? "..." : "");
     else if (row->is_pinned)
-        printf(", pinned");
+        fprintf(out, ", pinned");
 }
 
-static void print_row_text(const struct row *row, bool is_first)
+static void print_row_text(FILE *out, const struct row *row, bool is_first)
 {
     char safe[200], size[32], text[160], time[40], flaw[16], state[160], tags[200];
     if (is_first)
-        printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
+        fprintf(out, "%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME",
+                "STATE");
     text_safe(safe, sizeof safe, /* of attempt 0 the whole run cannot be read */
               row->attempt == 0 ? row->run
                                 : text_checkpoint(row->run, row->step, row->attempt).text);
@@ -129,39 +133,40 @@ static void print_row_text(const struct row *row, bool is_first)
               : tiers_have_copies(row->tiers) ? state
                                               : row->durability);
     if (row->damage[0] != '\0') {
-        printf("%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
+        fprintf(out, "%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
         return;
     }
-    printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
-           text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
-           row->is_verified || row->is_read_back ? "" : ", not read back",
-           row->in_memory ? ", in memory" : "");
+    fprintf(out, "%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
+            text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time),
+            text, row->is_verified || row->is_read_back ? "" : ", not read back",
+            row->in_memory ? ", in memory" : "");
     if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
-        printf(", tag %s", tags);
+        fprintf(out, ", tag %s", tags);
     if (row->is_verified)
-        printf(", %s", verified_text(text, sizeof text, &row->verified));
-    print_pin(row);
-    printf("\n");
+        fprintf(out, ", %s", verified_text(text, sizeof text, &row->verified));
+    print_pin(out, row);
+    fprintf(out, "\n");
 }
 
-static void print_name(const struct cli *cli, const char *name)
+static void print_name(FILE *out, const struct cli *cli, const char *name)
 {
     char safe[200];
     if (strncmp(name, cli->typed, strlen(cli->typed)) == 0)
-        printf("%s\n", text_safe(safe, sizeof safe, name));
+        fprintf(out, "%s\n", text_safe(safe, sizeof safe, name));
 }
 
 /* RUN, once, and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
-static void print_row_names(const struct cli *cli, const struct row *row)
+static void print_row_names(FILE *out, const struct cli *cli, const struct row *row)
 {
     if (row->begins_run)
-        print_name(cli, row->run);
+        print_name(out, cli, row->run);
     if (row->attempt != 0 && !cli->is_run_typed)
-        print_name(cli, text_checkpoint(row->run, row->step, row->attempt).text);
+        print_name(out, cli, text_checkpoint(row->run, row->step, row->attempt).text);
 }
 
 /* Of all rows so far. */
 struct tally {
+    FILE *out;
     struct tags tags; /* of the run of the last row */
     bool has_damage;
 };
@@ -182,23 +187,23 @@ static void print_row(const struct cli *cli, struct tally *tally, struct storage
         tags_read(&tally->tags, store, row->run);
     tagged.tags = &tally->tags;
     if (cli->typed != NULL)
-        print_row_names(cli, row);
+        print_row_names(tally->out, cli, row);
     else
-        (cli->is_json ? print_row_json : print_row_text)(&tagged, is_first);
+        (cli->is_json ? print_row_json : print_row_text)(tally->out, &tagged, is_first);
 }
 
-static void print_rows_begin(const struct cli *cli)
+static void print_rows_begin(FILE *out, const struct cli *cli)
 {
     if (cli->is_json)
-        printf("[");
+        fprintf(out, "[");
 }
 
-static void print_rows_end(const struct cli *cli, size_t count)
+static void print_rows_end(FILE *out, const struct cli *cli, size_t count)
 {
     if (cli->is_json)
-        printf("%s]\n", count > 0 ? "\n" : "");
+        fprintf(out, "%s]\n", count > 0 ? "\n" : "");
     else if (count == 0 && cli->typed == NULL)
-        printf("no checkpoints\n");
+        fprintf(out, "no checkpoints\n");
 }
 
 /* ---- rows, several at once ---- */
@@ -292,7 +297,7 @@ static int list_store(struct batch *batch, const struct cli *cli)
     if (error == 0 && cli->typed == NULL)
         error = store_list_find_pins(&catalog, batch->store);
     if (error == 0)
-        print_rows_begin(cli);
+        print_rows_begin(batch->tally->out, cli);
     if (error == 0)
         error = print_catalog(batch, &catalog);
     store_list_free(&catalog);
@@ -347,7 +352,7 @@ static int list_server(struct batch *batch, const struct cli *cli)
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
         if (is_first) {
             batch->store = cli->typed == NULL ? verified_store(cli) : NULL;
-            print_rows_begin(cli);
+            print_rows_begin(batch->tally->out, cli);
         }
         error = print_page(batch, reply, run_before);
         if (reply->n_checkpoints > 0)
@@ -360,15 +365,9 @@ static int list_server(struct batch *batch, const struct cli *cli)
     return error;
 }
 
-int cli_list(const struct cli *cli)
+static int write_list(FILE *out, bool *out_has_damage, const struct cli *cli)
 {
-    struct selection selection = {.step = -1};
-    struct tally tally = {0};
-    if (cli->num_args > 0)
-        ERR_TRY(selection_parse(&selection, cli->args[0]));
-    if (selection.step >= 0)
-        return report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
-                            "list takes a run, not a step");
+    struct tally tally = {.out = out};
     struct batch *batch = calloc(1, sizeof *batch);
     if (batch == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a list");
@@ -376,9 +375,46 @@ int cli_list(const struct cli *cli)
     batch->tally = &tally;
     int error = (cli->store[0] != '\0' ? list_store : list_server)(batch, cli);
     if (error == 0)
-        print_rows_end(cli, batch->num_printed);
+        print_rows_end(out, cli, batch->num_printed);
+    *out_has_damage = tally.has_damage;
     storage_close(batch->store);
     free(batch);
     tags_free(&tally.tags);
-    return error != 0 ? error : tally.has_damage ? CLI_DIFFERS : 0;
+    return error;
+}
+
+int list_read(json_t **out, bool *out_has_damage, const struct cli *cli)
+{
+    struct cli *as_json = malloc(sizeof *as_json);
+    char *text = NULL;
+    size_t bytes = 0;
+    json_error_t reason;
+    FILE *file = as_json != NULL ? memfile_open(&text, &bytes) : NULL;
+    int error = 0;
+    *out = NULL;
+    if (file != NULL) {
+        *as_json = *cli;
+        as_json->is_json = true;
+        error = write_list(file, out_has_damage, as_json);
+    }
+    if ((file == NULL || !memfile_close(file)) && error == 0)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a list");
+    if (error == 0)
+        error = json_read(out, text, bytes, &reason);
+    free(text);
+    free(as_json);
+    return error;
+}
+
+int cli_list(const struct cli *cli)
+{
+    struct selection selection = {.step = -1};
+    bool has_damage = false;
+    if (cli->num_args > 0)
+        ERR_TRY(selection_parse(&selection, cli->args[0]));
+    if (selection.step >= 0)
+        return report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
+                            "list takes a run, not a step");
+    int error = write_list(stdout, &has_damage, cli);
+    return error != 0 ? error : has_damage ? CLI_DIFFERS : 0;
 }

@@ -80,12 +80,17 @@ int settings_compare(json_t **out, const struct manifest *a, const struct manife
     return error;
 }
 
-/* A text as it is, anything else as JSON; "-": there is none. To be freed; NULL: no memory. */
-static char *value_text(const json_t *value)
+char *settings_value(const json_t *value)
 {
     const char *text = value == NULL ? "-" : json_string_value(value);
     size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | json_shortest(value);
-    char *out = text != NULL ? strdup(text) : json_dumps(value, flags);
+    return text != NULL ? strdup(text) : json_dumps(value, flags);
+}
+
+/* Likewise, printable. */
+static char *value_text(const json_t *value)
+{
+    char *out = settings_value(value);
     for (char *at = out; at != NULL && *at != '\0'; at++)
         *at = *at < ' ' || *at > '~' ? '?' : *at;
     return out;

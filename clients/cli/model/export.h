@@ -63,8 +63,9 @@ struct export
     uint32_t num_parts, num_kept, num_opened, num_created;
     bool keeps_tokenizer; /* that of the folder, and what belongs to it */
     uint64_t bytes;
-    struct storage *folder;              /* of the parts */
-    char parent[4096], beside[4096 + 8]; /* of the output; of hf: what its folder is named so far */
+    struct storage *folder;     /* of the parts */
+    struct output_place output; /* that is one file */
+    char beside[4096 + 8];      /* of hf: what its folder is named so far */
     bool is_folder_ours;
 };
 

@@ -62,26 +62,17 @@ static int remove_beside(struct export *export)
     return error;
 }
 
-/* Is there something of that name? What cannot be looked at is an error, and not nothing. */
-static int look_for(bool *out_exists, struct stat *out, const char *path)
-{
-    *out_exists = lstat(path, out) == 0;
-    return *out_exists || errno == ENOENT
-               ? 0
-               : report_errno(ERR_IO, "could not look at the place of the output", path);
-}
-
 static int open_hf_folder(struct export *export)
 {
     static const struct storage_options options = {.is_quiet = true};
     snprintf(export->beside, sizeof export->beside, "%s.part", export->cli->output);
     struct stat status;
     bool exists;
-    ERR_TRY(look_for(&exists, &status, export->cli->output));
+    ERR_TRY(output_look_for(&exists, &status, export->cli->output));
     if (exists)
         return report_error(ERR_EXISTS, "name another folder", "%s exists already",
                             export->cli->output);
-    ERR_TRY(look_for(&exists, &status, export->beside));
+    ERR_TRY(output_look_for(&exists, &status, export->beside));
     if (exists && !S_ISDIR(status.st_mode))
         return report_error(ERR_EXISTS, "name another folder", "%s is no folder", export->beside);
     if (exists && !export->cli->is_forced)
@@ -95,47 +86,12 @@ static int open_hf_folder(struct export *export)
     return storage_open(&export->folder, &storage_local, export->beside, &options);
 }
 
-/* May the file get that name? --force replaces files, and none of a checkpoint. */
-static int check_path(const struct export *export)
-{
-    const char *path = export->cli->output;
-    char manifest[sizeof export->parent + sizeof MANIFEST_NAME + 1];
-    struct stat status, other;
-    bool exists, is_checkpoint;
-    ERR_TRY(look_for(&exists, &status, path));
-    if (path[strlen(path) - 1] == '/' || (exists && !S_ISREG(status.st_mode)))
-        return report_error(ERR_EXISTS, "name a file", "%s is not a plain file", path);
-    snprintf(manifest, sizeof manifest, "%s/" MANIFEST_NAME, export->parent);
-    ERR_TRY(look_for(&is_checkpoint, &other, manifest));
-    if (is_checkpoint)
-        return report_error(ERR_DENIED, "name a file elsewhere", "%s lies in a checkpoint", path);
-    return exists && !export->cli->is_forced
-               ? report_error(ERR_EXISTS, "name another file, or add --force", "%s exists already",
-                              path)
-               : 0;
-}
-
-/* The folder of the output as a storage, and a key in it that no user's name can upset. */
 static int open_file_folder(struct export *export)
 {
-    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    static const struct storage_options options = {.is_quiet = true};
-    const char *path = export->cli->output;
-    char copy[4096], *key = export->parts[0].key;
-    struct stat status;
-    strcpy(copy, path);
-    strcpy(export->parent, dirname(copy));
-    strcpy(copy, path);
-    snprintf(key, sizeof export->parts[0].key, "%.200s.part", basename(copy));
-    for (char *c = key; *c != '\0'; c++) {
-        if (strchr(good, *c) == NULL)
-            *c = '_';
-    }
-    if (stat(export->parent, &status) != 0 || !S_ISDIR(status.st_mode))
-        return report_errno(ERR_IO, "could not create the output", path);
-    int error = check_path(export);
-    return error == 0 ? storage_open(&export->folder, &storage_local, export->parent, &options)
-                      : error;
+    int error = output_open(&export->output, export->cli->output, export->cli->is_forced);
+    strcpy(export->parts[0].key, export->output.key);
+    export->folder = export->output.folder;
+    return error;
 }
 
 static uint64_t align_up(uint64_t value)
@@ -145,7 +101,7 @@ static uint64_t align_up(uint64_t value)
 
 static int create_part(struct export *export, struct part *part)
 {
-    const char *folder = export->is_hf ? export->beside : export->parent;
+    const char *folder = export->is_hf ? export->beside : export->output.parent;
     int error = export->cli->is_forced ? storage_remove(export->folder, part->key) : 0;
     if (error == 0 || error == ERR_NOT_FOUND)
         error = storage_object_create(export->folder, &part->object, part->key,
@@ -165,7 +121,7 @@ static int create_part(struct export *export, struct part *part)
 static int finish_part(struct export *export, struct part *part)
 {
     char path[sizeof export->beside + sizeof part->key + 1];
-    snprintf(path, sizeof path, "%s/%s", export->is_hf ? export->beside : export->parent,
+    snprintf(path, sizeof path, "%s/%s", export->is_hf ? export->beside : export->output.parent,
              part->key);
     if (truncate(path, (off_t)part->file.bytes) != 0)
         return report_errno(ERR_IO, "could not cut the export to its size", path);
@@ -174,35 +130,24 @@ static int finish_part(struct export *export, struct part *part)
 
 /* ---- the name ---- */
 
-/* Where a file system knows no flags of a rename, as NFS, a folder takes the place of nothing but
+/* A folder takes the place of nothing; where a file system knows no flags of a rename, as NFS, of
  * an empty one. 0, or -1 with errno. */
-static int place(const char *from, const char *path, bool is_folder, bool may_replace)
+static int place_folder(const char *from, const char *path)
 {
-    if (!is_folder && !may_replace)
-        return storage_place(AT_FDCWD, from, path);
-    int result = renameat2(AT_FDCWD, from, AT_FDCWD, path, is_folder ? RENAME_NOREPLACE : 0);
+    int result = renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_NOREPLACE);
     bool lacks_flags = result != 0 && (errno == EINVAL || errno == ENOSYS);
-    return is_folder && lacks_flags ? rename(from, path) : result;
+    return lacks_flags ? rename(from, path) : result;
 }
 
-/* Gives the output its name, durably. */
-static int name_output(struct export *export)
+static int name_folder(struct export *export)
 {
-    char part_path[sizeof export->parent + sizeof export->parts->key + 1];
-    const char *path = export->cli->output, *from = export->beside;
-    if (!export->is_hf) {
-        snprintf(part_path, sizeof part_path, "%s/%s", export->parent, export->parts[0].key);
-        from = part_path;
-    }
-    bool may_replace = export->cli->is_forced && !export->is_hf;
-    if (place(from, path, export->is_hf, may_replace) != 0)
+    const char *path = export->cli->output;
+    char copy[4096];
+    if (place_folder(export->beside, path) != 0)
         return report_errno(errno == EEXIST ? ERR_EXISTS : ERR_IO, "could not name the export",
                             path);
-    export->num_created = 0;
     export->is_folder_ours = false;
-    if (!export->is_hf)
-        return storage_sync_names(export->folder, "");
-    char copy[4096];
+    export->num_created = 0;
     strcpy(copy, path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = fd >= 0 && fsync(fd) == 0
@@ -210,6 +155,15 @@ static int name_output(struct export *export)
                     : report_errno(ERR_IO, "could not make the export durable", path);
     if (fd >= 0)
         close(fd);
+    return error;
+}
+
+/* Gives the output its name, durably. */
+static int name_output(struct export *export)
+{
+    int error = export->is_hf ? name_folder(export) : output_name(&export->output);
+    if (error == 0)
+        export->num_created = 0;
     return error;
 }
 
