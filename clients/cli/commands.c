@@ -18,7 +18,8 @@ const struct option command_settings[] = {
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
-                          "replace what was left unfinished; of export also a file that exists; "
+                          "replace what was left unfinished; of export and report also a file that "
+                          "exists; "
                           "of server attempt: without the other nodes; of rm: what is in "
                           "doubt"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
@@ -124,6 +125,7 @@ const struct option command_settings[] = {
     [WRITE] = OPTION_STRING(struct cli, write, "write", "",
                             "a folder on the store's disk: 64 MiB are written there, synced, "
                             "measured and removed"),
+    [METRICS] = OPTION_STRING(struct cli, metrics, "metrics", "", "the run's metrics.jsonl_file"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -278,6 +280,17 @@ const struct command commands[] = {
      "the training since the last save that was durable, and --restart-time. A ckptd whose last\n"
      "save was the run's also tells how long that took until it was durable: no shorter interval\n"
      "is advised. checkpoint.interval is what to set.\n"},
+    {"report", "RUN --output FILE.html", "the story of a run on one page: curves, starts, changes",
+     1, 1, WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
+     "One file of HTML without scripts, which fetches nothing: head; curves of loss and, with\n"
+     "--metrics, gradient norm and learning rate; checkpoints; starts; which settings, libraries\n"
+     "and hosts changed between attempts, as of diff --settings; lineage. Vertical lines are\n"
+     "starts, circles are loss spikes. Steps that were made twice are drawn once, as the branch\n"
+     "that lasts has them. Without --metrics the loss is that of the newest checkpoint's history.\n"
+     "What is missing, damaged or of another run is said on the page, and the rest is told. The\n"
+     "exit code is 1 when a checkpoint is DAMAGED. Durable after: of the last save of a ckptd.\n"
+     "--json prints the same, with or without --output: head, notes, curves (steps, values; null\n"
+     "is a gap), spikes, checkpoints as of list, starts, changes, lineage.\n"},
     {"rm", "RUN | RUN@STEP-aATTEMPT", "remove a checkpoint or a run, in any state", 1, 1,
      WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW) | BIT(FORCE), cli_rm,
      "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"

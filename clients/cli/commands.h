@@ -63,6 +63,7 @@ enum setting {
     DEPTH,
     TIME,
     WRITE,
+    METRICS,
     JSON,
     HELP,
     NUM_SETTINGS
@@ -78,7 +79,8 @@ _Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
 /* So that a shell can help. */
-#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER) | BIT(MODEL) | BIT(WRITE))
+#define NAMES_FILE \
+    (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER) | BIT(MODEL) | BIT(WRITE) | BIT(METRICS))
 
 extern const struct option command_settings[];
 

@@ -80,6 +80,8 @@ convert {run} --output {out} --dtype bf16 --except x=fp32 => 2 ! fits no tensor
 export {run} --output {out} --only *,nosuch => 2 ! fits no tensor
 export {run} --output {out} --format hf --only * => 2 ! takes no --only
 export {run} --output {out} --shard-size 1MiB => 2 ! --format hf
+report {run} => 2 ! add --output FILE.html
+report {run} --output {out} --quick => 2 ! report does not take --quick
 verify; verify {run}@%; export {run}; convert {run} --dtype bf16; convert {run} --output {new};
 convert {run} --dtype bf16 --output {store}; diff {run} {run} --quick; diff {run};
 list --dtype fp32; gc {run} => 2 ! (
@@ -91,6 +93,10 @@ export {run} --output /nonexistent/folder/file => 74
 show ..; list ..; du 'a b'; pin a/b; unpin ''; verify {long}; prune .. --keep-last 1 => 2
 list nobody; du nobody; verify nobody; pin nobody@1-a1; unpin nobody@1-a1; show {run}@1-a9;
 pin {run}@1-a9; pin {run}@77 => 66
+report ..; report {run}@4 --output {out} => 2
+report nobody --output {out}; report {run} --json --metrics {new} => 66
+report {run} --json --metrics {folder} => 74 ! {folder}
+report {run} --output /nonexistent/folder/file => 74
 show nobody => 66 ! nobody
 show nobody --json => 66 ! "error": "ERR_NOT_FOUND", "exit_code": 66 ! "hint": "see
 prune nobody --keep-last 1; prune nobody --keep-last 1 --dry-run => 66 ! there is no run "nobody"

@@ -27,7 +27,7 @@ seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
          "follow", "status", "health", "watchdog", "server", "advise", "stop",
-         "doctor"}  # which have no bar
+         "doctor", "report"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
 FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes

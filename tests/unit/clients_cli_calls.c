@@ -55,13 +55,14 @@ static void disarm(void *user)
 }
 
 /* May a command end with `error` for this errno? A block that cannot be read is damage to verify,
- * and so is a run to list. */
+ * and so is a run to list and report. */
 static bool is_fitting(const struct tool *tool, int error, int number)
 {
     if (error == tool->want)
         return true;
     if (error == CLI_DIFFERS)
-        return (tool->run == cli_verify || tool->run == cli_list) && number != ENOMEM;
+        return (tool->run == cli_verify || tool->run == cli_list || tool->run == cli_report) &&
+               number != ENOMEM;
     return error == ERR_IO || error == ERR_SPACE || error == ERR_DENIED || error == ERR_BUSY ||
            (error == ERR_MEMORY && number == ENOMEM);
 }

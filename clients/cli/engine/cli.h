@@ -41,7 +41,7 @@ struct json_t; /* of jansson */
 struct cli {
     char store[4096];
     char server[280];
-    char output[4096];
+    char output[4096], metrics[4096];
     char dtype[8];
     int64_t keep_last, keep_every, keep_best, shards;
     int64_t shard_size, count, expected;
@@ -94,6 +94,7 @@ int cli_prune(const struct cli *cli);
 int cli_advise(const struct cli *cli);
 int cli_bench_io(const struct cli *cli);
 int cli_doctor(const struct cli *cli);
+int cli_report(const struct cli *cli);
 int cli_rm(const struct cli *cli);
 int cli_undelete(const struct cli *cli);
 int cli_adopt(const struct cli *cli);

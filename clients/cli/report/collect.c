@@ -1,0 +1,494 @@
+/* collect.c - what is known of a run, as one JSON object (see report.h).
+ *
+ * The list of checkpoints is that of `list --json`. Each manifest is read for what its save
+ * measured, and the first of each attempt for how that start differs from the one before. The
+ * newest has position, losses and lineage. Starts that left no checkpoint are known from --metrics
+ * alone. What cannot be read is named among "notes", and the rest is told. */
+#include "clients/cli/report/report.h"
+
+#include "proto/format/flaw.h"
+#include "proto/format/loss_history.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct gather {
+    const struct cli *cli;
+    struct storage *store; /* NULL: its server is asked */
+    json_t *root;
+    struct manifest *newest; /* of those that were read so far */
+    bool has_damage;
+    char run[128];
+};
+
+static void note(struct gather *gather, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void note(struct gather *gather, const char *format, ...)
+{
+    char text[REPORT_TEXT_MAX];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    report_make_printable(text);
+    json_array_append_new(json_object_get(gather->root, "notes"), json_string(text));
+}
+
+static json_t *member(struct gather *gather, const char *name)
+{
+    return json_object_get(gather->root, name);
+}
+
+static void copy_number(json_t *out, const json_t *from, const char *name)
+{
+    json_t *value = json_object_get(from, name);
+    if (json_is_number(value))
+        json_object_set(out, name, value);
+}
+
+/* Was there memory for all of it? What others do with jansson forgets: before that, and at an end.
+ */
+static int check_memory(void)
+{
+    return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a report");
+}
+
+/* A section of a manifest; an empty object where it is none. ERR_MEMORY. */
+static int read_section(json_t **out, const char *text)
+{
+    int error = json_read_object(out, text != NULL ? text : "{}", "a section");
+    if (error == ERR_INVALID)
+        *out = json_object();
+    return error == ERR_INVALID ? 0 : error;
+}
+
+/* ---- starts ---- */
+
+/* The one of that attempt among the starts, which are in the order of attempts. A start without
+ * checkpoints has the attempt 0, as all such have. */
+static json_t *add_start(struct gather *gather, uint64_t attempt, int64_t step, uint64_t from)
+{
+    json_t *list = member(gather, "starts"), *start = NULL;
+    size_t place = json_array_size(list);
+    for (; place > 0 && start == NULL; place--) {
+        json_t *before = json_array_get(list, place - 1);
+        if (member_number(before, "attempt") == attempt && attempt != 0)
+            start = before;
+        else if (member_number(before, "attempt") <= attempt)
+            break;
+    }
+    if (start == NULL) {
+        start = json_pack("{sI sI}", "attempt", (json_int_t)attempt, "step", (json_int_t)step);
+        json_array_insert_new(list, place, start);
+    }
+    if (from != 0)
+        json_object_set_new(start, "from_attempt", json_integer((json_int_t)from));
+    return start;
+}
+
+static int take_start(struct gather *gather, const struct manifest *manifest)
+{
+    const struct manifest_summary *summary = &manifest->summary;
+    json_t *mesh, *identity, *start;
+    ERR_TRY(read_section(&mesh, manifest->mesh_json));
+    int error = read_section(&identity, manifest->identity_json);
+    if (error == 0) {
+        const json_t *environment = json_object_get(identity, "environment");
+        const json_t *hosts = json_object_get(environment, "hosts");
+        start = add_start(gather, summary->attempt, (int64_t)manifest->parent_step,
+                          manifest->parent_attempt);
+        json_object_set_new(start, "ranks", json_integer(summary->world_size));
+        json_object_set(start, "mesh", mesh);
+        if (json_is_object(hosts))
+            json_object_set_new(start, "hosts", json_integer((json_int_t)json_object_size(hosts)));
+    }
+    json_decref(mesh);
+    json_decref(identity);
+    return error == 0 ? check_memory() : error;
+}
+
+/* In what this start differs from the one before. */
+static int take_changes(struct gather *gather, const struct manifest *manifest)
+{
+    const struct manifest_summary *before = &gather->newest->summary, *now = &manifest->summary;
+    json_t *found = NULL;
+    ERR_TRY(settings_compare(&found, gather->newest, manifest));
+    json_begin();
+    if (json_array_size(found) > 0)
+        json_array_append_new(
+            member(gather, "changes"),
+            json_pack("{ss ss sO}", "first",
+                      text_checkpoint(gather->run, before->step, before->attempt).text, "second",
+                      text_checkpoint(gather->run, now->step, now->attempt).text, "settings",
+                      found));
+    json_decref(found);
+    return check_memory();
+}
+
+/* ---- checkpoints ---- */
+
+static int read_manifest(void *user, struct manifest **out, const struct selection *selection)
+{
+    struct gather *gather = user;
+    return gather->store != NULL ? checkpoint_manifest(out, gather->store, selection)
+                                 : server_manifest(out, NULL, gather->cli, selection);
+}
+
+/* What its save measured. */
+static int take_state(json_t *row, const struct manifest *manifest)
+{
+    json_t *state;
+    ERR_TRY(read_section(&state, manifest->state_json));
+    const json_t *metrics = json_object_get(state, "metrics");
+    copy_number(row, metrics, "loss");
+    copy_number(row, metrics, "grad_norm");
+    copy_number(row, metrics, "step_seconds");
+    copy_number(row, metrics, "save_wait_seconds");
+    copy_number(row, json_object_get(state, "data"), "tokens");
+    json_decref(state);
+    return check_memory();
+}
+
+static int take_manifest(struct gather *gather, json_t *row, struct manifest *manifest)
+{
+    bool begins =
+        gather->newest == NULL || gather->newest->summary.attempt != manifest->summary.attempt;
+    int error = begins ? take_start(gather, manifest) : 0;
+    if (error == 0 && begins && gather->newest != NULL)
+        error = take_changes(gather, manifest);
+    if (error == 0)
+        error = take_state(row, manifest);
+    manifest_free(gather->newest);
+    gather->newest = manifest;
+    return error;
+}
+
+static int take_row(struct gather *gather, json_t *row)
+{
+    struct manifest *manifest;
+    struct selection selection = {.step = (int64_t)member_number(row, "step"),
+                                  .attempt = member_number(row, "attempt")};
+    const char *damage = member_text(row, "damage");
+    snprintf(selection.run, sizeof selection.run, "%s", gather->run);
+    if (selection.attempt == 0) { /* the run itself */
+        note(gather, "The run could not be read: %s", damage);
+        return 0;
+    }
+    const struct text_checkpoint name =
+        text_checkpoint(gather->run, (uint64_t)selection.step, selection.attempt);
+    json_object_set_new(row, "checkpoint", json_string(name.text));
+    ERR_TRY(check_memory());
+    int error = read_manifest(gather, &manifest, &selection);
+    if (error == 0)
+        return take_manifest(gather, row, manifest);
+    if (!lineage_is_lost(error))
+        return error;
+    if (damage[0] == '\0' && error == ERR_CORRUPT) { /* a list reads the summary alone */
+        json_object_set_new(row, "flaw", json_string(FLAW_DAMAGED));
+        json_object_set_new(row, "damage", json_string(report_message()));
+        gather->has_damage = true;
+    }
+    note(gather, "%s is told of without what its manifest says: %s", name.text,
+         damage[0] != '\0' ? damage : report_line());
+    return check_memory();
+}
+
+/* How long the last save of this ckptd took until it was durable. Not every caller may ask. */
+static int take_durable(struct gather *gather)
+{
+    json_t *status = NULL;
+    int error = cli_call_status(&status, gather->cli);
+    const json_t *commit = json_object_get(status, "last_commit"),
+                 *rows = member(gather, "checkpoints");
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        json_t *row = json_array_get(rows, i);
+        if (strcmp(member_text(commit, "run"), gather->run) == 0 &&
+            member_number(commit, "step") == member_number(row, "step") &&
+            member_number(commit, "attempt") == member_number(row, "attempt") &&
+            json_is_number(json_object_get(commit, "seconds")))
+            json_object_set(row, "durable_seconds", json_object_get(commit, "seconds"));
+    }
+    json_decref(status);
+    return error == ERR_MEMORY ? error : check_memory();
+}
+
+static int take_rows(struct gather *gather)
+{
+    json_t *rows;
+    ERR_TRY(list_read(&rows, &gather->has_damage, gather->cli));
+    json_object_set_new(gather->root, "checkpoints", rows);
+    int error = 0;
+    for (size_t i = json_array_size(rows); i-- > 0 && error == 0;) /* the oldest first */
+        error = take_row(gather, json_array_get(rows, i));
+    if (error == 0 && gather->store == NULL)
+        error = take_durable(gather);
+    return error;
+}
+
+/* ---- the newest ---- */
+
+static int take_history(struct gather *gather, const json_t *state, const char *name)
+{
+    struct history *history = malloc(sizeof *history);
+    struct point *points = malloc(HISTORY_POINTS * sizeof *points);
+    bool has_memory = history != NULL && points != NULL;
+    if (has_memory) {
+        history_read(history, json_object_get(state, "history"));
+        for (uint32_t i = 0; i < history->num; i++)
+            points[i] = (struct point){history_step(history, i), history->loss[i]};
+        if (history->num > 0)
+            json_object_set_new(member(gather, "curves"), "loss", curve_json(points, history->num));
+    }
+    if (has_memory && history->num == 0)
+        note(gather, "%s has no losses of the steps before it.", name);
+    else if (has_memory && gather->cli->metrics[0] == '\0')
+        note(gather,
+             "Without --metrics there are no gradient norm, learning rate and spikes; %s has the "
+             "loss of every %s.",
+             name,
+             history->halvings > 0 ? text_count(1ull << history->halvings, "step").text : "step");
+    free(history);
+    free(points);
+    return has_memory ? check_memory() : report_error(ERR_MEMORY, NULL, "no memory for a curve");
+}
+
+static int take_lineage(struct gather *gather)
+{
+    const struct manifest *manifest = gather->newest;
+    struct lineage lineage;
+    json_t *config;
+    json_t *out = json_object();
+    json_object_set_new(gather->root, "lineage", out);
+    ERR_TRY(check_memory());
+    ERR_TRY(lineage_read(&lineage, manifest, read_manifest, gather));
+    int error = lineage_add_json(out, &lineage);
+    lineage_free(&lineage);
+    if (error != 0)
+        return error;
+    ERR_TRY(read_section(&config, manifest->config_json));
+    const char *initial = member_text(json_object_get(config, "checkpoint"), "initial_load_path");
+    if (initial[0] != '\0')
+        json_object_set_new(out, "initial_load_path", json_string(initial));
+    json_decref(config);
+    if (manifest->summary.origin[0] != '\0')
+        json_object_set_new(out, "origin", json_string(manifest->summary.origin));
+    if (manifest->converted_from[0] != '\0')
+        json_object_set_new(out, "converted_from", json_string(manifest->converted_from));
+    return check_memory();
+}
+
+static int take_newest(struct gather *gather)
+{
+    json_t *state, *head = member(gather, "head");
+    if (gather->newest == NULL) {
+        note(gather, "The run has no checkpoint that can be read.");
+        return 0;
+    }
+    const struct manifest_summary *summary = &gather->newest->summary;
+    const struct text_checkpoint name =
+        text_checkpoint(gather->run, summary->step, summary->attempt);
+    json_object_set_new(head, "newest", json_string(name.text));
+    json_object_set_new(head, "newest_time", json_string(summary->time));
+    json_object_set_new(head, "steps", json_integer((json_int_t)summary->step));
+    ERR_TRY(read_section(&state, gather->newest->state_json));
+    copy_number(head, json_object_get(state, "data"), "tokens");
+    int error = take_history(gather, state, name.text);
+    json_decref(state);
+    return error == 0 ? take_lineage(gather) : error;
+}
+
+/* ---- --metrics ---- */
+
+/* The names that the run has in such a file: renamed, it had another one. */
+static json_t *names_of(struct gather *gather)
+{
+    json_t *names = json_pack("[s]", gather->run);
+    const json_t *rows = member(gather, "checkpoints");
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        json_t *origin = json_object_get(json_array_get(rows, i), "origin");
+        if (json_is_string(origin))
+            json_array_append(names, origin);
+    }
+    return names;
+}
+
+/* NULL: there is none. */
+static json_t *time_json(double seconds)
+{
+    char text[32];
+    struct tm parts;
+    time_t whole = seconds >= 0 && seconds < 1e11 ? (time_t)seconds : -1;
+    if (whole < 0 || gmtime_r(&whole, &parts) == NULL ||
+        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        return NULL;
+    return json_string(text);
+}
+
+static void take_starts(struct gather *gather, const struct metrics *metrics)
+{
+    for (uint32_t i = 0; i < metrics->num_starts; i++) {
+        const struct metrics_start *from = &metrics->starts[i];
+        if (!from->is_told || from->step < 0)
+            continue;
+        json_t *start = add_start(gather, from->attempt, from->step, from->from_attempt);
+        json_object_set_new(start, "time", time_json(from->time));
+        json_object_set_new(start, "lost_steps", json_integer(from->lost));
+    }
+}
+
+static void take_spikes(struct gather *gather, const struct metrics *metrics)
+{
+    for (uint32_t i = 0; i < metrics->num_spikes; i++) {
+        const struct metrics_spike *from = &metrics->spikes[i];
+        json_t *spike = json_pack("{sI ss}", "step", (json_int_t)from->began, "kind", from->kind);
+        if (from->steps >= 0)
+            json_object_set_new(spike, "steps", json_integer(from->steps));
+        json_object_set_new(spike, "most", json_real(from->most));
+        json_object_set_new(spike, "median", json_real(from->median));
+        json_array_append_new(member(gather, "spikes"), spike);
+    }
+}
+
+static int take_curves(struct gather *gather, const struct metrics *metrics)
+{
+    static const char *const names[] = {[METRIC_LOSS] = "loss",
+                                        [METRIC_VALIDATION] = "validation_loss",
+                                        [METRIC_NORM] = "grad_norm",
+                                        [METRIC_LR] = "lr"};
+    for (int i = 0; i < METRIC_TOKENS; i++) {
+        struct point *points;
+        uint32_t count, gaps = 0;
+        ERR_TRY(metrics_curve(&points, &count, metrics, (enum metric)i));
+        for (uint32_t at = 0; at < count; at++)
+            gaps += points[at].value != points[at].value;
+        if (gaps > 0)
+            note(gather, "%s has %s that %s not finite: a gap in the curve.", names[i],
+                 text_count(gaps, "value").text, gaps == 1 ? "is" : "are");
+        if (count > 0)
+            json_object_set_new(member(gather, "curves"), names[i], curve_json(points, count));
+        free(points);
+    }
+    return 0;
+}
+
+static void tell_missing(struct gather *gather, const struct metrics *metrics)
+{
+    const char *file = gather->cli->metrics;
+    const struct metrics_start *last =
+        metrics->num_starts > 0 ? &metrics->starts[metrics->num_starts - 1] : NULL;
+    if (metrics->num_lines == 0)
+        note(gather, "%s has no step of the run.", file);
+    else if (!metrics->has_start)
+        note(gather, "No line of %s says of which run it is; all are taken for this one's.", file);
+    if (metrics->is_torn)
+        note(gather, "Left out of %s: its last line, which is cut.", file);
+    if (metrics->num_bad > 0)
+        note(gather, "Left out of %s: what is no JSON, %s.", file,
+             text_count(metrics->num_bad, "line").text);
+    if (metrics->num_others > 0)
+        note(gather, "Left out of %s: what is of other runs, %s.", file,
+             text_count(metrics->num_others, "line").text);
+    if (last != NULL && gather->newest != NULL && last->attempt < gather->newest->summary.attempt)
+        note(gather, "%s ends with attempt %llu; the newest checkpoint is of attempt %llu.", file,
+             (unsigned long long)last->attempt,
+             (unsigned long long)gather->newest->summary.attempt);
+}
+
+/* The newest step that lasted, as far as it is newer than the newest checkpoint. */
+static void take_last(struct gather *gather, const struct metrics *metrics)
+{
+    json_t *head = member(gather, "head");
+    if (metrics->num_lines == 0)
+        return;
+    const struct metrics_line *first = metrics->lines, *last = first + metrics->num_lines - 1;
+    if (last->step < (int64_t)member_number(head, "steps"))
+        return;
+    json_object_set_new(head, "steps", json_integer(last->step));
+    json_object_set_new(head, "time", time_json(last->time));
+    for (; last > first && (last->has >> METRIC_TOKENS & 1u) == 0;)
+        last--;
+    double tokens = last->value[METRIC_TOKENS];
+    if (tokens >= 0 && tokens < 1e18)
+        json_object_set_new(head, "tokens", json_integer((json_int_t)tokens));
+}
+
+static int take_metrics(struct gather *gather)
+{
+    struct metrics metrics = {0};
+    FILE *file = fopen(gather->cli->metrics, "re");
+    if (file == NULL)
+        return report_errno(errno == ENOENT || errno == ENOTDIR ? ERR_NOT_FOUND : ERR_IO,
+                            "could not open --metrics", gather->cli->metrics);
+    json_t *names = names_of(gather);
+    int error = metrics_read(&metrics, file, gather->cli->metrics, names);
+    fclose(file);
+    json_decref(names);
+    if (error == 0) {
+        take_starts(gather, &metrics);
+        take_spikes(gather, &metrics);
+        take_last(gather, &metrics);
+        tell_missing(gather, &metrics);
+        error = take_curves(gather, &metrics);
+    }
+    metrics_free(&metrics);
+    return error == 0 ? check_memory() : error;
+}
+
+/* ---- all of it ---- */
+
+/* The run's begin as far as it is known, and how many attempts there were. */
+static void finish_head(struct gather *gather)
+{
+    json_t *head = member(gather, "head");
+    const json_t *rows = member(gather, "checkpoints"), *starts = member(gather, "starts");
+    const json_t *oldest = json_array_get(rows, json_array_size(rows) - 1);
+    const json_t *first = json_array_get(starts, 0);
+    const json_t *last = json_array_get(starts, json_array_size(starts) - 1);
+    const char *begin = member_text(first, "time");
+    if (begin[0] == '\0')
+        begin = member_text(oldest, "time");
+    if (begin[0] != '\0')
+        json_object_set_new(head, "begin", json_string(begin));
+    if (json_object_get(head, "time") == NULL && json_object_get(head, "newest_time") != NULL)
+        json_object_set(head, "time", json_object_get(head, "newest_time"));
+    if (last != NULL)
+        json_object_set(head, "attempts", json_object_get(last, "attempt"));
+}
+
+static int gather_all(struct gather *gather)
+{
+    json_begin();
+    gather->root = json_pack("{s{ss} s[] s{} s[] s[] s[] s[]}", "head", "run", gather->run, "notes",
+                             "curves", "spikes", "checkpoints", "starts", "changes");
+    ERR_TRY(check_memory());
+    int error = take_rows(gather);
+    if (error == 0)
+        error = take_newest(gather);
+    if (error == 0 && gather->cli->metrics[0] != '\0')
+        error = take_metrics(gather);
+    if (error == 0)
+        finish_head(gather);
+    return error == 0 ? check_memory() : error;
+}
+
+int report_collect(json_t **out, bool *out_has_damage, const struct cli *cli)
+{
+    struct gather gather = {.cli = cli};
+    struct selection selection;
+    ERR_TRY(selection_parse_run(&selection, cli->args[0]));
+    strcpy(gather.run, selection.run);
+    int error = cli->store[0] != '\0' ? store_begin(&gather.store, cli, gather.run, false) : 0;
+    if (error == 0)
+        error = gather_all(&gather);
+    *out = gather.root;
+    *out_has_damage = gather.has_damage;
+    if (error != 0) {
+        json_decref(gather.root);
+        *out = NULL;
+    }
+    manifest_free(gather.newest);
+    storage_close(gather.store);
+    return error;
+}

@@ -1,0 +1,328 @@
+/* metrics.c - what metrics.jsonl_file says of a run, and which of its steps lasted.
+ *
+ * trainer/observe/jsonl.h has the format. A line that says "start_step" begins a start: it names
+ * the run, and the attempt and step that it goes on from. Lines of steps have their attempt alone,
+ * so the run of a line is that of the last start above it. Lines above the first start are of the
+ * run of that one: a trainer writes them there when the file is empty.
+ *
+ * The steps that lasted are found from the last start backwards: its own; of the start that it went
+ * on from those up to that step; and so on. All other steps were given up. What a start gave up are
+ * the steps of the start before it behind the last step that both have in common.
+ *
+ * A line that is no JSON is counted and passed over, and so is one of another run. */
+#include "clients/cli/report/report.h"
+
+#include "proto/base/array.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE_BYTES_MAX (1u << 20) /* with its end; a longer one is no line of a trainer */
+#define STEP_MAX ((json_int_t)1 << 53)
+
+static const char *const METRIC_KEYS[NUM_METRICS] = {[METRIC_LOSS] = "loss",
+                                                     [METRIC_VALIDATION] = "validation_loss",
+                                                     [METRIC_NORM] = "grad_norm",
+                                                     [METRIC_LR] = "lr",
+                                                     [METRIC_TOKENS] = "tokens"};
+
+struct reading {
+    struct metrics *metrics;
+    const json_t *runs;
+    uint64_t num_ours; /* lines since the begin, or since the last start */
+    bool is_other;     /* the last start is of another run */
+};
+
+/* -1: there is none, or no step. */
+static int64_t step_at(const json_t *line, const char *name)
+{
+    const json_t *value = json_object_get(line, name);
+    json_int_t step = json_is_integer(value) ? json_integer_value(value) : -1;
+    return step >= 0 && step <= STEP_MAX ? step : -1;
+}
+
+static double number_at(const json_t *line, const char *name)
+{
+    const json_t *value = json_object_get(line, name);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static int64_t find_start(const struct metrics *metrics, uint64_t attempt)
+{
+    int64_t i = (int64_t)metrics->num_starts - 1;
+    while (i >= 0 && metrics->starts[i].attempt != attempt)
+        i--;
+    return i;
+}
+
+static int add_start(struct metrics *metrics, const struct metrics_start *start)
+{
+    ERR_TRY(array_reserve(&metrics->starts, &metrics->room_starts, metrics->num_starts,
+                          sizeof *metrics->starts));
+    metrics->starts[metrics->num_starts++] = *start;
+    return 0;
+}
+
+/* The start that a line is of. One that no line tells of went on from the start above it, with the
+ * first step that it has here. */
+static int start_of(uint32_t *out, struct metrics *metrics, const json_t *line)
+{
+    uint64_t attempt = member_number(line, "attempt");
+    int64_t found = find_start(metrics, attempt), step = step_at(line, "step");
+    if (found < 0) {
+        found = metrics->num_starts;
+        ERR_TRY(add_start(metrics, &(struct metrics_start){.attempt = attempt,
+                                                           .step = step > 0 ? step - 1 : -1,
+                                                           .reached = step,
+                                                           .time = (double)NAN,
+                                                           .parent = found - 1}));
+    }
+    *out = (uint32_t)found;
+    return 0;
+}
+
+static bool is_name(const json_t *runs, const char *name)
+{
+    bool is_one = false;
+    for (size_t i = 0; i < json_array_size(runs); i++)
+        is_one = is_one || strcmp(json_string_value(json_array_get(runs, i)), name) == 0;
+    return is_one;
+}
+
+static int take_start(struct reading *reading, const json_t *line)
+{
+    struct metrics *metrics = reading->metrics;
+    bool is_first = !metrics->has_start && !reading->is_other;
+    reading->is_other = !is_name(reading->runs, member_text(line, "run"));
+    if (reading->is_other) {
+        metrics->num_others += 1 + (is_first ? reading->num_ours : 0);
+        if (is_first)
+            metrics->num_lines = metrics->num_starts = metrics->num_spikes = 0;
+        return 0;
+    }
+    struct metrics_start start = {.attempt = member_number(line, "attempt"),
+                                  .from_attempt = member_number(line, "from_attempt"),
+                                  .is_told = true,
+                                  .step = step_at(line, "start_step"),
+                                  .time = number_at(line, "time"),
+                                  .parent = -1};
+    start.reached = start.step;
+    if (start.from_attempt != 0)
+        start.parent = find_start(metrics, start.from_attempt);
+    metrics->has_start = true;
+    return add_start(metrics, &start);
+}
+
+static int take_spike(struct metrics *metrics, const json_t *line, uint32_t start)
+{
+    struct metrics_spike spike = {.start = start,
+                                  .began = step_at(line, "began"),
+                                  .steps = step_at(line, "steps"),
+                                  .most = number_at(line, "most"),
+                                  .median = number_at(line, "median")};
+    snprintf(spike.kind, sizeof spike.kind, "%s", member_text(line, "loss_spike"));
+    for (uint32_t i = metrics->num_spikes; i-- > 0;) { /* how one ends follows its begin */
+        if (metrics->spikes[i].start == start && metrics->spikes[i].began == spike.began) {
+            metrics->spikes[i] = spike;
+            return 0;
+        }
+    }
+    ERR_TRY(array_reserve(&metrics->spikes, &metrics->room_spikes, metrics->num_spikes,
+                          sizeof *metrics->spikes));
+    metrics->spikes[metrics->num_spikes++] = spike;
+    return 0;
+}
+
+static int take_step(struct metrics *metrics, const json_t *line, uint32_t start)
+{
+    struct metrics_line out = {.step = step_at(line, "step"),
+                               .time = number_at(line, "time"),
+                               .start = start,
+                               .place = metrics->num_lines};
+    for (int i = 0; i < NUM_METRICS; i++) {
+        const json_t *value = json_object_get(line, METRIC_KEYS[i]);
+        out.value[i] = json_is_number(value) ? json_number_value(value) : (double)NAN;
+        out.has |= json_is_number(value) || json_is_null(value) ? 1u << i : 0;
+    }
+    if (out.step < 0 || out.has == 0) /* of a kind that this version does not know */
+        return 0;
+    ERR_TRY(array_reserve(&metrics->lines, &metrics->room_lines, metrics->num_lines,
+                          sizeof *metrics->lines));
+    metrics->lines[metrics->num_lines++] = out;
+    if (metrics->starts[start].reached < out.step)
+        metrics->starts[start].reached = out.step;
+    return 0;
+}
+
+static int take_line(struct reading *reading, const json_t *line)
+{
+    struct metrics *metrics = reading->metrics;
+    uint32_t start;
+    if (json_object_get(line, "start_step") != NULL)
+        return take_start(reading, line);
+    if (reading->is_other) {
+        metrics->num_others++;
+        return 0;
+    }
+    reading->num_ours++;
+    ERR_TRY(start_of(&start, metrics, line));
+    return json_object_get(line, "loss_spike") != NULL ? take_spike(metrics, line, start)
+                                                       : take_step(metrics, line, start);
+}
+
+/* ---- which steps lasted ---- */
+
+/* The last step that both have in common, each with what it went on from; -1: none. */
+static int64_t common_step(const struct metrics *metrics, int64_t a, int64_t a_last, int64_t b,
+                           int64_t b_last)
+{
+    const struct metrics_start *starts = metrics->starts;
+    while (a >= 0 && b >= 0 && a != b) { /* the one that began later goes back */
+        if (a > b) {
+            a_last = starts[a].step;
+            a = starts[a].parent;
+        } else {
+            b_last = starts[b].step;
+            b = starts[b].parent;
+        }
+    }
+    return a < 0 || b < 0 ? -1 : a_last < b_last ? a_last : b_last;
+}
+
+static void count_lost(struct metrics *metrics)
+{
+    for (uint32_t i = 1; i < metrics->num_starts; i++) {
+        struct metrics_start *start = &metrics->starts[i];
+        int64_t reached = metrics->starts[i - 1].reached;
+        int64_t common = common_step(metrics, i - 1, reached, start->parent, start->step);
+        if (common < 0)
+            common = start->step;
+        start->lost = common >= 0 && reached > common ? reached - common : 0;
+    }
+}
+
+static void find_lasting(struct metrics *metrics)
+{
+    int64_t last = INT64_MAX;
+    for (uint32_t i = 0; i < metrics->num_starts; i++)
+        metrics->starts[i].last = -1;
+    for (int64_t i = (int64_t)metrics->num_starts - 1; i >= 0; i = metrics->starts[i].parent) {
+        struct metrics_start *start = &metrics->starts[i];
+        start->last = last;
+        start->lasts_from = start->step < last ? start->step : last;
+        last = start->lasts_from;
+    }
+}
+
+static bool lasts(const struct metrics *metrics, uint32_t start, int64_t step)
+{
+    return step > metrics->starts[start].lasts_from && step <= metrics->starts[start].last;
+}
+
+static int by_step(const void *left, const void *right)
+{
+    const struct metrics_line *a = left, *b = right;
+    if (a->step != b->step)
+        return a->step < b->step ? -1 : 1;
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
+static void keep_lasting(struct metrics *metrics)
+{
+    uint32_t num_lines = 0, num_spikes = 0;
+    count_lost(metrics);
+    find_lasting(metrics);
+    for (uint32_t i = 0; i < metrics->num_lines; i++) {
+        if (lasts(metrics, metrics->lines[i].start, metrics->lines[i].step))
+            metrics->lines[num_lines++] = metrics->lines[i];
+    }
+    for (uint32_t i = 0; i < metrics->num_spikes; i++) {
+        if (lasts(metrics, metrics->spikes[i].start, metrics->spikes[i].began))
+            metrics->spikes[num_spikes++] = metrics->spikes[i];
+    }
+    metrics->num_lines = num_lines;
+    metrics->num_spikes = num_spikes;
+    if (num_lines > 0)
+        qsort(metrics->lines, num_lines, sizeof *metrics->lines, by_step);
+}
+
+/* ---- the file ---- */
+
+/* `text` is all of the file up to the end of a line, or to the end of the file. */
+static int read_line(struct reading *reading, const char *text, size_t bytes, bool is_whole)
+{
+    struct metrics *metrics = reading->metrics;
+    json_error_t reason;
+    json_t *line = NULL;
+    int error = json_read(&line, text, bytes, &reason);
+    if (error == ERR_MEMORY)
+        return error;
+    error = 0;
+    if (json_is_object(line))
+        error = take_line(reading, line);
+    else if (is_whole)
+        metrics->num_bad++;
+    else
+        metrics->is_torn = true;
+    json_decref(line);
+    return error;
+}
+
+int metrics_read(struct metrics *out, FILE *file, const char *path, const json_t *runs)
+{
+    struct reading reading = {.metrics = out, .runs = runs};
+    char *text = malloc(LINE_BYTES_MAX);
+    bool is_long = false; /* what comes is the rest of a line that was counted */
+    int error = 0;
+    *out = (struct metrics){0};
+    if (text == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to read --metrics");
+    while (error == 0 && fgets(text, LINE_BYTES_MAX, file) != NULL) {
+        size_t bytes = strlen(text);
+        bool is_whole = bytes > 0 && text[bytes - 1] == '\n';
+        bool is_rest = is_long;
+        out->num_bad += out->is_torn; /* it was not the last */
+        out->is_torn = false;
+        is_long = !is_whole && bytes == LINE_BYTES_MAX - 1;
+        if (is_rest)
+            continue;
+        if (is_long)
+            out->num_bad++;
+        else if (strspn(text, " \t\r\n") < bytes)
+            error = read_line(&reading, text, bytes, is_whole);
+    }
+    free(text);
+    if (error == 0 && ferror(file))
+        error = report_errno(ERR_IO, "could not read --metrics", path);
+    if (error == 0)
+        keep_lasting(out);
+    return error;
+}
+
+void metrics_free(struct metrics *metrics)
+{
+    free(metrics->lines);
+    free(metrics->starts);
+    free(metrics->spikes);
+    *metrics = (struct metrics){0};
+}
+
+int metrics_curve(struct point **out, uint32_t *out_count, const struct metrics *metrics,
+                  enum metric metric)
+{
+    uint32_t count = 0;
+    *out_count = 0;
+    *out = calloc((size_t)metrics->num_lines + 1, sizeof **out);
+    if (*out == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a curve");
+    for (uint32_t i = 0; i < metrics->num_lines; i++) {
+        const struct metrics_line *line = &metrics->lines[i];
+        if ((line->has >> metric & 1u) == 0)
+            continue;
+        count -= count > 0 && (*out)[count - 1].step == line->step;
+        (*out)[count++] = (struct point){line->step, line->value[metric]};
+    }
+    *out_count = count;
+    return 0;
+}
