@@ -1,15 +1,16 @@
 /* train.c - the trainer: load, step, save, log, stop.
  *
- * One process per rank under mpirun (comm.backend mpi), or one thread per rank (comm.backend
- * local). On SIGTERM, SIGINT, SIGHUP and SIGUSR1 the trainer saves and ends: it finishes the step
- * in progress when the last micro-step has begun, and drops it otherwise. A start that does not
- * save (the run is finished or refused, checkpoint.load_only, debug.logits_file) takes no attempt,
- * so it never ends a start that trains. ../README.md lists the exit codes. */
+ * One process per rank under mpirun (comm.backend mpi), or one thread per rank (local). On SIGTERM,
+ * SIGINT, SIGHUP and SIGUSR1 the trainer saves and ends: it finishes the step in progress when the
+ * last micro-step has begun, and drops it otherwise. A start that does not save (the run is
+ * finished or refused, checkpoint.load_only, --replay, debug.logits_file) takes no attempt, so it
+ * never ends a start that trains. ../README.md lists the exit codes. */
 #include "proto/base/report.h"
 #include "trainer/run/introduce.h"
 #include "trainer/run/links.h"
 #include "trainer/run/preflight.h"
 #include "trainer/run/ranks.h"
+#include "trainer/run/replay.h"
 #include "trainer/run/start.h"
 #include "trainer/run/train_step.h"
 
@@ -88,10 +89,12 @@ static int train(struct rank *r, int *out_exit)
                  p->step);
     bool is_end = p->step >= config->steps || ends_unsaved(config, p->step);
     *out_exit = is_end ? EXIT_DONE : switches_exit_code(seen);
+    if (p->step == config->replay_step)
+        return replay_compare(r, out_exit);
     return p->step < config->steps || !saves ? 0 : snapshot_export(r->snapshot, p->step);
 }
 
-/* Does this start save? `newest`: the step that will be loaded, or -1. */
+/* Does this start save? `newest`: the step to load, or -1. */
 static int check_purpose(const struct rank *r, int64_t newest, bool *out_saves)
 {
     const struct config *config = r->config;

@@ -23,6 +23,15 @@ static void halve(struct history *h)
     h->halvings++;
 }
 
+bool history_find(const struct history *h, int64_t step, double *out)
+{
+    int64_t every = (int64_t)1 << h->halvings, point = step / every - h->first;
+    if (step % every != 0 || point < 0 || point >= h->num)
+        return false;
+    *out = h->loss[point];
+    return true;
+}
+
 void history_cut(struct history *h, int64_t step)
 {
     while (h->num > 0 && history_step(h, h->num - 1) > step)

@@ -13,6 +13,7 @@
 
 #include "proto/base/json.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define HISTORY_POINTS 512u
@@ -28,6 +29,8 @@ int64_t history_step(const struct history *history, uint32_t point);
 /* Steps come in their order. One that is made again, and those behind it, take the place of what
  * was; where steps are missing, what was before them is forgotten. */
 void history_add(struct history *history, int64_t step, double loss);
+/* The loss of that step; false: it is not kept. */
+bool history_find(const struct history *history, int64_t step, double *out);
 /* The steps behind this one are forgotten. */
 void history_cut(struct history *history, int64_t step);
 /* {"first": .., "halvings": .., "losses": ".."}. NULL: no memory. */

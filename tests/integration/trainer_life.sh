@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 175
+plan 192
 make_tiny
 start_ckptd
 
@@ -188,6 +188,42 @@ skip_alike() {
         "$BUILD/ckpt-cli" diff "skip@$steps" "skip2@$steps" --store "$store"
 }
 check "with the same bits, which are not those of a run that took it" skip_alike
+
+# ---- a step made again ----
+again() { # RUN STEP [SETTING...]: prints the exit status; output in $tmp/again.log
+    local got=0
+    "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" --ckptd.address "$server" \
+        --metrics.loss_file "$tmp/again.loss" --replay "${@:2}" >"$tmp/again.log" 2>&1 || got=$?
+    echo "$got"
+}
+of_loss_file() { # RUN STEP: as the loss file has them
+    awk -v step="$2" '$1 == step { print "step " step ": loss " $2 " .*, gradient norm " $3 " " }' \
+        "$tmp/$1.loss" | sed 's/+/[+]/g'
+}
+check_equal "a step of 2 ranks is made again on 1: 0" "$(again right 13 --comm.ranks 1)" 0
+check "from a checkpoint before it" says again "loaded step (10|5) "
+check "and printed to the bit" says again "$(of_loss_file right 13)"
+check "as are those on the way" says again "step 13: the same bits \(compared: [38] losses\)"
+check_equal "on 4 ranks, too: 0" "$(again right $steps --comm.ranks 4 \
+    --parallelism.pipeline_parallel_degree 2)" 0
+check "where a checkpoint of the step is, with its gradient norm" says again \
+    "step $steps: the same bits \(compared: [0-9]+ losses, the gradient norm\)"
+check_equal "with another setting it ends with 1" "$(again right 14 --optimizer.lr 1e-3)" 1
+check "the first step that differs is named" says again \
+    "differs: step (12|7): loss 0x.* then, 0x.* now"
+check "and the setting" says again "optimizer.lr was 0.0008 .* now it is 0.001"
+check_equal "a step without a checkpoint before it ends with 78" "$(again right 5)" 78
+check "which names the others" says again "steps (6|11) to $steps can be made again"
+check_equal "a skipped step is made again: 0" "$(again skip 8 --debug.nonfinite_at_step 8 \
+    --training.nonfinite skip)" 0
+check "with where it broke" says again \
+    "step 8 is not finite, first on rank 0, stage 0: the gradient of output.weight"
+check_equal "a step that is not finite ends a run with 78" \
+    "$(status_of train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled)" 78
+check_equal "it can be made again: 0" "$(again broken 8 --debug.nonfinite_at_step 8)" 0
+check "there is nothing to compare it with" says again "nothing is compared: .* of steps 6 to 8"
+check_equal "a replay leaves no loss and no attempt" \
+    "$(ls "$tmp/again.loss" "$store"/{right,broken}/attempts/* 2>/dev/null | wc -l)" 2
 
 # ---- a look at some steps ----
 check_equal "debug.stop_after_step ends with 0" "$(status_of train look --debug.stop_after_step 4 \

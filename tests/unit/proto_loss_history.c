@@ -43,6 +43,12 @@ TEST(test_history__a_short_run_has_every_step_and_a_long_one_the_whole_curve)
     add_steps(&h, 513, 513);
     want_curve(&h, 2, 512, 2);
     through_text(&h);
+    double loss = 0;
+    assert_true(history_find(&h, 2, &loss) && loss == 1 / 2.0);
+    assert_true(history_find(&h, 512, &loss) && loss == 1 / 512.0);
+    const int64_t not_kept[] = {0, 1, 3, 513, 514};
+    for (size_t i = 0; i < sizeof(not_kept) / sizeof(not_kept[0]); i++)
+        assert_false(history_find(&h, not_kept[i], &loss));
     add_steps(&h, 514, 100000);
     want_curve(&h, 256, 99840, 256);
     json_t *json = history_json(&h);

@@ -210,6 +210,12 @@ TEST(test_config__what_this_version_lacks_is_refused)
     check_refused("--training.dtype bfloat16", "updates are smaller than", "one of float32");
     check_refused("--checkpoint.enable --checkpoint.partial", "checkpoint.partial needs",
                   "name what is taken");
+    check_refused("--checkpoint.enable --replay 0", "replay_step = 0", "training.steps");
+    check_refused("--checkpoint.enable --replay 9 --training.steps 8", "replay_step = 9",
+                  "training.steps = 8");
+    check_refused("--checkpoint.enable --replay 9 --checkpoint.load_step 9", "load_step = 9",
+                  "no later");
+    check_refused("--replay 9", "debug.replay_step", "checkpoint.enable");
     check_refused("--checkpoint.partial_fresh output", "partial_fresh = \"output\"",
                   "checkpoint.partial = true");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",

@@ -38,6 +38,8 @@ static const char *const short_keys[] = {"config",
                                          "debug.timeline_file",
                                          "device",
                                          "kernels.device",
+                                         "replay",
+                                         "debug.replay_step",
                                          "suggest",
                                          "memory_estimation.suggest",
                                          NULL};
@@ -255,9 +257,27 @@ static int check_checkpoint(const struct config *config)
     return 0;
 }
 
+static int check_replay(const struct config *config)
+{
+    int64_t step = config->replay_step;
+    if (step < 0)
+        return 0;
+    if (!config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "debug.replay_step begins with a checkpoint of the run");
+    if (step == 0 || step > config->steps || config->load_step >= step)
+        return report_error(
+            ERR_INVALID, "give a step up to training.steps, and no later checkpoint.load_step",
+            "debug.replay_step = %lld: training.steps = %lld, "
+            "checkpoint.load_step = %lld",
+            (long long)step, (long long)config->steps, (long long)config->load_step);
+    return 0;
+}
+
 static int check_values(struct config *config)
 {
     ERR_TRY(check_run_name(config->run));
+    ERR_TRY(check_replay(config));
     ERR_TRY(check_exclusions(config->exclude_from_loading));
     ERR_TRY(find_tokenizer(config));
     if (config->dataset_path[0] != '\0' && config->mixture[0] != '\0')

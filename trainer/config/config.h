@@ -180,6 +180,7 @@ struct config {
         DURABLE_BUCKET
     } durability;         /* last save */
     int64_t load_step;    /* -1: newest */
+    int64_t load_below;   /* of which the newest; 0: any. Not a key: of a replay */
     int64_t skip_samples; /* behind what was loaded; ours */
     bool load_only;
     bool take_over; /* checkpoint.take_over: end who trains the run; ours */
@@ -240,6 +241,7 @@ struct config {
     int64_t profile_freq;
     char profile_steps[CONFIG_TEXT_MAX]; /* "10,20-22"; "": every profile_freq-th; ours */
     int64_t stop_after_step;             /* without a save; -1: off */
+    int64_t replay_step;                 /* --replay: run/replay.h; -1: off */
     char logits_file[CONFIG_TEXT_MAX];  /* debug.logits_file: forward of sample 0, write f32, end */
     bool watch_numbers;                 /* debug.watch_numbers, as parallel/watch.c has it */
     int64_t watch_modules;              /* so many are kept */

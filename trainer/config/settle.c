@@ -108,9 +108,24 @@ static int settle_selective(struct config *config)
                         "activation_checkpoint.selective_ac_option = %s", option);
 }
 
+/* A replay changes nothing that the run has: its checkpoints, files, switches. */
+static void settle_replay(struct config *config)
+{
+    if (config->replay_step < 0)
+        return;
+    config->load_only = true;
+    config->load_below = config->load_step < 0 ? config->replay_step : 0;
+    config->stop_after_step = config->replay_step;
+    config->skip_samples = 0;
+    config->last_save_in_hf = config->validation_enable = config->tensorboard = false;
+    config->loss_file[0] = config->jsonl_file[0] = config->save_switch[0] = '\0';
+    config->save_config_file[0] = '\0';
+}
+
 void settle_choices(struct config *config)
 {
     settle_run(config);
+    settle_replay(config);
     settle_enums(config);
     settle_float8(config);
     bool is_fake = strcmp(config->text.comm_mode, "fake_backend") == 0;

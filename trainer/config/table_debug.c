@@ -29,6 +29,9 @@ const struct option table_of_debug[] = {
         "which step of this start is drawn, from 1 (ours)"),
     INT(stop_after_step, "debug.stop_after_step", -1, -1, COUNT_MAX,
         "end behind this step, without a save; -1: off (ours)"),
+    INT(replay_step, "debug.replay_step", -1, -1, COUNT_MAX,
+        "make this step again from the newest checkpoint before it, compare losses with the run's, "
+        "and end: 0, or 1 when one differs; -1: off (also --replay; ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and end (ours)"),
     ALIAS("debug.detect_anomaly", "debug.watch_numbers"),

@@ -64,6 +64,12 @@ int breaks_decide(struct breaks *b, const struct progress *p, const struct step_
     bool may_skip = b->config->nonfinite == NONFINITE_SKIP && !at->is_weight;
     bool skips = may_skip && ++b->in_row < b->config->nonfinite_skips_max;
     describe_break(text, b, p, at);
+    if (p->step == b->config->replay_step) {
+        if (b->rank == 0)
+            log_warn("replay", "step %" PRId64 " is not finite, first on rank %u, stage %u: %s",
+                     p->step, at->rank, at->stage, text);
+        return 0;
+    }
     if (skips) {
         b->skips++;
         if (b->rank == 0)

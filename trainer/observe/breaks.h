@@ -3,7 +3,8 @@
  * With training.nonfinite = stop the run ends, and nothing of the step is saved. With skip its
  * update is left out: samples and the learning-rate curve go on, the moments do not. So many of
  * those in a row as training.nonfinite_skips_max says end the run, too; a start counts anew. A run
- * whose weights are not finite ends at once. All ranks see the same numbers, and decide alike. */
+ * whose weights are not finite ends at once. The step that a replay is for is said only, and ends
+ * it anyway. All ranks see the same numbers, and decide alike. */
 #ifndef HOLDFAST_TRAINER_BREAKS_H
 #define HOLDFAST_TRAINER_BREAKS_H
 
@@ -18,8 +19,8 @@ struct breaks {
 
 /* Are loss and norm of the step finite? */
 bool breaks_is_finite(struct breaks *breaks, const struct progress *progress);
-/* Of a step that is not: 0 when it is to be skipped, which is counted and said. ERR_INVALID: the
- * run has diverged; rank 0 alone keeps the last error. */
+/* Of a step that is not: 0 when it is to update nothing, which is counted and said. ERR_INVALID:
+ * the run has diverged; rank 0 alone keeps the last error. */
 int breaks_decide(struct breaks *breaks, const struct progress *progress,
                   const struct step_break *at);
 /* The sign of a nan means nothing, and may differ between meshes. */

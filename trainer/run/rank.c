@@ -287,6 +287,7 @@ int rank_load(struct rank *r)
     /* What a load does not fill is nought, as the memory plan gives it: the moments, when the
      * optimizer is excluded. */
     ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));
+    r->loaded_step = r->progress.step;
     metrics_loaded(r->metrics);
     rc = is_loaded ? 0 : parallel_init_state(r->parallel, (uint64_t)r->config->seed);
     if (is_loaded)

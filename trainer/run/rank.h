@@ -27,7 +27,8 @@ struct rank {
     struct switches switches;
     struct breaks breaks;
     struct progress progress;
-    bool has_stepped; /* in this start */
+    int64_t loaded_step; /* behind which this start goes on */
+    bool has_stepped;    /* in this start */
 };
 
 /* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;

@@ -113,6 +113,12 @@ static bool shapes_leaves(const char *section, const char *key)
     return strcmp(section, "debug") == 0 && strcmp(key, "seed") == 0;
 }
 
+/* It has them to be a replay, not as the run had. */
+static bool is_debug_of_replay(const struct config *config, const char *section)
+{
+    return config->replay_step > 0 && strcmp(section, "debug") == 0;
+}
+
 /* Says which settings of the sections that shape training differ. */
 static void say_settings(const struct config *config, const char *stored_json)
 {
@@ -128,11 +134,12 @@ static void say_settings(const struct config *config, const char *stored_json)
         json_object_foreach(json_object_get(stored, sections[i]), key, theirs)
         {
             json_t *value = json_object_get(ours, key);
-            if (value == NULL || json_equal(value, theirs))
+            bool is_other = shapes_leaves(sections[i], key);
+            if (value == NULL || json_equal(value, theirs) ||
+                (is_debug_of_replay(config, sections[i]) && !is_other))
                 continue;
             char *was = json_dumps(theirs, JSON_ENCODE_ANY | json_shortest(theirs)),
                  *is = json_dumps(value, JSON_ENCODE_ANY | json_shortest(value));
-            bool is_other = shapes_leaves(sections[i], key);
             log_print(is_other ? LOG_WARN : LOG_INFO, "checkpoint",
                       "%s.%s was %s when the checkpoint was made, now it is %s%s", sections[i], key,
                       was != NULL ? was : "?", is != NULL ? is : "?",
@@ -181,6 +188,17 @@ static void say_identity(const json_t *own, const json_t *stored)
                  "since the checkpoint was made: %s: training goes on, its bits may differ from an "
                  "uninterrupted run's",
                  line);
+}
+
+/* Every other build is said where bits are compared. */
+static void say_program(const struct identity *of, const json_t *own, const json_t *stored)
+{
+    const char *is = text_of(json_object_get(own, "environment"), "program");
+    const char *was = text_of(json_object_get(stored, "environment"), "program");
+    if (of->config->replay_step > 0 && was[0] != '\0' && strcmp(is, was) != 0)
+        log_warn("checkpoint",
+                 "the build of the trainer was %s when the checkpoint was made, now it is %s", was,
+                 is);
 }
 
 /* Another vocabulary, where nothing but the tokens file says how large it is. */
@@ -267,6 +285,7 @@ int identity_check(const struct identity *of, const char *own_json,
     if (rc == 0) {
         const char *hash = text_of(data, "hash");
         say_identity(own, stored);
+        say_program(of, own, stored);
         say_settings(of->config, loaded->config_json);
         say_stretch(of->config, loaded->config_json);
         bool is_same = hash[0] == 0 || strcmp(hash, data_info(of->data)->hash) == 0;

@@ -306,7 +306,7 @@ static void warn_of_damage(const struct candidate *candidate, uint32_t rank)
 /* Rank 0. The newest whose texts and files can be read; step -1: there is none. */
 static int ask_for_start(struct snapshot *s, struct candidate *candidate)
 {
-    int64_t below = 0, newest = -1;
+    int64_t below = s->config->load_below, newest = -1;
     int rc;
     do {
         *candidate = (struct candidate){.step = -1};
@@ -316,6 +316,8 @@ static int ask_for_start(struct snapshot *s, struct candidate *candidate)
         if (may_help(s, candidate, rc))
             warn_of_damage(candidate, 0);
     } while (may_help(s, candidate, rc));
+    if (rc == 0 && candidate->step < 0 && s->config->replay_step > 0)
+        return snapshot_fail_replay(s);
     if (rc == 0 && candidate->step < 0)
         rc = newest < 0 ? check_saved(s) : fail_none_left(s, newest);
     return rc == 0 && candidate->step < 0 ? snapshot_check_nameless(s) : rc;
@@ -456,7 +458,8 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         return 0;
     struct comm *world = s->mesh->world;
     double start = clock_seconds();
-    struct candidate candidate = {0}; /* its step is the limit for the next one */
+    /* Its step is the limit for the next one. */
+    struct candidate candidate = {.step = s->config->load_below};
     bool retry = false;
     int rc;
     do {

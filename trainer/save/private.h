@@ -92,6 +92,9 @@ int snapshot_leave_moments_out(struct snapshot *s);
 void snapshot_say_skipped(const struct ckpt_loaded *loaded);
 int snapshot_read_progress(struct snapshot *s, struct progress *p,
                            const struct ckpt_loaded *loaded);
+/* recorded.c. Rank 0: the run has no checkpoint to make the step again from; names the steps of
+ * which it has one. ERR_NOT_FOUND. */
+int snapshot_fail_replay(const struct snapshot *s);
 /* arrived.c: behind a load of that checkpoint. ERR_ABORTED: what is on the devices is not what it
  * has. Collective. */
 int snapshot_check_arrived(struct snapshot *s, struct ckpt *ckpt, int64_t step, int64_t attempt,

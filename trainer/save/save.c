@@ -456,7 +456,7 @@ static int judge(struct snapshot *s, int rc)
 
 bool snapshot_must_stop(const struct snapshot *s)
 {
-    return s->must_stop;
+    return s != NULL && s->must_stop;
 }
 
 int snapshot_save(struct snapshot *s, const struct progress *p)

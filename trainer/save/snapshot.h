@@ -9,8 +9,8 @@
  * said and skipped, unless checkpoint.required; the next save tries again. The last save is waited
  * for.
  *
- * All calls but snapshot_poll, snapshot_phase, snapshot_asked and the getters are collective: every
- * rank makes them, in the same order, and gets the same answer. */
+ * All calls but snapshot_poll, snapshot_phase, snapshot_asked, snapshot_recorded and the getters
+ * are collective: every rank makes them, in the same order, and gets the same answer. */
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
@@ -88,6 +88,15 @@ int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *ou
  * model before. */
 bool snapshot_begins_in_part(const struct snapshot *snapshot);
 
+/* What the run's checkpoints say of steps that are made again. */
+struct recorded {
+    struct history losses; /* the newest one's */
+    bool has_norm;         /* there is one of the step, which has this: */
+    double grad_norm;
+};
+/* Rank 0 alone. `step`: the one of which the gradient norm is asked. */
+int snapshot_recorded(struct snapshot *snapshot, int64_t step, struct recorded *out);
+
 /* Saves. Returns with async_mode "disabled" when durable, with "async" when copied, with
  * "async_with_pinned_mem" at once: then the copy runs on, as far as the step's
  * program posts it; the state may only be read, and each block changed behind snapshot_wait_copy().
@@ -99,7 +108,8 @@ int snapshot_copied(struct snapshot *snapshot);
 /* After the last step was saved: its weights go to checkpoint.export_folder, with
  * checkpoint.last_save_in_hf, where no model is yet. */
 int snapshot_export(struct snapshot *snapshot, int64_t step);
-/* Has a failed save ended training (checkpoint.required)? The last save is due all the same. */
+/* Has a failed save ended training (checkpoint.required)? The last save is due all the same. Of
+ * NULL: no. */
 bool snapshot_must_stop(const struct snapshot *snapshot);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_ABORTED after
  * FINAL_TRIES failures that do not pass by themselves, ERR_TIMEOUT after checkpoint.final_seconds.

@@ -1,0 +1,85 @@
+/* replay.c - a step that is made again, and what it says (see replay.h). */
+#include "trainer/run/replay.h"
+#include "proto/base/report.h"
+#include "trainer/comm/comm.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static bool is_same(double a, double b)
+{
+    a = breaks_without_sign(a);
+    b = breaks_without_sign(b);
+    return memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+/* False: it differs, which is said. */
+static bool compare(int64_t step, const char *what, double then, double now)
+{
+    if (is_same(then, now))
+        return true;
+    log_error("replay", "differs: step %" PRId64 ": %s %a (%.9g) then, %a (%.9g) now", step, what,
+              then, then, now, now);
+    return false;
+}
+
+static void explain(const struct config *config)
+{
+    log_error("replay", "%s",
+              config->reduction == REDUCTION_FAST
+                  ? "training.reduction = \"fast\" promises the same bits on no two meshes"
+                  : "what the lines of \"checkpoint\" above say was different when the checkpoint "
+                    "was made explains it: a setting, a library, another version. Where they say "
+                    "nothing, a core, a GPU or memory computes wrong, then or now: make the step "
+                    "again on other hosts, and look with --preflight");
+}
+
+/* The first difference is said. */
+static bool is_as_recorded(const struct rank *r, const struct recorded *then)
+{
+    const struct progress *p = &r->progress;
+    uint32_t compared = 0;
+    double was, is;
+    for (int64_t step = r->loaded_step + 1; step <= p->step; step++) {
+        if (!history_find(&then->losses, step, &was) || !history_find(&r->history, step, &is))
+            continue;
+        compared++;
+        if (!compare(step, "loss", was, is))
+            return false;
+    }
+    if (then->has_norm && !compare(p->step, "gradient norm", then->grad_norm, p->grad_norm))
+        return false;
+    if (compared == 0)
+        log_warn("replay",
+                 "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
+                 " to %" PRId64,
+                 r->loaded_step + 1, p->step);
+    else
+        log_info("replay", "step %" PRId64 ": the same bits (compared: %u losses%s)", p->step,
+                 compared, then->has_norm ? ", the gradient norm" : "");
+    return true;
+}
+
+static int compare_all(const struct rank *r, int64_t *out_differs)
+{
+    const struct progress *p = &r->progress;
+    struct recorded then;
+    double loss = breaks_without_sign(p->loss), norm = breaks_without_sign(p->grad_norm);
+    log_info("replay", "step %" PRId64 ": loss %a (%.9g), gradient norm %a (%.9g)", p->step, loss,
+             loss, norm, norm);
+    ERR_TRY(snapshot_recorded(r->snapshot, p->step, &then));
+    *out_differs = !is_as_recorded(r, &then);
+    if (*out_differs)
+        explain(r->config);
+    return 0;
+}
+
+int replay_compare(struct rank *r, int *out_exit)
+{
+    int64_t differs = 0;
+    int rc = r->world->rank == 0 ? compare_all(r, &differs) : 0;
+    ERR_TRY(parallel_agree(r->world, rc));
+    ERR_TRY(comm_broadcast(r->world, &differs, sizeof(differs), 0));
+    *out_exit = differs ? REPLAY_DIFFERS : EXIT_DONE;
+    return 0;
+}

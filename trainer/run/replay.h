@@ -1,0 +1,17 @@
+/* replay.h - a step that is made again, and what it says (debug.replay_step, --replay).
+ *
+ * The order of samples and of sums is exact, so a step has the same bits whenever and on whatever
+ * mesh it is made. A replay loads the newest whole checkpoint before the step, takes no attempt,
+ * saves and writes nothing, trains up to the step and ends. The loss of each step on the way is
+ * compared with the run's own, and the gradient norm of the step where a checkpoint has it. */
+#ifndef HOLDFAST_TRAINER_RUN_REPLAY_H
+#define HOLDFAST_TRAINER_RUN_REPLAY_H
+
+#include "trainer/run/rank.h"
+
+#define REPLAY_DIFFERS 1 /* an exit code, as ckpt-cli's of a difference */
+
+/* Behind the step. *out_exit: REPLAY_DIFFERS where bits differ. Collective. */
+int replay_compare(struct rank *rank, int *out_exit);
+
+#endif
