@@ -2,9 +2,9 @@
  *
  * One process per rank under mpirun (comm.backend mpi), or one thread per rank (local). On SIGTERM,
  * SIGINT, SIGHUP and SIGUSR1 the trainer saves and ends: it finishes the step in progress when the
- * last micro-step has begun, and drops it otherwise. A start that does not save (the run is
- * finished or refused, checkpoint.load_only, --replay, debug.logits_file) takes no attempt, so it
- * never ends a start that trains. ../README.md lists the exit codes. */
+ * last micro-step has begun, and drops it otherwise. A start that does not save (a finished or
+ * refused run, checkpoint.load_only, --replay, debug.logits_file) takes no attempt, so it never
+ * ends a start that trains. ../README.md lists the exit codes. */
 #include "proto/base/report.h"
 #include "trainer/run/introduce.h"
 #include "trainer/run/links.h"

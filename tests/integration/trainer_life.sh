@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 192
+plan 199
 make_tiny
 start_ckptd
 
@@ -224,6 +224,45 @@ check_equal "it can be made again: 0" "$(again broken 8 --debug.nonfinite_at_ste
 check "there is nothing to compare it with" says again "nothing is compared: .* of steps 6 to 8"
 check_equal "a replay leaves no loss and no attempt" \
     "$(ls "$tmp/again.loss" "$store"/{right,broken}/attempts/* 2>/dev/null | wc -l)" 2
+# Two samples of bytes that are nowhere else, in the middle of a text, with a seed by which the
+# first of them is read late.
+head -c 6000 "$tmp/text.txt" >"$tmp/before.txt"
+python3 -c 'import random, sys
+random.seed(5)
+sys.stdout.buffer.write(bytes(random.choices(range(0xc4, 0xdf), k=220)))' |
+    cat "$tmp/before.txt" - >"$tmp/noisy.txt"
+head -c 12000 "$tmp/text.txt" | tail -c 6000 >>"$tmp/noisy.txt"
+count_tokens() { # NAME
+    "$BUILD/tokenizer" tokens --tokenizer "$tmp/tokenizer.model" --out "$tmp/$1.tokens" \
+        "$tmp/$1.txt" 2>&1 | sed -nE 's/.*: ([0-9]+) tokens of .*/\1/p'
+}
+noise=$(($(count_tokens before) / 64 + 1)) # which sample
+read -r seed read_at <<<"$(PYTHONPATH=clients/examples python3 - \
+    "$noise" $((($(count_tokens noisy) - 1) / 64)) <<'END'
+import sys
+from sample_order import sample
+noise, samples = map(int, sys.argv[1:])
+print(*next((seed, draw) for seed in range(10000) for draw in range(78, samples)
+            if sample(seed, samples, draw) == noise))
+END
+)"
+noisy=(--training.dataset_path "$tmp/noisy.tokens" --optimizer.lr 1e-2 --debug.seed "$seed")
+train noisy "${noisy[@]}"
+blamed() { # RANKS: of the step that reads it
+    again noisy $((read_at / 6 + 1)) --blame "${noisy[@]}" --comm.ranks "$1"
+    sed -nE 's/.* warn replay: //p' "$tmp/again.log" | grep -v "farthest" >"$tmp/blame$1"
+}
+check_equal "with --blame a step has the same bits: 0" "$(blamed 1)" 0
+check "a module is named" says again \
+    "farthest out of line: .* of .*, leaf $((read_at % 6)), reaches "
+check "the largest loss is that of the leaf that has noise" says again \
+    "step $((read_at / 6 + 1)): leaf $((read_at % 6)) has the largest loss: "
+check "so is the largest gradient" says again \
+    "step $((read_at / 6 + 1)): leaf $((read_at % 6)) has the largest gradient norm: "
+check "and its place in the file is named" says again "leaf $((read_at % 6)): sample $read_at of \
+the run is tokens $((noise * 64)) to $((noise * 64 + 64)) of noisy"
+check_equal "on 4 ranks, too: 0" "$(blamed 4)" 0
+check "with the same leaves and samples" cmp "$tmp/blame1" "$tmp/blame4"
 
 # ---- a look at some steps ----
 check_equal "debug.stop_after_step ends with 0" "$(status_of train look --debug.stop_after_step 4 \

@@ -216,6 +216,7 @@ TEST(test_config__what_this_version_lacks_is_refused)
     check_refused("--checkpoint.enable --replay 9 --checkpoint.load_step 9", "load_step = 9",
                   "no later");
     check_refused("--replay 9", "debug.replay_step", "checkpoint.enable");
+    check_refused("--checkpoint.enable --blame", "debug.replay_blame", "--replay STEP");
     check_refused("--checkpoint.partial_fresh output", "partial_fresh = \"output\"",
                   "checkpoint.partial = true");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",

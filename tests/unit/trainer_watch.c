@@ -7,6 +7,8 @@
 #include "tests/unit/suite.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
 
 #define WATCH "debug.watch_numbers=true "
 #define BLOCKS "canonical.tp_blocks=2 canonical.cp_blocks=2"
@@ -198,6 +200,131 @@ TEST(test_watch__what_all_modules_had_goes_to_a_file_of_chosen_steps)
     assert_int_equal(*at, '\0');
     unlink(file);
     assert_int_equal(rmdir(path), 0); /* no other step has one */
+}
+
+/* ---- debug.replay_blame ---- */
+
+#define BLAME "checkpoint.enable=true debug.replay_step=2 debug.replay_blame=true "
+
+static struct step_blame blamed;
+static struct step_result blamed_step;
+static atomic_uint have_looked;
+
+/* Who fails first ends the call from which another is still to wake. */
+static int look_for_blame(struct parallel *p, const struct step_result *result)
+{
+    const struct comm *world = parallel_mesh_of(p)->world;
+    struct step_blame blame;
+    ERR_TRY(parallel_blame(p, &blame));
+    if (world->rank == 0) {
+        blamed = blame;
+        blamed_step = *result;
+    }
+    atomic_fetch_add(&have_looked, 1);
+    while (atomic_load(&have_looked) < world->size)
+        sched_yield();
+    return report_error(ERR_INVALID, NULL, "the test has seen enough");
+}
+
+static struct step_blame blame_on(struct outcome *outcome, struct place place, const char *of,
+                                  char printed[PRINTED_MAX])
+{
+    bed_decide = look_for_blame;
+    atomic_store(&have_looked, 0);
+    assert_int_equal(run_broken(outcome, place, settings(BLAME "%s", of), printed), ERR_INVALID);
+    bed_decide = NULL;
+    want_message("the test has seen enough");
+    return blamed;
+}
+
+static void want_same_leaf(struct leaf_value a, struct leaf_value b)
+{
+    assert_int_equal(a.leaf, b.leaf);
+    assert_memory_equal(&a.value, &b.value, sizeof(a.value));
+    assert_memory_equal(&a.median, &b.median, sizeof(a.median));
+}
+
+static const struct place blame_places[] = {
+    {1, 1, 1, 0, 0, 0}, {2, 2, 1, 0, 0, 0}, {1, 2, 1, 2, 0, 0}, {1, 1, 1, 0, 0, 2}};
+
+TEST(test_watch__the_blame_of_the_only_leaf_is_the_steps_own)
+{
+    static const char *const one = BLOCKS " canonical.micro_batches=1";
+    static char printed[PRINTED_MAX];
+    struct outcome *outcome = outcome_of(alone, 1, one);
+    for (size_t i = 0; i < sizeof(blame_places) / sizeof(blame_places[0]); i++) {
+        struct step_blame blame = blame_on(outcome, blame_places[i], one, printed);
+        assert_true(blame.has_norm);
+        assert_true(blame.norm.value == blamed_step.grad_norm && blame.norm.value > 0);
+        assert_true(blame.loss.value == blamed_step.loss && blame.loss.value == blame.loss.median);
+        want_in(printed, "no module is out of line");
+    }
+    free_outcomes(outcome);
+}
+
+#define LEAVES 11
+#define TOKENS 32
+
+/* The first leaf of step 2 that has a token which no other one has. */
+static uint32_t find_rare(int32_t *out_token)
+{
+    int32_t inputs[LEAVES * TOKENS], targets[LEAVES * TOKENS];
+    struct data_batch batch = {.inputs = inputs, .targets = targets};
+    struct data *data;
+    assert_int_equal(data_open(&data, marked_path, TOKENS, 3), 0);
+    assert_int_equal(data_read(data, LEAVES, LEAVES, &batch), 0);
+    data_close(data);
+    for (uint32_t i = 3 * TOKENS; i < LEAVES * TOKENS; i++) { /* not of the first leaf */
+        uint32_t others = 0;
+        for (uint32_t j = 0; j < LEAVES * TOKENS; j++)
+            others += inputs[j] == inputs[i] && j / TOKENS != i / TOKENS;
+        *out_token = inputs[i];
+        if (others == 0)
+            return i / TOKENS;
+    }
+    fail_msg("every token is in two leaves");
+    return 0;
+}
+
+TEST(test_watch__a_leaf_out_of_line_is_blamed_with_the_same_bits_on_every_mesh)
+{
+    static const char *const of = BLOCKS " marked";
+    static char printed[PRINTED_MAX];
+    int32_t token;
+    uint32_t leaf = find_rare(&token);
+    struct model_shape shape;
+    struct step_blame first = {.has_norm = false};
+    struct outcome *outcome = outcome_of(alone, 1, of);
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    for (uint32_t i = 0; i < shape.dim; i++)
+        weight_of(outcome, "tok_embeddings.weight")[(size_t)token * shape.dim + i] *= 4096;
+    for (size_t i = 0; i < sizeof(blame_places) / sizeof(blame_places[0]); i++) {
+        struct step_blame blame = blame_on(outcome, blame_places[i], of, printed);
+        const char *at = want_in(printed, "farthest out of line: ");
+        want_in(at, settings(", leaf %u, reaches ", leaf));
+        first = i == 0 ? blame : first;
+        want_same_leaf(blame.loss, first.loss);
+        want_same_leaf(blame.norm, first.norm);
+        assert_true(blame.norm.value > blame.norm.median && blame.loss.value > blame.loss.median);
+    }
+    struct step_blame blame = blame_on(outcome, (struct place){1, 1, 1, 0, 2, 0}, of, printed);
+    assert_false(blame.has_norm); /* its parts are on two ranks */
+    want_same_leaf(blame.loss, first.loss);
+    free_outcomes(outcome);
+}
+
+TEST(test_watch__a_step_that_is_blamed_goes_on_behind_its_first_broken_number)
+{
+    static char printed[PRINTED_MAX];
+    struct outcome *outcome = outcome_of(alone, 1, "");
+    float *weights = weight_of(outcome, "layers.0.feed_forward.w3.weight");
+    for (int i = 0; i < 64; i++)
+        weights[i] = 3e38f;
+    struct step_blame blame = blame_on(outcome, (struct place){1, 2, 1, 2, 0, 0}, "", printed);
+    want_in(printed, "replay: step 2: output of layers.0.feed_forward.w3 has ");
+    assert_null(strstr(printed, "out of line"));
+    assert_false(isfinite(blame.norm.value));
+    free_outcomes(outcome);
 }
 
 SUITE(make_tokens, remove_tokens)

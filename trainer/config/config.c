@@ -40,6 +40,8 @@ static const char *const short_keys[] = {"config",
                                          "kernels.device",
                                          "replay",
                                          "debug.replay_step",
+                                         "blame",
+                                         "debug.replay_blame",
                                          "suggest",
                                          "memory_estimation.suggest",
                                          NULL};
@@ -260,6 +262,9 @@ static int check_checkpoint(const struct config *config)
 static int check_replay(const struct config *config)
 {
     int64_t step = config->replay_step;
+    if (step < 0 && config->replay_blame)
+        return report_error(ERR_INVALID, "give --replay STEP with it",
+                            "debug.replay_blame looks at the step of debug.replay_step");
     if (step < 0)
         return 0;
     if (!config->checkpoint_enable)

@@ -242,6 +242,7 @@ struct config {
     char profile_steps[CONFIG_TEXT_MAX]; /* "10,20-22"; "": every profile_freq-th; ours */
     int64_t stop_after_step;             /* without a save; -1: off */
     int64_t replay_step;                 /* --replay: run/replay.h; -1: off */
+    bool replay_blame;                   /* --blame */
     char logits_file[CONFIG_TEXT_MAX];  /* debug.logits_file: forward of sample 0, write f32, end */
     bool watch_numbers;                 /* debug.watch_numbers, as parallel/watch.c has it */
     int64_t watch_modules;              /* so many are kept */

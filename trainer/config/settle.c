@@ -120,6 +120,11 @@ static void settle_replay(struct config *config)
     config->last_save_in_hf = config->validation_enable = config->tensorboard = false;
     config->loss_file[0] = config->jsonl_file[0] = config->save_switch[0] = '\0';
     config->save_config_file[0] = '\0';
+    if (!config->replay_blame)
+        return;
+    config->watch_numbers = true;
+    snprintf(config->watch_steps, sizeof(config->watch_steps), "%lld",
+             (long long)config->replay_step);
 }
 
 void settle_choices(struct config *config)

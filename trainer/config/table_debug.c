@@ -32,6 +32,10 @@ const struct option table_of_debug[] = {
     INT(replay_step, "debug.replay_step", -1, -1, COUNT_MAX,
         "make this step again from the newest checkpoint before it, compare losses with the run's, "
         "and end: 0, or 1 when one differs; -1: off (also --replay; ours)"),
+    BOOL(replay_blame, "debug.replay_blame", "false",
+         "of debug.replay_step name the module whose numbers are not finite or farthest out of "
+         "line, the micro-batches with the largest loss and gradient, and their samples (also "
+         "--blame; ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and end (ours)"),
     ALIAS("debug.detect_anomaly", "debug.watch_numbers"),

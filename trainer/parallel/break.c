@@ -24,10 +24,9 @@ static bool find_loss(const struct parallel *p, struct step_break *out)
 {
     for (uint32_t leaf = 0; leaf < p->exchange.leaves.num; leaf++) {
         uint32_t data_rank, micro_step;
-        leaves_find(&p->exchange.leaves, leaf, &data_rank, &micro_step);
-        size_t place = (size_t)data_rank * leaves_micro_steps(&p->exchange.leaves) + micro_step;
-        if (isfinite(p->run.all_losses[place * p->run.leaf_values]))
+        if (isfinite(loss_of_leaf(p, leaf)))
             continue;
+        leaves_find(&p->exchange.leaves, leaf, &data_rank, &micro_step);
         *out = (struct step_break){.rank = rank_of_leaf(p, data_rank),
                                    .stage = p->plan->mesh.degree[AXIS_PP] - 1,
                                    .is_loss = true,

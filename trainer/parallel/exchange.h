@@ -127,6 +127,9 @@ int reduce_step(struct exchange *e, const struct op *op);
  * the host's until the lane has it: the caller settles the lane before the next one. */
 void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct model_tensor *only);
+/* Likewise those of a block's gradient of one leaf, where it was just made: of this rank's part of
+ * tensor parallel, and of context parallel a part of the sum alone. */
+void reduce_sum_leaf(struct exchange *e, struct kernel_exact_sum *sum, uint32_t block);
 /* Likewise those of a slice's weights. */
 void reduce_sum_weights(struct exchange *e, struct kernel_exact_sum *sum,
                         const struct state_slice *slice);

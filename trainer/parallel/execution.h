@@ -32,6 +32,7 @@ struct execution {
     struct side_lanes *sides;             /* NULL: everything is compute's */
     struct op_observer observer;
     struct watch *watch;        /* NULL: debug.watch_numbers is off */
+    struct blame *blame;        /* NULL: debug.replay_blame is off */
     struct leaf_tokens *tokens; /* [num_reads] */
     struct tokens raw;          /* host: in the order of the data, where rows have another */
     struct step_numbers *numbers, *host_numbers;
@@ -56,6 +57,27 @@ static inline void observe(const struct parallel *p, const struct op *op, bool i
     if (p->run.observer.at != NULL && op >= p->run.program->ops &&
         op < p->run.program->ops + p->run.program->num_ops)
         p->run.observer.at(p->run.observer.user, op, (uint32_t)(op - p->run.program->ops), is_end);
+}
+
+static inline double tokens_that_count(const struct parallel *p)
+{
+    double leaf = (double)rows_of_leaf(p->plan);
+    return p->run.counted > 0 ? (double)p->run.counted : (double)p->exchange.leaves.num * leaf;
+}
+
+/* Of any leaf of the step, when all ranks have them. */
+static inline const double *gathered_of_leaf(const struct parallel *p, uint32_t leaf)
+{
+    uint32_t rank, micro_step;
+    leaves_find(&p->exchange.leaves, leaf, &rank, &micro_step);
+    size_t place = (size_t)rank * leaves_micro_steps(&p->exchange.leaves) + micro_step;
+    return p->run.all_losses + place * p->run.leaf_values;
+}
+
+/* Likewise its mean loss, as if its tokens that count were its part of the step's. */
+static inline double loss_of_leaf(const struct parallel *p, uint32_t leaf)
+{
+    return gathered_of_leaf(p, leaf)[0] / (tokens_that_count(p) / (double)p->exchange.leaves.num);
 }
 
 /* ---- parallel.c ---- */
@@ -109,8 +131,20 @@ void watch_step(struct parallel *p, int64_t step); /* which begins */
 void watch_begin(struct parallel *p, const struct program *program, const struct op *op);
 int watch_end(struct parallel *p, const struct op *op);
 /* Behind all leaves of the step: has a rank seen what ends the run? Then the code of the one that
- * saw it first, which has the last error. Collective. */
+ * saw it first, which has the last error. With debug.replay_blame it is said only. Collective. */
 int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken);
+
+/* ---- blame.c ---- */
+
+/* With debug.replay_blame. So many numbers may be noted of a leaf. */
+int blame_open(struct parallel *p, uint32_t num_notes);
+void blame_close(struct blame *blame);
+/* Behind an operation that is watched, with what its notes reach on the host: `first` is the number
+ * of the first one among all of a leaf, which have the same on each rank. */
+int blame_look(struct parallel *p, const struct op *op, uint32_t first,
+               const struct model_notes *notes, const struct kernel_extent *extents);
+/* The module is named already. */
+void blame_is_named(struct blame *blame);
 
 /* ---- step.c ---- */
 

@@ -520,6 +520,7 @@ void parallel_free(struct parallel *p)
     if (plan->lane != NULL)
         (void)lane_settle(plan->lane); /* nothing is freed that it still works on */
     watch_close(p->run.watch);
+    blame_close(p->run.blame);
     model_free(plan->model);
     memory_free(plan->memory);
     pinned_free(p);

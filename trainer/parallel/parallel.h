@@ -153,6 +153,18 @@ struct step_break {
 /* To be asked from within decide(), when loss or norm is not finite. Collective. */
 int parallel_find_break(struct parallel *parallel, struct step_break *out);
 
+/* Which leaf of a step has the largest loss, and which the largest gradient. */
+struct step_blame {
+    struct leaf_value {
+        uint32_t leaf; /* the first that is not finite, or else the largest */
+        double value, median;
+    } loss, norm;
+    bool has_norm; /* context parallel has no leaf's gradient in one place */
+};
+/* With debug.replay_blame, of its step, from within decide(). A rank logs which module's numbers
+ * are farthest out of line, where none was named as not finite. Collective. */
+int parallel_blame(struct parallel *parallel, struct step_blame *out);
+
 /* The mean loss of the first `samples` samples of a set that is read in its own order; its
  * sequences are at most as long as those of training. Collective. */
 struct evaluation {

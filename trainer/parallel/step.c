@@ -65,12 +65,6 @@ void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_
     lane_mark(p->plan->lane, &tokens->copied);
 }
 
-static double tokens_that_count(const struct parallel *p)
-{
-    double leaf = (double)rows_of_leaf(p->plan);
-    return p->run.counted > 0 ? (double)p->run.counted : (double)p->exchange.leaves.num * leaf;
-}
-
 static void count_sequences(const struct parallel *p, const struct tokens *tokens, double *out)
 {
     uint32_t seq_len = (uint32_t)p->plan->config->seq_len;
@@ -259,10 +253,7 @@ static int gather_losses(struct parallel *p, struct step *s, const struct op *op
     double sum = 0, most = 0;
     memset(out->sources, 0, sizeof(out->sources));
     for (uint32_t leaf = 0; leaf < p->exchange.leaves.num; leaf++) {
-        uint32_t rank, micro_step;
-        leaves_find(&p->exchange.leaves, leaf, &rank, &micro_step);
-        size_t place = (size_t)rank * leaves_micro_steps(&p->exchange.leaves) + micro_step;
-        const double *values = p->run.all_losses + place * p->run.leaf_values;
+        const double *values = gathered_of_leaf(p, leaf);
         sum += values[0];
         most = fmax(most, values[0]);
         if (p->run.leaf_values > 1)

@@ -11,6 +11,8 @@
  * With debug.watch_folder each rank writes what all modules had, a file of each step that is
  * watched.
  *
+ * With debug.replay_blame it ends nothing, and what all leaves had is compared (blame.c).
+ *
  * The host waits for the device behind each block. What is computed stays the same to the bit. */
 #include "proto/base/report.h"
 #include "trainer/parallel/execution.h"
@@ -64,6 +66,12 @@ static double value_of(uint32_t bits)
     return (double)value;
 }
 
+/* Of a leaf, at most: as when_of counts them. */
+static uint32_t num_notes(const struct parallel *p)
+{
+    return 2 * num_all_blocks(p->plan) * 3 * MODEL_NOTES_MAX;
+}
+
 int watch_open(struct parallel *p)
 {
     const struct config *config = p->plan->config;
@@ -86,7 +94,7 @@ int watch_open(struct parallel *p)
     w->notes.extents = at;
     ERR_TRY(device_alloc(p->plan->device, &at, bytes, PINNED));
     w->extents = at;
-    return 0;
+    return blame_open(p, num_notes(p));
 }
 
 /* ---- numbers as text ---- */
@@ -254,9 +262,11 @@ int watch_end(struct parallel *p, const struct op *op)
     ERR_TRY(lane_settle(p->plan->lane));
     write_notes(p, op);
     keep_notes(p, op);
+    uint32_t first = (uint32_t)(when_of(p, op, 0) % num_notes(p));
+    int rc = p->run.blame != NULL ? blame_look(p, op, first, &w->notes, w->extents) : 0;
     model_watch(p->plan->model, NULL);
     w->notes.num = 0;
-    return 0;
+    return rc;
 }
 
 /* ---- the end of a step ---- */
@@ -324,6 +334,16 @@ int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken)
     ERR_TRY(comm_all_reduce_i64(world, w->all, world->size));
     for (uint32_t rank = 1; rank < world->size; rank++)
         first = w->all[rank] < w->all[first] ? rank : first;
-    *out_is_broken = w->all[first] != INT64_MAX;
-    return *out_is_broken ? parallel_agree(world, first == world->rank ? tell(p, step) : 0) : 0;
+    bool is_broken = w->all[first] != INT64_MAX;
+    int rc = is_broken && first == world->rank ? tell(p, step) : 0;
+    *out_is_broken = is_broken && p->run.blame == NULL;
+    if (*out_is_broken)
+        return parallel_agree(world, rc);
+    if (is_broken)
+        blame_is_named(p->run.blame);
+    if (rc != 0) {
+        log_warn("replay", "%s", report_message());
+        report_clear();
+    }
+    return 0;
 }

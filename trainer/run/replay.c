@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define SAMPLES_SAID_MAX 32u /* of a leaf */
+
 static bool is_same(double a, double b)
 {
     a = breaks_without_sign(a);
@@ -71,6 +73,48 @@ static int compare_all(const struct rank *r, int64_t *out_differs)
     *out_differs = !is_as_recorded(r, &then);
     if (*out_differs)
         explain(r->config);
+    return 0;
+}
+
+/* The samples of a leaf: their place in the run's order, and where they lie. */
+static void say_samples(const struct rank *r, const struct progress *next, uint32_t leaf)
+{
+    const struct config *config = r->config;
+    const struct data_place *place = data_place(r->data);
+    uint64_t batch = (uint64_t)config->local_batch_size, sample;
+    uint64_t leaves = trainer_config_leaves(config, next->step - 1);
+    uint64_t first = next->next_sample - (leaves - leaf) * batch;
+    for (uint64_t i = first; i < first + batch && i < first + SAMPLES_SAID_MAX; i++) {
+        uint32_t source = data_locate(r->data, i, &sample);
+        uint64_t at = sample * (uint64_t)config->seq_len;
+        log_warn("replay",
+                 "leaf %u: sample %" PRIu64 " of the run is tokens %" PRIu64 " to %" PRIu64
+                 " of %s",
+                 leaf, i, at, at + (uint64_t)config->seq_len, place->sources[source].name);
+    }
+    if (batch > SAMPLES_SAID_MAX)
+        log_warn("replay", "leaf %u: and those up to %" PRIu64, leaf, first + batch - 1);
+}
+
+static void say_leaf(const struct progress *next, const char *what, const struct leaf_value *of)
+{
+    log_warn("replay",
+             "step %" PRId64 ": leaf %u has the largest %s: %g, where the leaves' median is %g",
+             next->step, of->leaf, what, breaks_without_sign(of->value), of->median);
+}
+
+int replay_blame(struct rank *r, const struct progress *next)
+{
+    struct step_blame blame;
+    ERR_TRY(parallel_blame(r->parallel, &blame));
+    if (r->world->rank != 0)
+        return 0;
+    say_leaf(next, "loss", &blame.loss);
+    if (blame.has_norm)
+        say_leaf(next, "gradient norm", &blame.norm);
+    say_samples(r, next, blame.loss.leaf);
+    if (blame.has_norm && blame.norm.leaf != blame.loss.leaf)
+        say_samples(r, next, blame.norm.leaf);
     return 0;
 }
 

@@ -11,6 +11,9 @@
 
 #define REPLAY_DIFFERS 1 /* an exit code, as ckpt-cli's of a difference */
 
+/* With debug.replay_blame, of the step whose loss and norm are known: says where to look. `next`:
+ * the progress when it is made. Collective. */
+int replay_blame(struct rank *rank, const struct progress *next);
 /* Behind the step. *out_exit: REPLAY_DIFFERS where bits differ. Collective. */
 int replay_compare(struct rank *rank, int *out_exit);
 

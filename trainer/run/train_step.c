@@ -5,6 +5,7 @@
 #include "trainer/comm/flight.h"
 #include "trainer/plan/schedule.h"
 #include "trainer/run/optimizer.h"
+#include "trainer/run/replay.h"
 #include "trainer/run/timeouts.h"
 #include "trainer/run/trace.h"
 
@@ -41,6 +42,8 @@ static int decide(void *user, const struct step_result *result)
     next->tokens += samples * (uint64_t)config->seq_len;
     next->loss = result->loss;
     next->grad_norm = result->grad_norm;
+    if (config->replay_blame && next->step == config->replay_step)
+        ERR_TRY(replay_blame(r, next));
     if (!breaks_is_finite(&r->breaks, next))
         return decide_break(made);
     next->optimizer_update++;
