@@ -22,11 +22,6 @@ static bool save_is_due(const struct config *config, int64_t step, unsigned seen
            (seen & SWITCH_SAVE) || (config->first_step_checkpoint && step == 1);
 }
 
-static bool validation_is_due(const struct config *config, int64_t step)
-{
-    return config->validation_enable && (step == 1 || step % config->validation_freq == 0);
-}
-
 static int save(struct rank *r)
 {
     switches_saved(&r->switches);
@@ -54,13 +49,15 @@ static int train_steps(struct rank *r, unsigned *out_seen)
         ERR_TRY(train_step(r, &result, &stop));
         *out_seen = result.seen;
         ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
-        if (p->step == before)
+        if (result.is_dropped)
             break;
+        if (p->step <= before) /* it was taken back */
+            continue;
         metrics_step(r->metrics, p, &result, snapshot_times(r->snapshot));
         stop = stop || ends_unsaved(config, p->step);
         if (r->world->rank == 0)
             data_warn_of_repeats(r->data, sample, p->next_sample);
-        if (validation_is_due(config, p->step) && !stop)
+        if (config_validates_at(config, p->step) && !stop)
             ERR_TRY(rank_validate(r, &stop));
         if (save_is_due(config, p->step, result.seen) && p->step < config->steps && !stop)
             ERR_TRY(save(r));
@@ -119,6 +116,8 @@ static int work(struct rank *r, int *out_exit)
     if (saves)
         ERR_TRY(snapshot_take(r->snapshot));
     ERR_TRY(rank_load(r)); /* of a finished run, too: this verifies its last checkpoint */
+    if (config->replay_step > 0)
+        ERR_TRY(replay_begin(r));
     if (config->logits_file[0] != 0)
         return rank_write_logits(r);
     if (config->create_seed_checkpoint)

@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 40
+plan 42
 
 check "the CPU trains" train cpu - 1
 check "two GPUs with shards have them, snapshots during the step" \
@@ -28,6 +28,24 @@ check "killed on a mesh of four and resumed on the CPU it has them" \
 before=(--training.numerics 2)
 check "with training.numerics = 2, too" eval 'train before - 1 "${before[@]}" &&
     train likewise $random 2 "${before[@]}" && same_as before likewise && ! same before'
+
+# Step 4 of the CPU's run, without the samples that it had first; each run made again by the other.
+back=(--training.nonfinite roll_back --debug.nonfinite_at_sample 6)
+taken_back() {
+    train back - 1 "${back[@]}" && train fetched $random 2 "${snapshots[@]}" "${back[@]}" &&
+        says fetched "step 4 is taken back" && says fetched "loaded step 2 " &&
+        cmp <(sort -u "$tmp/back.loss") <(sort -u "$tmp/fetched.loss") &&
+        "$BUILD/ckpt-cli" diff "back@$steps" "fetched@$steps" --store "$store"
+}
+check "a step that is taken back leaves the same bits" taken_back
+made_again() {
+    train fetched - 2 "${back[@]}" --replay 5 --blame &&
+        train back $late 2 "${pp[@]}" "${back[@]}" --replay 5 --blame &&
+        says fetched "step 5: the same bits" && says back "step 5: the same bits" &&
+        cmp <(sed -nE 's/.*replay: (.*leaf)/\1/p' "$tmp/fetched.log" | grep -v farthest) \
+            <(sed -nE 's/.*replay: (.*leaf)/\1/p' "$tmp/back.log" | grep -v farthest)
+}
+check "each makes a step of the other again, and both blame the same" made_again
 
 validation=(--validation.enable --validation.dataset_path "$tmp/text.tokens" --validation.freq 3
     --validation.steps 1)

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 199
+plan 217
 make_tiny
 start_ckptd
 
@@ -189,6 +189,49 @@ skip_alike() {
 }
 check "with the same bits, which are not those of a run that took it" skip_alike
 
+# ---- a step that is taken back ----
+back=(--training.nonfinite roll_back --debug.nonfinite_at_sample 44) # of step 8
+train without --training.steps 7 --lr_scheduler.total_steps $steps
+check_equal "a run that never had the samples of step 8 ends with 0" \
+    "$(status_of train without --checkpoint.load_step 7 --checkpoint.skip_samples 6)" 0
+sort -u "$tmp/without.loss" | sort -n >"$tmp/without.sorted"
+as_without() { # RUN
+    sort -u "$tmp/$1.loss" | grep -v nan | sort -n | cmp "$tmp/without.sorted" &&
+        "$BUILD/ckpt-cli" diff "without@$steps" "$1@$steps" --store "$store"
+}
+check_equal "a run that goes back before a step that is not finite ends with 0" \
+    "$(status_of train taken "${back[@]}" --metrics.jsonl_file "$tmp/taken.jsonl")" 0
+check "the step, its samples and its place are named" says taken "step 8 is taken back \(1 of 3 \
+times\), .* without samples 42 to 47: .*first on rank 0, stage 0: the gradient of output.weight"
+check "it went on from the checkpoint before" says taken "loaded step 5 of attempt 1"
+check "every bit is that of the run that never had them" as_without taken
+in_background taken2 "${back[@]}" --comm.ranks 4 --parallelism.pipeline_parallel_degree 2 \
+    --parallelism.data_parallel_replicate_degree 2 --debug.pause_at_step 9
+paused taken2 9
+kill_ours KILL "$pid"
+ended
+in_background taken2 "${back[@]}" --debug.pause_at_step 13
+paused taken2 13
+kill_ours KILL "$pid"
+ended
+check_equal "killed behind it, on other meshes, it ends with 0" \
+    "$(status_of train taken2 "${back[@]}" --comm.ranks 3)" 0
+check_equal "a start from a checkpoint behind the step does not go back" \
+    "$(grep -c 'step 8 is taken back' "$tmp/taken2.log")" 2
+check "every bit is the same" as_without taken2
+check "what was left out is in the checkpoint" grep -q '"left_out":\[\[42,6\]\]' \
+    <("$BUILD/ckpt-cli" show --json --store "$store" "taken@$steps" | tr -d ' \n')
+check "and in the lines of JSON" grep -q \
+    '"step": 8, .*"rolled_back": true, "first_sample": 42, "last_sample": 47}' "$tmp/taken.jsonl"
+check_equal "before its first checkpoint a run begins anew: 0" "$(status_of train young \
+    --training.nonfinite roll_back --debug.nonfinite_at_sample 8 --training.steps 5)" 0
+check_equal "a step that stays so ends the run with 78" "$(status_of train again_bad \
+    --training.nonfinite roll_back --debug.nonfinite_at_step 8 --training.roll_back_times 2)" 78
+check_equal "after as many times as it may" "$(grep -c 'is taken back' "$tmp/again_bad.log")" 2
+check_equal "without a checkpoint that is old enough it ends with 78" "$(status_of train pruned \
+    "${back[@]}" --training.roll_back_steps 4)" 78
+check "which is said" says pruned "step 8 cannot be taken back: .* of a step before 5"
+
 # ---- a step made again ----
 again() { # RUN STEP [SETTING...]: prints the exit status; output in $tmp/again.log
     local got=0
@@ -218,6 +261,9 @@ check_equal "a skipped step is made again: 0" "$(again skip 8 --debug.nonfinite_
     --training.nonfinite skip)" 0
 check "with where it broke" says again \
     "step 8 is not finite, first on rank 0, stage 0: the gradient of output.weight"
+check_equal "what a run left out is left out again: 0" "$(again taken 9 --comm.ranks 1)" 0
+check "from a checkpoint that was made before" says again "loaded step 5 "
+check "with the same bits" says again "step 9: the same bits \\(compared: 4 losses\\)"
 check_equal "a step that is not finite ends a run with 78" \
     "$(status_of train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled)" 78
 check_equal "it can be made again: 0" "$(again broken 8 --debug.nonfinite_at_step 8)" 0

@@ -38,6 +38,21 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
     b.has_updated = false;
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
     assert_non_null(strstr(report_line(), "the weights that were loaded are not finite"));
+    config = (struct config){.nonfinite = NONFINITE_ROLL_BACK,
+                             .roll_back_times = 2,
+                             .micro_batches = 6,
+                             .local_batch_size = 2};
+    assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID); /* weights stay broken */
+    at = (struct step_break){.is_loss = true};
+    broken.jumps.num = 1;
+    assert_int_equal(breaks_decide(&b, &broken, &at), 0);
+    assert_int_equal(b.bad.first, 84);
+    assert_int_equal(b.bad.count, 12);
+    broken.jumps.num = 2;
+    assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
+    config.replay_step = 8;
+    assert_int_equal(breaks_decide(&b, &broken, &at), 0);
+    config.replay_step = 0;
     config.nonfinite = NONFINITE_STOP;
     assert_true(breaks_is_finite(&b, &finite));
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);

@@ -217,6 +217,7 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "no later");
     check_refused("--replay 9", "debug.replay_step", "checkpoint.enable");
     check_refused("--checkpoint.enable --blame", "debug.replay_blame", "--replay STEP");
+    check_refused("--training.nonfinite roll_back", "roll_back goes back", "checkpoint.enable");
     check_refused("--checkpoint.partial_fresh output", "partial_fresh = \"output\"",
                   "checkpoint.partial = true");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",

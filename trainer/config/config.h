@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define CONFIG_TEXT_MAX 256
+#define CONFIG_ROLL_BACKS_MAX 64 /* of a run */
 #define CONFIG_RAMP_MAX 32u
 /* training.numerics: the newest. 1, 2: run/optimizer.c; from 3 on: float products in one order
  * (kernels_chain_products). */
@@ -35,7 +36,7 @@ struct config_text {
     char model_name[32], tied_embeddings[8], rope_scaling[8];
     char converters[CONFIG_TEXT_MAX], float8_recipe[32], float8_gradients[16];
     char optimizer_name[16], moments_dtype[16], decay_type[16];
-    char nonfinite[8], dtype[16], mixed_precision_param[16], mixed_precision_reduce[16];
+    char nonfinite[16], dtype[16], mixed_precision_param[16], mixed_precision_reduce[16];
     char reduction[16], reshard_after_forward[16];
     char cp_rotate_method[16], cp_load_balancer[16], pipeline_schedule[32], pipeline_cut[8];
     char ac_mode[16], selective_ac_option[8];
@@ -125,9 +126,10 @@ struct config {
     double exit_memory_gib;      /* the most that is a process's own; 0: no limit; ours */
     double exit_free_memory_gib; /* the least that is left of a machine's; likewise */
     /* Of a step whose numbers are not finite; ours. */
-    enum { NONFINITE_STOP, NONFINITE_SKIP } nonfinite;
-    int64_t nonfinite_skips_max;       /* so many in a row end the run */
-    char kill_switch[CONFIG_TEXT_MAX]; /* a file; "": none */
+    enum { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_ROLL_BACK } nonfinite;
+    int64_t nonfinite_skips_max;              /* so many in a row end the run */
+    int64_t roll_back_steps, roll_back_times; /* at least so many back; how often in a run */
+    char kill_switch[CONFIG_TEXT_MAX];        /* a file; "": none */
     enum config_dtype mixed_precision_param;
     enum config_dtype mixed_precision_reduce; /* sums of gradients: added, kept and reduced */
     enum { REDUCTION_CANONICAL, REDUCTION_FAST } reduction;
@@ -180,7 +182,8 @@ struct config {
         DURABLE_BUCKET
     } durability;         /* last save */
     int64_t load_step;    /* -1: newest */
-    int64_t load_below;   /* of which the newest; 0: any. Not a key: of a replay */
+    int64_t load_below;   /* of which the newest; 0: any. Not a key: of a replay, or when the run
+                             goes back */
     int64_t skip_samples; /* behind what was loaded; ours */
     bool load_only;
     bool take_over; /* checkpoint.take_over: end who trains the run; ours */
@@ -249,7 +252,8 @@ struct config {
     double watch_bound;                 /* 0: what is not finite alone ends the run */
     char watch_steps[CONFIG_TEXT_MAX];  /* "10,20-22"; "": all */
     char watch_folder[CONFIG_TEXT_MAX]; /* "": none */
-    int64_t pause_at_step, nonfinite_at_step, slow_copy_us; /* of tests: config/hooks.h */
+    int64_t pause_at_step, nonfinite_at_step, nonfinite_at_sample,
+        slow_copy_us; /* config/hooks.h */
     struct config_text text;
 };
 
@@ -265,6 +269,7 @@ const char *config_describe_type(char out[CONFIG_TYPE_MAX], const struct config 
 const char *trainer_config_validation_data(const struct config *config);
 /* Lists of steps, as "10,20-22". Is the step in it? In an empty one all are. */
 bool config_has_step(const char *list, int64_t step);
+bool config_validates_at(const struct config *config, int64_t step);
 int config_check_steps(const char *key, const char *list); /* ERR_INVALID */
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);

@@ -23,9 +23,12 @@ bool hooks_wait(const struct config *config)
     return config->pause_at_step >= 0;
 }
 
-float hooks_loss_scale(const struct config *config, int64_t step, float scale)
+float hooks_loss_scale(const struct config *config, int64_t step, uint64_t first, uint64_t end,
+                       float scale)
 {
-    return step == config->nonfinite_at_step ? NAN : scale;
+    int64_t sample = config->nonfinite_at_sample;
+    bool is_here = sample >= 0 && (uint64_t)sample >= first && (uint64_t)sample < end;
+    return step == config->nonfinite_at_step || is_here ? NAN : scale;
 }
 
 void hooks_before_copy(const struct config *config)

@@ -18,8 +18,9 @@ void hooks_in_step(const struct config *config, int64_t step,
                    const volatile sig_atomic_t *want_stop);
 /* Do ranks wait for a test, so that no limit of waiting may end the run? */
 bool hooks_wait(const struct config *config);
-/* The factor of the step's losses, `scale` in the product. */
-float hooks_loss_scale(const struct config *config, int64_t step, float scale);
+/* The factor of the losses of a step with samples [first, end), `scale` in the product. */
+float hooks_loss_scale(const struct config *config, int64_t step, uint64_t first, uint64_t end,
+                       float scale);
 /* Before a save copies a tensor. Any thread. */
 void hooks_before_copy(const struct config *config);
 

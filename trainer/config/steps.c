@@ -41,3 +41,8 @@ bool config_has_step(const char *list, int64_t step)
             return true;
     return list[0] == '\0';
 }
+
+bool config_validates_at(const struct config *config, int64_t step)
+{
+    return config->validation_enable && (step == 1 || step % config->validation_freq == 0);
+}

@@ -9,6 +9,8 @@ const struct option table_of_debug[] = {
         "for tests: stop in this step until killed; -1: off (ours)"),
     INT(nonfinite_at_step, "debug.nonfinite_at_step", -1, -1, COUNT_MAX,
         "for tests: the gradient of this step is not a number; -1: off (ours)"),
+    INT(nonfinite_at_sample, "debug.nonfinite_at_sample", -1, -1, COUNT_MAX,
+        "for tests: the gradient of the step with this sample is not a number; -1: off (ours)"),
     BOOL(watch_numbers, "debug.watch_numbers", "false",
          "of each module how far weights, inputs, outputs and gradients reach: the first number "
          "that is not finite ends the run with what the last modules had (ours)"),

@@ -241,11 +241,15 @@ const struct option table_of_model[] = {
     DOUBLE(exit_free_memory_gib, "training.exit_free_memory_gib", 0, 0, 1e7,
            "likewise when some rank's machine, or control group, has no more left; 0: no limit "
            "(ours)"),
-    CHOICE(text.nonfinite, "training.nonfinite", "stop", "stop,skip",
-           "when loss or gradient norm is not finite: end with 78 and save nothing, or go on "
-           "without that step's update (ours)"),
+    CHOICE(text.nonfinite, "training.nonfinite", "stop", "stop,skip,roll_back",
+           "when loss or gradient norm is not finite: end with 78 and save nothing, go on without "
+           "that step's update, or go back to a checkpoint and leave its samples out (ours)"),
     INT(nonfinite_skips_max, "training.nonfinite_skips_max", 10, 1, COUNT_MAX,
         "with skip: so many such steps in a row end the run (ours)"),
+    INT(roll_back_steps, "training.roll_back_steps", 1, 1, COUNT_MAX,
+        "with roll_back: the checkpoint is the newest of so many steps before (ours)"),
+    INT(roll_back_times, "training.roll_back_times", 3, 1, CONFIG_ROLL_BACKS_MAX,
+        "with roll_back: how often in a run; the next such step ends it with 78 (ours)"),
     STRING(kill_switch, "training.kill_switch_path", "",
            "while this file is there, a run saves and ends with 78, and none is started; rank 0 "
            "looks behind each step (Megatron's)"),

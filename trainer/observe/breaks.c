@@ -58,6 +58,23 @@ static int end_run(const struct breaks *b, const struct progress *p, const struc
     return ERR_INVALID;
 }
 
+static int roll_back(struct breaks *b, const struct progress *p, const struct step_break *at,
+                     const char *text)
+{
+    uint64_t samples = trainer_config_leaves(b->config, p->step - 1);
+    samples *= (uint64_t)b->config->local_batch_size;
+    b->bad = (struct jump){p->next_sample - samples, samples};
+    if (b->rank == 0)
+        log_warn("train",
+                 "step %" PRId64 " is taken back (%u of %" PRId64
+                 " times), and made again without samples %" PRIu64 " to %" PRIu64
+                 ": loss %g, gradient norm %g, first on rank %u, stage %u: %s",
+                 p->step, p->jumps.num + 1, b->config->roll_back_times, b->bad.first,
+                 p->next_sample - 1, breaks_without_sign(p->loss),
+                 breaks_without_sign(p->grad_norm), at->rank, at->stage, text);
+    return 0;
+}
+
 int breaks_decide(struct breaks *b, const struct progress *p, const struct step_break *at)
 {
     char text[200];
@@ -70,6 +87,9 @@ int breaks_decide(struct breaks *b, const struct progress *p, const struct step_
                      p->step, at->rank, at->stage, text);
         return 0;
     }
+    if (b->config->nonfinite == NONFINITE_ROLL_BACK && !at->is_weight &&
+        p->jumps.num < b->config->roll_back_times)
+        return roll_back(b, p, at, text);
     if (skips) {
         b->skips++;
         if (b->rank == 0)

@@ -91,6 +91,7 @@ void jsonl_start(struct jsonl *j, const struct snapshot_times *times, int64_t st
     j->attempt = times->from_attempt;
     if (j->is_new)
         write_history(j, history);
+    j->is_new = false;
     if (j->is_broken)
         return;
     j->attempt = times->attempt;
@@ -162,6 +163,18 @@ void jsonl_spike(struct jsonl *j, int64_t step, const struct spike *spike)
     set(line, "most", spike->most);
     set(line, "median", spike->median);
     set(line, "deviation", spike->deviation);
+    end_line(j, line);
+}
+
+void jsonl_rolled_back(struct jsonl *j, int64_t step, const struct jump *left_out)
+{
+    if (j == NULL || j->is_broken)
+        return;
+    json_t *line = begin_line(j, "step", step);
+    json_object_set_new(line, "rolled_back", json_true());
+    json_object_set_new(line, "first_sample", json_integer((json_int_t)left_out->first));
+    json_object_set_new(line, "last_sample",
+                        json_integer((json_int_t)(left_out->first + left_out->count) - 1));
     end_line(j, line);
 }
 

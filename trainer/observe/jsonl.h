@@ -18,6 +18,10 @@
  *     {"attempt": 2, "step": 12, "time": ..., "loss_spike": "fast", "began": 9, "steps": 3, "most":
  *      ..., "median": ..., "deviation": ...}     spikes.h: "begins", then how it ends
  *
+ *     {"attempt": 2, "step": 8, "time": ..., "rolled_back": true, "first_sample": 42,
+ * "last_sample": 47}    the step is taken back, those samples are left out (observe/breaks.h); a
+ * start follows
+ *
  * Without checkpoints, and where nothing is saved, the attempt is 0. `time` is in seconds since
  * 1970. A number that is not finite is null. */
 #ifndef HOLDFAST_TRAINER_JSONL_H
@@ -47,6 +51,7 @@ void jsonl_step(struct jsonl *jsonl, const struct progress *progress,
                 const struct step_result *result, const struct data_place *place,
                 const struct step_calls *calls);
 void jsonl_spike(struct jsonl *jsonl, int64_t step, const struct spike *spike);
+void jsonl_rolled_back(struct jsonl *jsonl, int64_t step, const struct jump *left_out);
 void jsonl_validation(struct jsonl *jsonl, const struct progress *progress, double loss);
 
 #endif

@@ -45,7 +45,7 @@ struct metrics {
     uint64_t logged_tokens; /* of the run at the last line */
     double data_seconds;
     struct source_loss sources[DATA_SOURCES_MAX];
-    bool has_stepped, loss_is_broken;
+    bool has_stepped, is_back, loss_is_broken; /* is_back: no step is made since */
 };
 
 /* Seconds since the process started (resolution 10 ms); 0 when /proc does not say. */
@@ -176,6 +176,12 @@ void metrics_ready(struct metrics *m, const struct snapshot_times *times, int64_
         fill_board(m);
     }
     m->ready_at = m->logged_at = clock_seconds();
+}
+
+void metrics_rolled_back(struct metrics *m, int64_t step, const struct jump *left_out)
+{
+    jsonl_rolled_back(m->jsonl, step, left_out);
+    m->is_back = true;
 }
 
 /* A loss file that cannot be written is said once. */
@@ -408,14 +414,16 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
         return;
     history_add(m->history, p->step, p->loss);
     bool is_first = !m->has_stepped;
-    if (is_first) {
+    if (is_first || m->is_back) {
         m->has_stepped = true;
+        m->is_back = false;
         m->logged_step = m->first_step = p->step - 1;
         m->logged_tokens = p->tokens - (uint64_t)trainer_config_leaves(m->config, p->step - 1) *
                                            (uint64_t)m->config->local_batch_size *
                                            (uint64_t)m->config->seq_len;
-        log_start(m, p, times);
     }
+    if (is_first)
+        log_start(m, p, times);
     struct step_calls calls = {0};
     if (m->flight != NULL)
         calls.num = flight_sums(m->flight, calls.of);

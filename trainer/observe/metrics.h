@@ -53,6 +53,8 @@ void metrics_close(struct metrics *metrics);
 void metrics_loaded(struct metrics *metrics);
 /* The weights are there: what follows is the first step behind `step`. */
 void metrics_ready(struct metrics *metrics, const struct snapshot_times *times, int64_t step);
+/* The step is taken back, and the run goes on behind the step that metrics_ready says next. */
+void metrics_rolled_back(struct metrics *metrics, int64_t step, const struct jump *left_out);
 struct validated {
     double loss, seconds;
     uint64_t tokens;

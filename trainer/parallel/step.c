@@ -364,8 +364,10 @@ static int begin_step(struct parallel *p, const struct step_input *input)
         ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
     /* The copy of the step before is over: its norm was waited for. */
+    uint64_t samples = p->exchange.leaves.num * (uint64_t)p->plan->config->local_batch_size;
     p->run.host_numbers->loss_scale =
-        hooks_loss_scale(p->plan->config, input->step, (float)(1.0 / tokens_that_count(p)));
+        hooks_loss_scale(p->plan->config, input->step, input->first_sample,
+                         input->first_sample + samples, (float)(1.0 / tokens_that_count(p)));
     lane_copy(p->plan->lane, &p->run.numbers->loss_scale, &p->run.host_numbers->loss_scale,
               sizeof(float));
     return 0;

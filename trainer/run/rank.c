@@ -220,6 +220,22 @@ static void note_copy(void *user, const struct op *op, bool is_end)
     parallel_note_copy(r->parallel, op, is_end);
 }
 
+static int open_snapshot(struct rank *r)
+{
+    struct snapshot_options snapshot = {.config = r->config,
+                                        .mesh = parallel_mesh_of(r->parallel),
+                                        .state = parallel_state(r->parallel),
+                                        .data = r->data,
+                                        .model = r->table,
+                                        .kernels = r->kernels,
+                                        .history = &r->history,
+                                        .environment = r->environment,
+                                        .want_stop = r->want_stop,
+                                        .note_copy = note_copy,
+                                        .user = r};
+    return snapshot_open(&r->snapshot, &snapshot);
+}
+
 int rank_open(struct rank *r)
 {
     const struct config *config = r->config;
@@ -245,18 +261,7 @@ int rank_open(struct rank *r)
     ERR_TRY(parallel_agree(world, samples_check_same(r)));
     rc = environment_gather(&r->environment, world, kernels_describe(r->kernels));
     ERR_TRY(parallel_agree(world, rc));
-    struct snapshot_options snapshot = {.config = r->config,
-                                        .mesh = parallel_mesh_of(r->parallel),
-                                        .state = parallel_state(r->parallel),
-                                        .data = r->data,
-                                        .model = r->table,
-                                        .kernels = r->kernels,
-                                        .history = &r->history,
-                                        .environment = r->environment,
-                                        .want_stop = r->want_stop,
-                                        .note_copy = note_copy,
-                                        .user = r};
-    ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
+    ERR_TRY(open_snapshot(r));
     timeouts_set(world->flight, config, TIMEOUT_SERVER);
     return 0;
 }
@@ -296,6 +301,57 @@ int rank_load(struct rank *r)
     ERR_TRY(parallel_agree(r->world, rc));
     metrics_ready(r->metrics, snapshot_times(r->snapshot), r->progress.step);
     return 0;
+}
+
+/* A run that has not saved yet begins anew; one whose older checkpoints are gone does not. */
+static int check_way_back(const struct rank *r, int64_t newest, bool has_saved)
+{
+    if (newest >= 0 || !has_saved)
+        return 0;
+    int rc = report_error(
+        ERR_NOT_FOUND, "lower training.roll_back_steps, or keep more checkpoints",
+        "step %lld cannot be taken back: run %s has no whole checkpoint of a step before %lld",
+        (long long)r->progress.step + 1, r->config->run, (long long)r->config->load_below);
+    return parallel_agree(r->world, rc);
+}
+
+/* The settings of a load are those of the start. */
+static void set_way_back(struct config *config, int64_t step)
+{
+    int64_t below = step + 1 - config->roll_back_steps;
+    config->load_below = below > 1 ? below : 1;
+    config->load_step = -1;
+    config->skip_samples = 0;
+    config->exclude_from_loading[0] = '\0';
+}
+
+_Static_assert(CONFIG_ROLL_BACKS_MAX <= JUMPS_MAX, "a run's progress lists all that it leaves out");
+
+int rank_roll_back(struct rank *r)
+{
+    struct jumps jumps = r->progress.jumps;
+    bool saves = snapshot_is_taken(r->snapshot);
+    bool has_saved = r->loaded_step > 0 || snapshot_times(r->snapshot)->num_saves > 0;
+    int64_t step = r->progress.step + 1, newest;
+    jumps.of[jumps.num++] = r->breaks.bad;
+    metrics_rolled_back(r->metrics, step, &r->breaks.bad);
+    r->breaks.bad.count = 0;
+    ERR_TRY(snapshot_settle(r->snapshot));
+    snapshot_close(r->snapshot);
+    r->snapshot = NULL;
+    ahead_close(r->ahead); /* it has the data, whose place a load sets */
+    r->ahead = NULL;
+    set_way_back(r->config, step);
+    ERR_TRY(open_snapshot(r));
+    ERR_TRY(snapshot_look(r->snapshot, &newest));
+    ERR_TRY(check_way_back(r, newest, has_saved));
+    if (saves)
+        ERR_TRY(snapshot_take(r->snapshot));
+    r->progress = (struct progress){.step = 0};
+    ERR_TRY(rank_load(r));
+    r->progress.jumps = jumps;
+    r->config->load_below = 0;
+    return parallel_agree(r->world, open_ahead(r));
 }
 
 static int write_floats(const char *path, const float *values, size_t count)

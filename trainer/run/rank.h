@@ -27,8 +27,9 @@ struct rank {
     struct switches switches;
     struct breaks breaks;
     struct progress progress;
-    int64_t loaded_step; /* behind which this start goes on */
-    bool has_stepped;    /* in this start */
+    int64_t loaded_step;      /* behind which this start goes on */
+    bool has_stepped;         /* in this start */
+    struct recorded recorded; /* rank 0: of a replay */
 };
 
 /* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;
@@ -46,6 +47,10 @@ void rank_bench_close(struct rank_bench *bench);
 void rank_close(struct rank *rank);
 /* From the newest checkpoint, or the initial weights. Collective. */
 int rank_load(struct rank *rank);
+/* Goes back to the newest checkpoint that is so old as training.roll_back_steps says, or to where
+ * the run began, and leaves out the samples of breaks.bad from then on. What is saved from here on
+ * is of a new attempt, as it is of a start. Collective. */
+int rank_roll_back(struct rank *rank);
 /* The loss of the validation set, in the log and the loss file. *out_stop: some rank was asked to
  * stop, and it was given up. Collective. */
 int rank_validate(struct rank *rank, bool *out_stop);

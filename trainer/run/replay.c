@@ -36,9 +36,21 @@ static void explain(const struct config *config)
                     "again on other hosts, and look with --preflight");
 }
 
-/* The first difference is said. */
-static bool is_as_recorded(const struct rank *r, const struct recorded *then)
+int replay_begin(struct rank *r)
 {
+    struct jumps *jumps = &r->progress.jumps;
+    bool is_first = r->world->rank == 0;
+    int rc = is_first ? snapshot_recorded(r->snapshot, r->config->replay_step, &r->recorded) : 0;
+    ERR_TRY(parallel_agree(r->world, rc));
+    if (is_first)
+        *jumps = r->recorded.jumps;
+    return comm_broadcast(r->world, jumps, sizeof(*jumps), 0);
+}
+
+/* The first difference is said. */
+static bool is_as_recorded(const struct rank *r)
+{
+    const struct recorded *then = &r->recorded;
     const struct progress *p = &r->progress;
     uint32_t compared = 0;
     double was, is;
@@ -62,18 +74,16 @@ static bool is_as_recorded(const struct rank *r, const struct recorded *then)
     return true;
 }
 
-static int compare_all(const struct rank *r, int64_t *out_differs)
+static bool compare_all(const struct rank *r)
 {
     const struct progress *p = &r->progress;
-    struct recorded then;
     double loss = breaks_without_sign(p->loss), norm = breaks_without_sign(p->grad_norm);
     log_info("replay", "step %" PRId64 ": loss %a (%.9g), gradient norm %a (%.9g)", p->step, loss,
              loss, norm, norm);
-    ERR_TRY(snapshot_recorded(r->snapshot, p->step, &then));
-    *out_differs = !is_as_recorded(r, &then);
-    if (*out_differs)
+    bool has_same = is_as_recorded(r);
+    if (!has_same)
         explain(r->config);
-    return 0;
+    return has_same;
 }
 
 /* The samples of a leaf: their place in the run's order, and where they lie. */
@@ -120,9 +130,7 @@ int replay_blame(struct rank *r, const struct progress *next)
 
 int replay_compare(struct rank *r, int *out_exit)
 {
-    int64_t differs = 0;
-    int rc = r->world->rank == 0 ? compare_all(r, &differs) : 0;
-    ERR_TRY(parallel_agree(r->world, rc));
+    int64_t differs = r->world->rank == 0 && !compare_all(r);
     ERR_TRY(comm_broadcast(r->world, &differs, sizeof(differs), 0));
     *out_exit = differs ? REPLAY_DIFFERS : EXIT_DONE;
     return 0;

@@ -11,6 +11,8 @@
 
 #define REPLAY_DIFFERS 1 /* an exit code, as ckpt-cli's of a difference */
 
+/* Behind the load: what the run left out, the replay leaves out. Collective. */
+int replay_begin(struct rank *rank);
 /* With debug.replay_blame, of the step whose loss and norm are known: says where to look. `next`:
  * the progress when it is made. Collective. */
 int replay_blame(struct rank *rank, const struct progress *next);

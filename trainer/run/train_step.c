@@ -86,9 +86,10 @@ static unsigned look(void *user)
 int train_step(struct rank *r, struct step_result *out, bool *out_stop)
 {
     struct step_made made = {.r = r, .next = r->progress};
+    made.next.next_sample = jumps_pass(&r->progress.jumps, r->progress.next_sample);
     struct step_copies copies = {post_copy, wait_copy, r->snapshot};
     struct step_input input = {.ahead = r->ahead,
-                               .first_sample = r->progress.next_sample,
+                               .first_sample = made.next.next_sample,
                                .step = r->progress.step + 1,
                                .want_stop = r->want_stop,
                                .look = look,
@@ -108,6 +109,8 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
     if (out->is_dropped)
         return 0;
     parallel_params_updated(r->parallel);
+    if (r->breaks.bad.count > 0)
+        return rank_roll_back(r);
     r->progress = made.next;
     return 0;
 }

@@ -310,6 +310,8 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         "orders", json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed,
         "schedule", "step", (json_int_t)p->schedule_update, "optimizer", "step",
         (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", metrics_json(s, p));
+    if (p->jumps.num > 0)
+        json_object_set_new(state, "left_out", jumps_json(&p->jumps));
     if (s->history != NULL && s->history->num > 0) /* last: it is long */
         json_object_set_new(state, "history", history_json(s->history));
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;
@@ -480,6 +482,13 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
 int snapshot_copied(struct snapshot *s)
 {
     return judge(s, end_copy(s));
+}
+
+int snapshot_settle(struct snapshot *s)
+{
+    ERR_TRY(snapshot_copied(s));
+    (void)wait_pending(s); /* one that failed is said, and an older one is loaded */
+    return 0;
 }
 
 /* All ranks: ERR_TIMEOUT when the time for the end is over. */

@@ -15,6 +15,7 @@
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
 #include "proto/format/loss_history.h"
+#include "trainer/data/jumps.h"
 #include "trainer/parallel/parallel.h"
 
 #include <signal.h>
@@ -24,7 +25,8 @@ struct progress {
     int64_t step;             /* updates made in the run */
     int64_t optimizer_update; /* updates that the moments have seen */
     int64_t schedule_update;  /* position on the learning-rate curve */
-    uint64_t next_sample;     /* global index */
+    uint64_t next_sample;     /* global index; where the jumps lead on from it, reading goes on */
+    struct jumps jumps;       /* samples that are left out */
     uint64_t tokens;          /* trained on so far */
     double loss, grad_norm;   /* of the last step */
 };
@@ -91,6 +93,7 @@ bool snapshot_begins_in_part(const struct snapshot *snapshot);
 /* What the run's checkpoints say of steps that are made again. */
 struct recorded {
     struct history losses; /* the newest one's */
+    struct jumps jumps;    /* likewise */
     bool has_norm;         /* there is one of the step, which has this: */
     double grad_norm;
 };
@@ -105,6 +108,8 @@ int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
 /* To be called after each update of the state: waits for the rest of a copy in progress, and says
  * how it went. An error means: stop training. */
 int snapshot_copied(struct snapshot *snapshot);
+/* Waits until the saves so far have ended, as before a load. An error means: stop training. */
+int snapshot_settle(struct snapshot *snapshot);
 /* After the last step was saved: its weights go to checkpoint.export_folder, with
  * checkpoint.last_save_in_hf, where no model is yet. */
 int snapshot_export(struct snapshot *snapshot, int64_t step);
