@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 217
+plan 218
 make_tiny
 start_ckptd
 
@@ -219,8 +219,9 @@ check_equal "killed behind it, on other meshes, it ends with 0" \
 check_equal "a start from a checkpoint behind the step does not go back" \
     "$(grep -c 'step 8 is taken back' "$tmp/taken2.log")" 2
 check "every bit is the same" as_without taken2
-check "what was left out is in the checkpoint" grep -q '"left_out":\[\[42,6\]\]' \
-    <("$BUILD/ckpt-cli" show --json --store "$store" "taken@$steps" | tr -d ' \n')
+"$BUILD/ckpt-cli" show --json --store "$store" "taken@$steps" | tr -d ' \n' >"$tmp/taken.show"
+check "what was left out is in the checkpoint" grep -q '"left_out":\[\[42,6\]\]' "$tmp/taken.show"
+check "with a note that older trainers refuse" grep -q '"training.left_out":true' "$tmp/taken.show"
 check "and in the lines of JSON" grep -q \
     '"step": 8, .*"rolled_back": true, "first_sample": 42, "last_sample": 47}' "$tmp/taken.jsonl"
 check_equal "before its first checkpoint a run begins anew: 0" "$(status_of train young \

@@ -1,7 +1,8 @@
 /* trainer_jumps.c - samples that a run leaves out.
  *
  * Goal: reading goes on behind them wherever it comes to them, also behind several; the list goes
- * through a checkpoint; what is no list is none. */
+ * through a checkpoint; what is no list is refused. */
+#include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/data/jumps.h"
 
@@ -18,12 +19,12 @@ TEST(test_jumps__reading_goes_on_behind_all_of_them)
     json_t *json = jumps_json(&jumps);
     struct jumps read;
     memset(&read, 0xff, sizeof(read));
-    jumps_read(&read, json);
+    assert_int_equal(jumps_read(&read, json), 0);
     json_decref(json);
     assert_memory_equal(&read, &jumps, sizeof(jumps));
 }
 
-TEST(test_jumps__what_is_no_list_leaves_nothing_out)
+TEST(test_jumps__what_is_no_list_is_refused)
 {
     static const char *const texts[] = {"[[3]]",
                                         "[3, 4]",
@@ -33,12 +34,12 @@ TEST(test_jumps__what_is_no_list_leaves_nothing_out)
                                         "[[1, \"2\"]]",
                                         "[[1, 9223372036854775807]]"};
     struct jumps jumps;
-    jumps_read(&jumps, NULL);
+    assert_int_equal(jumps_read(&jumps, NULL), 0);
     assert_int_equal(jumps.num, 0);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         json_t *json = json_loads(texts[i], 0, NULL);
         assert_non_null(json);
-        jumps_read(&jumps, json);
+        assert_int_equal(jumps_read(&jumps, json), ERR_CORRUPT);
         json_decref(json);
         assert_int_equal(jumps.num, 0);
     }

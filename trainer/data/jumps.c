@@ -1,6 +1,8 @@
 /* jumps.c - samples that a run leaves out (see jumps.h). */
 #include "trainer/data/jumps.h"
 
+#include "proto/base/report.h"
+
 #include <stdbool.h>
 
 uint64_t jumps_pass(const struct jumps *jumps, uint64_t next)
@@ -27,15 +29,24 @@ json_t *jumps_json(const struct jumps *jumps)
     return list;
 }
 
-void jumps_read(struct jumps *jumps, const json_t *json)
+static bool read_jump(struct jump *out, const json_t *json)
 {
-    size_t num = json_array_size(json);
-    *jumps = (struct jumps){.num = 0};
-    for (size_t i = 0; i < num && i < JUMPS_MAX; i++) {
-        const json_t *jump = json_array_get(json, i);
-        json_int_t first = json_integer_value(json_array_get(jump, 0));
-        json_int_t count = json_integer_value(json_array_get(jump, 1));
-        if (first >= 0 && count > 0 && count <= INT64_MAX - first)
-            jumps->of[jumps->num++] = (struct jump){(uint64_t)first, (uint64_t)count};
-    }
+    json_int_t first = -1, count = 0;
+    bool is_read = json_unpack((json_t *)(uintptr_t)json, "[II!]", &first, &count) == 0 &&
+                   first >= 0 && count > 0 && count <= INT64_MAX - first;
+    *out = (struct jump){(uint64_t)first, (uint64_t)count};
+    return is_read;
+}
+
+int jumps_read(struct jumps *jumps, const json_t *json)
+{
+    bool is_list = json == NULL || (json_is_array(json) && json_array_size(json) <= JUMPS_MAX);
+    *jumps = (struct jumps){.num = is_list ? (uint32_t)json_array_size(json) : 0};
+    for (uint32_t i = 0; i < jumps->num && is_list; i++)
+        is_list = read_jump(&jumps->of[i], json_array_get(json, i));
+    if (is_list)
+        return 0;
+    jumps->num = 0;
+    return report_error(ERR_CORRUPT, "load an older checkpoint (checkpoint.load_step)",
+                        "the samples that the run left out (state.left_out) cannot be read");
 }

@@ -24,7 +24,7 @@ struct jumps {
 uint64_t jumps_pass(const struct jumps *jumps, uint64_t next);
 /* [[42, 6], ...]; NULL: no memory. */
 json_t *jumps_json(const struct jumps *jumps);
-/* Of jumps_json; anything else is none. */
-void jumps_read(struct jumps *jumps, const json_t *json);
+/* Of jumps_json; NULL: none. ERR_CORRUPT: it is no such list, or longer than JUMPS_MAX. */
+int jumps_read(struct jumps *jumps, const json_t *json);
 
 #endif

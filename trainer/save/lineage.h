@@ -17,12 +17,16 @@
 #define HOLDFAST_TRAINER_LINEAGE_H
 
 #include "clients/ckpt.h"
+#include "proto/base/json.h"
 #include "trainer/config/config.h"
 
 /* The list of a run that begins, as JSON text to be freed. ERR_MEMORY. */
 int lineage_begin(char **out, const struct config *config);
 /* training.numerics of the run that the checkpoint is of; 0: no trainer made it. */
 int64_t lineage_numerics(const struct ckpt_loaded *from);
+/* The samples of `orders` are not all that their settings give: state.left_out has the others. A
+ * trainer that does not know this note refuses the checkpoint. */
+void lineage_note_left_out(json_t *orders);
 struct lineage_data {
     int64_t next_sample; /* where reading goes on; -1: where the checkpoint says */
     int64_t skip;        /* and so many behind that */

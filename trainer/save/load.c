@@ -113,10 +113,11 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     const json_t *metrics = json_object_get(state, "metrics");
     p->loss = json_number_value(json_object_get(metrics, "loss"));
     p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
-    jumps_read(&p->jumps, json_object_get(state, "left_out"));
     if (s->history != NULL)
         history_read(s->history, json_object_get(state, "history"));
-    int rc = is_excluded(s->config, "dataloader") ? 0 : read_place(s, p, state, loaded);
+    int rc = jumps_read(&p->jumps, json_object_get(state, "left_out"));
+    if (rc == 0 && !is_excluded(s->config, "dataloader"))
+        rc = read_place(s, p, state, loaded);
     if (rc == 0)
         rc = take_choices(s, state);
     json_decref(state);

@@ -30,9 +30,11 @@ int snapshot_recorded(struct snapshot *s, int64_t step, struct recorded *out)
     *out = (struct recorded){.has_norm = false};
     ERR_TRY(read_state(&state, s, CKPT_NEWEST));
     history_read(&out->losses, json_object_get(state, "history"));
-    jumps_read(&out->jumps, json_object_get(state, "left_out"));
+    int rc = jumps_read(&out->jumps, json_object_get(state, "left_out"));
     json_decref(state);
-    int rc = read_state(&state, s, step);
+    if (rc != 0)
+        return rc;
+    rc = read_state(&state, s, step);
     const json_t *metrics = json_object_get(json_object_get(state, "metrics"), "grad_norm");
     const json_t *theirs = json_object_get(json_object_get(state, "metrics"), "loss");
     out->grad_norm = json_number_value(metrics);

@@ -29,6 +29,7 @@
 #include "trainer/base/clock.h"
 #include "trainer/config/switches.h"
 #include "trainer/data/manifest.h"
+#include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
@@ -310,8 +311,10 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         "orders", json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed,
         "schedule", "step", (json_int_t)p->schedule_update, "optimizer", "step",
         (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", metrics_json(s, p));
-    if (p->jumps.num > 0)
+    if (p->jumps.num > 0) {
         json_object_set_new(state, "left_out", jumps_json(&p->jumps));
+        lineage_note_left_out(json_object_get(state, "orders"));
+    }
     if (s->history != NULL && s->history->num > 0) /* last: it is long */
         json_object_set_new(state, "history", history_json(s->history));
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;
