@@ -134,6 +134,24 @@ bool options_parse_bytes(int64_t *out, const char *value)
     return false;
 }
 
+bool options_parse_span(uint64_t *out, const char *text)
+{
+    static const struct {
+        char unit;
+        uint64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}};
+    const char *unit = NULL;
+    int64_t number = 0;
+    if (text[0] < '0' || text[0] > '9' || !parse_int(&number, &unit, text) || number > 1ll << 40)
+        return false;
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (unit[0] == units[i].unit && unit[1] == '\0') {
+            *out = (uint64_t)number * units[i].seconds;
+            return true;
+        }
+    return false;
+}
+
 static bool parse_double(double *out, const char *value)
 {
     char *rest = NULL;
@@ -194,6 +212,10 @@ static int store_number(const struct option *option, void *field, const char *va
         ok = parse_double(&real, value);
     } else if (option->type == OPTION_TYPE_INT) {
         kind = "a whole number";
+        if (option->choices != NULL && strcmp(value, option->choices) == 0) {
+            memset(field, 0, option->size);
+            return 0;
+        }
         ok = parse_int(&whole, &rest, value) && *rest == '\0';
         real = (double)whole;
     } else {
@@ -202,7 +224,9 @@ static int store_number(const struct option *option, void *field, const char *va
         real = (double)whole;
     }
     if (!ok || real < option->min || real > option->max) {
-        snprintf(wanted, sizeof(wanted), "%s, %s, is wanted", kind, range);
+        const char *word = option->type == OPTION_TYPE_INT ? option->choices : NULL;
+        snprintf(wanted, sizeof(wanted), "%s, %s,%s%s is wanted", kind, range,
+                 word != NULL ? " or " : "", word != NULL ? word : "");
         return fail_value(option, value, where, wanted);
     }
     if (option->type == OPTION_TYPE_DOUBLE)

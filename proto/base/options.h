@@ -26,7 +26,8 @@
 
 enum option_type {
     OPTION_TYPE_BOOL,    /* bool */
-    OPTION_TYPE_INT,     /* int64_t */
+    OPTION_TYPE_INT,     /* int64_t; `choices` (optional): a word that stands for 0, which is below
+                            its `min` */
     OPTION_TYPE_BYTES,   /* int64_t; accepts the suffixes KiB, MiB, GiB, TiB */
     OPTION_TYPE_DOUBLE,  /* double */
     OPTION_TYPE_STRING,  /* char[size] */
@@ -45,7 +46,7 @@ struct option {
     size_t size;   /* of the field */
     const char *text_default;
     double min, max;     /* numbers only */
-    const char *choices; /* CHOICE, FIXED: "a,b,c"; ALIAS: the key it stands for */
+    const char *choices; /* CHOICE, FIXED: "a,b,c"; ALIAS: the key it stands for; INT */
     const char *help;    /* one line: meaning and unit */
     /* (optional) CHOICE: values that such programs have and this one has not, and why. */
     const char *refused, *why;
@@ -58,6 +59,8 @@ struct option {
     { key, OPTION_TYPE_BOOL, OPTION_FIELD_(t, f), def, 0, 0, NULL, help, NULL, NULL }
 #define OPTION_INT(t, f, key, def, min, max, help) \
     { key, OPTION_TYPE_INT, OPTION_FIELD_(t, f), #def, min, max, NULL, help, NULL, NULL }
+#define OPTION_INT_OR(t, f, key, def, word, min, max, help) \
+    { key, OPTION_TYPE_INT, OPTION_FIELD_(t, f), #def, min, max, word, help, NULL, NULL }
 #define OPTION_BYTES(t, f, key, def, min, max, help) \
     { key, OPTION_TYPE_BYTES, OPTION_FIELD_(t, f), def, min, max, NULL, help, NULL, NULL }
 #define OPTION_DOUBLE(t, f, key, def, min, max, help) \
@@ -113,6 +116,8 @@ int options_set(const struct options *options, const char *key, const char *valu
                 const char *where /* "file:line" or "command line" */);
 /* As OPTION_BYTES reads them: "4096", "64KiB", "4 GiB". */
 bool options_parse_bytes(int64_t *out, const char *value);
+/* "7d", "12h", "30m", "45s", "1w" in seconds. */
+bool options_parse_span(uint64_t *out, const char *text);
 /* The effective settings, without keys that store nothing: as a JSON object with one member per
  * section (to be freed), and as aligned help text; then the other keys: what each stands for, and
  * why it has nothing to decide. */

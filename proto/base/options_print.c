@@ -30,7 +30,10 @@ static void print_value(FILE *out, const struct options *options, const struct o
     case OPTION_TYPE_INT:
     case OPTION_TYPE_BYTES:
         memcpy(&whole, field, sizeof(whole));
-        fprintf(out, "%" PRId64, whole);
+        if (whole == 0 && option->choices != NULL)
+            print_text(out, option->choices);
+        else
+            fprintf(out, "%" PRId64, whole);
         break;
     case OPTION_TYPE_DOUBLE:
         memcpy(&real, field, sizeof(real));
@@ -104,7 +107,8 @@ static void print_remarks(FILE *out, const struct option *option)
         fprintf(out, " (default: none");
     if (option->type == OPTION_TYPE_INT || option->type == OPTION_TYPE_DOUBLE) {
         options_format_range(range, option);
-        fprintf(out, ", %s", range);
+        fprintf(out, ", %s%s%s", range, option->choices != NULL ? ", or " : "",
+                option->choices != NULL ? option->choices : "");
     }
     fprintf(out, ")\n");
 }

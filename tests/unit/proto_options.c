@@ -17,7 +17,7 @@
 
 struct settings {
     bool enable, verbose;
-    int64_t steps, pool;
+    int64_t steps, pool, every;
     double lr;
     char name[16], mode[16], listen[64], axes[64];
 };
@@ -35,6 +35,7 @@ static const struct option table[] = {
     OPTION_STRING(struct settings, axes, "training.a_rather_long_key_that_breaks_the_line_here", "",
                   "axes"),
     OPTION_BOOL(struct settings, verbose, "verbose", "false", "say more"),
+    OPTION_INT_OR(struct settings, every, "every", 5, "auto", 1, 9, "how often"),
     OPTION_ALIAS("training.num_steps", "training.steps"),
     OPTION_ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     OPTION_IGNORED("training.gc_freq", "no garbage collector here"),
@@ -233,6 +234,52 @@ TEST_BETWEEN(test_options__byte_sizes_take_suffixes, set_up, tear_down)
     }
 }
 
+TEST(test_options__spans_of_time_have_a_unit)
+{
+    static const char *const wrong[] = {"",
+                                        "7",
+                                        "d",
+                                        "7x",
+                                        "-7d",
+                                        "+7d",
+                                        " 7d",
+                                        "7 d",
+                                        "7dd",
+                                        "7h3m",
+                                        "1.5h",
+                                        "9999999999999s",
+                                        "99999999999999999999d"};
+    uint64_t seconds = 3;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_false(options_parse_span(&seconds, wrong[i]));
+    assert_int_equal(seconds, 3);
+    assert_true(options_parse_span(&seconds, "45s") && seconds == 45);
+    assert_true(options_parse_span(&seconds, "30m") && seconds == 1800);
+    assert_true(options_parse_span(&seconds, "12h") && seconds == 43200);
+    assert_true(options_parse_span(&seconds, "7d") && seconds == 604800);
+    assert_true(options_parse_span(&seconds, "1w") && seconds == 604800);
+}
+
+TEST_BETWEEN(test_options__a_word_may_stand_beside_numbers, set_up, tear_down)
+{
+    char rest[512];
+    assert_int_equal(settings.every, 5);
+    assert_int_equal(read_toml("every = \"auto\"\n"), 0);
+    assert_int_equal(settings.every, 0);
+    char *json = options_to_json(&options);
+    assert_non_null(strstr(json, "\"every\":\"auto\""));
+    free(json);
+    assert_int_equal(read_args(rest, "--every 7", NULL), 0);
+    assert_int_equal(settings.every, 7);
+    assert_int_equal(read_args(rest, "--every auto", NULL), 0);
+    assert_int_equal(settings.every, 0);
+    static const char *const wrong[] = {"0", "10", "automatic", "Auto", ""};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_int_equal(options_set(&options, "every", wrong[i], "here"), ERR_INVALID);
+        assert_line_has("a whole number, 1 to 9, or auto is wanted");
+    }
+}
+
 TEST_BETWEEN(test_options__wrong_values_are_refused_and_change_nothing, set_up, tear_down)
 {
     static const struct {
@@ -358,7 +405,8 @@ TEST_BETWEEN(test_options__json_has_one_member_per_section, set_up, tear_down)
         "{\"listen\":\"unix:/tmp/x\",\"checkpoint\":{\"enable\":true,\"async_mode\":\"async\"},"
         "\"training\":{\"steps\":10000,\"name\":\"a\\\"b\\\\c\","
         "\"a_rather_long_key_that_breaks_the_line_here\":\"\"},"
-        "\"memory\":{\"pool_bytes\":67108864},\"optimizer\":{\"lr\":0.1},\"verbose\":false}");
+        "\"memory\":{\"pool_bytes\":67108864},\"optimizer\":{\"lr\":0.1},\"verbose\":false,"
+        "\"every\":5}");
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     json_decref(root);

@@ -6,6 +6,7 @@
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
+#include "proto/base/options.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -255,23 +256,9 @@ int text_confirm(const struct cli *cli, const char *question, const char *otherw
 
 int span_parse(uint64_t *out, const char *option, const char *text)
 {
-    static const struct {
-        char unit;
-        uint64_t seconds;
-    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}};
-    char *end = NULL;
     *out = 0;
-    if (text[0] == '\0')
+    if (text[0] == '\0' || options_parse_span(out, text))
         return 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        if (text[0] < '0' || text[0] > '9' || number > (1ull << 40))
-            break;
-        if (*end == units[i].unit && end[1] == '\0') {
-            *out = number * units[i].seconds;
-            return 0;
-        }
-    }
     return report_error(ERR_INVALID, "a number and s, m, h, d or w, such as 12h",
                         "--%s '%s' is not a span of time", option, text);
 }

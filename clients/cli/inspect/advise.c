@@ -4,42 +4,21 @@
  * (state.metrics: step_seconds, save_wait_seconds), and its interval in the configuration. ckptd
  * tells how long the run's last save took until it was durable. How often a node fails nobody has
  * measured: it is asked for. An option takes the place of any figure.
- *
- * With M the mean time between failures of the job, D the wait of training for a save, t the time
- * of training between two saves and R the time from a failure to the first new step, a failure
- * being equally probable at any time, a training time of T takes
- *
- *     T_w = M e^(R/M) (e^((t+D)/M) - 1) T/t
- *
- * and the interval that makes it least is about
- *
- *     t = sqrt(2DM) (1 + sqrt(D/2M)/3 + (D/2M)/9) - D     for D < 2M, else M
- *
- * (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
- * Future Generation Computer Systems 22, 2006, equations 13 and 37; its first factor is that of
- * J. W. Young, Communications of the ACM 17(9), 1974). A save that is copied and not yet durable
- * does not survive its node: the time until it is durable counts with R, and no interval is
- * shorter than it. The overhead is the share of T_w that is not training. */
+ * proto/base/daly.h says how the interval and its cost follow. */
 #include "clients/cli/engine/cli.h"
 
+#include "proto/base/daly.h"
 #include "proto/base/json.h"
 #include "proto/wire/ckpt.pb-c.h"
 
-#include <math.h>
 #include <string.h>
 
-/* Seconds; 0: not known. */
+/* 0: not known. */
 struct figures {
     char checkpoint[200];
     uint64_t bytes;
-    double step, wait, durable; /* a step; training for a save; from its begin until it is */
-    double failures, restart;   /* between two failures of the job; behind one */
-    double now;                 /* the interval that is set */
-};
-
-struct cost {
-    double seconds, steps; /* of training between two saves */
-    double overhead, saves;
+    struct daly daly;
+    double now; /* the interval that is set, in seconds */
 };
 
 /* ---- what is known ---- */
@@ -72,9 +51,10 @@ static int take_manifest(struct figures *out, const struct manifest *manifest,
         strcpy(out->checkpoint,
                text_checkpoint(summary->run, summary->step, summary->attempt).text);
         out->bytes = summary->bytes;
-        out->step = cli->step_time > 0 ? cli->step_time : number_at(metrics, "step_seconds");
-        out->wait = cli->save_time > 0 ? cli->save_time : number_at(metrics, "save_wait_seconds");
-        out->now = interval_set(config, out->step);
+        out->daly.step = cli->step_time > 0 ? cli->step_time : number_at(metrics, "step_seconds");
+        out->daly.wait =
+            cli->save_time > 0 ? cli->save_time : number_at(metrics, "save_wait_seconds");
+        out->now = interval_set(config, out->daly.step);
     }
     json_decref(state);
     json_decref(config);
@@ -102,7 +82,7 @@ static int take_commit(struct figures *out, const struct cli *cli, const char *r
     ERR_TRY(cli_call_status(&status, cli));
     const json_t *commit = json_object_get(status, "last_commit");
     if (strcmp(member_text(commit, "run"), run) == 0)
-        out->durable = number_at(commit, "seconds");
+        out->daly.durable = number_at(commit, "seconds");
     json_decref(status);
     return 0;
 }
@@ -121,15 +101,15 @@ static int ask_server(struct figures *out, const struct cli *cli, const struct s
 /* ERR_INVALID names the option that tells what nobody has measured. */
 static int need_all(const struct figures *figures)
 {
-    if (figures->failures <= 0)
+    if (figures->daly.failures <= 0)
         return report_error(ERR_INVALID,
                             "give --mtbf 30d, of one node, and --nodes; or of the job, without",
                             "how often a node fails is not known");
-    if (figures->step <= 0)
+    if (figures->daly.step <= 0)
         return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --step-time SECONDS",
                             "%s does not say how long a step takes; a trainer's second save does",
                             figures->checkpoint);
-    if (figures->wait <= 0)
+    if (figures->daly.wait <= 0)
         return report_error(ERR_INVALID, "name an older one, RUN@STEP, or give --save-time SECONDS",
                             "%s does not say how long training waits for a save; a trainer's "
                             "second save does",
@@ -146,45 +126,14 @@ static int collect(struct figures *out, const struct cli *cli)
     ERR_TRY(span_parse(&restart, "restart-time", cli->restart_time));
     ERR_TRY(selection_parse(&selection, cli->args[0]));
     ERR_TRY(cli->store[0] != '\0' ? look_into_store(out, cli) : ask_server(out, cli, &selection));
-    out->failures = (double)mtbf / (double)cli->nodes;
-    out->restart = (double)restart;
+    out->daly.failures = (double)mtbf / (double)cli->nodes;
+    out->daly.restart = (double)restart;
     return need_all(out);
 }
 
 /* ---- what follows ---- */
 
-/* Daly, equation 37. */
-static double best_interval(const struct figures *figures)
-{
-    double wait = figures->wait, failures = figures->failures;
-    if (wait >= 2 * failures)
-        return failures;
-    double part = wait / (2 * failures);
-    return sqrt(2 * wait * failures) * (1 + sqrt(part) / 3 + part / 9) - wait;
-}
-
-/* Of whole steps. Daly, equation 13. */
-static struct cost cost_of(const struct figures *figures, double seconds)
-{
-    double failures = figures->failures, late = figures->durable - figures->wait;
-    double behind = figures->restart + (late > 0 ? late : 0);
-    double steps = round(seconds / figures->step) > 1 ? round(seconds / figures->step) : 1;
-    struct cost cost = {.steps = steps, .seconds = steps * figures->step};
-    double wall =
-        failures * exp(behind / failures) * expm1((cost.seconds + figures->wait) / failures);
-    cost.overhead = 1 - cost.seconds / wall;
-    cost.saves = figures->wait / (cost.seconds + figures->wait);
-    return cost;
-}
-
-static struct cost advised(const struct figures *figures)
-{
-    double seconds = best_interval(figures), least = figures->durable - figures->wait;
-    return cost_of(figures,
-                   seconds > least ? seconds : ceil(least / figures->step) * figures->step);
-}
-
-static json_t *cost_json(const struct cost *cost)
+static json_t *cost_json(const struct daly_cost *cost)
 {
     return json_pack("{sI sf sf sf}", "steps", (json_int_t)cost->steps, "seconds", cost->seconds,
                      "overhead", cost->overhead, "saves", cost->saves);
@@ -192,17 +141,18 @@ static json_t *cost_json(const struct cost *cost)
 
 static int print_json(const struct figures *figures, const char *run)
 {
-    struct cost now = cost_of(figures, figures->now), best = advised(figures);
+    struct daly_cost now = daly_cost(&figures->daly, figures->now),
+                     best = daly_best(&figures->daly);
     return text_pack("{ss ss sI sf sf so sf sf so so}", "run", run, "checkpoint",
                      figures->checkpoint, "bytes", (json_int_t)figures->bytes, "step_seconds",
-                     figures->step, "save_wait_seconds", figures->wait, "durable_seconds",
-                     figures->durable > 0 ? json_real(figures->durable) : json_null(),
-                     "failure_seconds", figures->failures, "restart_seconds", figures->restart,
-                     "now", figures->now > 0 ? cost_json(&now) : json_null(), "advised",
-                     cost_json(&best));
+                     figures->daly.step, "save_wait_seconds", figures->daly.wait, "durable_seconds",
+                     figures->daly.durable > 0 ? json_real(figures->daly.durable) : json_null(),
+                     "failure_seconds", figures->daly.failures, "restart_seconds",
+                     figures->daly.restart, "now", figures->now > 0 ? cost_json(&now) : json_null(),
+                     "advised", cost_json(&best));
 }
 
-static void print_cost(const char *name, const struct cost *cost)
+static void print_cost(const char *name, const struct daly_cost *cost)
 {
     printf("%-12s every %s, %.1f s: %.3f %% of the time is lost (%.3f %% to saves)\n", name,
            text_count((uint64_t)cost->steps, "step").text, cost->seconds, 100 * cost->overhead,
@@ -211,18 +161,18 @@ static void print_cost(const char *name, const struct cost *cost)
 
 static void print_text(const struct figures *figures)
 {
-    struct cost best = advised(figures);
+    struct daly_cost best = daly_best(&figures->daly);
     char bytes[32];
     printf("%-12s %s, %s\n", "of", figures->checkpoint,
            text_bytes(bytes, sizeof bytes, figures->bytes));
-    printf("%-12s %.3f s\n%-12s %.3f s that training waits", "step", figures->step, "save",
-           figures->wait);
-    if (figures->durable > 0)
-        printf(", durable after %.1f s", figures->durable);
-    printf("\n%-12s one in %.1f h, restarts %.0f s later\n", "failures", figures->failures / 3600,
-           figures->restart);
+    printf("%-12s %.3f s\n%-12s %.3f s that training waits", "step", figures->daly.step, "save",
+           figures->daly.wait);
+    if (figures->daly.durable > 0)
+        printf(", durable after %.1f s", figures->daly.durable);
+    printf("\n%-12s one in %.1f h, restarts %.0f s later\n", "failures",
+           figures->daly.failures / 3600, figures->daly.restart);
     if (figures->now > 0) {
-        struct cost now = cost_of(figures, figures->now);
+        struct daly_cost now = daly_cost(&figures->daly, figures->now);
         print_cost("now", &now);
     }
     print_cost("advised", &best);

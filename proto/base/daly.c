@@ -1,0 +1,33 @@
+/* daly.c - the interval between saves that costs least (see daly.h). */
+#include "proto/base/daly.h"
+
+#include <math.h>
+
+/* Daly, equation 37. */
+static double best_interval(const struct daly *daly)
+{
+    double wait = daly->wait, failures = daly->failures;
+    if (wait >= 2 * failures)
+        return failures;
+    double part = wait / (2 * failures);
+    return sqrt(2 * wait * failures) * (1 + sqrt(part) / 3 + part / 9) - wait;
+}
+
+/* Daly, equation 13. */
+struct daly_cost daly_cost(const struct daly *daly, double seconds)
+{
+    double failures = daly->failures, late = daly->durable - daly->wait;
+    double behind = daly->restart + (late > 0 ? late : 0);
+    double steps = round(seconds / daly->step) > 1 ? round(seconds / daly->step) : 1;
+    struct daly_cost cost = {.steps = steps, .seconds = steps * daly->step};
+    double wall = failures * exp(behind / failures) * expm1((cost.seconds + daly->wait) / failures);
+    cost.overhead = 1 - cost.seconds / wall;
+    cost.saves = daly->wait / (cost.seconds + daly->wait);
+    return cost;
+}
+
+struct daly_cost daly_best(const struct daly *daly)
+{
+    double seconds = best_interval(daly), least = daly->durable - daly->wait;
+    return daly_cost(daly, seconds > least ? seconds : ceil(least / daly->step) * daly->step);
+}
