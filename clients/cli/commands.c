@@ -279,7 +279,7 @@ const struct command commands[] = {
      "with the interval that the checkpoint was saved with. Lost are the waits for saves,\n"
      "the training since the last save that was durable, and --restart-time. A ckptd whose last\n"
      "save was the run's also tells how long that took until it was durable: no shorter interval\n"
-     "is advised. checkpoint.interval is what to set.\n"},
+     "is advised. checkpoint.interval is what to set; with auto the trainer does so itself.\n"},
     {"report", "RUN --output FILE.html", "the story of a run on one page: curves, starts, changes",
      1, 1, WHERE | OF_A_RUN | BIT(OUTPUT) | BIT(METRICS) | BIT(FORCE), cli_report,
      "One file of HTML without scripts, which fetches nothing: head; curves of loss and, with\n"

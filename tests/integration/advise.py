@@ -3,6 +3,7 @@
 
 Goal: the interval is the one that loses least, of what the trainer measured and left in its
 checkpoint, or of options; never shorter than a save takes; what is not known is asked for by name.
+A trainer that chooses its interval itself keeps to it.
 Method: a tiny run of the real trainer, read through its ckptd and from the directory. What each
 interval loses is computed here by another way: restarts and lost work are added up, piece by piece.
 """
@@ -69,6 +70,45 @@ def measured(world, step):
     test("a failure of any node is one of the job", found["failure_seconds"] == 1800, found)
 
 
+def chosen(world):
+    """A trainer that chooses: each wait for a save has the disk in it, so that no look at a pending
+    save, once a second, decides."""
+    done = subprocess.run(
+        command(world.folder, world.server, "auto", "--training.steps", 200,
+                "--checkpoint.interval", "auto", "--checkpoint.mtbf", "1s",
+                "--checkpoint.async_mode", "disabled", "--lr_scheduler.total_steps", 200,
+                "--metrics.log_freq", 100, "--comm.ranks", 2),
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"step (\d+) is accepted|interval = auto: a save every (\d+) steps, "
+                      r"([0-9.]+) s: a step takes (\S+) s, training waits (\S+) s for a save",
+                      done.stderr)
+    saves, steps, due, figures, bad = [], 10, 10, [], []
+    for saved, every, seconds, step, wait in told:
+        if every:
+            figures.append((float(step), float(wait), int(every)))
+            steps, changed = int(every), abs(int(every) - steps) > 0.1 * steps
+            due = saves[-1] + steps
+            if not math.isclose(float(seconds), steps * float(step), abs_tol=0.06) or \
+                    not changed and len(figures) > 1:
+                bad.append(told)
+        elif int(saved) < 200:
+            saves.append(int(saved))
+            if saves[-1] != due:
+                bad.append((saved, due))
+            due = saves[-1] + steps
+    test("with auto the trainer saves behind 10 steps, then as often as it says", saves and
+         saves[0] == 10 and len(saves) > 1 and not bad, (saves, bad, told))
+    for step, wait, every in figures:
+        of = [lost(wait, 1, 0, n * step) for n in range(1, 4 * every + 2)]
+        if of[every - 1] > 1.005 * min(of):
+            bad.append((step, wait, every, min(of)))
+    test("no other interval loses less, by what it has measured", figures and not bad, bad)
+    code, out, said = world.cli("advise", "auto", *world.where, "--mtbf", "1s", "--json")
+    test("advise shows the interval that the trainer chose as that of now", code == 0 and
+         json.loads(out)["now"]["steps"] == figures[-1][2], (out, said, figures))
+
+
 def least(world):
     bad = []
     for step, wait, nodes in ((2, 30, 16), (0.5, 0.05, 1000), (40, 5, 1), (300, 1, 4000)):
@@ -110,6 +150,7 @@ def main():
         measured(world, trained(world))
         least(world)
         unknown(world)
+        chosen(world)
     finally:
         world.close()
     end()

@@ -113,6 +113,17 @@ TEST(test_config__defaults_are_torchtitans)
     assert_int_equal(config.mixed_precision_param, DTYPE_BFLOAT16);
 }
 
+TEST(test_config__an_interval_is_a_number_or_auto)
+{
+    struct config config;
+    assert_int_equal(load(&config, "--checkpoint.interval auto --checkpoint.mtbf 30d"), 0);
+    assert_int_equal(config.interval_type, INTERVAL_AUTO);
+    assert_true(config.mtbf_seconds == 30 * 86400);
+    assert_int_equal(load(&config, "--checkpoint.interval 7"), 0);
+    assert_int_equal(config.interval_type, INTERVAL_STEPS);
+    assert_true(config.mtbf_seconds == 86400);
+}
+
 TEST(test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing)
 {
     struct config config;
@@ -189,6 +200,11 @@ TEST(test_config__mistakes_are_named)
     check_refused("--optimizer.lr fast", "optimizer.lr", "fast");
     check_refused("--checkpoint.async_mode sometimes", "sometimes", "disabled");
     check_refused("--kernels.isa avx1024", "avx1024", "avx512");
+    check_refused("--checkpoint.interval often", "checkpoint.interval", "or auto is wanted");
+    check_refused("--checkpoint.interval auto --checkpoint.interval_type seconds", "auto",
+                  "interval_type");
+    check_refused("--checkpoint.mtbf 24", "checkpoint.mtbf", "24h");
+    check_refused("--checkpoint.mtbf 0h", "checkpoint.mtbf", "24h");
     check_refused("--kernels.threads 257", "kernels.threads", "256");
     check_refused("--optimizer.eps 0", "optimizer.eps", "1e-30");
     assert_int_equal(load(&config, "--config /nowhere.toml"), ERR_NOT_FOUND);

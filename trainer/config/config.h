@@ -40,7 +40,7 @@ struct config_text {
     char reduction[16], reshard_after_forward[16];
     char cp_rotate_method[16], cp_load_balancer[16], pipeline_schedule[32], pipeline_cut[8];
     char ac_mode[16], selective_ac_option[8];
-    char interval_type[8], async_mode[32], when_busy[8], durability[16];
+    char interval_type[8], mtbf[24], async_mode[32], when_busy[8], durability[16];
     char partial_rows[8], export_dtype[16];
     char comm_backend[16], comm_mode[16];
     char kernels_backend[16], device[8], kernels_attention[8], kernels_isa[16];
@@ -167,8 +167,9 @@ struct config {
     int64_t budget_bytes;    /* of a rank's plan; 0: kept_part counts */
     /* checkpoint */
     bool checkpoint_enable;
-    int64_t interval;
-    enum { INTERVAL_STEPS, INTERVAL_SECONDS } interval_type;
+    int64_t interval;    /* 0: INTERVAL_AUTO */
+    double mtbf_seconds; /* of INTERVAL_AUTO, as save/interval.h has it; ours */
+    enum { INTERVAL_STEPS, INTERVAL_SECONDS, INTERVAL_AUTO } interval_type;
     char save_switch[CONFIG_TEXT_MAX]; /* a file; "": none; ours */
     /* Training goes on when a save is copied, when it is durable, or at once. */
     enum { ASYNC_COPIED, ASYNC_DURABLE, ASYNC_AT_ONCE } async_mode;

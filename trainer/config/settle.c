@@ -283,6 +283,24 @@ static void settle_schedule(struct config *config, bool quiet)
     config->warmup_steps = config->decay_total_steps;
 }
 
+/* Saves that come as often as loses least time are counted in steps. */
+static int settle_interval(struct config *config)
+{
+    uint64_t seconds = 0;
+    if (!options_parse_span(&seconds, config->text.mtbf) || seconds == 0)
+        return report_error(ERR_INVALID, "give a number above 0 and s, m, h, d or w, such as 24h",
+                            "checkpoint.mtbf = \"%s\" is not a span of time", config->text.mtbf);
+    config->mtbf_seconds = (double)seconds;
+    if (config->interval > 0)
+        return 0;
+    if (config->interval_type == INTERVAL_SECONDS)
+        return report_error(ERR_INVALID, "leave one of them out",
+                            "checkpoint.interval = auto counts steps, and "
+                            "checkpoint.interval_type = seconds");
+    config->interval_type = INTERVAL_AUTO;
+    return 0;
+}
+
 static int settle_ckptd(struct config *config)
 {
     if (config->ckptd_address[0] == '\0') {
@@ -303,6 +321,7 @@ int settle_sizes(struct config *config, bool quiet)
     ERR_TRY(settle_memory_budget(config));
     settle_blocks(config);
     ERR_TRY(settle_validation(config));
+    ERR_TRY(settle_interval(config));
     ERR_TRY(settle_ckptd(config));
     settle_schedule(config, quiet);
     return 0;

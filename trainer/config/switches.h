@@ -22,7 +22,8 @@
 #include "trainer/config/config.h"
 
 enum {
-    SWITCH_SAVE = 1,          /* a save is due: the switch file, or the interval in seconds */
+    SWITCH_SAVE = 1,          /* a save is due: the switch file, or an interval that is not one of
+                                 steps */
     SWITCH_KILL = 2,          /* the kill switch is there */
     SWITCH_DURATION = 4,      /* training.exit_duration_in_mins or the job's time are over */
     SWITCH_MEMORY = 8,        /* some rank is short of memory */

@@ -6,6 +6,7 @@
 
 #define BOOL(field, ...) OPTION_BOOL(struct config, field, __VA_ARGS__)
 #define INT(field, ...) OPTION_INT(struct config, field, __VA_ARGS__)
+#define INT_OR(field, ...) OPTION_INT_OR(struct config, field, __VA_ARGS__)
 #define DOUBLE(field, ...) OPTION_DOUBLE(struct config, field, __VA_ARGS__)
 #define STRING(field, ...) OPTION_STRING(struct config, field, __VA_ARGS__)
 #define CHOICE(field, ...) OPTION_CHOICE(struct config, field, __VA_ARGS__)

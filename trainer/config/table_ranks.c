@@ -111,7 +111,11 @@ const struct option table_of_ranks[] = {
     BOOL(checkpoint_enable, "checkpoint.enable", "false",
          "save to and load from ckptd; without, a warning at the start"),
     ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
-    INT(interval, "checkpoint.interval", 500, 1, COUNT_MAX, "steps, or seconds, between two saves"),
+    INT_OR(interval, "checkpoint.interval", 500, "auto", 1, COUNT_MAX,
+           "steps, or seconds, between two saves; auto (ours): the steps that lose least time, by "
+           "what steps and saves take and checkpoint.mtbf, as `ckpt-cli advise` has it"),
+    STRING(text.mtbf, "checkpoint.mtbf", "24h",
+           "mean time between failures of the job, as 8h or 30d, for interval = auto (ours)"),
     CHOICE(text.interval_type, "checkpoint.interval_type", "steps", "steps,seconds",
            "what checkpoint.interval counts; seconds are rank 0's"),
     ALIAS("training.checkpoint_interval_type", "checkpoint.interval_type"),

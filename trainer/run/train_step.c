@@ -76,10 +76,13 @@ static unsigned look(void *user)
 {
     const struct step_made *made = user;
     struct switches *switches = &made->r->switches;
-    unsigned seen = snapshot_asked(made->r->snapshot);
+    struct snapshot *snapshot = made->r->snapshot;
+    unsigned seen = snapshot_asked(snapshot);
     seen |= switches_memory_is_short(switches) ? SWITCH_MEMORY : 0;
-    if (made->r->world->rank == 0)
-        seen |= switches_look(switches, snapshot_times(made->r->snapshot)->longest_save_seconds);
+    if (made->r->world->rank == 0) {
+        seen |= switches_look(switches, snapshot_times(snapshot)->longest_save_seconds);
+        seen |= snapshot_is_due(snapshot, made->r->progress.step + 1) ? SWITCH_SAVE : 0;
+    }
     return seen;
 }
 

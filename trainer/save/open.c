@@ -289,6 +289,13 @@ static void tell_room(const struct snapshot *s)
     char full[64];
     if (room < 0)
         return;
+    if (config->interval_type == INTERVAL_AUTO) {
+        log_warn("checkpoint",
+                 "ckptd's disk has room for %" PRId64 " saves, and no rule of ckptd removes older "
+                 "ones: retention.keep_last of ckptd does that",
+                 room);
+        return;
+    }
     if (is_timed)
         snprintf(full, sizeof(full), "%.1f hours", (double)room * (double)config->interval / 3600);
     else

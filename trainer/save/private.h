@@ -8,6 +8,7 @@
 #include "trainer/save/device_copy.h"
 #include "trainer/save/folder_files.h"
 #include "trainer/save/identity.h"
+#include "trainer/save/interval.h"
 #include "trainer/save/partial.h"
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
@@ -76,6 +77,8 @@ struct snapshot {
         int64_t step;
         double step_seconds; /* 0: not known yet */
     } pace;
+    struct interval interval; /* rank 0, of INTERVAL_AUTO */
+    double durable_seconds;   /* rank 0: of the last save, from its copy; 0: not known yet */
 };
 
 bool snapshot_is_rank_0(const struct snapshot *s);

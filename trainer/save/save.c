@@ -136,8 +136,8 @@ static void settle_oldest(struct snapshot *s, int rc)
     s->settled_rc = rc;
     if (rc == 0) {
         note_saved(s, oldest->step);
-        s->times.longest_save_seconds =
-            fmax(s->times.longest_save_seconds, s->polled_at - oldest->since);
+        s->durable_seconds = s->polled_at - oldest->since;
+        s->times.longest_save_seconds = fmax(s->times.longest_save_seconds, s->durable_seconds);
         log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
                  oldest->step, ckpt_save_durability(s->ckpt), s->polled_at - oldest->since);
         if (ckpt_save_warning(s->ckpt)[0] != 0)
@@ -286,7 +286,31 @@ static void measure_step(struct snapshot *s, int64_t step)
     s->pace = now;
 }
 
-/* The last two, for `ckpt-cli advise`: of the second save of a start, and later ones. */
+/* What training waits for a save, on average; 0: not known yet. */
+static double mean_wait(const struct snapshot *s)
+{
+    return s->times.num_saves > 0 ? s->times.save_seconds / s->times.num_saves : 0;
+}
+
+bool snapshot_is_due(struct snapshot *s, int64_t step)
+{
+    if (!snapshot_is_taken(s) || s->config->interval_type != INTERVAL_AUTO)
+        return false;
+    if (!s->interval.is_begun || step <= s->interval.since) { /* a start, or steps made again */
+        interval_begin(&s->interval, step - 1);
+        measure_step(s, step);
+    }
+    double wait = mean_wait(s);
+    bool is_waited_for = s->config->async_mode == ASYNC_DURABLE; /* the wait has it */
+    struct daly measured = {.step = s->pace.step_seconds,
+                            .wait = wait,
+                            .durable = wait + (is_waited_for ? 0 : s->durable_seconds),
+                            .failures = s->config->mtbf_seconds};
+    interval_decide(&s->interval, &measured);
+    return interval_is_over(&s->interval, step);
+}
+
+/* The last three, for `ckpt-cli advise`: of the second save of a start, and later ones. */
 static json_t *metrics_json(const struct snapshot *s, const struct progress *p)
 {
     json_t *metrics = json_object();
@@ -297,8 +321,9 @@ static json_t *metrics_json(const struct snapshot *s, const struct progress *p)
     if (s->pace.step_seconds > 0)
         json_object_set_new(metrics, "step_seconds", json_real(s->pace.step_seconds));
     if (s->times.num_saves > 0)
-        json_object_set_new(metrics, "save_wait_seconds",
-                            json_real(s->times.save_seconds / s->times.num_saves));
+        json_object_set_new(metrics, "save_wait_seconds", json_real(mean_wait(s)));
+    if (s->interval.steps > 0)
+        json_object_set_new(metrics, "save_interval_steps", json_integer(s->interval.steps));
     return metrics;
 }
 
@@ -470,6 +495,7 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
         return 0;
     double start = clock_seconds();
     measure_step(s, p->step);
+    interval_begin(&s->interval, p->step);
     ERR_TRY(compare(s, p->step));
     int rc = save(s, p, start);
     if (rc == 0 && s->config->async_mode != ASYNC_AT_ONCE)

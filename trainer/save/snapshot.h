@@ -9,8 +9,9 @@
  * said and skipped, unless checkpoint.required; the next save tries again. The last save is waited
  * for.
  *
- * All calls but snapshot_poll, snapshot_phase, snapshot_asked, snapshot_recorded and the getters
- * are collective: every rank makes them, in the same order, and gets the same answer. */
+ * All calls but snapshot_poll, snapshot_phase, snapshot_asked, snapshot_recorded, snapshot_is_due
+ * and the getters are collective: every rank makes them, in the same order, and gets the same
+ * answer. */
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
@@ -125,6 +126,9 @@ void snapshot_phase(struct snapshot *snapshot, bool is_busy);
 /* What `ckpt-cli stop` asks of this rank: a mask of SWITCH_STOP and SWITCH_STOP_UNSAVED. Not
  * collective. */
 unsigned snapshot_asked(const struct snapshot *snapshot);
+/* Rank 0, behind each step: with checkpoint.interval = "auto", should a save come behind this one?
+ * Not collective. */
+bool snapshot_is_due(struct snapshot *snapshot, int64_t step);
 /* Logs when a pending save has become durable or has failed. Rank 0 asks ckptd, at most once a
  * second; the others do nothing. */
 void snapshot_poll(struct snapshot *snapshot);

@@ -29,10 +29,13 @@ static double number_at(const json_t *object, const char *name)
     return value > 0 && value < 1e12 ? value : 0;
 }
 
-/* The interval in seconds, of the trainer's configuration. */
-static double interval_set(const json_t *config, double step)
+/* The interval in seconds: what "auto" chose, or that of the trainer's configuration. */
+static double interval_set(const json_t *config, const json_t *metrics, double step)
 {
     const json_t *section = json_object_get(config, "checkpoint");
+    double chosen = number_at(metrics, "save_interval_steps");
+    if (chosen > 0)
+        return chosen * step;
     double interval = number_at(section, "interval");
     return strcmp(member_text(section, "interval_type"), "seconds") == 0 ? interval
                                                                          : interval * step;
@@ -54,7 +57,7 @@ static int take_manifest(struct figures *out, const struct manifest *manifest,
         out->daly.step = cli->step_time > 0 ? cli->step_time : number_at(metrics, "step_seconds");
         out->daly.wait =
             cli->save_time > 0 ? cli->save_time : number_at(metrics, "save_wait_seconds");
-        out->now = interval_set(config, out->daly.step);
+        out->now = interval_set(config, metrics, out->daly.step);
     }
     json_decref(state);
     json_decref(config);
