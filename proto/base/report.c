@@ -216,6 +216,8 @@ static char log_program[64];                /* guarded by log_lock */
 static char log_areas[LOG_AREAS_MAX];       /* guarded by log_lock */
 static char log_origin[LOG_ORIGIN_MAX + 1]; /* with a blank behind; set before other threads log */
 static int log_some_area_on;                /* atomic: spares the lock while all debug is off */
+static bool log_process_hushed;             /* atomic */
+static _Thread_local bool log_thread_hushed;
 
 bool report_print_version(const char *program, int argc, char *const *argv)
 {
@@ -240,6 +242,20 @@ void log_setup(const char *program, const char *areas)
 void log_set_origin(const char *origin)
 {
     snprintf(log_origin, sizeof(log_origin), "%.*s ", LOG_ORIGIN_MAX - 1, origin);
+}
+
+void log_hush(bool is_process)
+{
+    if (is_process)
+        __atomic_store_n(&log_process_hushed, true, __ATOMIC_RELAXED);
+    else
+        log_thread_hushed = true;
+}
+
+static bool is_hushed(enum log_level level)
+{
+    return level < LOG_WARN &&
+           (log_thread_hushed || __atomic_load_n(&log_process_hushed, __ATOMIC_RELAXED));
 }
 
 /* The list is read from left to right, the last word about an area wins. */
@@ -302,7 +318,7 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
     static const char *const names[] = {"debug", "info", "warn", "error"};
     static const char *const colors[] = {"\033[2m", "", "\033[33m", "\033[31m"};
     int saved_errno = errno;
-    if (level == LOG_DEBUG && !is_debug_on(area))
+    if (is_hushed(level) || (level == LOG_DEBUG && !is_debug_on(area)))
         return;
 
     char line[LOG_LINE_MAX];

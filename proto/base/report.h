@@ -102,6 +102,8 @@ void log_setup(const char *program, const char *areas); /* areas may be NULL */
  * "node7:3" of rank 3. To be called before other threads log. */
 #define LOG_ORIGIN_MAX 80 /* a longer one is cut */
 void log_set_origin(const char *origin);
+/* From here on this thread, or every one of this process, leaves out lines below warnings. */
+void log_hush(bool is_process);
 void log_print(enum log_level level, const char *area, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* A warning of a kind that others can cause without end, such as that a connection was refused: a

@@ -15,7 +15,7 @@ RANDOM=${SEED:=$RANDOM}
 note "SEED=$SEED"
 ways=("local 1" "local 2" "local 3" "mpi 1" "mpi 2" "mpi 3")
 sample ways 3
-plan $((34 + 3 * ${#ways[@]}))
+plan $((36 + 3 * ${#ways[@]}))
 make_tiny
 start_ckptd
 slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000
@@ -45,6 +45,11 @@ same_end() { # RUN RUN: losses (steps made twice must be equal both times) and f
     sort -n "$tmp/$1.loss" | cmp - "$tmp/$2.sorted" && same_step "$1" "$2" $steps
 }
 
+lines() { grep -cE "^[^ ]+ [^ ]+:$2 $3 train: " "$tmp/$1.log"; } # RUN RANK LEVEL
+check_equal "processes of which rank 1 alone is to log end as they would" \
+    "$(train hushed mpi 2 --log-ranks 1 --training.exit_free_memory_gib 1e6 >/dev/null; echo $?)" 75
+check_equal "rank 0 has warnings alone, and rank 1 its own" \
+    "$(lines hushed 0 info) $(lines hushed 0 warn) $(lines hushed 1 warn)" "0 1 1"
 check "a run that waits for every save ends with 0" \
     train right local 2 --checkpoint.async_mode disabled
 for way in "${ways[@]}"; do

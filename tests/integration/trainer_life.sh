@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 218
+plan 223
 make_tiny
 start_ckptd
 
@@ -149,6 +149,19 @@ check_equal "when its time is over it ends with 79" "$(status_of train timed \
 check_equal "short of memory it ends with 75" "$(status_of train short \
     --training.exit_free_memory_gib 1e6)" 75
 check "and its last step is saved" "$BUILD/ckpt-cli" verify short@1 --store "$store"
+
+# ---- whose lines the log has ----
+lines_of_rank_0() { grep -cE ' info (train|checkpoint): ' "$tmp/$1.log"; }
+warnings() { grep -cE ' warn train: .* GiB of memory are left here' "$tmp/$1.log"; }
+for ranks in 2 4; do
+    check_equal "$ranks ranks, of which rank 0 is not to log, end as they would" \
+        "$(status_of train "hushed$ranks" --log-ranks "1-$((ranks - 1))" --comm.ranks "$ranks" \
+            --training.exit_free_memory_gib 1e6)" 75
+    check_equal "its lines are left out, and warnings of all ranks are there" \
+        "$(lines_of_rank_0 "hushed$ranks") $(warnings "hushed$ranks")" "0 $ranks"
+done
+status_of train others --log-ranks 0 --comm.ranks 4 >"$tmp/others.status"
+check "of ranks that are threads each has lines or none" says others " info train: done after"
 
 trap '' HUP # inherited, as below nohup
 in_background nohup --debug.pause_at_step 8

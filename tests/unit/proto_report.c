@@ -324,4 +324,37 @@ TEST(test_log__an_origin_stands_in_front_of_the_level)
     assert_non_null(strstr(end_capture(&capture), "Z node7:3 warn comm: waits\n"));
 }
 
+static void *write_line(void *arg)
+{
+    log_info("threads", "%s", (const char *)arg);
+    return NULL;
+}
+
+static void *hush_and_write(void *arg)
+{
+    log_hush(false);
+    log_warn("threads", "%s is wrong", (const char *)arg);
+    return write_line(arg);
+}
+
+static const char *lines_of(struct capture *capture, void *(*work)(void *), const char *text)
+{
+    pthread_t thread;
+    begin_capture(capture);
+    assert_int_equal(pthread_create(&thread, NULL, work, (void *)(uintptr_t)text), 0);
+    pthread_join(thread, NULL);
+    return end_capture(capture);
+}
+
+TEST(test_log__hushed_threads_leave_out_lines_below_warnings)
+{
+    struct capture capture;
+    const char *lines = lines_of(&capture, hush_and_write, "the one");
+    assert_non_null(strstr(lines, "warn threads: the one is wrong\n"));
+    assert_null(strstr(lines, "info"));
+    assert_non_null(strstr(lines_of(&capture, write_line, "another"), "info threads: another\n"));
+    log_hush(true); /* for good: the last case */
+    assert_string_equal(lines_of(&capture, write_line, "all"), "");
+}
+
 SUITE(NULL, NULL)

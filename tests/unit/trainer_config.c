@@ -518,6 +518,20 @@ TEST(test_config__the_schedule_comes_out_settled)
     check_refused("--optimizer.beta1 1", "beta1 = 1", "below 1");
 }
 
+TEST(test_config__ranks_are_listed_as_steps_are_and_begin_at_0)
+{
+    struct config config;
+    assert_int_equal(load(&config, "--log-ranks 0,3-5"), 0);
+    for (int64_t rank = 0; rank < 8; rank++) {
+        assert_int_equal(config_has_rank(config.log_ranks, rank),
+                         rank == 0 || (rank >= 3 && rank <= 5));
+        assert_true(config_has_rank("", rank));
+    }
+    check_refused("--metrics.log_ranks=1,-1", "metrics.log_ranks = \"1,-1\"", "as 0,3-5");
+    check_refused("--metrics.log_ranks 0-", "metrics.log_ranks = \"0-\"", "as 0,3-5");
+    check_refused("--metrics.log_ranks all", "metrics.log_ranks = \"all\"", "as 0,3-5");
+}
+
 TEST(test_config__steps_are_listed_one_by_one_and_as_ranges)
 {
     static const char *const wrong[] = {"0", "3-", "5-4", "3,", ",3", "3 4", "3-4-5", "x"};

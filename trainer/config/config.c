@@ -42,6 +42,8 @@ static const char *const short_keys[] = {"config",
                                          "debug.replay_step",
                                          "blame",
                                          "debug.replay_blame",
+                                         "log-ranks",
+                                         "metrics.log_ranks",
                                          "suggest",
                                          "memory_estimation.suggest",
                                          NULL};
@@ -328,6 +330,7 @@ static int check_values(struct config *config)
                             "train the whole run",
                             num_launched);
     ERR_TRY(config_check_steps("debug.watch_steps", config->watch_steps));
+    ERR_TRY(config_check_ranks("metrics.log_ranks", config->log_ranks));
     ERR_TRY(config_check_steps("profiling.profile_steps", config->profile_steps));
     if (config->dp_shard == 0)
         return report_error(ERR_INVALID, "give -1 for the ranks that are left, or at least 1",

@@ -61,6 +61,7 @@ struct config {
     char save_config_file[CONFIG_TEXT_MAX];
     /* metrics */
     int64_t log_freq;
+    char log_ranks[CONFIG_TEXT_MAX]; /* "0,3-5": those with lines below warnings; "": all; ours */
     char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss
                                         hexfloat-grad-norm" */
     double data_wait_max_percent;    /* of a step, before a warning; 0: never; ours */
@@ -272,6 +273,9 @@ const char *trainer_config_validation_data(const struct config *config);
 bool config_has_step(const char *list, int64_t step);
 bool config_validates_at(const struct config *config, int64_t step);
 int config_check_steps(const char *key, const char *list); /* ERR_INVALID */
+/* The same of ranks, as "0,3-5". */
+bool config_has_rank(const char *list, int64_t rank);
+int config_check_ranks(const char *key, const char *list);
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);
 /* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */

@@ -22,6 +22,9 @@ const struct option table_of_model[] = {
     ALIAS("global.dump_folder", "job.dump_folder"),
 
     INT(log_freq, "metrics.log_freq", 10, 1, COUNT_MAX, "steps between two step lines"),
+    STRING(log_ranks, "metrics.log_ranks", "",
+           "ranks, as 0,3-5, whose lines the log has; of others it has warnings and errors alone. "
+           "The line of a step is rank 0's. Without it all; --log-ranks is its short form (ours)"),
     STRING(loss_file, "metrics.loss_file", "",
            "file that gets a line per step: step, loss, gradient norm, in hexadecimal floats; a "
            "resumed run appends, and steps made again are there twice (ours)"),

@@ -33,6 +33,12 @@ static int set_flight(struct comm *world, const struct config *config)
     return flight_set(world->flight, &options);
 }
 
+static bool are_threads(const struct config *config)
+{
+    return config->comm_backend == BACKEND_LOCAL ||
+           (config->comm_backend == BACKEND_NCCL && config_num_launched() == 1);
+}
+
 static int with_world(struct comm *world, void *user)
 {
     struct launch *launch = user;
@@ -40,6 +46,8 @@ static int with_world(struct comm *world, void *user)
     struct rank rank = {.config = &config, .world = world, .want_stop = launch->want_stop};
     int exit_code = EXIT_DONE;
     stacks_join((int)world->rank);
+    if (!config_has_rank(config.log_ranks, world->rank))
+        log_hush(!are_threads(&config));
     int rc = set_flight(world, launch->config);
     if (rc == 0)
         rc = seed_settle(&config, world);
@@ -69,12 +77,6 @@ static int rank_main(struct comm *bootstrap, void *user)
     rc = with_world(world, user);
     comm_free(world);
     return rc;
-}
-
-static bool are_threads(const struct config *config)
-{
-    return config->comm_backend == BACKEND_LOCAL ||
-           (config->comm_backend == BACKEND_NCCL && config_num_launched() == 1);
 }
 
 /* The world of processes: of torchrun, else of MPI. */
