@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #define CHANGE_MIN 0.1 /* a smaller one is noise */
 #define STEPS_MAX 1000000000.0
@@ -23,13 +24,16 @@ void interval_decide(struct interval *interval, const struct daly *measured)
     if (now > 0 && fabs(steps - now) <= CHANGE_MIN * now)
         return;
     interval->steps = (int64_t)steps;
+    char durable[64] = "";
+    if (measured->durable > measured->wait)
+        snprintf(durable, sizeof(durable), ", which is durable %.4g s later",
+                 measured->durable - measured->wait);
     log_info("checkpoint",
              "checkpoint.interval = auto: a save every %" PRId64 " steps, %.1f s: a step takes "
-             "%.4g s, training waits %.4g s for a save, which is durable %.4g s later, one failure "
-             "in %.4g h (checkpoint.mtbf); %.3f %% of the time is lost",
-             interval->steps, best.seconds, measured->step, measured->wait,
-             fmax(measured->durable - measured->wait, 0), measured->failures / 3600,
-             100 * best.overhead);
+             "%.4g s, training waits %.4g s for a save%s, one failure in %.4g h (checkpoint.mtbf); "
+             "%.3f %% of the time is lost",
+             interval->steps, best.seconds, measured->step, measured->wait, durable,
+             measured->failures / 3600, 100 * best.overhead);
 }
 
 bool interval_is_over(const struct interval *interval, int64_t step)

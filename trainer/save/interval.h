@@ -3,8 +3,9 @@
  * The interval is the one that loses least (proto/base/daly.h), of checkpoint.mtbf and of what this
  * start has measured, as `ckpt-cli advise` has it: the time of a step between the last two saves,
  * what training has waited for a save on average, and how long the last one took from its copy
- * until it was durable. Before the first save of a start is measured, INTERVAL_FIRST_STEPS lie
- * between two. A new interval within 10 % of the one that is in use is not taken.
+ * until it was durable, as soon as that is known. Before the first save of a start is measured,
+ * INTERVAL_FIRST_STEPS lie between two. A new interval within 10 % of the one that is in use is not
+ * taken.
  *
  * Rank 0 decides; that a save is due travels as SWITCH_SAVE does (config/switches.h). Bits of
  * training do not depend on it: a save changes none. */
