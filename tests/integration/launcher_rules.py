@@ -139,6 +139,10 @@ for name, hosts, ended, said, want in (
         ("ranks that are fit start", "ab", Ended(0), "0 GPU ok  fine\n", (None, [])),
         ("a broken one excludes its host", "ab", Ended(78), SAID,
          (None, [("b", "copies: other bits")])),
+        ("so does one that is too slow; what is said of its node is no rank", "ab", Ended(78),
+         "0  a ok  fine\n3  b broken  products at 20 % of the median\n2  b slow  copies at 80 %\n"
+         "node   b 2 2/2\npreflight: rank 3 (host b): products at 20 % of the median\n",
+         (None, [("b", "products at 20 % of the median")])),
         ("so does one that cannot begin", "ab", Ended(126, {1: 126, 2: 78}), "",
          (None, [("a", "it ended with status 126")])),
         ("or is lost", "ab", Ended(137, {}, {2: KILL}), "",

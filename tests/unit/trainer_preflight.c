@@ -1,40 +1,173 @@
 /* trainer_preflight.c - which ranks are fit, and how fast they reach each other.
  *
- * Goal: a rank that is far below the others is slow, one with a problem is broken, whatever its
- * rates, and what was not tried makes nobody slow. What a call's payload is on the bus is as
- * nccl-tests have it. Method: findings as ranks would send them, times as they would measure. */
+ * Goal: a rank or a host far below the others is named, with the rate and the median; further below
+ * it is broken, and so is one with a problem, whatever its rates. What was not tried makes nobody
+ * slow, and two are not compared. Hosts that differ otherwise are warned of. What a call's payload
+ * is on the bus is as nccl-tests have it. Method: findings as ranks would send them, times as they
+ * would measure. */
 #include "tests/unit/suite.h"
 #include "trainer/run/links.h"
-#include "trainer/run/preflight.h"
+#include "trainer/run/preflight_private.h"
 
-static const struct finding good = {.copy_rate = 20e9, .product_rate = 600e12, .link_rate = 50e9};
+#include <errno.h>
+#include <string.h>
 
-TEST(test_preflight__a_rank_below_the_others_is_slow)
+#define RANKS 4u
+
+static struct finding all[RANKS];
+
+/* Equal ranks, each on a host of its own. */
+static void make_equal(void)
 {
-    struct finding all[] = {good, good, good, good};
-    enum fitness of[4];
-    preflight_judge(of, all, 4);
-    for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(of[i], FIT);
-    all[2].product_rate = 0.69 * good.product_rate;
-    all[3].link_rate = 0.71 * good.link_rate;
-    preflight_judge(of, all, 4);
-    assert_int_equal(of[1], FIT);
-    assert_int_equal(of[2], SLOW);
-    assert_int_equal(of[3], FIT);
+    memset(all, 0, sizeof all);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        struct finding *f = &all[i];
+        *f = (struct finding){.copy_rate = 20e9, .product_rate = 600e9, .link_rate = 50e9};
+        f->host[0] = (char)('a' + i);
+        f->node.memory_rate = 10e9;
+        f->node.memory_alone = 12e9;
+        f->node.threads = 2;
+        f->node.shm_bytes = 1ull << 30;
+        strcpy(f->node.kernel, "6.1");
+        strcpy(f->node.version, "1.0");
+        for (size_t core = 0; core < 2; core++)
+            CPU_SET(core, &f->node.cores);
+    }
+}
+
+static void judge(uint32_t num)
+{
+    assert_int_equal(preflight_judge(all, num), 0);
+}
+
+TEST(test_preflight__equal_ranks_are_fit_and_nothing_is_said)
+{
+    make_equal();
+    judge(RANKS);
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_string_equal(all[i].problem, "");
+        assert_string_equal(all[i].warning, "");
+    }
+}
+
+TEST(test_preflight__what_is_far_below_the_median_is_odd)
+{
+    static const struct {
+        size_t field;
+        double part; /* of the others' */
+        enum fitness want;
+        const char *says;
+    } table[] = {
+        {offsetof(struct finding, product_rate), 0.86, FIT, ""},
+        {offsetof(struct finding, product_rate), 0.61, SLOW,
+         "products at 61 % of the median, 366 of 600 GFLOP/s: slow core, clock or neighbour"},
+        {offsetof(struct finding, product_rate), 0.49, BROKEN, "products at 49 % of the median, "},
+        {offsetof(struct finding, copy_rate), 0.26, SLOW, "copies at 26 % of the median, "},
+        {offsetof(struct finding, copy_rate), 0.24, BROKEN, "copies at 24 % of the median, "},
+        {offsetof(struct finding, link_rate), 0.51, FIT, ""},
+        {offsetof(struct finding, link_rate), 0.49, SLOW, "links at 49 % of the median, "},
+        {offsetof(struct finding, link_rate), 0.09, BROKEN, "links at 9 % of the median, "},
+        {offsetof(struct finding, node.memory_rate), 0.8, SLOW,
+         "memory, all ranks at once, at 80 % of the median, 8 of 10 GB/s a rank"},
+        {offsetof(struct finding, node.memory_rate), 0.24, BROKEN,
+         "memory, all ranks at once, at 24"},
+        {offsetof(struct finding, node.memory_alone), 0.4, BROKEN,
+         "memory, one rank alone, at 40 % of the median, 4.8 of 12 GB/s: "},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        make_equal();
+        *(double *)((char *)&all[2] + table[i].field) *= table[i].part;
+        judge(RANKS);
+        assert_int_equal(all[2].fitness, table[i].want);
+        assert_memory_equal(all[2].problem, table[i].says, strlen(table[i].says));
+        assert_int_equal(preflight_count(all, RANKS, FIT), RANKS - (table[i].want != FIT));
+    }
+}
+
+TEST(test_preflight__one_that_is_slow_and_broken_says_both)
+{
+    make_equal();
+    all[1].product_rate *= 0.3;
+    all[1].copy_rate *= 0.5;
+    judge(3);
+    assert_int_equal(all[1].fitness, BROKEN);
+    assert_non_null(strstr(all[1].problem, "products at 30 %"));
+    assert_non_null(strstr(all[1].problem, "; copies at 50 %"));
+}
+
+TEST(test_preflight__two_are_not_compared)
+{
+    make_equal();
+    all[1].product_rate = all[1].node.memory_alone = 1;
+    judge(2);
+    assert_int_equal(preflight_count(all, 2, FIT), 2);
 }
 
 TEST(test_preflight__a_problem_is_broken_and_what_was_not_tried_is_not_slow)
 {
-    struct finding all[] = {good, good, good};
-    for (uint32_t i = 0; i < 3; i++)
+    make_equal();
+    for (uint32_t i = 0; i < RANKS; i++)
         all[i].link_rate = 0;
-    all[0] = (struct finding){.problem = "the device: there is none"};
-    enum fitness of[3];
-    preflight_judge(of, all, 3);
-    assert_int_equal(of[0], BROKEN);
-    assert_int_equal(of[1], FIT);
-    assert_int_equal(of[2], FIT);
+    all[0] = (struct finding){.host = "a", .problem = "the device: there is none"};
+    judge(RANKS);
+    assert_int_equal(all[0].fitness, BROKEN);
+    assert_string_equal(all[0].problem, "the device: there is none");
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS - 1);
+    all[3].product_rate *= 0.45; /* of the median of the three that have a rate */
+    judge(RANKS);
+    assert_int_equal(all[3].fitness, BROKEN);
+    make_equal();
+    all[0].product_rate = 0;
+    all[2].product_rate *= 0.1; /* of two */
+    judge(3);
+    assert_int_equal(preflight_count(all, 3, FIT), 3);
+}
+
+TEST(test_preflight__the_first_rank_of_a_host_speaks_for_it)
+{
+    make_equal();
+    strcpy(all[2].host, "b");
+    all[2].node.memory_alone = 0;
+    CPU_ZERO(&all[2].node.cores);
+    CPU_SET(7, &all[2].node.cores);
+    struct node_sum sum = preflight_sum(all, RANKS, 1);
+    assert_int_equal(sum.ranks, 2);
+    assert_int_equal(sum.cores, 3);
+    assert_int_equal(sum.threads, 4);
+    assert_true(sum.memory_rate == 20e9);
+    assert_int_equal(preflight_hosts(all, RANKS), 3);
+    all[2].node.memory_rate = 1e9; /* its host's part of a rank is 5.5 */
+    judge(RANKS);
+    assert_int_equal(all[1].fitness, SLOW);
+    assert_int_equal(all[2].fitness, FIT);
+    assert_string_equal(all[1].warning, "4 threads of 2 ranks on 3 cores");
+    assert_string_equal(all[2].warning, "");
+    make_equal();
+    strcpy(all[2].host, "b");
+    all[2].product_rate *= 0.1; /* four threads on two cores: they disturb each other */
+    judge(RANKS);
+    assert_int_equal(all[2].fitness, SLOW);
+}
+
+TEST(test_preflight__hosts_that_differ_are_warned_of)
+{
+    make_equal();
+    strcpy(all[1].node.kernel, "5.4");
+    strcpy(all[1].node.version, "0.9");
+    all[2].node.clock = -2;
+    all[2].node.round_trip = 0.1;
+    all[3].node.clock = 0.3; /* may be the round's */
+    all[3].node.round_trip = 0.5;
+    all[3].node.ring_error = EPERM;
+    all[0].node.shm_bytes = 64 << 20;
+    judge(RANKS);
+    assert_int_equal(preflight_count(all, RANKS, FIT), RANKS);
+    assert_string_equal(all[0].warning, "/dev/shm has 64 MiB: NCCL and MPI need more");
+    assert_string_equal(all[1].warning,
+                        "kernel 5.4, not 6.1 as on a; trainer 0.9, not 1.0 as on a");
+    assert_string_equal(all[2].warning, "its clock is 2.0 s behind that of a");
+    assert_string_equal(all[3].warning, "io_uring is refused: Operation not permitted");
 }
 
 TEST(test_links__the_bus_carries_what_nccl_tests_say)

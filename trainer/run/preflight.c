@@ -1,15 +1,13 @@
 /* preflight.c - see preflight.h. */
-#include "trainer/run/preflight.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
-#include "trainer/base/median.h"
 #include "trainer/comm/comm.h"
+#include "trainer/run/preflight_private.h"
 #include "trainer/run/timeouts.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +29,7 @@ struct trial {
     struct rank *rank;
     struct rank_bench bench;
     struct finding *found;
+    struct node_trial node;
 };
 
 static void say_problem(struct finding *found, const char *what)
@@ -203,12 +202,20 @@ static int try_products(struct trial *t)
     return 0;
 }
 
+static int look_at_node(struct trial *t)
+{
+    return node_look(&t->node, &t->found->node, t->rank);
+}
+
 static void look_alone(struct trial *t)
 {
     static const struct {
         const char *what;
         int (*run)(struct trial *t);
-    } parts[] = {{"the device", open_trial}, {"copies", try_copies}, {"products", try_products}};
+    } parts[] = {{"the node", look_at_node},
+                 {"the device", open_trial},
+                 {"copies", try_copies},
+                 {"products", try_products}};
     process_host(t->found->host, sizeof t->found->host);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].run(t) != 0) {
@@ -277,11 +284,12 @@ static int add_up(struct trial *t)
     return 0;
 }
 
-static int look_together(struct trial *t)
+static int look_together(struct trial *t, const struct finding *all)
 {
     struct comm *group = NULL;
     struct buffers buffers = {0};
     ERR_TRY(add_up(t));
+    ERR_TRY(node_measure(&t->node, &t->found->node, t->rank->world, all));
     if (t->rank->world->size == 1)
         return 0;
     ERR_TRY(comm_split(t->rank->world, &group, 0, t->rank->world->rank));
@@ -297,119 +305,14 @@ static int look_together(struct trial *t)
     return rc;
 }
 
-/* ---- what is said ---- */
-
-static double rate_of(const struct finding *found, size_t field)
-{
-    double rate;
-    memcpy(&rate, (const char *)found + field, sizeof rate);
-    return rate;
-}
-
-static double median_rate(const struct finding *all, uint32_t num, size_t field)
-{
-    double *values = calloc(num, sizeof *values), median = 0;
-    for (uint32_t i = 0; values != NULL && i < num; i++)
-        values[i] = rate_of(&all[i], field);
-    if (values != NULL)
-        median = median_of(values, num);
-    free(values);
-    return median;
-}
-
-void preflight_judge(enum fitness *out, const struct finding *all, uint32_t num)
-{
-    static const size_t rates[] = {offsetof(struct finding, copy_rate),
-                                   offsetof(struct finding, product_rate),
-                                   offsetof(struct finding, link_rate)};
-    for (uint32_t i = 0; i < num; i++)
-        out[i] = all[i].problem[0] != '\0' ? BROKEN : FIT;
-    for (size_t rate = 0; rate < sizeof rates / sizeof rates[0]; rate++) {
-        double median = median_rate(all, num, rates[rate]);
-        for (uint32_t i = 0; i < num; i++)
-            if (out[i] == FIT && rate_of(&all[i], rates[rate]) < PREFLIGHT_SLOW * median)
-                out[i] = SLOW;
-    }
-}
-
-static const char *const words[] = {[FIT] = "ok", [SLOW] = "slow", [BROKEN] = "broken"};
-
-/* What rank 0 says of all. */
-struct verdict {
-    const struct finding *all;
-    enum fitness *of;
-    uint32_t num, count[3];
-};
-
-static void print_text(const struct verdict *v)
-{
-    printf("%-6s %-20s %-16s %10s %15s %10s  %-7s %s\n", "RANK", "HOST", "MEMORY FREE", "COPY GB/S",
-           "PRODUCT GFLOP/S", "LINK GB/S", "STATE", "DEVICE, OR WHAT IS WRONG");
-    for (uint32_t i = 0; i < v->num; i++) {
-        const struct finding *f = &v->all[i];
-        char memory[32] = "the host's";
-        if (f->memory_all > 0)
-            snprintf(memory, sizeof memory, "%.1f/%.1f GiB", (double)f->memory_free / (1 << 30),
-                     (double)f->memory_all / (1 << 30));
-        printf("%-6u %-20s %-16s %10.2f %15.1f %10.2f  %-7s %s%s%s\n", i, f->host, memory,
-               f->copy_rate / 1e9, f->product_rate / 1e9, f->link_rate / 1e9, words[v->of[i]],
-               f->problem[0] != '\0' ? f->problem : f->device, f->identity[0] != '\0' ? ", " : "",
-               f->identity);
-    }
-    printf("preflight: of %u rank%s %u ok, %u slow (below %g of the median), %u broken\n", v->num,
-           v->num == 1 ? "" : "s", v->count[FIT], v->count[SLOW], PREFLIGHT_SLOW, v->count[BROKEN]);
-}
-
-static int print_json(const struct verdict *v)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < v->num; i++) {
-        const struct finding *f = &v->all[i];
-        json_array_append_new(
-            list, json_pack("{si ss ss ss ss ss sI sI sf sf sf}", "rank", (int)i, "host", f->host,
-                            "state", words[v->of[i]], "problem", f->problem, "device", f->device,
-                            "identity", f->identity, "memory_bytes", (json_int_t)f->memory_all,
-                            "memory_free_bytes", (json_int_t)f->memory_free,
-                            "copy_bytes_per_second", f->copy_rate, "product_flops", f->product_rate,
-                            "link_bytes_per_second", f->link_rate));
-    }
-    json_t *root = json_pack("{so si si si}", "ranks", list, "ok", (int)v->count[FIT], "slow",
-                             (int)v->count[SLOW], "broken", (int)v->count[BROKEN]);
-    char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (text == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for what %u ranks have found", v->num);
-    puts(text);
-    free(text);
-    return 0;
-}
-
 /* ---- the whole ---- */
 
-static uint32_t count_broken(const struct finding *all, uint32_t num)
+static bool is_some_broken(const struct finding *all, uint32_t num)
 {
-    uint32_t broken = 0;
     for (uint32_t i = 0; i < num; i++)
-        broken += all[i].problem[0] != '\0';
-    return broken;
-}
-
-static int say(const struct rank *rank, const struct finding *all)
-{
-    struct verdict verdict = {.all = all, .num = rank->world->size};
-    verdict.of = calloc(verdict.num, sizeof *verdict.of);
-    if (verdict.of == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks", verdict.num);
-    preflight_judge(verdict.of, all, verdict.num);
-    for (uint32_t i = 0; i < verdict.num; i++)
-        verdict.count[verdict.of[i]]++;
-    int rc = 0;
-    if (rank->config->estimate_json)
-        rc = print_json(&verdict);
-    else
-        print_text(&verdict);
-    free(verdict.of);
-    return rc;
+        if (all[i].problem[0] != '\0')
+            return true;
+    return false;
 }
 
 static int look(struct trial *t, struct finding *all, int *out_exit)
@@ -417,12 +320,16 @@ static int look(struct trial *t, struct finding *all, int *out_exit)
     struct comm *world = t->rank->world;
     look_alone(t);
     ERR_TRY(gather(world, t->found, all));
-    if (count_broken(all, world->size) == 0) { /* others would wait for one that has no device */
-        ERR_TRY(look_together(t));
+    if (!is_some_broken(all, world->size)) { /* others would wait for one that has no device */
+        ERR_TRY(look_together(t, all));
         ERR_TRY(gather(world, t->found, all));
     }
-    *out_exit = count_broken(all, world->size) > 0 ? EXIT_DO_NOT_RETRY : EXIT_DONE;
-    return world->rank == 0 ? say(t->rank, all) : 0;
+    ERR_TRY(preflight_judge(all, world->size)); /* all ranks alike */
+    *out_exit = preflight_count(all, world->size, BROKEN) > 0 ? EXIT_DO_NOT_RETRY : EXIT_DONE;
+    if (world->rank > 0)
+        return 0;
+    return t->rank->config->estimate_json ? preflight_print_json(all, world->size)
+                                          : preflight_print(all, world->size);
 }
 
 int preflight(struct rank *rank, int *out_exit)
@@ -435,6 +342,7 @@ int preflight(struct rank *rank, int *out_exit)
     timeouts_set(rank->world->flight, rank->config, TIMEOUT_INIT);
     int rc = look(&trial, all, out_exit);
     rank_bench_close(&trial.bench);
+    node_free(&trial.node);
     free(all);
     return rc;
 }
