@@ -2,20 +2,21 @@
 """dashboards - what deploy/ has for Grafana and Kubernetes is true of the programs.
 
 Goal: every metric that the dashboard draws is exported; probes and Prometheus' annotations ask for
-what ckptd answers; the manifests parse, mount what they name, and their command lines are good
-ones. Method: a real ckptd; the command lines of the manifests are run with other paths: `ckptd
---check`, and the trainer for two steps.
+what ckptd answers; the manifests parse, have no unknown field, mount what they name, and their
+command lines are good ones. Method: a real ckptd; the command lines of the manifests are run with
+other paths: `ckptd --check`, and the trainer for two steps.
 """
 
 import json
 import os
 import re
 import subprocess
+import sys
 import urllib.request
 
 from lib_nodes import free_port
 from lib_store import BUILD, PATIENCE, World, comes, make_tier
-from lib_tap import end, need, test
+from lib_tap import end, need, skip, test
 from lib_train import make_tokens, prose
 
 need("yaml")
@@ -37,9 +38,19 @@ def dashboard(port):
          drawn <= exported(port), drawn - exported(port))
 
 
+def manifests():
+    """By their kinds; none of those is there twice."""
+    found = []
+    for name in os.listdir(KUBERNETES):
+        with open(os.path.join(KUBERNETES, name)) as file:
+            found += yaml.safe_load_all(file)
+    by_kind = {one["kind"]: one for one in found}
+    assert len(by_kind) == len(found), by_kind.keys()
+    return by_kind
+
+
 def manifest(name, kind):
-    with open(os.path.join("deploy/kubernetes", name)) as file:
-        (found,) = [one for one in yaml.safe_load_all(file) if one["kind"] == kind]
+    found = manifests()[kind]
     pod = found["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     volumes = {one["name"] for one in pod["volumes"]}
@@ -58,6 +69,7 @@ def put(words, **instead):
     return words
 
 
+KUBERNETES = "deploy/kubernetes"
 OLD = {"server": "unix:/run/holdfast/ckptd.sock", "store": "/var/lib/holdfast",
        "tokens": "/data/book.tokens"}
 
@@ -92,15 +104,52 @@ def job(world):
                           capture_output=True, text=True, timeout=4 * PATIENCE)
     test("the job's command line trains and saves", done.returncode == 0 and
          "book@2-a1" in world.cli("list", "book", *world.where)[1], done.stderr)
-    (rule,) = spec["podFailurePolicy"]["rules"]
+    rule, evicted = spec["podFailurePolicy"]["rules"]
     code = subprocess.run([*words, "--training.steps", "many"], capture_output=True,
                           timeout=PATIENCE).returncode
     test("where a person must act it is not started again", rule["action"] == "FailJob" and
          rule["onExitCodes"]["values"] == [code], (code, rule))
+    test("and an eviction counts as no failure", evicted ==
+         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}, evicted)
+
+
+def names():
+    """Of fields, by Kubernetes' schemas; kinds of the Prometheus Operator have none there."""
+    told = "Kubernetes knows every field of the manifests"
+    python = os.environ.get("PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import kubernetes_validate"], capture_output=True).returncode:
+        skip([told], "no kubernetes-validate")
+        return
+    files = [os.path.join(KUBERNETES, name) for name in sorted(os.listdir(KUBERNETES))
+             if name != "kustomization.yaml"]
+    done = subprocess.run([python, "-m", "kubernetes_validate", "--strict", *files],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    test(told, files and done.returncode == 0, done.stdout + done.stderr)
+
+
+def beside():
+    """What goes with the DaemonSet finds its pods."""
+    found = manifests()
+    pod = found["DaemonSet"]["spec"]["template"]
+    labels, service = pod["metadata"]["labels"], found["Service"]
+    monitor, budget = found["ServiceMonitor"]["spec"], found["PodDisruptionBudget"]["spec"]
+    (port,), (endpoint,) = service["spec"]["ports"], monitor["endpoints"]
+    test("the monitor and the budget are of ckptd's pods",
+         budget["selector"]["matchLabels"] == service["spec"]["selector"] == labels and
+         monitor["selector"]["matchLabels"] == service["metadata"]["labels"] and
+         endpoint["port"] == port["name"] and
+         endpoint["path"] == pod["metadata"]["annotations"]["prometheus.io/path"] and
+         port["targetPort"] in [one["name"] for one in
+                                pod["spec"]["containers"][0]["ports"]], (service, monitor, budget))
+    files = found["Kustomization"]["resources"]
+    test("the kustomization names files that are there",
+         files and all(os.path.exists(os.path.join(KUBERNETES, name)) for name in files), files)
 
 
 def main():
     world = World()
+    names()
+    beside()
     port, far = free_port("127.0.0.1"), os.path.join(world.folder, "far")
     make_tier(world.folder, far)
     try:

@@ -47,8 +47,8 @@ for name in ckptd trainer tokenizer holdfast-launch holdfast-certificates ckpt-c
     test -s "$pages/$name.1" || absent+=("$name")
 done
 for name in launch_rules.py slurm/train.sbatch grafana/ckptd.json prometheus/prometheus.yml \
-    prometheus/holdfast.rules.yml kubernetes/ckptd.yaml configs/README.md proto/ckpt.proto \
-    proto/grpc/health.proto; do
+    prometheus/holdfast.rules.yml kubernetes/{ckptd,kustomization}.yaml configs/README.md \
+    proto/ckpt.proto proto/grpc/health.proto; do
     test -s "$root/usr/share/holdfast/$name" || absent+=("$name")
 done
 check "the launcher finds what it decides by" env -C / "$root/usr/bin/holdfast-launch" --help
