@@ -77,7 +77,7 @@ def goes_on(world, gateway):
     tier, alarm = tier_of(world), alarms(world)
     test("it is listed as local, and an alarm names the reason",
          [entry["durability"] for entry in listed] == ["local"] and len(alarm) == 1 and
-         "did not answer" in alarm[0] and tier["storage"] == "not reached yet" and
+         " s: " + tier["offline"] in alarm[0] and tier["storage"] == "not reached yet" and
          tier["drained"] == 0 and tier["waiting"] == 1, (listed, alarm, tier))
     gateway.open()
     run = listed[0]["run"]
