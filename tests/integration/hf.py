@@ -384,6 +384,17 @@ def both_spellings_of_the_rotary_base_are_read(bed):
 
 
 @test
+def the_scaling_of_a_run_begun_here_goes_out(bed):
+    store = bed.fresh("scaling.store")
+    for kind, options, want in (("linear", ("--model.rope_factor", 2), {"factor": 2.0}),
+                                ("none", (), None)):
+        bed.train(store, kind, 1, "--model.rope_scaling", kind, *options)
+        out = json.loads(read(os.path.join(export(bed, store, kind, kind + ".out"), "config.json")))
+        told = out["rope_scaling"]
+        assert told == (want and {"rope_type": kind, **want}), out
+
+
+@test
 def how_long_a_sequence_may_be_goes_out_as_it_came_or_was_trained(bed):
     def exported(*source):
         folder = bed.fresh("positions.out")
