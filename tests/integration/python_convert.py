@@ -378,7 +378,7 @@ def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
     items = [sharded.Item(name, array.shape, (0,), array) for name, array in arrays.items()]
     config = {"model_type": "llama", "dtype": "float32", "eos_token_id": [3, 4]}
     files = {"generation_config.json": b"{}", "tokenizer.json": b"x" * 1000}
-    for run, beside in (("trainer", files), ("hostile", {"../out": b""})):
+    for run, beside in (("trainer", files), ("hostile", {"x/../../out": b""})):
         saver = sharded.Saver(world.server, run, 0, 1, lambda value: [value],
                               {f"hf/{name}": value for name, value in beside.items()},
                               config={"hf": config})
