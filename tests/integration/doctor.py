@@ -27,7 +27,7 @@ SERVER = {"server", "version", "clock", "saving", "alarm", "disk room", "storage
 
 
 class Found:
-    """What doctor says; `rows`: by check, each {verdict, found, todo}."""
+    """What doctor says; `rows`: by check, each {verdict, found, advice}."""
 
     def __init__(self, where, *options, before=(), **env):
         done = subprocess.run([*before, CLI, "doctor", *where, "--json", *options], text=True,
@@ -41,7 +41,7 @@ class Found:
     def is_told(self, check, verdict, *parts):
         """Is there such a row, with these in what was found?"""
         return any(row["verdict"] == verdict and all(part in row["found"] for part in parts) and
-                   (row["todo"] == "") == (verdict == "ok") for row in self.rows[check])
+                   (row["advice"] == "") == (verdict == "ok") for row in self.rows[check])
 
     def bad(self):
         return {check for check, rows in self.rows.items()

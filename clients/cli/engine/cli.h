@@ -332,7 +332,7 @@ int checkpoint_manifest(struct manifest **out, struct storage *store,
 /* ---- list.c ---- */
 
 /* What `list --json` prints of the run that is the first argument; json_decref() it. `has_damage`:
- * the exit code of a list would be 1. */
+ * a checkpoint is damaged, for which `list` ends with 1. */
 int list_read(struct json_t **out, bool *out_has_damage, const struct cli *cli);
 
 /* ---- settings.c: with what two checkpoints were made ---- */

@@ -21,8 +21,8 @@ struct doctor {
 
 /* ---- doctor_rows.c ---- */
 
-/* A row of the table. `todo`: what to do, a sentence without its full stop; "" of DOCTOR_OK. */
-void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *todo,
+/* A row of the table. `advice`: what to do, a sentence without its full stop; "" of DOCTOR_OK. */
+void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *advice,
                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* This thread's last error as a row; its hint, or `otherwise`, is what to do. */
 void doctor_say_error(struct doctor *doctor, enum verdict verdict, const char *check,

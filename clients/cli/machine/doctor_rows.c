@@ -11,20 +11,20 @@
 static const char *const verdicts[] = {
     [DOCTOR_OK] = "ok", [DOCTOR_WARN] = "warn", [DOCTOR_BAD] = "bad"};
 
-void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *todo,
+void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *advice,
                 const char *format, ...)
 {
-    char found[FOUND_BYTES], what_to_do[FOUND_BYTES];
+    char found[FOUND_BYTES], advised[FOUND_BYTES];
     va_list values;
     va_start(values, format);
     vsnprintf(found, sizeof found, format, values);
     va_end(values);
-    snprintf(what_to_do, sizeof what_to_do, "%s", verdict == DOCTOR_OK ? "" : todo);
+    snprintf(advised, sizeof advised, "%s", verdict == DOCTOR_OK ? "" : advice);
     report_make_printable(found);
-    report_make_printable(what_to_do);
+    report_make_printable(advised);
     json_array_append_new(doctor->found,
                           json_pack("{ss ss ss ss}", "check", check, "verdict", verdicts[verdict],
-                                    "found", found, "todo", what_to_do));
+                                    "found", found, "advice", advised));
     if (verdict > doctor->worst)
         doctor->worst = verdict;
 }
@@ -46,8 +46,8 @@ static void print_table(const json_t *found)
     {
         printf("%-4s  %-13s %s\n", member_text(row, "verdict"), member_text(row, "check"),
                text_safe(text, sizeof text, member_text(row, "found")));
-        if (member_text(row, "todo")[0] != '\0')
-            printf("%19s -> %s\n", "", text_safe(text, sizeof text, member_text(row, "todo")));
+        if (member_text(row, "advice")[0] != '\0')
+            printf("%19s -> %s\n", "", text_safe(text, sizeof text, member_text(row, "advice")));
     }
 }
 

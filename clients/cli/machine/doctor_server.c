@@ -74,13 +74,13 @@ void doctor_look_at_clock(struct doctor *doctor)
 static void say_days(struct doctor *doctor, const char *check, double seconds, const char *whose)
 {
     double days = seconds / DAY_S;
-    const char *todo = "make a new one (deploy/certificates) and put it there: ckptd and clients "
-                       "take it without a restart";
+    const char *advice = "make a new one (deploy/certificates) and put it there: ckptd and clients "
+                         "take it without a restart";
     enum verdict verdict = verdict_of(days < DAYS_BAD, days < DAYS_WARN);
     if (days < 0)
-        doctor_say(doctor, verdict, check, todo, "%s ended %.1f days ago", whose, -days);
+        doctor_say(doctor, verdict, check, advice, "%s ended %.1f days ago", whose, -days);
     else
-        doctor_say(doctor, verdict, check, todo, "%s is good for %.1f days", whose, days);
+        doctor_say(doctor, verdict, check, advice, "%s is good for %.1f days", whose, days);
 }
 
 void doctor_look_at_own_certificate(struct doctor *doctor)
