@@ -14,8 +14,8 @@
 #define HOLDFAST_CLIENTS_SESSION_H
 
 #include "clients/ckpt.h"
-#include "proto/format/layout.h"
 #include "proto/format/manifest.h"
+#include "proto/layout/layout.h"
 #include "proto/wire/arena.h"
 #include "proto/wire/arena_link.h"
 #include "proto/wire/ckpt.pb-c.h"

@@ -43,7 +43,7 @@ CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # cudnn.h: likewise of the toolkit's folder, of `make deps-cuda`, or of the system.
 DNN_INCLUDE = $(firstword $(patsubst %/cudnn.h,%,$(wildcard $(CUDA_HOME)/include/cudnn.h \
     $(CUDA_WHEELS)/cudnn/include/cudnn.h /usr/include/cudnn.h)))
-CUDA_C_O = $(call obj,$(filter-out $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c),$(wildcard kernels/cuda/*.c)))
+CUDA_C_O = $(call obj,$(filter-out $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c),$(wildcard kernels/cuda/*.c kernels/cuda/library/*.c)))
 CUDA_LIB = $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 # nccl.h: of the toolkit's folder, of `make deps-cuda`, or of the system.
 NCCL_INCLUDE = $(firstword $(patsubst %/nccl.h,%,$(wildcard $(CUDA_HOME)/include/nccl.h \
@@ -56,7 +56,7 @@ NCCL_LIBRARY_O = $(if $(NCCL_INCLUDE),$(call obj,trainer/comm/nccl_library.c))
 SIMGPU_O = $(call obj,$(filter-out $(if $(NCCL_INCLUDE),,tests/simgpu/nccl%) $(if $(DNN_INCLUDE),,%/dnn.c %/dnn_graph.c), \
     $(wildcard tests/simgpu/*.c)))
 $(filter-out %/run.o,$(CUDA_C_O)) $(SIMGPU_O) $(OBJ)/tests/unit/kernels_graphs.o: CFLAGS += -isystem $(CUDA_HOME)/include
-$(call obj,$(addsuffix /dnn.c,kernels/cuda tests/simgpu) $(addsuffix /dnn_graph.c,kernels/cuda tests/simgpu)) \
+$(call obj,$(addsuffix /dnn.c,kernels/cuda/library tests/simgpu) $(addsuffix /dnn_graph.c,kernels/cuda/library tests/simgpu)) \
     : CFLAGS += -isystem $(DNN_INCLUDE)
 $(call obj,$(NCCL_SRC) $(wildcard tests/simgpu/nccl*.c)): CFLAGS += -isystem $(CUDA_HOME)/include -isystem $(NCCL_INCLUDE)
 SIMGPU = $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),$(SIMGPU_O) $(filter-out %/run.o,$(CUDA_C_O)))
@@ -68,7 +68,7 @@ GPU_LIBS = $(if $(GPU_O),-L$(CUDA_LIB) $(GPU_PATHS) -lcudart_static -ldl -lrt)
 $(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
 	$(link) -ldnnl -lgomp $(GPU_PATHS) $(firstword $(wildcard $(CUDA_LIB)/libcudart.so $(CUDA_LIB)/libcudart.so.*))
 # Plans of cuDNN for a GPU that is not there, and what stands in for its driver meanwhile.
-$(BUILD)/cuda/plans: $(OBJ)/tests/cuda/plans.o $(call obj,$(addprefix kernels/cuda/,dnn.c dnn_graph.c lookup.c)) $(BUILD)/libproto.a
+$(BUILD)/cuda/plans: $(OBJ)/tests/cuda/plans.o $(call obj,$(addprefix kernels/cuda/library/,dnn.c dnn_graph.c lookup.c)) $(BUILD)/libproto.a
 	$(link) $(GPU_PATHS) -ldl
 $(BUILD)/cuda/driver/libcuda.so.1: tests/cuda/driver.c | deps-now
 	$(call say,link)

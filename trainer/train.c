@@ -6,9 +6,9 @@
  * refused run, checkpoint.load_only, --replay, debug.logits_file) takes no attempt, so it never
  * ends a start that trains. ../README.md lists the exit codes. */
 #include "proto/base/report.h"
+#include "trainer/preflight/links.h"
+#include "trainer/preflight/preflight.h"
 #include "trainer/run/introduce.h"
-#include "trainer/run/links.h"
-#include "trainer/run/preflight.h"
 #include "trainer/run/ranks.h"
 #include "trainer/run/replay.h"
 #include "trainer/run/start.h"

@@ -20,7 +20,7 @@ bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw);
 /* It has no manifest: it is set aside or in doubt. */
 bool catalog_is_uncommitted(const struct checkpoint *checkpoint);
 
-/* What catalog.c and scan.c need of whom attempts and saves belong to: run/coordinator.c. */
+/* What catalog.c and scan.c need of whom attempts and saves belong to: attempt/coordinator.c. */
 struct catalog_events {
     int (*made)(struct run *run);             /* a run has come: ERR_MEMORY */
     void (*read)(struct run *run);            /* its newest attempt is known */

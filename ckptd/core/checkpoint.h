@@ -176,8 +176,9 @@ struct run {
     struct scrub_cursor scrubbed;    /* keep/scrub_pass.c, */
     struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* likewise: a pass over it is due */
-    uint64_t fenced_attempt; /* run/remote_lease.c: which a start elsewhere took over; 0: none */
-    char fenced[256];        /* by whom */
+    uint64_t
+        fenced_attempt; /* attempt/remote_lease.c: which a start elsewhere took over; 0: none */
+    char fenced[256];   /* by whom */
     struct run_health health;
     struct commit_pace pace;
     char replicas[560];     /* where they differ, of the last save that was compared; "": nowhere */

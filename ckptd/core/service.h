@@ -65,9 +65,9 @@ struct service {
     struct catalog *catalog;                       /* catalog.c */
     const struct coordinator_ops *coordinator_ops; /* run/run.c */
     const struct hooks *hooks;                     /* server.c */
-    struct outcomes *outcomes;                     /* run/outcomes.c */
+    struct outcomes *outcomes;                     /* save/outcomes.c */
     struct newcomer *newcomers;    /* run/open.c: starts that wait for a run, oldest first */
-    struct beginning *beginnings;  /* run/begin.c: calls that wait for an image, oldest first */
+    struct beginning *beginnings;  /* save/begin.c: calls that wait for an image, oldest first */
     uint32_t num_last_waiting;     /* of them for memory for the last save of a run */
     struct load_table *loads;      /* restore/lease.c */
     struct held_files *held;       /* restore/held.c */
@@ -84,7 +84,7 @@ struct service {
     struct refresh *refreshes[NUM_TIERS]; /* tiers/refresh.c; likewise */
     struct choices *choices;              /* copies.c; NULL: each is made anew */
     struct queue *queue;                  /* tiers/queue.c; NULL: there is no other tier */
-    struct timer remote_leases;           /* run/remote_lease.c */
+    struct timer remote_leases;           /* attempt/remote_lease.c */
     struct timer replicate_soon;          /* tiers/replicate.c, */
     int64_t replicate_looked_ms;          /* likewise: the last look at all queues */
     struct buffers *peer_buffers; /* tiers/shard_copy.c: of all peers; NULL: there is none */

@@ -11,6 +11,9 @@
  * end comes in the same way, and service_run() says why: saves, loads and plans count on the budget
  * that was set. */
 #include "ckptd/front/server.h"
+#include "ckptd/attempt/coordinator.h"
+#include "ckptd/attempt/describe.h"
+#include "ckptd/attempt/remote_lease.h"
 #include "ckptd/bulk/plane.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/history.h"
@@ -42,12 +45,9 @@
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/restore.h"
-#include "ckptd/run/begin.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/describe.h"
 #include "ckptd/run/open.h"
-#include "ckptd/run/remote_lease.h"
 #include "ckptd/run/run.h"
+#include "ckptd/save/begin.h"
 #include "ckptd/status/health.h"
 #include "ckptd/status/http_server.h"
 #include "ckptd/status/metrics.h"

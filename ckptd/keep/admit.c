@@ -32,6 +32,7 @@
  * Release. The tool has read the data; we look at what a start looks at, take the note away, and
  * put the checkpoint into the list anew. */
 #include "ckptd/keep/admit.h"
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/copies.h"
@@ -44,7 +45,6 @@
 #include "ckptd/keep/scrub.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/memory/resident.h"
-#include "ckptd/run/coordinator.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/manifest.h"

@@ -19,13 +19,13 @@
  * Limits: one at a time (ERR_BUSY); STORE_RUBBISH_MAX findings; an answer lists as many as it
  * holds and counts all. */
 #include "ckptd/keep/gc.h"
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/core/tier.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/save.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/retain.h"

@@ -12,6 +12,9 @@
  * run of which not all could be removed is refused by name until the same call has removed the
  * rest, or ckptd starts again. */
 #include "ckptd/keep/remove.h"
+#include "ckptd/attempt/attempt.h"
+#include "ckptd/attempt/coordinator.h"
+#include "ckptd/attempt/describe.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/history.h"
@@ -22,9 +25,6 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/memory/resident.h"
 #include "ckptd/memory/session.h"
-#include "ckptd/run/attempt.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/describe.h"
 #include "ckptd/tiers/refresh.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"

@@ -5,6 +5,7 @@
  * What the far tier's rules would remove does not go there (tiers/queue.c). Which ones are best
  * says their metric, and that is in the manifest: so the plan of the local tier reads it, also
  * where that tier has no rule of its own, and the catalog keeps it. */
+#include "ckptd/attempt/attempt.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/policy.h"
@@ -12,7 +13,6 @@
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain_private.h"
 #include "ckptd/restore/held.h"
-#include "ckptd/run/attempt.h"
 #include "proto/base/report.h"
 
 #include <stdlib.h>

@@ -27,12 +27,12 @@
  * scrub of all tiers until the next start of it or of ckptd. Paused, it holds no checkpoint; the
  * place is kept. */
 #include "ckptd/keep/scrub.h"
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/keep/scrub_private.h"
 #include "ckptd/restore/loads.h"
-#include "ckptd/run/coordinator.h"
 #include "proto/base/report.h"
 #include "storage/store/store.h"
 

@@ -26,8 +26,8 @@
 #include "proto/base/array.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/layout.h"
 #include "proto/format/shard.h"
+#include "proto/layout/layout.h"
 #include "storage/storage.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "ckptd/core/tier.h"
 #include "ckptd/machines/read_plan.h"
 #include "ckptd/memory/pool.h"
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 #include "storage/store/store.h"
 
 #include <pthread.h>

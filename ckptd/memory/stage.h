@@ -6,8 +6,8 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/memory/readback.h"
 #include "proto/base/checksum.h"
-#include "proto/format/layout.h"
 #include "proto/format/shard.h"
+#include "proto/layout/layout.h"
 #include "proto/wire/arena.h"
 #include "storage/storage.h"
 
@@ -68,7 +68,7 @@ struct stage {
     struct interval *announced; /* sorted, disjoint, merged */
     uint32_t num_announced, max_announced;
     struct told_digest *told;        /* per tensor; NULL: its rank has made no digests */
-    struct replica_digest *replicas; /* of what others hold, too (run/compare.c); owned, or NULL */
+    struct replica_digest *replicas; /* of what others hold, too (save/compare.c); owned, or NULL */
     uint32_t num_replica_words;      /* of them, so far */
     uint64_t unannounced;
     uint32_t unwritten;          /* chunks */

@@ -2,6 +2,7 @@
  * are proven, its manifest is published, a look at the store lists it. serve.c has the invariants
  * serve.P1 to P6. */
 #include "ckptd/peers/accept_copy.h"
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
@@ -9,7 +10,6 @@
 #include "ckptd/core/service.h"
 #include "ckptd/peers/join_part.h"
 #include "ckptd/peers/replica.h"
-#include "ckptd/run/coordinator.h"
 #include "ckptd/tiers/complete_copy.h"
 #include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/replicate.h"

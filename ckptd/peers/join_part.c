@@ -12,6 +12,9 @@
  *
  * machines/participating.c decides and has the invariants. */
 #include "ckptd/peers/join_part.h"
+#include "ckptd/attempt/attempt.h"
+#include "ckptd/attempt/coordinator.h"
+#include "ckptd/attempt/describe.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"
@@ -22,11 +25,8 @@
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/stage.h"
 #include "ckptd/peers/peer_call.h"
-#include "ckptd/run/attempt.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/describe.h"
-#include "ckptd/run/publish.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/publish.h"
+#include "ckptd/save/save.h"
 #include "proto/base/report.h"
 #include "proto/format/mark.h"
 #include "proto/format/places.h"

@@ -13,6 +13,8 @@
  *
  * No decision about a save falls here: commit.c of this node has none in work. */
 #include "ckptd/peers/join_save.h"
+#include "ckptd/attempt/attempt.h"
+#include "ckptd/attempt/describe.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
@@ -27,9 +29,7 @@
 #include "ckptd/peers/join_part.h"
 #include "ckptd/peers/peer_call.h"
 #include "ckptd/peers/recover_parts.h"
-#include "ckptd/run/attempt.h"
-#include "ckptd/run/describe.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/save.h"
 #include "proto/base/report.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_CKPTD_PEERS_JOIN_SAVE_H
 #define HOLDFAST_CKPTD_PEERS_JOIN_SAVE_H
 
-#include "ckptd/run/coordinator.h"
+#include "ckptd/attempt/coordinator.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 

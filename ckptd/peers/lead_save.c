@@ -11,6 +11,8 @@
  * whatever else it tells. A rank that has no part yet has left when its node has not named it for
  * as long (Join, `present`): its trainer, its node or the link is gone. */
 #include "ckptd/peers/lead_save.h"
+#include "ckptd/attempt/coordinator.h"
+#include "ckptd/attempt/describe.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
@@ -18,11 +20,9 @@
 #include "ckptd/core/service.h"
 #include "ckptd/machines/commit.h"
 #include "ckptd/machines/coordinating.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/describe.h"
-#include "ckptd/run/enter.h"
-#include "ckptd/run/outcomes.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/enter.h"
+#include "ckptd/save/outcomes.h"
+#include "ckptd/save/save.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"

@@ -3,7 +3,7 @@
 #define HOLDFAST_CKPTD_RESTORE_LEASE_H
 
 #include "ckptd/core/loop.h"
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 

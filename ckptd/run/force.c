@@ -6,13 +6,13 @@
  * start of the run at this ckptd goes on without them, and that one alone: it is noted in the run's
  * journal, and ends with that start, or with ckptd. */
 #include "ckptd/run/force.h"
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/history.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/run/coordinator.h"
 #include "ckptd/tiers/majority.h"
 #include "proto/base/report.h"
 

@@ -15,6 +15,8 @@
  *
  * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
 #include "ckptd/status/health.h"
+#include "ckptd/attempt/coordinator.h"
+#include "ckptd/attempt/describe.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
@@ -23,9 +25,7 @@
 #include "ckptd/memory/image.h"
 #include "ckptd/memory/pool.h"
 #include "ckptd/memory/session.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/describe.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/save.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"
 #include "proto/wire/rpc.h"

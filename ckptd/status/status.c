@@ -1,6 +1,7 @@
 /* status.c - what Status tells of the service, as JSON: for `ckpt-cli status` and `watch`, and for
  * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
 #include "ckptd/status/status.h"
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/bulk/plane.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -20,9 +21,8 @@
 #include "ckptd/peers/peer_status.h"
 #include "ckptd/peers/peers.h"
 #include "ckptd/restore/loads.h"
-#include "ckptd/run/coordinator.h"
-#include "ckptd/run/outcomes.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/outcomes.h"
+#include "ckptd/save/save.h"
 #include "ckptd/status/alarms.h"
 #include "ckptd/status/health.h"
 #include "ckptd/tiers/replicate.h"

@@ -14,10 +14,10 @@
 #include <string.h>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/dnn.h"
 #include "kernels/cuda/graphs.h"
+#include "kernels/cuda/library/blas.h"
+#include "kernels/cuda/library/dnn.h"
 #include "kernels/cuda/run.h"
 #include "proto/base/report.h"
 

@@ -11,7 +11,7 @@
  * each.
  *
  * ckptd adds a member "replicas_differ" to the mesh of a checkpoint of whose tensors ranks held
- * different copies (ckptd/run/replicas.h): older readers take a free section as it comes.
+ * different copies (ckptd/attempt/replicas.h): older readers take a free section as it comes.
  *
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
  * the member's name. A later version is ERR_VERSION when its summary_hash fits, which every version
@@ -25,8 +25,8 @@
 #define HOLDFAST_PROTO_FORMAT_MANIFEST_H
 
 #include "proto/base/checksum.h"
-#include "proto/format/layout.h"
 #include "proto/format/shard.h"
+#include "proto/layout/layout.h"
 
 #define MANIFEST_VERSION 2
 #define MANIFEST_VERSION_OF_TIER 3 /* with part_bytes and part_sums */

@@ -11,7 +11,7 @@
 
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/safetensors.h"
+#include "proto/layout/safetensors.h"
 
 #include <endian.h>
 #include <inttypes.h>

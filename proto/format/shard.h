@@ -20,7 +20,7 @@
 #ifndef HOLDFAST_PROTO_FORMAT_SHARD_H
 #define HOLDFAST_PROTO_FORMAT_SHARD_H
 
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>

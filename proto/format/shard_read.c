@@ -8,7 +8,7 @@
 
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/safetensors.h"
+#include "proto/layout/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -12,9 +12,9 @@
 #define HOLDFAST_STORAGE_BUCKET_BUCKET_H
 
 #include "storage/bucket/credentials.h"
-#include "storage/bucket/http.h"
-#include "storage/bucket/sigv4.h"
 #include "storage/engine/engine.h"
+#include "storage/http/http.h"
+#include "storage/http/sigv4.h"
 
 #include <pthread.h>
 

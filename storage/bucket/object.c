@@ -15,7 +15,7 @@
  * with a buffer; a caller that writes all over a larger object gets ERR_BUSY. */
 #include "storage/bucket/bucket.h"
 
-#include "storage/bucket/hash.h"
+#include "storage/http/hash.h"
 
 #include <inttypes.h>
 #include <stdio.h>

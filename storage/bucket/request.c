@@ -14,8 +14,8 @@
  * Error codes: "Error responses" of Amazon's S3 API Reference, and what Ceph and Swift answer. */
 #include "storage/bucket/bucket.h"
 
-#include "storage/bucket/hash.h"
-#include "storage/bucket/xml.h"
+#include "storage/http/hash.h"
+#include "storage/http/xml.h"
 
 #include <inttypes.h>
 #include <stdio.h>

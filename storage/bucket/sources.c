@@ -10,9 +10,9 @@
  * Files and answers are read into memory of the same kind, or wiped. */
 #include "storage/bucket/sources.h"
 
-#include "storage/bucket/http.h"
-#include "storage/bucket/sigv4.h"
-#include "storage/bucket/xml.h"
+#include "storage/http/http.h"
+#include "storage/http/sigv4.h"
+#include "storage/http/xml.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #include "storage/bucket/bucket.h"
 
 #include "proto/base/array.h"
-#include "storage/bucket/xml.h"
+#include "storage/http/xml.h"
 
 #include <inttypes.h>
 #include <stdio.h>

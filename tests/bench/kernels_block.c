@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
-#include "proto/format/model_shape.h"
+#include "proto/model/model_shape.h"
 #include "tests/unit/lane_bed.h"
 
 #define ROUNDS 15

@@ -2,8 +2,8 @@
  *
  *     scale_commit STORE PP DP TP
  *
- * ckptd's own code runs: the state machine (machines/commit.c), what performs it (run/save.c,
- * run/publish.c), the manifest (proto/format/manifest.c), the catalog, a loop with workers and a
+ * ckptd's own code runs: the state machine (machines/commit.c), what performs it (save/save.c,
+ * save/publish.c), the manifest (proto/format/manifest.c), the catalog, a loop with workers and a
  * store on disk. What is left out is what the ranks' own nodes do: sessions, rings, hashing and
  * writing of shards. So the images here have the digests, the tables and the geometry of real ones,
  * but no bytes.

@@ -9,7 +9,7 @@
 #ifndef HOLDFAST_TESTS_SCALE_MODEL_H
 #define HOLDFAST_TESTS_SCALE_MODEL_H
 
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 
 #include <stdint.h>
 #include <stdio.h>

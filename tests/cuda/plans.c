@@ -6,7 +6,7 @@
  * cuDNN: one line, status 78. */
 #include <stdio.h>
 
-#include "kernels/cuda/dnn.h"
+#include "kernels/cuda/library/dnn.h"
 #include "proto/base/report.h"
 
 static const char *read_properties(const char *path)

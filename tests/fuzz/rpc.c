@@ -4,10 +4,10 @@
  * target fails. The order stays: inputs are kept. */
 #include "tests/fuzz/fuzz.h"
 
+#include "ckptd/attempt/describe.h"
 #include "ckptd/core/store_key.h"
 #include "ckptd/front/calls.h"
 #include "ckptd/peers/peer_status.h"
-#include "ckptd/run/describe.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"

@@ -3,8 +3,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "proto/base/checksum.h"
-#include "proto/format/safetensors.h"
 #include "proto/format/shard.h"
+#include "proto/layout/safetensors.h"
 
 #define KEY "\"header_hash\":\""
 

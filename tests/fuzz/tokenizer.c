@@ -1,7 +1,7 @@
 /* tokenizer.c - fuzz target: a tokenizer file, and with it the first bytes of the file as text. */
 #include "tests/fuzz/fuzz.h"
 
-#include "proto/format/vocab.h"
+#include "proto/model/vocab.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #define TEXT_BYTES 200u

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """cuda_plans - cuDNN takes the graphs of attention for an H200, which is not there.
 
-Goal: the graphs of kernels/cuda/dnn_graph.c, forward and backward, are ones for which NVIDIA's
+Goal: the graphs of library/dnn_graph.c, forward and backward, are ones for which NVIDIA's
 library has a flash kernel that repeats its bits: the word "accepted" of kernels/cuda/README.md; and
 their workspace is what the memory plan is told. Method: build/cuda/plans asks the real library,
 with properties of the GPU written from its data sheet (tests/cuda/h200.json) and a stand-in for

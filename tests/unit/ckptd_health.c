@@ -4,10 +4,10 @@
  * that the store or ckptd failed, until that run commits again; a save that its ranks give up, or
  * tell of, says nothing about the store; Status and grpc.health.v1 say the same. Method: a real
  * service on the bed, of whose disk checkpoints may suddenly use nothing. */
+#include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"
-#include "ckptd/run/coordinator.h"
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/suite.h"
 

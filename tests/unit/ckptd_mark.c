@@ -5,8 +5,8 @@
  * all behind it, fail as behind a SIGKILL; then the directory is looked at. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
-#include "ckptd/run/mark.h"
-#include "ckptd/run/save.h"
+#include "ckptd/save/mark.h"
+#include "ckptd/save/save.h"
 #include "storage/store/store.h"
 #include "tests/fault/storage_fault.h"
 #include "tests/unit/storage_bed.h"

@@ -4,7 +4,7 @@
  * that differ are told with the rank whose copy is kept and the first block that differs, in words
  * and in a manifest that reads back; of a large slice all ranks hash the same blocks, one from each
  * sixteenth, others at each step. Method: plans of four ranks, digests of real bytes. */
-#include "ckptd/run/replicas.h"
+#include "ckptd/attempt/replicas.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 

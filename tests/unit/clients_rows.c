@@ -6,7 +6,7 @@
  * that may not have more than a gigabyte of addresses, where the slices of all ranks would take 19.
  * (A sanitizer needs more addresses than that; there only the plan is made.)
  */
-#include "clients/cli/engine/writer.h"
+#include "clients/cli/assemble/writer.h"
 #include "proto/base/sanitized.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"

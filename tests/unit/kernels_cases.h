@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "proto/format/model_shape.h"
+#include "proto/model/model_shape.h"
 #include "tests/unit/lane_bed.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"

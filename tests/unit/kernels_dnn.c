@@ -1,4 +1,4 @@
-/* kernels_dnn.c - attention by cuDNN (kernels/cuda/dnn.c), on simulated GPUs.
+/* kernels_dnn.c - attention by cuDNN (kernels/cuda/library/dnn.c), on simulated GPUs.
  *
  * Goal: the graphs that we describe to the library are attention and its gradient; it is used where
  * the shape allows, with an engine that repeats its bits and scratch that was asked for; each call

@@ -15,11 +15,11 @@
 #include "trainer/data/ahead.h"
 #include "trainer/data/data.h"
 #include "trainer/data/tokens_file.h"
+#include "trainer/forecast/estimate.h"
 #include "trainer/model/shape.h"
 #include "trainer/parallel/parallel.h"
 #include "trainer/plan/layout.h"
 #include "trainer/plan/schedule.h"
-#include "trainer/run/estimate.h"
 #include "trainer/save/replicas.h"
 #include "trainer/tokenizer/tokenizer.h"
 

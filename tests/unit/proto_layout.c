@@ -12,7 +12,7 @@
 
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 #include "tests/unit/random.h"
 #include "tests/unit/suite.h"
 

@@ -4,7 +4,7 @@
  * slices that do not tile a tensor, or make no sense, are refused with the tensor's name. Method:
  * hand-made slices; expected cuts and owners written down. Random ones are in proto_layout.c. */
 #include "proto/base/report.h"
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 #include "tests/unit/suite.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Goal: a history has the curve of the whole run within its bound, exactly, whatever starts made
  * it; what is no history is none. Method: steps are added whose loss tells which they are; the
  * history goes through its text. */
-#include "proto/format/loss_history.h"
+#include "proto/model/loss_history.h"
 #include "tests/unit/suite.h"
 
 #include <math.h>

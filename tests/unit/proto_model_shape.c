@@ -6,7 +6,7 @@
  * broken in one member at a time; frequencies against values that transformers computed. */
 #include "proto/base/json.h"
 #include "proto/base/report.h"
-#include "proto/format/model_shape.h"
+#include "proto/model/model_shape.h"
 #include "tests/unit/suite.h"
 #include "trainer/model/model.h"
 

@@ -8,9 +8,9 @@
  * answer a line: "OK ..." or the name of the error and its text. The scripts of tests/s3/ use it.
  */
 #include "storage/bucket/bucket.h"
-#include "storage/bucket/hash.h"
 #include "storage/bucket/sources.h"
-#include "storage/bucket/xml.h"
+#include "storage/http/hash.h"
+#include "storage/http/xml.h"
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/store_bed.h"
 #include "tests/unit/suite.h"

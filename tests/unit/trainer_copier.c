@@ -7,7 +7,7 @@
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
-#include "trainer/save/copier.h"
+#include "trainer/snapshot/copier.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>

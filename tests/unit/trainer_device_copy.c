@@ -13,8 +13,8 @@
 #include "tests/simgpu/simgpu.h"
 #include "tests/unit/suite.h"
 #include "tests/unit/trainer_bed.h"
-#include "trainer/save/copier.h"
-#include "trainer/save/device_copy.h"
+#include "trainer/snapshot/copier.h"
+#include "trainer/snapshot/device_copy.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>

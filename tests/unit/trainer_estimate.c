@@ -6,7 +6,7 @@
  * real ones and the sums of the flight recorders; memory is what the ranks have allocated. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
-#include "trainer/run/estimate.h"
+#include "trainer/forecast/estimate.h"
 
 #define RANKS_MAX 16
 

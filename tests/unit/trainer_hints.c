@@ -5,7 +5,7 @@
  * made of the real program. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
-#include "trainer/run/estimate.h"
+#include "trainer/forecast/estimate.h"
 
 static struct hint_facts plain_facts(void)
 {

@@ -6,8 +6,8 @@
  * is on the bus is as nccl-tests have it. Method: findings as ranks would send them, times as they
  * would measure. */
 #include "tests/unit/suite.h"
-#include "trainer/run/links.h"
-#include "trainer/run/preflight_private.h"
+#include "trainer/preflight/links.h"
+#include "trainer/preflight/private.h"
 
 #include <errno.h>
 #include <string.h>

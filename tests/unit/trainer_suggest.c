@@ -5,8 +5,8 @@
  * in groups of a mesh beside sums by hand; dry ranks of the tiny model; all meshes of 8 ranks. */
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
-#include "trainer/run/estimate.h"
-#include "trainer/run/suggest.h"
+#include "trainer/forecast/estimate.h"
+#include "trainer/forecast/suggest.h"
 
 /* 16 ranks on machines of 4: shard 8 x tp 2. Rank 0's groups: tp 0, 1; shards 0, 2, 4 .. 14. */
 TEST(test_suggest__a_call_lasts_what_its_links_carry)

@@ -5,7 +5,7 @@
  * against a hand-made table; the encoder against the simplest program that follows the definition,
  * written here, on seeded random text. Equality with the tiktoken package on real text is
  * tests/integration/tokenizer_interop.py. */
-#include "proto/format/vocab.h"
+#include "proto/model/vocab.h"
 #include "tests/unit/suite.h"
 #include "tests/unit/tokenizer_bed.h"
 

@@ -230,7 +230,7 @@ struct config {
     /* ckptd */
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */
-    int64_t seed;       /* -1: not drawn yet (save/seed.h) */
+    int64_t seed;       /* -1: not drawn yet (run/seed.h) */
     bool estimate;      /* --estimate: print what a step takes and end */
     bool estimate_json; /* --json: of an estimate, or a preflight */
     bool preflight, links;

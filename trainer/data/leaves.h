@@ -2,7 +2,7 @@
  *
  * A step has S leaves, in G groups of S / G consecutive ones. d = R * F data ranks, R replicas of F
  * shards; data rank r * F + s is shard s of replica r. With one group, leaf i * d + q is computed
- * at micro-step i by data rank q: C1 of parallel/reduce.c. With more (C6), replica r computes the
+ * at micro-step i by data rank q: C1 of exchange/reduce.c. With more (C6), replica r computes the
  * groups r, r + R, ..: a round each; of a round's group, shard s computes leaf i * F + s at the
  * round's micro-step i. */
 #ifndef HOLDFAST_TRAINER_LEAVES_H

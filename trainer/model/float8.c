@@ -3,7 +3,7 @@
  * A copy is made in front of each product that reads it, in one buffer for each side of a product;
  * a layer has them while it computes. Its scale follows from the largest |x|, which norms and
  * SwiGLU note of what they write. Weights may come as codes, which ranks have made of their shards
- * (parallel/codes.c): the copy is the same, without a rounding of its own. */
+ * (exchange/codes.c): the copy is the same, without a rounding of its own. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/model/private.h"

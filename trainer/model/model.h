@@ -27,8 +27,8 @@
 #define HOLDFAST_TRAINER_MODEL_H
 
 #include "kernels/kernels.h"
-#include "proto/format/layout.h"
-#include "proto/format/model_shape.h"
+#include "proto/layout/layout.h"
+#include "proto/model/model_shape.h"
 
 #include <stdbool.h>
 #include <stdint.h>

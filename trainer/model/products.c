@@ -9,13 +9,13 @@
  *
  * Sums. What a block contributes to a sum over a cut dimension is a partial result in float, in the
  * order that one block has alone. Partial results are added as a balanced binary tree over the
- * index of the block (C2 of parallel/reduce.c), and rounded once. Blocks and degrees are powers of
+ * index of the block (C2 of exchange/reduce.c), and rounded once. Blocks and degrees are powers of
  * two, so a rank adds a whole sub-tree and sends one partial result:
  *
  * - blocks of tp: products by rows, inputs of products by columns, weights of norms; and weights of
  *   keys and values, where several blocks share a head.
  * - blocks of cp: all weights; here the sum over this rank's blocks alone, the rest is added by who
- *   owns the gradient (parallel/reduce.c). Gradients of keys and values: see context.c.
+ *   owns the gradient (exchange/reduce.c). Gradients of keys and values: see context.c.
  *
  * With one block there is no partial result: the product itself writes the result.
  *

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TRAINER_MODEL_SHAPE_H
 #define HOLDFAST_TRAINER_MODEL_SHAPE_H
 
-#include "proto/format/model_shape.h"
+#include "proto/model/model_shape.h"
 #include "trainer/config/config.h"
 
 /* From model.flavor, or model.config in its place; then single keys of the section. `tokens_vocab`:

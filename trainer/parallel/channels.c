@@ -5,7 +5,7 @@
  * leaves cross it in one order, and no message of another boundary, or of the other way, comes
  * between. */
 #include "proto/base/report.h"
-#include "trainer/parallel/exchange.h"
+#include "trainer/exchange/exchange.h"
 #include "trainer/parallel/parallel.h"
 
 #include <stdlib.h>

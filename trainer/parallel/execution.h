@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_EXECUTION_H
 #define HOLDFAST_TRAINER_PARALLEL_EXECUTION_H
 
-#include "trainer/parallel/exchange.h"
+#include "trainer/exchange/exchange.h"
 #include "trainer/parallel/parallel.h"
 
 #define ROUND_NUMBERS 3u /* that a rank brings to a round of an evaluation */

@@ -5,7 +5,7 @@
 #ifndef HOLDFAST_TRAINER_PARALLEL_HINTS_H
 #define HOLDFAST_TRAINER_PARALLEL_HINTS_H
 
-#include "proto/format/model_shape.h"
+#include "proto/model/model_shape.h"
 #include "trainer/plan/mesh.h"
 
 struct parallel;

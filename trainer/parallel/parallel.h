@@ -23,7 +23,7 @@
 
 #include "trainer/config/config.h"
 #include "trainer/data/data.h"
-#include "trainer/parallel/state.h"
+#include "trainer/exchange/state.h"
 #include "trainer/plan/gpu_memory.h"
 #include "trainer/plan/mesh.h"
 

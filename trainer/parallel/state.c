@@ -3,7 +3,7 @@
  *
  * A weight's bits come from its place in the tensor alone (model/table.h), so threads draw rows
  * side by side. A billion normal deviates take one thread about a minute. */
-#include "trainer/parallel/state.h"
+#include "trainer/exchange/state.h"
 #include "kernels/device.h"
 #include "trainer/parallel/execution.h"
 

@@ -10,7 +10,7 @@
 #ifndef HOLDFAST_TRAINER_PLAN_LAYOUT_H
 #define HOLDFAST_TRAINER_PLAN_LAYOUT_H
 
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 #include "trainer/model/model.h"
 #include "trainer/plan/mesh.h"
 

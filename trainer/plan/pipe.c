@@ -225,7 +225,7 @@ static int parse_line(struct simulation *s, char *line, uint32_t rank, struct pi
     return 0;
 }
 
-/* Each once, and backwards in the order of leaves: C4 of parallel/reduce.c. */
+/* Each once, and backwards in the order of leaves: C4 of exchange/reduce.c. */
 static int check_begun(const struct simulation *s, const struct pipe_action *a)
 {
     bool is_again = false, is_early = false;

@@ -50,8 +50,8 @@ enum op_kind {
 /* Queues of work. Each runs its operations in the order of the program, and none before all compute
  * in front of it has ended; between lanes there is no other order than `after`. What is sent is
  * posted by compute and ends when it is received, one before or behind another: an `after` of that
- * lane is for this operation alone. Copies are made by the thread of the save (save/copier.h), and
- * where no save goes on they have ended at once. */
+ * lane is for this operation alone. Copies are made by the thread of the save (snapshot/copier.h),
+ * and where no save goes on they have ended at once. */
 enum lane_of {
     LANE_COMPUTE,
     LANE_GATHER,

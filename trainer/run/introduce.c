@@ -3,9 +3,9 @@
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/comm/comm.h"
+#include "trainer/forecast/estimate.h"
 #include "trainer/model/shape.h"
 #include "trainer/parallel/hints.h"
-#include "trainer/run/estimate.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "trainer/comm/flight.h"
 #include "trainer/comm/tcp/tcp.h"
 #include "trainer/config/launched.h"
-#include "trainer/save/seed.h"
+#include "trainer/run/seed.h"
 
 #include <stdatomic.h>
 #include <string.h>

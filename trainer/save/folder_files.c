@@ -1,7 +1,7 @@
 /* folder_files.c - see folder_files.h. */
 #include "trainer/save/folder_files.h"
 #include "proto/base/report.h"
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,14 +4,14 @@
 
 #include "clients/ckpt.h"
 #include "proto/base/report.h"
-#include "trainer/save/copier.h"
-#include "trainer/save/device_copy.h"
 #include "trainer/save/folder_files.h"
 #include "trainer/save/identity.h"
 #include "trainer/save/interval.h"
 #include "trainer/save/partial.h"
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
+#include "trainer/snapshot/copier.h"
+#include "trainer/snapshot/device_copy.h"
 
 /* Names a file for "RUN STEP" of the newest durable save. */
 #define SAVED_FILE_VARIABLE "HOLDFAST_SAVED_FILE"

@@ -15,7 +15,7 @@
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
-#include "proto/format/loss_history.h"
+#include "proto/model/loss_history.h"
 #include "trainer/data/jumps.h"
 #include "trainer/parallel/parallel.h"
 

@@ -11,7 +11,7 @@
 #include "proto/base/checksum.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
-#include "proto/format/safetensors.h"
+#include "proto/layout/safetensors.h"
 #include "trainer/save/partial.h"
 
 #include <dirent.h>

@@ -3,7 +3,7 @@
 #ifndef HOLDFAST_TRAINER_SAVE_TOOL_H
 #define HOLDFAST_TRAINER_SAVE_TOOL_H
 
-#include "proto/format/model_shape.h"
+#include "proto/model/model_shape.h"
 #include "trainer/config/config.h"
 
 #include <signal.h>

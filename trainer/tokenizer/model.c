@@ -1,4 +1,4 @@
-/* model.c - opens a tokenizer of any kind (proto/format/vocab.h tells which), says what it is, and
+/* model.c - opens a tokenizer of any kind (proto/model/vocab.h tells which), says what it is, and
  * decodes. */
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer/tokenizer.h"

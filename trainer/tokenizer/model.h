@@ -9,7 +9,7 @@
 #define HOLDFAST_TOKENIZER_MODEL_H
 
 #include "proto/base/checksum.h"
-#include "proto/format/vocab.h"
+#include "proto/model/vocab.h"
 #include "trainer/tokenizer/text.h"
 
 #include <stdbool.h>

@@ -11,7 +11,7 @@
 #include "trainer/tokenizer/text.h"
 
 #include "proto/base/report.h"
-#include "proto/format/vocab.h"
+#include "proto/model/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>

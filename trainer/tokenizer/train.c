@@ -18,7 +18,7 @@
 #include "proto/base/array.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/vocab.h"
+#include "proto/model/vocab.h"
 #include "trainer/tokenizer/text.h"
 
 #include <stdlib.h>

@@ -20,8 +20,8 @@
  * A copy that was cut short is taken up again by the same command, and one that is there already
  * is passed over. A checkpoint that is damaged is not copied, and neither are the others after it:
  * the error names it. */
-#include "clients/cli/engine/blocks.h"
-#include "clients/cli/engine/writer.h"
+#include "clients/cli/assemble/blocks.h"
+#include "clients/cli/assemble/writer.h"
 
 #include "proto/format/origin.h"
 

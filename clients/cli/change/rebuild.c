@@ -13,8 +13,8 @@
  * replaced by a well-formed other one; nothing but the lost manifest could.
  *
  * A damaged manifest is kept beside the new one, as MANIFEST_DAMAGED_NAME. */
+#include "clients/cli/assemble/blocks.h"
 #include "clients/cli/change/repair.h"
-#include "clients/cli/engine/blocks.h"
 
 #include "proto/format/origin.h"
 

@@ -13,7 +13,7 @@
  * A repair that is cut short leaves a checkpoint that is damaged as before, or less so; the same
  * command takes it up again. */
 #include "clients/cli/change/repair.h"
-#include "clients/cli/engine/blocks.h"
+#include "clients/cli/assemble/blocks.h"
 
 #include "proto/format/origin.h"
 

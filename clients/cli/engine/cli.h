@@ -12,10 +12,10 @@
 
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
-#include "proto/format/layout.h"
 #include "proto/format/manifest.h"
 #include "proto/format/shard.h"
 #include "proto/format/verified.h"
+#include "proto/layout/layout.h"
 #include "proto/wire/rpc.h"
 #include "storage/store/store.h"
 

@@ -1,7 +1,7 @@
 /* files.c - the files of a folder of Hugging Face, in a directory or in a bucket. Names in it come
  * from strangers; links and devices are not read. */
 #include "clients/cli/hf/files.h"
-#include "proto/format/safetensors.h"
+#include "proto/layout/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>

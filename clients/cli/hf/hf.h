@@ -10,8 +10,8 @@
 
 #include "clients/ckpt.h"
 #include "proto/format/manifest.h"
-#include "proto/format/model_shape.h"
-#include "proto/format/vocab.h"
+#include "proto/model/model_shape.h"
+#include "proto/model/vocab.h"
 
 #include <stdbool.h>
 #include <stdint.h>

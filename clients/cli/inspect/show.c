@@ -164,7 +164,7 @@ static void print_tags(const struct shown *shown)
     tags_free(&tags);
 }
 
-/* Of "first", what ckptd has written (ckptd/run/replicas.c). */
+/* Of "first", what ckptd has written (ckptd/attempt/replicas.c). */
 static void print_difference(const json_t *entry)
 {
     char name[LAYOUT_NAME_MAX];

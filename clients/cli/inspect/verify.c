@@ -16,7 +16,7 @@
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
  * one that was committed; it proves nothing about the data, and says so. */
-#include "clients/cli/engine/blocks.h"
+#include "clients/cli/assemble/blocks.h"
 #include "proto/format/places.h"
 #include "storage/store/store.h"
 

@@ -9,7 +9,7 @@
  * and --mesh every shard of the source becomes one with the same slices. With them the shards are
  * what so many ranks of a trainer would have written (layout_plan_save). Where no tensor changes it
  * ends with success only when each has the digest that the source's manifest holds. */
-#include "clients/cli/engine/writer.h"
+#include "clients/cli/assemble/writer.h"
 
 #include <errno.h>
 #include <stdlib.h>

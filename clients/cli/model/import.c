@@ -1,7 +1,7 @@
 /* import.c - a checkpoint of step 0 from a folder of Hugging Face: config.json, safetensors files.
  *
  * Everything in the folder is hostile: JSON with limits, the checked header parser
- * (proto/format/safetensors.h), and every tensor must be there, once, with the shape that
+ * (proto/layout/safetensors.h), and every tensor must be there, once, with the shape that
  * config.json says. The source has no checksums and no alignment, so its bytes do not go through
  * scan.c: a few threads read what each block of the new shards is made of, widen it to float, which
  * is exact, and hand it to the writer (writer.h). Memory is three blocks and a head per thread, and
@@ -12,11 +12,11 @@
  *
  * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
  * are zeros, which need not be stored. */
-#include "clients/cli/engine/writer.h"
+#include "clients/cli/assemble/writer.h"
 #include "clients/cli/hf/source.h"
 #include "clients/session.h"
 #include "proto/base/json.h"
-#include "proto/format/safetensors.h"
+#include "proto/layout/safetensors.h"
 
 #include <libgen.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #ifndef HOLDFAST_CLIENTS_CLI_MODEL_WEIGHTS_H
 #define HOLDFAST_CLIENTS_CLI_MODEL_WEIGHTS_H
 
-#include "proto/format/layout.h"
+#include "proto/layout/layout.h"
 
 #include <stdio.h>
 

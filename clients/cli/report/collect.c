@@ -7,7 +7,7 @@
 #include "clients/cli/report/report.h"
 
 #include "proto/format/flaw.h"
-#include "proto/format/loss_history.h"
+#include "proto/model/loss_history.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,0 +1,180 @@
+/* judge.c - which ranks and hosts are odd, by comparison; pure (see preflight.h). */
+#include "proto/base/report.h"
+#include "trainer/base/median.h"
+#include "trainer/preflight/private.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rate, and from where on it is odd. */
+struct bound {
+    const char *what, *unit, *cause;
+    double scale; /* of the unit */
+    size_t field; /* of struct finding */
+    double slow, broken;
+    bool is_of_host;
+};
+
+static const struct bound bounds[] = {
+    {"products", "GFLOP/s", "slow core, clock or neighbour", 1e9,
+     offsetof(struct finding, product_rate), 0.85, 0.5, false},
+    {"copies", "GB/s", "slow bus or memory", 1e9, offsetof(struct finding, copy_rate), 0.85, 0.25,
+     false},
+    {"links", "GB/s", "slow link, of this rank or the one in front of it", 1e9,
+     offsetof(struct finding, link_rate), 0.5, 0.1, false},
+    {"memory, all ranks at once,", "GB/s a rank", "slow memory or neighbour", 1e9,
+     offsetof(struct finding, node.memory_rate), 0.85, 0.25, true},
+    {"memory, one rank alone,", "GB/s", "slow memory or neighbour", 1e9,
+     offsetof(struct finding, node.memory_alone), 0.85, 0.5, true},
+};
+
+/* ---- hosts ---- */
+
+uint32_t preflight_speaker(const struct finding *all, uint32_t i)
+{
+    uint32_t first = 0;
+    while (strcmp(all[first].host, all[i].host) != 0)
+        first++;
+    return first;
+}
+
+uint32_t preflight_hosts(const struct finding *all, uint32_t num)
+{
+    uint32_t hosts = 0;
+    for (uint32_t i = 0; i < num; i++)
+        hosts += preflight_speaker(all, i) == i;
+    return hosts;
+}
+
+struct node_sum preflight_sum(const struct finding *all, uint32_t num, uint32_t speaker)
+{
+    struct node_sum sum = {0};
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (uint32_t i = speaker; i < num; i++) {
+        if (strcmp(all[i].host, all[speaker].host) != 0)
+            continue;
+        CPU_OR(&cores, &cores, &all[i].node.cores);
+        sum.ranks++;
+        sum.threads += all[i].node.threads;
+        sum.memory_rate += all[i].node.memory_rate;
+    }
+    sum.cores = (uint32_t)CPU_COUNT(&cores);
+    return sum;
+}
+
+uint32_t preflight_count(const struct finding *all, uint32_t num, enum fitness fitness)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < num; i++)
+        count += all[i].fitness == fitness;
+    return count;
+}
+
+/* ---- rates ---- */
+
+__attribute__((format(printf, 2, 3))) static void add_text(char text[PREFLIGHT_TEXT_BYTES],
+                                                           const char *format, ...)
+{
+    va_list list;
+    size_t at = strlen(text);
+    at += (size_t)snprintf(text + at, PREFLIGHT_TEXT_BYTES - at, "%s", at > 0 ? "; " : "");
+    if (at >= PREFLIGHT_TEXT_BYTES)
+        return;
+    va_start(list, format);
+    vsnprintf(text + at, PREFLIGHT_TEXT_BYTES - at, format, list);
+    va_end(list);
+}
+
+/* 0: it was not measured, or others are judged in place of this rank. */
+static double rate_of(const struct finding *all, uint32_t num, uint32_t i,
+                      const struct bound *bound)
+{
+    double rate;
+    if (bound->is_of_host && preflight_speaker(all, i) != i)
+        return 0;
+    if (bound->field == offsetof(struct finding, node.memory_rate)) {
+        struct node_sum sum = preflight_sum(all, num, i);
+        return sum.memory_rate / sum.ranks;
+    }
+    memcpy(&rate, (const char *)&all[i] + bound->field, sizeof rate);
+    return rate;
+}
+
+/* Its ranks take the cores from each other, so that a rate is a matter of the moment. */
+static bool is_crowded(const struct finding *all, uint32_t num, uint32_t i)
+{
+    struct node_sum sum = preflight_sum(all, num, preflight_speaker(all, i));
+    return sum.cores > 0 && sum.threads > sum.cores;
+}
+
+/* rates, sorted: [num] each. */
+static void judge_rate(struct finding *all, uint32_t num, const struct bound *bound, double *rates,
+                       double *sorted)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < num; i++) {
+        rates[i] = rate_of(all, num, i, bound);
+        if (rates[i] > 0)
+            sorted[count++] = rates[i];
+    }
+    if (count < PREFLIGHT_COMPARED)
+        return;
+    double median = median_of(sorted, count);
+    for (uint32_t i = 0; i < num; i++) {
+        double rate = rates[i], part = rate / median;
+        if (rate <= 0 || part >= bound->slow)
+            continue;
+        add_text(all[i].problem, "%s at %.0f %% of the median, %.3g of %.3g %s: %s", bound->what,
+                 100 * part, rate / bound->scale, median / bound->scale, bound->unit, bound->cause);
+        if (part < bound->broken && !is_crowded(all, num, i))
+            all[i].fitness = BROKEN;
+        else if (all[i].fitness == FIT)
+            all[i].fitness = SLOW;
+    }
+}
+
+/* ---- warnings ---- */
+
+static void warn(struct finding *all, uint32_t num, uint32_t i)
+{
+    const struct node_facts *node = &all[i].node, *first = &all[0].node;
+    struct node_sum sum = preflight_sum(all, num, i);
+    char *text = all[i].warning;
+    if (node->version[0] == '\0') /* it was not looked at */
+        return;
+    if (is_crowded(all, num, i))
+        add_text(text, "%u threads of %u ranks on %u cores", sum.threads, sum.ranks, sum.cores);
+    if (node->shm_bytes <= PREFLIGHT_SHM_WARN)
+        add_text(text, "/dev/shm has %.0f MiB: NCCL and MPI need more",
+                 (double)node->shm_bytes / (1 << 20));
+    if (node->ring_error != 0)
+        add_text(text, "io_uring is refused: %s", strerror(node->ring_error));
+    if (fabs(node->clock) - node->round_trip / 2 > PREFLIGHT_CLOCK_WARN)
+        add_text(text, "its clock is %.1f s %s that of %s", fabs(node->clock),
+                 node->clock > 0 ? "ahead of" : "behind", all[0].host);
+    if (strcmp(node->kernel, first->kernel) != 0)
+        add_text(text, "kernel %s, not %s as on %s", node->kernel, first->kernel, all[0].host);
+    if (strcmp(node->version, first->version) != 0)
+        add_text(text, "trainer %s, not %s as on %s", node->version, first->version, all[0].host);
+}
+
+int preflight_judge(struct finding *all, uint32_t num)
+{
+    double *values = calloc(2 * (size_t)num, sizeof *values);
+    if (values == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks", num);
+    for (uint32_t i = 0; i < num; i++)
+        all[i].fitness = all[i].problem[0] != '\0' ? BROKEN : FIT;
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        judge_rate(all, num, &bounds[i], values, values + num);
+    for (uint32_t i = 0; i < num; i++)
+        if (preflight_speaker(all, i) == i)
+            warn(all, num, i);
+    free(values);
+    return 0;
+}

@@ -1,0 +1,348 @@
+/* preflight.c - see preflight.h. */
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "proto/base/process.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
+#include "trainer/comm/comm.h"
+#include "trainer/preflight/private.h"
+#include "trainer/run/timeouts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COPY_BYTES (32u << 20)
+#define LINK_BYTES (4u << 20)
+#define TIMES                                                                                    \
+    4           /* of which the fastest counts; the first one, which plans or connects, does not \
+                 */
+#define IN 256u /* sums of so many of -1, 0 and 1 are exact in bfloat16, too */
+#define SIDE_MIN 256u
+#define SIDE_MAX 4096u
+#define PRODUCT_SECONDS 0.01 /* shorter ones are made larger, up to SIDE_MAX */
+
+/* What one rank works with. Host memory is the device's for copies, too. */
+struct trial {
+    struct rank *rank;
+    struct rank_bench bench;
+    struct finding *found;
+    struct node_trial node;
+};
+
+static void say_problem(struct finding *found, const char *what)
+{
+    snprintf(found->problem, sizeof found->problem, "%s: %s", what, report_line());
+    report_clear();
+}
+
+/* ---- alone ---- */
+
+static int open_trial(struct trial *t)
+{
+    struct device_room room;
+    ERR_TRY(rank_bench_open(&t->bench, t->rank, "preflight"));
+    snprintf(t->found->device, sizeof t->found->device, "%s", kernels_describe(t->rank->kernels));
+    snprintf(t->found->identity, sizeof t->found->identity, "%s", device_identity(t->bench.device));
+    ERR_TRY(device_room(t->bench.device, &room));
+    t->found->memory_all = room.all;
+    t->found->memory_free = room.free;
+    return 0;
+}
+
+/* Other words at every place, from every rank. */
+static void fill(void *at, size_t bytes, uint32_t seed)
+{
+    uint32_t *words = at;
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        words[i] = (uint32_t)i * 2654435761u + seed * 40503u;
+}
+
+static bool is_filled(const void *at, size_t bytes, uint32_t seed)
+{
+    const uint32_t *words = at;
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        if (words[i] != (uint32_t)i * 2654435761u + seed * 40503u)
+            return false;
+    return true;
+}
+
+static void note_rate(double *rate, int time, double amount, double start)
+{
+    if (time > 0)
+        *rate = fmax(*rate, amount / (clock_seconds() - start));
+}
+
+/* Buffers of a trial: the device's, and two of the host's. */
+struct buffers {
+    void *device, *from, *to;
+};
+
+static int take_buffers(struct buffers *out, struct device *device, size_t bytes)
+{
+    ERR_TRY(device_alloc(device, &out->device, bytes, ON_DEVICE));
+    ERR_TRY(device_alloc(device, &out->from, bytes, PINNED));
+    return device_alloc(device, &out->to, bytes, PINNED);
+}
+
+static void free_buffers(struct buffers *buffers, struct device *device)
+{
+    device_free(device, buffers->device);
+    device_free(device, buffers->from);
+    device_free(device, buffers->to);
+}
+
+static int fail_bytes(const char *what)
+{
+    return report_error(ERR_CORRUPT, "take this device out of the run", "%s", what);
+}
+
+static int copy_with(struct trial *t, struct buffers *b)
+{
+    ERR_TRY(take_buffers(b, t->bench.device, COPY_BYTES));
+    for (int i = 0; i <= TIMES; i++) {
+        uint32_t seed = t->rank->world->rank + (uint32_t)i;
+        fill(b->from, COPY_BYTES, seed);
+        double start = clock_seconds();
+        lane_copy(t->bench.lane, b->device, b->from, COPY_BYTES);
+        lane_copy(t->bench.lane, b->to, b->device, COPY_BYTES);
+        ERR_TRY(lane_settle(t->bench.lane));
+        note_rate(&t->found->copy_rate, i, 2.0 * COPY_BYTES, start);
+        if (!is_filled(b->to, COPY_BYTES, seed))
+            return fail_bytes("what was copied to the device came back with other bits");
+    }
+    return 0;
+}
+
+static int try_copies(struct trial *t)
+{
+    struct buffers buffers = {0};
+    int rc = copy_with(t, &buffers);
+    free_buffers(&buffers, t->bench.device);
+    return rc;
+}
+
+/* -1, 0 or 1, the same on every rank. */
+static int small(size_t i)
+{
+    return (int)((uint32_t)(i * 2654435761u) >> 16) % 3 - 1;
+}
+
+static uint16_t bf16_of(int value) /* exact up to 256 */
+{
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* One row in 16: the host's time is not what is looked at. */
+static bool is_product(const uint16_t *out, size_t side)
+{
+    for (size_t row = 0; row < side; row += 16)
+        for (size_t column = 0; column < side; column++) {
+            int sum = 0;
+            for (size_t i = 0; i < IN; i++)
+                sum += small(row * IN + i) * small(column * IN + i);
+            if (out[row * side + column] != bf16_of(sum))
+                return false;
+        }
+    return true;
+}
+
+/* x and w have the same numbers; the product of SIDE x IN by itself, transposed. */
+static int multiply_with(struct trial *t, struct buffers *b, void **scratch, uint32_t side,
+                         double *out_rate)
+{
+    struct kernels *kernels = t->rank->kernels;
+    size_t operand = (size_t)side * IN * 2, product = (size_t)side * side * 2;
+    struct kernel_shapes shapes = {1, side, IN, side, 1, 1, 8, side, KERNEL_BF16};
+    size_t bytes = kernels_scratch_bytes(kernels, &shapes);
+    ERR_TRY(take_buffers(b, t->bench.device, operand + product));
+    ERR_TRY(device_alloc(t->bench.device, scratch, bytes, ON_DEVICE));
+    lane_set_scratch(t->bench.lane, *scratch, bytes);
+    for (size_t i = 0; i < (size_t)side * IN; i++)
+        ((uint16_t *)b->from)[i] = bf16_of(small(i));
+    struct kernel_linear linear = {.out = (char *)b->device + operand,
+                                   .x = b->device,
+                                   .w = b->device,
+                                   .rows = side,
+                                   .in = IN,
+                                   .out_dim = side,
+                                   .dtype = KERNEL_BF16};
+    lane_copy(t->bench.lane, b->device, b->from, operand);
+    for (int i = 0; i <= TIMES; i++) {
+        double start = clock_seconds();
+        kernel_linear(kernels, t->bench.lane, &linear);
+        ERR_TRY(lane_settle(t->bench.lane));
+        note_rate(out_rate, i, 2.0 * side * side * IN, start);
+    }
+    lane_copy(t->bench.lane, b->to, linear.out, product);
+    ERR_TRY(lane_settle(t->bench.lane));
+    return is_product(b->to, side) ? 0 : fail_bytes("a product of small integers is wrong");
+}
+
+/* Larger ones while they end too soon for the clock. */
+static int try_products(struct trial *t)
+{
+    double seconds = 0;
+    for (uint32_t side = SIDE_MIN; side <= SIDE_MAX && seconds < PRODUCT_SECONDS; side *= 2) {
+        struct buffers buffers = {0};
+        void *scratch = NULL;
+        double rate = 0;
+        int rc = multiply_with(t, &buffers, &scratch, side, &rate);
+        device_free(t->bench.device, scratch);
+        free_buffers(&buffers, t->bench.device);
+        ERR_TRY(rc);
+        t->found->product_rate = rate;
+        seconds = 2.0 * side * side * IN / rate;
+    }
+    return 0;
+}
+
+static int look_at_node(struct trial *t)
+{
+    return node_look(&t->node, &t->found->node, t->rank);
+}
+
+static void look_alone(struct trial *t)
+{
+    static const struct {
+        const char *what;
+        int (*run)(struct trial *t);
+    } parts[] = {{"the node", look_at_node},
+                 {"the device", open_trial},
+                 {"copies", try_copies},
+                 {"products", try_products}};
+    process_host(t->found->host, sizeof t->found->host);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].run(t) != 0) {
+            say_problem(t->found, parts[i].what);
+            return;
+        }
+}
+
+/* ---- together ---- */
+
+static int gather(struct comm *world, const struct finding *own, struct finding *all)
+{
+    size_t *bytes = calloc(2 * (size_t)world->size, sizeof *bytes);
+    if (bytes == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks", world->size);
+    for (uint32_t i = 0; i < world->size; i++) {
+        bytes[i] = sizeof *own;
+        bytes[world->size + i] = i * sizeof *own;
+    }
+    int rc = comm_all_gather_v(world, own, sizeof *own, all, bytes, bytes + world->size);
+    free(bytes);
+    return rc;
+}
+
+static int exchange(struct comm *group, const void *send, void *receive)
+{
+    struct comm_request request = {0};
+    uint32_t next = (group->rank + 1) % group->size;
+    ERR_TRY(comm_send(group, next, COMM_TAG_RING, send, LINK_BYTES, &request));
+    ERR_TRY(comm_receive(group, (group->rank + group->size - 1) % group->size, COMM_TAG_RING,
+                         receive, LINK_BYTES));
+    return comm_wait(group, &request);
+}
+
+/* The device's buffer is two: what goes, and what comes. */
+static int exchange_with(struct trial *t, struct comm *group, struct buffers *b)
+{
+    char *sent = b->device, *come = sent + LINK_BYTES;
+    uint32_t before = (group->rank + group->size - 1) % group->size;
+    for (int i = 0; i <= TIMES; i++) {
+        fill(b->from, LINK_BYTES, group->rank + (uint32_t)i);
+        lane_copy(t->bench.lane, sent, b->from, LINK_BYTES);
+        ERR_TRY(lane_settle(t->bench.lane));
+        ERR_TRY(comm_barrier(t->rank->world));
+        double start = clock_seconds();
+        ERR_TRY(exchange(group, sent, come));
+        note_rate(&t->found->link_rate, i, LINK_BYTES, start);
+        lane_copy(t->bench.lane, b->to, come, LINK_BYTES);
+        ERR_TRY(lane_settle(t->bench.lane));
+        if (!is_filled(b->to, LINK_BYTES, before + (uint32_t)i)) /* the others go on with it */
+            snprintf(t->found->problem, sizeof t->found->problem,
+                     "links: what rank %u sent came with other bits", before);
+    }
+    return 0;
+}
+
+/* Sums are what every step agrees by. */
+static int add_up(struct trial *t)
+{
+    struct comm *world = t->rank->world;
+    int64_t sum = (int64_t)world->rank + 1, want = (int64_t)world->size * (world->size + 1) / 2;
+    ERR_TRY(comm_all_reduce_i64(world, &sum, 1));
+    if (sum != want && t->found->problem[0] == '\0')
+        snprintf(t->found->problem, sizeof t->found->problem, "sums: 1 to %u are %lld, not %lld",
+                 world->size, (long long)sum, (long long)want);
+    return 0;
+}
+
+static int look_together(struct trial *t, const struct finding *all)
+{
+    struct comm *group = NULL;
+    struct buffers buffers = {0};
+    ERR_TRY(add_up(t));
+    ERR_TRY(node_measure(&t->node, &t->found->node, t->rank->world, all));
+    if (t->rank->world->size == 1)
+        return 0;
+    ERR_TRY(comm_split(t->rank->world, &group, 0, t->rank->world->rank));
+    group->name = "preflight";
+    group->device_lane = t->rank->device != NULL ? t->bench.lane : NULL;
+    int rc = take_buffers(&buffers, t->bench.device, 2 * (size_t)LINK_BYTES);
+    if (rc == 0)
+        rc = exchange_with(t, group, &buffers);
+    if (rc == 0)
+        rc = comm_barrier(t->rank->world); /* who leaves a group ends it for the others */
+    free_buffers(&buffers, t->bench.device);
+    comm_free(group);
+    return rc;
+}
+
+/* ---- the whole ---- */
+
+static bool is_some_broken(const struct finding *all, uint32_t num)
+{
+    for (uint32_t i = 0; i < num; i++)
+        if (all[i].problem[0] != '\0')
+            return true;
+    return false;
+}
+
+static int look(struct trial *t, struct finding *all, int *out_exit)
+{
+    struct comm *world = t->rank->world;
+    look_alone(t);
+    ERR_TRY(gather(world, t->found, all));
+    if (!is_some_broken(all, world->size)) { /* others would wait for one that has no device */
+        ERR_TRY(look_together(t, all));
+        ERR_TRY(gather(world, t->found, all));
+    }
+    ERR_TRY(preflight_judge(all, world->size)); /* all ranks alike */
+    *out_exit = preflight_count(all, world->size, BROKEN) > 0 ? EXIT_DO_NOT_RETRY : EXIT_DONE;
+    if (world->rank > 0)
+        return 0;
+    return t->rank->config->estimate_json ? preflight_print_json(all, world->size)
+                                          : preflight_print(all, world->size);
+}
+
+int preflight(struct rank *rank, int *out_exit)
+{
+    struct finding found = {0}, *all = calloc(rank->world->size, sizeof *all);
+    struct trial trial = {.rank = rank, .found = &found};
+    if (all == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks",
+                            rank->world->size);
+    timeouts_set(rank->world->flight, rank->config, TIMEOUT_INIT);
+    int rc = look(&trial, all, out_exit);
+    rank_bench_close(&trial.bench);
+    node_free(&trial.node);
+    free(all);
+    return rc;
+}

@@ -1,0 +1,70 @@
+/* preflight.h - are the ranks of a world, and their hosts, fit to train?
+ *
+ * Each rank opens its device, copies to it and back, and multiplies small integers, whose product
+ * is exact in any order, so that every device has to have the same bits. The first rank of a host
+ * speaks for it: cores, limits, memory, clock, versions (node.c). Where all can, each
+ * sends to the rank behind it, around, and all gather from all: what moves by NCCL, MPI or memory
+ * in training moves the same way here. Then rates are compared (judge.c). No data, no
+ * model and no ckptd are needed. */
+#ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
+#define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
+
+#include "trainer/run/rank.h"
+
+#include <sched.h>
+
+#define PREFLIGHT_TEXT_BYTES 384
+
+/* What a rank sees of its host. memory_alone is of its first rank only. */
+struct node_facts {
+    cpu_set_t cores;                  /* that this rank may use; none: not known */
+    uint32_t threads;                 /* of this rank, for products on the CPU; 0: it has a GPU */
+    double memory_rate, memory_alone; /* bytes/s copied: by all ranks of the host at once; by one */
+    uint64_t memlock, nofile;         /* soft limits; UINT64_MAX: none */
+    uint64_t shm_bytes;               /* of /dev/shm; 0: there is none */
+    int ring_error;                   /* errno of io_uring_setup; 0: io_uring can be used */
+    char huge_pages[16];              /* transparent ones: always, madvise or never */
+    double clock, round_trip;         /* seconds ahead of rank 0's host; of the shortest round */
+    char kernel[64], version[64];     /* the system's; of this program */
+};
+
+enum fitness { FIT, SLOW, BROKEN };
+
+/* What a rank has found. Rates are those of this moment, on whatever else runs there. */
+struct finding {
+    char host[64];
+    char device[160];                 /* as kernels_describe() says; "": it was not opened */
+    char identity[96];                /* device_identity() */
+    uint64_t memory_all, memory_free; /* bytes of the device's own; 0: its memory is the host's */
+    double copy_rate;                 /* bytes/s, to the device and back */
+    double product_rate;              /* floating-point operations/s */
+    double link_rate;                 /* bytes/s from the rank in front of it; 0: not tried */
+    struct node_facts node;
+    char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; the judge adds the rates that are low */
+    char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by the judge; "": none */
+    enum fitness fitness;               /* by the judge */
+};
+
+/* Sets problem, warning and fitness of each. A rank with a problem is broken. Of each rate the
+ * median over the ranks (of memory: over the hosts) that have one is taken, if they are at least
+ * PREFLIGHT_COMPARED. Below the first bound a rank is slow, below the second it is broken; a host's
+ * problem is that of its first rank. Bounds are parts of the median:
+ *
+ *     products, memory of one rank alone    0.85  0.5
+ *     copies, memory of all ranks at once   0.85  0.25   other processes disturb them
+ *     links                                 0.5   0.1
+ *
+ * On a host with more threads than cores ranks disturb each other: none is broken by its rates.
+ * ERR_MEMORY. */
+int preflight_judge(struct finding *all, uint32_t num);
+#define PREFLIGHT_COMPARED 3u
+#define PREFLIGHT_CLOCK_WARN 0.1 /* seconds; beyond half a round trip */
+#define PREFLIGHT_SHM_WARN \
+    ((uint64_t)64 << 20) /* what a container has that is not told otherwise */
+
+/* The ranks' work (ranks_run): rank 0 prints a line for each rank and each host, or with
+ * memory_estimation.json one JSON object. *out_exit: EXIT_DO_NOT_RETRY when a rank is broken.
+ * ERR_UNAVAILABLE: a rank did not answer. Collective. */
+int preflight(struct rank *rank, int *out_exit);
+
+#endif

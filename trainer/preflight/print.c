@@ -1,0 +1,132 @@
+/* print.c - what rank 0 says of all ranks and hosts (see preflight.h). The launcher reads
+ * the lines of ranks: a number first, and "broken" before the reason. */
+#include "proto/base/report.h"
+#include "trainer/preflight/private.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const words[] = {[FIT] = "ok", [SLOW] = "slow", [BROKEN] = "broken"};
+
+static void print_rank(const struct finding *f, uint32_t rank)
+{
+    char memory[32] = "the host's";
+    if (f->memory_all > 0)
+        snprintf(memory, sizeof memory, "%.1f/%.1f GiB", (double)f->memory_free / (1 << 30),
+                 (double)f->memory_all / (1 << 30));
+    printf("%-6u %-20s %-16s %10.2f %15.1f %10.2f  %-7s %s%s%s\n", rank, f->host, memory,
+           f->copy_rate / 1e9, f->product_rate / 1e9, f->link_rate / 1e9, words[f->fitness],
+           f->problem[0] != '\0' ? f->problem : f->device, f->identity[0] != '\0' ? ", " : "",
+           f->identity);
+}
+
+static const char *limit_text(char out[24], uint64_t limit)
+{
+    snprintf(out, 24, limit == UINT64_MAX ? "unlimited" : "%llu", (unsigned long long)limit);
+    return out;
+}
+
+static void print_node(const struct finding *all, uint32_t num, uint32_t i)
+{
+    const struct node_facts *node = &all[i].node;
+    struct node_sum sum = preflight_sum(all, num, i);
+    char threads[32], memlock[24], nofile[24];
+    snprintf(threads, sizeof threads, "%u/%u", sum.threads, sum.cores);
+    printf("node   %-20s %5u %13s %13.2f %10.2f %11s %9s %8.0f  %-8s %-8s %9.1f  %s, trainer %s\n",
+           all[i].host, sum.ranks, threads, sum.memory_rate / 1e9, node->memory_alone / 1e9,
+           limit_text(memlock, node->memlock), limit_text(nofile, node->nofile),
+           (double)node->shm_bytes / (1 << 20), node->ring_error == 0 ? "usable" : "refused",
+           node->huge_pages, 1e3 * node->clock, node->kernel, node->version);
+}
+
+static void print_nodes(const struct finding *all, uint32_t num)
+{
+    printf("%-6s %-20s %5s %13s %13s %10s %11s %9s %8s  %-8s %-8s %9s  %s\n", "NODE", "HOST",
+           "RANKS", "THREADS/CORES", "MEMORY GB/S", "ALONE GB/S", "MEMLOCK", "NOFILE", "SHM MIB",
+           "IO_URING", "HUGE", "CLOCK MS", "KERNEL, VERSION");
+    for (uint32_t i = 0; i < num; i++)
+        if (preflight_speaker(all, i) == i)
+            print_node(all, num, i);
+    for (uint32_t i = 0; i < num; i++)
+        if (all[i].warning[0] != '\0')
+            printf("preflight: warning: host %s: %s\n", all[i].host, all[i].warning);
+}
+
+int preflight_print(const struct finding *all, uint32_t num)
+{
+    uint32_t hosts = preflight_hosts(all, num);
+    printf("%-6s %-20s %-16s %10s %15s %10s  %-7s %s\n", "RANK", "HOST", "MEMORY FREE", "COPY GB/S",
+           "PRODUCT GFLOP/S", "LINK GB/S", "STATE", "DEVICE, OR WHAT IS WRONG");
+    for (uint32_t i = 0; i < num; i++)
+        print_rank(&all[i], i);
+    print_nodes(all, num);
+    for (uint32_t i = 0; i < num; i++)
+        if (all[i].fitness != FIT)
+            printf("preflight: rank %u (host %s): %s\n", i, all[i].host, all[i].problem);
+    if (num < PREFLIGHT_COMPARED)
+        printf("preflight: rates are not compared: fewer than %u ranks\n", PREFLIGHT_COMPARED);
+    else if (hosts < PREFLIGHT_COMPARED)
+        printf("preflight: rates of hosts' memory are not compared: fewer than %u hosts\n",
+               PREFLIGHT_COMPARED);
+    printf("preflight: of %u rank%s on %u host%s %u ok, %u slow, %u broken\n", num,
+           num == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", preflight_count(all, num, FIT),
+           preflight_count(all, num, SLOW), preflight_count(all, num, BROKEN));
+    return 0;
+}
+
+/* ---- as JSON ---- */
+
+static json_t *rank_json(const struct finding *f, uint32_t rank)
+{
+    return json_pack("{si ss ss ss ss ss sI sI sf sf sf}", "rank", (int)rank, "host", f->host,
+                     "state", words[f->fitness], "problem", f->problem, "device", f->device,
+                     "identity", f->identity, "memory_bytes", (json_int_t)f->memory_all,
+                     "memory_free_bytes", (json_int_t)f->memory_free, "copy_bytes_per_second",
+                     f->copy_rate, "product_flops", f->product_rate, "link_bytes_per_second",
+                     f->link_rate);
+}
+
+/* null: unlimited */
+static json_t *limit_json(uint64_t limit)
+{
+    return limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit);
+}
+
+static json_t *node_json(const struct finding *all, uint32_t num, uint32_t i)
+{
+    const struct node_facts *node = &all[i].node;
+    struct node_sum sum = preflight_sum(all, num, i);
+    return json_pack("{ss si si si sf sf so so sI sb ss sf sf ss ss ss}", "host", all[i].host,
+                     "ranks", (int)sum.ranks, "cores", (int)sum.cores, "threads", (int)sum.threads,
+                     "memory_bytes_per_second", sum.memory_rate, "memory_alone_bytes_per_second",
+                     node->memory_alone, "memlock_bytes", limit_json(node->memlock), "nofile",
+                     limit_json(node->nofile), "shm_bytes", (json_int_t)node->shm_bytes, "io_uring",
+                     node->ring_error == 0, "huge_pages", node->huge_pages, "clock_seconds",
+                     node->clock, "round_trip_seconds", node->round_trip, "kernel", node->kernel,
+                     "version", node->version, "warning", all[i].warning);
+}
+
+int preflight_print_json(const struct finding *all, uint32_t num)
+{
+    json_t *ranks = json_array(), *nodes = json_array();
+    uint32_t hosts = preflight_hosts(all, num);
+    for (uint32_t i = 0; i < num; i++) {
+        json_array_append_new(ranks, rank_json(&all[i], i));
+        if (preflight_speaker(all, i) == i)
+            json_array_append_new(nodes, node_json(all, num, i));
+    }
+    json_t *root =
+        json_pack("{so so sb sb si si si}", "ranks", ranks, "nodes", nodes, "ranks_compared",
+                  num >= PREFLIGHT_COMPARED, "nodes_compared", hosts >= PREFLIGHT_COMPARED, "ok",
+                  (int)preflight_count(all, num, FIT), "slow", (int)preflight_count(all, num, SLOW),
+                  "broken", (int)preflight_count(all, num, BROKEN));
+    char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    if (text == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for what %u ranks have found", num);
+    puts(text);
+    free(text);
+    return 0;
+}
