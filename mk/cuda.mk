@@ -83,16 +83,15 @@ $(BUILD)/cuda/kernels: $(GPU_KERNELS) $(GPU_O)
 $(BUILD)/cuda/on_simgpu: $(GPU_KERNELS) $(SIMGPU) $(BUILD)/liblanes.a
 	$(link) -ldnnl -lgomp -lcmocka
 # What gpu-bench times, and the same on a simulated GPU to test it.
-GPU_RATES = $(OBJ)/tests/cuda/rates.o $(BUILD)/libkernels.a $(BUILD)/libproto.a
-$(BUILD)/cuda/rates: $(GPU_RATES) $(GPU_O)
-	$(link) -ldnnl -lgomp $(GPU_LIBS)
-$(BUILD)/cuda/rates_on_simgpu: $(GPU_RATES) $(SIMGPU) $(BUILD)/liblanes.a
+$(BUILD)/bench/rates: $(GPU_O)
+$(BUILD)/bench/rates: LIBS += $(GPU_LIBS)
+$(BUILD)/cuda/rates_on_simgpu: $(OBJ)/tests/bench/rates.o $(BUILD)/libkernels.a $(BUILD)/libproto.a $(SIMGPU) $(BUILD)/liblanes.a
 	$(link) -ldnnl -lgomp
 need-nvcc:
 	$(if $(NVCC),,@echo "no nvcc here (make deps-cuda): what a GPU runs cannot be built" >&2; exit 78)
 gpu-check: need-nvcc deps-now all $(BUILD)/cuda/kernels ## on a GPU: kernels and steps against the CPU; writes the evidence to commit
 	@BUILD=$(BUILD) tests/cuda/gpu_check $(GPU_OPTIONS)
-gpu-bench: need-nvcc deps-now all $(BUILD)/cuda/rates ## on a GPU: tokens/s of whole steps, rates of kernels, beside the goals; GPU_OPTIONS=--bound needs none
+gpu-bench: need-nvcc deps-now all $(BUILD)/bench/rates ## on a GPU: tokens/s of whole steps, rates of kernels, beside the goals; GPU_OPTIONS=--bound needs none
 	@BUILD=$(BUILD) tests/cuda/gpu_bench $(or $(GPU_OPTIONS),--kernels --fast --saves --torch)
 gpu-bundle: need-nvcc deps-now all $(BUILD)/cuda/kernels ## one archive that runs gpu-check on another machine, without a compiler
 	@BUILD=$(BUILD) tests/cuda/gpu_bundle $(BUILD)/holdfast-gpu.tar.gz

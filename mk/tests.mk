@@ -28,7 +28,7 @@ FUZZ_LINK =
 
 tests-built: $(TESTS) $(BUILD)/tests/descriptors.pb $(BUILD)/tests/ckptd $(BUILD)/tests/saver $(SHIMS) $(FUZZERS) $(BENCHES)
 tests-built: $(if $(SIMGPU),$(BUILD)/tests/trainer_on_simgpu $(addprefix $(BUILD)/cuda/,on_simgpu rates_on_simgpu)) \
-    $(if $(GPU_O),$(addprefix $(BUILD)/cuda/,kernels rates))
+    $(if $(GPU_O),$(BUILD)/cuda/kernels)
 test: deps-now ## unit and integration tests; ends with "N passed, N failed"
 	$(call built,all tests-built)
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)

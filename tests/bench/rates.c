@@ -1,7 +1,9 @@
-/* rates.c - how long single operations take on a GPU, and copies, for gpu_bench to compare.
+/* rates.c - how long single operations take, and copies: on a GPU, for gpu_bench to compare, or on
+ * the CPU.
  *
  *     rates [NAME=NUMBER]...     batch seq dim hidden heads kv_heads head_dim vocab parameters
  *                                copy (bytes of a copy) repeats; the defaults are in main()
+ *                                threads (of the CPU; none: a GPU) bits (16: bf16; 32: float)
  *
  * Method: an operation is posted `repeats` times behind two that are not timed, and the host waits
  * for all: a round. The median of ROUNDS rounds is printed, one line for each:
@@ -10,8 +12,9 @@
  *
  * "copy" is within the GPU's memory, which it reads and writes; "host_to_device" and
  * "device_to_host" are from and to page-locked memory. "attention" is that of a library, where
- * there is one, and "own_attention" ours. All operands are small positive numbers of bf16, moments
- * and sums of float. Without a GPU: one line, and status 78. */
+ * there is one, and "own_attention" ours. "linear" and its gradients are those of w1: [hidden,dim].
+ * All operands are small positive numbers, moments and sums of float. Without a GPU, where one is
+ * asked for: one line, and status 78. */
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "proto/base/report.h"
@@ -25,14 +28,13 @@
 #define WARM_UPS 2
 #define PATTERN_BYTES ((size_t)1 << 20)
 #define ALIGNMENT ((size_t)256)
-#define DTYPE KERNEL_BF16
 
 struct bench {
     struct device *device;
     struct lane *lane;
     struct kernels *kernels, *own; /* with a library's attention, where there is one; without */
     struct kernel_shapes s;
-    unsigned long long parameters, copy, repeats;
+    unsigned long long parameters, copy, repeats, threads, bits;
     size_t rows;
     char *arena; /* of all operands, those of one operation at a time; NULL: they are counted */
     size_t used, most;
@@ -53,9 +55,9 @@ static void *take(struct bench *b, size_t count, size_t bytes_of_one)
     return b->arena != NULL ? b->arena + at : NULL;
 }
 
-static void *take_bf16(struct bench *b, size_t count)
+static void *take_values(struct bench *b, size_t count)
 {
-    return take(b, count, 2);
+    return take(b, count, kernel_dtype_bytes(b->s.dtype));
 }
 
 static void *take_float(struct bench *b, size_t count)
@@ -94,12 +96,12 @@ static void device_to_host(struct bench *b)
 
 static void embedding(struct bench *b)
 {
-    struct kernel_embedding args = {.out = take_bf16(b, b->rows * b->s.dim),
+    struct kernel_embedding args = {.out = take_values(b, b->rows * b->s.dim),
                                     .tokens = b->ids,
-                                    .table = take_bf16(b, (size_t)b->s.vocab * b->s.dim),
+                                    .table = take_values(b, (size_t)b->s.vocab * b->s.dim),
                                     .rows = (uint32_t)b->rows,
                                     .dim = b->s.dim,
-                                    .dtype = DTYPE};
+                                    .dtype = b->s.dtype};
     post(b, KERNEL_EMBEDDING, &args);
 }
 
@@ -107,99 +109,138 @@ static void embedding_backward(struct bench *b)
 {
     struct kernel_embedding_backward args = {.dtable = take_float(b, (size_t)b->s.vocab * b->s.dim),
                                              .tokens = b->ids,
-                                             .dout = take_bf16(b, b->rows * b->s.dim),
+                                             .dout = take_values(b, b->rows * b->s.dim),
                                              .rows = (uint32_t)b->rows,
                                              .dim = b->s.dim,
                                              .vocab = b->s.vocab,
-                                             .dtype = DTYPE};
+                                             .dtype = b->s.dtype};
     post(b, KERNEL_EMBEDDING_BACKWARD, &args);
 }
 
 static void rmsnorm(struct bench *b)
 {
     size_t count = b->rows * b->s.dim;
-    struct kernel_rmsnorm args = {.out = take_bf16(b, count),
+    struct kernel_rmsnorm args = {.out = take_values(b, count),
                                   .rstd = take_float(b, b->rows),
-                                  .x = take_bf16(b, count),
-                                  .residual = take_bf16(b, count),
-                                  .weight = take_bf16(b, b->s.dim),
+                                  .x = take_values(b, count),
+                                  .residual = take_values(b, count),
+                                  .weight = take_values(b, b->s.dim),
                                   .rows = (uint32_t)b->rows,
                                   .dim = b->s.dim,
                                   .eps = 1e-5f,
-                                  .dtype = DTYPE};
+                                  .dtype = b->s.dtype};
     post(b, KERNEL_RMSNORM, &args);
 }
 
 static void rmsnorm_backward(struct bench *b)
 {
     size_t count = b->rows * b->s.dim;
-    struct kernel_rmsnorm_backward args = {.dx = take_bf16(b, count),
+    struct kernel_rmsnorm_backward args = {.dx = take_values(b, count),
                                            .dweight = take_float(b, b->s.dim),
-                                           .dout = take_bf16(b, count),
-                                           .x = take_bf16(b, count),
+                                           .dout = take_values(b, count),
+                                           .x = take_values(b, count),
                                            .rstd = take_float(b, b->rows),
-                                           .weight = take_bf16(b, b->s.dim),
+                                           .weight = take_values(b, b->s.dim),
                                            .rows = (uint32_t)b->rows,
                                            .dim = b->s.dim,
-                                           .dtype = DTYPE};
+                                           .dtype = b->s.dtype};
     post(b, KERNEL_RMSNORM_BACKWARD, &args);
+}
+
+static void linear(struct bench *b)
+{
+    struct kernel_linear args = {.out = take_values(b, b->rows * b->s.hidden),
+                                 .x = take_values(b, b->rows * b->s.dim),
+                                 .w = take_values(b, (size_t)b->s.hidden * b->s.dim),
+                                 .rows = (uint32_t)b->rows,
+                                 .in = b->s.dim,
+                                 .out_dim = b->s.hidden,
+                                 .dtype = b->s.dtype};
+    post(b, KERNEL_LINEAR, &args);
+}
+
+static void linear_backward_input(struct bench *b)
+{
+    struct kernel_linear_backward_input args = {.dx = take_values(b, b->rows * b->s.dim),
+                                                .dout = take_values(b, b->rows * b->s.hidden),
+                                                .w = take_values(b, (size_t)b->s.hidden * b->s.dim),
+                                                .rows = (uint32_t)b->rows,
+                                                .in = b->s.dim,
+                                                .out_dim = b->s.hidden,
+                                                .dtype = b->s.dtype};
+    post(b, KERNEL_LINEAR_BACKWARD_INPUT, &args);
+}
+
+static void linear_backward_weight(struct bench *b)
+{
+    struct kernel_linear_backward_weight args = {.dw =
+                                                     take_float(b, (size_t)b->s.hidden * b->s.dim),
+                                                 .dout = take_values(b, b->rows * b->s.hidden),
+                                                 .x = take_values(b, b->rows * b->s.dim),
+                                                 .rows = (uint32_t)b->rows,
+                                                 .in = b->s.dim,
+                                                 .out_dim = b->s.hidden,
+                                                 .dtype = b->s.dtype};
+    post(b, KERNEL_LINEAR_BACKWARD_WEIGHT, &args);
 }
 
 static void rope(struct bench *b)
 {
     size_t turns = (size_t)b->s.seq * b->s.head_dim / 2;
-    struct kernel_rope args = {.x = take_bf16(b, b->rows * b->s.heads * b->s.head_dim),
+    struct kernel_rope args = {.x = take_values(b, b->rows * b->s.heads * b->s.head_dim),
                                .cos = take_float(b, turns),
                                .sin = take_float(b, turns),
                                .batch = b->s.batch,
                                .seq = b->s.seq,
                                .heads = b->s.heads,
                                .head_dim = b->s.head_dim,
-                               .dtype = DTYPE};
+                               .dtype = b->s.dtype};
     post(b, KERNEL_ROPE, &args);
 }
 
 static void swiglu(struct bench *b)
 {
     size_t count = b->rows * b->s.hidden;
-    struct kernel_swiglu args = {.out = take_bf16(b, count),
-                                 .gate = take_bf16(b, count),
-                                 .up = take_bf16(b, count),
+    struct kernel_swiglu args = {.out = take_values(b, count),
+                                 .gate = take_values(b, count),
+                                 .up = take_values(b, count),
                                  .count = count,
-                                 .dtype = DTYPE};
+                                 .dtype = b->s.dtype};
     post(b, KERNEL_SWIGLU, &args);
 }
 
 static void swiglu_backward(struct bench *b)
 {
     size_t count = b->rows * b->s.hidden;
-    struct kernel_swiglu_backward args = {.dgate = take_bf16(b, count),
-                                          .dup = take_bf16(b, count),
-                                          .dout = take_bf16(b, count),
-                                          .gate = take_bf16(b, count),
-                                          .up = take_bf16(b, count),
+    struct kernel_swiglu_backward args = {.dgate = take_values(b, count),
+                                          .dup = take_values(b, count),
+                                          .dout = take_values(b, count),
+                                          .gate = take_values(b, count),
+                                          .up = take_values(b, count),
                                           .count = count,
-                                          .dtype = DTYPE};
+                                          .dtype = b->s.dtype};
     post(b, KERNEL_SWIGLU_BACKWARD, &args);
 }
 
 static void cross_entropy(struct bench *b)
 {
     struct kernel_cross_entropy args = {.losses = take_float(b, b->rows),
-                                        .logits = take_bf16(b, b->rows * b->s.vocab),
+                                        .logits = take_values(b, b->rows * b->s.vocab),
                                         .targets = b->ids,
                                         .scale = take_float(b, 1),
                                         .rows = (uint32_t)b->rows,
                                         .vocab = b->s.vocab,
-                                        .dtype = DTYPE};
+                                        .dtype = b->s.dtype};
     post(b, KERNEL_CROSS_ENTROPY, &args);
 }
 
 static void add(struct bench *b)
 {
     size_t count = b->rows * b->s.dim;
-    struct kernel_add args = {
-        .y = take_bf16(b, count), .x = take_bf16(b, count), .count = count, .dtype = DTYPE};
+    struct kernel_add args = {.y = take_values(b, count),
+                              .x = take_values(b, count),
+                              .count = count,
+                              .dtype = b->s.dtype};
     post(b, KERNEL_ADD, &args);
 }
 
@@ -215,8 +256,10 @@ static void fold(struct bench *b)
 static void convert(struct bench *b)
 {
     size_t count = b->rows * b->s.dim;
-    struct kernel_convert args = {
-        .out = take_bf16(b, count), .in = take_float(b, count), .count = count, .out_dtype = DTYPE};
+    struct kernel_convert args = {.out = take_values(b, count),
+                                  .in = take_float(b, count),
+                                  .count = count,
+                                  .out_dtype = b->s.dtype};
     post(b, KERNEL_CONVERT, &args);
 }
 
@@ -255,7 +298,7 @@ static struct kernel_adamw_piece take_adamw(struct bench *b)
                                        .exp_avg_sq = take_float(b, b->parameters),
                                        .grad = take_float(b, b->parameters),
                                        .numbers = &b->lists->numbers,
-                                       .copy = take_bf16(b, b->parameters),
+                                       .copy = take(b, b->parameters, 2),
                                        .count = b->parameters};
 }
 
@@ -280,8 +323,8 @@ static struct attention take_attention(struct bench *b)
     void **const queries[] = {&a.q, &a.out, &a.dout, &a.dq};
     void **const keys[] = {&a.key, &a.value, &a.dkey, &a.dvalue};
     for (int i = 0; i < 4; i++) {
-        *queries[i] = take_bf16(b, wide);
-        *keys[i] = take_bf16(b, narrow);
+        *queries[i] = take_values(b, wide);
+        *keys[i] = take_values(b, narrow);
     }
     return a;
 }
@@ -299,7 +342,7 @@ static void attention_by(struct bench *b, struct kernels *kernels)
                                     .heads = b->s.heads,
                                     .kv_heads = b->s.kv_heads,
                                     .head_dim = b->s.head_dim,
-                                    .dtype = DTYPE};
+                                    .dtype = b->s.dtype};
     if (b->arena != NULL)
         kernel_attention(kernels, b->lane, &args);
 }
@@ -322,7 +365,7 @@ static void backward_by(struct bench *b, struct kernels *kernels)
                                              .heads = b->s.heads,
                                              .kv_heads = b->s.kv_heads,
                                              .head_dim = b->s.head_dim,
-                                             .dtype = DTYPE};
+                                             .dtype = b->s.dtype};
     if (b->arena != NULL)
         kernel_attention_backward(kernels, b->lane, &args);
 }
@@ -357,6 +400,9 @@ static const struct {
     {OF(embedding_backward), 0},
     {OF(rmsnorm), 0},
     {OF(rmsnorm_backward), 0},
+    {OF(linear), 0},
+    {OF(linear_backward_input), 0},
+    {OF(linear_backward_weight), 0},
     {OF(rope), 0},
     {OF(swiglu), 0},
     {OF(swiglu_backward), 0},
@@ -485,11 +531,13 @@ static int take_memory(struct bench *b)
 
 static int open_bench(struct bench *b)
 {
-    const struct device_ops *ops = device_find("cuda");
+    const struct device_ops *ops = b->threads > 0 ? &device_cpu : device_find("cuda");
     if (ops == NULL)
         return report_error(ERR_UNAVAILABLE, NULL, "no GPU: built without CUDA");
     ERR_TRY(device_open(&b->device, ops, NULL));
-    struct kernels_options options = {.num_threads = 1, .device = b->device};
+    struct kernels_options options = {.num_threads = b->threads > 0 ? (uint32_t)b->threads : 1,
+                                      .isa = getenv("KERNELS_ISA"),
+                                      .device = b->device};
     ERR_TRY(kernels_new(&b->kernels, &options));
     options.has_own_attention = true;
     ERR_TRY(kernels_new(&b->own, &options));
@@ -518,7 +566,8 @@ static int read_word(struct bench *b, const char *word)
         {"heads", &b->s.heads, NULL},       {"kv_heads", &b->s.kv_heads, NULL},
         {"head_dim", &b->s.head_dim, NULL}, {"vocab", &b->s.vocab, NULL},
         {"copy", NULL, &b->copy},           {"parameters", NULL, &b->parameters},
-        {"repeats", NULL, &b->repeats},
+        {"repeats", NULL, &b->repeats},     {"threads", NULL, &b->threads},
+        {"bits", NULL, &b->bits},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         size_t length = strlen(numbers[i].name);
@@ -547,16 +596,17 @@ int main(int argc, char **argv)
                             .heads = 32,
                             .kv_heads = 8,
                             .head_dim = 128,
-                            .vocab = 128256,
-                            .dtype = DTYPE},
+                            .vocab = 128256},
                       .parameters = (unsigned long long)64 << 20,
                       .copy = (unsigned long long)1 << 30,
-                      .repeats = 10};
+                      .repeats = 10,
+                      .bits = 16};
     int rc = 0;
     for (int i = 1; i < argc && rc == 0; i++)
         rc = read_word(&b, argv[i]);
     b.parameters -= b.parameters % b.s.dim; /* whole rows */
     b.rows = (size_t)b.s.batch * b.s.seq;
+    b.s.dtype = b.bits == 32 ? KERNEL_F32 : KERNEL_BF16;
     if (rc == 0)
         rc = open_bench(&b);
     if (rc == 0)
