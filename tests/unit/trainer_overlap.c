@@ -2,11 +2,10 @@
  *
  * Goal: a step lasts as long as the critical path of its program, and that is hardly longer than
  * compute or communication alone, whichever is more. Method: 16 equal layers of a tiny model on two
- * ranks (FSDP, DDP in buckets of two layers, or context parallel in a ring), or on two stages of
- * two shards. On a virtual clock
- * (virtual_clock.h) the products of a layer last what the ratio says, its gathers and exchanges, or
- * what goes around its ring, what a slow link would take (delay_comm.h), and all else no time. The
- * same figures are given to timeline_walk. */
+ * ranks (FSDP, DDP in buckets of two layers, or context parallel in a ring). What goes between
+ * stages, trainer_bubble.c tells. On a virtual clock (virtual_clock.h) the products of a layer last
+ * what the ratio says, its gathers and exchanges, or what goes around its ring, what a slow link
+ * would take (delay_comm.h), and all else no time. The same figures are given to timeline_walk. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
@@ -20,14 +19,11 @@
 static const double ratios[] = {0.2, 1, 5}; /* of communication to compute */
 #define NUM_RATIOS (sizeof(ratios) / sizeof(ratios[0]))
 
-struct staged;
 struct bench {
     struct config config;
     double ratio;                  /* communication to compute */
     double compute, communication; /* seconds of a step, as figures */
     double walked, measured;       /* seconds of a step */
-    double link[2], busy[2];       /* of two stages: seconds of the link, of compute */
-    struct staged *stages;         /* [2], or NULL */
 };
 
 struct sleeping {
@@ -69,17 +65,12 @@ struct figures {
     struct delay_link *link;
 };
 
-static bool is_receive(const struct op *op)
-{
-    return op->kind == OP_RECEIVE || op->kind == OP_RECEIVE_GRADIENT;
-}
-
 static bool is_on_link(const struct figures *f, const struct op *op)
 {
     if (f->link->group != NULL)
         return op->kind == OP_RING;
     return (op->kind == OP_GATHER && f->p->plan->mesh.degree[AXIS_SHARD] > 1) ||
-           op->kind == OP_EXCHANGE || op->kind == OP_COLLECT || is_receive(op);
+           op->kind == OP_EXCHANGE || op->kind == OP_COLLECT;
 }
 
 /* Of one message of a ring: this rank's keys of a layer, or its values. */
@@ -95,9 +86,6 @@ static double link_seconds(const struct figures *f, const struct op *op)
 {
     if (op->kind == OP_RING) /* of two ranks: one round of keys, one of values */
         return 2 * (f->link->latency + ring_bytes(f->p) / f->link->bytes_per_second);
-    if (is_receive(op))
-        return f->link->latency +
-               (double)model_stream_bytes(f->p->plan->model) / f->link->bytes_per_second;
     const struct block *block = &f->p->plan->blocks[op->block];
     uint32_t me = f->p->plan->mesh.place[AXIS_SHARD],
              owner = mesh_group_place(&f->p->plan->mesh, GROUP_OWNERS);
@@ -119,81 +107,14 @@ static int walk(struct bench *b, const struct figures *f)
 {
     const struct program *program = f->p->run.program;
     struct timeline timeline;
-    struct timeline_span *spans = calloc(program->num_ops, sizeof(*spans));
-    CHECK(spans != NULL);
-    int rc = timeline_walk(program, seconds_of, f, NULL, spans, &timeline);
+    int rc = timeline_walk(program, seconds_of, f, &timeline);
     b->walked = timeline.total;
     b->communication = 0;
     for (uint32_t i = 0; i < program->num_ops; i++)
         if (is_on_link(f, &program->ops[i]))
             b->communication += link_seconds(f, &program->ops[i]);
     b->compute = timeline.compute + timeline.link - b->communication;
-    free(spans);
     return rc;
-}
-
-/* ---- figures of two stages ---- */
-
-/* Of a stage's first rank: its walk, and from when on what it receives can be there. */
-struct staged {
-    struct figures figures;
-    struct timeline_span *spans;
-    double *not_before, total;
-};
-
-/* When the other stage sends what an operation receives. */
-static double sent_at(const struct staged *sender, const struct op *op)
-{
-    const struct program *program = sender->figures.p->run.program;
-    enum op_kind kind = op->kind == OP_RECEIVE ? OP_SEND : OP_SEND_GRADIENT;
-    for (uint32_t i = 0; i < program->num_ops; i++)
-        if (program->ops[i].kind == kind && program->ops[i].leaf == op->leaf)
-            return sender->spans[i].end;
-    fail_msg("nothing is sent for leaf %u", op->leaf);
-    return 0;
-}
-
-/* What a walk of one stage says of the other's receives. */
-static bool note_sent(struct staged *to, const struct staged *from)
-{
-    const struct program *program = to->figures.p->run.program;
-    bool has_changed = false;
-    for (uint32_t i = 0; i < program->num_ops; i++) {
-        double at = is_receive(&program->ops[i]) ? sent_at(from, &program->ops[i]) : 0;
-        has_changed = has_changed || at != to->not_before[i];
-        to->not_before[i] = at;
-    }
-    return has_changed;
-}
-
-/* Both stages again and again, until what one says of the other does not change. */
-static int walk_stages(struct bench *b, struct staged s[2])
-{
-    bool goes_on = true;
-    for (int i = 0; i < 2; i++) {
-        uint32_t num = s[i].figures.p->run.program->num_ops;
-        s[i].spans = calloc(num, sizeof(*s[i].spans));
-        s[i].not_before = calloc(num, sizeof(double));
-        CHECK(s[i].spans != NULL && s[i].not_before != NULL);
-    }
-    while (goes_on) {
-        for (int i = 0; i < 2; i++) {
-            struct timeline timeline;
-            ERR_TRY(timeline_walk(s[i].figures.p->run.program, seconds_of, &s[i].figures,
-                                  s[i].not_before, s[i].spans, &timeline));
-            s[i].total = timeline.total;
-            b->link[i] = timeline.link;
-            b->busy[i] = timeline.compute;
-        }
-        goes_on = note_sent(&s[0], &s[1]);
-        goes_on = note_sent(&s[1], &s[0]) || goes_on;
-    }
-    b->walked = s[0].total > s[1].total ? s[0].total : s[1].total;
-    for (int i = 0; i < 2; i++) {
-        free(s[i].spans);
-        free(s[i].not_before);
-    }
-    return 0;
 }
 
 /* ---- a rank ---- */
@@ -216,8 +137,7 @@ static int measure(struct rank *r, void *user)
     struct figures f = {.p = p, .s = &s, .link = link};
     bool is_ring = p->plan->shape.has_ring;
     /* What a layer moves in the time of its forward: three times that, in three times that. */
-    uint32_t layer = p->plan->mesh.place[AXIS_PP] * LAYERS / 2 + 1;
-    double bytes = (double)p->plan->blocks[layer].shard_counts[0] * sizeof(float);
+    double bytes = (double)p->plan->blocks[1].shard_counts[0] * sizeof(float);
     if (p->plan->mesh.degree[AXIS_SHARD] == 1)
         bytes = (double)p->plan->blocks[1].piece_counts[0] / 3 * sizeof(float);
     s.forward = b->ratio < 1 ? 1 : 1 / b->ratio;
@@ -226,11 +146,8 @@ static int measure(struct rank *r, void *user)
     double lasts = b->ratio < 1 ? b->ratio : 1;
     link->bytes_per_second =
         is_ring ? ring_bytes(p) / (lasts / 2 - link->latency) : bytes / (lasts - link->latency);
-    if (b->stages != NULL && p->plan->mesh.place[AXIS_SHARD] == 0)
-        b->stages[p->plan->mesh.place[AXIS_PP]].figures = f;
-    ERR_TRY(comm_barrier(p->plan->mesh.world));
     if (p->plan->mesh.world->rank == 0)
-        ERR_TRY(b->stages != NULL ? walk_stages(b, b->stages) : walk(b, &f));
+        ERR_TRY(walk(b, &f));
     ERR_TRY(comm_barrier(p->plan->mesh.world));
     double begin = clock_now();
     ERR_TRY(execute_program(p, p->run.program, &s.execution));
@@ -247,13 +164,11 @@ static int bench_rank(struct comm *inner, void *user)
     return delay_rank(inner, &link, &b->config, measure);
 }
 
-static struct bench run_bench(double ratio, uint32_t ranks, struct staged *stages, const char *of)
+static struct bench run_bench(double ratio, const char *of)
 {
-    struct bench b = {.config = configure(settings("model.n_layers=16 %s", of)),
-                      .ratio = ratio,
-                      .stages = stages};
+    struct bench b = {.config = configure(settings("model.n_layers=16 %s", of)), .ratio = ratio};
     clock_start();
-    int rc = comm_local_run(ranks, bench_rank, &b);
+    int rc = comm_local_run(2, bench_rank, &b);
     clock_stop();
     if (rc != 0)
         fail_msg("%s", report_line());
@@ -274,7 +189,7 @@ static struct bench run_bench(double ratio, uint32_t ranks, struct staged *stage
 
 static void want_hidden(const char *what, double ratio, const char *of)
 {
-    struct bench b = run_bench(ratio, 2, NULL, of);
+    struct bench b = run_bench(ratio, of);
     double most = larger(&b);
     print_message("%s, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f s = %.6f x "
                   "critical path = %.3f x the larger\n",
@@ -300,7 +215,7 @@ TEST(test_overlap__buckets_are_exchanged_behind_the_backward)
 
 static void want_sum(const char *what, double ratio, const char *of)
 {
-    struct bench b = run_bench(ratio, 2, NULL, of);
+    struct bench b = run_bench(ratio, of);
     double sum = b.compute + b.communication;
     print_message("%s without lanes, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f "
                   "s\n",
@@ -321,7 +236,7 @@ TEST(test_overlap__without_lanes_compute_and_communication_add_up)
 TEST(test_overlap__keys_go_around_behind_the_backward)
 {
     for (size_t i = 0; i < NUM_RATIOS; i++) {
-        struct bench b = run_bench(ratios[i], 2, NULL, RING "true");
+        struct bench b = run_bench(ratios[i], RING "true");
         double half = b.communication / 2, backward = b.compute * 2 / 3;
         double least = b.compute / 3 + half + (half > backward ? half : backward);
         print_message("ring, ratio %.1f: compute %.1f s, communication %.1f s; step %.1f s = %.6f "
@@ -330,28 +245,8 @@ TEST(test_overlap__keys_go_around_behind_the_backward)
                       b.measured / least);
         assert_true(b.measured <= PATH_GOAL * b.walked && b.walked <= PATH_GOAL * b.measured);
         assert_true(b.measured <= LARGER_GOAL * least);
-        b = run_bench(ratios[i], 2, NULL, RING "false");
+        b = run_bench(ratios[i], RING "false");
         assert_true(b.measured >= 0.9999 * (b.compute + b.communication));
-    }
-}
-
-/* Shards are gathered and streams come over one link of the rank; the walk knows both stages. */
-TEST(test_overlap__shards_and_stages_share_a_link)
-{
-    static const char *const schedules[] = {"1F1B", "ZBH1"};
-    struct staged stages[2] = {0};
-    for (size_t i = 0; i < 2 * NUM_RATIOS; i++) {
-        struct bench b =
-            run_bench(ratios[i / 2], 4, stages,
-                      settings("canonical.micro_batches=16 parallelism.pipeline_parallel_degree=2"
-                               " parallelism.pipeline_parallel_schedule=%s"
-                               " parallelism.fsdp_reshard_after_forward=always",
-                               schedules[i % 2]));
-        print_message("FSDP x %s, ratio %.1f: compute %.1f, link %.1f s; step %.1f s = %.6f x "
-                      "critical path\n",
-                      schedules[i % 2], ratios[i / 2], b.busy[0], b.link[0], b.measured,
-                      b.measured / b.walked);
-        assert_true(b.measured <= PATH_GOAL * b.walked && b.walked <= PATH_GOAL * b.measured);
     }
 }
 

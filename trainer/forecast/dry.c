@@ -217,14 +217,9 @@ static double seconds_of(const void *user, const struct op *op)
 
 static int walk_rank(const struct counter *c)
 {
-    const struct program *program = parallel_program(c->p);
-    struct timeline_span *spans = calloc(program->num_ops, sizeof(*spans));
     struct timeline timeline;
-    if (spans == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory to walk a step");
-    int rc = timeline_walk(program, seconds_of, c, NULL, spans, &timeline);
+    int rc = timeline_walk(parallel_program(c->p), seconds_of, c, &timeline);
     c->out->seconds = timeline.total;
-    free(spans);
     return rc;
 }
 

@@ -3,8 +3,8 @@
  * The walk obeys what the executor obeys: compute in the order of the program, lanes beside it,
  * `after` between them. Whatever is on another lane than compute moves bytes over one link of the
  * rank, first come, first served. So the end of the last operation is the length of the critical
- * path. What other ranks' lateness adds is not in it but as `not_before`: a receive begins there at
- * the earliest. What is sent is there at once; the receiver's link carries it.
+ * path. What other ranks' lateness adds is not in it. What is sent is there at once; the receiver's
+ * link carries it.
  *
  * Compute goes ahead as far as it can and posts what it passes; when it needs an operation of
  * another lane, lanes' first operations get the link in the order in which they are ready, until
@@ -15,10 +15,6 @@
 
 #include "trainer/plan/program.h"
 
-struct timeline_span {
-    double begin, end; /* seconds from the step's begin */
-};
-
 struct timeline {
     double total;   /* seconds of the step */
     double compute; /* that compute worked */
@@ -28,9 +24,8 @@ struct timeline {
 /* What an operation lasts, in seconds: of compute its work, of other lanes its time on the link. */
 typedef double timeline_seconds(const void *user, const struct op *op);
 
-/* `spans`: one per operation, the caller's. `not_before`: [num_ops] of the operations of other
- * lanes than compute, or NULL. ERR_INVALID: an operation waits for one behind it; ERR_MEMORY. */
+/* ERR_INVALID: an operation waits for one behind it; ERR_MEMORY. */
 int timeline_walk(const struct program *program, timeline_seconds *seconds, const void *user,
-                  const double *not_before, struct timeline_span *spans, struct timeline *out);
+                  struct timeline *out);
 
 #endif
