@@ -105,7 +105,6 @@ WRAP_ckptd_sparse = storage_object_close read_plan_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window ckpt_save_digest
-WRAP_kernels_gradients = kernel_run
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # What the tests in other languages save and load by.
 $(BUILD)/tests/saver: $(OBJ)/tests/integration/saver.o $(OBJ)/tests/beds/clients_group.o $(BUILD)/libckpt.a $S $P
