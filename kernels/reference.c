@@ -46,7 +46,7 @@ static void put(void *x, size_t i, double value, enum kernel_dtype dtype)
 static void embedding(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct embedding_args *a = args;
+    const struct kernel_embedding *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     size_t bytes = a->dim * kernel_dtype_bytes(a->dtype);
     for (size_t n = rows.begin; n < rows.end; n++)
@@ -57,7 +57,7 @@ static void embedding(const void *args, uint32_t item, const struct worker *work
 static void embedding_backward(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct embedding_args *a = args;
+    const struct kernel_embedding_backward *a = args;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     for (size_t c = columns.begin; c < columns.end; c++) {
         for (size_t v = 0; v < a->vocab; v++)
@@ -72,7 +72,7 @@ static void embedding_backward(const void *args, uint32_t item, const struct wor
 static void norm(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct norm_args *a = args;
+    const struct kernel_rmsnorm *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t row = n * a->dim;
@@ -97,19 +97,20 @@ static void norm(const void *args, uint32_t item, const struct worker *worker)
 static void norm_backward(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct norm_args *a = args;
+    const struct norm_backward_args *all = args;
+    const struct kernel_rmsnorm_backward *a = &all->a;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
-    float *partial = a->partial + (size_t)item * a->dim;
+    float *partial = all->partial + (size_t)item * a->dim;
     memset(partial, 0, a->dim * sizeof(float));
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t row = n * a->dim;
-        double rstd = a->rstd_in[n], dot = 0;
+        double rstd = a->rstd[n], dot = 0;
         for (size_t c = 0; c < a->dim; c++)
             dot += (double)get(a->dout, row + c, a->dtype) * get(a->weight, c, a->dtype) *
-                   get(a->x_in, row + c, a->dtype) * rstd;
+                   get(a->x, row + c, a->dtype) * rstd;
         for (size_t c = 0; c < a->dim; c++) {
             double d = get(a->dout, row + c, a->dtype);
-            double h = get(a->x_in, row + c, a->dtype) * rstd;
+            double h = get(a->x, row + c, a->dtype) * rstd;
             double gradient = rstd * (d * get(a->weight, c, a->dtype) - h * dot / a->dim);
             put(a->dx, row + c, get(a->dx, row + c, a->dtype) + gradient, a->dtype);
             partial[c] += (float)(d * h);
@@ -120,12 +121,13 @@ static void norm_backward(const void *args, uint32_t item, const struct worker *
 static void norm_dweight(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct norm_args *a = args;
+    const struct norm_backward_args *all = args;
+    const struct kernel_rmsnorm_backward *a = &all->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     for (size_t c = columns.begin; c < columns.end; c++) {
         float sum = 0;
         for (size_t s = 0; s < divide_up(a->rows, NORM_ROWS); s++)
-            sum += a->partial[s * a->dim + c];
+            sum += all->partial[s * a->dim + c];
         a->dweight[c] = sum;
     }
 }
@@ -154,7 +156,7 @@ static void product(const void *args, uint32_t item, const struct worker *worker
 static void rope(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct rope_args *a = args;
+    const struct kernel_rope *a = args;
     struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
     size_t half = a->head_dim / 2;
     for (size_t n = rows.begin; n < rows.end; n++) {
@@ -289,7 +291,7 @@ static void attention_backward(const void *args, uint32_t item, const struct wor
 static void swiglu(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct swiglu_args *a = args;
+    const struct kernel_swiglu *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
         double gate = get(a->gate, i, a->dtype);
@@ -300,7 +302,7 @@ static void swiglu(const void *args, uint32_t item, const struct worker *worker)
 static void swiglu_backward(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct swiglu_args *a = args;
+    const struct kernel_swiglu_backward *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
         double gate = get(a->gate, i, a->dtype), up = get(a->up, i, a->dtype);
@@ -312,7 +314,7 @@ static void swiglu_backward(const void *args, uint32_t item, const struct worker
 
 /* ---- Cross entropy ---- */
 
-static void loss_row(const struct loss_args *a, size_t n)
+static void loss_row(const struct kernel_cross_entropy *a, size_t n)
 {
     size_t row = n * a->vocab;
     int32_t target = a->targets[n];
@@ -330,14 +332,14 @@ static void loss_row(const struct loss_args *a, size_t n)
     a->losses[n] = (float)(log(sum) + max - get(a->logits, row + (size_t)target, a->dtype));
     for (size_t v = 0; v < a->vocab; v++) {
         double p = exp(get(a->logits, row + v, a->dtype) - max) / sum;
-        put(a->logits, row + v, a->scale * (p - (v == (size_t)target)), a->dtype);
+        put(a->logits, row + v, *a->scale * (p - (v == (size_t)target)), a->dtype);
     }
 }
 
 static void loss(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct loss_args *a = args;
+    const struct kernel_cross_entropy *a = args;
     struct range rows = item_range(item, LOSS_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
         loss_row(a, n);
@@ -358,7 +360,7 @@ static void box(const void *args, uint32_t item, const struct worker *worker)
 static void add(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct flat_args *a = args;
+    const struct kernel_add *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
         put(a->y, i, get(a->y, i, a->dtype) + get(a->x, i, a->dtype), a->dtype);
@@ -367,20 +369,19 @@ static void add(const void *args, uint32_t item, const struct worker *worker)
 static void fold(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct flat_args *a = args;
+    const struct kernel_fold *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        put(a->y, i, (a->is_first ? 0.0f : get(a->y, i, a->dtype)) + ((const float *)a->x)[i],
-            a->dtype);
+        put(a->acc, i, (a->is_first ? 0.0f : get(a->acc, i, a->dtype)) + a->leaf[i], a->dtype);
 }
 
 static void convert(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct flat_args *a = args;
+    const struct kernel_convert *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        put(a->y, i, ((const float *)a->x)[i], a->dtype);
+        put(a->out, i, a->in[i], a->out_dtype);
 }
 
 static void largest(const void *args, uint32_t item, const struct worker *worker)
@@ -444,9 +445,9 @@ static void float8_decode(const void *args, uint32_t item, const struct worker *
 static void extremes(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct extremes_args *a = args;
-    struct range range = item_range(item, FLAT_ITEM, a->count);
+    struct range range = item_range(item, FLAT_ITEM, a->a.count);
     for (size_t i = range.begin; i < range.end; i++) {
-        float x = fabsf(get(a->x, i, a->dtype));
+        float x = fabsf(get(a->a.x, i, a->a.dtype));
         uint32_t bits;
         memcpy(&bits, &x, sizeof(bits));
         extent_add(&a->partial[worker->index].of, bits);

@@ -61,32 +61,12 @@ static inline size_t round_up(size_t a, size_t b)
     return divide_up(a, b) * b;
 }
 
-/* ---- Arguments, one struct per operation; shapes as in kernels.h ---- */
+/* ---- Arguments: the operation's struct of kernels.h, or where items need more, one of these;
+ * shapes as there ---- */
 
-struct embedding_args {
-    void *out;             /* [N,C] */
-    float *dtable;         /* [V,C] */
-    const int32_t *tokens; /* [N] */
-    const void *table;     /* [V,C] */
-    const void *dout;      /* [N,C] */
-    uint32_t rows, dim, vocab;
-    enum kernel_dtype dtype;
-};
-
-struct norm_args {
-    void *out;                   /* [N,C] */
-    float *rstd;                 /* [N] */
-    const float *rstd_in;        /* [N] */
-    void *x;                     /* [N,C] */
-    const void *x_in, *residual; /* [N,C] */
-    const void *weight;          /* [C] */
-    void *dx;                    /* [N,C] */
-    const void *dout;            /* [N,C] */
-    float *partial;              /* [segments,C] weight gradients of NORM_ROWS rows each */
-    float *dweight;              /* [C] */
-    uint32_t rows, dim;
-    float eps;
-    enum kernel_dtype dtype;
+struct norm_backward_args {
+    struct kernel_rmsnorm_backward a;
+    float *partial; /* [segments,C] weight gradients of NORM_ROWS rows each */
 };
 
 /* c[M,N] (+)= a[M,K] b[K,N]; strides in elements; the rows of c are dense. An item is item_rows
@@ -106,17 +86,8 @@ struct product_args {
     float *panels;
 };
 
-struct rope_args {
-    void *x;                /* [B,T,heads,D] */
-    const float *cos, *sin; /* [.,D/2] */
-    const int32_t *starts;  /* [B,T] or NULL */
-    uint32_t batch, seq, heads, head_dim, first;
-    bool inverse;
-    enum kernel_dtype dtype;
-};
-
 /* Position of row n of [B,T] in its document, or in its sequence. */
-static inline size_t rope_position(const struct rope_args *a, size_t n)
+static inline size_t rope_position(const struct kernel_rope *a, size_t n)
 {
     return a->first + n % a->seq - (a->starts != NULL ? (size_t)a->starts[n] : 0);
 }
@@ -153,36 +124,12 @@ static inline uint32_t attention_items(const struct attention_args *a, bool back
     return (uint32_t)((size_t)a->batch * a->kv_heads * tiles);
 }
 
-struct swiglu_args {
-    void *out, *dgate, *dup;
-    const void *gate, *up, *dout;
-    size_t count;
-    enum kernel_dtype dtype;
-};
-
-struct loss_args {
-    float *losses;          /* [N] */
-    void *logits;           /* [N,V] */
-    const int32_t *targets; /* [N] */
-    uint32_t rows, vocab;
-    float scale;
-    enum kernel_dtype dtype;
-};
-
 /* A rectangle of a matrix and its dense copy, in bytes. */
 struct box_args {
     char *to;
     const char *from;
     size_t rows, row_bytes, to_stride, from_stride;
     size_t item_rows; /* about FLAT_ITEM elements */
-};
-
-struct flat_args { /* add, fold, convert */
-    void *y;
-    const void *x;
-    size_t count;
-    enum kernel_dtype dtype; /* of y; x too for add, else float */
-    bool is_first;           /* fold: y is not read */
 };
 
 struct float8_args { /* out, x: numbers, or codes */
@@ -199,9 +146,7 @@ struct float8_args { /* out, x: numbers, or codes */
 #define FLOAT8_WORKER 16u /* a cache line */
 
 struct extremes_args {
-    const void *x;
-    size_t count;
-    enum kernel_dtype dtype;
+    struct kernel_extremes a;
     struct extent_of_worker { /* one per worker, a cache line each */
         _Alignas(64) struct kernel_extent of;
     } * partial;

@@ -176,25 +176,12 @@ static void *shared_scratch(const struct job *j, size_t bytes)
 
 void cpu_embedding(const struct job *j, const struct kernel_embedding *a)
 {
-    struct embedding_args args = {.out = a->out,
-                                  .tokens = a->tokens,
-                                  .table = a->table,
-                                  .rows = a->rows,
-                                  .dim = a->dim,
-                                  .dtype = a->dtype};
-    run(j, j->k->ops->embedding, &args, divide_up(a->rows, NORM_ROWS), 0);
+    run(j, j->k->ops->embedding, a, divide_up(a->rows, NORM_ROWS), 0);
 }
 
 void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_backward *a)
 {
-    struct embedding_args args = {.dtable = a->dtable,
-                                  .tokens = a->tokens,
-                                  .dout = a->dout,
-                                  .rows = a->rows,
-                                  .dim = a->dim,
-                                  .vocab = a->vocab,
-                                  .dtype = a->dtype};
-    run(j, j->k->ops->embedding_backward, &args, divide_up(a->dim, COLUMN_ITEM), 0);
+    run(j, j->k->ops->embedding_backward, a, divide_up(a->dim, COLUMN_ITEM), 0);
 }
 
 /* Of args->x. */
@@ -225,50 +212,22 @@ static void note_largest(const struct job *j, uint32_t *to, const void *x, size_
 
 void cpu_rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
 {
-    struct norm_args args = {.out = a->out,
-                             .rstd = a->rstd,
-                             .x = a->x,
-                             .residual = a->residual,
-                             .weight = a->weight,
-                             .rows = a->rows,
-                             .dim = a->dim,
-                             .eps = a->eps,
-                             .dtype = a->dtype};
-    run(j, j->k->ops->norm, &args, divide_up(a->rows, NORM_ROWS), 0);
+    run(j, j->k->ops->norm, a, divide_up(a->rows, NORM_ROWS), 0);
     note_largest(j, a->largest, a->out, (size_t)a->rows * a->dim, a->dtype);
 }
 
 void cpu_rmsnorm_backward(const struct job *j, const struct kernel_rmsnorm_backward *a)
 {
-    struct norm_args args = {.dx = a->dx,
-                             .dweight = a->dweight,
-                             .dout = a->dout,
-                             .x_in = a->x,
-                             .rstd_in = a->rstd,
-                             .weight = a->weight,
-                             .partial = shared_scratch(j, norm_scratch(a->rows, a->dim)),
-                             .rows = a->rows,
-                             .dim = a->dim,
-                             .dtype = a->dtype};
+    struct norm_backward_args args = {.a = *a,
+                                      .partial = shared_scratch(j, norm_scratch(a->rows, a->dim))};
     run(j, j->k->ops->norm_backward, &args, divide_up(a->rows, NORM_ROWS), 0);
     run(j, j->k->ops->norm_dweight, &args, divide_up(a->dim, COLUMN_ITEM), 0);
 }
 
 void cpu_rope(const struct job *j, const struct kernel_rope *a)
 {
-    struct rope_args args = {.x = a->x,
-                             .cos = a->cos,
-                             .sin = a->sin,
-                             .starts = a->starts,
-                             .batch = a->batch,
-                             .seq = a->seq,
-                             .heads = a->heads,
-                             .head_dim = a->head_dim,
-                             .first = a->first,
-                             .inverse = a->inverse,
-                             .dtype = a->dtype};
     REQUIRE(a->head_dim % 2 == 0);
-    run(j, j->k->ops->rope, &args, divide_up((size_t)a->batch * a->seq, ROPE_ROWS), 0);
+    run(j, j->k->ops->rope, a, divide_up((size_t)a->batch * a->seq, ROPE_ROWS), 0);
 }
 
 void cpu_attention(const struct job *j, const struct kernel_attention *a)
@@ -322,36 +281,20 @@ void cpu_attention_backward(const struct job *j, const struct kernel_attention_b
 
 void cpu_swiglu(const struct job *j, const struct kernel_swiglu *a)
 {
-    struct swiglu_args args = {
-        .out = a->out, .gate = a->gate, .up = a->up, .count = a->count, .dtype = a->dtype};
-    run(j, j->k->ops->swiglu, &args, divide_up(a->count, FLAT_ITEM), 0);
+    run(j, j->k->ops->swiglu, a, divide_up(a->count, FLAT_ITEM), 0);
     note_largest(j, a->largest, a->out, a->count, a->dtype);
 }
 
 void cpu_swiglu_backward(const struct job *j, const struct kernel_swiglu_backward *a)
 {
-    struct swiglu_args args = {.dgate = a->dgate,
-                               .dup = a->dup,
-                               .dout = a->dout,
-                               .gate = a->gate,
-                               .up = a->up,
-                               .count = a->count,
-                               .dtype = a->dtype};
-    run(j, j->k->ops->swiglu_backward, &args, divide_up(a->count, FLAT_ITEM), 0);
+    run(j, j->k->ops->swiglu_backward, a, divide_up(a->count, FLAT_ITEM), 0);
     note_largest(j, a->largest_dgate, a->dgate, a->count, a->dtype);
     note_largest(j, a->largest_dup, a->dup, a->count, a->dtype);
 }
 
 void cpu_cross_entropy(const struct job *j, const struct kernel_cross_entropy *a)
 {
-    struct loss_args args = {.losses = a->losses,
-                             .logits = a->logits,
-                             .targets = a->targets,
-                             .rows = a->rows,
-                             .vocab = a->vocab,
-                             .scale = *a->scale,
-                             .dtype = a->dtype};
-    run(j, j->k->ops->loss, &args, divide_up(a->rows, LOSS_ROWS), loss_scratch(a->vocab));
+    run(j, j->k->ops->loss, a, divide_up(a->rows, LOSS_ROWS), loss_scratch(a->vocab));
 }
 
 /* Copies `columns` elements of each of `rows` rows; strides in elements. */
@@ -396,21 +339,17 @@ void cpu_unpack(const struct job *j, const struct kernel_unpack *a)
 
 void cpu_add(const struct job *j, const struct kernel_add *a)
 {
-    struct flat_args args = {.y = a->y, .x = a->x, .count = a->count, .dtype = a->dtype};
-    run(j, j->k->ops->add, &args, divide_up(a->count, FLAT_ITEM), 0);
+    run(j, j->k->ops->add, a, divide_up(a->count, FLAT_ITEM), 0);
 }
 
 void cpu_fold(const struct job *j, const struct kernel_fold *a)
 {
-    struct flat_args args = {
-        .y = a->acc, .x = a->leaf, .count = a->count, .dtype = a->dtype, .is_first = a->is_first};
-    run(j, j->k->ops->fold, &args, divide_up(a->count, FLAT_ITEM), 0);
+    run(j, j->k->ops->fold, a, divide_up(a->count, FLAT_ITEM), 0);
 }
 
 void cpu_convert(const struct job *j, const struct kernel_convert *a)
 {
-    struct flat_args args = {.y = a->out, .x = a->in, .count = a->count, .dtype = a->out_dtype};
-    run(j, j->k->ops->convert, &args, divide_up(a->count, FLAT_ITEM), 0);
+    run(j, j->k->ops->convert, a, divide_up(a->count, FLAT_ITEM), 0);
 }
 
 /* The power of two for a largest |x| of these bits. Both formats end at 1.75 times a power. */
@@ -475,10 +414,7 @@ void cpu_float8_decode(const struct job *j, const struct kernel_float8_decode *a
 
 void cpu_extremes(const struct job *j, const struct kernel_extremes *a)
 {
-    struct extremes_args args = {.x = a->x,
-                                 .count = a->count,
-                                 .dtype = a->dtype,
-                                 .partial = shared_scratch(j, extremes_scratch(j->k))};
+    struct extremes_args args = {.a = *a, .partial = shared_scratch(j, extremes_scratch(j->k))};
     struct kernel_extent all = EXTENT_NONE;
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
         args.partial[i].of = all;

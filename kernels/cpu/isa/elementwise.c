@@ -13,7 +13,7 @@
 void ISA_NAME(embedding)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct embedding_args *a = args;
+    const struct kernel_embedding *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     size_t bytes = a->dim * kernel_dtype_bytes(a->dtype);
     for (size_t n = rows.begin; n < rows.end; n++)
@@ -33,7 +33,7 @@ INLINE void add_row(float *sum, const void *x, size_t at, size_t width, bool bf1
 void ISA_NAME(embedding_backward)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct embedding_args *a = args;
+    const struct kernel_embedding_backward *a = args;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     size_t width = columns.end - columns.begin;
     for (size_t v = 0; v < a->vocab; v++)
@@ -58,7 +58,7 @@ void ISA_NAME(embedding_backward)(const void *args, uint32_t item, const struct 
 #endif
 
 /* One position: the turns of WIDTH / 2 pairs are made once and applied to every head. */
-INLINE void rope_row(const struct rope_args *a, size_t n, bool bf16)
+INLINE void rope_row(const struct kernel_rope *a, size_t n, bool bf16)
 {
     static const float signs[LANES] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
     const lanes sign = load(signs, 0, false);
@@ -82,7 +82,7 @@ INLINE void rope_row(const struct rope_args *a, size_t n, bool bf16)
 void ISA_NAME(rope)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct rope_args *a = args;
+    const struct kernel_rope *a = args;
     struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
     for (size_t n = rows.begin; n < rows.end; n++)
         BY_TYPE(a->dtype, rope_row, a, n);
@@ -90,7 +90,7 @@ void ISA_NAME(rope)(const void *args, uint32_t item, const struct worker *worker
 
 /* ---- SwiGLU: silu(gate) up, silu(x) = x / (1 + e^-x) ---- */
 
-INLINE void swiglu_range(const struct swiglu_args *a, struct range range, bool bf16)
+INLINE void swiglu_range(const struct kernel_swiglu *a, struct range range, bool bf16)
 {
     for (size_t i = range.begin; i < range.end; i += WIDTH) {
         size_t count = part_of(i, range.end);
@@ -103,11 +103,12 @@ INLINE void swiglu_range(const struct swiglu_args *a, struct range range, bool b
 void ISA_NAME(swiglu)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct swiglu_args *a = args;
+    const struct kernel_swiglu *a = args;
     BY_TYPE(a->dtype, swiglu_range, a, item_range(item, FLAT_ITEM, a->count));
 }
 
-INLINE void swiglu_range_backward(const struct swiglu_args *a, struct range range, bool bf16)
+INLINE void swiglu_range_backward(const struct kernel_swiglu_backward *a, struct range range,
+                                  bool bf16)
 {
     for (size_t i = range.begin; i < range.end; i += WIDTH) {
         size_t count = part_of(i, range.end);
@@ -123,7 +124,7 @@ INLINE void swiglu_range_backward(const struct swiglu_args *a, struct range rang
 void ISA_NAME(swiglu_backward)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct swiglu_args *a = args;
+    const struct kernel_swiglu_backward *a = args;
     BY_TYPE(a->dtype, swiglu_range_backward, a, item_range(item, FLAT_ITEM, a->count));
 }
 
@@ -150,7 +151,7 @@ void ISA_NAME(box)(const void *args, uint32_t item, const struct worker *worker)
 void ISA_NAME(add)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct flat_args *a = args;
+    const struct kernel_add *a = args;
     BY_TYPE(a->dtype, add_range, a->y, a->x, item_range(item, FLAT_ITEM, a->count));
 }
 
@@ -167,14 +168,14 @@ INLINE void fold_range(void *y, const float *x, struct range range, bool bf16, b
 void ISA_NAME(fold)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct flat_args *a = args;
+    const struct kernel_fold *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     if (a->dtype == KERNEL_BF16)
-        fold_range(a->y, a->x, range, true, a->is_first);
+        fold_range(a->acc, a->leaf, range, true, a->is_first);
     else if (a->is_first)
-        fold_range(a->y, a->x, range, false, true);
+        fold_range(a->acc, a->leaf, range, false, true);
     else
-        fold_range(a->y, a->x, range, false, false);
+        fold_range(a->acc, a->leaf, range, false, false);
 }
 
 /* As bf16. */
@@ -189,14 +190,14 @@ INLINE void narrow_range(void *y, const float *x, struct range range)
 void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct flat_args *a = args;
+    const struct kernel_convert *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    if (a->dtype == KERNEL_F32) {
-        memcpy((float *)a->y + range.begin, (const float *)a->x + range.begin,
+    if (a->out_dtype == KERNEL_F32) {
+        memcpy((float *)a->out + range.begin, a->in + range.begin,
                (range.end - range.begin) * sizeof(float));
         return;
     }
-    narrow_range(a->y, a->x, range);
+    narrow_range(a->out, a->in, range);
 }
 
 /* ---- Float8 ---- */
@@ -248,8 +249,8 @@ INLINE struct kernel_extent extent_of(const void *x, struct range range, bool bf
 void ISA_NAME(extremes)(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct extremes_args *a = args;
-    struct range range = item_range(item, FLAT_ITEM, a->count);
-    struct kernel_extent mine = BY_TYPE(a->dtype, extent_of, a->x, range);
+    struct range range = item_range(item, FLAT_ITEM, a->a.count);
+    struct kernel_extent mine = BY_TYPE(a->a.dtype, extent_of, a->a.x, range);
     extent_merge(&a->partial[worker->index].of, &mine);
 }
 

@@ -30,7 +30,7 @@ static double logarithm(double x)
 }
 
 /* Logits from v on; past the end of the row minus infinity, so that their exponential is 0. */
-INLINE lanes logits_at(const struct loss_args *a, size_t row, size_t v, bool bf16)
+INLINE lanes logits_at(const struct kernel_cross_entropy *a, size_t row, size_t v, bool bf16)
 {
     static const float index[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     size_t left = part_of(v, a->vocab);
@@ -41,7 +41,7 @@ INLINE lanes logits_at(const struct loss_args *a, size_t row, size_t v, bool bf1
 }
 
 /* e: room for V floats and a vector */
-INLINE void loss_row(const struct loss_args *a, size_t n, float *e, bool bf16)
+INLINE void loss_row(const struct kernel_cross_entropy *a, size_t n, float *e, bool bf16)
 {
     size_t row = n * a->vocab, vocab = a->vocab;
     int32_t target = a->targets[n];
@@ -61,12 +61,12 @@ INLINE void loss_row(const struct loss_args *a, size_t n, float *e, bool bf16)
         sum_add(&total, v, x);
         store(e, v, x, false);
     }
-    float sum = sum_value(&total), inverse = 1.0f / sum;
+    float sum = sum_value(&total), inverse = 1.0f / sum, scale = *a->scale;
     float x = value_at(a->logits, row + (size_t)target, bf16);
     a->losses[n] = (float)(logarithm((double)sum) + ((double)max - (double)x));
-    lanes hit = (broadcast(e[target]) * inverse - 1.0f) * a->scale;
+    lanes hit = (broadcast(e[target]) * inverse - 1.0f) * scale;
     for (size_t v = 0; v < vocab; v += WIDTH) {
-        lanes gradient = load(e, v, false) * inverse * a->scale;
+        lanes gradient = load(e, v, false) * inverse * scale;
         store_part(a->logits, row + v, gradient, part_of(v, vocab), bf16);
     }
     store_part(a->logits, row + (size_t)target, hit, 1, bf16);
@@ -74,7 +74,7 @@ INLINE void loss_row(const struct loss_args *a, size_t n, float *e, bool bf16)
 
 void ISA_NAME(loss)(const void *args, uint32_t item, const struct worker *worker)
 {
-    const struct loss_args *a = args;
+    const struct kernel_cross_entropy *a = args;
     struct range rows = item_range(item, LOSS_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
         BY_TYPE(a->dtype, loss_row, a, n, worker->scratch);

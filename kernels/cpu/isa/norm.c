@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/isa/isa.h"
 
-INLINE void norm_row(const struct norm_args *a, size_t n, bool bf16)
+INLINE void norm_row(const struct kernel_rmsnorm *a, size_t n, bool bf16)
 {
     size_t row = n * a->dim, dim = a->dim;
     struct sum sum = {0};
@@ -34,27 +34,28 @@ INLINE void norm_row(const struct norm_args *a, size_t n, bool bf16)
 void ISA_NAME(norm)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct norm_args *a = args;
+    const struct kernel_rmsnorm *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
         BY_TYPE(a->dtype, norm_row, a, n);
 }
 
-INLINE void norm_row_backward(const struct norm_args *a, size_t n, float *partial, bool bf16)
+INLINE void norm_row_backward(const struct kernel_rmsnorm_backward *a, size_t n, float *partial,
+                              bool bf16)
 {
     size_t row = n * a->dim, dim = a->dim;
-    float rstd = a->rstd_in[n];
+    float rstd = a->rstd[n];
     struct sum sum = {0};
     for (size_t c = 0; c < dim; c += WIDTH) {
         size_t count = part_of(c, dim);
         lanes u = load_part(a->dout, row + c, count, bf16) * load_part(a->weight, c, count, bf16);
-        sum_add(&sum, c, u * (load_part(a->x_in, row + c, count, bf16) * rstd));
+        sum_add(&sum, c, u * (load_part(a->x, row + c, count, bf16) * rstd));
     }
     float mean = sum_value(&sum) / (float)dim;
     for (size_t c = 0; c < dim; c += WIDTH) {
         size_t count = part_of(c, dim);
         lanes dout = load_part(a->dout, row + c, count, bf16);
-        lanes h = load_part(a->x_in, row + c, count, bf16) * rstd;
+        lanes h = load_part(a->x, row + c, count, bf16) * rstd;
         lanes u = dout * load_part(a->weight, c, count, bf16);
         lanes dx = load_part(a->dx, row + c, count, bf16) + (u - h * mean) * rstd;
         store_part(a->dx, row + c, dx, count, bf16);
@@ -66,9 +67,10 @@ INLINE void norm_row_backward(const struct norm_args *a, size_t n, float *partia
 void ISA_NAME(norm_backward)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct norm_args *a = args;
+    const struct norm_backward_args *all = args;
+    const struct kernel_rmsnorm_backward *a = &all->a;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
-    float *partial = a->partial + (size_t)item * a->dim;
+    float *partial = all->partial + (size_t)item * a->dim;
     memset(partial, 0, a->dim * sizeof(float));
     for (size_t n = rows.begin; n < rows.end; n++)
         BY_TYPE(a->dtype, norm_row_backward, a, n, partial);
@@ -77,14 +79,15 @@ void ISA_NAME(norm_backward)(const void *args, uint32_t item, const struct worke
 void ISA_NAME(norm_dweight)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
-    const struct norm_args *a = args;
+    const struct norm_backward_args *all = args;
+    const struct kernel_rmsnorm_backward *a = &all->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     size_t segments = divide_up(a->rows, NORM_ROWS);
     for (size_t c = columns.begin; c < columns.end; c += WIDTH) {
         size_t count = part_of(c, columns.end);
         lanes sum = {0};
         for (size_t s = 0; s < segments; s++)
-            sum += load_part(a->partial, s * a->dim + c, count, false);
+            sum += load_part(all->partial, s * a->dim + c, count, false);
         store_part(a->dweight, c, sum, count, false);
     }
 }
