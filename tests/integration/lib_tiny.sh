@@ -2,8 +2,8 @@
 #
 #   . tests/integration/lib_tiny.sh     # after lib.sh
 #   make_tiny                           # $tiny: its configuration; tokenizer and tokens under $tmp
-#   in_background RUN --debug.pause_at_step 8       # with start_ckptd's ckptd; process id in $pid
-#   paused RUN 8
+#   held RUN 8      # within step 8, with start_ckptd's ckptd; process id in $pid
+#   ends_by TERM 75 "asked to stop it ends with 75"
 #
 # The text is the prose of this repository: always there, long enough for a tokenizer of 512 tokens.
 
@@ -58,8 +58,25 @@ paused() { # RUN STEP: waits until in_background's run is there
     wait_for 40 says "$1" "pauses within step $2" ||
         give_up "$1 does not pause within step $2" "$tmp/$1.log"
 }
+held() { # RUN STEP [SETTING...]: in_background, held within the step
+    in_background "$1" --debug.pause_at_step "$2" "${@:3}"
+    paused "$1" "$2"
+}
 ended() { # waits for in_background's run; its exit status in $status
     wait "$pid" 2>/dev/null
     status=$?
 }
-says() { grep -qE "$2" "$tmp/$1.log"; } # RUN PATTERN
+end_by() { # SIGNAL
+    kill_ours "$1" "$pid"
+    ended
+}
+ends_by() { # SIGNAL STATUS NAME
+    end_by "$1"
+    check_equal "$3" "$status" "$2"
+}
+says() { # RUN PATTERN...
+    local pattern
+    for pattern in "${@:2}"; do
+        grep -qE -- "$pattern" "$tmp/$1.log" || return
+    done
+}

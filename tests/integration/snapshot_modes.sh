@@ -32,8 +32,7 @@ train() { # RUN BACKEND RANKS [SETTING...]: output in $tmp/RUN.log
 }
 # A step of 6 ranks is one micro-step: when asked to stop it is finished.
 in_mid_copy() { # RUN [SETTING...]: of step 10, which step 11 overlaps
-    in_background "$1" --comm.ranks 6 "${slower[@]}" --debug.pause_at_step 11 "${@:2}"
-    paused "$1" 11
+    held "$1" 11 --comm.ranks 6 "${slower[@]}" "${@:2}"
 }
 same_step() { "$BUILD/ckpt-cli" diff "$1@$3" "$2@$3" --store "$store"; } # RUN RUN STEP
 same_steps() { # RUN RUN: the checkpoints before the last one
@@ -68,8 +67,7 @@ check "replicas in bfloat16: and on the way" same_steps bf16 bf16slow
 
 # ---- killed and stopped while a copy is in progress ----
 in_mid_copy killed
-kill_ours KILL "$pid"
-ended
+end_by KILL
 half() { says killed "step 5 is accepted" && ! says killed "step 10 is accepted"; }
 check "killed: the copy of step 10 was in progress" half
 check "killed: started again on 3 ranks it ends with 0" \
@@ -87,18 +85,14 @@ check "killed: the update had waited for the copy of step 5" \
     holds "$(accepted killed 5)" "ms[2] > ms[1] / 2"
 
 in_mid_copy stopped
-kill_ours TERM "$pid"
-ended
-check_equal "SIGTERM: it ends with 75" "$status" 75
+ends_by TERM 75 "SIGTERM: it ends with 75"
 check "SIGTERM: the step in progress was finished and saved" says stopped "stopped after step 11"
 check "SIGTERM: the copy in progress was completed" same_step right stopped 10
 train stopped local 1 "${slow[@]}"
 check "SIGTERM: started again, every bit is the undisturbed run's" same_end right stopped
 
 in_mid_copy dropped --comm.ranks 2
-kill_ours TERM "$pid"
-ended
-check_equal "SIGTERM before the last micro-step: it ends with 75" "$status" 75
+ends_by TERM 75 "SIGTERM before the last micro-step: it ends with 75"
 check "SIGTERM before it: the step is dropped" says dropped "stopped after step 10"
 check "SIGTERM before it: the copy in progress was completed" same_step right dropped 10
 train dropped local 1 "${slow[@]}"
@@ -117,9 +111,7 @@ train alone local 3 "${slow[@]}"
 check "without ckptd: started again, every bit is the undisturbed run's" same_end right alone
 in_mid_copy required --comm.ranks 2 --checkpoint.required --checkpoint.final_seconds 2
 stop_ckptd KILL
-kill_ours USR1 "$pid"
-ended
-check_equal "with checkpoint.required a failed copy ends training with 75" "$status" 75
+ends_by USR1 75 "with checkpoint.required a failed copy ends training with 75"
 check_equal "required: one line says why" "$(grep -c ' error ' "$tmp/required.log")" 1
 check "required: the last save was tried as long as it may be" \
     says required "last checkpoint, of step [0-9]+, could not be saved within checkpoint.final_sec"

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 223
+plan 200
 make_tiny
 start_ckptd
 
@@ -24,6 +24,16 @@ status_of() { # COMMAND...: prints its exit status
     "$@" || got=$?
     echo "$got"
 }
+ends() { # STATUS NAME PATTERN RUN [SETTING...]: a start does, and its log has the pattern
+    local got=0
+    train "${@:4}" || got=$?
+    if [ "$got" = "$1" ] && says "$4" "$3"; then ok "$2"; else
+        not_ok "$2: exit $got, or not: $3" "$tmp/$4.log"
+    fi
+}
+saved() { "$BUILD/ckpt-cli" verify "$1" --store "$store"; } # RUN@STEP
+count_saved() { "$BUILD/ckpt-cli" list --store "$store" | grep -c "$1@"; } # RUN
+restart_ckptd() { stop_ckptd && start_ckptd; }
 # Losses (steps made twice must be equal both times) and the final checkpoint.
 same() { # RUN
     sort -u "$tmp/$1.loss" | sort -n >"$tmp/$1.sorted"
@@ -56,18 +66,13 @@ check "a start without a checkpoint says so" says right " run right has no check
 for stop in "TERM 2 7 dropped" "USR1 6 8 finished"; do
     read -r signal ranks last what <<<"$stop"
     run=stop$signal
-    in_background "$run" --debug.pause_at_step 8 --comm.ranks "$ranks"
-    paused "$run" 8
-    kill_ours "$signal" "$pid"
-    ended
-    check_equal "SIG$signal: it ends with 75" "$status" 75
+    held "$run" 8 --comm.ranks "$ranks"
+    ends_by "$signal" 75 "SIG$signal: it ends with 75"
     check "SIG$signal on $ranks ranks: the step in progress was $what" \
         says "$run" "stopped after step $last"
-    check "SIG$signal: the last step is saved" \
-        "$BUILD/ckpt-cli" verify "$run@$last" --store "$store"
+    check "SIG$signal: the last step is saved" saved "$run@$last"
     check_equal "SIG$signal: its losses end there" "$(wc -l <"$tmp/$run.loss")" "$last"
-    check_equal "SIG$signal: started again it ends with 0" \
-        "$(status_of train "$run" --comm.ranks 3)" 0
+    check_exit 0 "SIG$signal: started again it ends with 0" train "$run" --comm.ranks 3
     check "SIG$signal: every bit is the undisturbed run's" same "$run"
 done
 
@@ -80,10 +85,8 @@ trainer_of_ctrl_c() { # RUN
     paused "$1" 8
 }
 trainer_of_ctrl_c ctrl_c
-kill_ours INT "$pid"
-ended
-check_equal "SIGINT: it ends with 75" "$status" 75
-check "SIGINT: the last step is saved" "$BUILD/ckpt-cli" verify ctrl_c@7 --store "$store"
+ends_by INT 75 "SIGINT: it ends with 75"
+check "SIGINT: the last step is saved" saved ctrl_c@7
 trainer_of_ctrl_c twice
 kill_ours STOP "$ckptd_pid" # so the last save takes a while
 kill_ours INT "$pid"
@@ -94,74 +97,56 @@ kill_ours CONT "$ckptd_pid"
 ended
 check_equal "by the signal" "$status" 130
 
-in_background early --debug.pause_at_step 1
-paused early 1
-kill_ours TERM "$pid"
-ended
-check_equal "asked to stop in the first step it ends with 75" "$status" 75
-check_equal "nothing of it is saved: there is nothing" \
-    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c early@)" 0
+held early 1
+ends_by TERM 75 "asked to stop in the first step it ends with 75"
+check_equal "nothing of it is saved: there is nothing" "$(count_saved early)" 0
 
 # ---- switch files and clocks ----
-switched() { # RUN [SETTING...]: seen behind step 8
-    in_background "$1" --debug.pause_at_step 8 --comm.ranks 6 --checkpoint.interval 100 \
-        --training.kill_switch_path "$tmp/kill" --checkpoint.save_switch_path "$tmp/save" "${@:2}"
-    paused "$1" 8
-}
-goes_on() { # RUN: from its pause, which only a signal ends, to its end
-    kill_ours TERM "$pid"
-    ended
+switched() { # RUN: seen behind step 8; only a signal ends its pause
+    held "$1" 8 --comm.ranks 6 --checkpoint.interval 100 \
+        --training.kill_switch_path "$tmp/kill" --checkpoint.save_switch_path "$tmp/save"
 }
 switched kill
 touch "$tmp/kill" "$tmp/save"
-goes_on kill
-check_equal "a kill switch ends a run with 78" "$status" 78
-check "its last step is saved" "$BUILD/ckpt-cli" verify kill@8 --store "$store"
+ends_by TERM 78 "a kill switch ends a run with 78"
+check "its last step is saved" saved kill@8
 check "a save switch that was seen is removed" test ! -e "$tmp/save"
-check_equal "while the kill switch is there nothing is started: 78" \
-    "$(status_of train kill --training.kill_switch_path "$tmp/kill")" 78
+check_exit 78 "while the kill switch is there nothing is started: 78" \
+    train kill --training.kill_switch_path "$tmp/kill"
 check_equal "which is said once" "$(grep -c 'nothing is started' "$tmp/kill.log")" 1
 stops() { "$BUILD/ckpt-cli" stop --server "$server" "$@"; }
 rm "$tmp/kill"
 switched asked
 check "ckptd passes on to the ranks that they are to stop" stops asked
-goes_on asked
-check_equal "then they end with 78" "$status" 78
-check "their last step is saved" "$BUILD/ckpt-cli" verify asked@8 --store "$store"
+ends_by TERM 78 "then they end with 78"
+check "their last step is saved" saved asked@8
 check "and the journal says who asked" \
     grep -q "stop .*user $(id -u)" <("$BUILD/ckpt-cli" server history asked --server "$server")
-check_equal "of a run that nobody trains it is an error" "$(status_of stops asked)" 66
+check_exit 66 "of a run that nobody trains it is an error" stops asked
 switched unsaved
 check "a run may be stopped without a save" stops unsaved --without-save --yes
-goes_on unsaved
-check_equal "then it ends with 78, too" "$status" 78
-check_equal "and nothing is saved" \
-    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c unsaved@)" 0
+ends_by TERM 78 "then it ends with 78, too"
+check_equal "and nothing is saved" "$(count_saved unsaved)" 0
 touch "$tmp/save"
-check_equal "with a save switch a run goes on to its end" "$(status_of train saved \
-    --checkpoint.interval 100 --checkpoint.save_switch_path "$tmp/save")" 0
-check "and has saved behind the step" "$BUILD/ckpt-cli" verify saved@1 --store "$store"
+check_exit 0 "with a save switch a run goes on to its end" train saved --checkpoint.interval 100 \
+    --checkpoint.save_switch_path "$tmp/save"
+check "and has saved behind the step" saved saved@1
 train seconds --checkpoint.interval_type seconds --checkpoint.interval 3600
-check_equal "an interval in seconds is none in steps" \
-    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c seconds@)" 1
-check_equal "when its time is over it ends with 79" "$(status_of train timed \
-    --training.exit_duration_in_mins 1e-6)" 79
-check_equal "short of memory it ends with 75" "$(status_of train short \
-    --training.exit_free_memory_gib 1e6)" 75
-check "and its last step is saved" "$BUILD/ckpt-cli" verify short@1 --store "$store"
+check_equal "an interval in seconds is none in steps" "$(count_saved seconds)" 1
+check_exit 79 "when its time is over it ends with 79" \
+    train timed --training.exit_duration_in_mins 1e-6
+check_exit 75 "short of memory it ends with 75" train short --training.exit_free_memory_gib 1e6
+check "and its last step is saved" saved short@1
 
 # ---- whose lines the log has ----
 lines_of_rank_0() { grep -cE ' info (train|checkpoint): ' "$tmp/$1.log"; }
 warnings() { grep -cE ' warn train: .* GiB of memory are left here' "$tmp/$1.log"; }
-for ranks in 2 4; do
-    check_equal "$ranks ranks, of which rank 0 is not to log, end as they would" \
-        "$(status_of train "hushed$ranks" --log-ranks "1-$((ranks - 1))" --comm.ranks "$ranks" \
-            --training.exit_free_memory_gib 1e6)" 75
-    check_equal "its lines are left out, and warnings of all ranks are there" \
-        "$(lines_of_rank_0 "hushed$ranks") $(warnings "hushed$ranks")" "0 $ranks"
-done
-status_of train others --log-ranks 0 --comm.ranks 4 >"$tmp/others.status"
-check "of ranks that are threads each has lines or none" says others " info train: done after"
+check_exit 75 "4 ranks, of which rank 0 is not to log, end as they would" \
+    train hushed --log-ranks 1-3 --comm.ranks 4 --training.exit_free_memory_gib 1e6
+check_equal "its lines are left out, and warnings of all ranks are there" \
+    "$(lines_of_rank_0 hushed) $(warnings hushed)" "0 4"
+ends 0 "of ranks that are threads each has lines or none" " info train: done after" \
+    others --log-ranks 0 --comm.ranks 4
 
 trap '' HUP # inherited, as below nohup
 in_background nohup --debug.pause_at_step 8
@@ -169,21 +154,17 @@ trap - HUP
 paused nohup 8
 outlives_hup() { kill_ours HUP "$pid" && ! wait_gone "$pid" 1; }
 check "a trainer that is to outlive its terminal ignores SIGHUP" outlives_hup
-kill_ours TERM "$pid"
-ended
-check_equal "and can be asked to stop all the same" "$status" 75
+ends_by TERM 75 "and can be asked to stop all the same"
 
 # ---- asked to stop together with ckptd, as when a node goes down ----
-in_background down --debug.pause_at_step 8
-paused "down" 8
+held down 8
 kill -TERM "$ckptd_pid" "$pid"
 ended
 check_equal "down: it ends with 75" "$status" 75
 check "down: the last save was the step before" says down "step 7 is durable"
 check "down: ckptd ends behind it" wait_gone "$ckptd_pid" 4
 start_ckptd --limits.takeover_ms 1000 # so long a run that goes on is waited for
-check_equal "down: started again it ends with 0" "$(status_of train down)" 0
-check "down: it goes on from that step" says down "loaded step 7 "
+ends 0 "down: started again it ends with 0" "loaded step 7 " down
 check "down: every bit is the undisturbed run's" same down
 
 # ---- a step that is not finite ----
@@ -205,30 +186,26 @@ check "with the same bits, which are not those of a run that took it" skip_alike
 # ---- a step that is taken back ----
 back=(--training.nonfinite roll_back --debug.nonfinite_at_sample 44) # of step 8
 train without --training.steps 7 --lr_scheduler.total_steps $steps
-check_equal "a run that never had the samples of step 8 ends with 0" \
-    "$(status_of train without --checkpoint.load_step 7 --checkpoint.skip_samples 6)" 0
+check_exit 0 "a run that never had the samples of step 8 ends with 0" train without \
+    --checkpoint.load_step 7 --checkpoint.skip_samples 6
 sort -u "$tmp/without.loss" | sort -n >"$tmp/without.sorted"
 as_without() { # RUN
     sort -u "$tmp/$1.loss" | grep -v nan | sort -n | cmp "$tmp/without.sorted" &&
         "$BUILD/ckpt-cli" diff "without@$steps" "$1@$steps" --store "$store"
 }
-check_equal "a run that goes back before a step that is not finite ends with 0" \
-    "$(status_of train taken "${back[@]}" --metrics.jsonl_file "$tmp/taken.jsonl")" 0
+check_exit 0 "a run that goes back before a step that is not finite ends with 0" train taken \
+    "${back[@]}" --metrics.jsonl_file "$tmp/taken.jsonl"
 check "the step, its samples and its place are named" says taken "step 8 is taken back \(1 of 3 \
 times\), .* without samples 42 to 47: .*first on rank 0, stage 0: the gradient of output.weight"
 check "it went on from the checkpoint before" says taken "loaded step 5 of attempt 1"
 check "every bit is that of the run that never had them" as_without taken
-in_background taken2 "${back[@]}" --comm.ranks 4 --parallelism.pipeline_parallel_degree 2 \
-    --parallelism.data_parallel_replicate_degree 2 --debug.pause_at_step 9
-paused taken2 9
-kill_ours KILL "$pid"
-ended
-in_background taken2 "${back[@]}" --debug.pause_at_step 13
-paused taken2 13
-kill_ours KILL "$pid"
-ended
-check_equal "killed behind it, on other meshes, it ends with 0" \
-    "$(status_of train taken2 "${back[@]}" --comm.ranks 3)" 0
+held taken2 9 "${back[@]}" --comm.ranks 4 --parallelism.pipeline_parallel_degree 2 \
+    --parallelism.data_parallel_replicate_degree 2
+end_by KILL
+held taken2 13 "${back[@]}"
+end_by KILL
+check_exit 0 "killed behind it, on other meshes, it ends with 0" train taken2 "${back[@]}" \
+    --comm.ranks 3
 check_equal "a start from a checkpoint behind the step does not go back" \
     "$(grep -c 'step 8 is taken back' "$tmp/taken2.log")" 2
 check "every bit is the same" as_without taken2
@@ -237,97 +214,77 @@ check "what was left out is in the checkpoint" grep -q '"left_out":\[\[42,6\]\]'
 check "with a note that older trainers refuse" grep -q '"training.left_out":true' "$tmp/taken.show"
 check "and in the lines of JSON" grep -q \
     '"step": 8, .*"rolled_back": true, "first_sample": 42, "last_sample": 47}' "$tmp/taken.jsonl"
-check_equal "before its first checkpoint a run begins anew: 0" "$(status_of train young \
-    --training.nonfinite roll_back --debug.nonfinite_at_sample 8 --training.steps 5)" 0
-check_equal "a step that stays so ends the run with 78" "$(status_of train again_bad \
-    --training.nonfinite roll_back --debug.nonfinite_at_step 8 --training.roll_back_times 2)" 78
+check_exit 0 "before its first checkpoint a run begins anew: 0" train young --training.nonfinite \
+    roll_back --debug.nonfinite_at_sample 8 --training.steps 5
+check_exit 78 "a step that stays so ends the run with 78" train again_bad --training.nonfinite \
+    roll_back --debug.nonfinite_at_step 8 --training.roll_back_times 2
 check_equal "after as many times as it may" "$(grep -c 'is taken back' "$tmp/again_bad.log")" 2
-check_equal "without a checkpoint that is old enough it ends with 78" "$(status_of train pruned \
-    "${back[@]}" --training.roll_back_steps 4)" 78
-check "which is said" says pruned "step 8 cannot be taken back: .* of a step before 5"
+ends 78 "without a checkpoint that is old enough it ends with 78" \
+    "step 8 cannot be taken back: .* of a step before 5" pruned "${back[@]}" \
+    --training.roll_back_steps 4
 
 # ---- a step made again ----
-again() { # RUN STEP [SETTING...]: prints the exit status; output in $tmp/again.log
-    local got=0
+again() { # RUN STEP [SETTING...]: output in $tmp/again.log
     "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" --ckptd.address "$server" \
-        --metrics.loss_file "$tmp/again.loss" --replay "${@:2}" >"$tmp/again.log" 2>&1 || got=$?
-    echo "$got"
+        --metrics.loss_file "$tmp/again.loss" --replay "${@:2}" >"$tmp/again.log" 2>&1
 }
 of_loss_file() { # RUN STEP: as the loss file has them
     awk -v step="$2" '$1 == step { print "step " step ": loss " $2 " .*, gradient norm " $3 " " }' \
         "$tmp/$1.loss" | sed 's/+/[+]/g'
 }
-check_equal "a step of 2 ranks is made again on 1: 0" "$(again right 13 --comm.ranks 1)" 0
-check "from a checkpoint before it" says again "loaded step (10|5) "
-check "and printed to the bit" says again "$(of_loss_file right 13)"
-check "as are those on the way" says again "step 13: the same bits \(compared: [38] losses\)"
-check_equal "on 4 ranks, too: 0" "$(again right $steps --comm.ranks 4 \
-    --parallelism.pipeline_parallel_degree 2)" 0
+check_exit 0 "a step of 2 ranks is made again on 1" again right 13 --comm.ranks 1
+check "from a checkpoint before it, printed to the bit, compared as those on the way" \
+    says again "loaded step (10|5) " "$(of_loss_file right 13)" \
+    "step 13: the same bits \(compared: [38] losses\)"
+check_exit 0 "on 4 ranks, too" \
+    again right $steps --comm.ranks 4 --parallelism.pipeline_parallel_degree 2
 check "where a checkpoint of the step is, with its gradient norm" says again \
     "step $steps: the same bits \(compared: [0-9]+ losses, the gradient norm\)"
-check_equal "with another setting it ends with 1" "$(again right 14 --optimizer.lr 1e-3)" 1
-check "the first step that differs is named" says again \
-    "differs: step (12|7): loss 0x.* then, 0x.* now"
-check "and the setting" says again "optimizer.lr was 0.0008 .* now it is 0.001"
-check_equal "a step without a checkpoint before it ends with 78" "$(again right 5)" 78
+check_exit 1 "with another setting it ends with 1" again right 14 --optimizer.lr 1e-3
+check "the first step that differs is named, and the setting" says again \
+    "differs: step (12|7): loss 0x.* then, 0x.* now" "optimizer.lr was 0.0008 .* now it is 0.001"
+check_exit 78 "a step without a checkpoint before it ends with 78" again right 5
 check "which names the others" says again "steps (6|11) to $steps can be made again"
-check_equal "a skipped step is made again: 0" "$(again skip 8 --debug.nonfinite_at_step 8 \
-    --training.nonfinite skip)" 0
+check_exit 0 "a skipped step is made again" \
+    again skip 8 --debug.nonfinite_at_step 8 --training.nonfinite skip
 check "with where it broke" says again \
     "step 8 is not finite, first on rank 0, stage 0: the gradient of output.weight"
-check_equal "what a run left out is left out again: 0" "$(again taken 9 --comm.ranks 1)" 0
-check "from a checkpoint that was made before" says again "loaded step 5 "
-check "with the same bits" says again "step 9: the same bits \\(compared: 4 losses\\)"
-check_equal "a step that is not finite ends a run with 78" \
-    "$(status_of train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled)" 78
-check_equal "it can be made again: 0" "$(again broken 8 --debug.nonfinite_at_step 8)" 0
+check_exit 0 "what a run left out is left out again" again taken 9 --comm.ranks 1
+check "from a checkpoint that was made before, with the same bits" \
+    says again "loaded step 5 " "step 9: the same bits \\(compared: 4 losses\\)"
+check_exit 78 "a step that is not finite ends a run with 78" \
+    train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled
+check_exit 0 "it can be made again" again broken 8 --debug.nonfinite_at_step 8
 check "there is nothing to compare it with" says again "nothing is compared: .* of steps 6 to 8"
 check_equal "a replay leaves no loss and no attempt" \
     "$(ls "$tmp/again.loss" "$store"/{right,broken}/attempts/* 2>/dev/null | wc -l)" 2
-# Two samples of bytes that are nowhere else, in the middle of a text, with a seed by which the
-# first of them is read late.
-head -c 6000 "$tmp/text.txt" >"$tmp/before.txt"
-python3 -c 'import random, sys
-random.seed(5)
-sys.stdout.buffer.write(bytes(random.choices(range(0xc4, 0xdf), k=220)))' |
-    cat "$tmp/before.txt" - >"$tmp/noisy.txt"
-head -c 12000 "$tmp/text.txt" | tail -c 6000 >>"$tmp/noisy.txt"
-count_tokens() { # NAME
-    "$BUILD/tokenizer" tokens --tokenizer "$tmp/tokenizer.model" --out "$tmp/$1.tokens" \
-        "$tmp/$1.txt" 2>&1 | sed -nE 's/.*: ([0-9]+) tokens of .*/\1/p'
-}
-noise=$(($(count_tokens before) / 64 + 1)) # which sample
-read -r seed read_at <<<"$(PYTHONPATH=clients/examples python3 - \
-    "$noise" $((($(count_tokens noisy) - 1) / 64)) <<'END'
-import sys
-from sample_order import sample
-noise, samples = map(int, sys.argv[1:])
-print(*next((seed, draw) for seed in range(10000) for draw in range(78, samples)
-            if sample(seed, samples, draw) == noise))
-END
-)"
-noisy=(--training.dataset_path "$tmp/noisy.tokens" --optimizer.lr 1e-2 --debug.seed "$seed")
-train noisy "${noisy[@]}"
-blamed() { # RANKS: of the step that reads it
-    again noisy $((read_at / 6 + 1)) --blame "${noisy[@]}" --comm.ranks "$1"
+blamed() { # RANKS
+    again right 13 --blame --comm.ranks "$1" || return
     sed -nE 's/.* warn replay: //p' "$tmp/again.log" | grep -v "farthest" >"$tmp/blame$1"
 }
-check_equal "with --blame a step has the same bits: 0" "$(blamed 1)" 0
-check "a module is named" says again \
-    "farthest out of line: .* of .*, leaf $((read_at % 6)), reaches "
-check "the largest loss is that of the leaf that has noise" says again \
-    "step $((read_at / 6 + 1)): leaf $((read_at % 6)) has the largest loss: "
-check "so is the largest gradient" says again \
-    "step $((read_at / 6 + 1)): leaf $((read_at % 6)) has the largest gradient norm: "
-check "and its place in the file is named" says again "leaf $((read_at % 6)): sample $read_at of \
-the run is tokens $((noise * 64)) to $((noise * 64 + 64)) of noisy"
-check_equal "on 4 ranks, too: 0" "$(blamed 4)" 0
+samples_blamed() { # each at its place in the order of samples, and in the file
+    PYTHONPATH=clients/examples python3 - "$tmp/again.log" "$(count_tokens)" <<'END'
+import re, sys
+from sample_order import sample
+text, samples = open(sys.argv[1]).read(), (int(sys.argv[2]) - 1) // 64
+found = re.findall(r"leaf (\d): sample (\d+) of the run is tokens (\d+) to (\d+) of text", text)
+for leaf, draw, first, last in (map(int, numbers) for numbers in found):
+    assert draw == 72 + leaf and first == 64 * sample(0, samples, draw) == last - 64, found
+sys.exit(not found)
+END
+}
+count_tokens() { sed -nE 's/.*: ([0-9]+) tokens of .*/\1/p' "$tmp/make_tiny.log"; }
+check "with --blame a step has the same bits" blamed 1
+check "leaves that have the largest loss and gradient are named" says again \
+    "step 13: leaf [0-5] has the largest loss: " "leaf [0-5] has the largest gradient norm: "
+check "with their places in the run and in the file" samples_blamed
+check "on 4 ranks, too" blamed 4
 check "with the same leaves and samples" cmp "$tmp/blame1" "$tmp/blame4"
 
 # ---- a look at some steps ----
-check_equal "debug.stop_after_step ends with 0" "$(status_of train look --debug.stop_after_step 4 \
+check_exit 0 "debug.stop_after_step ends with 0" train look --debug.stop_after_step 4 \
     --checkpoint.interval 4 --job.dump_folder "$tmp/look" --profiling.enable_profiling \
-    --profiling.profile_freq 3 --metrics.jsonl_file "$tmp/look.jsonl")" 0
+    --profiling.profile_freq 3 --metrics.jsonl_file "$tmp/look.jsonl"
 unsaved() {
     says look "stopped after step 4$" && ! compgen -G "$store/look/step-*" >/dev/null
 }
@@ -341,16 +298,12 @@ check_equal "each of the four has as many in its line of JSON" \
     "$(sed -n 's/.*"calls": {"/{"/p' "$tmp/look.jsonl" | sort | uniq -c | awk '{ print $1 }')" 4
 
 # ---- killed ----
-in_background killed --debug.pause_at_step 13
-paused killed 13
-kill_ours KILL "$pid"
-ended
-check_equal "killed in step 13, on another world it ends with 0" \
-    "$(NCCL_ALGO=Ring status_of train killed --comm.ranks 1 --metrics.log_freq 1 \
-        --metrics.jsonl_file "$tmp/killed.jsonl" --metrics.enable_tensorboard \
-        --job.dump_folder "$tmp/killed.out")" 0
-check "killed: it says what is different there and may change bits" says killed \
-    'warn checkpoint: since the checkpoint was made: variables.NCCL_ALGO was nothing, now "Ring"'
+held killed 13
+end_by KILL
+NCCL_ALGO=Ring ends 0 "killed in step 13, on another world it says what may change bits there" \
+    'warn checkpoint: since the checkpoint was made: variables.NCCL_ALGO was nothing, now "Ring"' \
+    killed --comm.ranks 1 --metrics.log_freq 1 --metrics.jsonl_file "$tmp/killed.jsonl" \
+    --metrics.enable_tensorboard --job.dump_folder "$tmp/killed.out"
 check "killed: it went on from a checkpoint" says killed "loaded step (10|5) "
 check "killed: every bit is the undisturbed run's" same killed
 whole_curve() { # of a file of the second start alone
@@ -368,8 +321,8 @@ check_equal "killed: TensorBoard's has them" \
     "$(cat "$tmp"/killed.out/tb/*/events* | grep -ao loss_metrics/global_avg_loss | wc -l)" "$steps"
 
 # ---- finished, and odd starts ----
-check_equal "without checkpoints it ends with 0" \
-    "$(status_of train unsaved --checkpoint.no_enable --model.vocab_size 1001)" 0
+check_exit 0 "without checkpoints it ends with 0" train unsaved --checkpoint.no_enable \
+    --model.vocab_size 1001
 check_equal "it warns once that nothing is saved" \
     "$(grep -c 'warn.*checkpoint.enable is off: nothing is saved' "$tmp/unsaved.log")" 1
 check_equal "a run with checkpoints does not" "$(grep -c 'enable is off' "$tmp/right.log")" 0
@@ -378,80 +331,61 @@ check_equal "a hint is a warning, once for all ranks" \
 check_equal "a run that has none warns of nothing" \
     "$(grep -c 'is no multiple' "$tmp/right.log")" 0
 # So strict a limit makes every gradient zero, and the moments with it.
-check_equal "a run whose optimizer stands still ends with 0" "$(status_of train still \
-    --training.steps 10 --training.max_norm 1e-60 --optimizer.weight_decay 0)" 0
-check "its second save raises an alarm" says still \
-    " error checkpoint: step 10: every tensor equals the checkpoint of step 5, attempt 1"
+ends 0 "a run whose optimizer stands still ends with 0" \
+    " error checkpoint: step 10: every tensor equals the checkpoint of step 5, attempt 1" still \
+    --training.steps 10 --training.max_norm 1e-60 --optimizer.weight_decay 0
 check_equal "a run that trains raises none" \
     "$(grep -c 'every tensor equals' "$tmp/right.log")" 0
 lines=$(wc -l <"$tmp/right.loss")
-check_equal "a finished run started again ends with 0" "$(status_of train right)" 0
-check "it says so" says right "the run is finished: step $steps of $steps is saved"
+ends 0 "a finished run started again ends with 0" \
+    "the run is finished: step $steps of $steps is saved" right
 check_equal "it trains nothing" "$(wc -l <"$tmp/right.loss")" "$lines"
-check_equal "another canonical order is refused with 78" \
-    "$(status_of train right --training.steps 30 --canonical.micro_batches 4)" 78
-check "both numbers are named" says right "micro_batches = 6, this configuration has 4"
+ends 78 "another canonical order is refused with 78" "micro_batches = 6, this configuration has 4" \
+    right --training.steps 30 --canonical.micro_batches 4
 # ---- starts that do not save ----
 attempts() { find "$store/$1/attempts" -regex '.*/[0-9]+' | wc -l; }
-trainer_goes_on() { # WHAT: the run that is held in step 8 was left alone
-    check_equal "$1 opens no attempt" "$(attempts busy)" 1
-}
-in_background busy --debug.pause_at_step 8
-paused busy 8
+held busy 8
 busy=$pid
-check_equal "a refused configuration beside a run that trains ends with 78" \
-    "$(status_of train busy --canonical.micro_batches 4)" 78
-trainer_goes_on "it"
-check_equal "a finished run beside it ends with 0" \
-    "$(status_of train busy --training.steps 5 --lr_scheduler.total_steps $steps)" 0
-trainer_goes_on "it"
-check_equal "load_only beside it ends with 0" \
-    "$(status_of train busy --checkpoint.load_only --metrics.loss_file "$tmp/busy.only")" 0
-trainer_goes_on "it"
-check_equal "debug.logits_file beside it ends with 0" \
-    "$(status_of train busy --debug.logits_file "$tmp/busy.logits")" 0
+beside() { # STATUS NAME [SETTING...]: a start beside the run that is held in step 8
+    check_exit "$1" "$2 beside a run that trains ends with $1" train busy "${@:3}"
+    check_equal "it opens no attempt" "$(attempts busy)" 1
+}
+beside 78 "a refused configuration" --canonical.micro_batches 4
+beside 0 "a finished run" --training.steps 5 --lr_scheduler.total_steps $steps
+beside 0 "load_only" --checkpoint.load_only --metrics.loss_file "$tmp/busy.only"
+beside 0 "debug.logits_file" --debug.logits_file "$tmp/busy.logits"
 check "and writes the logits" test -s "$tmp/busy.logits"
-trainer_goes_on "it"
-check_equal "a stranger that would train it ends with 78" "$(status_of train busy)" 78
-trainer_goes_on "it"
+beside 78 "a stranger that would train it"
 check "and names who trains it, and what to do" says busy \
     "is being trained by user [0-9]+, process $busy .*step 5 .*--checkpoint.take_over"
 pid=$busy
-kill_ours TERM "$pid"
-ended
-check "the run that trained saves its last step" \
-    "$BUILD/ckpt-cli" verify busy@7-a1 --store "$store"
+end_by TERM
+check "the run that trained saves its last step" saved busy@7-a1
 
-check_equal "a run that has saved is begun by its launcher: 0" \
-    "$(HOLDFAST_SAVED_FILE="$tmp/saved" status_of train seen --training.steps 5)" 0
+HOLDFAST_SAVED_FILE=$tmp/saved check "a run that has saved is begun by its launcher" \
+    train seen --training.steps 5
 check_equal "the save is noted for the launcher" "$(cat "$tmp/saved")" "seen 5"
 mv "$store/seen" "$tmp/seen.away"
-stop_ckptd
-start_ckptd
-check_equal "with its checkpoints gone it is not begun at step 0 again: 78" \
-    "$(HOLDFAST_SAVED_FILE="$tmp/saved" status_of train seen --training.steps 5)" 78
-check "and the reason is said" says seen "has saved step 5 .* not begun at step 0 again"
+restart_ckptd
+HOLDFAST_SAVED_FILE=$tmp/saved ends 78 "with its checkpoints gone it is not begun at step 0 again" \
+    "has saved step 5 .* not begun at step 0 again" seen --training.steps 5
 
 for how in token told; do
-    HOLDFAST_LAUNCH_TOKEN=one in_background "$how" --debug.pause_at_step 8
-    paused "$how" 8
+    HOLDFAST_LAUNCH_TOKEN=one held "$how" 8
     case $how in
     token) HOLDFAST_LAUNCH_TOKEN=one check "the same launcher takes over at once" train token ;;
     told) check "so does who is told to (checkpoint.take_over)" \
         train told --checkpoint.take_over ;;
     esac
-    kill_ours TERM "$pid"
-    ended
-    check_equal "who lost the run ends with 78" "$status" 78
+    ends_by TERM 78 "who lost the run ends with 78"
 done
 
 # ---- a state that is lost ----
 check "a run makes its first steps" train lost --training.steps 5
 rm -f "$store/lost/step-00000005-a0001/manifest.json"
 "$BUILD/ckpt-cli" repair lost@5-a1 --server "$server" >>"$tmp/lost.log" 2>&1
-check_equal "from a manifest that was made of the shards it does not go on: 78" \
-    "$(status_of train lost)" 78
-check "and the reason is said" says lost "the state of step 5 is lost"
+ends 78 "from a manifest that was made of the shards it does not go on: 78" \
+    "the state of step 5 is lost" lost
 
 # ---- a run without a name ----
 grep -v '^run = ' "$tiny" >"$tmp/nameless.toml"
@@ -460,19 +394,19 @@ nameless() { # SETTING...: output in $tmp/nameless.log
         --metrics.loss_file "$tmp/nameless.loss" --training.steps 5 "$@" >>"$tmp/nameless.log" 2>&1
 }
 check "a run that was called default" nameless --job.run default
-check_equal "is not begun anew under the configuration's name: 78" "$(status_of nameless)" 78
+check_exit 78 "is not begun anew under the configuration's name: 78" nameless
 check "and both names are said" says nameless \
     'would be "nameless", .*run "default" has step 5 of this model'
-check_equal "another model is: 0" "$(status_of nameless --model.norm_eps 0.001)" 0
-check "under the configuration's name" "$BUILD/ckpt-cli" verify nameless@5 --store "$store"
+check_exit 0 "another model is: 0" nameless --model.norm_eps 0.001
+check "under the configuration's name" saved nameless@5
 
-check_equal "load_step goes back to an older step" \
-    "$(status_of train right --checkpoint.load_step 5 --comm.ranks 3)" 0
+check_exit 0 "load_step goes back to an older step" train right --checkpoint.load_step 5 \
+    --comm.ranks 3
 sort -u "$tmp/right.loss" | sort -n >"$tmp/again.sorted"
 check "load_step: the steps made again have the same bits" \
     cmp "$tmp/right.sorted" "$tmp/again.sorted"
 back_once() { # STEPS: a start of one launcher: back to step 5, without the samples of a step
-    HOLDFAST_SAVED_FILE="$tmp/back.saved" status_of train back --training.steps "$1" \
+    HOLDFAST_SAVED_FILE="$tmp/back.saved" train back --training.steps "$1" \
         --lr_scheduler.total_steps $steps --checkpoint.load_step 5 --checkpoint.skip_samples 6
 }
 next_sample() { # STEP-ATTEMPT
@@ -480,7 +414,7 @@ next_sample() { # STEP-ATTEMPT
         grep -oE '[0-9]+'
 }
 train back --training.steps 9 --lr_scheduler.total_steps $steps
-check_equal "it may leave samples out behind that step" "$(back_once 7)" 0
+check "it may leave samples out behind that step" back_once 7
 check "which is said" says back "warn.*6 samples from 30 on are left out"
 check_equal "the next ones follow" "$(next_sample 7-a0002)" 48
 listed() { # STEP-ATTEMPT: after which steps an order began, and with which sample
@@ -489,7 +423,7 @@ listed() { # STEP-ATTEMPT: after which steps an order began, and with which samp
 }
 check_equal "and listed in the checkpoint" "$(listed 7-a2)" \
     '"step":0 "step":5 "data.next_sample":36 '
-check_equal "a later start of that launcher ends with 0" "$(back_once 8)" 0
+check "a later start of that launcher ends with 0" back_once 8
 check "it goes on from what was saved, not from the newest step" says back "loaded step 7 of .* 2 "
 check_equal "and leaves nothing out again" "$(next_sample 8-a0003)" 54
 train back --training.steps 10 --lr_scheduler.total_steps $steps \
@@ -498,27 +432,22 @@ check "data that begin again are said with their step" says back \
     "warn.*samples from 0 on come again from step 9 on: the run has read 54 "
 check_equal "and listed" "$(listed 10-a4)" \
     '"step":0 "step":5 "data.next_sample":36 "step":8 "data.next_sample":0 '
-check_equal "a step that is not there is refused with 78" \
-    "$(status_of train right --checkpoint.load_step 7)" 78
-check_equal "a seed checkpoint of a run that has begun is refused with 78" \
-    "$(status_of train right --checkpoint.create_seed_checkpoint)" 78
-check_equal "seed: step 0 is saved" \
-    "$(status_of train seed --checkpoint.create_seed_checkpoint)" 0
-check_equal "seed: training goes on from it with 0" "$(status_of train seed --comm.ranks 3)" 0
+check_exit 78 "a step that is not there is refused with 78" train right --checkpoint.load_step 7
+check_exit 78 "a seed checkpoint of a run that has begun is refused with 78" train right \
+    --checkpoint.create_seed_checkpoint
+check_exit 0 "seed: step 0 is saved" train seed --checkpoint.create_seed_checkpoint
+check_exit 0 "seed: training goes on from it with 0" train seed --comm.ranks 3
 check "seed: every bit is the undisturbed run's" same seed
-check_equal "synchronous saves end with 0" \
-    "$(status_of train sync --checkpoint.async_mode disabled \
-        --checkpoint.enable_first_step_checkpoint)" 0
+check_exit 0 "synchronous saves end with 0" train sync --checkpoint.async_mode disabled \
+    --checkpoint.enable_first_step_checkpoint
 check "synchronous saves: every bit is the undisturbed run's" same sync
-check_equal "fresh moments are allowed (exclude_from_loading)" "$(status_of train sync \
-    --training.steps 22 --lr_scheduler.total_steps 20 \
-    --checkpoint.exclude_from_loading optimizer,lr_scheduler)" 0
-check "and said" says sync \
-    'begins fresh: the moments .*exclude_from_loading., the schedule .checkpoint'
+ends 0 "fresh moments are allowed (exclude_from_loading)" \
+    'begins fresh: the moments .*exclude_from_loading., the schedule .checkpoint' sync \
+    --training.steps 22 --lr_scheduler.total_steps 20 --checkpoint.exclude_from_loading \
+    optimizer,lr_scheduler
 train library --training.steps 16 --lr_scheduler.total_steps $steps
-check_equal "with other kernels it goes on" \
-    "$(status_of train library --kernels.backend reference --kernels.isa sse2)" 0
-check "it says that the bits may differ" says library 'warn.*kernels was ".*its bits may differ'
+ends 0 "with other kernels it goes on" 'warn.*kernels was ".*its bits may differ' library \
+    --kernels.backend reference --kernels.isa sse2
 check "another setting is said" says library "training.steps was 16 .* now it is $steps"
 
 # ---- a seed of its own ----
@@ -526,47 +455,36 @@ drawn() { # RUN: what its first start drew
     sed -nE 's/.*debug.seed = -1: ([0-9]+) was drawn$/\1/p' "$tmp/$1.log"
 }
 short=(--lr_scheduler.total_steps $steps --training.steps)
-check_equal "without a seed a run ends with 0" \
-    "$(status_of train own --debug.seed -1 "${short[@]}" 5)" 0
-check_equal "going on, too" "$(status_of train own --debug.seed -1 "${short[@]}" 8)" 0
-check "with the seed that its first start drew" says own "the run has $(drawn own)\$"
+check_exit 0 "without a seed a run ends with 0" train own --debug.seed -1 "${short[@]}" 5
+ends 0 "going on, too" "the run has $(drawn own)\$" own --debug.seed -1 "${short[@]}" 8
 train other --debug.seed -1 "${short[@]}" 1
 check "which no other run draws" [ "$(drawn other)" != "$(drawn own)" ]
-check_equal "a run of that seed ends with 0" \
-    "$(status_of train given --debug.seed "$(drawn own)" "${short[@]}" 8)" 0
+check "a run of that seed ends with 0" train given --debug.seed "$(drawn own)" "${short[@]}" 8
 check "and has the same bits" cmp "$tmp/own.loss" "$tmp/given.loss"
 
 # ---- damage ----
+damage() { # SHARD...
+    local shard
+    stop_ckptd
+    for shard in "$@"; do printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none; done
+    start_ckptd
+}
 train damaged --training.steps 15 --lr_scheduler.total_steps $steps
-stop_ckptd
-shard=$(ls "$store"/damaged/step-00000015-*/shard-00001-*)
-printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
-start_ckptd
-check_equal "with a damaged newest checkpoint it ends with 0" "$(status_of train damaged)" 0
-check "it went back to an older one" says damaged "loaded step 10 "
+damage "$store"/damaged/step-00000015-*/shard-00001-*
+ends 0 "with a damaged newest checkpoint it ends with 0" "loaded step 10 " damaged
 check "it said what was skipped and why" says damaged "step 15 cannot be loaded.*damaged"
 check "damaged: every bit is the undisturbed run's" same damaged
-stop_ckptd
-shard=$(ls "$store"/damaged/step-000000$steps-*/shard-00001-*)
-printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
-start_ckptd
+damage "$store"/damaged/step-000000$steps-*/shard-00001-*
 : >"$tmp/damaged.log"
-check_equal "a finished run whose last checkpoint is damaged is started again: 0" \
-    "$(status_of train damaged)" 0
+check_exit 0 "a finished run whose last checkpoint is damaged is started again: 0" train damaged
 check "it is not said to be finished" eval '! says damaged "is finished"'
 check "it went on from the one before" says damaged "loaded step 15 "
-check "its last step is saved again" \
-    "$BUILD/ckpt-cli" verify "damaged@$steps" --store "$store"
+check "its last step is saved again" saved "damaged@$steps"
 check "finished and damaged: every bit is the undisturbed run's" same damaged
 
 train hopeless --training.steps 10 --lr_scheduler.total_steps $steps
-stop_ckptd
-for shard in "$store"/hopeless/step-*/shard-00001-*; do
-    printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
-done
-start_ckptd
-check_equal "with every checkpoint damaged it ends with 78" "$(status_of train hopeless)" 78
-check "it does not begin anew by itself" says hopeless "none can be loaded"
+damage "$store"/hopeless/step-*/shard-00001-*
+ends 78 "with every checkpoint damaged it ends with 78" "none can be loaded" hopeless
 check_equal "it still has the losses of the first time only" "$(wc -l <"$tmp/hopeless.loss")" 10
 
 # ---- a checkpoint of a later version ----
@@ -587,29 +505,25 @@ stop_ckptd
 later_version "$store"/newer/step-00000015-*/manifest.json
 start_ckptd
 have >"$tmp/newer.before"
-check_equal "with a newest checkpoint of a later version it ends with 78" \
-    "$(status_of train newer)" 78
-check "it says which version" says newer "version 9"
+ends 78 "with a newest checkpoint of a later version it ends with 78" "version 9" newer
 check "it does not go back to an older one" eval '! says newer "loaded step"'
 check_equal "it takes no attempt, step or loss" "$(have)" "$(cat "$tmp/newer.before")"
 
 # ---- moments of half the size ----
 halved=(--optimizer.moments_dtype bfloat16)
-attempts() { find "$store/halved" -path '*/attempts/*' | wc -l; }
 train whole "${halved[@]}"
 train halved "${halved[@]}" --training.steps 10 --lr_scheduler.total_steps $steps
-before=$(attempts)
-check_equal "moments of another type: it ends with 78" "$(status_of train halved)" 78
-check "it says both types" says halved "moments_dtype = bfloat16, this configuration has float32"
-check_equal "it takes no attempt" "$(attempts)" "$before"
-check_equal "with moments of the run's type, on 3 ranks, it ends with 0" \
-    "$(status_of train halved "${halved[@]}" --comm.ranks 3)" 0
+before=$(attempts halved)
+ends 78 "moments of another type: it ends with 78" \
+    "moments_dtype = bfloat16, this configuration has float32" halved
+check_equal "it takes no attempt" "$(attempts halved)" "$before"
+check_exit 0 "with moments of the run's type, on 3 ranks, it ends with 0" train halved \
+    "${halved[@]}" --comm.ranks 3
 check "its moments are rounded as those of the run that was left alone" \
     "$BUILD/ckpt-cli" diff "whole@$steps" "halved@$steps" --store "$store"
 
 # ---- ckptd comes and goes ----
-in_background alone --debug.pause_at_step 4
-paused alone 4
+held alone 4
 stop_ckptd KILL
 kill_ours USR1 "$pid" # it leaves the pause, saves as its last act, finds no ckptd, and waits for it
 wait_for 30 says alone "was not saved"
@@ -617,7 +531,7 @@ start_ckptd
 ended
 check_equal "when ckptd comes back in time the last save succeeds: 75" "$status" 75
 check "alone: it went on without ckptd, with a warning" says alone "warn.*step 3 was not saved"
-check_equal "alone: started again it ends with 0" "$(status_of train alone)" 0
+check_exit 0 "alone: started again it ends with 0" train alone
 check "alone: every bit is the undisturbed run's" same alone
 # It is killed while a long run saves every few steps.
 shot() { # RUN [SETTING...]
@@ -639,12 +553,13 @@ ended
 check_equal "with checkpoint.required it ends with 75" "$status" 75
 check_equal "stops: one line says why" "$(grep -c ' error ' "$tmp/stops.log")" 1
 in_background nobody
-sleep 0.5 # of the 10 s that it waits for ckptd
+asks_for_ckptd() { grep -qsx grpc_global_tim /proc/"$pid"/task/*/comm; }
+wait_for 20 asks_for_ckptd # for 10 s
 kill_ours TERM "$pid"
 check "a signal ends the wait for ckptd at once" wait_gone "$pid" 1
 ended
 check_equal "with 75" "$status" 75
-check_equal "without any ckptd it ends with 75" "$(status_of train nobody)" 75
+check_exit 75 "without any ckptd it ends with 75" train nobody
 check_equal "an estimate needs neither ckptd nor ranks" \
     "$("$BUILD/trainer" --job.config_file "$tiny" --estimate 2>/dev/null | grep -c 'per rank')" 1
 # Norms are whole on every tensor-parallel rank: a little more than the parameters is held.
@@ -662,9 +577,8 @@ check_equal "within 5 s" $((SECONDS - began < 5 * ${TEST_TIME_SCALE:-1})) 1
 suggested=$("$BUILD/trainer" --job.config_file "$tiny" --suggest --comm.ranks 4 2>/dev/null |
     sed '1,/^settings of the first/ d' | tr -d '\\\n')
 read -ra suggested <<<"$suggested"
-check_equal "a mesh of 4 ranks is suggested, and trains" \
-    "$(status_of train suggested "${suggested[@]}" --comm.ranks 4 --training.steps 1 \
-        --checkpoint.no_enable)" 0
+check_exit 0 "a mesh of 4 ranks is suggested, and trains" train suggested "${suggested[@]}" \
+    --comm.ranks 4 --training.steps 1 --checkpoint.no_enable
 "$BUILD/trainer" --job.config_file "$tiny" --print-program --comm.ranks 2 \
     --parallelism.pipeline_parallel_degree 2 --canonical.micro_batches 3 \
     >"$tmp/listed.txt" 2>/dev/null

@@ -40,8 +40,7 @@ start_ckptd
 check "an undisturbed run ends with 0" train right
 sort -n "$tmp/right.loss" >"$tmp/right.sorted"
 
-in_background stopped --debug.pause_at_step 8 --checkpoint.final_seconds $limit
-paused stopped 8
+held stopped 8 --checkpoint.final_seconds $limit
 kill_ours STOP "$ckptd_pid"
 kill_ours TERM "$pid"
 check_end stopped "ckptd does not answer"
@@ -64,11 +63,9 @@ while_written late_disabled disabled
 # ---- no image for every rank ----
 stop_ckptd
 start_ckptd --memory.pool_bytes 3MiB --memory.segment_bytes 1MiB # a rank's image takes one of three
-in_background last --debug.pause_at_step 8
-paused last 8
+held last 8
 last=$pid
-in_background waits --comm.ranks 1 --debug.pause_at_step 8 --checkpoint.when_busy wait
-paused waits 8
+held waits 8 --comm.ranks 1 --checkpoint.when_busy wait
 waits=$pid
 in_background slow --comm.ranks 1 --debug.slow_copy_us 60000 # two of them, for 4 s
 wait_for 30 says slow "step: +5 " || give_up "slow does not train" "$tmp/slow.log"
