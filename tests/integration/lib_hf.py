@@ -20,7 +20,7 @@ import lib_train
 from lib_tap import need
 
 need("numpy", "safetensors")
-import reference  # noqa: E402
+import lib_reference as reference  # noqa: E402
 import safetensors  # noqa: E402
 
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
@@ -181,8 +181,7 @@ def train_hot(bed, *options):
 
 
 def samples(bed, count, seed=0):
-    """Inputs and targets that the trainer begins with, [count, SEQ]: reference.py knows the order.
-    """
+    """Inputs and targets that the trainer begins with, [count, SEQ]."""
     return reference.Data(bed.path("tokens"), SEQ, seed).read(0, count)
 
 

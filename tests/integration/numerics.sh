@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Goal: the trainer computes what a Llama and AdamW are defined to compute.
 # Method: a seed checkpoint fixes the initial weights; its export and the tokens file go to an
-# independent reference in NumPy (reference.py, float64, own sample order), which trains 20 steps
+# independent reference in NumPy (lib_reference.py, float64), which trains 20 steps
 # from them; so does the trainer, in fp32. Losses and gradient norms are compared step by step, for
 # one rank and for three; then the trained weights are exported and a forward pass is compared logit
 # by logit.
@@ -10,7 +10,7 @@
 python=${PYTHON:-python3}
 "$python" -c 'import numpy' 2>/dev/null ||
     skip_all "numpy is missing in $python: make deps installs it"
-reference=tests/integration/reference.py
+reference=tests/integration/lib_reference.py
 plan 13
 make_tiny
 start_ckptd
@@ -21,7 +21,7 @@ export_weights() { # RUN@STEP FILE
     "$BUILD/ckpt-cli" export "$1" --store "$store" --weights-only \
         --format safetensors --output "$2"
 }
-# The numbers of `reference.py ... --compare`, each below its bound.
+# The numbers of `lib_reference.py ... --compare`, each below its bound.
 compare() { # NAME STEPS-OR-EMPTY BOUND COMMAND...
     local name=$1 steps=$2 bound=$3 got
     shift 3

@@ -19,7 +19,7 @@ import math
 
 from lib_llama import TINY, compare, load, our_steps, save_random, torch, transformers
 from lib_hf import SEQ, cli, main, test
-import reference
+import lib_reference as reference
 
 STEPS, FIRST_LOSS, LOSS, NORM = 20, 1e-6, 1e-2, 5e-2
 GRADIENT, APART, LR = 5e-3, 10, 100

@@ -2,7 +2,7 @@
 
 A difference is the largest of all elements, relative to the largest element of what is expected;
 compare() prints it beside its tolerance, so the figures stay in the output. compare_steps() trains
-a model from one folder in both; their samples and learning rates are those of reference.py.
+a model from one folder in both; their samples and learning rates are those of lib_reference.py.
 """
 import json
 import os
@@ -16,7 +16,7 @@ from lib_hf import SEQ, need, read  # noqa: E402
 need("torch", "transformers", "tiktoken")
 import torch  # noqa: E402
 import transformers  # noqa: E402
-import reference  # noqa: E402
+import lib_reference as reference  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(min(2, os.cpu_count()))

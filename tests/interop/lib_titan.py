@@ -99,7 +99,7 @@ def make_config(tokens, checkpoint, steps, folder, mesh, **more):
     from torchtitan.components.metrics import MetricsProcessor
     from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig
     from torchtitan.trainer import Trainer
-    import reference
+    import lib_reference as reference
 
     class NoTokenizer(tokenizer.BaseTokenizer):
         @dataclasses.dataclass(kw_only=True, slots=True)

@@ -5,7 +5,7 @@ Goal: what transformers saved is imported, computes the logits of transformers, 
 steps as PyTorch trains it, and what is exported after them loads in transformers and computes the
 trainer's logits. What was not trained comes back bit by bit.
 Method: LlamaForCausalLM with random weights (norms as well) in each shape; the trainer takes the
-shape from the folder's config.json. Its samples and learning rates are those of reference.py.
+shape from the folder's config.json. Its samples and learning rates are those of lib_reference.py.
 Tolerances: logits 1e-5 of the largest; loss of the first step 1e-6; loss and gradient norm of each
 of 20 steps 1e-4, as numerics.sh has them; and parameters, whose distance from PyTorch's after the
 steps is at most a hundredth of their distance from where they began. Nothing of it holds for a

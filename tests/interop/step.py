@@ -5,7 +5,7 @@ Goal: `import` takes what save_pretrained wrote, to the bit; one optimizer step 
 fp32 is PyTorch's clip_grad_norm_ and AdamW on the same batch; what is exported after it loads in
 transformers with equal parameters.
 Method: LlamaForCausalLM with random weights (norms as well), grouped key heads, tied and not, saved
-in one file or in several. The batch is the trainer's first (reference.py knows the order of samples
+in one file or in several. The batch is the trainer's first (lib_reference.py knows its samples
 and the learning rate). Tolerances, relative to the largest element of a tensor where nothing
 else is said: loss and gradient norm 1e-6; first moments, which after one step are the clipped
 gradients times 1 - beta1, 1e-5, second moments 2e-5. Parameters, in learning rates beside two units
@@ -20,7 +20,7 @@ import json
 from lib_llama import TINY, compare, difference, load, torch, transformers
 from lib_hf import bits_of_file, bits_of_folder, cli, export, main, read, samples, test, weights_of
 import numpy
-import reference
+import lib_reference as reference
 
 LOSS, FIRST_MOMENT, SECOND_MOMENT = 1e-6, 1e-5, 2e-5
 UPDATE, UPDATE_OF_OURS, ROUNDING = 1e-3, 1e-5, 2 ** -22

@@ -1,18 +1,12 @@
 #!/usr/bin/env python3
-"""reference - a Llama training step in NumPy that shares no code with the trainer.
+"""lib_reference - a Llama training step in NumPy that shares no code with the trainer.
 
-    reference.py                                               test of the reference itself (TAP)
-    reference.py train  --weights W --config C --tokens T [--steps 20] [--dtype float64]
-                        [--compare L]
-    reference.py logits --weights W --config C (--ids "1 2 3" | --tokens T [--sample 0])
-                        [--compare F]
+    lib_reference.py train|logits --weights W --config C --tokens T --compare F
 
-W: safetensors file with float32 weights under torchtitan's names (ckpt-cli export). C: the
-effective configuration as JSON (job.save_config_file). T: a tokens file. `train` prints a line per
-step: step, loss, gradient norm, in 17 digits; with --compare it prints instead how many steps of
-the trainer's loss file L it compared, and the largest relative differences of loss and norm.
-`logits` prints a line per position; with --compare it prints instead the largest difference to the
-raw float32 numbers in F, absolute and relative to the largest logit.
+W: safetensors file with float32 weights of the flavor "tiny" under torchtitan's names (ckpt-cli
+export). C: the effective configuration as JSON (job.save_config_file). T: a tokens file, whose
+samples have the documented order. F: what the trainer made, its metrics.loss_file or
+debug.logits_file. All computes in float64.
 
 The model: h = E[token]; per layer h += wo(attention(rope(wq n), rope(wk n), wv n)) with n =
 norm(h), then h += w2(silu(w1 n) * w3 n) with the new n = norm(h); logits = output(norm(h)). RMSNorm
@@ -28,6 +22,7 @@ V vocabulary.
 import argparse
 import json
 import math
+import os
 import struct
 import sys
 
@@ -36,10 +31,12 @@ import lib_tap
 lib_tap.need("numpy")
 import numpy as np  # noqa: E402
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../clients/examples"))
+from sample_order import sample  # noqa: E402
+
 EPS = 1e-5
 THETA = 500000.0
-HEADS = {"tiny": (4, 2), "debugmodel": (16, 4), "110M": (12, 4), "8B": (32, 8)}  # heads, kv heads
-MASK64 = (1 << 64) - 1
+HEADS = 4, 2  # of queries, of keys and values
 
 
 # ---- files and data order ----
@@ -59,34 +56,6 @@ def read_safetensors(path):
     return tensors
 
 
-def xxh3_17_to_32(data):
-    """XXH3-64 of 17 to 32 bytes: the two mixes of 16 bytes that the format defines for them."""
-    secret = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f")
-    assert 17 <= len(data) <= 32
-
-    def mix(part, key):
-        low, high = struct.unpack("<QQ", part)
-        key_low, key_high = struct.unpack("<QQ", key)
-        product = (low ^ key_low) * (high ^ key_high)
-        return (product & MASK64) ^ (product >> 64)
-    value = len(data) * 0x9E3779B185EBCA87
-    value += mix(data[:16], secret[:16]) + mix(data[-16:], secret[16:])
-    value &= MASK64
-    value ^= value >> 37
-    value = value * 0x165667919E3779F9 & MASK64
-    return value ^ value >> 32
-
-
-def philox(counter, key):
-    """Philox4x32-10: four counter words, two key words."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, p0 >> 32 ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
-        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    return c
-
-
 class Data:
     """A tokens file and the order of its samples."""
 
@@ -94,41 +63,20 @@ class Data:
         with open(path, "rb") as file:
             raw = file.read()
         magic, version, start, width, _vocab, count = struct.unpack_from("<8sIIIIQ", raw)
-        assert magic == b"HFTOKENS" and version in (1, 2), f"{path} is no tokens file"
+        assert magic == b"HFTOKENS" and version == 2, f"{path} is no tokens file"
         kind = {2: "<u2", 4: "<u4"}[width]
-        if version == 1:
-            self.tokens = np.frombuffer(raw, kind, count, start).astype(np.int64)
-        else:  # blocks of 16,384 tokens, each with its planes of bits
-            planes = 2 if struct.unpack_from("<I", raw, 140)[0] & 1 else 1
-            block = 16384 * width + planes * 2048
-            parts = [np.frombuffer(raw, kind, 16384, at) for at in
-                     range(start, start + (count + 16383) // 16384 * block, block)]
-            self.tokens = np.concatenate(parts)[:count].astype(np.int64)
-        self.seq_len, self.num_samples = seq_len, (count - 1) // seq_len
-        stream = xxh3_17_to_32(struct.pack("<Q", seed) + b"data/order")
-        self.key = (stream & 0xFFFFFFFF, stream >> 32)
-        self.half_bits = 0
-        while 1 << 2 * self.half_bits < self.num_samples:
-            self.half_bits += 1
-
-    def position(self, index):
-        """Keyed permutation: six Feistel rounds, again until the result is a sample."""
-        epoch, value = divmod(index, self.num_samples)
-        mask = (1 << self.half_bits) - 1
-        while True:
-            left, right = value >> self.half_bits, value & mask
-            for turn in range(6):
-                counter = epoch << 64 | right << 8 | turn
-                words = [counter >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)]
-                left, right = right, left ^ philox(words, self.key)[0] & mask
-            value = left << self.half_bits | right
-            if value < self.num_samples:
-                return value
+        # blocks of 16,384 tokens, each with its planes of bits
+        planes = 2 if struct.unpack_from("<I", raw, 140)[0] & 1 else 1
+        block = 16384 * width + planes * 2048
+        parts = [np.frombuffer(raw, kind, 16384, at) for at in
+                 range(start, start + (count + 16383) // 16384 * block, block)]
+        self.tokens = np.concatenate(parts)[:count].astype(np.int64)
+        self.seq_len, self.num_samples, self.seed = seq_len, (count - 1) // seq_len, seed
 
     def read(self, first, count):
-        rows = [self.tokens[(at := self.position(first + i) * self.seq_len):at + self.seq_len + 1]
-                for i in range(count)]
-        both = np.stack(rows)
+        starts = [self.seq_len * sample(self.seed, self.num_samples, first + i)
+                  for i in range(count)]
+        both = np.stack([self.tokens[at:at + self.seq_len + 1] for at in starts])
         return both[:, :-1], both[:, 1:]
 
 
@@ -163,8 +111,8 @@ def softmax(x):
 
 
 class Model:
-    def __init__(self, weights, heads, kv_heads, dtype):
-        self.w = {name: value.astype(dtype) for name, value in weights.items()
+    def __init__(self, weights, heads, kv_heads):
+        self.w = {name: value.astype(np.float64) for name, value in weights.items()
                   if not name.startswith("optimizer.")}
         self.heads, self.kv_heads = heads, kv_heads
         self.layers = len([name for name in self.w if name.endswith("attention_norm.weight")])
@@ -322,147 +270,40 @@ def train_step(model, optimizer, data, config, step):
     return total / (batch * t["seq_len"]), norm
 
 
-def open_model(args):
-    with open(args.config) as file:
-        config = json.load(file)
-    heads, kv_heads = HEADS[config["model"]["flavor"]] if args.heads is None else (
-        args.heads, args.kv_heads or args.heads)
-    return config, Model(read_safetensors(args.weights), heads, kv_heads, np.dtype(args.dtype))
-
-
-def open_data(args, config):
-    return Data(args.tokens, config["training"]["seq_len"], config["debug"]["seed"])
-
-
-def read_losses(path):
-    """metrics.loss_file: {step: (loss, gradient norm)}"""
+def compare_training(model, data, config, path):
+    """How many steps, and the largest relative differences of loss and gradient norm to those of
+    the trainer's metrics.loss_file."""
+    optimizer, apart = AdamW(model, config), []
     with open(path) as file:
         rows = [line.split() for line in file]
-    return {int(step): (float.fromhex(loss), float.fromhex(norm)) for step, loss, norm in rows}
-
-
-def run_train(args):
-    config, model = open_model(args)
-    data, optimizer = open_data(args, config), AdamW(model, config)
-    other = read_losses(args.compare) if args.compare else {}
-    worst, compared = [0.0, 0.0], 0
-    for step in range(args.steps):
+    for step, (number, *theirs) in enumerate(rows):
+        assert int(number) == step + 1, number
         mine = train_step(model, optimizer, data, config, step)
-        if not args.compare:
-            print(f"{step + 1} {mine[0]:.17g} {mine[1]:.17g}", flush=True)
-        elif step + 1 in other:
-            compared += 1
-            worst = [max(w, abs(theirs / ours - 1))
-                     for w, theirs, ours in zip(worst, other[step + 1], mine)]
-    if args.compare:
-        print(f"{compared} {worst[0]:.3g} {worst[1]:.3g}")
+        apart.append([abs(float.fromhex(one) / own - 1) for one, own in zip(theirs, mine)])
+    return len(apart), *(f"{max(column):.3g}" for column in zip(*apart))
 
 
-def run_logits(args):
-    config, model = open_model(args)
-    if args.ids is not None:
-        inputs = np.array([[int(word) for word in args.ids.replace(",", " ").split()]])
-    else:
-        inputs = open_data(args, config).read(args.sample, 1)[0]
-    logits = model.forward(inputs)[0][0]
-    if args.compare is None:
-        for row in logits:
-            print(" ".join(f"{value:.9g}" for value in row))
-        return
-    other = np.fromfile(args.compare, "<f4").reshape(logits.shape)
-    difference = float(np.abs(logits - other).max())
-    print(f"{difference:.3g} {difference / float(np.abs(logits).max()):.3g}")
-
-
-# ---- the reference's own test ----
-
-def random_model(draw):
-    C, F, H, K, V, layers = 12, 20, 3, 1, 17, 2
-    D = C // H
-    shapes = {"tok_embeddings.weight": (V, C), "norm.weight": (C,), "output.weight": (V, C)}
-    for layer in range(layers):
-        p = f"layers.{layer}."
-        shapes.update({p + "attention_norm.weight": (C,), p + "ffn_norm.weight": (C,),
-                       p + "attention.wq.weight": (H * D, C), p + "attention.wk.weight": (K * D, C),
-                       p + "attention.wv.weight": (K * D, C), p + "attention.wo.weight": (C, C),
-                       p + "feed_forward.w1.weight": (F, C), p + "feed_forward.w2.weight": (C, F),
-                       p + "feed_forward.w3.weight": (F, C)})
-    weights = {name: draw.standard_normal(shape) * 0.5 for name, shape in shapes.items()}
-    return Model(weights, H, K, np.float64), V
-
-
-def worst_gradient(model, inputs, targets, draw):
-    """Largest error against central differences, relative to the tensor's largest gradient."""
-    _, grads = model.loss_and_gradients(inputs, targets, 1.0)
-    worst = 0.0
-    for name, weight in model.w.items():
-        flat, step = weight.reshape(-1), 1e-5
-        for at in draw.choice(flat.size, min(flat.size, 12), replace=False):
-            kept = flat[at]
-            flat[at] = kept + step
-            above = model.loss_and_gradients(inputs, targets, 1.0)[0]
-            flat[at] = kept - step
-            below = model.loss_and_gradients(inputs, targets, 1.0)[0]
-            flat[at] = kept
-            error = abs((above - below) / (2 * step) - grads[name].reshape(-1)[at])
-            worst = max(worst, error / np.abs(grads[name]).max())
-    return worst
-
-
-def run_self_test():
-    draw = np.random.default_rng(5)
-    model, V = random_model(draw)
-    tokens = draw.integers(0, V, (2, 8))
-    worst = worst_gradient(model, tokens[:, :-1], tokens[:, 1:], draw)
-    x = draw.standard_normal((1, 6, 2, 8))
-    config = {"optimizer": {"lr": 1.0}, "training": {"steps": 10},
-              "lr_scheduler": {"total_steps": -1, "warmup_steps": 2, "decay_ratio": -1,
-                               "decay_type": "linear", "min_lr_factor": 0.0}}
-    rates = [learning_rate(config, s) for s in range(10)]
-    logits = model.forward(tokens)[0]
-    changed = tokens.copy()
-    changed[:, -1] = (changed[:, -1] + 1) % V
-    results = [
-        ("gradients equal central differences", worst < 1e-6,
-         f"largest relative error {worst:.2g}"),
-        ("a position does not see the ones after it",
-         np.array_equal(model.forward(changed)[0][:, :-1], logits[:, :-1]), ""),
-        ("rope turns forth and back", np.allclose(rope(rope(x, 1), -1), x), ""),
-        ("Philox gives the published answer",
-         philox((0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344), (0xa4093822, 0x299f31d0)) ==
-         [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1], ""),
-        ("the learning rate warms up, then falls without reaching zero",
-         np.allclose(rates, [0.5, 1, 1] + [1 - i / 8 for i in range(1, 8)]), str(rates)),
-    ]
-    print(f"1..{len(results)}")
-    for number, (name, passed, remark) in enumerate(results, 1):
-        print(f"{'ok' if passed else 'not ok'} {number} - {name}")
-        if remark:
-            print(f"# {remark}")
+def compare_logits(model, data, _config, path):
+    """The largest difference to the raw float32 numbers of a file, which are of sample 0: absolute,
+    and relative to the largest logit."""
+    logits = model.forward(data.read(0, 1)[0])[0][0]
+    difference = float(np.abs(logits - np.fromfile(path, "<f4").reshape(logits.shape)).max())
+    return f"{difference:.3g}", f"{difference / float(np.abs(logits).max()):.3g}"
 
 
 def main():
-    if len(sys.argv) == 1:
-        return run_self_test()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("train", "logits"):
-        command = commands.add_parser(name)
-        command.add_argument("--weights", required=True)
-        command.add_argument("--config", required=True)
-        command.add_argument("--tokens", required=name == "train")
-        command.add_argument("--dtype", choices=("float64", "float32"), default="float64")
-        command.add_argument("--heads", type=int)
-        command.add_argument("--kv-heads", type=int)
-        command.add_argument("--compare")
-        if name == "train":
-            command.add_argument("--steps", type=int, default=20)
-        else:
-            command.add_argument("--ids")
-            command.add_argument("--sample", type=int, default=0)
+    parser.add_argument("what", choices=("train", "logits"))
+    for name in "weights", "config", "tokens", "compare":
+        parser.add_argument("--" + name, required=True)
     args = parser.parse_args()
-    return run_train(args) if args.command == "train" else run_logits(args)
+    with open(args.config) as file:
+        config = json.load(file)
+    model = Model(read_safetensors(args.weights), *HEADS)
+    data = Data(args.tokens, config["training"]["seq_len"], config["debug"]["seed"])
+    print(*(compare_training if args.what == "train" else compare_logits)(
+        model, data, config, args.compare))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
