@@ -20,7 +20,7 @@ import subprocess
 import time
 
 import lib_train
-from lib_store import PATIENCE, World, sealed
+from lib_store import PATIENCE, World
 from lib_tap import end, test
 
 MESHES = (1, 1), (1, 2), (2, 1), (2, 2)
@@ -68,31 +68,11 @@ class Bed:
         with open(self.path(run + ".loss")) as file:
             return file.read()
 
-    def state(self, run, step, member="state"):
-        """A member of the manifest."""
-        with open(self.manifest(run, step)) as file:
-            return json.load(file)[member]
-
-    def manifest(self, run, step):
-        folder = os.path.join(self.world.store, run)
-        name, = (name for name in os.listdir(folder) if name.startswith(f"step-{step:08}-"))
-        return os.path.join(folder, name, "manifest.json")
-
-    def rewrite(self, run, step, change):
-        """Other texts of the members that change(manifest) changes; ckptd reads its store anew."""
-        path = self.manifest(run, step)
-        with open(path, "rb") as file:
-            text = file.read()
-        now = json.loads(text)
-        change(now)
-        for member in "identity", "config", "state":
-            line = json.dumps({member: now[member]}, separators=(",", ":"))[1:-1] + ",\n"
-            text, count = re.subn(rb'(?m)^"%s":.*\n' % member.encode(), line.encode(), text)
-            assert count == 1, (member, text[4096:])
-        self.world.stop()
-        with open(path, "wb") as file:
-            file.write(sealed(text))
-        self.world.launch()
+    def state(self, run, step):
+        """Of the manifest."""
+        path, = glob.glob(os.path.join(self.world.store, run, f"step-{step:08}-*/manifest.json"))
+        with open(path) as file:
+            return json.load(file)["state"]
 
 
 def same_on_every_mesh(bed, what, *options, steps=6):
@@ -239,66 +219,11 @@ def other_sizes(bed):
     code, said = bed.train("ramp", (1, 1), 2, *data, "--training.batch_ramp", "0:1,1:2,2:3")
     test("a ramp is kept in the manifest", code == 0 and
          bed.state("ramp", 2)["data"]["next_sample"] == 3, said)
-    code, said = bed.train("ramp", (1, 1), 4, *data, "--training.batch_ramp", "0:2,2:3")
-    test("and is fixed when the run is created", code == 78 and "training.batch_ramp" in said, said)
     longer = *data, "--lr_scheduler.total_steps", -1
     bed.train("longer", (1, 1), 2, *longer)
     code, said = bed.train("longer", (1, 1), 3, *longer)
     test("more steps are said to stretch the curve", code == 0 and
          "stretches the learning-rate curve" in said and "total_steps = 2" in said, said)
-
-
-def older_orders(bed):
-    """Checkpoints as older programs wrote them: the first ones kept no list of orders, later ones
-    knew fewer settings. And one that was not trained, as an import."""
-    data = "--training.mixture", bed.mixture(a=1)
-    later = {"canonical.groups": 3, "canonical.tp_blocks": 2, "canonical.cp_blocks": 2,
-             "canonical.loss_chunks": 2, "training.batch_ramp": "0:2,2:3"}
-    balancer = "parallelism.context_parallel_load_balancer"
-
-    def forget_the_list(manifest):
-        del manifest["state"]["orders"], manifest["config"]["training"]["numerics"]
-
-    def forget_settings(manifest):
-        for settings in manifest["state"]["orders"][-1], manifest["config"]["canonical"], \
-                manifest["identity"]["canonical"]:
-            settings.pop(balancer, None)
-            for key in later:
-                settings.pop(key, settings.pop(key.split(".")[1], None))
-        del manifest["state"]["orders"][-1]["training.numerics"]
-        del manifest["config"]["training"]["batch_ramp"], manifest["config"]["training"]["numerics"]
-
-    def forget_training(manifest):
-        del manifest["state"]["orders"], manifest["identity"]["canonical"]
-
-    for run, forget in ("first", forget_the_list), ("second", forget_settings), \
-            ("imported", forget_training):
-        bed.train(run, (1, 1), 1, *data)
-        bed.rewrite(run, 1, forget)
-        for key, value in {"first": [("canonical.tp_blocks", 2)],
-                           "second": later.items()}.get(run, ()):
-            code, said = bed.train(run, (1, 1), 2, *data, f"--{key}", value)
-            test(f"{run}: another {key} than before there was one is refused", code == 78 and
-                 f"the run has {key} = " in said, (code, said))
-    for run in "first", "second":
-        code, said = bed.train(run, (1, 1), 2, *data)
-        orders = bed.state(run, 2)["orders"] if code == 0 else []
-        test(f"{run}: the same goes on, and is listed whole", code == 0 and len(orders) == 1 and
-             set(later) < set(orders[0]) and "a new order" not in said, (code, orders, said))
-        test(f"{run}: it keeps the arithmetic of that time, and says so", code == 0 and
-             "goes on with training.numerics = 1" in said and orders[0]["training.numerics"] == 1
-             and bed.state(run, 2, "config")["training"]["numerics"] == 1, (orders, said))
-    code, said = bed.train("imported", (1, 1), 2, *data, "--canonical.loss_chunks", 2)
-    test("a checkpoint without an order begins one", code == 0 and
-         bed.state("imported", 2)["orders"][0]["canonical.loss_chunks"] == 2, (code, said))
-    code, said = bed.train("imported", (1, 1), 3, *data, "--canonical.loss_chunks", 2,
-                           "--canonical.cp_blocks", 2)
-    test("which then holds", code == 78 and "canonical.cp_blocks = 1" in said, (code, said))
-    cut = *data, "--canonical.cp_blocks", 2
-    bed.train("balanced", (1, 1), 1, *cut)
-    code, said = bed.train("balanced", (1, 1), 2, *cut, f"--{balancer}", "none")
-    test("so does which chunks of a sequence are a block", code == 78 and
-         f'{balancer} = "headtail"' in said, (code, said))
 
 
 def write_format_1(path, source):
@@ -514,7 +439,6 @@ def main():
         documented_order(bed)
         validation(bed)
         other_sizes(bed)
-        older_orders(bed)
         once_per_node(bed)
         nodes_that_differ(bed)
         speed(bed)

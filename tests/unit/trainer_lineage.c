@@ -1,7 +1,8 @@
 /* trainer_lineage.c - which arithmetic a run goes on with.
  *
- * Goal: a run keeps training.numerics for ever, also one of before there was a choice. Method: the
- * texts of manifests as older, this and newer trainers write them, and as an import does. */
+ * Goal: a run keeps its order of samples and sums, and training.numerics, for ever, also one of
+ * before there was a choice. Method: the texts of manifests as older, this and newer trainers write
+ * them, and as an import does. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 #include "trainer/save/lineage.h"
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OLDEST "{\"canonical\":{\"micro_batches\":8}}"
 #define TRAINED "{\"canonical\":{\"micro_batches\":8,\"groups\":1,\"tp_blocks\":1,\"cp_blocks\":1}}"
 #define SIZES "\"local_batch_size\":1,\"seq_len\":32"
 
@@ -36,11 +38,11 @@ static struct config *config_of(int64_t numerics)
     return &config;
 }
 
-static int go_on(const struct ckpt_loaded *from, int64_t numerics, const char *listed)
+static int go_on_as(const struct config *config, const struct ckpt_loaded *from, const char *listed)
 {
     char *orders = NULL;
     struct lineage_data data = {-1, 0, "hash"};
-    int rc = lineage_go_on(&orders, config_of(numerics), from, &data);
+    int rc = lineage_go_on(&orders, config, from, &data);
     assert_int_equal(rc == 0, orders != NULL);
     if (orders != NULL)
         assert_non_null(strstr(orders, listed));
@@ -48,17 +50,48 @@ static int go_on(const struct ckpt_loaded *from, int64_t numerics, const char *l
     return rc;
 }
 
-TEST(test_lineage__a_run_without_numerics_has_those_of_before)
+static int go_on(const struct ckpt_loaded *from, int64_t numerics, const char *listed)
 {
-    struct ckpt_loaded unlisted = loaded_of(TRAINED, "{\"training\":{" SIZES "}}", "{}");
-    struct ckpt_loaded listed =
-        loaded_of(TRAINED, "{}",
+    return go_on_as(config_of(numerics), from, listed);
+}
+
+/* The first checkpoints kept no list of orders, later ones one of fewer settings. */
+TEST(test_lineage__a_run_of_before_there_was_a_setting_has_its_value_of_then)
+{
+    static const char *const keys[] = {"canonical.groups", "canonical.tp_blocks",
+                                       "canonical.cp_blocks", "canonical.loss_chunks",
+                                       "training.batch_ramp"};
+    const struct ckpt_loaded older[] = {
+        loaded_of(OLDEST, "{\"training\":{" SIZES "}}", "{}"),
+        loaded_of(OLDEST, "{}",
                   "{\"orders\":[{\"step\":0,\"canonical.micro_batches\":8,"
-                  "\"training.local_batch_size\":1,\"training.seq_len\":32}]}");
-    assert_int_equal(lineage_numerics(&unlisted), 1);
-    assert_int_equal(lineage_numerics(&listed), 1);
-    assert_int_equal(go_on(&unlisted, 1, "\"training.numerics\":1"), 0);
-    assert_int_equal(go_on(&listed, 1, "\"training.numerics\":1"), 0);
+                  "\"training.local_batch_size\":1,\"training.seq_len\":32}]}")};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(lineage_numerics(&older[i]), 1);
+        assert_int_equal(go_on(&older[i], 1, "\"training.numerics\":1"), 0);
+        for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
+            struct config *config = config_of(1);
+            int64_t *parts[] = {&config->groups, &config->tp_blocks, &config->cp_blocks,
+                                &config->loss_chunks};
+            if (k < sizeof(parts) / sizeof(parts[0]))
+                *parts[k] = 2;
+            else
+                strcpy(config->batch_ramp, "0:2,2:3");
+            assert_int_equal(go_on_as(config, &older[i], ""), ERR_MISMATCH);
+            assert_non_null(strstr(report_message(), keys[k]));
+        }
+    }
+    struct ckpt_loaded cut = loaded_of(
+        OLDEST, "{}",
+        "{\"orders\":[{\"step\":0,\"canonical.micro_batches\":8,\"canonical.cp_blocks\":2,"
+        "\"training.local_batch_size\":1,\"training.seq_len\":32}]}");
+    struct config *config = config_of(1);
+    config->cp_blocks = 2;
+    strcpy(config->text.cp_load_balancer, "headtail");
+    assert_int_equal(go_on_as(config, &cut, "headtail"), 0);
+    strcpy(config->text.cp_load_balancer, "none");
+    assert_int_equal(go_on_as(config, &cut, ""), ERR_MISMATCH);
+    assert_non_null(strstr(report_message(), "load_balancer = \"headtail\""));
 }
 
 TEST(test_lineage__other_numerics_than_the_runs_are_refused)
