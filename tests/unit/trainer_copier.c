@@ -236,18 +236,6 @@ TEST_BETWEEN(test_copier__nothing_is_copied_before_it_is_posted, setup, teardown
     assert_false(copier_post(bed->copier, SLICES - 1));
 }
 
-TEST_BETWEEN(test_copier__start_returns_while_nothing_is_copied, setup, teardown)
-{
-    struct bed *bed = *state;
-    struct copier_times times;
-    bed->gate_at = 0;
-    start(bed->copier);
-    assert_int_equal(atomic_load(&bed->num_copied), 0);
-    sem_post(&bed->gate);
-    assert_int_equal(copier_wait(bed->copier, &times), 0);
-    assert_int_equal(atomic_load(&bed->num_copied), SLICES);
-}
-
 TEST_BETWEEN(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits, setup,
              teardown)
 {
@@ -292,14 +280,6 @@ TEST_BETWEEN(test_copier__a_copy_keeps_to_its_rate_until_it_is_waited_for, setup
     assert_int_equal(copier_wait(bed->copier, &times), 0);
     assert_int_equal(atomic_load(&bed->num_copied), SLICES);
     assert_true(times.copy_seconds < PIECE_SECONDS);
-}
-
-TEST_BETWEEN(test_copier__without_a_copy_nothing_waits, setup, teardown)
-{
-    struct bed *bed = *state;
-    copier_wait_slice(bed->copier, SLICES - 1, bed->lane);
-    update(bed, 1);
-    assert_int_equal(atomic_load(&bed->num_copied), 0);
 }
 
 TEST_BETWEEN(test_copier__closing_completes_the_copy_in_progress, setup, teardown)

@@ -132,21 +132,6 @@ TEST(test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives)
     memory_free(memory);
 }
 
-TEST(test_memory__lives_that_do_not_meet_share_one_place)
-{
-    struct memory *memory;
-    assert_int_equal(memory_new(&memory), 0);
-    for (uint32_t i = 0; i < 10; i++) {
-        memory_take(memory, "one after the other", i, 1000 * (i + 1));
-        memory_give(memory, "one after the other", i);
-    }
-    assert_int_equal(memory_place(memory), 0);
-    assert_int_equal(memory_shared_bytes(memory),
-                     (10000 + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN);
-    assert_int_equal(memory_kept_bytes(memory), 0);
-    memory_free(memory);
-}
-
 TEST(test_memory__what_is_never_given_back_is_kept_apart)
 {
     struct memory *memory;
@@ -316,23 +301,6 @@ TEST(test_memory__a_peak_is_of_the_chosen_names_together)
     assert_int_equal(memory_peak(memory, is_named, "b"), 640);
     assert_int_equal(memory_peak(memory, is_named, "ab"), 1920);
     assert_int_equal(memory_peak(memory, is_named, "kb"), 768);
-    memory_free(memory);
-}
-
-/* Each lives with the one in front of it alone: all have two places. */
-TEST(test_memory__a_plan_may_have_many_thousand_buffers)
-{
-    enum { MANY = 17000 };
-    struct memory *memory;
-    assert_int_equal(memory_new(&memory), 0);
-    for (uint32_t i = 0; i < MANY; i++) {
-        memory_take(memory, "buffer", i, MEMORY_ALIGN);
-        if (i > 0)
-            memory_give(memory, "buffer", i - 1);
-    }
-    memory_give(memory, "buffer", MANY - 1);
-    assert_int_equal(memory_place(memory), 0);
-    assert_int_equal(memory_shared_bytes(memory), 2 * MEMORY_ALIGN);
     memory_free(memory);
 }
 

@@ -55,21 +55,16 @@ TEST(test_shape__the_width_of_heads_follows_dim_and_heads)
 
 TEST(test_shape__nought_and_less_are_refused_by_name)
 {
-    struct config config = tiny();
-    config.model_layers = 0;
-    refused(&config, "layers = 0");
-    config = tiny();
-    config.model_heads = 0;
-    refused(&config, "heads = 0");
-    config = tiny();
-    config.model_vocab = 0;
-    refused(&config, "vocab = 0");
-    config = tiny();
-    config.norm_eps = -0.5;
-    refused(&config, "norm_eps -0.5");
-    config = tiny();
-    config.rope_theta = 0;
-    refused(&config, "rope_theta 0");
+    struct config none[5] = {tiny(), tiny(), tiny(), tiny(), tiny()};
+    static const char *const names[] = {"layers = 0", "heads = 0", "vocab = 0", "norm_eps -0.5",
+                                        "rope_theta 0"};
+    none[0].model_layers = 0;
+    none[1].model_heads = 0;
+    none[2].model_vocab = 0;
+    none[3].norm_eps = -0.5;
+    none[4].rope_theta = 0;
+    for (int i = 0; i < 5; i++)
+        refused(&none[i], names[i]);
 }
 
 TEST(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused)
