@@ -1,15 +1,6 @@
 /* sentencepiece.c - a tokenizer from SentencePiece's file, the tokenizer.model of Llama 2.
  *
- * The file is a protocol buffer: message ModelProto of google/sentencepiece,
- * src/sentencepiece_model.proto. Of its fields are read those that have a part in the tokens:
- *
- *     ModelProto      1 pieces, in the order of their numbers; 2 trainer_spec, 3 normalizer_spec,
- *                     5 denormalizer_spec
- *     SentencePiece   1 piece, 2 score (float), 3 type
- *     TrainerSpec     3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback, 46 bos_piece,
- *                     47 eos_piece
- *     NormalizerSpec  1 name, 2 precompiled_charsmap, 3 add_dummy_prefix,
- *                     4 remove_extra_whitespaces, 5 escape_whitespaces
+ * The file is a protocol buffer; proto/model/sentencepiece.proto has the fields that are read.
  *
  * A model of type BPE has no list of pairs: any neighbours are joined that together are a NORMAL
  * piece, the one with the highest score first, the leftmost of equals, whichever pieces those are.
@@ -26,19 +17,20 @@
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
+#include "proto/model/sentencepiece.pb-c.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ENDS_BYTES 64u /* of the name of a piece that begins or ends a document */
+#define UNPACKED_BYTES_MAX (1u << 30)
 
 enum type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE, NUM_TYPES };
 
 struct piece {
     float score;
-    uint32_t id, rank;
+    uint32_t id;
     enum type type;
 };
 
@@ -46,8 +38,7 @@ struct reader {
     const char *name; /* of the file, for messages */
     struct tokenizer *out;
     struct piece *pieces; /* by number */
-    uint32_t room;
-    bool *joins; /* by number: NORMAL */
+    bool *joins;          /* by number: NORMAL */
 };
 
 static int refuse(const struct reader *reader, const char *field, const char *value)
@@ -68,111 +59,7 @@ static int no_memory(void)
     return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
 }
 
-/* ---- protocol buffers ---- */
-
-enum wire { WIRE_VARINT, WIRE_DOUBLE, WIRE_BYTES, WIRE_FLOAT = 5 };
-
-struct span {
-    const uint8_t *at, *end;
-};
-
-struct field {
-    uint64_t number;
-    enum wire wire;
-    uint64_t value;    /* of WIRE_BYTES their number */
-    struct span bytes; /* of WIRE_BYTES, and the 4 of WIRE_FLOAT */
-};
-
-static bool take_varint(struct span *rest, uint64_t *out)
-{
-    *out = 0;
-    for (uint32_t shift = 0; shift < 64 && rest->at < rest->end; shift += 7) {
-        uint8_t byte = *rest->at++;
-        *out |= (uint64_t)(byte & 127) << shift;
-        if (byte < 128)
-            return true;
-    }
-    return false;
-}
-
-/* Takes the next field of a message. False: these bytes are none. */
-static bool take_field(struct span *rest, struct field *out)
-{
-    uint64_t tag, bytes = 0;
-    if (!take_varint(rest, &tag))
-        return false;
-    *out = (struct field){.number = tag >> 3, .wire = (enum wire)(tag & 7)};
-    switch (out->wire) {
-    case WIRE_VARINT:
-        return take_varint(rest, &out->value);
-    case WIRE_BYTES:
-        if (!take_varint(rest, &bytes))
-            return false;
-        break;
-    case WIRE_DOUBLE:
-    case WIRE_FLOAT:
-        bytes = out->wire == WIRE_DOUBLE ? 8 : 4;
-        break;
-    default:
-        return false;
-    }
-    if (bytes > (uint64_t)(rest->end - rest->at))
-        return false;
-    out->value = bytes;
-    out->bytes = (struct span){rest->at, rest->at + bytes};
-    rest->at += bytes;
-    return true;
-}
-
-/* Hands the fields of a message to `take` in turn. */
-static int read_message(struct reader *reader, struct span message,
-                        int (*take)(struct reader *reader, const struct field *field, void *user),
-                        void *user)
-{
-    while (message.at < message.end) {
-        struct field field;
-        if (!take_field(&message, &field))
-            return bad(reader, "not a SentencePiece model, or damaged");
-        ERR_TRY(take(reader, &field, user));
-    }
-    return 0;
-}
-
 /* ---- pieces ---- */
-
-struct read_piece {
-    struct span text;
-    struct piece piece;
-};
-
-static int take_of_piece(struct reader *reader, const struct field *field, void *user)
-{
-    struct read_piece *read = user;
-    if (field->number == 1 && field->wire == WIRE_BYTES)
-        read->text = field->bytes;
-    else if (field->number == 2 && field->wire == WIRE_FLOAT)
-        memcpy(&read->piece.score, field->bytes.at, sizeof read->piece.score);
-    else if (field->number == 3 && field->wire == WIRE_VARINT && field->value >= NORMAL &&
-             field->value < NUM_TYPES)
-        read->piece.type = (enum type)field->value;
-    else if (field->number <= 3)
-        return bad(reader, "a piece has a text, a score or a type that is none");
-    return 0;
-}
-
-static int reserve_piece(struct reader *reader)
-{
-    uint32_t count = reader->out->vocab.num_tokens;
-    if (count < reader->room)
-        return 0;
-    uint32_t room = 2 * count + 1024;
-    struct piece *grown = realloc(reader->pieces, room * sizeof *grown);
-    if (grown == NULL)
-        return no_memory();
-    reader->pieces = grown;
-    reader->room = room;
-    return 0;
-}
 
 static bool is_utf8(const char *text, size_t bytes)
 {
@@ -182,119 +69,54 @@ static bool is_utf8(const char *text, size_t bytes)
     return length > 0;
 }
 
-static int add_piece(struct reader *reader, const struct field *field)
+static int add_pieces(struct reader *reader, const Sentencepiece__Model *model)
 {
-    struct vocab *vocab = &reader->out->vocab;
-    struct read_piece read = {.piece = {.id = vocab->num_tokens, .type = NORMAL}};
-    ERR_TRY(read_message(reader, field->bytes, take_of_piece, &read));
-    size_t bytes = (size_t)(read.text.end - read.text.at);
-    if (bytes == 0 || bytes > TOKEN_BYTES_MAX || !is_utf8((const char *)read.text.at, bytes) ||
-        !isfinite(read.piece.score))
-        return bad(reader, "a piece is empty, over 4096 bytes long or no text, or has no score");
-    int result = vocab_add(vocab, read.text.at, bytes);
-    if (result == ERR_EXISTS)
-        return bad(reader, "two pieces have the same text");
-    ERR_TRY(result);
-    reader->pieces[read.piece.id] = read.piece;
+    reader->pieces = calloc(model->n_pieces + 1, sizeof *reader->pieces);
+    if (reader->pieces == NULL)
+        return no_memory();
+    for (uint32_t id = 0; id < model->n_pieces; id++) {
+        const Sentencepiece__Piece *from = model->pieces[id];
+        const ProtobufCBinaryData *text = &from->piece;
+        if (from->type < NORMAL || from->type >= NUM_TYPES)
+            return bad(reader, "a piece has a type that is none");
+        if (text->len == 0 || text->len > TOKEN_BYTES_MAX ||
+            !is_utf8((const char *)text->data, text->len) || !isfinite(from->score))
+            return bad(reader,
+                       "a piece is empty, over 4096 bytes long or no text, or has no score");
+        int result = vocab_add(&reader->out->vocab, text->data, text->len);
+        if (result == ERR_EXISTS)
+            return bad(reader, "two pieces have the same text");
+        ERR_TRY(result);
+        reader->pieces[id] = (struct piece){from->score, id, (enum type)from->type};
+    }
     return 0;
 }
 
 /* ---- what is set ---- */
 
-enum specification { PIECES = 1, TRAINER, NORMALIZER, DENORMALIZER = 5 };
 enum model_type { UNIGRAM = 1, BPE };
-#define MASK(value) (UINT64_C(1) << (value))
-#define ANY UINT64_MAX
 
-/* Fields with another value than the ones that are supported: the file is refused. */
-enum setting { TYPE, SUFFIX, FALLBACK, CHARSMAP, PREFIX, FEW_SPACES, ESCAPES, BACK, NUM_SETTINGS };
-static const struct {
-    enum specification of;
-    uint32_t number;
-    const char *field;
-    uint64_t when_absent, supported; /* a mask of values */
-    const char *const *names;        /* of values; NULL: they are printed as numbers */
-} settings[NUM_SETTINGS] = {
-    [TYPE] = {TRAINER, 3, "trainer_spec.model_type", UNIGRAM, MASK(UNIGRAM) | MASK(BPE),
-              (const char *const[]){"0", "UNIGRAM", "BPE", "WORD", "CHAR", NULL}},
-    [SUFFIX] = {TRAINER, 24, "trainer_spec.treat_whitespace_as_suffix", 0, MASK(0), NULL},
-    [FALLBACK] = {TRAINER, 35, "trainer_spec.byte_fallback", 0, ANY, NULL},
-    [CHARSMAP] = {NORMALIZER, 2, "normalizer_spec.precompiled_charsmap", 0, ANY, NULL},
-    [PREFIX] = {NORMALIZER, 3, "normalizer_spec.add_dummy_prefix", 1, ANY, NULL},
-    [FEW_SPACES] = {NORMALIZER, 4, "normalizer_spec.remove_extra_whitespaces", 1, ANY, NULL},
-    [ESCAPES] = {NORMALIZER, 5, "normalizer_spec.escape_whitespaces", 1, ANY, NULL},
-    [BACK] = {DENORMALIZER, 2, "the length of denormalizer_spec.precompiled_charsmap", 0, MASK(0),
-              NULL},
-};
-
-struct read_model {
-    enum specification of; /* which is being read */
-    uint64_t values[NUM_SETTINGS];
-    bool has[NORMALIZER + 1];
-    struct span charsmap;
-    char begin[ENDS_BYTES], end[ENDS_BYTES]; /* names of pieces */
-};
-
-static void take_name(char out[ENDS_BYTES], const struct field *field)
+/* A file that asks for something else than what is supported is refused. */
+static int check_settings(const struct reader *reader, const Sentencepiece__Model *model)
 {
-    size_t bytes = field->value < ENDS_BYTES ? (size_t)field->value : 0;
-    memcpy(out, field->bytes.at, bytes);
-    out[bytes] = '\0';
-}
-
-static int take_of_specification(struct reader *reader, const struct field *field, void *user)
-{
-    struct read_model *model = user;
-    (void)reader;
-    for (size_t i = 0; i < NUM_SETTINGS; i++)
-        if (settings[i].of == model->of && settings[i].number == field->number)
-            model->values[i] = field->value;
-    if (model->of == NORMALIZER && field->number == 2 && field->wire == WIRE_BYTES)
-        model->charsmap = field->bytes;
-    if (model->of == TRAINER && field->number == 46 && field->wire == WIRE_BYTES)
-        take_name(model->begin, field);
-    if (model->of == TRAINER && field->number == 47 && field->wire == WIRE_BYTES)
-        take_name(model->end, field);
-    return 0;
-}
-
-static int take_of_model(struct reader *reader, const struct field *field, void *user)
-{
-    struct read_model *model = user;
-    model->of = (enum specification)field->number;
-    if (field->wire != WIRE_BYTES)
-        return 0;
-    switch (model->of) {
-    case PIECES:
-        ERR_TRY(reserve_piece(reader));
-        return add_piece(reader, field);
-    case TRAINER:
-    case NORMALIZER:
-        model->has[model->of] = true;
-        __attribute__((fallthrough));
-    case DENORMALIZER:
-        return read_message(reader, field->bytes, take_of_specification, model);
-    }
-    return 0;
-}
-
-static int check_settings(const struct reader *reader, const struct read_model *model)
-{
-    if (!model->has[TRAINER] || !model->has[NORMALIZER])
+    static const char *const types[] = {"0", "UNIGRAM", "BPE", "WORD", "CHAR"};
+    const Sentencepiece__Trainer *trainer = model->trainer_spec;
+    const Sentencepiece__Normalizer *back = model->denormalizer_spec;
+    char value[24];
+    if (trainer == NULL || model->normalizer_spec == NULL)
         return bad(reader, "it has no trainer_spec or no normalizer_spec: it was cut");
-    for (size_t i = 0; i < NUM_SETTINGS; i++) {
-        const char *const *names = settings[i].names;
-        char value[24];
-        if (settings[i].supported == ANY ||
-            (model->values[i] < 64 && (settings[i].supported & MASK(model->values[i])) != 0))
-            continue;
-        snprintf(value, sizeof value, "%llu", (unsigned long long)model->values[i]);
-        for (uint64_t at = 0; names != NULL && names[at] != NULL; at++)
-            if (at == model->values[i])
-                return refuse(reader, settings[i].field, names[at]);
-        return refuse(reader, settings[i].field, value);
-    }
-    return 0;
+    int32_t type = trainer->model_type;
+    snprintf(value, sizeof value, "%d", type);
+    if (type != UNIGRAM && type != BPE)
+        return refuse(reader, "trainer_spec.model_type",
+                      type >= 0 && type < (int32_t)(sizeof types / sizeof types[0]) ? types[type]
+                                                                                    : value);
+    if (trainer->treat_whitespace_as_suffix)
+        return refuse(reader, "trainer_spec.treat_whitespace_as_suffix", "1");
+    if (back == NULL || back->precompiled_charsmap.len == 0)
+        return 0;
+    snprintf(value, sizeof value, "%zu", back->precompiled_charsmap.len);
+    return refuse(reader, "the length of denormalizer_spec.precompiled_charsmap", value);
 }
 
 /* ---- the tokenizer of them ---- */
@@ -447,21 +269,20 @@ static int find_byte_symbols(struct reader *reader, bool has_fallback)
     return 0;
 }
 
-static int build_normalizer(struct reader *reader, const struct read_model *model)
+static int build_normalizer(struct reader *reader, const Sentencepiece__Normalizer *spec)
 {
     struct tokenizer *out = reader->out;
-    const struct span *rules = &model->charsmap;
-    bool removes_spaces = model->values[FEW_SPACES] != 0;
-    out->marks_spaces = model->values[ESCAPES] != 0;
+    const ProtobufCBinaryData *rules = &spec->precompiled_charsmap;
+    out->marks_spaces = spec->escape_whitespaces;
     out->marks_early = true;
-    out->prefix = model->values[PREFIX] != 0 ? PREFIX_ALWAYS : PREFIX_NONE;
+    out->prefix = spec->add_dummy_prefix ? PREFIX_ALWAYS : PREFIX_NONE;
     out->prefix_always = true;
     strcpy(out->prefix_text, out->marks_spaces ? META_SPACE : " ");
     out->strips_space = out->prefix == PREFIX_ALWAYS;
-    if (rules->at == rules->end && !removes_spaces)
+    if (rules->len == 0 && !spec->remove_extra_whitespaces)
         return 0;
-    ERR_TRY(normalizer_open(&out->normalizer, reader->name, rules->at,
-                            (size_t)(rules->end - rules->at), removes_spaces));
+    ERR_TRY(normalizer_open(&out->normalizer, reader->name, rules->data, rules->len,
+                            spec->remove_extra_whitespaces));
     for (uint32_t id = 0; id < out->vocab.num_tokens; id++)
         if (reader->pieces[id].type == USER_DEFINED)
             ERR_TRY(normalizer_keep(out->normalizer, &out->vocab, id));
@@ -483,8 +304,9 @@ static bool has_words(const struct reader *reader)
            (out->unknown < 0 || (space != VOCAB_NONE && reader->pieces[space].type == NORMAL));
 }
 
-static int build(struct reader *reader, const struct read_model *model)
+static int build(struct reader *reader, const Sentencepiece__Model *model)
 {
+    const Sentencepiece__Trainer *trainer = model->trainer_spec;
     struct tokenizer *out = reader->out;
     const uint32_t count = out->vocab.num_tokens;
     reader->joins = calloc((size_t)count + 1, sizeof *reader->joins);
@@ -492,35 +314,55 @@ static int build(struct reader *reader, const struct read_model *model)
         return no_memory();
     for (uint32_t id = 0; id < count; id++) {
         reader->joins[id] = reader->pieces[id].type == NORMAL;
-        if (reader->pieces[id].type == UNUSED && model->values[TYPE] == BPE)
+        if (reader->pieces[id].type == UNUSED && trainer->model_type == BPE)
             return refuse(reader, "in a model of type BPE: pieces.type", "UNUSED");
     }
-    ERR_TRY(find_byte_symbols(reader, model->values[FALLBACK] != 0));
-    ERR_TRY(model->values[TYPE] == BPE ? add_pairs(reader) : add_scores(reader));
+    ERR_TRY(find_byte_symbols(reader, trainer->byte_fallback));
+    ERR_TRY(trainer->model_type == BPE ? add_pairs(reader) : add_scores(reader));
     ERR_TRY(add_all_added(reader));
-    ERR_TRY(build_normalizer(reader, model));
+    ERR_TRY(build_normalizer(reader, model->normalizer_spec));
     out->pieces = has_words(reader) ? PIECES_WORDS : PIECES_WHOLE;
     out->by_character = true;
-    out->bos = find_control(reader, model->begin);
-    out->eos = find_control(reader, model->end);
+    out->bos = find_control(reader, trainer->bos_piece);
+    out->eos = find_control(reader, trainer->eos_piece);
     out->num_ids = count;
     return 0;
+}
+
+/* So much may be taken, whatever a file says. */
+static void *take_memory(void *user, size_t bytes)
+{
+    size_t *left = user;
+    if (bytes > *left)
+        return NULL;
+    *left -= bytes;
+    return malloc(bytes);
+}
+
+static void give_memory(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
 }
 
 int tokenizer_read_sentencepiece(struct tokenizer *out, const char *name, const char *text,
                                  size_t bytes)
 {
     struct reader reader = {.name = name, .out = out};
-    struct read_model model = {.begin = "<s>", .end = "</s>"};
-    const struct span all = {(const uint8_t *)text, (const uint8_t *)text + bytes};
-    for (size_t i = 0; i < NUM_SETTINGS; i++)
-        model.values[i] = settings[i].when_absent;
-    int result = bytes > VOCAB_FILE_BYTES_MAX ? bad(&reader, "not a tokenizer: over 256 MiB")
-                                              : read_message(&reader, all, take_of_model, &model);
+    size_t left = UNPACKED_BYTES_MAX;
+    ProtobufCAllocator allocator = {take_memory, give_memory, &left};
+    if (bytes > VOCAB_FILE_BYTES_MAX)
+        return bad(&reader, "not a tokenizer: over 256 MiB");
+    Sentencepiece__Model *model =
+        sentencepiece__model__unpack(&allocator, bytes, (const uint8_t *)text);
+    if (model == NULL)
+        return bad(&reader, "not a SentencePiece model, or damaged");
+    int result = add_pieces(&reader, model);
     if (result == 0)
-        result = check_settings(&reader, &model);
+        result = check_settings(&reader, model);
     if (result == 0)
-        result = build(&reader, &model);
+        result = build(&reader, model);
+    sentencepiece__model__free_unpacked(model, &allocator);
     free(reader.pieces);
     free(reader.joins);
     return result;
