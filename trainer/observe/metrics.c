@@ -25,13 +25,7 @@
 #include <unistd.h>
 
 struct metrics {
-    const struct config *config;
-    uint32_t rank, num_ranks;
-    const struct data *data;
-    double flops_per_token, recomputed_flops, peak_tflops, connect_seconds;
-    struct device *device; /* or NULL, as is flight */
-    struct flight *flight;
-    struct history *history;
+    struct metrics_options of;
     FILE *loss_file;
     struct tensorboard *board; /* or NULL, as is jsonl */
     struct jsonl *jsonl;
@@ -81,8 +75,8 @@ static struct memory_use memory_of(const struct metrics *m)
 {
     struct device_room room = {0};
     uint64_t all, taken;
-    if (m->device != NULL) {
-        (void)device_room(m->device, &room);
+    if (m->of.device != NULL) {
+        (void)device_room(m->of.device, &room);
         all = room.all;
         taken = room.all - room.free;
     } else {
@@ -94,48 +88,31 @@ static struct memory_use memory_of(const struct metrics *m)
                                all > 0 ? 100 * (double)taken / (double)all : 0};
 }
 
+static int open_files(struct metrics *m)
+{
+    const struct config *config = m->of.config;
+    char folder[2 * CONFIG_TEXT_MAX];
+    if (config->loss_file[0] != 0 && (m->loss_file = fopen(config->loss_file, "a")) == NULL)
+        return report_error(ERR_INVALID, "make its folder, or name another file",
+                            "could not open metrics.loss_file %s: %s", config->loss_file,
+                            strerror(errno));
+    snprintf(folder, sizeof(folder), "%s/%s", config->dump_folder, config->tensorboard_folder);
+    if (config->tensorboard)
+        ERR_TRY(tensorboard_open(&m->board, folder));
+    return config->jsonl_file[0] != 0 ? jsonl_open(&m->jsonl, config) : 0;
+}
+
 int metrics_open(struct metrics **out, const struct metrics_options *options)
 {
     struct metrics *m = calloc(1, sizeof(*m));
     if (m == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the metrics");
-    m->config = m->waits.config = m->spikes.config = options->config;
-    m->rank = options->rank;
-    m->num_ranks = options->num_ranks;
-    m->data = options->data;
-    m->flops_per_token = options->flops_per_token;
-    m->recomputed_flops = options->recomputed_flops;
-    m->peak_tflops = options->peak_tflops;
-    m->connect_seconds = options->connect_seconds;
-    m->device = options->device;
-    m->flight = options->flight;
-    m->history = options->history;
-    if (m->rank == 0 && m->config->loss_file[0] != 0) {
-        m->loss_file = fopen(m->config->loss_file, "a");
-        if (m->loss_file == NULL) {
-            int error = errno;
-            free(m);
-            return report_error(ERR_INVALID, "make its folder, or name another file",
-                                "could not open metrics.loss_file %s: %s",
-                                options->config->loss_file, strerror(error));
-        }
-    }
-    if (m->rank == 0 && m->config->tensorboard) {
-        char folder[2 * CONFIG_TEXT_MAX];
-        snprintf(folder, sizeof(folder), "%s/%s", m->config->dump_folder,
-                 m->config->tensorboard_folder);
-        int rc = tensorboard_open(&m->board, folder);
-        if (rc != 0) {
-            metrics_close(m);
-            return rc;
-        }
-    }
-    if (m->rank == 0 && m->config->jsonl_file[0] != 0) {
-        int rc = jsonl_open(&m->jsonl, m->config);
-        if (rc != 0) {
-            metrics_close(m);
-            return rc;
-        }
+    m->of = *options;
+    m->waits.config = m->spikes.config = options->config;
+    int rc = options->rank == 0 ? open_files(m) : 0;
+    if (rc != 0) {
+        metrics_close(m);
+        return rc;
     }
     *out = m;
     return 0;
@@ -161,16 +138,17 @@ void metrics_loaded(struct metrics *m)
 /* Into a folder that has nothing of the steps before. */
 static void fill_board(struct metrics *m)
 {
-    for (uint32_t i = 0; i < m->history->num && tensorboard_is_first(m->board); i++)
+    for (uint32_t i = 0; i < m->of.history->num && tensorboard_is_first(m->board); i++)
         tensorboard_add(
-            m->board, history_step(m->history, i),
-            &(struct tensorboard_scalar){"loss_metrics/global_avg_loss", m->history->loss[i]}, 1);
+            m->board, history_step(m->of.history, i),
+            &(struct tensorboard_scalar){"loss_metrics/global_avg_loss", m->of.history->loss[i]},
+            1);
 }
 
 void metrics_ready(struct metrics *m, const struct snapshot_times *times, int64_t step)
 {
-    history_cut(m->history, step); /* a run that begins with another's weights has no past */
-    jsonl_start(m->jsonl, times, step, m->history);
+    history_cut(m->of.history, step); /* a run that begins with another's weights has no past */
+    jsonl_start(m->jsonl, times, step, m->of.history);
     if (m->board != NULL) {
         tensorboard_start(m->board, times->attempt, step);
         fill_board(m);
@@ -189,7 +167,7 @@ static void flush_loss(struct metrics *m)
 {
     if (fflush(m->loss_file) == 0)
         return;
-    report_errno(ERR_IO, "could not write metrics.loss_file", m->config->loss_file);
+    report_errno(ERR_IO, "could not write metrics.loss_file", m->of.config->loss_file);
     log_warn("train", "%s; it ends here", report_line());
     m->loss_is_broken = true;
 }
@@ -199,7 +177,7 @@ static void write_loss(struct metrics *m, const struct progress *p,
 {
     if (m->loss_file == NULL || m->loss_is_broken)
         return;
-    const struct data_place *place = data_place(m->data);
+    const struct data_place *place = data_place(m->of.data);
     fprintf(m->loss_file, "%" PRId64 " %a %a", p->step, breaks_without_sign(p->loss),
             breaks_without_sign(p->grad_norm));
     for (uint32_t i = 0; i < place->num_sources; i++)
@@ -216,9 +194,9 @@ static void log_start(const struct metrics *m, const struct progress *p,
     double first_step = clock_seconds() - m->ready_at;
     double init = m->loaded_age - times->attempt_seconds - times->load_seconds;
     char connect[64] = "";
-    if (m->connect_seconds > 0)
+    if (m->of.connect_seconds > 0)
         snprintf(connect, sizeof(connect), "; NCCL's communicators: %.3f s of init",
-                 m->connect_seconds);
+                 m->of.connect_seconds);
     log_info("train",
              "start: init %.3f s, attempt %.3f s, load %.3f s (%.1f MiB), weights %.3f s, first "
              "step (%" PRId64 ") %.3f s: %.2f s since the process began%s",
@@ -244,12 +222,13 @@ static const char *with_commas(char out[32], uint64_t value)
 /* "  epoch: 0.31"; of several sources "  prose: 3.1416 (epoch 0.31)" each. */
 static void describe_sources(const struct metrics *m, const struct progress *p, FILE *out)
 {
-    const struct data_place *place = data_place(m->data);
-    uint32_t num = data_info(m->data)->num_sources;
+    const struct data_place *place = data_place(m->of.data);
+    uint32_t num = data_info(m->of.data)->num_sources;
     for (uint32_t i = 0; i < num; i++) {
         const struct data_source *source = &place->sources[i];
         const struct source_loss *loss = &m->sources[i];
-        double epoch = (double)data_drawn(m->data, i, p->next_sample) / (double)source->num_samples;
+        double epoch =
+            (double)data_drawn(m->of.data, i, p->next_sample) / (double)source->num_samples;
         if (num == 1)
             fprintf(out, "  epoch: %.2f", epoch);
         else if (loss->counted > 0)
@@ -270,15 +249,15 @@ static struct speed speed_of(const struct metrics *m, const struct progress *p, 
                              const struct snapshot_times *times)
 {
     double steps = (double)(p->step - m->logged_step), seconds = time - m->logged_at;
-    double tokens = (double)(p->tokens - m->logged_tokens), peak = m->peak_tflops;
+    double tokens = (double)(p->tokens - m->logged_tokens), peak = m->of.peak_tflops;
     struct speed s = {.seconds = seconds / steps, .data_seconds = m->data_seconds / steps};
     s.data_share = seconds > 0 ? 100 * m->data_seconds / seconds : 0;
     s.save_share = 100 * times->save_seconds / (time - m->ready_at + 1e-9);
-    s.tps = seconds > 0 ? tokens / seconds / m->num_ranks : 0;
-    s.tflops = s.tps * m->flops_per_token * 1e-12;
+    s.tps = seconds > 0 ? tokens / seconds / m->of.num_ranks : 0;
+    s.tflops = s.tps * m->of.flops_per_token * 1e-12;
     if (peak > 0) {
         s.mfu = 100 * s.tflops / peak;
-        s.hfu = s.mfu * (1 + m->recomputed_flops / m->flops_per_token);
+        s.hfu = s.mfu * (1 + m->of.recomputed_flops / m->of.flops_per_token);
     }
     return s;
 }
@@ -286,7 +265,7 @@ static struct speed speed_of(const struct metrics *m, const struct progress *p, 
 static const char *describe_mfu(char out[64], const struct metrics *m, const struct speed *s)
 {
     snprintf(out, 64, "n/a");
-    if (m->peak_tflops > 0)
+    if (m->of.peak_tflops > 0)
         snprintf(out, 64, "%.2f%%  hfu: %.2f%%", s->mfu, s->hfu);
     return out;
 }
@@ -294,7 +273,7 @@ static const char *describe_mfu(char out[64], const struct metrics *m, const str
 static const char *describe_saves(char out[32], const struct metrics *m, const struct speed *s)
 {
     out[0] = 0;
-    if (m->config->checkpoint_enable)
+    if (m->of.config->checkpoint_enable)
         snprintf(out, 32, "  saves: %.2f%%", s->save_share);
     return out;
 }
@@ -302,12 +281,12 @@ static const char *describe_saves(char out[32], const struct metrics *m, const s
 static void add_to_board(struct metrics *m, const struct progress *p, const struct speed *s,
                          double max_loss, struct memory_use memory)
 {
-    bool is_host = m->device == NULL;
+    bool is_host = m->of.device == NULL;
     const struct tensorboard_scalar scalars[] = {
         {"loss_metrics/global_avg_loss", p->loss},
         {"loss_metrics/global_max_loss", max_loss},
         {"grad_norm", p->grad_norm},
-        {"lr", schedule_lr(m->config, p->schedule_update - 1)},
+        {"lr", schedule_lr(m->of.config, p->schedule_update - 1)},
         {"n_tokens_seen", (double)p->tokens},
         {"throughput(tps)", s->tps},
         {"tflops", s->tflops},
@@ -322,7 +301,7 @@ static void add_to_board(struct metrics *m, const struct progress *p, const stru
     };
     uint32_t num = sizeof(scalars) / sizeof(scalars[0]);
     if (m->board != NULL)
-        tensorboard_add(m->board, p->step, scalars, m->peak_tflops > 0 ? num : num - 2);
+        tensorboard_add(m->board, p->step, scalars, m->of.peak_tflops > 0 ? num : num - 2);
 }
 
 static void log_step(struct metrics *m, const struct progress *p, double max_loss,
@@ -386,10 +365,10 @@ static void add_result(struct metrics *m, const struct step_result *result)
 void metrics_validation(struct metrics *m, const struct progress *p, const struct validated *v)
 {
     char tps_text[32];
-    double tps = v->seconds > 0 ? (double)v->tokens / v->seconds / m->num_ranks : 0;
+    double tps = v->seconds > 0 ? (double)v->tokens / v->seconds / m->of.num_ranks : 0;
     const struct tensorboard_scalar scalars[] = {{"validation_metrics/loss", v->loss},
                                                  {"validation_metrics/throughput(tps)", tps}};
-    if (m->rank != 0)
+    if (m->of.rank != 0)
         return;
     m->logged_at += v->seconds;
     struct memory_use memory = memory_of(m);
@@ -410,30 +389,30 @@ void metrics_validation(struct metrics *m, const struct progress *p, const struc
 void metrics_step(struct metrics *m, const struct progress *p, const struct step_result *result,
                   const struct snapshot_times *times)
 {
-    if (m->rank != 0)
+    if (m->of.rank != 0)
         return;
-    history_add(m->history, p->step, p->loss);
+    history_add(m->of.history, p->step, p->loss);
     bool is_first = !m->has_stepped;
     if (is_first || m->is_back) {
         m->has_stepped = true;
         m->is_back = false;
         m->logged_step = m->first_step = p->step - 1;
-        m->logged_tokens = p->tokens - (uint64_t)trainer_config_leaves(m->config, p->step - 1) *
-                                           (uint64_t)m->config->local_batch_size *
-                                           (uint64_t)m->config->seq_len;
+        m->logged_tokens = p->tokens - (uint64_t)trainer_config_leaves(m->of.config, p->step - 1) *
+                                           (uint64_t)m->of.config->local_batch_size *
+                                           (uint64_t)m->of.config->seq_len;
     }
     if (is_first)
         log_start(m, p, times);
     struct step_calls calls = {0};
-    if (m->flight != NULL)
-        calls.num = flight_sums(m->flight, calls.of);
+    if (m->of.flight != NULL)
+        calls.num = flight_sums(m->of.flight, calls.of);
     add_result(m, result);
     if (is_first && calls.num > 0)
         log_calls(p, &calls);
-    if (is_first || p->step % m->config->log_freq == 0 || p->step == m->config->steps)
+    if (is_first || p->step % m->of.config->log_freq == 0 || p->step == m->of.config->steps)
         log_step(m, p, result->max_loss, times);
     write_loss(m, p, result);
-    jsonl_step(m->jsonl, p, result, data_place(m->data), &calls);
+    jsonl_step(m->jsonl, p, result, data_place(m->of.data), &calls);
     struct spike spike = spikes_look(&m->spikes, p->step, p->loss);
     spikes_say(&spike, p->step);
     jsonl_spike(m->jsonl, p->step, &spike);

@@ -17,11 +17,6 @@
 #define CONTAINERS_MAX (4u << 20) /* of the text: a merge may be an array */
 #define COMMAS_MAX (32u << 20)
 
-static int no_memory(void)
-{
-    return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
-}
-
 /* ---- parts of the pipeline ---- */
 
 struct part {
@@ -64,7 +59,7 @@ static int add_step(struct reader *reader, struct text_step step, const char *fr
     *added = step;
     added->from = strdup(from);
     added->to = strdup(to);
-    return added->from == NULL || added->to == NULL ? no_memory() : 0;
+    return added->from == NULL || added->to == NULL ? tokenizer_no_memory() : 0;
 }
 
 static int read_charsmap(struct reader *reader, const json_t *part)
@@ -76,7 +71,7 @@ static int read_charsmap(struct reader *reader, const json_t *part)
     ERR_TRY(add_step(reader, (struct text_step){.kind = STEP_CHARSMAP}, "", "Precompiled"));
     unsigned char *rules = malloc(length);
     if (rules == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     size_t bytes = vocab_base64_decode(rules, json_string_value(map), length);
     int result = bytes == 0 ? hf_bad(reader, "normalizer Precompiled is no base64")
                             : normalizer_open(&reader->out->steps[reader->out->num_steps - 1].rules,
@@ -286,7 +281,7 @@ static int run_steps_on(const struct tokenizer *tokenizer, struct added_token *a
                               added->content);
     added->normalized = result == 0 ? malloc(bytes) : NULL;
     if (result == 0 && added->normalized == NULL)
-        result = no_memory();
+        result = tokenizer_no_memory();
     if (result == 0)
         memcpy(added->normalized, text, bytes);
     added->normalized_bytes = (uint32_t)bytes;
@@ -303,7 +298,7 @@ static int normalize_added(const struct tokenizer *tokenizer, struct added_token
         return run_steps_on(tokenizer, added);
     added->normalized = malloc((size_t)added->bytes * META_SPACE_BYTES + 16);
     if (added->normalized == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     if (tokenizer->marks_early) {
         added->normalized_bytes =
             (uint32_t)tokenizer_mark(tokenizer, tokenizer->prefix != PREFIX_NONE, added->content,
@@ -334,7 +329,7 @@ static int read_added_token(struct reader *reader, const json_t *token)
                                   .strips_left = json_is_true(json_object_get(token, "lstrip")),
                                   .strips_right = json_is_true(json_object_get(token, "rstrip"))};
     if (added->content == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     out->num_added++;
     if ((uint32_t)id >= out->num_ids)
         out->num_ids = (uint32_t)id + 1;
@@ -353,7 +348,7 @@ static int read_added(struct reader *reader, const json_t *tokens)
         return hf_bad(reader, "there are more than 65536 added_tokens");
     out->added = calloc(count, sizeof *out->added);
     if (out->added == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     json_array_foreach(tokens, i, token) ERR_TRY(read_added_token(reader, token));
     qsort(out->added, count, sizeof *out->added, compare_added);
     for (i = 1; i < count; i++)

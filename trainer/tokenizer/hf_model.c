@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int no_memory(void)
-{
-    return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
-}
-
 /* ---- vocabulary ---- */
 
 /* GPT-2's alphabet, backwards: the byte that the character at `text` stands for, or -1. */
@@ -88,7 +83,7 @@ static int read_vocab(struct reader *reader, const json_t *vocab)
         return hf_bad(reader, "there is no model.vocab");
     const char **by_id = calloc(count, sizeof *by_id);
     if (by_id == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     int result = order_keys(reader, vocab, by_id, count);
     if (result == 0)
         result = add_keys(reader, by_id, count);
@@ -240,7 +235,7 @@ static int read_unigram(struct reader *reader, const json_t *model)
         return hf_bad(reader, "there is no list model.vocab, or it is too long");
     reader->scores = calloc(count, sizeof *reader->scores);
     if (reader->scores == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     json_array_foreach(vocab, i, piece) ERR_TRY(read_piece(reader, piece, &reader->scores[i]));
     reader->out->by_character = true;
     return find_unknown(reader, model);

@@ -10,11 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int no_memory(void)
-{
-    return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
-}
-
 void tokenizer_close(struct tokenizer *tokenizer)
 {
     if (tokenizer == NULL)
@@ -49,7 +44,7 @@ int tokenizer_open(struct tokenizer **out, const char *path)
     struct text text;
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     if (tokenizer == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     tokenizer->bos = tokenizer->eos = tokenizer->unknown = -1;
     vocab_init(&tokenizer->vocab);
     int result = text_open(&text, path);
@@ -193,7 +188,7 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *tokens, s
     }
     char *text = malloc(bytes + 1);
     if (text == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     size_t at = 0;
     for (size_t i = 0; i < count; i++)
         at += token_text(text + at, tokenizer, tokens[i]);

@@ -9,6 +9,7 @@
 #define HOLDFAST_TOKENIZER_MODEL_H
 
 #include "proto/base/checksum.h"
+#include "proto/base/report.h"
 #include "proto/model/vocab.h"
 #include "trainer/tokenizer/text.h"
 
@@ -53,6 +54,12 @@ struct added_token {
     int32_t id;
     bool is_special, strips_left, strips_right;
 };
+
+/* Of who reads a file. */
+static inline int tokenizer_no_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
+}
 
 enum pieces {
     PIECES_EXPRESSION, /* matches of `expression` */

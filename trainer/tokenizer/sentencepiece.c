@@ -54,11 +54,6 @@ static int bad(const struct reader *reader, const char *what)
     return report_error(ERR_CORRUPT, "fetch the file again", "%s: %s", reader->name, what);
 }
 
-static int no_memory(void)
-{
-    return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
-}
-
 /* ---- pieces ---- */
 
 static bool is_utf8(const char *text, size_t bytes)
@@ -73,7 +68,7 @@ static int add_pieces(struct reader *reader, const Sentencepiece__Model *model)
 {
     reader->pieces = calloc(model->n_pieces + 1, sizeof *reader->pieces);
     if (reader->pieces == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     for (uint32_t id = 0; id < model->n_pieces; id++) {
         const Sentencepiece__Piece *from = model->pieces[id];
         const ProtobufCBinaryData *text = &from->piece;
@@ -161,7 +156,7 @@ static int add_pairs(struct reader *reader)
     const uint32_t count = out->vocab.num_tokens;
     struct piece *sorted = malloc(count * sizeof *sorted);
     if (sorted == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     memcpy(sorted, reader->pieces, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, compare_scores);
     int result = 0;
@@ -214,8 +209,9 @@ static int add_added(struct tokenizer *out, const struct piece *piece)
         added->normalized = copy_text(text, bytes);
         added->normalized_bytes = added->bytes;
     }
-    return added->content == NULL || (!added->is_special && added->normalized == NULL) ? no_memory()
-                                                                                       : 0;
+    return added->content == NULL || (!added->is_special && added->normalized == NULL)
+               ? tokenizer_no_memory()
+               : 0;
 }
 
 /* With scores USER_DEFINED pieces are found among the others. */
@@ -236,7 +232,7 @@ static int add_all_added(struct reader *reader)
         return bad(reader, "more than 65536 pieces are CONTROL or USER_DEFINED");
     out->added = calloc((size_t)count + 1, sizeof *out->added);
     if (out->added == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     for (uint32_t id = 0; id < out->vocab.num_tokens; id++)
         if (is_added(reader, id))
             ERR_TRY(add_added(out, &reader->pieces[id]));
@@ -311,7 +307,7 @@ static int build(struct reader *reader, const Sentencepiece__Model *model)
     const uint32_t count = out->vocab.num_tokens;
     reader->joins = calloc((size_t)count + 1, sizeof *reader->joins);
     if (reader->joins == NULL)
-        return no_memory();
+        return tokenizer_no_memory();
     for (uint32_t id = 0; id < count; id++) {
         reader->joins[id] = reader->pieces[id].type == NORMAL;
         if (reader->pieces[id].type == UNUSED && trainer->model_type == BPE)

@@ -88,17 +88,35 @@ static void report_progress(const struct learner *learner, const char *what, uin
         learner->progress->report(learner->progress->user, what, done, total);
 }
 
-/* ---- words ---- */
+/* ---- an index ---- */
 
-static int words_rehash(struct learner *learner)
+static uint32_t hash_key(uint64_t key)
 {
-    struct index *index = &learner->word_index;
+    return (uint32_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
+}
+
+static uint32_t hash_of_word(const struct learner *learner, uint32_t i)
+{
+    return (uint32_t)learner->words[i].hash;
+}
+
+static uint32_t hash_of_pair(const struct learner *learner, uint32_t i)
+{
+    return hash_key(learner->pairs[i].key);
+}
+
+/* Makes room for one more behind `num`: at least half of the slots stay free. */
+static int index_reserve(const struct learner *learner, struct index *index, uint32_t num,
+                         uint32_t (*hash_of)(const struct learner *learner, uint32_t i))
+{
     uint32_t num_slots = index->num_slots == 0 ? 1u << 16 : index->num_slots * 2;
+    if ((uint64_t)num * 2 < index->num_slots)
+        return 0;
     uint32_t *slots = calloc(num_slots, sizeof(*slots));
     if (slots == NULL)
         return no_memory();
-    for (uint32_t i = 0; i < learner->num_words; i++) {
-        uint32_t slot = (uint32_t)learner->words[i].hash & (num_slots - 1);
+    for (uint32_t i = 0; i < num; i++) {
+        uint32_t slot = hash_of(learner, i) & (num_slots - 1);
         while (slots[slot] != 0)
             slot = (slot + 1) & (num_slots - 1);
         slots[slot] = i + 1;
@@ -107,6 +125,8 @@ static int words_rehash(struct learner *learner)
     *index = (struct index){slots, num_slots};
     return 0;
 }
+
+/* ---- words ---- */
 
 static int count_piece(void *user, const char *piece, size_t bytes)
 {
@@ -118,8 +138,7 @@ static int count_piece(void *user, const char *piece, size_t bytes)
     }
     if (bytes < 2 || bytes > WORD_BYTES_MAX)
         return 0;
-    if ((uint64_t)learner->num_words * 2 >= learner->word_index.num_slots)
-        ERR_TRY(words_rehash(learner));
+    ERR_TRY(index_reserve(learner, &learner->word_index, learner->num_words, hash_of_word));
     uint64_t hash = checksum_bytes(piece, bytes);
     uint32_t mask = learner->word_index.num_slots - 1, slot = (uint32_t)hash & mask;
     uint32_t *slots = learner->word_index.slots;
@@ -186,34 +205,10 @@ static int learn_words(struct learner *learner, const char *const *paths, uint32
 
 /* ---- pairs ---- */
 
-static uint32_t hash_key(uint64_t key)
-{
-    return (uint32_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
-}
-
-static int pairs_rehash(struct learner *learner)
-{
-    struct index *index = &learner->pair_index;
-    uint32_t num_slots = index->num_slots == 0 ? 1u << 16 : index->num_slots * 2;
-    uint32_t *slots = calloc(num_slots, sizeof(*slots));
-    if (slots == NULL)
-        return no_memory();
-    for (uint32_t i = 0; i < learner->num_pairs; i++) {
-        uint32_t slot = hash_key(learner->pairs[i].key) & (num_slots - 1);
-        while (slots[slot] != 0)
-            slot = (slot + 1) & (num_slots - 1);
-        slots[slot] = i + 1;
-    }
-    free(index->slots);
-    *index = (struct index){slots, num_slots};
-    return 0;
-}
-
 /* Index of the pair, made when it is new. */
 static int find_pair(struct learner *learner, uint32_t *out, uint64_t key)
 {
-    if ((uint64_t)learner->num_pairs * 2 >= learner->pair_index.num_slots)
-        ERR_TRY(pairs_rehash(learner));
+    ERR_TRY(index_reserve(learner, &learner->pair_index, learner->num_pairs, hash_of_pair));
     uint32_t mask = learner->pair_index.num_slots - 1, slot = hash_key(key) & mask;
     uint32_t *slots = learner->pair_index.slots;
     for (; slots[slot] != 0; slot = (slot + 1) & mask) {
