@@ -1,8 +1,8 @@
 /* page.c - the report of a run as one page of HTML (see report.h).
  *
  * The page has no script and fetches nothing. All text that comes from files goes through
- * page_text(). It is light or dark as the reader's system is; what is too wide scrolls by itself.
- */
+ * page_text(), most of it by templates: put() writes {name} as that member of an object. It is
+ * light or dark as the reader's system is; what is too wide scrolls by itself. */
 #include "clients/cli/report/report.h"
 
 #include <stdlib.h>
@@ -67,43 +67,23 @@ void page_text(FILE *out, const char *text)
     }
 }
 
-/* ---- parts of tables ---- */
-
-struct column {
-    const char *title;
-    bool is_number;
-};
-
-static void begin_table(FILE *out, const struct column *columns, size_t count)
+/* Writes a template; {name} is the text of that member. */
+static void put(FILE *out, const char *template, const json_t *of)
 {
-    fputs("<div class=\"wide\"><table>\n<tr>", out);
-    for (size_t i = 0; i < count; i++)
-        fprintf(out, "<th%s>%s</th>", columns[i].is_number ? " class=\"n\"" : "", columns[i].title);
-    fputs("</tr>\n", out);
+    char name[32];
+    for (const char *at; (at = strchr(template, '{')) != NULL; template = strchr(at, '}') + 1) {
+        fwrite(template, 1, (size_t)(at - template), out);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 1, "}"), at + 1);
+        page_text(out, member_text(of, name));
+    }
+    fputs(template, out);
 }
 
-static void end_table(FILE *out)
+/* The same, but where that member has no text nothing. */
+static void put_with(FILE *out, const char *name, const char *template, const json_t *of)
 {
-    fputs("</table></div>\n", out);
-}
-
-static void put_text(FILE *out, const char *text)
-{
-    fputs("<td>", out);
-    page_text(out, text[0] != '\0' ? text : "-");
-    fputs("</td>", out);
-}
-
-/* "-" where there is none; `format` is that of a double. */
-static void put_number(FILE *out, const json_t *of, const char *name, const char *format)
-{
-    char text[64] = "-";
-    const json_t *value = json_object_get(of, name);
-    if (json_is_integer(value))
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
-    else if (json_is_number(value))
-        snprintf(text, sizeof text, format, json_number_value(value)); /* NOLINT: ours */
-    fprintf(out, "<td class=\"n\">%s</td>", text);
+    if (member_text(of, name)[0] != '\0')
+        put(out, template, of);
 }
 
 /* "2026-11-30 01:02:03" of RFC 3339. */
@@ -115,10 +95,141 @@ static const char *time_text(char out[32], const char *time)
     return out;
 }
 
-static void put_time(FILE *out, const json_t *of)
+/* ---- tables ---- */
+
+enum cell { CELL_TEXT, CELL_NUMBER, CELL_TIME, CELL_SIZE, CELL_STATE, CELL_MESH, CELL_SETTING };
+
+struct column {
+    const char *title, *member;
+    enum cell cell;
+    int digits; /* of a number that is no integer */
+};
+struct table {
+    const char *none; /* said where there are no rows */
+    struct column columns[11];
+};
+
+static const struct table CHECKPOINTS = {"There is none.",
+                                         {{"Step", "step", CELL_NUMBER, 0},
+                                          {"Attempt", "attempt", CELL_NUMBER, 0},
+                                          {"Time (UTC)", "time", CELL_TIME, 0},
+                                          {"Size", "bytes", CELL_SIZE, 0},
+                                          {"State", "damage", CELL_STATE, 0},
+                                          {"Tiers", "tiers", CELL_TEXT, 0},
+                                          {"Tags", "tags", CELL_TEXT, 0},
+                                          {"Loss", "loss", CELL_NUMBER, 4},
+                                          {"Save wait, s", "save_wait_seconds", CELL_NUMBER, 3},
+                                          {"Durable after, s", "durable_seconds", CELL_NUMBER, 2}}};
+static const struct table STARTS = {"None is known.",
+                                    {{"Attempt", "attempt", CELL_NUMBER, 0},
+                                     {"Went on from step", "step", CELL_NUMBER, 0},
+                                     {"Of attempt", "from_attempt", CELL_NUMBER, 0},
+                                     {"Time (UTC)", "time", CELL_TIME, 0},
+                                     {"Mesh", "mesh", CELL_MESH, 0},
+                                     {"Ranks", "ranks", CELL_NUMBER, 0},
+                                     {"Hosts", "hosts", CELL_NUMBER, 0},
+                                     {"Steps lost before it", "lost_steps", CELL_NUMBER, 0}}};
+static const struct table SETTINGS = {NULL,
+                                      {{"What", "what", CELL_TEXT, 0},
+                                       {"Before", "first", CELL_SETTING, 0},
+                                       {"Now", "second", CELL_SETTING, 0}}};
+
+static void put_state(FILE *out, const json_t *row)
 {
-    char text[32];
-    put_text(out, time_text(text, member_text(of, "time")));
+    if (member_text(row, "damage")[0] != '\0') {
+        put(out, "<td class=\"long bad\">{flaw}: {damage}</td>", row);
+        return;
+    }
+    put(out, "<td>{durability}", row);
+    fputs(json_is_true(json_object_get(row, "read_back")) ? ", read back" : "", out);
+    fputs(json_is_true(json_object_get(row, "pinned")) ? ", pinned</td>" : "</td>", out);
+}
+
+/* "dp_shard 4, tp 2": the axes that are longer than 1. */
+static void put_mesh(FILE *out, json_t *mesh)
+{
+    const char *axis;
+    json_t *degree;
+    int count = 0;
+    fputs("<td>", out);
+    json_object_foreach(mesh, axis, degree)
+    {
+        if (json_integer_value(degree) < 2)
+            continue;
+        fputs(count++ > 0 ? ", " : "", out);
+        page_text(out, axis);
+        fprintf(out, " %lld", (long long)json_integer_value(degree));
+    }
+    fputs(count > 0 ? "</td>" : mesh != NULL ? "one rank</td>" : "-</td>", out);
+}
+
+static int put_setting(FILE *out, const json_t *value)
+{
+    char *text = settings_value(value);
+    if (text == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a report");
+    fputs("<td class=\"long\">", out);
+    page_text(out, text);
+    fputs("</td>", out);
+    free(text);
+    return 0;
+}
+
+/* "-" where there is nothing. */
+static void put_value(FILE *out, const struct column *column, const json_t *value)
+{
+    char room[64] = "-";
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    bool is_text = column->cell == CELL_TEXT || column->cell == CELL_TIME;
+    if (column->cell == CELL_TIME)
+        text = time_text(room, text);
+    else if (column->cell == CELL_SIZE && value != NULL)
+        text = text_bytes(room, sizeof room, (uint64_t)json_integer_value(value));
+    else if (column->cell == CELL_NUMBER && json_is_integer(value))
+        snprintf(room, sizeof room, "%lld", (long long)json_integer_value(value));
+    else if (column->cell == CELL_NUMBER && json_is_number(value))
+        snprintf(room, sizeof room, "%.*f", column->digits, json_number_value(value));
+    if (column->cell == CELL_NUMBER)
+        text = room;
+    fputs(is_text ? "<td>" : "<td class=\"n\">", out);
+    page_text(out, text[0] != '\0' ? text : "-");
+    fputs("</td>", out);
+}
+
+static int put_cell(FILE *out, const struct column *column, const json_t *row)
+{
+    json_t *value = json_object_get(row, column->member);
+    if (column->cell == CELL_SETTING)
+        return put_setting(out, value);
+    if (column->cell == CELL_STATE)
+        put_state(out, row);
+    else if (column->cell == CELL_MESH)
+        put_mesh(out, value);
+    else
+        put_value(out, column, value);
+    return 0;
+}
+
+static int put_table(FILE *out, const struct table *table, const json_t *rows)
+{
+    if (json_array_size(rows) == 0 && table->none != NULL) {
+        fprintf(out, "<p class=\"dim\">%s</p>\n", table->none);
+        return 0;
+    }
+    fputs("<div class=\"wide\"><table>\n<tr>", out);
+    for (const struct column *column = table->columns; column->title != NULL; column++)
+        fprintf(out, "<th%s>%s</th>",
+                column->cell == CELL_NUMBER || column->cell == CELL_SIZE ? " class=\"n\"" : "",
+                column->title);
+    fputs("</tr>\n", out);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        fputs("<tr>", out);
+        for (const struct column *column = table->columns; column->title != NULL; column++)
+            ERR_TRY(put_cell(out, column, json_array_get(rows, i)));
+        fputs("</tr>\n", out);
+    }
+    fputs("</table></div>\n", out);
+    return 0;
 }
 
 /* ---- the head ---- */
@@ -148,247 +259,88 @@ static const char *grouped(char out[32], const json_t *of, const char *name)
     return out;
 }
 
-static void put_head(FILE *out, const json_t *root)
+static void put_head(FILE *out, const json_t *head, const json_t *notes)
 {
-    const json_t *head = json_object_get(root, "head"), *notes = json_object_get(root, "notes");
     char text[32];
-    fputs("<h1>Run ", out);
-    page_text(out, member_text(head, "run"));
-    fputs("</h1>\n<dl>\n", out);
+    put(out, "<h1>Run {run}</h1>\n<dl>\n", head);
     put_fact(out, "Newest checkpoint", member_text(head, "newest"));
     put_fact(out, "Steps", grouped(text, head, "steps"));
     put_fact(out, "Tokens", grouped(text, head, "tokens"));
     put_fact(out, "Attempts", grouped(text, head, "attempts"));
     put_fact(out, "Begin (UTC)", time_text(text, member_text(head, "begin")));
     put_fact(out, "Last step (UTC)", time_text(text, member_text(head, "time")));
-    fputs("</dl>\n", out);
-    if (json_array_size(notes) > 0)
-        fputs("<ul class=\"notes\">\n", out);
+    fputs(json_array_size(notes) > 0 ? "</dl>\n<ul class=\"notes\">\n" : "</dl>\n", out);
     for (size_t i = 0; i < json_array_size(notes); i++) {
-        const char *note = json_string_value(json_array_get(notes, i));
         fputs("<li>", out);
-        page_text(out, note != NULL ? note : "");
+        page_text(out, json_string_value(json_array_get(notes, i)));
         fputs("</li>\n", out);
     }
-    if (json_array_size(notes) > 0)
-        fputs("</ul>\n", out);
+    fputs(json_array_size(notes) > 0 ? "</ul>\n" : "", out);
 }
 
-static void put_charts(FILE *out, const json_t *root)
+/* ---- what changed, and where it came from ---- */
+
+static int put_changes(FILE *out, const json_t *changes)
 {
-    fputs("<h2>Curves</h2>\n", out);
-    if (json_object_size(json_object_get(root, "curves")) == 0)
-        fputs("<p class=\"dim\">Nothing is known of the steps.</p>\n", out);
-    for (size_t i = 0; i < sizeof CHARTS / sizeof *CHARTS; i++)
-        draw_chart(out, &CHARTS[i], root);
-}
-
-/* ---- checkpoints ---- */
-
-static void put_state(FILE *out, const json_t *row)
-{
-    const char *damage = member_text(row, "damage");
-    if (damage[0] == '\0') {
-        fputs("<td>", out);
-        page_text(out, member_text(row, "durability"));
-        fprintf(out, "%s%s</td>",
-                json_is_true(json_object_get(row, "read_back")) ? ", read back" : "",
-                json_is_true(json_object_get(row, "pinned")) ? ", pinned" : "");
-        return;
-    }
-    fputs("<td class=\"long bad\">", out);
-    page_text(out, member_text(row, "flaw"));
-    fputs(": ", out);
-    page_text(out, damage);
-    fputs("</td>", out);
-}
-
-static void put_checkpoint(FILE *out, const json_t *row)
-{
-    char size[32];
-    const json_t *bytes = json_object_get(row, "bytes");
-    fputs("<tr>", out);
-    put_number(out, row, "step", "");
-    put_number(out, row, "attempt", "");
-    put_time(out, row);
-    fprintf(out, "<td class=\"n\">%s</td>",
-            bytes != NULL ? text_bytes(size, sizeof size, member_number(row, "bytes")) : "-");
-    put_state(out, row);
-    put_text(out, member_text(row, "tiers"));
-    put_text(out, member_text(row, "tags"));
-    put_number(out, row, "loss", "%.4f");
-    put_number(out, row, "save_wait_seconds", "%.3f");
-    put_number(out, row, "durable_seconds", "%.2f");
-    fputs("</tr>\n", out);
-}
-
-static void put_checkpoints(FILE *out, const json_t *root)
-{
-    static const struct column columns[] = {
-        {"Step", true},         {"Attempt", true},         {"Time (UTC)", false}, {"Size", true},
-        {"State", false},       {"Tiers", false},          {"Tags", false},       {"Loss", true},
-        {"Save wait, s", true}, {"Durable after, s", true}};
-    const json_t *rows = json_object_get(root, "checkpoints");
-    fputs("<h2>Checkpoints</h2>\n", out);
-    if (json_array_size(rows) == 0) {
-        fputs("<p class=\"dim\">There is none.</p>\n", out);
-        return;
-    }
-    begin_table(out, columns, sizeof columns / sizeof *columns);
-    for (size_t i = 0; i < json_array_size(rows); i++)
-        put_checkpoint(out, json_array_get(rows, i));
-    end_table(out);
-}
-
-/* ---- starts, and what changed ---- */
-
-/* "dp_shard 4, tp 2": the axes that are longer than 1. */
-static void put_mesh(FILE *out, const json_t *start)
-{
-    const char *axis;
-    json_t *degree, *mesh = json_object_get(start, "mesh");
-    int count = 0;
-    fputs("<td>", out);
-    json_object_foreach(mesh, axis, degree)
-    {
-        if (json_integer_value(degree) < 2)
-            continue;
-        fputs(count++ > 0 ? ", " : "", out);
-        page_text(out, axis);
-        fprintf(out, " %lld", (long long)json_integer_value(degree));
-    }
-    fputs(count > 0 ? "</td>" : mesh != NULL ? "one rank</td>" : "-</td>", out);
-}
-
-static void put_starts(FILE *out, const json_t *root)
-{
-    static const struct column columns[] = {{"Attempt", true},    {"Went on from step", true},
-                                            {"Of attempt", true}, {"Time (UTC)", false},
-                                            {"Mesh", false},      {"Ranks", true},
-                                            {"Hosts", true},      {"Steps lost before it", true}};
-    const json_t *starts = json_object_get(root, "starts");
-    fputs("<h2>Starts</h2>\n", out);
-    if (json_array_size(starts) == 0) {
-        fputs("<p class=\"dim\">None is known.</p>\n", out);
-        return;
-    }
-    begin_table(out, columns, sizeof columns / sizeof *columns);
-    for (size_t i = 0; i < json_array_size(starts); i++) {
-        const json_t *start = json_array_get(starts, i);
-        fputs("<tr>", out);
-        put_number(out, start, "attempt", "");
-        put_number(out, start, "step", "");
-        put_number(out, start, "from_attempt", "");
-        put_time(out, start);
-        put_mesh(out, start);
-        put_number(out, start, "ranks", "");
-        put_number(out, start, "hosts", "");
-        put_number(out, start, "lost_steps", "");
-        fputs("</tr>\n", out);
-    }
-    end_table(out);
-}
-
-static int put_value(FILE *out, const json_t *value)
-{
-    char *text = settings_value(value);
-    if (text == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a report");
-    fputs("<td class=\"long\">", out);
-    page_text(out, text);
-    fputs("</td>", out);
-    free(text);
-    return 0;
-}
-
-static int put_settings(FILE *out, const json_t *change)
-{
-    static const struct column columns[] = {{"What", false}, {"Before", false}, {"Now", false}};
-    const json_t *settings = json_object_get(change, "settings");
-    fputs("<h3>", out);
-    page_text(out, member_text(change, "second"));
-    fputs(" beside ", out);
-    page_text(out, member_text(change, "first"));
-    fputs("</h3>\n", out);
-    begin_table(out, columns, sizeof columns / sizeof *columns);
-    for (size_t i = 0; i < json_array_size(settings); i++) {
-        const json_t *entry = json_array_get(settings, i);
-        fputs("<tr>", out);
-        put_text(out, member_text(entry, "what"));
-        ERR_TRY(put_value(out, json_object_get(entry, "first")));
-        ERR_TRY(put_value(out, json_object_get(entry, "second")));
-        fputs("</tr>\n", out);
-    }
-    end_table(out);
-    return 0;
-}
-
-static int put_changes(FILE *out, const json_t *root)
-{
-    const json_t *changes = json_object_get(root, "changes");
     fputs("<h2>What changed between attempts</h2>\n", out);
     if (json_array_size(changes) == 0)
         fputs("<p class=\"dim\">No setting, as far as checkpoints tell.</p>\n", out);
-    for (size_t i = 0; i < json_array_size(changes); i++)
-        ERR_TRY(put_settings(out, json_array_get(changes, i)));
+    for (size_t i = 0; i < json_array_size(changes); i++) {
+        const json_t *change = json_array_get(changes, i);
+        put(out, "<h3>{second} beside {first}</h3>\n", change);
+        ERR_TRY(put_table(out, &SETTINGS, json_object_get(change, "settings")));
+    }
     return 0;
 }
 
-/* ---- lineage ---- */
-
-static void put_origin(FILE *out, const json_t *lineage, const char *name, const char *text)
+static void put_lineage(FILE *out, const json_t *head, const json_t *lineage)
 {
-    const char *value = member_text(lineage, name);
-    if (value[0] == '\0')
-        return;
-    fprintf(out, "<li>%s ", text);
-    page_text(out, value);
-    fputs("</li>\n", out);
-}
-
-static void put_lineage(FILE *out, const json_t *root)
-{
-    const json_t *head = json_object_get(root, "head"), *lineage = json_object_get(root, "lineage");
     const json_t *ancestors = json_object_get(lineage, "ancestors");
     fputs("<h2>Lineage</h2>\n<ul>\n", out);
-    if (lineage == NULL)
-        fputs("<li class=\"dim\">It is not known.</li>\n", out);
-    else {
-        fputs("<li>newest: ", out);
-        page_text(out, member_text(head, "newest"));
-        fputs("</li>\n", out);
-    }
-    put_origin(out, lineage, "origin", "saved in run");
-    put_origin(out, lineage, "converted_from", "made by convert of nonce");
+    put(out,
+        lineage != NULL ? "<li>newest: {newest}</li>\n"
+                        : "<li class=\"dim\">It is not known.</li>\n",
+        head);
+    put_with(out, "origin", "<li>saved in run {origin}</li>\n", lineage);
+    put_with(out, "converted_from", "<li>made by convert of nonce {converted_from}</li>\n",
+             lineage);
     for (size_t i = 0; i < json_array_size(ancestors); i++) {
         const json_t *ancestor = json_array_get(ancestors, i);
         fprintf(out, "<li>resumed from step %llu of attempt %llu, ",
                 (unsigned long long)member_number(ancestor, "step"),
                 (unsigned long long)member_number(ancestor, "attempt"));
-        page_text(out, member_text(ancestor, "state"));
-        fputs("</li>\n", out);
-        put_origin(out, ancestor, "converted_from", "which was made by convert of nonce");
+        put(out, "{state}</li>\n", ancestor);
+        put_with(out, "converted_from",
+                 "<li>which was made by convert of nonce {converted_from}</li>\n", ancestor);
     }
     if (json_is_false(json_object_get(lineage, "ancestors_complete")))
         fputs("<li class=\"dim\">What came before is not known any more.</li>\n", out);
-    put_origin(out, lineage, "initial_load_path", "began with the weights of");
+    put_with(out, "initial_load_path", "<li>began with the weights of {initial_load_path}</li>\n",
+             lineage);
     fputs("</ul>\n", out);
 }
 
 int page_write(FILE *out, const json_t *root)
 {
-    fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Run ",
-          out);
-    page_text(out, member_text(json_object_get(root, "head"), "run"));
-    fprintf(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n", STYLE);
-    put_head(out, root);
-    put_charts(out, root);
-    put_checkpoints(out, root);
-    put_starts(out, root);
-    int error = put_changes(out, root);
-    if (error == 0)
-        put_lineage(out, root);
+    const json_t *head = json_object_get(root, "head");
+    put(out,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<title>Run {run}</title>\n<style>\n",
+        head);
+    fprintf(out, "%s</style>\n</head>\n<body>\n", STYLE);
+    put_head(out, head, json_object_get(root, "notes"));
+    fputs("<h2>Curves</h2>\n", out);
+    if (json_object_size(json_object_get(root, "curves")) == 0)
+        fputs("<p class=\"dim\">Nothing is known of the steps.</p>\n", out);
+    for (size_t i = 0; i < sizeof CHARTS / sizeof *CHARTS; i++)
+        draw_chart(out, &CHARTS[i], root);
+    fputs("<h2>Checkpoints</h2>\n", out);
+    ERR_TRY(put_table(out, &CHECKPOINTS, json_object_get(root, "checkpoints")));
+    fputs("<h2>Starts</h2>\n", out);
+    ERR_TRY(put_table(out, &STARTS, json_object_get(root, "starts")));
+    ERR_TRY(put_changes(out, json_object_get(root, "changes")));
+    put_lineage(out, head, json_object_get(root, "lineage"));
     fputs("</body>\n</html>\n", out);
-    return error;
+    return 0;
 }
