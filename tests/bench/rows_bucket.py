@@ -5,15 +5,12 @@ takes the same processors as both sides, so a ratio says more than a rate. Ours 
 and signs the SHA-256 of every part, which the server checks; curl sends files of the page cache, as
 large as our parts, one PUT each, unsigned. It reads ranges as large, into nothing. What is made
 ready before the clock runs: the server, the data; of our side, which stays up, the connections.
-Requests are counted by the strict server of the tests, which no time is taken of.
 $BENCH_RESUME_MIB is the size of the state that is resumed.
 """
 import json
-import math
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import time
 
@@ -22,26 +19,11 @@ from measure import ROOT, Program, Row
 sys.path.insert(0, os.path.join(ROOT, "tests", "s3"))
 
 import lib_rgw  # noqa: E402
-import lib_server  # noqa: E402
 
 MIB = 1 << 20
 PART, CONNECTIONS = 16 * MIB, 8
-LIST_CHECKPOINTS, QUICK_CHECKPOINTS = 10000, 300
 DRAIN_SECONDS = 600
 GOAL = 0.95
-BOTO = """import os, sys, time
-sys.path.insert(0, sys.argv[1])
-import boto3
-from boto3.s3.transfer import TransferConfig
-client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
-how = TransferConfig(multipart_threshold=1, multipart_chunksize={part}, max_concurrency={count})
-began, used = time.monotonic(), time.process_time()
-if sys.argv[2] == "put":
-    client.upload_file(sys.argv[3], sys.argv[4], "boto", Config=how)
-else:
-    client.download_file(sys.argv[4], "boto", sys.argv[3], Config=how)
-print(time.monotonic() - began, time.process_time() - used)
-""".format(part=PART, count=CONNECTIONS)
 
 
 class Bucket:
@@ -141,30 +123,6 @@ def each_with_options(bucket, lines):
     return [out for line in lines[:-1] for out in ([line] + (again if line == "next" else []))]
 
 
-def row_bucket_boto(bench):
-    """the same beside s3transfer, which `aws s3 cp` is made of"""
-    libraries = os.path.join(bench.tmp, "python")
-    bench.run(sys.executable, "-m", "pip", "install", "-q", "--target", libraries, "boto3")
-    size, bucket = transfer_size(bench), Bucket(bench)
-    program = Program(bench.program("bench/bucket"), f"s3://{bucket.gateway.bucket}/ours",
-                      str(size // MIB))
-    source, target = (os.path.join(bench.tmp, name) for name in ("source", "target"))
-    with open(source, "wb") as file:
-        for _ in range(size // PART):
-            file.write(os.urandom(PART))
-    for command, path in (("put", source), ("get", target)):
-        def boto():
-            return map(float, bench.run(sys.executable, "-c", BOTO, libraries, command, path,
-                                        bucket.gateway.bucket).split())
-
-        yield from beside(bench, f"bucket_{command}_s3transfer", size,
-                          lambda: timed(program, command), boto, "s3transfer", goal=1,
-                          note=f"{size // MIB} MiB, {CONNECTIONS} threads; from the call to its "
-                               "end, without the start of Python; into a file of the page cache")
-    program.close()
-    bucket.close()
-
-
 def row_bucket_aws(bench):
     """`ckpt-cli cp` of a checkpoint beside `aws s3 cp` of its files, both from start to end"""
     libraries = os.path.join(bench.tmp, "python")
@@ -214,29 +172,6 @@ def row_bucket_aws(bench):
     bucket.close()
 
 
-def row_bucket_list_10k(bench):
-    """ckpt-cli list of 10,000 checkpoints in a bucket, from its start to its last line"""
-    count = QUICK_CHECKPOINTS if bench.quick else LIST_CHECKPOINTS
-    bucket, store = Bucket(bench), os.path.join(bench.tmp, "many")
-    bench.run(bench.program("bench/scale_store"), store, str(count))
-    names = [os.path.relpath(os.path.join(folder, name), store)
-             for folder, _, found in os.walk(store) for name in found if not name.startswith(".")]
-    bucket.curl([line for name in names for line in (
-        f'upload-file = "{os.path.join(store, name)}"', f'url = "{bucket.url("many/" + name)}"')],
-        parallel=32)
-    seconds = []
-    for _ in range(3):
-        began = time.monotonic()
-        said = bench.run(bench.program("ckpt-cli"), "list", "--store",
-                         f"s3://{bucket.gateway.bucket}/many")
-        seconds.append(time.monotonic() - began)
-        if said.count("\n") != count + 1:
-            raise RuntimeError(f"list has {said.count(chr(10))} lines")
-    bucket.close()
-    yield Row("bucket_list_10k", "s", seconds, direction="lower",
-              note=f"{count} checkpoints, {len(names)} objects; two requests each")
-
-
 def wait_for_drain(bench, server):
     deadline = time.monotonic() + DRAIN_SECONDS
     while time.monotonic() < deadline:
@@ -246,50 +181,6 @@ def wait_for_drain(bench, server):
             return
         time.sleep(0.05)
     raise RuntimeError("the drain did not end")
-
-
-def count_requests(bench, server, ranks, part):
-    """(shards, parts, requests) of the second checkpoint of a run, drained into that server."""
-    name = f"count-{ranks}-{part}"
-    os.environ["HOLDFAST_S3_PART_BYTES"] = str(part)
-    process, address, store = bench.start_ckptd(
-        name, "--memory.pool_bytes", "192MiB", "--memory.segment_bytes", "1MiB", "--tier.store",
-        f"s3://checkpoints/{name}", "--tier.quiet", "false", "--tier.look_ms", "0",
-        "--tier.rate", "0", "--tier.part_bytes", str(part), full=False)
-    program = Program(bench.program("bench/ranks"), address, name, str(ranks), "64", "rows")
-    program.ask("save")
-    wait_for_drain(bench, address)
-    with server.lock:
-        server.log.clear()
-    program.ask("save")
-    wait_for_drain(bench, address)
-    with server.lock:
-        log = list(server.log)
-    program.close()
-    bench.end(process)
-    shutil.rmtree(store)
-    parts = sum("partNumber=" in path for _, path, _ in log)
-    return ranks, parts, len(log)
-
-
-def row_bucket_requests(bench):
-    """requests that the drain of a checkpoint of 16,384 shards takes, from those of three small"""
-    server = lib_server.Server()
-    os.environ.update(server.environment)
-    one, more, fewer = (count_requests(bench, server, *what)
-                        for what in ((4, 5 * MIB), (8, 5 * MIB), (4, 8 * MIB)))
-    per_part = (one[2] - fewer[2]) / (one[1] - fewer[1])
-    per_shard = (more[2] - one[2] - per_part * (more[1] - one[1])) / (more[0] - one[0])
-    fixed = one[2] - per_part * one[1] - per_shard * one[0]
-    for name in (*server.environment, "HOLDFAST_S3_PART_BYTES"):
-        os.environ.pop(name, None)
-    shards, whole = 16384, 4.9e12
-    parts = math.ceil(whole / shards / PART)
-    yield Row("bucket_requests_16k", "requests",
-              [fixed + shards * (per_shard + parts * per_part)], direction="lower",
-              note=f"{fixed:.1f} + {shards} shards x ({per_shard:.2f} + {parts} parts of "
-                   f"{PART // MIB} MiB x {per_part:.2f}); 405B, 4.9 TB; from (shards, parts, "
-                   f"requests) {one}, {more}, {fewer}")
 
 
 def row_bucket_resume(bench):

@@ -1,4 +1,4 @@
-"""rows_train.py - the trainer: what a save, a restart and the canonical order cost; its rate."""
+"""rows_train.py - the trainer: what a save and a restart cost; its rate."""
 import datetime
 import glob
 import os
@@ -354,22 +354,25 @@ def wait_for(log, pattern, process, count=1):
         time.sleep(0.02)
 
 
-# ---- rate, canonical ----
+# ---- rate ----
 
 
 def row_rate(bench):
     """GFLOP/s of whole training steps in fp32, beside the library's products of the same shapes"""
     model = MODEL
-    os.environ["OMP_NUM_THREADS"] = "2"
-    products = Program(bench.program("bench/products"), *(str(v) for v in model.values()), str(SEQ))
-    per_layer = model["dim"] * (2 * model["dim"] + 2 * model["kv"] + 3 * model["hidden"])
-    flop = 6 * SEQ * LEAVES * (model["layers"] * per_layer + model["dim"] * model["vocab"])
+    products = Program(bench.program("bench/kernels_products"))
+    dim, hidden, layers = model["dim"], model["hidden"], model["layers"]
+    shapes = {(dim, dim): 2 * layers, (dim, model["kv"]): 2 * layers, (dim, hidden): 2 * layers,
+              (hidden, dim): layers, (dim, model["vocab"]): 1}  # how many of each
+    flop = 6 * SEQ * LEAVES * sum(a * b * count for (a, b), count in shapes.items())
     options = ["--kernels.threads", "2", "--training.steps", "6", "--checkpoint.no_enable",
                "--training.mixed_precision_param", "float32"]
 
     def reference():
-        answers = [products.ask("run") for _ in range(LEAVES)]
-        return sum(a["flop"] for a in answers) / sum(a["seconds"] for a in answers) / 1e9
+        """Of every product of a step; the library needs as long for each of three kinds."""
+        needed = [a * b * count / products.ask(f"library {kind} f32 2 {SEQ} {a} {b}")["gflops"]
+                  for kind in ("forward", "input", "weight") for (a, b), count in shapes.items()]
+        return 3 * sum(a * b * count for (a, b), count in shapes.items()) / sum(needed)
 
     row = bench.pairs("rate", "GFLOP/s", pairs_max=12,
                       ours=lambda: flop / train(bench, "none", *options) / 1e9, reference=reference)
@@ -377,12 +380,3 @@ def row_rate(bench):
     row.note = f"{tokens:.0f} tokens/s, fp32, one rank of two threads; linear layers only"
     yield row
     products.close()
-
-
-def row_canonical(bench):
-    """seconds of a step in the canonical order, beside the fast one: 2 ranks, S/d = 6"""
-    options = ["--comm.ranks", "2", "--training.steps", "6", "--checkpoint.no_enable"]
-    fast = [*options, "--training.reduction", "fast"]
-    yield bench.pairs("canonical", "s", pairs_max=10, direction="lower",
-                      ours=lambda: train(bench, "none", *options),
-                      reference=lambda: train(bench, "none", *fast), note="bf16")

@@ -4,7 +4,7 @@
 # Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
 # Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
 . "$(dirname "$0")/lib.sh"
-plan 8
+plan 7
 
 answers() { # WORD...: tmp/out has one line for each word, with a number of that name
     local line
@@ -43,5 +43,3 @@ some='[0-9.]*[1-9][0-9]*' # more than nought
 spent="\\{\"cpu\": $some, \"wall\": $some, \"compute\": $some, \"leaves\": \\[$some, $some\\]\\}"
 check "steps of two orders in turns, with the seconds of their leaves" \
     grep -qE "^\\{\"a\": $spent, \"b\": $spent\\}\$" "$tmp/out"
-printf 'reference 8\nours 8\n' | "$BUILD/bench/loader" "$tmp/tokens" 1 64 2 >"$tmp/out" 2>"$tmp/log"
-check "samples of a reader thread, and bare reads" answers tokens_per_s tokens_per_s

@@ -5,7 +5,7 @@
  * Method: each stage has one layer of a tiny model, whose products last a unit of a virtual clock
  * (virtual_clock.h) for the forward and for either half of the backward, as the schedule counts.
  * All else is real, and takes no time: the program, the messages, the order in which the threads of
- * all ranks wait for each other. "make bench" has the same in real time. */
+ * all ranks wait for each other. */
 #include "tests/unit/delay_comm.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
