@@ -26,6 +26,8 @@ CKPTD = ("--memory.segment_bytes", "64MiB", "--storage.usable_fraction", "1.0")
 PERSIST_GOAL, LOAD_GOAL, LOAD_FIO_GOAL, LOST_GOAL = 5, 3, 0.9, 0.1
 LOST_PAIRS = 11
 OURS, LEAST, UNCOPIED = "holdfast", "least", "uncopied"
+LOAD_PEERS = ("dcp", "torch_save", "safetensors")
+SAVE_PEERS = (*LOAD_PEERS, "dcp_async_thread", "dcp_async_process")
 
 
 class Job:
@@ -199,32 +201,18 @@ def persist_row(bench, peer):
                           direction="higher", goal=PERSIST_GOAL)
         row.note = (f"{MIB} MiB, {RANKS} ranks{tried}; fio writes {statistics.median(disk):.2f} "
                     f"GB/s, {limit(disk, row.reference):.2f} times the peer's; {versions(job)}")
-        return row
+        yield row
 
 
-def row_peer_persist_dcp(bench):
-    """GB/s until a save is durable, beside PyTorch's DCP save"""
-    yield persist_row(bench, "dcp")
+def of_each(bench, row, peers):
+    for peer in peers:
+        yield from row(bench, peer)
+        bench.clear()
 
 
-def row_peer_persist_dcp_async_thread(bench):
-    """GB/s until a save is durable, beside DCP async_save by a thread"""
-    yield persist_row(bench, "dcp_async_thread")
-
-
-def row_peer_persist_dcp_async_process(bench):
-    """GB/s until a save is durable, beside DCP async_save by a process"""
-    yield persist_row(bench, "dcp_async_process")
-
-
-def row_peer_persist_torch_save(bench):
-    """GB/s until a save is durable, beside torch.save and fsync"""
-    yield persist_row(bench, "torch_save")
-
-
-def row_peer_persist_safetensors(bench):
-    """GB/s until a save is durable, beside safetensors and fsync"""
-    yield persist_row(bench, "safetensors")
+def row_peer_persist(bench):
+    """GB/s until a save is durable, beside DCP's ways, torch.save and safetensors, with fsync"""
+    return of_each(bench, persist_row, SAVE_PEERS)
 
 
 class Reader:
@@ -281,19 +269,9 @@ def same_ranks(bench, peer):
                             job.paths[peer])
 
 
-def row_peer_load_dcp(bench):
-    """GB/s of a load by the same ranks, page cache cold, beside DCP load"""
-    yield from same_ranks(bench, "dcp")
-
-
-def row_peer_load_torch_save(bench):
-    """GB/s of a load by the same ranks, page cache cold, beside torch.load"""
-    yield from same_ranks(bench, "torch_save")
-
-
-def row_peer_load_safetensors(bench):
-    """GB/s of a load by the same ranks, page cache cold, beside safetensors"""
-    yield from same_ranks(bench, "safetensors")
+def row_peer_load(bench):
+    """GB/s of a load by the same ranks, page cache cold, beside DCP, torch.load and safetensors"""
+    return of_each(bench, same_ranks, LOAD_PEERS)
 
 
 def row_peer_reshard_dcp(bench):
@@ -336,29 +314,9 @@ def lost_row(bench, peer):
         row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores "
                     f"free{tried}; a bare copy and write lose {copied}; a bare write, for which "
                     f"the update waits, {uncopied}; {pinned}{versions(job)}")
-        return row
+        yield row
 
 
-def row_peer_lost_dcp_async_process(bench):
-    """seconds that training loses per save, beside DCP async_save by a process"""
-    yield lost_row(bench, "dcp_async_process")
-
-
-def row_peer_lost_dcp_async_thread(bench):
-    """seconds that training loses per save, beside DCP async_save by a thread"""
-    yield lost_row(bench, "dcp_async_thread")
-
-
-def row_peer_lost_dcp(bench):
-    """seconds that training loses per save, beside DCP save"""
-    yield lost_row(bench, "dcp")
-
-
-def row_peer_lost_torch_save(bench):
-    """seconds that training loses per save, beside torch.save and fsync"""
-    yield lost_row(bench, "torch_save")
-
-
-def row_peer_lost_safetensors(bench):
-    """seconds that training loses per save, beside safetensors and fsync"""
-    yield lost_row(bench, "safetensors")
+def row_peer_lost(bench):
+    """seconds that training loses per save, beside DCP's ways, torch.save and safetensors"""
+    return of_each(bench, lost_row, SAVE_PEERS)
