@@ -43,20 +43,21 @@ static double y_of(const struct axes *axes, double value)
 
 static const json_t *curve_of(const json_t *root, const struct chart *chart, int i)
 {
-    const json_t *curves = json_object_get(root, "curves");
-    return chart->curves[i] != NULL ? json_object_get(curves, chart->curves[i]) : NULL;
+    const char *name = chart->curves[i];
+    return name != NULL ? json_object_get(json_object_get(root, "curves"), name) : NULL;
 }
 
-static bool value_at(double *out, const json_t *curve, size_t i)
+/* NaN: it is a gap. */
+static double value_at(const json_t *curve, size_t i)
 {
     const json_t *value = json_array_get(json_object_get(curve, "values"), i);
-    *out = json_number_value(value);
-    return json_is_number(value) && fabs(*out) < VALUE_MAX;
+    double number = json_number_value(value);
+    return json_is_number(value) && fabs(number) < VALUE_MAX ? number : (double)NAN;
 }
 
-static double step_of(const json_t *curve, size_t i)
+static double step_at(const json_t *curve, size_t i)
 {
-    return (double)json_integer_value(json_array_get(json_object_get(curve, "steps"), i));
+    return json_number_value(json_array_get(json_object_get(curve, "steps"), i));
 }
 
 static size_t points_of(const json_t *curve)
@@ -64,39 +65,33 @@ static size_t points_of(const json_t *curve)
     return json_array_size(json_object_get(curve, "steps"));
 }
 
-static void find_steps(struct axes *axes, const json_t *root)
+static double number_of(const json_t *of, const char *name)
 {
-    const char *name;
-    json_t *curve, *curves = json_object_get(root, "curves");
-    axes->first = INFINITY;
-    axes->last = -INFINITY;
-    json_object_foreach(curves, name, curve)
-    {
-        size_t count = points_of(curve);
-        if (count > 0) {
-            axes->first = fmin(axes->first, step_of(curve, 0));
-            axes->last = fmax(axes->last, step_of(curve, count - 1));
-        }
-    }
-    if (axes->last <= axes->first)
-        axes->last = axes->first + 1;
+    return json_number_value(json_object_get(of, name));
 }
 
-/* False: there is nothing to draw. */
-static bool find_values(struct axes *axes, const json_t *root, const struct chart *chart)
+/* The steps of all curves, and the values of this chart's. False: there is nothing to draw. */
+static bool find_axes(struct axes *axes, const json_t *root, const struct chart *chart)
 {
-    double least = INFINITY, most = -INFINITY, value;
-    for (int i = 0; i < 2; i++) {
-        const json_t *curve = curve_of(root, chart, i);
-        for (size_t at = 0; at < points_of(curve); at++) {
-            if (value_at(&value, curve, at)) {
-                least = fmin(least, value);
-                most = fmax(most, value);
-            }
+    const char *name;
+    json_t *curve;
+    double least = INFINITY, most = -INFINITY;
+    axes->first = INFINITY;
+    axes->last = -INFINITY;
+    json_object_foreach(json_object_get(root, "curves"), name, curve)
+    {
+        bool is_drawn = curve == curve_of(root, chart, 0) || curve == curve_of(root, chart, 1);
+        for (size_t i = 0; i < points_of(curve); i++) {
+            double value = is_drawn ? value_at(curve, i) : (double)NAN; /* which has no effect */
+            axes->first = fmin(axes->first, step_at(curve, i));
+            axes->last = fmax(axes->last, step_at(curve, i));
+            least = fmin(least, value);
+            most = fmax(most, value);
         }
     }
     if (least > most)
         return false;
+    axes->last = fmax(axes->last, axes->first + 1);
     axes->is_log = !chart->is_linear && least > 0 && most > SPREAD * least;
     axes->least = axes->is_log ? log10(least) : least;
     axes->most = axes->is_log ? log10(most) : most;
@@ -169,14 +164,13 @@ static void draw_steps(FILE *out, const struct axes *axes)
 static void draw_curve(FILE *out, const struct axes *axes, const json_t *curve, int place)
 {
     bool is_drawing = false;
-    double value;
     fprintf(out, "<path class=\"curve c%d\" d=\"", place);
     for (size_t i = 0; i < points_of(curve); i++) {
-        bool has_value = value_at(&value, curve, i);
-        if (has_value)
-            fprintf(out, "%s%.1f %.1f%s", is_drawing ? "L" : "M", x_of(axes, step_of(curve, i)),
+        double value = value_at(curve, i);
+        if (!isnan(value))
+            fprintf(out, "%s%.1f %.1f%s", is_drawing ? "L" : "M", x_of(axes, step_at(curve, i)),
                     y_of(axes, value), is_drawing ? "" : "h0"); /* one alone is a dot */
-        is_drawing = has_value;
+        is_drawing = !isnan(value);
     }
     fputs("\"/>\n", out);
 }
@@ -200,7 +194,7 @@ static void draw_starts(FILE *out, const struct axes *axes, const json_t *root)
     double free_from = LEFT;
     for (size_t i = 0; i < json_array_size(starts); i++) {
         const json_t *start = json_array_get(starts, i);
-        double step = (double)json_integer_value(json_object_get(start, "step"));
+        double step = number_of(start, "step");
         unsigned long long attempt = member_number(start, "attempt");
         if (step < axes->first || step > axes->last || step == 0)
             continue;
@@ -222,8 +216,7 @@ static void draw_spikes(FILE *out, const struct axes *axes, const json_t *root)
     const json_t *spikes = json_object_get(root, "spikes");
     for (size_t i = 0; i < json_array_size(spikes); i++) {
         const json_t *spike = json_array_get(spikes, i);
-        double step = (double)json_integer_value(json_object_get(spike, "step"));
-        double most = json_number_value(json_object_get(spike, "most"));
+        double step = number_of(spike, "step"), most = number_of(spike, "most");
         if (step < axes->first || step > axes->last)
             continue;
         double y = most > 0 || !axes->is_log ? y_of(axes, most) : HEIGHT - BOTTOM;
@@ -237,8 +230,7 @@ static void draw_spikes(FILE *out, const struct axes *axes, const json_t *root)
 void draw_chart(FILE *out, const struct chart *chart, const json_t *root)
 {
     struct axes axes;
-    find_steps(&axes, root);
-    if (!find_values(&axes, root, chart))
+    if (!find_axes(&axes, root, chart))
         return;
     fprintf(out,
             "<div class=\"wide\"><svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s by "
