@@ -2,8 +2,8 @@
  *
  * Method. Every operation draws its fate from a seeded generator, in the order of the calls, so a
  * run with one calling thread is replayed exactly by its seed. Requests pass through one thread of
- * the wrapper: it holds them back for their delay, starts them in the wrapped back-end (in two
- * parts when short, the first only when torn) and calls done().
+ * the wrapper: it holds them back for their delay, starts them in the wrapped back-end and calls
+ * done().
  *
  * Power loss. Data and names go to the wrapped back-end at once, so reads see them. What was not
  * synced of the data is kept by page (requests.c), of the names as a list of changes (names.c);
@@ -99,10 +99,9 @@ static int fault_open(struct storage **out, const char *where,
     fault->names.inner = fault->inner;
     fault->base.text = fault->text;
     snprintf(fault->text, sizeof fault->text,
-             "faults (seed %llu, error %g, short %g, torn %g, lost %g, delay %llu us) over %s",
-             (unsigned long long)settings.seed, settings.error_rate, settings.short_rate,
-             settings.torn_rate, settings.lost_rate, (unsigned long long)settings.delay_us,
-             storage_describe(fault->inner));
+             "faults (seed %llu, error %g, lost %g, delay %llu us) over %s",
+             (unsigned long long)settings.seed, settings.error_rate, settings.lost_rate,
+             (unsigned long long)settings.delay_us, storage_describe(fault->inner));
     error = start_thread(fault);
     if (error != 0)
         goto close_inner;

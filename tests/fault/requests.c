@@ -23,10 +23,8 @@ struct fault_io {
     struct fault *fault;
     struct fault_io *next;
     uint64_t due_us;
-    uint64_t started;     /* clock when a sync began */
-    uint32_t first_bytes; /* of the first part; 0 fails the request at once */
-    bool torn;            /* the first part is all */
-    bool is_started, is_finished;
+    uint64_t started; /* clock when a sync began */
+    bool fails, is_started;
 };
 
 static uint64_t now_us(void)
@@ -94,11 +92,10 @@ static void fail_io(struct fault_io *io, int error, int number)
 {
     io->outer->error = error;
     io->outer->error_number = number;
-    io->is_finished = true;
 }
 
-/* A part has ended in the wrapped back-end, on that one's thread. */
-static void part_done(struct storage_request *inner)
+/* It has ended in the wrapped back-end, on that one's thread. */
+static void inner_done(struct storage_request *inner)
 {
     struct fault_io *io = inner->user;
     pthread_mutex_lock(&io->fault->mutex);
@@ -106,14 +103,14 @@ static void part_done(struct storage_request *inner)
     pthread_mutex_unlock(&io->fault->mutex);
 }
 
-/* True when the first part is to be submitted. */
+/* True when it is to be submitted. */
 static bool start_io(struct fault *fault, struct fault_io *io)
 {
     struct storage_request *outer = io->outer;
     struct fault_object *object = (struct fault_object *)outer->object;
     if (object->dead || fault->crashing) {
         fail_io(io, ERR_IO, EIO);
-    } else if (io->first_bytes == 0) {
+    } else if (io->fails) {
         int number = (int)fault->settings.fail_errno;
         if (outer->op == STORAGE_SYNC)
             note_failed_sync(object);
@@ -123,47 +120,38 @@ static bool start_io(struct fault *fault, struct fault_io *io)
         io->started = fault->clock;
         io->inner = *outer;
         io->inner.object = object->inner;
-        io->inner.bytes = outer->op == STORAGE_SYNC ? 0 : io->first_bytes;
-        io->inner.done = part_done;
+        io->inner.done = inner_done;
         io->inner.user = io;
     }
     return io->is_started;
 }
 
-/* Accounts for a part; true when the second part is to be submitted. */
-static bool continue_io(struct fault *fault, struct fault_io *io)
+/* Accounts for what was carried out, or failed in the wrapped back-end. */
+static void end_io(struct fault *fault, struct fault_io *io)
 {
     struct storage_request *outer = io->outer, *inner = &io->inner;
-    uint64_t end = inner->offset + inner->bytes;
     if (inner->error != 0) {
         if (outer->op == STORAGE_SYNC)
             note_failed_sync((struct fault_object *)outer->object);
         fail_io(io, inner->error, inner->error_number);
-        return false;
+        return;
     }
     if (outer->op == STORAGE_WRITE)
         note_write(fault, io);
-    if (io->torn || fault->crashing) {
+    if (fault->crashing)
         fail_io(io, ERR_IO, EIO);
-        return false;
-    }
-    if (outer->op == STORAGE_SYNC)
+    else if (outer->op == STORAGE_SYNC)
         note_sync(io);
-    if (outer->op == STORAGE_SYNC || end == outer->offset + outer->bytes) {
-        io->is_finished = true;
-        return false;
-    }
-    inner->given_up = NULL; /* it has begun */
-    inner->data = (char *)inner->data + inner->bytes;
-    inner->offset = end;
-    inner->bytes = (uint32_t)(outer->offset + outer->bytes - end);
-    return true;
 }
 
 /* Takes a request one step further. The mutex is held, and given up around calls. */
 static void run_step(struct fault *fault, struct fault_io *io)
 {
-    bool submit = io->is_started ? continue_io(fault, io) : start_io(fault, io);
+    bool submit = false;
+    if (io->is_started)
+        end_io(fault, io);
+    else
+        submit = start_io(fault, io);
     pthread_mutex_unlock(&fault->mutex);
     if (submit)
         storage_submit(fault->inner, &io->inner);
@@ -205,16 +193,6 @@ void *fault_run(void *argument)
     return NULL;
 }
 
-/* How much of a transfer its first part is: all, or some whole pages of it. */
-static uint32_t draw_part(struct fault *fault, const struct storage_request *request, bool whole)
-{
-    uint64_t number = fault_draw(fault);
-    uint32_t num_pages = request->bytes / STORAGE_ALIGN;
-    if (whole || num_pages < 2)
-        return request->bytes;
-    return STORAGE_ALIGN * (uint32_t)(1 + number % (num_pages - 1));
-}
-
 void fault_submit(struct storage *storage, struct storage_request *request)
 {
     static const char *const names[] = {
@@ -228,16 +206,10 @@ void fault_submit(struct storage *storage, struct storage_request *request)
     else
         io = malloc(sizeof(*io));
     CHECK(io != NULL);
-    *io = (struct fault_io){.outer = request, .fault = fault};
-    bool fails = fault_operation_fails(fault, names[request->op]);
-    bool is_short = fault_chance(fault, settings->short_rate);
-    io->torn = fault_chance(fault, settings->torn_rate) && request->op != STORAGE_SYNC;
+    *io = (struct fault_io){.outer = request,
+                            .fault = fault,
+                            .fails = fault_operation_fails(fault, names[request->op])};
     uint64_t delay_us = settings->least_us + fault_draw(fault) % (settings->delay_us + 1);
-    io->first_bytes = draw_part(fault, request, !is_short && !io->torn);
-    if (request->op == STORAGE_SYNC)
-        io->first_bytes = 1;
-    if (fails)
-        io->first_bytes = 0;
     fault->num_on_the_way++;
     add_step(fault, io, delay_us ? now_us() + delay_us : 0);
     pthread_mutex_unlock(&fault->mutex);

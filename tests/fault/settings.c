@@ -13,11 +13,10 @@ static bool read_setting(struct fault_settings *out, const char *key, const char
         uint64_t *number;
     } table[] = {
         {"seed", NULL, &out->seed},         {"error", &out->error_rate, NULL},
-        {"short", &out->short_rate, NULL},  {"torn", &out->torn_rate, NULL},
-        {"lost", &out->lost_rate, NULL},    {"delay_us", NULL, &out->delay_us},
-        {"late", &out->late_rate, NULL},    {"fail_from", NULL, &out->fail_from},
-        {"fail_at", NULL, &out->fail_at},   {"errno", NULL, &out->fail_errno},
-        {"least_us", NULL, &out->least_us},
+        {"lost", &out->lost_rate, NULL},    {"late", &out->late_rate, NULL},
+        {"delay_us", NULL, &out->delay_us}, {"least_us", NULL, &out->least_us},
+        {"fail_at", NULL, &out->fail_at},   {"fail_from", NULL, &out->fail_from},
+        {"errno", NULL, &out->fail_errno},
     };
     if (strcmp(key, "only") == 0)
         return snprintf(out->only, sizeof(out->only), "%s", value) < (int)sizeof(out->only);

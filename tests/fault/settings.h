@@ -7,7 +7,7 @@
 
 struct fault_settings {
     uint64_t seed;
-    double error_rate, short_rate, torn_rate, lost_rate, late_rate;
+    double error_rate, lost_rate, late_rate;
     uint64_t delay_us, least_us, fail_at, fail_from, fail_errno;
     char only[16];
 };

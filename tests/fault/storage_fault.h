@@ -1,5 +1,5 @@
-/* storage_fault.h - a back-end for tests: wraps another one and injects errors, torn transfers,
- * delays, and what a power loss leaves. A program that links tests/fault/ opens "fault:" stores;
+/* storage_fault.h - a back-end for tests: wraps another one and injects errors, delays, and
+ * what a power loss leaves. A program that links tests/fault/ opens "fault:" stores;
  * the programs that users get do not. */
 #ifndef HOLDFAST_TESTS_FAULT_STORAGE_FAULT_H
 #define HOLDFAST_TESTS_FAULT_STORAGE_FAULT_H
@@ -7,12 +7,10 @@
 #include "storage/storage.h"
 
 /* `where` is "<settings>:<back-end>:<where of that>", settings such as
- * "seed=1,error=0.01,short=0.05,torn=0.01,delay_us=100,lost=0.5,fail_at=7" (all optional):
+ * "seed=1,error=0.01,delay_us=100,lost=0.5,fail_at=7" (all optional):
  *  - seed: of every decision; the same calls in the same order meet the same faults;
  *  - error: chance that an operation fails and has no effect; a failed sync also loses
  *    what it should have made durable, whatever later syncs say, as Linux does;
- *  - short: chance that a transfer is carried out in two parts;
- *  - torn: chance that a transfer stops part-way with ERR_IO;
  *  - delay_us: every request waits up to so many microseconds before it starts;
  *  - least_us: and so many beside that;
  *  - lost: chance, at storage_fault_crash, that an unsynced page, name, removal or rename is lost

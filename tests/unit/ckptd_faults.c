@@ -68,7 +68,7 @@ static uint64_t tell(const struct story *story, struct peer_status *told, struct
     if (story->leased_step != 0)
         tool_lease_take(&tool, plain, story->leased_step);
     uint64_t seed = next_random(1u << 30);
-    snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=%llu,short=0.3,%s:local:%s",
+    snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=%llu,%s:local:%s",
              (unsigned long long)seed, settings, plain);
     print_message("# %s: %s\n", story->name, bed->config.store);
     live_story(story, bed, plain, told);

@@ -14,6 +14,7 @@
 #include "tests/unit/in_memory.h"
 #include "tests/unit/sample.h"
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
 #include "tests/unit/descriptors.h"
 
@@ -303,11 +304,10 @@ static void run_all(int (*use)(void))
     print_message("# %u calls, %u plans\n", calls, runs);
 }
 
-#define CASE(name, use)                          \
-    static void test_calls__##name(void **state) \
-    {                                            \
-        (void)state;                             \
-        run_all(use);                            \
+#define CASE(name, use)                                 \
+    TEST_BETWEEN(test_calls__##name, set_up, tear_down) \
+    {                                                   \
+        run_all(use);                                   \
     }
 CASE(a_store_opens_or_says_why_not, use_open)
 CASE(an_object_is_durable_or_an_error, use_create)
@@ -318,24 +318,23 @@ CASE(a_removal_says_what_it_did, use_remove)
 CASE(lock_and_space_answer_or_say_why_not, use_lock_and_space)
 CASE(a_lease_is_held_and_found_or_an_error, use_lease)
 CASE(a_sweep_finds_all_or_says_why_not, use_sweep)
-#undef CASE
+
+TEST_BETWEEN(test_calls__a_publish_syncs_its_file_and_every_directory_above_it, set_up, tear_down)
+{
+    struct storage *storage = open_plain();
+    failing.only = "fsync";
+    failing.calls = 0;
+    assert_int_equal(storage_publish(storage, "run/step/manifest", "whole", 5), 0);
+    assert_int_equal(failing.calls, 4); /* the file, step, run and the root */
+    assert_int_equal(storage_sync_names(storage, "run/step"), 0);
+    assert_int_equal(failing.calls, 4 + 3);
+    failing.only = NULL;
+    storage_close(storage);
+}
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(test_calls__##name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(a_store_opens_or_says_why_not),
-        CASE(an_object_is_durable_or_an_error),
-        CASE(a_publish_is_whole_or_nothing_and_unsure_only_as_an_io_error),
-        CASE(a_read_gives_all_bytes_or_an_error),
-        CASE(a_list_is_complete_or_an_error),
-        CASE(a_removal_says_what_it_did),
-        CASE(lock_and_space_answer_or_say_why_not),
-        CASE(a_lease_is_held_and_found_or_an_error),
-        CASE(a_sweep_finds_all_or_says_why_not),
-    };
-#undef CASE
     tell_in_memory();
     log_setup("storage_calls", "none");
-    return cmocka_run_group_tests_name("storage_calls", tests, NULL, NULL);
+    return suite_run(NULL, NULL);
 }

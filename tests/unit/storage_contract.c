@@ -3,6 +3,7 @@
  * Goal: callers need not know which back-end they have. Method: one list of cases, run once for
  * each row of a table of back-ends on a fresh store; the name of a case carries the row's name. */
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
 #define BLOCK (64u << 10)
 #define NUM_BLOCKS 16u
@@ -13,18 +14,18 @@
 struct backend {
     const char *name;
     const char *ops;
-    const char *where; /* %s: a fresh directory */
+    const char *where; /* before a fresh directory, where it is on a disk */
     struct storage_options options;
-    bool needs_io_uring;
+    bool is_on_disk, needs_io_uring;
 };
 
 static const struct backend backends[] = {
-    {"local, io_uring", "local", "%s", {0}, true},
-    {"local, io_uring of depth 1", "local", "%s", {.queue_depth = 1}, true},
-    {"local, pwrite", "local", "%s", {.force_pwrite = true}, false},
-    {"memory", "memory", "", {0}, false},
-    {"fault over memory", "fault", "seed=7,short=0.3,delay_us=50:memory:", {0}, false},
-    {"fault over local", "fault", "seed=7,short=0.3:local:%s", {0}, false},
+    {"local, io_uring", "local", "", {0}, true, true},
+    {"local, io_uring of depth 1", "local", "", {.queue_depth = 1}, true, true},
+    {"local, pwrite", "local", "", {.force_pwrite = true}, true, false},
+    {"memory", "memory", "", {0}, false, false},
+    {"fault over memory", "fault", "delay_us=50:memory:", {0}, false, false},
+    {"fault over local", "fault", "seed=7:local:", {0}, true, false},
 };
 
 struct bed {
@@ -39,11 +40,8 @@ static int setup(void **state)
     bed->backend = *state;
     bed_make_directory(bed->directory);
     char where[2 * BED_PATH_BYTES];
-    /* The formats are the literals of the table. */
-    const char *mark = strstr(bed->backend->where, "%s");
-    snprintf(where, sizeof(where), "%.*s%s",
-             mark ? (int)(mark - bed->backend->where) : (int)strlen(bed->backend->where),
-             bed->backend->where, mark ? bed->directory : "");
+    snprintf(where, sizeof(where), "%s%s", bed->backend->where,
+             bed->backend->is_on_disk ? bed->directory : "");
     *state = bed;
     return storage_open(&bed->storage, storage_find(bed->backend->ops), where,
                         &bed->backend->options);
@@ -63,7 +61,7 @@ static struct storage *storage_of(void **state)
     return ((struct bed *)*state)->storage;
 }
 
-static void test_storage__blocks_written_out_of_order_read_back(void **state)
+TEST(test_storage__blocks_written_out_of_order_read_back)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -91,32 +89,24 @@ static void test_storage__blocks_written_out_of_order_read_back(void **state)
     free(data);
 }
 
-static void test_storage__created_object_reads_as_zeros(void **state)
+TEST(test_storage__created_object_reads_as_zeros_and_stays_after_close)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
+    uint64_t bytes = 0;
     unsigned char *data = bed_buffer(BLOCK), *zeros = bed_buffer(BLOCK);
     memset(data, 1, BLOCK);
     assert_int_equal(storage_object_create(storage, &object, "fresh", BLOCK), 0);
     assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, data, BLOCK), 0);
     assert_memory_equal(data, zeros, BLOCK);
     storage_object_close(storage, object);
+    assert_int_equal(storage_fetch(storage, "fresh", NULL, 0, &bytes), 0);
+    assert_int_equal(bytes, BLOCK);
     free(data);
     free(zeros);
 }
 
-static void test_storage__unfinished_object_stays_after_close(void **state)
-{
-    struct storage *storage = storage_of(state);
-    struct storage_object *object;
-    uint64_t bytes = 0;
-    assert_int_equal(storage_object_create(storage, &object, "half", BLOCK), 0);
-    storage_object_close(storage, object);
-    assert_int_equal(storage_fetch(storage, "half", NULL, 0, &bytes), 0);
-    assert_int_equal(bytes, BLOCK);
-}
-
-static void test_storage__create_refuses_a_taken_name(void **state)
+TEST(test_storage__create_refuses_a_taken_name_and_a_ragged_size)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -125,16 +115,11 @@ static void test_storage__create_refuses_a_taken_name(void **state)
     assert_null(object);
     assert_int_equal(storage_object_create(storage, &object, "a", BLOCK), ERR_EXISTS);
     bed_expect(storage, "a/shard", BLOCK, 1);
+    assert_int_equal(storage_object_create(storage, &object, "ragged", 4097), ERR_INVALID);
+    assert_false(bed_exists(storage, "ragged"));
 }
 
-static void test_storage__create_refuses_a_ragged_size(void **state)
-{
-    struct storage_object *object;
-    assert_int_equal(storage_object_create(storage_of(state), &object, "a", 4097), ERR_INVALID);
-    assert_false(bed_exists(storage_of(state), "a"));
-}
-
-static void test_storage__objects_hold_no_objects(void **state)
+TEST(test_storage__objects_hold_no_objects)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -147,7 +132,7 @@ static void test_storage__objects_hold_no_objects(void **state)
     assert_int_equal(storage_sync_names(storage, "a"), ERR_NOT_FOUND);
 }
 
-static void test_storage__open_finds_objects_only(void **state)
+TEST(test_storage__open_finds_objects_only)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -158,7 +143,7 @@ static void test_storage__open_finds_objects_only(void **state)
     assert_null(object);
 }
 
-static void test_storage__read_past_the_end_is_damage(void **state)
+TEST(test_storage__read_past_the_end_is_damage_and_a_write_there_is_refused)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -168,64 +153,55 @@ static void test_storage__read_past_the_end_is_damage(void **state)
                      ERR_CORRUPT);
     assert_int_equal(storage_transfer(storage, STORAGE_READ, object, BLOCK, data, BLOCK),
                      ERR_CORRUPT);
-    storage_object_close(storage, object);
-    free(data);
-}
-
-static void test_storage__write_past_the_reserved_size_is_refused(void **state)
-{
-    struct storage *storage = storage_of(state);
-    struct storage_object *object;
-    uint64_t bytes = 0;
-    unsigned char *data = bed_buffer(2 * BLOCK);
-    bed_put(storage, &object, "a", BLOCK, 1);
     assert_int_equal(storage_transfer(storage, STORAGE_WRITE, object, BLOCK, data, BLOCK),
                      ERR_INVALID);
     storage_object_close(storage, object);
-    assert_int_equal(storage_fetch(storage, "a", NULL, 0, &bytes), 0);
-    assert_int_equal(bytes, BLOCK);
+    bed_expect(storage, "a", BLOCK, 1);
     free(data);
 }
 
-static void test_storage__what_was_given_up_is_not_carried_out(void **state)
+/* Of one request, to its end. */
+static int run(struct storage *storage, struct storage_request request)
+{
+    struct bed_wait wait;
+    bed_wait_init(&wait);
+    request.user = &wait;
+    storage_submit(storage, &request);
+    bed_wait_for(&wait, 1);
+    bed_wait_deinit(&wait);
+    return request.error;
+}
+
+TEST(test_storage__what_was_given_up_is_not_carried_out)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
-    struct bed_wait wait;
     unsigned char *data = bed_buffer(BLOCK), *found = bed_buffer(BLOCK);
-    bed_wait_init(&wait);
     bed_put(storage, &object, "kept", BLOCK, 1);
     bed_fill(data, BLOCK, 2);
     for (int is_given_up = 1; is_given_up >= 0; is_given_up--) {
+        const int want = is_given_up ? ERR_ABORTED : 0;
         atomic_bool given_up = is_given_up;
-        struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data, BLOCK, &wait);
+        struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data, BLOCK, NULL);
         request.given_up = &given_up;
-        uint32_t before = wait.num_done;
-        storage_submit(storage, &request);
-        bed_wait_for(&wait, before + 1);
-        assert_int_equal(request.error, is_given_up ? ERR_ABORTED : 0);
+        assert_int_equal(run(storage, request), want);
         memset(found, 0, BLOCK);
-        request = bed_request(STORAGE_READ, object, 0, found, BLOCK, &wait);
-        request.given_up = &given_up;
-        storage_submit(storage, &request);
-        bed_wait_for(&wait, before + 2);
-        assert_int_equal(request.error, is_given_up ? ERR_ABORTED : 0);
+        request.op = STORAGE_READ;
+        request.data = found;
+        assert_int_equal(run(storage, request), want);
         assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
-        request = bed_request(STORAGE_SYNC, object, 0, NULL, 0, &wait);
+        request = bed_request(STORAGE_SYNC, object, 0, NULL, 0, NULL);
         request.given_up = &given_up;
-        storage_submit(storage, &request);
-        bed_wait_for(&wait, before + 3);
-        assert_int_equal(request.error, 0);
+        assert_int_equal(run(storage, request), 0);
         assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, found, BLOCK), 0);
         assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
     }
     storage_object_close(storage, object);
-    bed_wait_deinit(&wait);
     free(data);
     free(found);
 }
 
-static void test_storage__publish_is_exclusive(void **state)
+TEST(test_storage__publish_is_exclusive_and_may_be_empty)
 {
     struct storage *storage = storage_of(state);
     char text[16] = "";
@@ -236,13 +212,8 @@ static void test_storage__publish_is_exclusive(void **state)
     assert_int_equal(storage_fetch(storage, "run/attempts/0001", text, sizeof(text), &bytes), 0);
     assert_int_equal(bytes, 5);
     assert_string_equal(text, "first");
-}
-
-static void test_storage__publish_may_be_empty(void **state)
-{
-    uint64_t bytes = 1;
-    assert_int_equal(storage_publish(storage_of(state), "empty", NULL, 0), 0);
-    assert_int_equal(storage_fetch(storage_of(state), "empty", NULL, 0, &bytes), 0);
+    assert_int_equal(storage_publish(storage, "empty", NULL, 0), 0);
+    assert_int_equal(storage_fetch(storage, "empty", NULL, 0, &bytes), 0);
     assert_int_equal(bytes, 0);
 }
 
@@ -252,7 +223,7 @@ static void *publish_once(void *argument)
     return storage_publish(storage, "race/one", "x", 1) == 0 ? storage : NULL;
 }
 
-static void test_storage__one_of_many_publishers_wins(void **state)
+TEST(test_storage__one_of_many_publishers_wins)
 {
     pthread_t threads[NUM_THREADS];
     int winners = 0;
@@ -266,7 +237,7 @@ static void test_storage__one_of_many_publishers_wins(void **state)
     assert_int_equal(winners, 1);
 }
 
-static void test_storage__fetch_reads_a_start_and_tells_the_whole_size(void **state)
+TEST(test_storage__fetch_reads_a_start_and_tells_the_whole_size)
 {
     struct storage *storage = storage_of(state);
     char text[5] = "";
@@ -285,7 +256,7 @@ static void test_storage__fetch_reads_a_start_and_tells_the_whole_size(void **st
     assert_int_equal(storage_fetch_all(storage, "b", 9, &all, &all_bytes), ERR_NOT_FOUND);
 }
 
-static void test_storage__of_numbered_objects_the_highest_counts(void **state)
+TEST(test_storage__of_numbered_objects_the_highest_counts)
 {
     struct storage *storage = storage_of(state);
     char text[8] = "nothing";
@@ -322,7 +293,7 @@ static void *publish_numbers(void *storage)
     return NULL;
 }
 
-static void test_storage__a_numbered_object_is_replaced_under_its_reader(void **state)
+TEST(test_storage__a_numbered_object_is_replaced_under_its_reader)
 {
     pthread_t writer;
     char text[8] = "";
@@ -352,7 +323,7 @@ static int see_entry(void *user, const struct storage_entry *entry)
     return ++seen->num_calls == seen->stop_at ? 42 : 0;
 }
 
-static void test_storage__list_shows_what_is_directly_below(void **state)
+TEST(test_storage__list_shows_what_is_directly_below)
 {
     struct storage *storage = storage_of(state);
     struct seen seen = {0};
@@ -391,7 +362,7 @@ static int remove_entry(void *user, const struct storage_entry *entry)
     return storage_remove(removal->storage, key);
 }
 
-static void test_storage__list_may_remove_what_it_visits(void **state)
+TEST(test_storage__list_may_remove_what_it_visits)
 {
     struct removal removal = {storage_of(state), 0};
     assert_int_equal(storage_publish(removal.storage, "run/a", "x", 1), 0);
@@ -401,7 +372,7 @@ static void test_storage__list_may_remove_what_it_visits(void **state)
     assert_int_equal(storage_remove(removal.storage, "run"), 0);
 }
 
-static void test_storage__remove_takes_objects_and_empty_directories(void **state)
+TEST(test_storage__remove_takes_objects_and_empty_directories)
 {
     struct storage *storage = storage_of(state);
     assert_int_equal(storage_publish(storage, "run/a", "x", 1), 0);
@@ -416,7 +387,7 @@ static void test_storage__remove_takes_objects_and_empty_directories(void **stat
     assert_int_equal(storage_publish(storage, "run/a", "y", 1), 0);
 }
 
-static void test_storage__rename_moves_a_tree_and_replaces_nothing(void **state)
+TEST(test_storage__rename_moves_a_tree_and_replaces_nothing)
 {
     struct storage *storage = storage_of(state);
     char text[4] = "";
@@ -434,7 +405,7 @@ static void test_storage__rename_moves_a_tree_and_replaces_nothing(void **state)
     assert_int_equal(storage_publish(storage, "run/deep/a", "y", 1), 0);
 }
 
-static void test_storage__replace_puts_one_object_in_the_place_of_another(void **state)
+TEST(test_storage__replace_puts_one_object_in_the_place_of_another)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -461,7 +432,7 @@ static void test_storage__replace_puts_one_object_in_the_place_of_another(void *
     free(data);
 }
 
-static void test_storage__removed_object_stays_readable_while_open(void **state)
+TEST(test_storage__removed_object_stays_readable_while_open)
 {
     struct storage *storage = storage_of(state);
     struct storage_object *object;
@@ -477,7 +448,7 @@ static void test_storage__removed_object_stays_readable_while_open(void **state)
     free(expected);
 }
 
-static void test_storage__bad_keys_are_refused_everywhere(void **state)
+TEST(test_storage__bad_keys_are_refused_everywhere)
 {
     struct storage *storage = storage_of(state);
     char long_key[601], long_name[260];
@@ -521,7 +492,7 @@ static void test_storage__bad_keys_are_refused_everywhere(void **state)
     assert_int_equal(storage_remove(storage, ""), ERR_INVALID);
 }
 
-static void test_storage__odd_but_legal_keys_are_kept(void **state)
+TEST(test_storage__odd_but_legal_keys_are_kept)
 {
     struct storage *storage = storage_of(state);
     char key[STORAGE_KEY_MAX + 1];
@@ -557,7 +528,7 @@ static void *submit_many(void *argument)
     return NULL;
 }
 
-static void test_storage__many_threads_submit_at_once(void **state)
+TEST(test_storage__many_threads_submit_at_once)
 {
     const uint32_t count = NUM_THREADS * REQUESTS_PER_THREAD, bytes = count * STORAGE_ALIGN;
     struct storage *storage = storage_of(state);
@@ -611,7 +582,7 @@ static void write_next(struct storage_request *request)
     bed_count_done(request);
 }
 
-static void test_storage__callbacks_may_submit(void **state)
+TEST(test_storage__callbacks_may_submit)
 {
     struct storage *storage = storage_of(state);
     struct bed_wait wait;
@@ -643,7 +614,7 @@ static void write_inside(struct storage_request *request)
     storage_submit(chain->storage, request);
 }
 
-static void test_storage__callback_of_a_refused_request_may_submit(void **state)
+TEST(test_storage__callback_of_a_refused_request_may_submit)
 {
     struct storage *storage = storage_of(state);
     struct bed_wait wait;
@@ -671,22 +642,15 @@ static void write_and_read_registered(struct storage *storage, const char *name,
                                       unsigned char *const data[2])
 {
     struct storage_object *object;
-    struct bed_wait wait;
-    bed_wait_init(&wait);
     assert_int_equal(storage_object_create(storage, &object, name, BLOCK), 0);
-    struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data[0], BLOCK, &wait);
-    request.buffer = 0;
-    storage_submit(storage, &request);
-    bed_wait_for(&wait, 1);
-    assert_int_equal(request.error, 0);
-    request = bed_request(STORAGE_READ, object, 0, data[1], BLOCK, &wait);
-    request.buffer = 1;
-    storage_submit(storage, &request);
-    bed_wait_for(&wait, 2);
-    assert_int_equal(request.error, 0);
+    for (int i = 0; i < 2; i++) {
+        struct storage_request request =
+            bed_request(i == 0 ? STORAGE_WRITE : STORAGE_READ, object, 0, data[i], BLOCK, NULL);
+        request.buffer = i;
+        assert_int_equal(run(storage, request), 0);
+    }
     assert_memory_equal(data[0], data[1], BLOCK);
     storage_object_close(storage, object);
-    bed_wait_deinit(&wait);
 }
 
 static void close_before_buffers_go(void **state)
@@ -696,7 +660,7 @@ static void close_before_buffers_go(void **state)
     bed->storage = NULL;
 }
 
-static void test_storage__registered_buffers_write_and_read(void **state)
+TEST(test_storage__registered_buffers_write_and_read)
 {
     struct storage *storage = storage_of(state);
     unsigned char *data[2] = {bed_buffer(BLOCK), bed_buffer(BLOCK)};
@@ -709,7 +673,7 @@ static void test_storage__registered_buffers_write_and_read(void **state)
     free(data[1]);
 }
 
-static void test_storage__places_are_filled_emptied_and_filled_again(void **state)
+TEST(test_storage__places_are_filled_emptied_and_filled_again)
 {
     struct storage *storage = storage_of(state);
     const struct iovec places[2] = {{NULL, BLOCK}, {NULL, BLOCK}};
@@ -729,7 +693,7 @@ static void test_storage__places_are_filled_emptied_and_filled_again(void **stat
         free(data[i]);
 }
 
-static void test_storage__tells_its_space_and_itself(void **state)
+TEST(test_storage__tells_its_space_and_itself)
 {
     struct storage_space space;
     assert_int_equal(storage_space(storage_of(state), &space), 0);
@@ -739,60 +703,19 @@ static void test_storage__tells_its_space_and_itself(void **state)
     assert_null(storage_find("tape"));
 }
 
-#define CASE(function)      \
-    {                       \
-#function, function \
-    }
-static const struct {
-    const char *name;
-    void (*function)(void **state);
-} cases[] = {
-    CASE(test_storage__blocks_written_out_of_order_read_back),
-    CASE(test_storage__created_object_reads_as_zeros),
-    CASE(test_storage__unfinished_object_stays_after_close),
-    CASE(test_storage__create_refuses_a_taken_name),
-    CASE(test_storage__create_refuses_a_ragged_size),
-    CASE(test_storage__objects_hold_no_objects),
-    CASE(test_storage__open_finds_objects_only),
-    CASE(test_storage__read_past_the_end_is_damage),
-    CASE(test_storage__write_past_the_reserved_size_is_refused),
-    CASE(test_storage__what_was_given_up_is_not_carried_out),
-    CASE(test_storage__publish_is_exclusive),
-    CASE(test_storage__publish_may_be_empty),
-    CASE(test_storage__one_of_many_publishers_wins),
-    CASE(test_storage__fetch_reads_a_start_and_tells_the_whole_size),
-    CASE(test_storage__of_numbered_objects_the_highest_counts),
-    CASE(test_storage__a_numbered_object_is_replaced_under_its_reader),
-    CASE(test_storage__list_shows_what_is_directly_below),
-    CASE(test_storage__list_may_remove_what_it_visits),
-    CASE(test_storage__remove_takes_objects_and_empty_directories),
-    CASE(test_storage__rename_moves_a_tree_and_replaces_nothing),
-    CASE(test_storage__replace_puts_one_object_in_the_place_of_another),
-    CASE(test_storage__removed_object_stays_readable_while_open),
-    CASE(test_storage__bad_keys_are_refused_everywhere),
-    CASE(test_storage__odd_but_legal_keys_are_kept),
-    CASE(test_storage__many_threads_submit_at_once),
-    CASE(test_storage__callbacks_may_submit),
-    CASE(test_storage__callback_of_a_refused_request_may_submit),
-    CASE(test_storage__registered_buffers_write_and_read),
-    CASE(test_storage__places_are_filled_emptied_and_filled_again),
-    CASE(test_storage__tells_its_space_and_itself),
-};
-
-#define NUM_CASES (sizeof(cases) / sizeof(cases[0]))
-#define NUM_BACKENDS (sizeof(backends) / sizeof(backends[0]))
-
 int main(void)
 {
-    static struct CMUnitTest tests[NUM_BACKENDS * NUM_CASES];
-    static char names[NUM_BACKENDS * NUM_CASES][160];
-    for (size_t i = 0; i < NUM_BACKENDS * NUM_CASES; i++) {
-        const struct backend *backend = &backends[i / NUM_CASES];
-        snprintf(names[i], sizeof(names[i]), "%s (%s)", cases[i % NUM_CASES].name, backend->name);
-        tests[i] = (struct CMUnitTest){names[i], cases[i % NUM_CASES].function, setup, teardown,
-                                       (void *)backend};
+    enum { NUM_BACKENDS = sizeof(backends) / sizeof(backends[0]) };
+    static struct CMUnitTest tests[NUM_BACKENDS * SUITE_TESTS_MAX];
+    static char names[NUM_BACKENDS * SUITE_TESTS_MAX][160];
+    CHECK(suite_num <= SUITE_TESTS_MAX);
+    for (size_t i = 0; i < NUM_BACKENDS * suite_num; i++) {
+        const struct backend *backend = &backends[i / suite_num];
+        const struct CMUnitTest *test = &suite_tests[i % suite_num];
+        snprintf(names[i], sizeof(names[i]), "%s (%s)", test->name, backend->name);
+        tests[i] = (struct CMUnitTest){names[i], test->test_func, setup, teardown, (void *)backend};
         if (backend->needs_io_uring)
             bed_needs_io_uring(&tests[i]);
     }
-    return _cmocka_run_group_tests("storage_contract", tests, NUM_BACKENDS * NUM_CASES, NULL, NULL);
+    return _cmocka_run_group_tests("storage_contract", tests, NUM_BACKENDS * suite_num, NULL, NULL);
 }

@@ -1,27 +1,24 @@
 /* storage_engine.c - the two engines below `local`.
  *
- * Goal: both carry out requests completely, report errors once, and keep working under load;
- * io_uring's refusals are met. Method: each case runs on both engines over plain descriptors:
- * /dev/null takes at most 2 GiB - 4 KiB at a time, which gives real short transfers; /dev/null
- * refuses fsync, which gives a real sync error; what a privileged process is never refused is tried
- * in a child without privileges. */
+ * Goal: both carry out what was submitted before they close, and tell a file that ends early;
+ * io_uring's refusals are met. Method: plain files; what a privileged process is never refused is
+ * tried in a child without privileges. Errors and short transfers: storage_calls.c,
+ * storage_uring.c.
+ */
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
 #include "storage/engine/engine.h"
 #include "storage/engine/ring.h"
 
 #include <fcntl.h>
 #include <linux/ioprio.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#define HUGE_BYTES (UINT32_MAX - STORAGE_ALIGN + 1)
-#define MANY 2000u
 #define BUFFER_BYTES (1u << 20)
 
 struct bed {
-    struct engine *engine;
     char directory[BED_PATH_BYTES];
     struct engine_file file;
     struct bed_wait wait;
@@ -29,21 +26,17 @@ struct bed {
 
 static int setup(void **state)
 {
-    const struct engine_ops *ops = *state;
     struct bed *bed = calloc(1, sizeof(*bed));
-    struct storage_options options = {.queue_depth = 4};
     bed_make_directory(bed->directory);
     bed_wait_init(&bed->wait);
     bed->file.fd = -1;
     *state = bed;
-    return ops != NULL ? ops->open(&bed->engine, &options) : 0;
+    return 0;
 }
 
 static int teardown(void **state)
 {
     struct bed *bed = *state;
-    if (bed->engine != NULL)
-        bed->engine->ops->close(bed->engine);
     if (bed->file.fd >= 0)
         close(bed->file.fd);
     bed_wait_deinit(&bed->wait);
@@ -52,11 +45,10 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A file of the bed's directory, or a device. */
-static void open_file(struct bed *bed, const char *path, uint64_t bytes)
+static void open_file(struct bed *bed, const char *name, uint64_t bytes)
 {
     char full[2 * BED_PATH_BYTES];
-    snprintf(full, sizeof(full), "%s/%s", path[0] == '/' ? "" : bed->directory, path);
+    snprintf(full, sizeof(full), "%s/%s", bed->directory, name);
     bed->file.fd = open(full, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(bed->file.fd >= 0);
     bed->file.bytes = bytes;
@@ -68,114 +60,48 @@ static struct storage_request request_of(struct bed *bed, enum storage_op op, ui
     return bed_request(op, (struct storage_object *)&bed->file, offset, data, bytes, &bed->wait);
 }
 
-static void run_request(struct bed *bed, struct storage_request *request)
+/* 64 writes, which closing waits for, and reads of a file that has a page less then. */
+static void use_engine(struct bed *bed, const struct engine_ops *ops)
 {
-    uint32_t before = bed->wait.num_done;
-    bed->engine->ops->submit(bed->engine, request);
-    bed_wait_for(&bed->wait, before + 1);
-}
-
-static void test_engine__short_transfer_is_continued(void **state)
-{
-    struct bed *bed = *state;
-#ifdef __SANITIZE_THREAD__
-    print_message("# 4 GiB of address space would cost 16 GiB of shadow memory\n");
-    skip();
-#endif
-    /* More than the kernel takes at once, and never touched: it costs no memory. */
-    void *data =
-        mmap(NULL, HUGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    assert_ptr_not_equal(data, MAP_FAILED);
-    open_file(bed, "/dev/null", HUGE_BYTES);
-    struct storage_request request = request_of(bed, STORAGE_WRITE, 0, data, HUGE_BYTES);
-    run_request(bed, &request);
-    assert_int_equal(request.error, 0);
-    assert_int_equal(request.bytes_done, HUGE_BYTES);
-    munmap(data, HUGE_BYTES);
-}
-
-static void test_engine__read_of_a_file_that_ends_early_is_damage(void **state)
-{
-    struct bed *bed = *state;
-    unsigned char *data = bed_buffer(4 * STORAGE_ALIGN);
-    open_file(bed, "ragged", 4 * STORAGE_ALIGN);
-    bed_fill(data, 4 * STORAGE_ALIGN, 1);
-    /* Ends inside the third page: the engine gets a short read, then nothing. */
-    assert_int_equal(write(bed->file.fd, data, 2 * STORAGE_ALIGN + 100), 2 * STORAGE_ALIGN + 100);
-    for (int direct = 0; direct < 2; direct++) {
-        bed->file.direct = direct;
-        struct storage_request request = request_of(bed, STORAGE_READ, 0, data, 4 * STORAGE_ALIGN);
-        run_request(bed, &request);
-        assert_int_equal(request.error, ERR_CORRUPT);
+    enum { WRITES = 64, PAGES = 4 };
+    struct engine *engine;
+    struct storage_request requests[WRITES], read;
+    unsigned char *data = bed_buffer(PAGES * STORAGE_ALIGN);
+    const struct storage_options options = {.queue_depth = 4};
+    assert_int_equal(ops->open(&engine, &options), 0);
+    bed->wait.num_done = 0;
+    for (uint32_t i = 0; i < WRITES; i++) {
+        requests[i] =
+            request_of(bed, STORAGE_WRITE, i % PAGES * STORAGE_ALIGN, data, STORAGE_ALIGN);
+        ops->submit(engine, &requests[i]);
     }
-    free(data);
-}
-
-static void test_engine__bad_descriptor_is_reported_with_its_errno(void **state)
-{
-    struct bed *bed = *state;
-    unsigned char *data = bed_buffer(STORAGE_ALIGN);
-    bed->file.bytes = STORAGE_ALIGN;
-    struct storage_request request = request_of(bed, STORAGE_WRITE, 0, data, STORAGE_ALIGN);
-    run_request(bed, &request);
-    assert_int_equal(request.error, ERR_IO);
-    assert_int_equal(request.error_number, EBADF);
-    free(data);
-}
-
-static void test_engine__sync_error_is_final(void **state)
-{
-    struct bed *bed = *state;
-    open_file(bed, "/dev/null", 0);
-    struct storage_request request = request_of(bed, STORAGE_SYNC, 0, NULL, 0);
-    run_request(bed, &request);
-    assert_int_equal(request.error, ERR_IO);
-    assert_int_equal(request.error_number, EINVAL);
-    assert_int_equal(request.retries, 0);
-}
-
-static void test_engine__more_requests_than_depth_all_complete(void **state)
-{
-    struct bed *bed = *state;
-    struct storage_request *requests = calloc(MANY, sizeof(*requests));
-    unsigned char *data = bed_buffer(MANY * STORAGE_ALIGN),
-                  *back = bed_buffer(MANY * STORAGE_ALIGN);
-    bed_fill(data, MANY * STORAGE_ALIGN, 2);
-    open_file(bed, "many", MANY * STORAGE_ALIGN);
-    for (uint32_t i = 0; i < MANY; i++) {
-        uint64_t at = (uint64_t)i * STORAGE_ALIGN;
-        requests[i] = request_of(bed, STORAGE_WRITE, at, data + at, STORAGE_ALIGN);
-        bed->engine->ops->submit(bed->engine, &requests[i]);
+    ops->close(engine);
+    assert_int_equal(bed->wait.num_done, WRITES);
+    /* It ends inside the third page: the engine gets a short read, then nothing. */
+    assert_int_equal(ftruncate(bed->file.fd, 2 * STORAGE_ALIGN + 100), 0);
+    assert_int_equal(ops->open(&engine, &options), 0);
+    for (uint32_t direct = 0; direct < 2; direct++) {
+        bed->file.direct = direct == 1;
+        read = request_of(bed, STORAGE_READ, 0, data, PAGES * STORAGE_ALIGN);
+        ops->submit(engine, &read);
+        bed_wait_for(&bed->wait, WRITES + 1 + direct);
+        assert_int_equal(read.error, ERR_CORRUPT);
     }
-    bed_wait_for(&bed->wait, MANY);
-    for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(requests[i].error, 0);
-    assert_int_equal(pread(bed->file.fd, back, MANY * STORAGE_ALIGN, 0), MANY * STORAGE_ALIGN);
-    assert_memory_equal(data, back, MANY * STORAGE_ALIGN);
-    free(requests);
+    ops->close(engine);
     free(data);
-    free(back);
 }
 
-static void test_engine__close_waits_for_what_was_submitted(void **state)
+TEST_BETWEEN(test_engine__close_waits_and_a_file_that_ends_early_is_damage, setup, teardown)
 {
     struct bed *bed = *state;
-    struct storage_request requests[64];
-    unsigned char *data = bed_buffer(STORAGE_ALIGN);
-    open_file(bed, "file", 64 * STORAGE_ALIGN);
-    for (uint32_t i = 0; i < 64; i++) {
-        requests[i] = request_of(bed, STORAGE_WRITE, i * STORAGE_ALIGN, data, STORAGE_ALIGN);
-        bed->engine->ops->submit(bed->engine, &requests[i]);
-    }
-    bed->engine->ops->close(bed->engine);
-    bed->engine = NULL;
-    assert_int_equal(bed->wait.num_done, 64);
-    free(data);
+    open_file(bed, "file", 4 * STORAGE_ALIGN);
+    use_engine(bed, &engine_pwrite);
+    if (bed_has_io_uring())
+        use_engine(bed, &engine_uring);
 }
 
-static void test_engine__limits_are_refused_by_name(void **state)
+TEST(test_engine__limits_are_refused_by_name)
 {
-    (void)state;
     struct engine *engine = NULL;
     struct storage_options options = {.queue_depth = ENGINE_DEPTH_MAX + 1,
                                       .num_threads = ENGINE_THREADS_MAX + 1};
@@ -187,9 +113,8 @@ static void test_engine__limits_are_refused_by_name(void **state)
 
 /* ---- the rule for short transfers, without a kernel ---- */
 
-static void test_engine_advance__counts_until_the_end(void **state)
+TEST(test_engine_advance__counts_until_the_end)
 {
-    (void)state;
     struct engine_file file = {.direct = false};
     struct storage_request request = {
         .op = STORAGE_WRITE, .object = (struct storage_object *)&file, .bytes = 2 * STORAGE_ALIGN};
@@ -201,9 +126,8 @@ static void test_engine_advance__counts_until_the_end(void **state)
     assert_int_equal(request.error, 0);
 }
 
-static void test_engine_advance__direct_transfers_continue_aligned(void **state)
+TEST(test_engine_advance__direct_transfers_continue_aligned)
 {
-    (void)state;
     struct engine_file file = {.direct = true};
     struct storage_request request = {
         .op = STORAGE_READ, .object = (struct storage_object *)&file, .bytes = 4 * STORAGE_ALIGN};
@@ -213,9 +137,8 @@ static void test_engine_advance__direct_transfers_continue_aligned(void **state)
     assert_int_equal(request.error, ERR_CORRUPT);
 }
 
-static void test_engine_advance__write_without_progress_is_an_error(void **state)
+TEST(test_engine_advance__write_without_progress_is_an_error)
 {
-    (void)state;
     struct engine_file file = {.direct = false};
     struct storage_request request = {
         .op = STORAGE_WRITE, .object = (struct storage_object *)&file, .bytes = STORAGE_ALIGN};
@@ -224,9 +147,8 @@ static void test_engine_advance__write_without_progress_is_an_error(void **state
     assert_int_equal(request.error_number, EIO);
 }
 
-static void test_engine_try_again__bounds_transfers_and_never_repeats_a_sync(void **state)
+TEST(test_engine_try_again__bounds_transfers_and_never_repeats_a_sync)
 {
-    (void)state;
     struct storage_request transfer = {.op = STORAGE_WRITE}, sync = {.op = STORAGE_SYNC};
     uint32_t num_tries = 0;
     while (engine_try_again(&transfer, EAGAIN))
@@ -271,6 +193,14 @@ static void write_registered_without_privileges(struct bed *bed, struct rlimit l
     _exit(request.error == 0 ? 0 : 6);
 }
 
+static void expect_good_end(pid_t child)
+{
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* The bed has no engine here: a process that forks should have no other threads. */
 static void expect_of_child(struct bed *bed, struct rlimit locked, const char *described,
                             bool comes_later)
@@ -279,13 +209,10 @@ static void expect_of_child(struct bed *bed, struct rlimit locked, const char *d
     assert_true(child >= 0);
     if (child == 0)
         write_registered_without_privileges(bed, locked, described, comes_later);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    expect_good_end(child);
 }
 
-static void test_uring__works_unregistered_when_locking_memory_is_refused(void **state)
+TEST_BETWEEN(test_uring__works_unregistered_when_locking_memory_is_refused, setup, teardown)
 {
     /* Enough for the ring, not for the buffer. */
     for (int comes_later = 0; comes_later <= 1; comes_later++)
@@ -293,7 +220,7 @@ static void test_uring__works_unregistered_when_locking_memory_is_refused(void *
                         comes_later);
 }
 
-static void test_uring__raises_the_soft_limit_of_locked_memory(void **state)
+TEST_BETWEEN(test_uring__raises_the_soft_limit_of_locked_memory, setup, teardown)
 {
     struct rlimit now;
     assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &now), 0);
@@ -321,9 +248,8 @@ static int result_of_entry(struct io_uring *ring, unsigned op)
     return result;
 }
 
-static void test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring(void **state)
+TEST(test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring)
 {
-    (void)state;
     struct io_uring ring;
     int files[1] = {STDIN_FILENO};
     assert_int_equal(ring_open(&ring, 4), 0);
@@ -356,51 +282,19 @@ static void write_after_rings_are_forbidden(struct bed *bed)
     _exit(request.error == 0 ? 0 : 5);
 }
 
-static void test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on(void **state)
+TEST_BETWEEN(test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on, setup, teardown)
 {
-    struct bed *bed = *state;
-    int status;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        write_after_rings_are_forbidden(bed);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+        write_after_rings_are_forbidden(*state);
+    expect_good_end(child);
 }
-
-#define BOTH(function)                                                           \
-    {#function " (io_uring)", function, setup, teardown, (void *)&engine_uring}, \
-    {                                                                            \
-#function " (pwrite)", function, setup, teardown, (void *)&engine_pwrite \
-    }
 
 int main(void)
 {
-    struct CMUnitTest tests[] = {
-        BOTH(test_engine__short_transfer_is_continued),
-        BOTH(test_engine__read_of_a_file_that_ends_early_is_damage),
-        BOTH(test_engine__bad_descriptor_is_reported_with_its_errno),
-        BOTH(test_engine__sync_error_is_final),
-        BOTH(test_engine__more_requests_than_depth_all_complete),
-        BOTH(test_engine__close_waits_for_what_was_submitted),
-        {"test_uring__works_unregistered_when_locking_memory_is_refused",
-         test_uring__works_unregistered_when_locking_memory_is_refused, setup, teardown, NULL},
-        {"test_uring__raises_the_soft_limit_of_locked_memory",
-         test_uring__raises_the_soft_limit_of_locked_memory, setup, teardown, NULL},
-        {"test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring",
-         test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring, NULL, NULL, NULL},
-        {"test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on",
-         test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on, setup, teardown, NULL},
-        cmocka_unit_test(test_engine__limits_are_refused_by_name),
-        cmocka_unit_test(test_engine_advance__counts_until_the_end),
-        cmocka_unit_test(test_engine_advance__direct_transfers_continue_aligned),
-        cmocka_unit_test(test_engine_advance__write_without_progress_is_an_error),
-        cmocka_unit_test(test_engine_try_again__bounds_transfers_and_never_repeats_a_sync),
-    };
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
-        if (tests[i].initial_state == &engine_uring ||
-            strncmp(tests[i].name, "test_uring", 10) == 0)
-            bed_needs_io_uring(&tests[i]);
-    return cmocka_run_group_tests_name("storage_engine", tests, NULL, NULL);
+    for (size_t i = 0; i < suite_num; i++)
+        if (strncmp(suite_tests[i].name, "test_uring", 10) == 0)
+            bed_needs_io_uring(&suite_tests[i]);
+    return suite_run(NULL, NULL);
 }

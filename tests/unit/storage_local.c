@@ -8,18 +8,17 @@
  */
 #include "storage/store/store.h"
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <ucontext.h>
 
 #define BYTES 65536u
 
@@ -104,7 +103,7 @@ static void in_child(void (*check)(const char *where), const char *where)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_local__open_makes_the_root_and_what_is_above_it(void **state)
+TEST_BETWEEN(test_local__open_makes_the_root_and_what_is_above_it, setup, teardown)
 {
     struct bed *bed = *state;
     char where[2 * BED_PATH_BYTES];
@@ -116,7 +115,7 @@ static void test_local__open_makes_the_root_and_what_is_above_it(void **state)
     storage_close(open_store(where));
 }
 
-static void test_local__open_refuses_a_path_that_is_no_directory(void **state)
+TEST_BETWEEN(test_local__open_refuses_a_path_that_is_no_directory, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *storage;
@@ -147,7 +146,7 @@ static int open_ours_alone(const char *where)
     return error;
 }
 
-static void test_local__a_root_that_others_may_change_is_refused_to_who_asks(void **state)
+TEST_BETWEEN(test_local__a_root_that_others_may_change_is_refused_to_who_asks, setup, teardown)
 {
     const struct bed *bed = *state;
     static const struct {
@@ -166,7 +165,7 @@ static void test_local__a_root_that_others_may_change_is_refused_to_who_asks(voi
     }
 }
 
-static void test_local__a_root_of_another_user_is_refused_to_who_asks(void **state)
+TEST_BETWEEN(test_local__a_root_of_another_user_is_refused_to_who_asks, setup, teardown)
 {
     const struct bed *bed = *state;
     storage_close(open_store(bed->where));
@@ -193,12 +192,12 @@ static void check_root_of_root(const char *where)
     storage_close(storage);
 }
 
-static void test_local__a_root_of_root_is_refused_to_nobody(void **state)
+TEST_BETWEEN(test_local__a_root_of_root_is_refused_to_nobody, setup, teardown)
 {
     in_child(check_root_of_root, ((struct bed *)*state)->where);
 }
 
-static void test_local__read_only_store_creates_nothing(void **state)
+TEST_BETWEEN(test_local__read_only_store_creates_nothing, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *storage;
@@ -219,7 +218,7 @@ static void test_local__read_only_store_creates_nothing(void **state)
     assert_int_equal(count_real_entries(bed->where), before);
 }
 
-static void test_local__links_are_not_followed(void **state)
+TEST_BETWEEN(test_local__links_are_not_followed, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *storage = open_store(bed->where);
@@ -253,7 +252,7 @@ static void test_local__links_are_not_followed(void **state)
     storage_close(storage);
 }
 
-static void test_local__a_planted_fifo_does_not_hang_a_reader(void **state)
+TEST_BETWEEN(test_local__a_planted_fifo_does_not_hang_a_reader, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *storage = open_store(bed->where);
@@ -266,7 +265,7 @@ static void test_local__a_planted_fifo_does_not_hang_a_reader(void **state)
     storage_close(storage);
 }
 
-static void test_local__create_reserves_every_block(void **state)
+TEST_BETWEEN(test_local__create_reserves_every_block, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *storage = open_store(bed->where);
@@ -282,8 +281,8 @@ static void test_local__create_reserves_every_block(void **state)
     storage_close(storage);
 }
 
-static void
-test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory(void **state)
+TEST_BETWEEN(test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory,
+             setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *storage = open_store(bed->where);
@@ -305,7 +304,7 @@ test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directo
 
 /* ---- the lock ---- */
 
-static void test_local__lock_refuses_a_second_opener_and_names_the_first(void **state)
+TEST_BETWEEN(test_local__lock_refuses_a_second_opener_and_names_the_first, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *first = open_store(bed->where), *second = open_store(bed->where);
@@ -320,43 +319,7 @@ static void test_local__lock_refuses_a_second_opener_and_names_the_first(void **
     storage_close(second);
 }
 
-static void hold_lock(const char *where, int ready)
-{
-    struct storage *storage;
-    char answer = 'e';
-    if (storage_open(&storage, &storage_local, where, NULL) == 0 && storage_lock(storage) == 0)
-        answer = 'l';
-    if (write(ready, &answer, 1) != 1)
-        _exit(1);
-    for (;;)
-        pause();
-}
-
-static void test_local__lock_of_a_killed_process_is_free(void **state)
-{
-    struct bed *bed = *state;
-    int ready[2];
-    char answer = 0, pid[32];
-    assert_int_equal(pipe(ready), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        hold_lock(bed->where, ready[1]);
-    close(ready[1]);
-    assert_int_equal(read(ready[0], &answer, 1), 1);
-    assert_int_equal(answer, 'l');
-    struct storage *storage = open_store(bed->where);
-    snprintf(pid, sizeof(pid), "process %ld", (long)child);
-    assert_int_equal(storage_lock(storage), ERR_BUSY);
-    assert_non_null(strstr(report_message(), pid));
-    kill(child, SIGKILL);
-    assert_int_equal(waitpid(child, NULL, 0), child);
-    assert_int_equal(storage_lock(storage), 0);
-    storage_close(storage);
-    close(ready[0]);
-}
-
-static void test_local__a_removed_lock_file_admits_nobody_and_is_made_again(void **state)
+TEST_BETWEEN(test_local__a_removed_lock_file_admits_nobody_and_is_made_again, setup, teardown)
 {
     struct bed *bed = *state;
     struct storage *first = open_store(bed->where), *second = open_store(bed->where);
@@ -377,7 +340,7 @@ static void test_local__a_removed_lock_file_admits_nobody_and_is_made_again(void
 }
 
 /* As an older program does it, which locks the file alone. */
-static void test_local__whose_lock_file_another_made_changes_nothing_more(void **state)
+TEST_BETWEEN(test_local__whose_lock_file_another_made_changes_nothing_more, setup, teardown)
 {
     struct bed *bed = *state;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -436,7 +399,7 @@ static void check_full_disk(const char *where)
     storage_close(storage);
 }
 
-static void test_local__full_disk_refuses_create_and_publish_and_leaves_nothing(void **state)
+TEST_BETWEEN(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing, setup, teardown)
 {
     in_child(check_full_disk, ((struct bed *)*state)->where);
 }
@@ -484,8 +447,8 @@ static void check_roots_lease(const char *where)
     storage_close(storage);
 }
 
-static void
-test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing(void **state)
+TEST_BETWEEN(test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing, setup,
+             teardown)
 {
     in_child(check_roots_lease, ((struct bed *)*state)->where);
 }
@@ -521,7 +484,7 @@ static void check_no_direct(const char *where)
     free(back);
 }
 
-static void test_local__goes_through_the_page_cache_where_direct_io_is_refused(void **state)
+TEST_BETWEEN(test_local__goes_through_the_page_cache_where_direct_io_is_refused, setup, teardown)
 {
     in_child(check_no_direct, ((struct bed *)*state)->where);
 }
@@ -564,7 +527,7 @@ static void check_without_io_uring(const char *where)
     free(data);
 }
 
-static void test_local__takes_threads_where_io_uring_is_refused_and_says_why(void **state)
+TEST_BETWEEN(test_local__takes_threads_where_io_uring_is_refused_and_says_why, setup, teardown)
 {
     struct bed *bed = *state;
     in_child(check_without_io_uring, bed->where);
@@ -573,25 +536,7 @@ static void test_local__takes_threads_where_io_uring_is_refused_and_says_why(voi
     storage_close(storage);
 }
 
-static void check_failing_fdatasync(const char *where)
-{
-    struct storage *storage;
-    struct storage_object *object;
-    struct storage_options options = {.force_pwrite = true};
-    filter_call(SYS_fdatasync, SECCOMP_RET_ERRNO | EIO);
-    CHECK(storage_open(&storage, &storage_local, where, &options) == 0);
-    CHECK(storage_object_create(storage, &object, "a", BYTES) == 0);
-    CHECK(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0) == ERR_IO);
-    storage_object_close(storage, object);
-    storage_close(storage);
-}
-
-static void test_local__failed_sync_of_data_is_reported(void **state)
-{
-    in_child(check_failing_fdatasync, ((struct bed *)*state)->where);
-}
-
-static void test_local__a_store_of_a_later_format_has_no_writer_here(void **state)
+TEST_BETWEEN(test_local__a_store_of_a_later_format_has_no_writer_here, setup, teardown)
 {
     struct bed *bed = *state;
     static const char *const later[] = {
@@ -631,7 +576,7 @@ static void check_name_of_the_root(const char *where)
     CHECK(storage_open(&storage, &storage_local, where, &options) == ERR_IO);
 }
 
-static void test_local__the_name_of_a_root_that_was_there_is_synced_too(void **state)
+TEST_BETWEEN(test_local__the_name_of_a_root_that_was_there_is_synced_too, setup, teardown)
 {
     in_child(check_name_of_the_root, ((struct bed *)*state)->where);
 }
@@ -651,7 +596,7 @@ static void check_root_below_what_is_not_ours(const char *where)
     storage_close(storage);
 }
 
-static void test_local__a_root_below_a_directory_that_it_may_not_read_is_opened(void **state)
+TEST_BETWEEN(test_local__a_root_below_a_directory_that_it_may_not_read_is_opened, setup, teardown)
 {
     if (geteuid() != 0) {
         print_message("# skipped: only root can become another user\n");
@@ -660,80 +605,4 @@ static void test_local__a_root_below_a_directory_that_it_may_not_read_is_opened(
     in_child(check_root_below_what_is_not_ours, ((struct bed *)*state)->where);
 }
 
-#ifdef __x86_64__
-/* fsync, replaced: counts, does nothing, and fails the n-th time. */
-static volatile sig_atomic_t num_fsyncs, failing_fsync;
-
-static void answer_fsync(int number, siginfo_t *info, void *context)
-{
-    (void)number, (void)info;
-    ucontext_t *user = context;
-    user->uc_mcontext.gregs[REG_RAX] = ++num_fsyncs == failing_fsync ? -EIO : 0;
-}
-
-/* The n-th fsync of a publish fails, for every n until none is left. */
-static void check_failing_fsyncs(const char *where)
-{
-    struct storage *storage;
-    uint64_t bytes;
-    struct sigaction action = {.sa_sigaction = answer_fsync, .sa_flags = SA_SIGINFO};
-    CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
-    CHECK(sigaction(SIGSYS, &action, NULL) == 0);
-    filter_call(SYS_fsync, SECCOMP_RET_TRAP);
-    int num_failures = 0, error;
-    do {
-        num_fsyncs = 0;
-        failing_fsync = num_failures + 1;
-        error = storage_publish(storage, "run/step/manifest", "whole", 5);
-        CHECK(error == 0 || error == ERR_IO);
-        CHECK(storage_fetch(storage, "run/step/manifest", NULL, 0, &bytes) ==
-              (error ? ERR_NOT_FOUND : 0));
-        num_failures += error != 0;
-    } while (error != 0);
-    CHECK(num_failures == 4); /* the file, step, run and the root */
-    num_fsyncs = failing_fsync = 0;
-    CHECK(storage_sync_names(storage, "run/step") == 0 && num_fsyncs == 3);
-    failing_fsync = num_fsyncs + 2;
-    CHECK(storage_sync_names(storage, "run/step") == ERR_IO && num_fsyncs == 5);
-    storage_close(storage);
-}
-
-static void test_local__each_fsync_of_a_publish_fails_once_and_leaves_nothing(void **state)
-{
-    in_child(check_failing_fsyncs, ((struct bed *)*state)->where);
-}
-#endif
-
-#define CASE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_local__open_makes_the_root_and_what_is_above_it),
-        CASE(test_local__open_refuses_a_path_that_is_no_directory),
-        CASE(test_local__a_root_that_others_may_change_is_refused_to_who_asks),
-        CASE(test_local__a_root_of_another_user_is_refused_to_who_asks),
-        CASE(test_local__a_root_of_root_is_refused_to_nobody),
-        CASE(test_local__read_only_store_creates_nothing),
-        CASE(test_local__links_are_not_followed),
-        CASE(test_local__a_planted_fifo_does_not_hang_a_reader),
-        CASE(test_local__create_reserves_every_block),
-        CASE(test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory),
-        CASE(test_local__lock_refuses_a_second_opener_and_names_the_first),
-        CASE(test_local__lock_of_a_killed_process_is_free),
-        CASE(test_local__a_removed_lock_file_admits_nobody_and_is_made_again),
-        CASE(test_local__whose_lock_file_another_made_changes_nothing_more),
-        CASE(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing),
-        CASE(test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing),
-        CASE(test_local__goes_through_the_page_cache_where_direct_io_is_refused),
-        CASE(test_local__takes_threads_where_io_uring_is_refused_and_says_why),
-        CASE(test_local__failed_sync_of_data_is_reported),
-        CASE(test_local__the_name_of_a_root_that_was_there_is_synced_too),
-        CASE(test_local__a_store_of_a_later_format_has_no_writer_here),
-        CASE(test_local__a_root_below_a_directory_that_it_may_not_read_is_opened),
-#ifdef __x86_64__
-        CASE(test_local__each_fsync_of_a_publish_fails_once_and_leaves_nothing),
-#endif
-    };
-    return cmocka_run_group_tests_name("storage_local", tests, NULL, NULL);
-}
+SUITE(NULL, NULL)

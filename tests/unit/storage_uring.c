@@ -10,6 +10,7 @@
 #include "storage/engine/engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/storage_bed.h"
+#include "tests/unit/suite.h"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -321,7 +322,7 @@ static void expect_done(struct bed *bed, uint32_t count)
 
 /* ---- errors ---- */
 
-static void test_uring__an_errno_is_reported_with_its_code_and_once(void **state)
+TEST_BETWEEN(test_uring__an_errno_is_reported_with_its_code_and_once, setup, teardown)
 {
     static const struct {
         int number, code;
@@ -345,7 +346,8 @@ static void test_uring__an_errno_is_reported_with_its_code_and_once(void **state
     expect_done(bed, runs);
 }
 
-static void test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_times(void **state)
+TEST_BETWEEN(test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_times, setup,
+             teardown)
 {
     static const int numbers[] = {EINTR, EAGAIN};
     static const uint32_t times[] = {1, 2, ENGINE_RETRIES_MAX};
@@ -371,7 +373,7 @@ static void test_uring__a_passing_error_of_a_transfer_is_tried_again_so_many_tim
 }
 
 /* The kernel tells a lost write once: a second fsync would succeed. */
-static void test_uring__no_error_of_a_sync_is_passing(void **state)
+TEST_BETWEEN(test_uring__no_error_of_a_sync_is_passing, setup, teardown)
 {
     static const int numbers[] = {EINTR, EAGAIN};
     struct bed *bed = *state;
@@ -386,7 +388,7 @@ static void test_uring__no_error_of_a_sync_is_passing(void **state)
 }
 
 /* The flag is set when it was given to the kernel. */
-static void test_uring__what_has_begun_is_finished_though_it_is_given_up(void **state)
+TEST_BETWEEN(test_uring__what_has_begun_is_finished_though_it_is_given_up, setup, teardown)
 {
     struct bed *bed = *state;
     const struct plan plans[] = {{.number = EAGAIN, .times = 3},
@@ -407,7 +409,7 @@ static void test_uring__what_has_begun_is_finished_though_it_is_given_up(void **
 
 /* ---- transfers in parts ---- */
 
-static void test_uring__what_was_moved_in_part_is_moved_whole(void **state)
+TEST_BETWEEN(test_uring__what_was_moved_in_part_is_moved_whole, setup, teardown)
 {
     static const struct {
         uint32_t part;
@@ -431,7 +433,7 @@ static void test_uring__what_was_moved_in_part_is_moved_whole(void **state)
 }
 
 /* Nothing, or less than a page of a direct transfer, which cannot go on inside of one. */
-static void test_uring__no_progress_is_the_end_of_the_file_or_an_error(void **state)
+TEST_BETWEEN(test_uring__no_progress_is_the_end_of_the_file_or_an_error, setup, teardown)
 {
     struct bed *bed = *state;
     uint32_t runs = 0;
@@ -479,7 +481,7 @@ static void run_many(struct bed *bed, bool are_blocks, struct plan next)
     }
 }
 
-static void test_uring__what_ends_anyhow_is_whole_in_the_end(void **state)
+TEST_BETWEEN(test_uring__what_ends_anyhow_is_whole_in_the_end, setup, teardown)
 {
     struct bed *bed = *state;
     const struct plan plans = {.by_chance = true, .part = STORAGE_ALIGN, .times = FOR_EVER};
@@ -495,7 +497,7 @@ static void test_uring__what_ends_anyhow_is_whole_in_the_end(void **state)
 
 /* ---- a kernel that takes nothing ---- */
 
-static void test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing(void **state)
+TEST_BETWEEN(test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing, setup, teardown)
 {
     static const int numbers[] = {EAGAIN, EBUSY, ENOMEM, EINTR};
     struct bed *bed = *state;
@@ -517,7 +519,7 @@ static void test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing(vo
 }
 
 /* Where the engine finds several at once; whether it does is up to the scheduler. */
-static void test_uring__blocks_go_one_by_one(void **state)
+TEST_BETWEEN(test_uring__blocks_go_one_by_one, setup, teardown)
 {
     struct bed *bed = *state;
     uint32_t runs = 0;
@@ -530,7 +532,8 @@ static void test_uring__blocks_go_one_by_one(void **state)
     expect_done(bed, runs * 2 * BLOCKS);
 }
 
-static void test_uring__what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close(void **state)
+TEST_BETWEEN(test_uring__what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close, setup,
+             teardown)
 {
     struct bed *bed = *state;
     prepare_data(bed, STORAGE_WRITE, MANY * MANY_BYTES);
@@ -544,22 +547,8 @@ static void test_uring__what_was_submitted_to_such_a_kernel_is_waited_for_at_the
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(test_uring__##name, setup, teardown)
-    struct CMUnitTest tests[] = {
-        CASE(an_errno_is_reported_with_its_code_and_once),
-        CASE(a_passing_error_of_a_transfer_is_tried_again_so_many_times),
-        CASE(no_error_of_a_sync_is_passing),
-        CASE(what_has_begun_is_finished_though_it_is_given_up),
-        CASE(what_was_moved_in_part_is_moved_whole),
-        CASE(no_progress_is_the_end_of_the_file_or_an_error),
-        CASE(what_ends_anyhow_is_whole_in_the_end),
-        CASE(a_kernel_that_takes_nothing_for_a_while_loses_nothing),
-        CASE(blocks_go_one_by_one),
-        CASE(what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close),
-    };
-#undef CASE
     seed_random();
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
-        bed_needs_io_uring(&tests[i]);
-    return cmocka_run_group_tests_name("storage_uring", tests, NULL, NULL);
+    for (size_t i = 0; i < suite_num; i++)
+        bed_needs_io_uring(&suite_tests[i]);
+    return suite_run(NULL, NULL);
 }
