@@ -531,8 +531,9 @@ TEST(test_guard__a_request_that_it_holds_back_is_not_late)
 
 /* ---- TLS ---- */
 
-/* What TLS has decrypted and the guard has not read is in no socket. */
-TEST(test_guard__a_record_of_a_verified_client_passes_whole)
+/* What TLS has decrypted and the guard has not read is in no socket. The handshake has cost the
+ * address more than it had. */
+TEST(test_guard__a_record_of_a_verified_client_passes_whole_and_its_address_has_paid)
 {
     const char *parent = getenv("TMPDIR");
     char folder[128], server[160], client[160];
@@ -542,6 +543,7 @@ TEST(test_guard__a_record_of_a_verified_client_passes_whole)
     struct rpc_guard *guard;
     struct tls_keys *keys;
     struct tls_stream *stream;
+    const struct principal there = principal_of_address("10.0.0.1");
     int pair[2];
     snprintf(folder, sizeof folder, "%s/rg-XXXXXX", parent ? parent : "/var/tmp");
     assert_non_null(mkdtemp(folder));
@@ -552,8 +554,8 @@ TEST(test_guard__a_record_of_a_verified_client_passes_whole)
           folder, server, client);
     const struct rpc_guard_options options = {.num_places = 4,
                                               .silent_ms = 60000,
-                                              .budget_per_second = 1000,
-                                              .budget_burst = 1000,
+                                              .budget_per_second = 1,
+                                              .budget_burst = RPC_COST_HANDSHAKE / 2,
                                               .tls_directory = server,
                                               .user = &ends,
                                               .connect = connect_library};
@@ -571,6 +573,7 @@ TEST(test_guard__a_record_of_a_verified_client_passes_whole)
     put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, RPC_RELAY_BYTES + 6000); /* less than a record */
     assert_int_equal(tls_stream_write(stream, text.bytes, text.count, PATIENCE_S * 1000), 0);
     assert_int_equal(receive(ends.grpc_end, text.count), text.count);
+    assert_int_equal(rpc_guard_charge(guard, &there, 1), ERR_BUSY);
     close(ends.grpc_end);
     tls_stream_close(stream);
     tls_keys_close(keys);
