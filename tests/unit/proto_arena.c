@@ -126,18 +126,6 @@ static void consume_all(struct arena_control *control)
     }
 }
 
-TEST(test_arena_ring__passes_all_between_threads)
-{
-    struct arena_control *control = new_control();
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, produce, control), 0);
-    consume_all(control);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(control->head, NUM_MESSAGES);
-    assert_int_equal(control->tail, NUM_MESSAGES);
-    free(control);
-}
-
 TEST(test_arena_ring__passes_all_between_processes)
 {
     int status = 1, fd = memfd_create("ring", MFD_CLOEXEC);

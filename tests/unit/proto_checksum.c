@@ -68,29 +68,6 @@ TEST(test_checksum__golden_hashes_are_kept)
     assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST(test_checksum__block_hash_knows_its_place_and_its_shard)
-{
-    static uint8_t block[CHECKSUM_BLOCK_BYTES];
-    memset(block, 0x5a, sizeof(block));
-    uint64_t identity = checksum_shard_identity(NONCE, 2, 8);
-    uint64_t hash = checksum_block(block, sizeof(block), identity, 3);
-    assert_true(hash == checksum_block(block, sizeof(block), identity, 3));
-    assert_true(hash != checksum_block(block, sizeof(block), identity, 4));
-    const uint64_t others[] = {
-        checksum_shard_identity(NONCE, 3, 8),
-        checksum_shard_identity(NONCE, 2, 9),
-        checksum_shard_identity("0123456789abcdef0123456789abcdee", 2, 8),
-    };
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        assert_true(hash != checksum_block(block, sizeof(block), others[i], 3));
-    for (uint32_t i = 0; i < 100; i++) {
-        uint64_t bit = next_random(8 * sizeof(block));
-        block[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-        assert_true(hash != checksum_block(block, sizeof(block), identity, 3));
-        block[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-    }
-}
-
 struct seen {
     const uint8_t *data;
     size_t end; /* of the pieces so far */
@@ -207,66 +184,6 @@ TEST(test_digest__every_isa_level_gives_the_same_sums)
             assert_memory_equal(&fast, &plain, sizeof(fast));
         }
     }
-}
-
-TEST(test_digest__any_cut_in_any_order_gives_the_same_sums)
-{
-    static uint8_t data[4096];
-    for (size_t i = 0; i < sizeof(data); i++)
-        data[i] = (uint8_t)next_random(256);
-    for (uint32_t width = 1; width <= 8; width *= 2) {
-        uint64_t count = sizeof(data) / width;
-        struct digest whole = {{0, 0}}, total = {{0, 0}};
-        digest_add(&whole, data, count, width, 99);
-        /* Pieces from the back to the front, each in a digest of its own. */
-        for (uint64_t end = count; end > 0;) {
-            uint64_t piece = 1 + next_random(end < 97 ? end : 97);
-            struct digest part = {{0, 0}};
-            end -= piece;
-            digest_add(&part, data + end * width, piece, width, 99 + end);
-            digest_merge(&total, &part);
-        }
-        assert_memory_equal(&whole, &total, sizeof(whole));
-    }
-}
-
-TEST(test_digest__sees_every_flipped_bit_and_every_swap)
-{
-    static uint64_t words[64], changed[64];
-    for (uint32_t i = 0; i < 64; i++)
-        words[i] = next_random(UINT64_MAX);
-    for (uint32_t width = 1; width <= 8; width *= 2) {
-        uint64_t count = sizeof(words) / width;
-        struct digest before = {{0, 0}};
-        digest_add(&before, words, count, width, 5);
-        for (uint32_t bit = 0; bit < 64 * 64; bit++) {
-            struct digest after = {{0, 0}};
-            memcpy(changed, words, sizeof(words));
-            changed[bit / 64] ^= 1ull << (bit % 64);
-            digest_add(&after, changed, count, width, 5);
-            assert_true(before.sum[0] != after.sum[0] && before.sum[1] != after.sum[1]);
-        }
-    }
-    /* Two elements that differ in their sign alone change places. */
-    for (uint32_t i = 1; i < 64; i++) {
-        struct digest before = {{0, 0}}, after = {{0, 0}};
-        memcpy(changed, words, sizeof(words));
-        changed[i] = changed[0] ^ (1ull << 63);
-        digest_add(&before, changed, 64, 8, 5);
-        uint64_t kept = changed[0];
-        changed[0] = changed[i];
-        changed[i] = kept;
-        digest_add(&after, changed, 64, 8, 5);
-        assert_true(before.sum[0] != after.sum[0] && before.sum[1] != after.sum[1]);
-    }
-}
-
-TEST(test_digest__element_0_counts)
-{
-    struct digest digest = {{0, 0}};
-    digest_add(&digest, "\x01", 1, 1, 0);
-    assert_true(digest.sum[0] == 0x7fc3156171908fddull);
-    assert_true(digest.sum[1] == 0x6259e446241684e1ull);
 }
 
 SUITE(print_seed, NULL)

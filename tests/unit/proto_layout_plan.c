@@ -4,36 +4,13 @@
  * slices that do not tile a tensor, or make no sense, are refused with the tensor's name. Method:
  * hand-made slices; expected cuts and owners written down. Random ones are in proto_layout.c. */
 #include "proto/base/report.h"
-#include "proto/layout/layout.h"
+#include "tests/unit/layout_bed.h"
 #include "tests/unit/suite.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct slice make_slice(const char *name, enum dtype dtype, uint32_t dims,
-                               const uint64_t *shape)
-{
-    struct slice slice = {.tensor = {.dtype = dtype, .dims = dims}};
-    snprintf(slice.tensor.name, sizeof(slice.tensor.name), "%s", name);
-    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
-        slice.tensor.shape[d] = d < dims ? shape[d] : 1;
-        slice.box.extent[d] = slice.tensor.shape[d];
-    }
-    return slice;
-}
-
 /* ---- known meshes ---- */
-
-/* FSDP as PyTorch cuts: ceil(rows / ranks) rows each, the last ones shorter or empty. */
-static void cut_rows(struct slice *slice, uint32_t rank, uint32_t ranks)
-{
-    uint64_t rows = slice->tensor.shape[0], chunk = (rows + ranks - 1) / ranks;
-    uint64_t start = chunk * rank < rows ? chunk * rank : rows;
-    uint64_t end = start + chunk < rows ? start + chunk : rows;
-    slice->box.offset[0] = start;
-    slice->box.extent[0] = end - start;
-}
 
 static struct layout_table *plan(const struct slice *slices, uint32_t ranks, int expected)
 {

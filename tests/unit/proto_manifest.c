@@ -2,9 +2,9 @@
  *
  * Goal: what is written is read back equal, text sections to the byte; the summary is the first
  * 4096 bytes; and no damaged or hostile manifest is taken. Method: a manifest over real plans is
- * written and read. Then every bit of it is flipped, it is changed at random (FLIPS= times) and cut
- * at every length; and, with its hashes made right again, it is changed at random and by a list of
- * lies. The seed is printed; SEED= repeats a run. */
+ * written and read. Then every bit of it is flipped, it is cut at every length; and, with its
+ * hashes made right again, it is changed at random and by a list of lies. The seed is printed;
+ * SEED= repeats a run. */
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/format/manifest.h"
@@ -357,24 +357,6 @@ TEST(test_manifest__read_refuses_every_flipped_bit)
     free(copy);
 }
 
-TEST(test_manifest__read_refuses_any_changes)
-{
-    char *copy = malloc(text_bytes);
-    struct manifest *read = NULL;
-    uint64_t rounds = random_rounds("FLIPS", 100000);
-    for (uint64_t round = 0; round < rounds; round++) {
-        memcpy(copy, text, text_bytes);
-        for (uint64_t changes = 1 + next_random(16); changes > 0; changes--)
-            copy[next_random(text_bytes)] ^= (char)(1 + next_random(255));
-        if (memcmp(copy, text, text_bytes) == 0)
-            continue; /* back and forth */
-        int error = manifest_read(&read, copy, text_bytes);
-        if (error != ERR_CORRUPT)
-            fail_msg("round %" PRIu64 ": %s", round, err_name(error));
-    }
-    free(copy);
-}
-
 TEST(test_manifest__read_refuses_every_truncation)
 {
     struct manifest *read = NULL;
@@ -397,7 +379,6 @@ TEST(test_manifest__read_refuses_more_than_its_limit)
 
 struct lie {
     const char *from, *to, *says;
-    int error;
 };
 
 /* The manifest with the first `from` replaced by `to`, sealed, to be freed. *bytes: of `to`, then
@@ -417,7 +398,7 @@ static char *replace(size_t *bytes, const char *from, const char *to)
     return changed;
 }
 
-static void assert_refused(const struct lie *lies, size_t count)
+static void assert_refused(const struct lie *lies, size_t count, int want)
 {
     for (size_t i = 0; i < count; i++) {
         struct manifest *read = NULL;
@@ -425,103 +406,98 @@ static void assert_refused(const struct lie *lies, size_t count)
         char *changed = replace(&bytes, lies[i].from, lies[i].to);
         int error = manifest_read(&read, changed, bytes);
         free(changed);
-        if (error != lies[i].error || (error && !strstr(report_line(), lies[i].says)))
+        if (error != want || !strstr(report_line(), lies[i].says))
             fail_msg("%s: %s %s", lies[i].to, err_name(error), report_line());
-        if (!error)
-            manifest_free(read);
     }
 }
 
 TEST(test_manifest__read_refuses_lies_under_right_hashes)
 {
     static const struct lie lies[] = {
-        {"\"version\":2", "\"version\":9", "manifest version 9 is unknown", ERR_VERSION},
-        {"\"version\":2", "\"version\":0", "'version'", ERR_CORRUPT},
-        {"\"version\":2", "\"version\":1", "'shard_table'", ERR_CORRUPT},
-        {"\"run\":\"first\"", "\"run\":\"fir/t\"", "'run'", ERR_CORRUPT},
-        {"\"attempt\":2}", "\"attempt\":-2}", "'lineage'", ERR_CORRUPT},
-        {"\"attempt\":2}", "\"attempt\":2.0}", "'lineage'", ERR_CORRUPT},
-        {"\"attempt\":2}", "\"attempt\":2,\"converted_from\":\"x\"}", "'lineage'", ERR_CORRUPT},
-        {"\"attempt\":2}", "\"attempt\":2,\"converted_from\":7}", "'lineage'", ERR_CORRUPT},
-        {"\"attempt\":2}", "\"attempt\":2,\"other\":1}", "'lineage'", ERR_CORRUPT},
-        {"\"attempt\":2}", "\"attempt\":99999999999999999999}", "too big integer", ERR_CORRUPT},
-        {"\"identity\":{}", "\"identity\":[]", "'identity'", ERR_CORRUPT},
-        {"\"identity\":{}", "\"identity\":\"\"", "'identity'", ERR_CORRUPT},
-        {"\"identity\":{}", "\"identitx\":{}", "'identity'", ERR_CORRUPT},
-        {"\"identity\":{},", "", "'of the top level'", ERR_CORRUPT},
-        {"\"identity\":{}", "\"identity\":{},\"more\":1", "'of the top level'", ERR_CORRUPT},
-        {"\"identity\":{}", "\"identity\":{},\"mesh\":{}", "duplicate", ERR_CORRUPT},
-        {"\"identity\":{}", "\"m\\u0065sh\":{}", "duplicate", ERR_CORRUPT},
-        {"\"cuts\":[[0,", "\"cuts\":[[1,", "begin at 0", ERR_CORRUPT},
-        {"\"cuts\":[[0,", "\"cuts\":[[", "'layouts'", ERR_CORRUPT},
-        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,10],[]]", "'layouts'", ERR_CORRUPT},
-        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,6,3,10],[0,6]]", "do not ascend",
-         ERR_CORRUPT},
-        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,11],[0,6]]", "fit its shape",
-         ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1]", "'layouts'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,1]", "two cells", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,3]", "names shard 3 of 3", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,4294967296]", "names shard", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,\"2\"]", "'layouts'", ERR_CORRUPT},
-        {"\"name\":\"w\"", "\"name\":\"a\"", "order of names", ERR_CORRUPT},
-        {"\"name\":\"w\"", "\"name\":\"w \"", "not valid", ERR_CORRUPT},
-        {"\"dtype\":\"I64\"", "\"dtype\":\"I63\"", "'tensors'", ERR_CORRUPT},
-        {"\"shape\":[10,6]", "\"shape\":[10,7]", "fit its shape", ERR_CORRUPT},
-        {"\"shape\":[10,6]", "\"shape\":[10,6,1,1,1,1,1,1,1]", "'tensors'", ERR_CORRUPT},
-        {"\"shape\":[10,6]", "\"shape\":[10]", "fit its shape", ERR_CORRUPT},
-        {"\"shape\":[10,6]", "\"shape\":[9223372036854775807,6]", "too large", ERR_CORRUPT},
-        {"\"layout\":0", "\"layout\":3", "no layout", ERR_CORRUPT},
-        {"\"layout\":0", "\"layout\":4294967296", "'tensors'", ERR_CORRUPT},
-        {"\"digest\":[\"f", "\"digest\":[\"F", "'tensors'", ERR_CORRUPT},
-        {"\"digest\":[\"f", "\"digest\":[\"", "'tensors'", ERR_CORRUPT},
-        {"shard-00002-of-00003", "shard-00001-of-00003", "'shard_table'", ERR_CORRUPT},
-        {"\"data_start\":4096", "\"data_start\":8192", "'shard_table'", ERR_CORRUPT},
-        {"\"data_start\":4096", "\"data_start\":4097", "not possible", ERR_CORRUPT},
-        {"\"data_start\":4096", "\"data_start\":0", "not possible", ERR_CORRUPT},
-        {"\"header_hash\":\"9", "\"header_hash\":\"x", "'shard_table'", ERR_CORRUPT},
-        {"\"table_hash\":\"8", "\"table_hash\":\"x", "'shard_table'", ERR_CORRUPT},
+        {"\"version\":2", "\"version\":0", "'version'"},
+        {"\"version\":2", "\"version\":1", "'shard_table'"},
+        {"\"run\":\"first\"", "\"run\":\"fir/t\"", "'run'"},
+        {"\"attempt\":2}", "\"attempt\":-2}", "'lineage'"},
+        {"\"attempt\":2}", "\"attempt\":2.0}", "'lineage'"},
+        {"\"attempt\":2}", "\"attempt\":2,\"converted_from\":\"x\"}", "'lineage'"},
+        {"\"attempt\":2}", "\"attempt\":2,\"converted_from\":7}", "'lineage'"},
+        {"\"attempt\":2}", "\"attempt\":2,\"other\":1}", "'lineage'"},
+        {"\"attempt\":2}", "\"attempt\":99999999999999999999}", "too big integer"},
+        {"\"identity\":{}", "\"identity\":[]", "'identity'"},
+        {"\"identity\":{}", "\"identity\":\"\"", "'identity'"},
+        {"\"identity\":{}", "\"identitx\":{}", "'identity'"},
+        {"\"identity\":{},", "", "'of the top level'"},
+        {"\"identity\":{}", "\"identity\":{},\"more\":1", "'of the top level'"},
+        {"\"identity\":{}", "\"identity\":{},\"mesh\":{}", "duplicate"},
+        {"\"identity\":{}", "\"m\\u0065sh\":{}", "duplicate"},
+        {"\"cuts\":[[0,", "\"cuts\":[[1,", "begin at 0"},
+        {"\"cuts\":[[0,", "\"cuts\":[[", "'layouts'"},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,10],[]]", "'layouts'"},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,6,3,10],[0,6]]", "do not ascend"},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,11],[0,6]]", "fit its shape"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1]", "'layouts'"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,1]", "two cells"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,3]", "names shard 3 of 3"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,4294967296]", "names shard"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,\"2\"]", "'layouts'"},
+        {"\"name\":\"w\"", "\"name\":\"a\"", "order of names"},
+        {"\"name\":\"w\"", "\"name\":\"w \"", "not valid"},
+        {"\"dtype\":\"I64\"", "\"dtype\":\"I63\"", "'tensors'"},
+        {"\"shape\":[10,6]", "\"shape\":[10,7]", "fit its shape"},
+        {"\"shape\":[10,6]", "\"shape\":[10,6,1,1,1,1,1,1,1]", "'tensors'"},
+        {"\"shape\":[10,6]", "\"shape\":[10]", "fit its shape"},
+        {"\"shape\":[10,6]", "\"shape\":[9223372036854775807,6]", "too large"},
+        {"\"layout\":0", "\"layout\":3", "no layout"},
+        {"\"layout\":0", "\"layout\":4294967296", "'tensors'"},
+        {"\"digest\":[\"f", "\"digest\":[\"F", "'tensors'"},
+        {"\"digest\":[\"f", "\"digest\":[\"", "'tensors'"},
+        {"shard-00002-of-00003", "shard-00001-of-00003", "'shard_table'"},
+        {"\"data_start\":4096", "\"data_start\":8192", "'shard_table'"},
+        {"\"data_start\":4096", "\"data_start\":4097", "not possible"},
+        {"\"data_start\":4096", "\"data_start\":0", "not possible"},
+        {"\"header_hash\":\"9", "\"header_hash\":\"x", "'shard_table'"},
+        {"\"table_hash\":\"8", "\"table_hash\":\"x", "'shard_table'"},
     };
-    assert_refused(lies, sizeof(lies) / sizeof(lies[0]));
+    assert_refused(lies, sizeof(lies) / sizeof(lies[0]), ERR_CORRUPT);
+    static const struct lie later = {"\"version\":2", "\"version\":9",
+                                     "manifest version 9 is unknown"};
+    assert_refused(&later, 1, ERR_VERSION);
 }
 
 TEST(test_manifest__tables_are_read_as_they_are_written_and_no_other_way)
 {
     static const struct lie lies[] = {
-        {"\"layouts\":[", "\"layouts\": [", "'layouts'", ERR_CORRUPT},
-        {"\"layouts\":[", "\"layout\":[", "'of the top level'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0, 1,2]", "'layouts'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,02]", "'layouts'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,-2]", "'layouts'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,]", "'layouts'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]", "\"owners\":[0,1,2,]", "'layouts'", ERR_CORRUPT},
-        {"\"owners\":[0,1,2]}", "\"owners\":[0,1,2],\"more\":1}", "'layouts'", ERR_CORRUPT},
-        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,9223372036854775808],[0,6]]", "'layouts'",
-         ERR_CORRUPT},
+        {"\"layouts\":[", "\"layouts\": [", "'layouts'"},
+        {"\"layouts\":[", "\"layout\":[", "'of the top level'"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0, 1,2]", "'layouts'"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,02]", "'layouts'"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,-2]", "'layouts'"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,]", "'layouts'"},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,2,]", "'layouts'"},
+        {"\"owners\":[0,1,2]}", "\"owners\":[0,1,2],\"more\":1}", "'layouts'"},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,9223372036854775808],[0,6]]",
+         "'layouts'"},
         {"\"cuts\":[[0,3,6,10],[0,6]]",
-         "\"cuts\":[[0,3,6,10],[0,6],[0,1],[0,1],[0,1],[0,1],[0,1],[0,1],[0,1]]", "'layouts'",
-         ERR_CORRUPT},
-        {"\"name\":\"w\"", "\"name\":\"\\u0077\"", "'tensors'", ERR_CORRUPT},
-        {"\"name\":\"w\"", "\"name\":\"w\n\"", "'tensors'", ERR_CORRUPT},
-        {"\"name\":\"w\"", "\"name\":\"w\x80\"", "not valid", ERR_CORRUPT},
-        {"\"layout\":0", "\"layout\":", "'tensors'", ERR_CORRUPT},
-        {"\"shape\":[10,6]", "\"shape\":[10,6,]", "'tensors'", ERR_CORRUPT},
-        {"\"data_start\":4096", "\"data_start\":4096.0", "'shard_table'", ERR_CORRUPT},
-        {"8000000000000002\"}],", "8000000000000002\"}],\n\"more\":1,", "'of the top level'",
-         ERR_CORRUPT},
-        {"8000000000000002\"}],", "8000000000000002\"}]", "'shard_table'", ERR_CORRUPT},
-        {"8000000000000002\"}]", "8000000000000002\"},]", "'shard_table'", ERR_CORRUPT},
-        {"8000000000000002\"}],\n", "8000000000000002\"}],", "'shard_table'", ERR_CORRUPT},
-        {"},\n{\"file\":\"shard-00002", "},{\"file\":\"shard-00002", "'shard_table'", ERR_CORRUPT},
-        {"},\n{\"name\":\"w\"", "},{\"name\":\"w\"", "'tensors'", ERR_CORRUPT},
-        {"],\n\"tensors\"", "],\"tensors\"", "'layouts'", ERR_CORRUPT},
-        {"],\n\"tensors\":[", "],\n\"layouts\":[],\n\"tensors\":[", "'tensors'", ERR_CORRUPT},
-        {"],\n\"tensors\":[", ",\n{\"cuts\":[],\"owners\":[0]}],\n\"tensors\":[", "is no tensor's",
-         ERR_CORRUPT},
-        {"\"layouts\":[", "\"tensors\":[],\n\"layouts\":[", "'of the top level'", ERR_CORRUPT},
-        {"\"layout\":0", "\"layout\":00000000000000000000", "'tensors'", ERR_CORRUPT},
+         "\"cuts\":[[0,3,6,10],[0,6],[0,1],[0,1],[0,1],[0,1],[0,1],[0,1],[0,1]]", "'layouts'"},
+        {"\"name\":\"w\"", "\"name\":\"\\u0077\"", "'tensors'"},
+        {"\"name\":\"w\"", "\"name\":\"w\n\"", "'tensors'"},
+        {"\"name\":\"w\"", "\"name\":\"w\x80\"", "not valid"},
+        {"\"layout\":0", "\"layout\":", "'tensors'"},
+        {"\"shape\":[10,6]", "\"shape\":[10,6,]", "'tensors'"},
+        {"\"data_start\":4096", "\"data_start\":4096.0", "'shard_table'"},
+        {"8000000000000002\"}],", "8000000000000002\"}],\n\"more\":1,", "'of the top level'"},
+        {"8000000000000002\"}],", "8000000000000002\"}]", "'shard_table'"},
+        {"8000000000000002\"}]", "8000000000000002\"},]", "'shard_table'"},
+        {"8000000000000002\"}],\n", "8000000000000002\"}],", "'shard_table'"},
+        {"},\n{\"file\":\"shard-00002", "},{\"file\":\"shard-00002", "'shard_table'"},
+        {"},\n{\"name\":\"w\"", "},{\"name\":\"w\"", "'tensors'"},
+        {"],\n\"tensors\"", "],\"tensors\"", "'layouts'"},
+        {"],\n\"tensors\":[", "],\n\"layouts\":[],\n\"tensors\":[", "'tensors'"},
+        {"],\n\"tensors\":[", ",\n{\"cuts\":[],\"owners\":[0]}],\n\"tensors\":[", "is no tensor's"},
+        {"\"layouts\":[", "\"tensors\":[],\n\"layouts\":[", "'of the top level'"},
+        {"\"layout\":0", "\"layout\":00000000000000000000", "'tensors'"},
     };
-    assert_refused(lies, sizeof(lies) / sizeof(lies[0]));
+    assert_refused(lies, sizeof(lies) / sizeof(lies[0]), ERR_CORRUPT);
 }
 
 /* A name ends where its quote is, and nowhere before. */

@@ -413,19 +413,6 @@ TEST_BETWEEN(test_options__json_has_one_member_per_section, set_up, tear_down)
     free(text);
 }
 
-TEST_BETWEEN(test_options__doubles_in_json_read_back_as_the_same_bits, set_up, tear_down)
-{
-    static const char *const values[] = {"0.1", "3e-4", "1e-308", "9.999999999999998", "0", "5"};
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        assert_int_equal(options_set(&options, "optimizer.lr", values[i], "test"), 0);
-        char *text = options_to_json(&options);
-        const char *at = strstr(text, "\"lr\":");
-        assert_non_null(at);
-        assert_true(strtod(at + 5, NULL) == strtod(values[i], NULL));
-        free(text);
-    }
-}
-
 TEST_BETWEEN(test_options__a_fixed_key_is_refused_where_it_asks_for_something_else, set_up,
              tear_down)
 {

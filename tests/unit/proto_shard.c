@@ -2,8 +2,8 @@
  *
  * Goal: what is written is read back equal, stock safetensors opens it, its geometry does not
  * depend on the step, and no damaged or hostile header is taken or read beyond its end. Method: a
- * header over tensors of several types is parsed back; then every byte is changed in every bit, it
- * is changed at random (FLIPS= times) and cut at every length (in a block of exactly that size, so
+ * header over tensors of several types is parsed back; then every bit of it is changed, it is cut
+ * at every length (in a block of exactly that size, so
  * that AddressSanitizer sees any step beyond), and, with its hash made right again, changed at
  * random and by a list of lies. A whole file is opened with Python's safetensors where that is
  * installed. The seed is printed; SEED= repeats a run. */
@@ -506,26 +506,6 @@ TEST(test_shard__what_a_reader_expects_is_what_was_written)
     layout_table_free(table);
 }
 
-TEST(test_shard__parse_refuses_any_changes)
-{
-    struct shard_header parsed;
-    uint64_t length = bed.geometry.data_start, rounds = random_rounds("FLIPS", 100000);
-    uint8_t *header = malloc(length);
-    for (uint64_t round = 0; round < rounds; round++) {
-        uint64_t need = 0;
-        memcpy(header, bed.header, length);
-        for (uint64_t changes = 1 + next_random(16); changes > 0; changes--)
-            header[next_random(length)] ^= (uint8_t)(1 + next_random(255));
-        if (memcmp(header, bed.header, length) == 0)
-            continue; /* back and forth */
-        int error = shard_header_parse(&parsed, &need, header, length, bed.geometry.file_bytes);
-        bool asks = error == ERR_BUSY && memcmp(header, bed.header, 8) != 0 && need > length;
-        if (error != ERR_CORRUPT && !asks)
-            fail_msg("round %" PRIu64 ": %s", round, err_name(error));
-    }
-    free(header);
-}
-
 TEST(test_shard__parse_refuses_or_asks_at_every_truncation)
 {
     struct shard_header parsed;
@@ -577,53 +557,48 @@ TEST(test_shard__parse_refuses_lies_under_a_right_hash)
 {
     static const struct {
         const char *from, *to, *says;
-        int error;
     } lies[] = {
-        {"\"version\":\"1\"", "\"version\":\"2\"", "shard format '2' is unknown", ERR_VERSION},
-        {"holdfast-shard", "holdfast-shark", "not a Holdfast shard", ERR_CORRUPT},
-        {"first-run_1.0", "first/run_1.0", "'run'", ERR_CORRUPT},
-        {"\"step\":\"1000\"", "\"step\":\"01000\"", "'step'", ERR_CORRUPT},
-        {"\"step\":\"1000\"", "\"step\":\"-1000\"", "'step'", ERR_CORRUPT},
-        {"\"step\":\"1000\"", "\"step\":\"99999999999999999999\"", "'step'", ERR_CORRUPT},
-        {"\"step\":\"1000\"", "\"step\":1000", "'step'", ERR_CORRUPT},
-        {"\"attempt\":\"3\"", "\"attempt\":\"\"", "'attempt'", ERR_CORRUPT},
-        {NONCE, "0123456789abcdef0123456789abcdeg", "'nonce'", ERR_CORRUPT},
-        {"\"shard\":\"1\"", "\"shard\":\"4\"", "'shard'", ERR_CORRUPT},
-        {"\"shards\":\"4\"", "\"shards\":\"4294967296\"", "'shards'", ERR_CORRUPT},
-        {"\"data_start\":\"4096\"", "\"data_start\":\"8192\"", "'data_start'", ERR_CORRUPT},
-        {"\"data_start\":\"4096\",", "", "'data_start'", ERR_CORRUPT},
-        {"\"attempt\":\"3\"", "\"attempt\":\"3\",\"x\":\"y\"", "'__metadata__'", ERR_CORRUPT},
-        {"\"attempt\":\"3\"", "\"attempt\":\"3\",\"run\":\"y\"", "not a JSON object", ERR_CORRUPT},
-        {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "'layers.0.wq.weight'", ERR_CORRUPT},
-        {"\"shape\":[3,7]", "\"shape\":[3,8]", "reaches beyond", ERR_CORRUPT},
-        {"\"shape\":[3,7]", "\"shape\":[3,-7]", "'layers.0.wq.weight'", ERR_CORRUPT},
-        {"\"shape\":[3,7]", "\"shape\":[3,7.0]", "'layers.0.wq.weight'", ERR_CORRUPT},
-        {"\"shape\":[3,7]", "\"shape\":[3,7,1]", "'layers.0.wq.weight'", ERR_CORRUPT},
-        {"\"shape\":[3,7]", "\"shape\":[1,1,1,3,7]", "'layers.0.wq.weight'", ERR_CORRUPT},
-        {"\"shape\":[3,7]", "\"shape\":[4611686018427387905,4]", "'layers.0.wq.weight'",
-         ERR_CORRUPT},
-        {"\"data_offsets\":[16,100]", "\"data_offsets\":[20,104]", "hole or overlap", ERR_CORRUPT},
-        {"\"data_offsets\":[16,100]", "\"data_offsets\":[12,96]", "hole or overlap", ERR_CORRUPT},
-        {"\"data_offsets\":[16,100]", "\"data_offsets\":[16,104]", "do not fit", ERR_CORRUPT},
-        {"\"data_offsets\":[16,100]", "\"data_offsets\":[100,16]", "bad description", ERR_CORRUPT},
-        {"\"data_offsets\":[16,100]", "\"data_offsets\":[16,100],\"x\":1", "bad description",
-         ERR_CORRUPT},
-        {"\"3,0;10,7\"", "\"8,0;10,7\"", "reaches beyond", ERR_CORRUPT},
-        {"\"3,0;10,7\"", "\"3,0;10\"", "bad slice", ERR_CORRUPT},
-        {"\"3,0;10,7\"", "\"3,0;10,7,\"", "bad slice", ERR_CORRUPT},
-        {"\"3,0;10,7\"", "\"3;0;10,7\"", "bad slice", ERR_CORRUPT},
-        {"\"3,0;10,7\"", "\"18446744073709551615,0;10,7\"", "reaches beyond", ERR_CORRUPT},
-        {"\"slice.positions\"", "\"slice.position\"", "bad slice", ERR_CORRUPT},
-        {"\"positions\":{", "\"posi tions\":{", "", ERR_CORRUPT},
-        {"\"layers.0.wq.weight\":{", "\"zayers.0.wq.weight\":{", "", ERR_CORRUPT},
-        {"\"" SHARD_TABLE_NAME "\"", "\"__block_checksumz__\"", "not a Holdfast shard",
-         ERR_CORRUPT},
+        {"\"version\":\"1\"", "\"version\":\"2\"", "shard format '2' is unknown"},
+        {"holdfast-shard", "holdfast-shark", "not a Holdfast shard"},
+        {"first-run_1.0", "first/run_1.0", "'run'"},
+        {"\"step\":\"1000\"", "\"step\":\"01000\"", "'step'"},
+        {"\"step\":\"1000\"", "\"step\":\"-1000\"", "'step'"},
+        {"\"step\":\"1000\"", "\"step\":\"99999999999999999999\"", "'step'"},
+        {"\"step\":\"1000\"", "\"step\":1000", "'step'"},
+        {"\"attempt\":\"3\"", "\"attempt\":\"\"", "'attempt'"},
+        {NONCE, "0123456789abcdef0123456789abcdeg", "'nonce'"},
+        {"\"shard\":\"1\"", "\"shard\":\"4\"", "'shard'"},
+        {"\"shards\":\"4\"", "\"shards\":\"4294967296\"", "'shards'"},
+        {"\"data_start\":\"4096\"", "\"data_start\":\"8192\"", "'data_start'"},
+        {"\"data_start\":\"4096\",", "", "'data_start'"},
+        {"\"attempt\":\"3\"", "\"attempt\":\"3\",\"x\":\"y\"", "'__metadata__'"},
+        {"\"attempt\":\"3\"", "\"attempt\":\"3\",\"run\":\"y\"", "not a JSON object"},
+        {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "'layers.0.wq.weight'"},
+        {"\"shape\":[3,7]", "\"shape\":[3,8]", "reaches beyond"},
+        {"\"shape\":[3,7]", "\"shape\":[3,-7]", "'layers.0.wq.weight'"},
+        {"\"shape\":[3,7]", "\"shape\":[3,7.0]", "'layers.0.wq.weight'"},
+        {"\"shape\":[3,7]", "\"shape\":[3,7,1]", "'layers.0.wq.weight'"},
+        {"\"shape\":[3,7]", "\"shape\":[1,1,1,3,7]", "'layers.0.wq.weight'"},
+        {"\"shape\":[3,7]", "\"shape\":[4611686018427387905,4]", "'layers.0.wq.weight'"},
+        {"\"data_offsets\":[16,100]", "\"data_offsets\":[20,104]", "hole or overlap"},
+        {"\"data_offsets\":[16,100]", "\"data_offsets\":[12,96]", "hole or overlap"},
+        {"\"data_offsets\":[16,100]", "\"data_offsets\":[16,104]", "do not fit"},
+        {"\"data_offsets\":[16,100]", "\"data_offsets\":[100,16]", "bad description"},
+        {"\"data_offsets\":[16,100]", "\"data_offsets\":[16,100],\"x\":1", "bad description"},
+        {"\"3,0;10,7\"", "\"8,0;10,7\"", "reaches beyond"},
+        {"\"3,0;10,7\"", "\"3,0;10\"", "bad slice"},
+        {"\"3,0;10,7\"", "\"3,0;10,7,\"", "bad slice"},
+        {"\"3,0;10,7\"", "\"3;0;10,7\"", "bad slice"},
+        {"\"3,0;10,7\"", "\"18446744073709551615,0;10,7\"", "reaches beyond"},
+        {"\"slice.positions\"", "\"slice.position\"", "bad slice"},
+        {"\"positions\":{", "\"posi tions\":{", ""},
+        {"\"layers.0.wq.weight\":{", "\"zayers.0.wq.weight\":{", ""},
+        {"\"" SHARD_TABLE_NAME "\"", "\"__block_checksumz__\"", "not a Holdfast shard"},
         {"\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\"", "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"I8\"",
-         "'" SHARD_TABLE_NAME "'", ERR_CORRUPT},
+         "'" SHARD_TABLE_NAME "'"},
         {"\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[",
-         "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[1", "'" SHARD_TABLE_NAME "'",
-         ERR_CORRUPT},
-        {"{\"positions\"", "{{\"positions\"", "not a JSON object", ERR_CORRUPT},
+         "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[1", "'" SHARD_TABLE_NAME "'"},
+        {"{\"positions\"", "{{\"positions\"", "not a JSON object"},
     };
     struct shard_header parsed;
     size_t length = 0;
@@ -638,7 +613,7 @@ TEST(test_shard__parse_refuses_lies_under_a_right_hash)
         int size = snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - text), text,
                             lies[i].to, at + strlen(lies[i].from));
         int error = parse_text(&parsed, changed, (size_t)size);
-        if (error != lies[i].error || !strstr(report_line(), lies[i].says))
+        if (error != (i == 0 ? ERR_VERSION : ERR_CORRUPT) || !strstr(report_line(), lies[i].says))
             fail_msg("%s: %s %s", lies[i].to, err_name(error), report_line());
     }
     free(text);
