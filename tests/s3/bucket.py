@@ -20,6 +20,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import lib_tap  # noqa: E402
 from lib_drive import PART, PROGRAM, Driver, content, environment  # noqa: E402
 from lib_server import Fault, Server  # noqa: E402
+from lib_store import wait_until  # noqa: E402
 
 WHERE = "s3://checkpoints/p"
 PARTS = 6
@@ -35,14 +36,12 @@ def an_upload_that_was_killed_goes_on_with_the_parts_that_are_missing(_):
     first = Driver(WHERE, server.environment)
     # The process dies when the 4th part is on its way.
     server.fault = Fault(4, "stall", match=lambda request: "partNumber" in request.path)
-    server.stall_s = 5
+    server.stall_s = 1
     first.process.stdin.write(f"put run/x {SIZE} 3\n")
     first.process.stdin.flush()
-    end = time.monotonic() + 20
-    while server.fault.done == 0 and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: server.fault.done > 0, "the 4th part")
     first.kill()
-    time.sleep(0.1)
+    server.settle()
     upload, = server.uploads.values()
     there = set(upload.parts)
     assert there and len(there) < PARTS, there
@@ -109,9 +108,7 @@ def a_lease_ends_by_the_servers_clock_and_lives_while_it_is_renewed(_):
 
     holder.good("hold", 0, "run/leases/x", "me")
     other.good("holder", "run/leases/x")
-    end = time.monotonic() + 60
-    while puts() < 5 and time.monotonic() < end:  # a third of the time lies between two
-        time.sleep(0.01)
+    wait_until(lambda: puts() >= 5, "renewals")  # a third of the time lies between two
     other.good("holder", "run/leases/x")  # it was renewed
     holder.good("hold", 1, "run/leases/y", "me")
     holder.kill()
@@ -138,7 +135,7 @@ def of_two_writers_one_has_the_lock_and_a_dead_one_is_followed(_):
     server.clock_s += 5
     second.good("lock")
     os.kill(first.process.pid, 18)
-    time.sleep(2.5)
+    wait_until(lambda: any("lock" in line for line in first.errors), "the loss of the lock")
     word, text = first.do("publish", "b", "1")
     assert word == "ERR_STALE", (word, text)
     assert first.do("remove", "a")[0] == "ERR_STALE"

@@ -24,7 +24,7 @@ import lib_tap  # noqa: E402
 import lib_train  # noqa: E402
 from lib_drive import environment  # noqa: E402
 from lib_server import Object, Server  # noqa: E402
-from lib_store import World  # noqa: E402
+from lib_store import World, wait_until  # noqa: E402
 
 MIB = 1 << 20
 SYNC = 16 * MIB  # of trainer/corpus/bucket.c
@@ -121,14 +121,13 @@ def a_killed_fetch_goes_on(bed):
         return os.path.getsize(names[0]) if names else 0
     for what, more_than, code in (signal.SIGTERM, 0, 75), (signal.SIGKILL, SYNC, -signal.SIGKILL):
         process = bed.spawn("large", "--training.dataset_path", "s3://checkpoints/" + key)
-        while there() <= more_than and process.poll() is None:
-            time.sleep(0.005)
+        wait_until(lambda: there() > more_than or process.poll() is not None, "the fetch")
         process.send_signal(what)
         said = process.communicate()[0]
         assert process.returncode == code and more_than < there() < LARGE, (there(), said)
     begins = (there() - 1) // SYNC * SYNC
-    time.sleep(0.5)  # what was under way
     bed.server.delay_s = 0
+    bed.server.settle()
     bed.server.read.clear()
     said = bed.train("large", "--training.dataset_path", "s3://checkpoints/" + key, want=78)
     assert bed.server.read[key] == LARGE - begins, (bed.server.read, begins)

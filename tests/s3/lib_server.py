@@ -13,6 +13,7 @@ must name the parts in order with their ETags, and all but the last must be of `
     server.fault = Fault(number=7, what="drop", after=True)     # the 7th request from now on
     server.objects, server.uploads                              # to be looked at
     server.delay_s, server.is_delayed = 0.1, lambda request: True   # or a Crowd
+    server.settle()                  # no client is connected, all that they sent is carried out
 
 A fault happens once (`times`), before the request has its effect or after it:
 
@@ -135,6 +136,7 @@ class Server:
         self.instance_role, self.web_token, self.lifetime_s = None, None, 3600
         self.given, self.read = 0, collections.Counter()  # bytes that GET gave, by key
         self.lock, self.ids = threading.RLock(), itertools.count(1)
+        self.connections, self.one_left = 0, threading.Condition()
         handler = type("Handler", (Handler,), {"s3": self})
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.http.daemon_threads = True
@@ -158,6 +160,15 @@ class Server:
 
     def now(self):
         return time.time() + self.clock_s
+
+    def settle(self):
+        with self.one_left:
+            assert self.one_left.wait_for(lambda: self.connections == 0, 30), "who is connected?"
+
+    def count(self, more):
+        with self.one_left:
+            self.connections += more
+            self.one_left.notify_all()
 
     def close(self):
         self.http.shutdown()
@@ -448,6 +459,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     s3 = None
     disable_nagle_algorithm = True
+
+    def setup(self):
+        super().setup()
+        self.s3.count(1)
+
+    def finish(self):
+        super().finish()
+        self.s3.count(-1)
 
     def log_message(self, *_):
         pass

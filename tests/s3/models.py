@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
@@ -25,7 +24,7 @@ import lib_rgw  # noqa: E402
 import lib_server  # noqa: E402
 import lib_tap  # noqa: E402
 from lib_drive import environment  # noqa: E402
-from lib_store import CLI, is_sanitized, write_llama  # noqa: E402
+from lib_store import CLI, is_sanitized, wait_until, write_llama  # noqa: E402
 
 MIB = 1 << 20
 PART = 5 * MIB  # the least that the gateway takes
@@ -141,16 +140,20 @@ def sent_to(server):
 
 
 def killed(bed, where, server=None):
-    """An export that was killed when it had sent a third, or, to the gateway, after that time."""
+    """An export that was killed when it had sent a third, or, to the gateway, an object."""
     process = bed.spawn("export", "m", "--store", bed.store, "--format", "hf", "--shard-size",
                         "40MiB", "--output", where, server=server, HOLDFAST_S3_RATE="24MiB")
-    if server is None:
-        time.sleep(2.5)
-    while server is not None and sent_to(server) < bed.bytes // 3 and process.poll() is None:
-        time.sleep(0.02)
+    folder = where.removeprefix("s3://checkpoints/")
+
+    def is_on_its_way():
+        return sent_to(server) >= bed.bytes // 3 if server else any(
+            name.endswith(".safetensors") for name in bed.names(folder))
+    wait_until(lambda: is_on_its_way() or process.poll() is not None, "a third of it")
     assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    if server:
+        server.settle()
 
 
 def what_a_kill_leaves_is_no_model_and_the_same_command_ends_it(bed):
@@ -170,10 +173,7 @@ def parts_and_objects_that_are_there_are_not_sent_again(bed):
         assert sent < bed.bytes, sent
         server.log.clear()
         bed.export("s3://checkpoints/cut", server=server)
-        puts = [(path, size) for method, path, size in server.log if method == "PUT"]
-        while "probe" not in puts[0][0]:  # of the one that was killed, seen late
-            del puts[0]
-        again = sum(size for _, size in puts)
+        again = sum(size for method, _, size in server.log if method == "PUT")
         print(f"# of {bed.bytes >> 20} MiB {sent >> 20} were there, {again >> 20} sent again")
         assert again < bed.bytes - sent + MIB, (again, sent)
         for name in os.listdir(bed.local):

@@ -68,10 +68,15 @@ class Bed:
                    lambda: (world.status()["far_scrub"], world.log()[-2000:]))
         return self.read()
 
+    def wait_paused(self, world):
+        wait_until(lambda: world.status()["far_scrub"]["doing"] == "paused" and
+                   not any("/leases/" in key for key in list(self.server.objects)),
+                   lambda: world.status()["far_scrub"])
+
     def idle(self, world):
-        """It knows what is known, and has had the time to begin."""
-        wait_until(lambda: any("/proven/" in key for key in self.server.read), "the scrub")
-        time.sleep(1)
+        """It knows what is known, and waits."""
+        wait_until(lambda: any("/proven/" in key for key in self.server.read) and
+                   world.status()["far_scrub"]["doing"] == "waiting", "the scrub")
         return self.read()
 
 
@@ -133,13 +138,10 @@ def together(bed):
 def paused(bed):
     world = bed.world
     code, out, err = world.cli("server", "scrub", "pause", *world.where)
-    wait_until(lambda: world.status()["far_scrub"]["doing"] == "paused" and
-               not any("/leases/" in key for key in list(bed.server.objects)),
-               lambda: world.status()["far_scrub"])
-    count = world.status()["far_scrub"]["checkpoints_read"]
-    time.sleep(1)
-    test("a pause stops it, and leaves no lease",
-         code == 0 and world.status()["far_scrub"]["checkpoints_read"] == count, (out, err))
+    bed.wait_paused(world)
+    bed.server.read.clear()
+    world.listed(*world.where)
+    test("a pause stops it, and leaves no lease", code == 0 and bed.read() == [], (out, err))
     bed.tell(bed.kept()[1])
     number = bed.kept()[0]
     world.cli("server", "scrub", "start", *world.where)
@@ -155,9 +157,7 @@ def another_store(bed, what, etag_of):
     world.start(*FAST, "--scrub.period_s", "0")
     bed.read_by(world, 3)
     world.cli("server", "scrub", "pause", *world.where)
-    wait_until(lambda: world.status()["far_scrub"]["doing"] == "paused" and
-               not any("/leases/" in key for key in list(server.objects)),
-               lambda: world.status()["far_scrub"])
+    bed.wait_paused(world)
     other = {}
     with server.lock:
         for key, found in server.objects.items():
