@@ -10,17 +10,14 @@ messages of almost 4 MiB whose end never comes; greetings without a request on e
 there is; and what costs ckptd work: pings and calls whose answers they read, whole messages of
 almost 4 MiB, connections that are opened and closed. ckptd's resident memory and its time on the
 processors are read while they are at it.
-
-    check_flood.py pairs   how much longer saves of one user take beside each (lib_flood.pairs)
 """
 
 import os
 import shutil
 import subprocess
-import sys
 import time
 
-from lib_flood import (SECONDS, USER, Attack, greet, only_connect, pairs, send_calls,
+from lib_flood import (SECONDS, USER, Attack, greet, only_connect, send_calls,
                        send_endless_messages, send_read_pings, send_unread_pings,
                        send_whole_messages, under)
 from lib_store import CLI, World, is_sanitized
@@ -55,16 +52,6 @@ ATTACKS = (("pings", send_unread_pings, PING_GROWTH), ("messages", send_endless_
            ("connects", only_connect, PING_GROWTH))
 
 
-def measure():
-    world = World()
-    for folder in (os.path.dirname(world.folder), world.folder):
-        os.chmod(folder, os.stat(folder).st_mode | 0o055)
-    pairs(world, lambda *words: world.launch("--access.uids", str(USER), "--limits.sessions",
-                                             str(SESSIONS), *words),
-          lambda _: [(name, action, world.server[5:]) for name, action, _ in ATTACKS
-                     if action is not only_greet])  # which takes places, and no time
-
-
 def main():
     world = World()
     for folder in (os.path.dirname(world.folder), world.folder):
@@ -92,7 +79,4 @@ def main():
     end()
 
 
-if sys.argv[1:] == ["pairs"]:
-    measure()
-else:
-    main()
+main()

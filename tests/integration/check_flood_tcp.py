@@ -10,8 +10,6 @@ lib_flood over TLS that check_flood.py does not make, and whole messages, which 
 decrypt: calls without an end, calls that are taken back at once and those with long metadata;
 requests for what is not there on a bulk connection with a ticket; and greetings alone, from several
 addresses, on every connection there is.
-
-    check_flood_tcp.py pairs   how much longer saves of one user take (lib_flood.pairs)
 """
 
 import os
@@ -27,7 +25,7 @@ import lib_tap  # noqa: E402
 lib_tap.need_programs("openssl")
 lib_tap.need("grpc")
 import lib_flood  # noqa: E402
-from lib_flood import (CONNECTIONS, Attack, drain, greet, pairs, send_half_calls,  # noqa: E402
+from lib_flood import (CONNECTIONS, Attack, drain, greet, send_half_calls,  # noqa: E402
                        send_long_metadata, send_resets, send_whole_messages, under)
 from lib_network import Network  # noqa: E402
 from lib_store import PATIENCE, is_sanitized  # noqa: E402
@@ -210,8 +208,4 @@ def main():
     end()
 
 
-if sys.argv[1:] == ["pairs"]:
-    measured = opened()
-    pairs(measured, lambda *words: begin(measured, *words), attacks_on)
-else:
-    main()
+main()

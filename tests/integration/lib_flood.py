@@ -2,18 +2,15 @@
 frames by hand, over whatever connection it is given, in a process of its own (another user's where
 root is there), while ckptd's resident memory and its time on the processors are read."""
 
-import json
 import multiprocessing
 import os
-import signal
 import socket
 import ssl
-import statistics
 import struct
 import subprocess
 import time
 
-from lib_store import BUILD, CLI, is_sanitized
+from lib_store import CLI, is_sanitized
 from lib_tap import test
 
 USER = 12345
@@ -29,7 +26,6 @@ FIRST_SECONDS, ALONE_SECONDS = 1, 2
 # core are shared. At a load of 20 on two cores up to 0.25 was seen.
 CORE_PART, BUSY_CORE_PART, BUSY_LOAD = 0.1, 0.3, 1.5
 TRIES = 3  # on a busy machine what was saved up may still be spent later
-PAIRS, SAVE_MIB, SETTLE_SECONDS = 7, 128, 0.3
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -300,56 +296,3 @@ def under(world, name, action, where, step):
             well = (saved, asked)
         most = max(most, resident(world) - before)
     return most, well, attack.end(), step
-
-
-def saver(world):
-    """What saves a state of SAVE_MIB once more, as another user than who floods: the seconds."""
-    ranks = subprocess.Popen([os.path.join(BUILD, "bench/ranks"), world.server, "pairs", "2",
-                              str(SAVE_MIB), "rows"], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True)
-
-    def save():
-        ranks.stdin.write("save\n")
-        ranks.stdin.flush()
-        return json.loads(ranks.stdout.readline())["committed"]
-    return ranks, save
-
-
-def pair(save, flood):
-    """(seconds of saves while it is stopped, while it runs), alternated."""
-    alone, beside = [], []
-    for _ in range(PAIRS):
-        for seconds, order in ((alone, signal.SIGSTOP), (beside, signal.SIGCONT)):
-            os.kill(flood.process.pid, order)
-            time.sleep(SETTLE_SECONDS)
-            seconds.append(save())
-    return alone, beside
-
-
-def pairs(world, launch, attacks_on):
-    """Prints how much longer saves take beside each (name, action, where) of attacks_on(world): 7
-    pairs, the medians. The flood has a processor to itself: what it takes of the saves is what
-    ckptd does for it. launch(...) starts the world, with more options; it is closed."""
-    global SECONDS
-    SECONDS = 3600
-    processors = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, processors[:-1])
-    launch("--memory.pool_bytes", "512MiB", "--retention.keep_last", "3")
-    ranks, save = saver(world)
-    save()
-    for name, action, where in attacks_on(world):
-        os.sched_setaffinity(0, processors[-1:])
-        flood = Attack(action, where)
-        os.sched_setaffinity(0, processors[:-1])
-        time.sleep(FIRST_SECONDS)
-        alone, beside = pair(save, flood)
-        flood.process.kill()
-        flood.process.join()
-        before, after = statistics.median(alone), statistics.median(beside)
-        print(f"{name:29} {before:.3f} s alone ({min(alone):.3f} to {max(alone):.3f}), "
-              f"{after:.3f} s beside it ({min(beside):.3f} to {max(beside):.3f}): "
-              f"{after / before - 1:+.1%}", flush=True)
-    ranks.stdin.close()
-    ranks.wait()
-    world.stop()
-    world.close()

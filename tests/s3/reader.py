@@ -25,7 +25,7 @@ sys.dont_write_bytecode = True
 import lib_rgw  # noqa: E402
 from lib_drive import environment  # noqa: E402
 from lib_server import Crowd, Fault, Object, Server  # noqa: E402
-from lib_store import CLI, World, at_step, logged, take_libckpt, wait_until  # noqa: E402
+from lib_store import CLI, World, at_step, logged, take_libckpt  # noqa: E402
 from lib_tap import Skip, need, run  # noqa: E402
 
 need("numpy")
@@ -219,16 +219,6 @@ def a_list_looks_at_many_at_once_and_keeps_the_order(bed):
     assert crowd.most == 6, crowd.most
 
 
-def follow_gives_versions_out_of_a_bucket(bed):
-    out = os.path.join(bed.folder, "versions")
-    os.makedirs(out)
-    said = json.loads(bed.cli("follow", "wide", "--store", "s3://checkpoints/models", "--json",
-                              "--count", 1, "--output", out, "--slice", "big=5:6,:"))
-    assert said["step"] == 2, said
-    with open(said["file"], "rb") as file:
-        assert big(2)[5].tobytes() in file.read()
-
-
 def put_first(bed, prefix):
     """Step 1 lies there; the objects of step 2, which was saved later, by their keys."""
     later = {}
@@ -285,27 +275,6 @@ def a_damaged_version_in_a_bucket_is_a_warning(bed):
     flow.close()
 
 
-def the_command_goes_on_in_a_bucket(bed):
-    later = put_first(bed, "flow-by-command")
-    follower = subprocess.Popen([CLI, "follow", "wide", "--store",
-                                 "s3://checkpoints/flow-by-command", "--json", "--count", "2"],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env=environment(bed.server.environment))
-    try:
-        first = json.loads(follower.stdout.readline())
-        for is_last in (False, True):
-            seen = len(bed.server.log)
-            wait_until(lambda seen=seen: len(bed.server.log) > seen + 1, "a look at the bucket")
-            bed.server.objects.update((key, one) for key, one in later.items()
-                                      if is_manifest(key) == is_last)
-        second = json.loads(follower.stdout.readline())
-        assert (first["step"], second["step"]) == (1, 2), (first, second)
-        assert follower.wait(60) == 0 and follower.stderr.read() == ""
-    finally:
-        follower.kill()
-        follower.communicate()
-
-
 def another_ones_server_serves_the_same(bed):
     missing = lib_rgw.Gateway.missing()
     if missing:
@@ -327,10 +296,8 @@ if __name__ == "__main__":
                       what_is_not_there_is_one_line,
                       a_list_asks_twice_for_a_checkpoint_and_tells_what_lies_beside_it,
                       a_list_looks_at_many_at_once_and_keeps_the_order,
-                      follow_gives_versions_out_of_a_bucket,
                       follow_goes_on_in_a_bucket_and_gives_nothing_half,
                       a_damaged_version_in_a_bucket_is_a_warning,
-                      the_command_goes_on_in_a_bucket,
                       another_ones_server_serves_the_same], bed)
     finally:
         bed.close()

@@ -5,26 +5,23 @@ Goal: a pin lies in the bucket, whether it was made before the drain, while it i
 behind it; every ckptd lists it and its retention leaves the checkpoint alone; one that the bucket
 did not take is not called made. A load from the bucket leases the checkpoint there, also when it
 began on the node's own disk; the lease lasts as long as the load, however slow that is, and ends
-with a ckptd that is killed, by the server's clock. A look at the bucket asks for many at once. Of
-two that train one run, one has its lease there. Method: the real programs on the strict server of
+with a ckptd that is killed, by the server's clock. A look at the bucket asks for many at once.
+Method: the real programs on the strict server of
 the tests, which holds requests back until the test lets them go.
 """
 
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-import lib_train  # noqa: E402
 from lib_server import Crowd, Fault, Object, Server, is_data  # noqa: E402
 from lib_store import PATIENCE, SAVER, World, at_step, change, comes, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
-from tier import drained, tier_of, train  # noqa: E402
+from tier import drained, tier_of  # noqa: E402
 
 LEASE_S = 5
 SETTLE_S = 20
@@ -301,50 +298,10 @@ def looked_at_together(bed):
     world.close()
 
 
-def one_trains(bed):
-    """integration/far_lease.py has all of it, on a directory."""
-    one, other = World(), World()
-    hold = "--training.steps", "100000", "--checkpoint.interval", "100"
-
-    def lease():
-        with bed.server.lock:
-            texts = [value.data for key, value in sorted(bed.server.objects.items())
-                     if key.startswith("far/one/lease/")]
-        return json.loads(texts[-1]) if texts else {"attempt": 0}
-
-    def holds(world, attempt, process):
-        wait_until(lambda: lease()["attempt"] == attempt or process.poll() is not None, world.log)
-        return lease()["attempt"] == attempt and process.poll() is None
-
-    for world in (one, other):
-        lib_train.make_tokens(world.folder, lib_train.prose())
-        world.start(*OPTIONS, "--tier.lease_ms", "200")
-    older = train(one, "one", *hold)
-    test("who trains a run has its lease in the bucket", holds(one, 1, older), lease())
-    refused = train(other, "one", *hold)
-    said = refused.communicate(timeout=PATIENCE)[1]
-    test("a start through another ckptd is refused", refused.returncode == 78 and
-         "is being trained through another ckptd, attempt 1" in said, said)
-    newer = train(other, "one", *hold, "--checkpoint.take_over")
-    test("one that takes over has the lease", holds(other, 2, newer),
-         (lease(), other.log()[-2000:]))
-    said = older.communicate(timeout=PATIENCE)[1]
-    test("and the older ends with 78 at its next save", older.returncode == 78 and
-         "attempt 1 was taken over through another ckptd by attempt 2" in said, said)
-    newer.send_signal(signal.SIGTERM)
-    newer.communicate(timeout=PATIENCE)
-    wait_until(lambda: lease()["ended"] and len(bed.keys("far/one/lease/")) <= 2, other.log)
-    test("a trainer that ends gives it up, and of all renewals the last two are left",
-         lease()["attempt"] == 2, bed.keys("far/one/lease/"))
-    for world in (one, other):
-        world.stop()
-        world.close()
-
-
 def main():
     bed = Bed()
     for story in (goes_along, behind_the_drain, lists_that_lag, not_taken, under_way,
-                  while_it_loads, killed, began_on_the_disk, looked_at_together, one_trains):
+                  while_it_loads, killed, began_on_the_disk, looked_at_together):
         story(bed)
     bed.close()
     end()
