@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from lib_store import BUILD, SAVER, World, comes, is_sanitized
+from lib_store import BUILD, PATIENCE, SAVER, World, comes, is_sanitized
 from lib_tap import end, skip, test
 
 NOBODY = 65534
@@ -85,6 +85,16 @@ def descriptors(world):
     world.stop()
 
 
+def memory(world):
+    """That is gone when ckptd serves already, and takes the memory of its pool: ckptd_fill.c."""
+    world.spawn(env=dict(os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/fill.so"),
+                         FILL_SEGMENT="4"))
+    code = world.process.wait(PATIENCE)
+    test("memory that is not there after all ends it with an exit code and words", code == 75 and
+         "could not take the memory of the pool" in world.log() and
+         "lower memory.pool_bytes" in world.log(), (code, world.log()))
+
+
 def file_size(world):
     world.launch(before=("prlimit", f"--fsize={MIB}"))
     done = subprocess.run([SAVER, "save", world.server, "2", "1", "3"], capture_output=True,
@@ -143,6 +153,7 @@ def main():
     try:
         starts(world)
         descriptors(world)
+        memory(world)
         file_size(world)
         as_another_user(world)
     finally:

@@ -3,7 +3,8 @@
  * Goal: it holds the numbers of Status, in the text format, always whole, and goes with ckptd.
  * Method: the service of ckptd_bed.h with a short interval; the file is read while it is written
  * again and again, each line held against the format. */
-#include "tests/unit/ckptd_bed.h"
+#include "ckptd/core/histogram.h"
+#include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
 #include <ctype.h>
@@ -56,6 +57,13 @@ static double read_metric(const char *name)
     return found;
 }
 
+static bool await_metric(const char *name, double want)
+{
+    for (int i = 0; i < 1000 && read_metric(name) != want; i++)
+        sleep_ms(5);
+    return read_metric(name) == want;
+}
+
 TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file, bed_tear_down)
 {
     struct bed *bed = *state;
@@ -63,26 +71,42 @@ TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file
     assert_true(read_metric("holdfast_last_commit_bytes") == -1); /* there is none */
     bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 7));
-    for (int i = 0; i < 1000 && read_metric("holdfast_commits_total") < 1; i++)
-        sleep_ms(5);
-    assert_true(read_metric("holdfast_commits_total") == 1);
-    assert_true(read_metric("holdfast_last_commit_step") == 7);
-    assert_true(read_metric("holdfast_save_seconds_count") == 1);
-    assert_true(read_metric("holdfast_save_seconds_bucket{le=\"+Inf\"}") == 1);
-    assert_true(read_metric("holdfast_save_seconds_sum") ==
-                read_metric("holdfast_last_commit_seconds"));
-    assert_true(read_metric("holdfast_commit_seconds_count") == 1);
-    assert_true(read_metric("holdfast_load_seconds_count") == 0);
-    assert_true(read_metric("holdfast_disk_bytes_left") > 0);
-    assert_true(read_metric("holdfast_io_write_operations_total") >= RANKS);
-    assert_true(read_metric("holdfast_io_write_p99_seconds") > 0);
-    assert_true(read_metric("holdfast_io_in_work") >= 0);
-    assert_true(read_metric("holdfast_process_bytes_resident") > 0);
-    assert_true(read_metric("holdfast_disk_bytes_promised") == 0);
-    assert_true(read_metric("holdfast_scrub_damaged_total") == 0);
-    assert_true(read_metric("holdfast_offline") == 0);
-    assert_true(read_metric("holdfast_draining") == 0);
-    assert_true(read_metric("holdfast_saves") == 0);
+    assert_true(await_metric("holdfast_commits_total", 1));
+    static const struct {
+        const char *name;
+        double value; /* -1: more than 0 */
+    } numbers[] = {
+        {"holdfast_commits_total", 1},
+        {"holdfast_last_commit_step", 7},
+        {"holdfast_save_seconds_count", 1},
+        {"holdfast_save_seconds_bucket{le=\"+Inf\"}", 1},
+        {"holdfast_commit_seconds_count", 1},
+        {"holdfast_load_seconds_bucket{le=\"+Inf\"}", 0},
+        {"holdfast_disk_bytes_left", -1},
+        {"holdfast_io_write_operations_total", -1},
+        {"holdfast_io_write_p99_seconds", -1},
+        {"holdfast_process_bytes_resident", -1},
+        {"holdfast_disk_bytes_promised", 0},
+        {"holdfast_scrub_damaged_total", 0},
+        {"holdfast_offline", 0},
+        {"holdfast_draining", 0},
+        {"holdfast_saves", 0},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double value = read_metric(numbers[i].name);
+        if (numbers[i].value < 0 ? value <= 0 : value != numbers[i].value)
+            fail_msg("%s is %f", numbers[i].name, value);
+    }
+    double seconds = read_metric("holdfast_save_seconds_sum");
+    assert_true(seconds == read_metric("holdfast_last_commit_seconds"));
+    for (uint32_t i = 0; i < HISTOGRAM_BOUNDS; i++) { /* each with all that took no longer */
+        char bucket[80];
+        double bound = (double)(1u << i) / 1000;
+        snprintf(bucket, sizeof bucket, "holdfast_save_seconds_bucket{le=\"%.3f\"}", bound);
+        assert_true(read_metric(bucket) == (seconds <= bound));
+    }
+    assert_int_equal(load_all(bed, 7, NULL), 0);
+    assert_true(await_metric("holdfast_load_seconds_count", 1));
     for (int i = 0; i < 200; i++) /* while it is replaced all the time */
         assert_true(read_metric("holdfast_pool_segments") == 24);
     peers_close(peers, RANKS);
@@ -99,9 +123,7 @@ TEST_BETWEEN(test_metrics__a_store_that_went_offline_is_told, open_with_file, be
     bed_open_world(bed, peers, 1);
     assert_false(save_step(peers, 1, 1));
     peers_close(peers, 1);
-    for (int i = 0; i < 1000 && read_metric("holdfast_offline") == 0; i++)
-        sleep_ms(5);
-    assert_true(read_metric("holdfast_offline") == 1);
+    assert_true(await_metric("holdfast_offline", 1));
     assert_true(read_metric("holdfast_failed_saves_total") == 1);
 }
 
