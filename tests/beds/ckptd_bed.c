@@ -86,6 +86,12 @@ int bed_start(struct bed *bed)
     return error;
 }
 
+void bed_restart(struct bed *bed)
+{
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+}
+
 struct bed *bed_new_with(uint64_t rows, uint64_t columns)
 {
     struct bed *bed = calloc(1, sizeof *bed);
@@ -140,6 +146,18 @@ int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
     return rpc_client_call(bed->rpc, name, request, type, (ProtobufCMessage **)out, CALL_MS);
 }
 
+int tell(struct bed *bed, const char *method, const ProtobufCMessage *request)
+{
+    const ProtobufCMethodDescriptor *described = protobuf_c_service_descriptor_get_method_by_name(
+        &holdfast__v1__checkpoint__descriptor, method);
+    ProtobufCMessage *reply;
+    assert_non_null(described);
+    int error = call(bed, method, request, described->output, &reply);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(reply, NULL);
+    return error;
+}
+
 json_t *bed_status(struct bed *bed)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
@@ -185,16 +203,12 @@ Holdfast__V1__ListReply *bed_list(struct bed *bed)
 int bed_pin(struct bed *bed, uint64_t step, bool unpin)
 {
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
-    Holdfast__V1__PinReply *reply;
     request.run = RUN;
     request.step = step;
     request.attempt = bed->attempt;
     request.unpin = unpin;
     request.note = "the test";
-    int error = call(bed, "Pin", &request.base, &holdfast__v1__pin_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    return tell(bed, "Pin", &request.base);
 }
 
 int open_attempt(struct bed *bed, uint32_t world_size)
@@ -442,14 +456,10 @@ void peer_finish(struct peer *peer, uint64_t step)
 void peer_abort(struct peer *peer)
 {
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    Holdfast__V1__AbortSaveReply *reply;
     request.session = peer->token;
     request.save = peer->save;
     request.reason = "changed its mind";
-    assert_int_equal(call(peer->bed, "AbortSave", &request.base,
-                          &holdfast__v1__abort_save_reply__descriptor, &reply),
-                     0);
-    FREE_REPLY(reply);
+    assert_int_equal(tell(peer->bed, "AbortSave", &request.base), 0);
 }
 
 Holdfast__V1__SaveState ask_save(struct bed *bed, uint64_t step, uint32_t timeout_ms,

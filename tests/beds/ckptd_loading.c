@@ -71,14 +71,9 @@ int load_shard_from(struct loading *loading, uint32_t shard, uint64_t from_byte,
 int load_release(struct loading *loading, uint32_t shard)
 {
     Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
-    Holdfast__V1__ReleaseShardReply *reply;
     request.load = loading->load;
     request.shard = shard;
-    int error = call(loading->peer.bed, "ReleaseShard", &request.base,
-                     &holdfast__v1__release_shard_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    return tell(loading->peer.bed, "ReleaseShard", &request.base);
 }
 
 int load_shard(struct loading *loading, uint32_t shard, char tier[16])
@@ -110,8 +105,13 @@ bool shard_is_right(const struct loading *loading, uint32_t shard, uint64_t step
 
 bool part_is_right(const struct loading *loading, uint64_t step)
 {
+    return part_is_right_from(loading, loading->part_start, step);
+}
+
+bool part_is_right_from(const struct loading *loading, uint64_t from, uint64_t step)
+{
     const struct peer *peer = &loading->peer;
-    uint64_t from = loading->part_start, to = from + loading->part_bytes;
+    uint64_t to = loading->part_start + loading->part_bytes;
     uint64_t data_end = DATA_START + bed_rows * bed_columns * 4 / loading->shards;
     from = from > DATA_START ? from : DATA_START;
     to = to < data_end ? to : data_end;

@@ -93,6 +93,9 @@ void bed_stop(struct bed *bed);
 /* 0, or why the service does not open. */
 int bed_start(struct bed *bed);
 
+/* Ends it, and starts another. */
+void bed_restart(struct bed *bed);
+
 /* With a matrix of this shape. */
 struct bed *bed_new_with(uint64_t rows, uint64_t columns);
 static inline struct bed *bed_new(void)
@@ -105,11 +108,17 @@ void bed_free(struct bed *bed);
 /* Forgets what was found damaged, now that it was put right: the next start must find it again. */
 void bed_forget_damage(const struct bed *bed);
 
+/* Not started yet. */
+static inline int bed_set_up_stopped(void **state)
+{
+    *state = bed_new();
+    return 0;
+}
+
 static inline int bed_set_up(void **state)
 {
-    struct bed *bed = bed_new();
-    *state = bed;
-    return bed_start(bed);
+    bed_set_up_stopped(state);
+    return bed_start(*state);
 }
 
 int bed_tear_down(void **state);
@@ -118,6 +127,9 @@ int bed_tear_down(void **state);
 
 int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
          const ProtobufCMessageDescriptor *type, void *out);
+
+/* A call of whose answer nothing but the error is looked at. */
+int tell(struct bed *bed, const char *method, const ProtobufCMessage *request);
 
 #define FREE_REPLY(reply) protobuf_c_message_free_unpacked(&(reply)->base, NULL)
 

@@ -22,18 +22,6 @@ static int set_up(void **state)
     return bed_start(bed);
 }
 
-static int tear_down(void **state)
-{
-    bed_free(*state);
-    return 0;
-}
-
-static void restart(struct bed *bed)
-{
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
-}
-
 /* ---- the offender ---- */
 
 enum deed { PUNCH, WRITE, NUM_DEEDS };
@@ -92,27 +80,7 @@ static void unmap(const struct peer *former)
 
 /* ---- the harm to others ---- */
 
-TEST_BETWEEN(test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk, set_up, tear_down)
-{
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, 1);
-    for (uint64_t step = 1; step <= 2; step++)
-        assert_true(save_step(peers, 1, step));
-    offend(&peers[0], PUNCH);
-    struct peer former = leave_with_mappings();
-    bed_open_world(bed, peers, 1);
-    for (uint64_t step = 3; step <= 4; step++) {
-        assert_true(save_step(peers, 1, step));
-        assert_true(count_shared(&former) > 0); /* or this tests nothing */
-    }
-    peers_close(peers, 1);
-    unmap(&former);
-    restart(bed);
-    for (uint64_t step = 1; step <= 4; step++)
-        assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
-}
-
-TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, tear_down)
+TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
@@ -129,7 +97,7 @@ TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, tea
     FREE_REPLY(reply);
 }
 
-TEST_BETWEEN(test_breach__who_writes_on_after_his_attempt_reaches_no_other, set_up, tear_down)
+TEST_BETWEEN(test_breach__who_writes_on_after_his_attempt_reaches_no_other, set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     const char *text = getenv("ROUNDS");
@@ -150,7 +118,7 @@ TEST_BETWEEN(test_breach__who_writes_on_after_his_attempt_reaches_no_other, set_
         unmap(&former);
     }
     peers_close(peers, 1);
-    restart(bed);
+    bed_restart(bed);
     for (uint64_t i = 1; i <= step; i++)
         assert_int_equal(load_all(bed, (int64_t)i, NULL), 0);
 }
@@ -189,77 +157,26 @@ static void offend_while_saving(struct bed *bed, enum deed deed, int when)
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 3)); /* ckptd goes on, and the next one is whole */
     peers_close(peers, 1);
-    restart(bed);
+    bed_restart(bed);
     assert_int_equal(load_all(bed, 1, NULL), 0);
     assert_int_equal(load_all(bed, 3, NULL), 0);
     load_if_whole(bed, 2);
 }
 
 /* Each in a world of its own. */
-static void offend_at_each_point(void **state, enum deed deed)
+TEST(test_breach__a_rank_that_punches_or_overwrites_its_own_save_harms_itself_alone)
 {
-    for (int when = 0; when < 3; when++) {
-        offend_while_saving(*state, deed, when);
-        bed_free(*state);
+    for (int i = 0; i < 3 * NUM_DEEDS; i++) {
         assert_int_equal(set_up(state), 0);
+        offend_while_saving(*state, i % NUM_DEEDS, i / NUM_DEEDS);
+        bed_tear_down(state);
     }
-}
-
-TEST_BETWEEN(test_breach__a_rank_that_punches_its_own_save_harms_itself_alone, set_up, tear_down)
-{
-    offend_at_each_point(state, PUNCH);
-}
-
-TEST_BETWEEN(test_breach__a_rank_that_overwrites_its_own_save_harms_itself_alone, set_up, tear_down)
-{
-    offend_at_each_point(state, WRITE);
-}
-
-TEST_BETWEEN(test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal, set_up, tear_down)
-{
-    struct bed *bed = *state;
-    int fds[ARENA_FDS_MAX];
-    bed_open_world(bed, peers, 1);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    struct arena_request control = {.kind = ARENA_REQUEST_CONTROL};
-    struct arena_request segment = {.kind = ARENA_REQUEST_SEGMENTS,
-                                    .num_segments = 1,
-                                    .writable = 1,
-                                    .segments = {peers[0].segments[0]}};
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(arena_ask(&peers[0], i == 0 ? &segment : &control, fds), 0);
-        assert_int_not_equal(ftruncate(fds[0], 0), 0);
-        assert_int_equal(errno, EPERM);
-        assert_int_not_equal(ftruncate(fds[0], 2 * MIB), 0);
-        assert_int_not_equal(fallocate(fds[0], 0, MIB, MIB), 0);
-        assert_int_not_equal(fcntl(fds[0], F_ADD_SEALS, F_SEAL_WRITE), 0);
-        close(fds[0]);
-        if (i == 1)
-            close(fds[1]);
-    }
-    peer_finish(&peers[0], 1);
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    peers_close(peers, 1);
-}
-
-TEST_BETWEEN(test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody, set_up,
-             tear_down)
-{
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
-    assert_int_equal(peer_begin(&peers[0], 2), 0);
-    unmap(&peers[0]);
-    memset(peers[0].mapped, 0, sizeof peers[0].mapped);
-    peers_close(peers, 1); /* it died of its own touch */
-    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    assert_int_equal(load_all(bed, -1, NULL), 0);
 }
 
 /* All that rank and daemon share for control becomes zero, or random, between two entries, and the
  * daemon looks at it before the rank hangs up. */
 TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session, set_up,
-             tear_down)
+             bed_tear_down)
 {
     struct bed *bed = *state;
     uint64_t one = 1;
@@ -283,7 +200,7 @@ TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_sess
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 100));
     peers_close(peers, 1);
-    restart(bed);
+    bed_restart(bed);
     assert_int_equal(load_all(bed, 100, NULL), 0);
 }
 

@@ -73,10 +73,20 @@ static void *begin_main(void *argument)
     return NULL;
 }
 
-static void begin_on_thread(struct waiting *waiting, uint32_t rank, uint64_t step, uint32_t busy_ms)
+static void start_wait(struct waiting *waiting, struct peer *peer, uint64_t step)
 {
-    *waiting = (struct waiting){.peer = &peers[rank], .step = step, .busy_ms = busy_ms};
+    *waiting = (struct waiting){.peer = peer, .step = step, .busy_ms = 15000};
     assert_int_equal(pthread_create(&waiting->thread, NULL, begin_main, waiting), 0);
+}
+
+/* Until a BeginSave is parked; `is_last`: one of a last save. */
+static void await_parked(struct bed *bed, bool is_last)
+{
+    for (bool is_there = false; !is_there; sleep_ms(1)) {
+        bed_hold(bed);
+        is_there = is_last ? bed->service->num_last_waiting > 0 : bed->service->beginnings != NULL;
+        bed_go_on(bed);
+    }
 }
 
 static uint32_t num_in_work(struct bed *bed)
@@ -109,66 +119,6 @@ int __wrap_pool_clean(struct pool *pool, const uint32_t *segments, uint32_t coun
     pthread_mutex_unlock(&cleaning);
     return error;
 }
-
-/* ---- the order of commits, in the state machine ---- */
-
-static uint64_t begin_durable(struct commit *machine, struct commit_actions *actions, uint64_t step,
-                              bool is_durable)
-{
-    uint64_t save = 0;
-    assert_int_equal(commit_begin(machine, actions, &save, machine->attempt, 0, step), 0);
-    commit_ended(machine, actions, save, 0);
-    if (is_durable)
-        commit_durable(machine, actions, save, 0);
-    assert_int_equal(actions->count, 0);
-    return save;
-}
-
-/* The save of step 1 is being written, that of step 2 is durable. */
-static void overlap(struct commit *machine, struct commit_actions *actions, uint64_t saves[2])
-{
-    commit_init(machine, 1);
-    assert_int_equal(commit_resume(machine, 1, 1), 0);
-    *actions = (struct commit_actions){0};
-    saves[0] = begin_durable(machine, actions, 1, false);
-    saves[1] = begin_durable(machine, actions, 2, true);
-}
-
-static void expect(const struct commit_action *action, enum commit_action_kind kind, uint64_t save)
-{
-    assert_int_equal(action->kind, kind);
-    assert_true(action->save == save);
-}
-
-TEST(test_busy__a_later_save_waits_until_the_earlier_is_committed)
-{
-    static struct commit machine;
-    struct commit_actions actions;
-    uint64_t saves[2];
-    overlap(&machine, &actions, saves);
-    commit_durable(&machine, &actions, saves[0], 0);
-    commit_names_synced(&machine, &actions, saves[0], 0);
-    commit_published(&machine, &actions, saves[0], OUTCOME_DURABLE, 0);
-    assert_int_equal(actions.count, 4);
-    expect(&actions.items[0], COMMIT_SYNC_NAMES, saves[0]);
-    expect(&actions.items[1], COMMIT_PUBLISH, saves[0]);
-    expect(&actions.items[2], COMMIT_DONE, saves[0]);
-    expect(&actions.items[3], COMMIT_SYNC_NAMES, saves[1]);
-}
-
-TEST(test_busy__a_later_save_goes_on_when_the_earlier_is_given_up)
-{
-    static struct commit machine;
-    struct commit_actions actions;
-    uint64_t saves[2];
-    overlap(&machine, &actions, saves);
-    commit_failed(&machine, &actions, saves[0], 0, ERR_IO, "test");
-    assert_int_equal(actions.count, 2);
-    expect(&actions.items[0], COMMIT_DISCARD, saves[0]);
-    expect(&actions.items[1], COMMIT_SYNC_NAMES, saves[1]);
-}
-
-/* ---- tests ---- */
 
 TEST_BETWEEN(test_busy__two_saves_are_in_work_at_once_and_commit_in_order, set_up, tear_down)
 {
@@ -203,8 +153,8 @@ TEST_BETWEEN(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_comm
     struct bed *bed = *state;
     struct waiting waiting;
     get_ahead(1);
-    begin_on_thread(&waiting, 0, 3, 15000);
-    sleep_ms(50);
+    start_wait(&waiting, &peers[0], 3);
+    await_parked(bed, false);
     assert_int_equal(num_in_work(bed), 2);
     catch_up(1);
     pthread_join(waiting.thread, NULL);
@@ -261,37 +211,50 @@ TEST_BETWEEN(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_wa
     assert_int_equal(load_all(bed, 3, NULL), 0);
 }
 
-TEST_BETWEEN(test_busy__a_wait_ends_when_its_time_is_over, set_up, tear_down)
+static void let_time_pass(struct bed *bed)
 {
-    struct waiting waiting;
-    get_ahead(1);
-    begin_on_thread(&waiting, 0, 3, 200);
-    pthread_join(waiting.thread, NULL);
-    assert_int_equal(waiting.error, ERR_BUSY);
-    assert_true(waiting.waited_ms >= 200);
+    (void)bed;
 }
 
-TEST_BETWEEN(test_busy__a_wait_ends_with_the_step_it_is_for, set_up, tear_down)
+static void pass_the_step_by(struct bed *bed)
 {
-    struct waiting waiting;
-    get_ahead(1);
-    begin_on_thread(&waiting, 0, 3, 15000);
-    sleep_ms(50);
-    assert_int_equal(peer_begin(&peers[1], 4), 0); /* passes 3 by: it can never be complete */
-    pthread_join(waiting.thread, NULL);
-    assert_int_equal(waiting.error, ERR_ABORTED);
-    assert_true(waiting.waited_ms < 15000);
+    (void)bed;
+    assert_int_equal(peer_begin(&peers[1], 4), 0); /* 3 can never be complete */
 }
 
-TEST_BETWEEN(test_busy__a_wait_ends_with_its_rank, set_up, tear_down)
+static void hang_up(struct bed *bed)
 {
-    struct waiting waiting;
-    get_ahead(1);
-    begin_on_thread(&waiting, 0, 3, 15000);
-    sleep_ms(50);
+    (void)bed;
     shutdown(peers[0].socket, SHUT_RDWR);
-    pthread_join(waiting.thread, NULL);
-    assert_int_equal(waiting.error, ERR_NOT_FOUND);
+}
+
+static void end_the_daemon(struct bed *bed)
+{
+    service_drain(bed->service);
+}
+
+TEST(test_busy__a_wait_ends_with_its_time_its_step_its_rank_and_the_daemon)
+{
+    static const struct {
+        void (*end)(struct bed *bed);
+        uint32_t busy_ms;
+        int error;
+    } ways[] = {{let_time_pass, 200, ERR_BUSY},
+                {pass_the_step_by, 15000, ERR_ABORTED},
+                {hang_up, 15000, ERR_NOT_FOUND},
+                {end_the_daemon, 15000, ERR_UNAVAILABLE}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct waiting waiting = {.peer = &peers[0], .step = 3, .busy_ms = ways[i].busy_ms};
+        assert_int_equal(set_up(state), 0);
+        get_ahead(1);
+        assert_int_equal(pthread_create(&waiting.thread, NULL, begin_main, &waiting), 0);
+        await_parked(*state, false);
+        ways[i].end(*state);
+        pthread_join(waiting.thread, NULL);
+        assert_int_equal(waiting.error, ways[i].error);
+        assert_true(ways[i].busy_ms == 200 ? waiting.waited_ms >= 200 : waiting.waited_ms < 15000);
+        tear_down(state);
+    }
 }
 
 TEST_BETWEEN(test_busy__a_second_call_takes_the_place_of_the_one_that_waits, set_up, tear_down)
@@ -300,11 +263,10 @@ TEST_BETWEEN(test_busy__a_second_call_takes_the_place_of_the_one_that_waits, set
     struct peer again;
     get_ahead(1);
     again = peers[0];
-    begin_on_thread(&waiting, 0, 3, 15000);
-    do { /* until that call has come */
-        sleep_ms(50);
-        assert_int_equal(peer_begin(&again, 3), ERR_BUSY);
-    } while (pthread_tryjoin_np(waiting.thread, NULL) != 0);
+    start_wait(&waiting, &peers[0], 3);
+    await_parked(*state, false);
+    assert_int_equal(peer_begin(&again, 3), ERR_BUSY);
+    pthread_join(waiting.thread, NULL);
     assert_int_equal(waiting.error, ERR_ABORTED);
 }
 
@@ -325,10 +287,10 @@ TEST_BETWEEN(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first
     peers[1] = peers[0]; /* the same session */
     atomic_store(&has_asked_to_clean, false);
     pthread_mutex_lock(&cleaning);
-    begin_on_thread(&first, 0, 1, 15000);
+    start_wait(&first, &peers[0], 1);
     while (!atomic_load(&has_asked_to_clean))
         sleep_ms(1);
-    begin_on_thread(&second, 1, 1, 15000);
+    start_wait(&second, &peers[1], 1);
     sleep_ms(50); /* until that call has come */
     pthread_mutex_unlock(&cleaning);
     pthread_join(first.thread, NULL);
@@ -357,22 +319,6 @@ static void open_run(struct bed *bed, const char *name, struct peer *ranks, uint
     bed->run = RUN;
 }
 
-/* Until a BeginSave is parked; `is_last`: one of a last save. */
-static void await_parked(struct bed *bed, bool is_last)
-{
-    for (bool is_there = false; !is_there; sleep_ms(1)) {
-        bed_hold(bed);
-        is_there = is_last ? bed->service->num_last_waiting > 0 : bed->service->beginnings != NULL;
-        bed_go_on(bed);
-    }
-}
-
-static void start_wait(struct waiting *waiting, struct peer *peer)
-{
-    *waiting = (struct waiting){.peer = peer, .step = 1, .busy_ms = 15000};
-    assert_int_equal(pthread_create(&waiting->thread, NULL, begin_main, waiting), 0);
-}
-
 TEST_BETWEEN(test_busy__a_last_save_comes_before_those_that_wait_longer, set_up, tear_down)
 {
     struct bed *bed = *state;
@@ -383,11 +329,11 @@ TEST_BETWEEN(test_busy__a_last_save_comes_before_those_that_wait_longer, set_up,
     assert_int_equal(peer_begin(&other, 1), ERR_BUSY);
     assert_non_null(strstr(report_message(),
                            "; run bed step 1 holds 5242880 bytes and waits for its rank to copy"));
-    start_wait(&before, &other);
+    start_wait(&before, &other, 1);
     await_parked(bed, false);
     open_run(bed, "last", &last, 1);
     last.is_last = true;
-    start_wait(&after, &last);
+    start_wait(&after, &last, 1);
     await_parked(bed, true);
     peer_finish(&peers[0], 1);
     pthread_join(after.thread, NULL);
@@ -412,7 +358,7 @@ TEST_BETWEEN(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_j
     open_run(bed, "last", &last, 1);
     assert_int_equal(peer_begin(&joined[0], 1), 0); /* 3 MiB; 4 are left */
     last.is_last = true;
-    start_wait(&waiting, &last);
+    start_wait(&waiting, &last, 1);
     await_parked(bed, true);
     assert_int_equal(peer_begin(&others[0], 1), ERR_BUSY);
     assert_non_null(strstr(report_message(), "the last save of another run waits for memory"));
@@ -423,18 +369,6 @@ TEST_BETWEEN(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_j
     peers_close(joined, RANKS);
     peers_close(others, RANKS);
     peer_close(&last);
-}
-
-TEST_BETWEEN(test_busy__a_wait_ends_with_the_daemon, set_up, tear_down)
-{
-    struct bed *bed = *state;
-    struct waiting waiting;
-    get_ahead(1);
-    begin_on_thread(&waiting, 0, 3, 15000);
-    sleep_ms(50);
-    service_drain(bed->service);
-    pthread_join(waiting.thread, NULL);
-    assert_int_equal(waiting.error, ERR_UNAVAILABLE);
 }
 
 int main(void)

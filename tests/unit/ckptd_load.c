@@ -33,19 +33,23 @@ static json_int_t status(struct bed *bed, const char *object, const char *key)
 
 static void save_steps(struct bed *bed, uint64_t count)
 {
-    assert_int_equal(open_attempt(bed, SHARDS), 0);
-    assert_int_equal(peers_open(peers, bed, SHARDS), 0);
+    bed_open_world(bed, peers, SHARDS);
     for (uint64_t step = 1; step <= count; step++)
         assert_true(save_step(peers, SHARDS, step));
+}
+
+static void save_and_go(struct bed *bed, uint64_t count)
+{
+    save_steps(bed, count);
+    peers_close(peers, SHARDS);
 }
 
 /* Starts the service anew with a pool of so many shards. */
 static void restart(struct bed *bed, uint32_t pool_shards)
 {
-    bed_stop(bed);
     bed->config.pool_bytes = pool_shards * MIB;
     bed->config.limit_load_wait_ms = 200;
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
 }
 
 static uint64_t bytes_of(struct bed *bed)
@@ -82,8 +86,7 @@ TEST_BETWEEN(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing
 {
     struct bed *bed = *state;
     struct loading loading;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 1);
     assert_int_equal(open_many(&loading, bed, 200000 / SHARDS), ERR_INVALID);
     assert_non_null(strstr(report_line(), "larger than"));
     assert_int_equal(open_many(&loading, bed, 400000 / SHARDS), ERR_INVALID);
@@ -98,8 +101,7 @@ TEST_BETWEEN(test_load__through_a_small_pool_ranks_read_each_byte_once, bed_set_
 {
     struct bed *bed = *state;
     struct loading fast, slow;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 1);
     restart(bed, 2);
     assert_int_equal(load_open_rows(&fast, bed, -1, 0, ROWS), 0);
     assert_int_equal(load_open_rows(&slow, bed, -1, 0, ROWS), 0);
@@ -123,8 +125,7 @@ TEST_BETWEEN(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else, 
 {
     struct bed *bed = *state;
     struct loading loading;
-    save_steps(bed, 2);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 2);
     restart(bed, SHARDS);
     assert_int_equal(load_open_rows(&loading, bed, 1, ROWS / SHARDS * 2, 2 * ROWS / SHARDS), 0);
     assert_true(wait_number(bed, "images", "proven", 2));
@@ -144,8 +145,7 @@ TEST_BETWEEN(test_load__a_save_takes_what_was_only_read_ahead, bed_set_up, bed_t
 {
     struct bed *bed = *state;
     struct loading loading;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 1);
     restart(bed, SHARDS);
     assert_int_equal(load_open_rows(&loading, bed, 1, 0, ROWS), 0);
     assert_true(wait_number(bed, "images", "proven", SHARDS));
@@ -159,8 +159,7 @@ TEST_BETWEEN(test_load__a_save_takes_what_was_only_read_ahead, bed_set_up, bed_t
 TEST_BETWEEN(test_load__what_a_killed_writer_left_is_lent_without_a_read, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 1);
     assert_int_equal(load_all(bed, -1, NULL), 0);
     assert_int_equal(status(bed, "images", "resident"), SHARDS);
     assert_int_equal(status(bed, "images", "proven"), 0); /* each reader verifies what it copies */
@@ -202,31 +201,14 @@ static int load_in_parts(struct bed *bed, uint32_t *out_early)
     return error;
 }
 
-static void save_one_shard(struct bed *bed)
-{
-    assert_int_equal(open_attempt(bed, 1), 0);
-    assert_int_equal(peers_open(peers, bed, 1), 0);
-    assert_true(save_step(peers, 1, 1));
-    peers_close(peers, 1);
-}
-
 #define SLOW_STARTS 24u /* the delays are drawn: in one of so many a first part comes first */
 
 TEST_BETWEEN(test_load__damage_further_on_ends_a_load_that_has_begun, bed_set_up, bed_tear_down)
 {
     struct bed *bed = *state;
     uint32_t early = 0;
-    char path[256];
-    save_one_shard(bed);
-    snprintf(path, sizeof path,
-             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0);
-    uint8_t byte;
-    assert_int_equal(pread(fd, &byte, 1, 4 * MIB - 7), 1);
-    byte ^= 1;
-    assert_int_equal(pwrite(fd, &byte, 1, 4 * MIB - 7), 1);
-    close(fd);
+    bed_save_steps(bed, peers, 1, 1, 1);
+    bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", 4 * MIB - 7);
     for (uint32_t seed = 1; seed <= SLOW_STARTS; seed++) {
         restart_slow(bed, seed);
         assert_int_equal(load_in_parts(bed, &early), ERR_CORRUPT);
@@ -239,8 +221,7 @@ TEST_BETWEEN(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_con
 {
     struct bed *bed = *state;
     struct loading loading;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 1);
     bed->config.limit_connect_ms = 100;
     restart(bed, SHARDS);
     atomic_store(&slow_ms, 400);
@@ -257,17 +238,13 @@ TEST_BETWEEN(test_load__a_reader_that_goes_while_it_waits_leaves_nothing, bed_se
 {
     struct bed *bed = *state;
     struct loading loading;
-    save_steps(bed, 1);
-    peers_close(peers, SHARDS);
+    save_and_go(bed, 1);
     restart(bed, SHARDS);
     atomic_store(&slow_ms, 400);
     assert_int_equal(load_open_rows(&loading, bed, -1, 0, ROWS), 0);
     assert_int_equal(status(bed, "sessions", "loads"), 1);
     peer_close(&loading.peer);
-    for (int ms = 0; status(bed, "sessions", "loads") > 0; ms += 10) {
-        assert_true(ms < 10000);
-        sleep_ms(10);
-    }
+    assert_true(wait_number(bed, "sessions", "loads", 0));
     atomic_store(&slow_ms, 0);
 }
 

@@ -18,11 +18,8 @@ struct loading {
 static inline void load_close(struct loading *loading)
 {
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
-    Holdfast__V1__CloseLoadReply *reply;
     request.load = loading->load;
-    if (call(loading->peer.bed, "CloseLoad", &request.base,
-             &holdfast__v1__close_load_reply__descriptor, &reply) == 0)
-        FREE_REPLY(reply);
+    tell(loading->peer.bed, "CloseLoad", &request.base);
     peer_close(&loading->peer);
 }
 
@@ -47,6 +44,9 @@ bool shard_is_right(const struct loading *loading, uint32_t shard, uint64_t step
 
 /* Do the segments hold the part of shard 0 that the answer says? */
 bool part_is_right(const struct loading *loading, uint64_t step);
+
+/* And does it from that byte on? */
+bool part_is_right_from(const struct loading *loading, uint64_t from, uint64_t step);
 
 /* Loads every shard of a step (-1: the newest) and compares all; 0 or the first error. */
 int load_all(struct bed *bed, int64_t step, uint64_t *out_step);

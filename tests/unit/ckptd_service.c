@@ -9,35 +9,9 @@
 #include "tests/unit/nested.h"
 #include "tests/unit/suite.h"
 
-#include <sys/stat.h>
-#include <sys/wait.h>
-
 static struct peer peers[RANKS];
 
 /* ---- saving ---- */
-
-TEST_BETWEEN(test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk,
-             bed_set_up, bed_tear_down)
-{
-    struct bed *bed = *state;
-    struct loading loading;
-    char tier[16];
-    bed_open_world(bed, peers, RANKS);
-    assert_true(save_step(peers, RANKS, 1));
-    peers_close(peers, RANKS);
-    assert_int_equal(load_open(&loading, bed, -1), 0);
-    assert_int_equal(load_shard(&loading, 1, tier), 0);
-    assert_string_equal(tier, "memory"); /* it outlived the ranks */
-    assert_true(shard_is_right(&loading, 1, 1));
-    load_close(&loading);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(load_open(&loading, bed, -1), 0);
-    assert_int_equal(load_shard(&loading, 1, tier), 0);
-    assert_string_equal(tier, "local");
-    assert_true(shard_is_right(&loading, 1, 1));
-    load_close(&loading);
-}
 
 /* All ranks save at `step` what they held at step `as`; the save is committed. */
 static void save_as(struct bed *bed, uint64_t step, uint64_t as, char reason[512])
@@ -82,8 +56,7 @@ TEST_BETWEEN(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_
     save_as(bed, 4, 1, reason); /* equal to an older one: that is no alarm */
     assert_string_equal(reason, "");
     peers_close(peers, RANKS);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     struct loading loading;
     assert_int_equal(load_open(&loading, bed, 3), 0);
     for (uint32_t i = 0; i < RANKS; i++) {
@@ -101,8 +74,7 @@ TEST_BETWEEN(test_service__the_alarm_survives_a_restart_and_a_new_attempt, bed_s
     bed_open_world(bed, peers, RANKS);
     save_as(bed, 1, 1, reason);
     peers_close(peers, RANKS);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     assert_int_equal(peers_open(peers, bed, RANKS), 0); /* the same attempt goes on */
     save_as(bed, 2, 1, reason);
     assert_non_null(strstr(reason, "step 1, attempt 1"));
@@ -125,85 +97,55 @@ TEST_BETWEEN(test_service__the_alarm_survives_a_restart_and_a_new_attempt, bed_s
     peers_close(peers, RANKS);
 }
 
-/* One rank breaks a rule in step 1; the save fails with the reason, step 2 is not affected. */
-static void breach(struct bed *bed, void (*break_rule)(struct peer *), const char *reason_part)
+/* What a rank announces that breaks a rule: offsets are those behind its first byte of data, and
+ * `from_end` is added to the bytes of its part. */
+struct breach {
+    const char *reason; /* a part of it */
+    struct {
+        uint32_t kind;
+        uint64_t offset, bytes;
+        bool from_end;
+    } entries[3];
+};
+
+/* Rank 1 breaks a rule in `step`; that save fails with the reason, the next one is not affected. */
+static void expect_breach(struct bed *bed, const struct breach *breach, uint64_t step)
 {
     char reason[512];
-    bed_open_world(bed, peers, RANKS);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    assert_int_equal(peer_begin(&peers[1], 1), 0);
-    peer_finish(&peers[0], 1);
-    break_rule(&peers[1]);
-    assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    assert_non_null(strstr(reason, reason_part));
-    assert_true(save_step(peers, RANKS, 2));
+    struct peer *peer = &peers[1];
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(peer_begin(&peers[i], step), 0);
+    peer_finish(&peers[0], step);
+    for (uint32_t i = 0; i < 3 && breach->entries[i].kind != 0; i++)
+        peer_announce(peer, breach->entries[i].kind, peer->data_byte + breach->entries[i].offset,
+                      breach->entries[i].bytes + (breach->entries[i].from_end ? peer->bytes : 0));
+    assert_int_equal(wait_save(bed, step, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    if (!strstr(reason, breach->reason))
+        fail_msg("\"%s\" instead of \"%s\"", reason, breach->reason);
+    assert_true(save_step(peers, RANKS, step + 1));
     assert_int_equal(load_all(bed, -1, NULL), 0);
-    assert_int_equal(load_all(bed, 1, NULL), ERR_NOT_FOUND);
+    assert_int_equal(load_all(bed, (int64_t)step, NULL), ERR_NOT_FOUND);
+}
+
+TEST_BETWEEN(test_service__an_announcement_against_the_rules_fails_that_save_alone, bed_set_up,
+             bed_tear_down)
+{
+    static const struct breach breaches[] = {
+        {"announced twice",
+         {{ARENA_ENTRY_RANGE, 0, 4096, false},
+          {ARENA_ENTRY_RANGE, MIB, MIB / 2, false},
+          {ARENA_ENTRY_RANGE, 4096, MIB, false}}},
+        {"not tensor data", {{ARENA_ENTRY_RANGE, (uint64_t)-4096, 8192, false}}}, /* the header */
+        {"not tensor data", {{ARENA_ENTRY_RANGE, 0, 1, true}}},                   /* the table */
+        {"not tensor data", {{ARENA_ENTRY_RANGE, 8, UINT64_MAX - 4, false}}},
+        {"4 bytes had not been announced",
+         {{ARENA_ENTRY_RANGE, 0, (uint64_t)-4, true}, {ARENA_ENTRY_END, 0, 0, false}}},
+        {"unknown kind", {{77, 0, 0, false}}},
+    };
+    bed_open_world(*state, peers, RANKS);
+    for (size_t i = 0; i < sizeof breaches / sizeof *breaches; i++)
+        expect_breach(*state, &breaches[i], 2 * i + 1);
     peers_close(peers, RANKS);
-}
-
-static void announce_twice(struct peer *peer)
-{
-    peer_fill(peer, 1);
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte, 4096);
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte + MIB, MIB / 2);
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte + 4096, MIB);
-}
-
-static void announce_header(struct peer *peer)
-{
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte - 4096, 8192);
-}
-
-static void announce_table(struct peer *peer)
-{
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte, peer->bytes + 1);
-}
-
-static void announce_overflow(struct peer *peer)
-{
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte + 8, UINT64_MAX - 4);
-}
-
-static void end_early(struct peer *peer)
-{
-    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte, peer->bytes - 4);
-    peer_announce(peer, ARENA_ENTRY_END, 0, 0);
-}
-
-static void announce_unknown(struct peer *peer)
-{
-    peer_announce(peer, 77, 0, 0);
-}
-
-TEST_BETWEEN(test_service__a_range_announced_twice_fails_the_save, bed_set_up, bed_tear_down)
-{
-    breach(*state, announce_twice, "announced twice");
-}
-
-TEST_BETWEEN(test_service__a_range_over_the_header_fails_the_save, bed_set_up, bed_tear_down)
-{
-    breach(*state, announce_header, "not tensor data");
-}
-
-TEST_BETWEEN(test_service__a_range_over_the_table_fails_the_save, bed_set_up, bed_tear_down)
-{
-    breach(*state, announce_table, "not tensor data");
-}
-
-TEST_BETWEEN(test_service__a_range_that_overflows_fails_the_save, bed_set_up, bed_tear_down)
-{
-    breach(*state, announce_overflow, "not tensor data");
-}
-
-TEST_BETWEEN(test_service__an_end_before_all_is_announced_fails_the_save, bed_set_up, bed_tear_down)
-{
-    breach(*state, end_early, "4 bytes had not been announced");
-}
-
-TEST_BETWEEN(test_service__an_unknown_announcement_fails_the_save, bed_set_up, bed_tear_down)
-{
-    breach(*state, announce_unknown, "unknown kind");
 }
 
 TEST_BETWEEN(test_service__ranges_in_any_order_and_size_make_the_same_shard, bed_set_up,
@@ -246,20 +188,6 @@ TEST_BETWEEN(test_service__a_rank_that_dies_before_its_end_fails_the_save_and_fr
     assert_true(wait_number(bed, "pool", "segments_used", 0));
 }
 
-TEST_BETWEEN(test_service__a_rank_that_dies_after_its_end_harms_nothing, bed_set_up, bed_tear_down)
-{
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, RANKS);
-    for (uint32_t i = 0; i < RANKS; i++)
-        assert_int_equal(peer_begin(&peers[i], 1), 0);
-    peer_finish(&peers[0], 1);
-    peer_close(&peers[0]);
-    peer_finish(&peers[1], 1);
-    peer_close(&peers[1]);
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_int_equal(load_all(bed, -1, NULL), 0);
-}
-
 TEST_BETWEEN(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers, bed_set_up,
              bed_tear_down)
 {
@@ -297,8 +225,7 @@ TEST_BETWEEN(test_service__ranks_go_on_with_their_attempt_after_a_restart, bed_s
     assert_true(save_step(peers, RANKS, 1));
     uint64_t attempt = bed->attempt;
     peers_close(peers, RANKS);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     bed->attempt = attempt;
     assert_int_equal(peers_open(peers, bed, RANKS), 0);
     assert_int_equal(peer_begin(&peers[0], 1), ERR_EXISTS); /* it is committed */
@@ -341,8 +268,7 @@ TEST_BETWEEN(test_service__what_is_lent_ahead_is_at_nobodys_cost, bed_set_up, be
     assert_int_equal(load_all(bed, 1, NULL), 0);
     assert_true(save_step(peers, 1, 2));
     peers_close(peers, 1);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     bed_open_world(bed, peers, 1);
     assert_int_equal(peers[0].num_ahead, 5);
     assert_int_equal(load_all(bed, 1, NULL), 0); /* takes them; the save takes them back */
@@ -356,7 +282,6 @@ static int describe_one(struct bed *bed, uint64_t bytes)
 {
     struct rows rows;
     Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
-    Holdfast__V1__DescribeReply *reply;
     rows_init(&rows, 0, 1);
     rows.shape[0] = rows.extent[0] = bytes;
     rows.slice.dtype = "U8";
@@ -367,7 +292,7 @@ static int describe_one(struct bed *bed, uint64_t bytes)
     request.n_slices = 1;
     assert_int_equal(open_attempt(bed, 1), 0);
     request.attempt = bed->attempt;
-    return call(bed, "Describe", &request.base, &holdfast__v1__describe_reply__descriptor, &reply);
+    return tell(bed, "Describe", &request.base);
 }
 
 /* The largest shard finds no room in a small pool; a larger one is no shard. */
@@ -388,7 +313,6 @@ TEST_BETWEEN(test_service__state_and_config_are_refused_beyond_their_depth, bed_
     struct bed *bed = *state;
     char nested[NESTED_BYTES_MAX];
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
-    Holdfast__V1__OpenAttemptReply *reply;
     bed_open_world(bed, peers, 1);
     peers[0].state_json = nested_write(nested, NESTED_LEVELS_MAX - 1);
     assert_int_equal(peer_begin(&peers[0], 1), ERR_INVALID);
@@ -400,9 +324,7 @@ TEST_BETWEEN(test_service__state_and_config_are_refused_beyond_their_depth, bed_
     request.run = RUN;
     request.world_size = 1;
     request.config_json = nested_write(nested, JSON_DEPTH_MAX + 1);
-    assert_int_equal(call(bed, "OpenAttempt", &request.base,
-                          &holdfast__v1__open_attempt_reply__descriptor, &reply),
-                     ERR_INVALID);
+    assert_int_equal(tell(bed, "OpenAttempt", &request.base), ERR_INVALID);
     assert_non_null(strstr(report_line(), "config_json has more than"));
 }
 
@@ -531,36 +453,12 @@ TEST_BETWEEN(test_service__damage_on_disk_quarantines_and_the_older_one_loads, b
     assert_string_equal(reply->checkpoints[2]->durability, "local");
     assert_string_equal(reply->checkpoints[2]->damage, "");
     FREE_REPLY(reply);
-    bed_stop(bed); /* the next one knows without having read them */
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed); /* the next one knows without having read them */
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_true(step == 1);
     reply = bed_list(bed);
     assert_non_null(strstr(reply->checkpoints[0]->damage, "block 3"));
     FREE_REPLY(reply);
-}
-
-TEST_BETWEEN(test_service__a_load_waits_for_memory_and_then_says_busy, bed_set_up, bed_tear_down)
-{
-    struct bed *bed = *state;
-    struct loading first, second;
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
-    assert_true(save_step(peers, 1, 2));
-    peers_close(peers, 1);
-    bed_stop(bed);
-    bed->config.pool_bytes = 6 * MIB; /* one shard of 5 segments, not two */
-    bed->config.limit_load_wait_ms = 300;
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(load_open(&first, bed, 1), 0);
-    assert_int_equal(load_shard(&first, 0, NULL), 0);
-    assert_int_equal(load_open(&second, bed, 2), 0);
-    assert_int_equal(load_shard(&second, 0, NULL), ERR_BUSY);
-    assert_true(shard_is_right(&first, 0, 1)); /* what is lent is not taken away */
-    load_close(&first);
-    assert_int_equal(load_shard(&second, 0, NULL), 0);
-    assert_true(shard_is_right(&second, 0, 2));
-    load_close(&second);
 }
 
 /* ---- the end ---- */

@@ -97,13 +97,7 @@ static bool lent_is_right(const struct loading *loading, uint64_t from)
 {
     uint64_t end = loading->part_start + loading->part_bytes;
     assert_true(loading->part_start <= from && from < end && end <= loading->peer.image_bytes);
-    for (uint64_t at = from < DATA_START ? DATA_START : from; at < end && at < DATA_END; at += 4) {
-        uint32_t value = element(1, (at - DATA_START) / 4), found;
-        memcpy(&found, peer_byte(&loading->peer, at - loading->part_start), 4);
-        if (found != value)
-            return false;
-    }
-    return true;
+    return part_is_right_from(loading, from, 1);
 }
 
 /* Everything that the load wants, compared; the first error. */
@@ -144,8 +138,7 @@ static bool is_in_memory(struct bed *bed)
 static void begin(struct bed *bed)
 {
     bed_save_steps(bed, peers, 1, 1, 1);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
 }
 
 /* When all is over, so that a read too many is seen as well. */
@@ -256,9 +249,8 @@ TEST_BETWEEN(test_sparse__of_a_part_only_what_is_needed_is_read_and_once, bed_se
     struct bed *bed = *state;
     char tier[16];
     begin(bed);
-    bed_stop(bed);
     bed->config.pool_bytes = bed->config.segment_bytes = 4 * MIB; /* the table does not fit in */
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     struct wanting ends = {.ranges = {{1000, 10}, {10, 10}}, .num_ranges = 2};
     assert_int_equal(open_wanting(&ends, bed), 0);
     take_and_release(&ends);

@@ -46,11 +46,9 @@ static void hold(enum held what)
 
 static void await(enum held what)
 {
-    for (int ms = 0; ms < BED_PATIENCE_MS; ms++) {
-        if ((int)what != atomic_load(&held) || atomic_load(&opened))
-            return;
+    for (int ms = 0;
+         ms < BED_PATIENCE_MS && (int)what == atomic_load(&held) && !atomic_load(&opened); ms++)
         sleep_ms(1);
-    }
 }
 
 /* False: patience is over. */
@@ -126,8 +124,7 @@ static int set_up(void **state)
 {
     hold(NOTHING);
     atomic_store(&writes_to_fail, 0);
-    *state = bed_new();
-    return 0;
+    return bed_set_up_stopped(state);
 }
 
 static int tear_down(void **state)
@@ -157,8 +154,7 @@ static void expect_on_disk(struct bed *bed, int64_t step)
 {
     hold(NOTHING);
     peers_close(peers, 1);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     assert_int_equal(load_all(bed, step, NULL), 0);
 }
 
@@ -174,36 +170,29 @@ static struct bed *begin_held(void **state, enum held what, const atomic_int *en
     return bed;
 }
 
-/* What was held back is let go. */
-static void expect_committed(struct bed *bed)
+/* Neither waits for the other; the table waits for the hash that comes last, when all others are
+ * hashed, also the last chunk, which waits for the table. */
+TEST(test_stage__the_disk_and_hashes_do_not_wait_and_the_sync_and_the_table_do)
 {
-    atomic_store(&opened, true);
-    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
-    assert_int_equal(atomic_load(&under_way_at_sync), 0);
-    expect_on_disk(bed, 1);
-}
-
-TEST_BETWEEN(test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does, set_up, tear_down)
-{
-    struct bed *bed = begin_held(state, HASHES, &writes);
-    assert_int_equal(atomic_load(&hashes), 0);
-    expect_committed(bed);
-}
-
-TEST_BETWEEN(test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does, set_up, tear_down)
-{
-    struct bed *bed = begin_held(state, WRITES, &hashes);
-    assert_int_equal(atomic_load(&writes), 0);
-    expect_committed(bed);
-}
-
-/* All others are hashed, also the last chunk, which waits for the table. */
-TEST_BETWEEN(test_stage__the_table_waits_for_the_hash_that_comes_last, set_up, tear_down)
-{
-    struct bed *bed = begin_held(state, FIRST_HASH, &hashes);
-    sleep_ms(300);
-    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    expect_committed(bed);
+    static const struct {
+        enum held what;
+        const atomic_int *ended, *waits;
+    } orders[] = {
+        {HASHES, &writes, &hashes}, {WRITES, &hashes, &writes}, {FIRST_HASH, &hashes, NULL}};
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        assert_int_equal(set_up(state), 0);
+        struct bed *bed = begin_held(state, orders[i].what, orders[i].ended);
+        if (orders[i].waits)
+            assert_int_equal(atomic_load(orders[i].waits), 0);
+        else
+            sleep_ms(300);
+        assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+        atomic_store(&opened, true); /* what was held back is let go */
+        assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
+        assert_int_equal(atomic_load(&under_way_at_sync), 0);
+        expect_on_disk(bed, 1);
+        tear_down(state);
+    }
 }
 
 /* ---- what goes wrong on the way ---- */
@@ -271,16 +260,11 @@ static int tell_replicas(const struct peer *peer, size_t words)
 {
     uint64_t digests[6] = {1};
     Holdfast__V1__TellReplicasRequest request = HOLDFAST__V1__TELL_REPLICAS_REQUEST__INIT;
-    Holdfast__V1__TellReplicasReply *reply;
     request.session = peer->token;
     request.save = peer->save;
     request.digests = digests;
     request.n_digests = words;
-    int error = call(peer->bed, "TellReplicas", &request.base,
-                     &holdfast__v1__tell_replicas_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    return tell(peer->bed, "TellReplicas", &request.base);
 }
 
 TEST_BETWEEN(test_stage__digests_of_replicas_fit_the_description_or_are_refused, set_up, tear_down)

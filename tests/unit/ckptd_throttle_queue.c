@@ -23,34 +23,22 @@ static struct peer peers[RANKS];
 
 /* ---- the bed ---- */
 
-static int set_up(void **state)
-{
-    *state = bed_new();
-    return 0;
-}
-
 static int tear_down(void **state)
 {
     peers_close(peers, RANKS);
     return bed_tear_down(state);
 }
 
-static struct bed *start_with_rate(void **state, int64_t rate, uint32_t world_size)
+/* With a rate, or with phases. */
+static struct bed *start_with(void **state, int64_t rate, int64_t quiet_wait_ms,
+                              uint32_t world_size)
 {
     struct bed *bed = *state;
     bed->config.pace_write_rate = rate;
-    assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, world_size);
-    return bed;
-}
-
-static struct bed *start_with_phases(void **state, int64_t quiet_wait_ms)
-{
-    struct bed *bed = *state;
-    bed->config.pace_quiet = true;
+    bed->config.pace_quiet = quiet_wait_ms > 0;
     bed->config.pace_quiet_wait_ms = quiet_wait_ms;
     assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, RANKS);
+    bed_open_world(bed, peers, world_size);
     return bed;
 }
 
@@ -94,9 +82,10 @@ static void say_all(enum arena_phase phase)
 
 /* ---- the rate ---- */
 
-TEST_BETWEEN(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed, set_up, tear_down)
+TEST_BETWEEN(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed, bed_set_up_stopped,
+             tear_down)
 {
-    struct bed *bed = start_with_rate(state, 4 * MIB, RANKS);
+    struct bed *bed = start_with(state, 4 * MIB, 0, RANKS);
     int64_t start = loop_now_ms(), bytes = 0;
     begin_all(RANKS, 1);
     int64_t ms = until_committed(bed, 1, start);
@@ -110,9 +99,9 @@ TEST_BETWEEN(test_gate__a_save_takes_as_long_as_the_rate_says_and_is_committed, 
     assert_true(number_of(bed, "chunks_held") == 0);
 }
 
-TEST_BETWEEN(test_gate__loads_are_not_held_to_the_rate, set_up, tear_down)
+TEST_BETWEEN(test_gate__loads_are_not_held_to_the_rate, bed_set_up_stopped, tear_down)
 {
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    struct bed *bed = start_with(state, RATE_SLOW, 0, 1);
     begin_all(1, 1);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     peers_close(peers, 1);
@@ -132,23 +121,75 @@ static void await_held(struct bed *bed)
 
 /* ---- who does not wait ---- */
 
-TEST_BETWEEN(test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate, set_up, tear_down)
+static void wait_for_it(struct bed *bed)
 {
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
-    int64_t start = loop_now_ms();
-    begin_all(1, 1);
-    await_held(bed);
-    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    assert_true(number_of(bed, "chunks_held") > 0); /* so asking did not hurry it */
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_true(loop_now_ms() - start < HURRIED_MS);
-    assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-TEST_BETWEEN(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either, set_up,
-             tear_down)
+/* It must be committed before that one. */
+static void wait_for_a_later_one(struct bed *bed)
 {
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    begin_all(RANKS, 2);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+static void find_no_image(struct bed *bed)
+{
+    begin_all(RANKS, 2);
+    assert_int_equal(peer_begin(&peers[0], 3), ERR_BUSY);
+    until_committed(bed, 1, loop_now_ms());
+}
+
+/* It is finished, not given up. */
+static void drain(struct bed *bed)
+{
+    bed_stop(bed);
+    bed->config.pace_write_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+}
+
+static void begin_a_new_attempt(struct bed *bed)
+{
+    peers_close(peers, RANKS); /* dead */
+    assert_int_equal(open_attempt(bed, 1), 0);
+}
+
+/* Those that are busy: the others decide. */
+static void die(struct bed *bed)
+{
+    peers_close(peers, RANKS);
+    until_committed(bed, 1, loop_now_ms());
+}
+
+TEST(test_gate__who_waits_for_a_save_does_not_wait_for_manners)
+{
+    static const struct {
+        void (*hurry)(struct bed *bed);
+        bool by_phases;
+    } ways[] = {{wait_for_it, false}, {wait_for_a_later_one, false}, {find_no_image, false},
+                {drain, false},       {begin_a_new_attempt, false},  {wait_for_it, true},
+                {die, true}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        bed_set_up_stopped(state);
+        struct bed *bed = ways[i].by_phases ? start_with(state, 0, PATIENCE_LONG_MS, RANKS)
+                                            : start_with(state, RATE_SLOW, 0, RANKS);
+        say_all(ways[i].by_phases ? ARENA_PHASE_BUSY : ARENA_PHASE_QUIET);
+        int64_t start = loop_now_ms();
+        begin_all(RANKS, 1);
+        await_held(bed);
+        assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+        assert_true(number_of(bed, "chunks_held") > 0); /* so asking did not hurry it */
+        ways[i].hurry(bed);
+        assert_true(loop_now_ms() - start < (ways[i].by_phases ? SOON_MS : HURRIED_MS));
+        assert_int_equal(load_all(bed, 1, NULL), 0);
+        tear_down(state);
+    }
+}
+
+TEST_BETWEEN(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either,
+             bed_set_up_stopped, tear_down)
+{
+    struct bed *bed = start_with(state, RATE_SLOW, 0, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(ask_save(bed, 1, 20, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     int64_t start = loop_now_ms();
@@ -156,66 +197,12 @@ TEST_BETWEEN(test_gate__what_is_announced_after_somebody_waits_is_not_held_back_
     assert_true(until_committed(bed, 1, start) < HURRIED_MS);
 }
 
-TEST_BETWEEN(test_gate__a_drain_does_not_wait_for_the_rate, set_up, tear_down)
-{
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
-    begin_all(1, 1);
-    sleep_ms(100);
-    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    int64_t start = loop_now_ms();
-    bed_stop(bed);
-    assert_true(loop_now_ms() - start < HURRIED_MS);
-    peers_close(peers, 1);
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(load_all(bed, 1, NULL), 0); /* it was finished, not given up */
-}
-
-TEST_BETWEEN(test_gate__a_new_attempt_does_not_wait_for_the_rate, set_up, tear_down)
-{
-    struct bed *bed = start_with_rate(state, RATE_SLOW, RANKS);
-    uint64_t step;
-    begin_all(RANKS, 1);
-    sleep_ms(100);
-    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    peers_close(peers, RANKS); /* dead */
-    int64_t start = loop_now_ms();
-    assert_int_equal(open_attempt(bed, 1), 0);
-    assert_true(loop_now_ms() - start < HURRIED_MS);
-    assert_int_equal(load_all(bed, -1, &step), 0);
-    assert_int_equal(step, 1);
-}
-
-TEST_BETWEEN(test_gate__a_rank_without_a_free_image_hurries_its_older_saves, set_up, tear_down)
-{
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
-    int64_t start = loop_now_ms();
-    begin_all(1, 1);
-    begin_all(1, 2);
-    assert_int_equal(peer_begin(&peers[0], 3), ERR_BUSY);
-    assert_true(until_committed(bed, 1, start) < HURRIED_MS);
-    assert_true(until_committed(bed, 2, start) < SLOW_MS);
-    begin_all(1, 3);
-    assert_int_equal(wait_save(bed, 3, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-}
-
-TEST_BETWEEN(test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before, set_up,
-             tear_down)
-{
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
-    int64_t start = loop_now_ms();
-    begin_all(1, 1);
-    begin_all(1, 2);
-    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_true(loop_now_ms() - start < HURRIED_MS);
-    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-}
-
 /* The rank waits for room in it. */
-TEST_BETWEEN(test_gate__a_window_is_not_held_back, set_up, tear_down)
+TEST_BETWEEN(test_gate__a_window_is_not_held_back, bed_set_up_stopped, tear_down)
 {
     struct bed *bed = *state;
     bed->config.pool_bytes = 4 * MIB; /* an image needs 5 segments */
-    bed = start_with_rate(state, RATE_SLOW, 1);
+    bed = start_with(state, RATE_SLOW, 0, 1);
     int64_t start = loop_now_ms();
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(peers[0].num_segments < peers[0].image_bytes / MIB + 1);
@@ -235,9 +222,10 @@ TEST_BETWEEN(test_gate__a_window_is_not_held_back, set_up, tear_down)
     assert_true(until_committed(bed, 1, start) < HURRIED_MS);
 }
 
-TEST_BETWEEN(test_gate__a_save_that_is_given_up_leaves_nothing_behind, set_up, tear_down)
+TEST_BETWEEN(test_gate__a_save_that_is_given_up_leaves_nothing_behind, bed_set_up_stopped,
+             tear_down)
 {
-    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    struct bed *bed = start_with(state, RATE_SLOW, 0, 1);
     begin_all(1, 1);
     await_held(bed);
     peer_abort(&peers[0]);
@@ -249,10 +237,10 @@ TEST_BETWEEN(test_gate__a_save_that_is_given_up_leaves_nothing_behind, set_up, t
 
 /* ---- phases ---- */
 
-TEST_BETWEEN(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound, set_up,
-             tear_down)
+TEST_BETWEEN(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound,
+             bed_set_up_stopped, tear_down)
 {
-    struct bed *bed = start_with_phases(state, PATIENCE_MS);
+    struct bed *bed = start_with(state, 0, PATIENCE_MS, RANKS);
     say_all(ARENA_PHASE_BUSY);
     int64_t start = loop_now_ms();
     begin_all(RANKS, 1);
@@ -263,9 +251,10 @@ TEST_BETWEEN(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-TEST_BETWEEN(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet, set_up, tear_down)
+TEST_BETWEEN(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet, bed_set_up_stopped,
+             tear_down)
 {
-    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
+    struct bed *bed = start_with(state, 0, PATIENCE_LONG_MS, RANKS);
     say_all(ARENA_PHASE_BUSY);
     begin_all(RANKS, 1);
     await_held(bed);
@@ -281,22 +270,11 @@ TEST_BETWEEN(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet, set_
     assert_true(number_of(bed, "chunks_in_busy_phases") == 0);
 }
 
-TEST_BETWEEN(test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back, set_up, tear_down)
-{
-    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
-    say_all(ARENA_PHASE_BUSY);
-    begin_all(RANKS, 1);
-    sleep_ms(100);
-    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    int64_t start = loop_now_ms();
-    peers_close(peers, RANKS);
-    assert_true(until_committed(bed, 1, start) < SOON_MS);
-}
-
-TEST_BETWEEN(test_gate__any_other_number_in_the_control_page_means_quiet, set_up, tear_down)
+TEST_BETWEEN(test_gate__any_other_number_in_the_control_page_means_quiet, bed_set_up_stopped,
+             tear_down)
 {
     static const uint32_t numbers[] = {0, 2, 3, 0x80000001, UINT32_MAX};
-    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
+    struct bed *bed = start_with(state, 0, PATIENCE_LONG_MS, RANKS);
     for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         __atomic_store_n(&peers[0].control->phase, numbers[i], __ATOMIC_RELAXED);
         int64_t start = loop_now_ms();
@@ -304,16 +282,6 @@ TEST_BETWEEN(test_gate__any_other_number_in_the_control_page_means_quiet, set_up
         assert_true(until_committed(bed, i + 1, start) < SOON_MS);
     }
     assert_true(number_of(bed, "held_by_phases_seconds") == 0);
-}
-
-TEST_BETWEEN(test_gate__a_waiting_call_does_not_wait_for_phases, set_up, tear_down)
-{
-    struct bed *bed = start_with_phases(state, PATIENCE_LONG_MS);
-    say_all(ARENA_PHASE_BUSY);
-    begin_all(RANKS, 1);
-    int64_t start = loop_now_ms();
-    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-    assert_true(loop_now_ms() - start < SOON_MS);
 }
 
 int main(void)

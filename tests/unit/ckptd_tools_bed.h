@@ -73,13 +73,9 @@ static inline void put_shards(const struct bed *bed, const char *store)
 static inline int adopt_as(struct bed *bed, const char *text, bool begins_run)
 {
     Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
-    Holdfast__V1__AdoptReply *reply;
     request.manifest = (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
     request.begins_run = begins_run;
-    int error = call(bed, "Adopt", &request.base, &holdfast__v1__adopt_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    return tell(bed, "Adopt", &request.base);
 }
 
 static inline int adopt(struct bed *bed, const char *text)
@@ -122,15 +118,10 @@ static inline int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
 static inline int release(struct bed *bed, uint64_t step)
 {
     Holdfast__V1__ReleaseRequest request = HOLDFAST__V1__RELEASE_REQUEST__INIT;
-    Holdfast__V1__ReleaseReply *reply;
     request.run = RUN;
     request.step = step;
     request.attempt = 1;
-    int error =
-        call(bed, "Release", &request.base, &holdfast__v1__release_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    return tell(bed, "Release", &request.base);
 }
 
 /* ---- a tool that reads or writes a checkpoint, with a lease on it ---- */

@@ -53,6 +53,13 @@ static bool was_synced(const struct bed *bed, const char *name)
     return found;
 }
 
+static void await_synced(const struct bed *bed, const char *name)
+{
+    for (int i = 0; i < 1000 && !was_synced(bed, name); i++)
+        sleep_ms(10);
+    assert_true(was_synced(bed, name));
+}
+
 static void forget_syncs(void)
 {
     pthread_mutex_lock(&sync_mutex);
@@ -69,51 +76,34 @@ static int tear_down(void **state)
     return bed_tear_down(state);
 }
 
-/* Not started yet. */
-static int set_up_stopped(void **state)
-{
-    *state = bed_new();
-    return 0;
-}
-
-static int call_hello(struct bed *bed, uint32_t timeout_ms)
+static int call_hello(struct bed *bed)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
-    ProtobufCMessage *reply = NULL;
-    int error = rpc_client_call(bed->rpc, "/holdfast.v1.Checkpoint/Hello", &request.base,
-                                &holdfast__v1__hello_reply__descriptor, &reply, timeout_ms);
-    if (error == 0)
-        protobuf_c_message_free_unpacked(reply, NULL);
-    return error;
+    return tell(bed, "Hello", &request.base);
 }
 
-static int call_abort(struct peer *peer)
+/* Every descriptor that the process may still open. */
+static struct {
+    int fds[4096];
+    uint32_t count;
+    struct rlimit before;
+} taken;
+
+static void take_descriptors(void)
 {
-    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    Holdfast__V1__AbortSaveReply *reply;
-    request.session = peer->token;
-    request.save = peer->save;
-    request.reason = "changed its mind";
-    int error = call(peer->bed, "AbortSave", &request.base,
-                     &holdfast__v1__abort_save_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &taken.before), 0);
+    const struct rlimit small = {1024, taken.before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    for (taken.count = 0; (taken.fds[taken.count] = dup(STDERR_FILENO)) >= 0; taken.count++)
+        continue;
+    assert_true(taken.count > 1);
 }
 
-/* Takes every descriptor that the process may still open; returns how many. */
-static uint32_t take_descriptors(int *fds, uint32_t max)
+static void give_descriptors(void)
 {
-    uint32_t count = 0;
-    while (count < max && (fds[count] = dup(STDERR_FILENO)) >= 0)
-        count++;
-    return count;
-}
-
-static void give_descriptors(const int *fds, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        close(fds[i]);
+    while (taken.count > 0)
+        close(taken.fds[--taken.count]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &taken.before), 0);
 }
 
 /* ---- tests ---- */
@@ -124,15 +114,12 @@ TEST_BETWEEN(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_lat
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
-    for (int i = 0; i < 1000 && !was_synced(bed, "/" RUN "/step-00000001-a0001"); i++)
-        sleep_ms(10); /* the mark */
+    await_synced(bed, "/" RUN "/step-00000001-a0001"); /* the mark */
     forget_syncs();
     atomic_store(&sync_delay_ms, 300);
     peer_finish(&peers[0], 1);
-    for (int i = 0; i < 1000 && !was_synced(bed, "/" RUN "/step-00000001-a0001"); i++)
-        sleep_ms(10);
-    assert_true(was_synced(bed, "/" RUN "/step-00000001-a0001"));
-    assert_int_equal(call_abort(&peers[0]), 0);
+    await_synced(bed, "/" RUN "/step-00000001-a0001");
+    peer_abort(&peers[0]);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
@@ -150,7 +137,7 @@ static void *load_slowly(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, set_up_stopped,
+TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, bed_set_up_stopped,
              tear_down)
 {
     struct bed *bed = *state;
@@ -161,8 +148,7 @@ TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, set_
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     bed_open_world(bed, peers, 1);
     assert_int_equal(load_open(&slow.loading, bed, 1), 0);
     assert_int_equal(peer_begin(&peers[0], 2), 0);
@@ -178,20 +164,14 @@ TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, set_
 TEST_BETWEEN(test_trouble__short_descriptors_are_no_damage, bed_set_up, tear_down)
 {
     struct bed *bed = *state;
-    static int fds[4096];
-    struct rlimit before, small;
     struct loading loading;
     uint64_t step = 0;
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(load_all(bed, -1, NULL), 0); /* all that a call opens for good is open */
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    small = (struct rlimit){1024, before.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
-    uint32_t count = take_descriptors(fds, 4096);
+    take_descriptors();
     int error = load_open(&loading, bed, -1);
-    give_descriptors(fds, count);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    give_descriptors();
     assert_int_equal(error, ERR_BUSY);
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_int_equal(step, 1);
@@ -201,24 +181,17 @@ TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon,
              tear_down)
 {
     struct bed *bed = *state;
-    static int fds[4096];
-    struct rlimit before, small;
     struct timespec begin, end;
     clockid_t clock;
-    assert_int_equal(call_hello(bed, CALL_MS), 0);
+    assert_int_equal(call_hello(bed), 0);
     assert_int_equal(pthread_getcpuclockid(bed->thread, &clock), 0);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    small = (struct rlimit){1024, before.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
-    uint32_t count = take_descriptors(fds, 4096);
-    assert_true(count > 1);
-    close(fds[--count]);
+    take_descriptors();
+    close(taken.fds[--taken.count]);
     int waiting = arena_connect(bed); /* takes the last one: nobody can accept it */
     clock_gettime(clock, &begin);
     sleep_ms(500);
     clock_gettime(clock, &end);
-    give_descriptors(fds, count);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    give_descriptors();
     close(waiting);
     int64_t used_ms = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000;
     assert_true(used_ms < 50);
@@ -241,7 +214,7 @@ TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_up, 
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
-TEST_BETWEEN(test_trouble__a_full_catalog_refuses_the_save_before_it_begins, set_up_stopped,
+TEST_BETWEEN(test_trouble__a_full_catalog_refuses_the_save_before_it_begins, bed_set_up_stopped,
              tear_down)
 {
     struct bed *bed = *state;
@@ -252,8 +225,7 @@ TEST_BETWEEN(test_trouble__a_full_catalog_refuses_the_save_before_it_begins, set
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(peer_begin(&peers[0], 2), ERR_BUSY);
     peers_close(peers, 1);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0); /* a limit that is kept does not lock the daemon out */
+    bed_restart(bed); /* a limit that is kept does not lock the daemon out */
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_int_equal(step, 1);
 }
@@ -294,7 +266,7 @@ TEST_BETWEEN(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody, bed_
             (void)!write(peers[0].event_fd, &one, sizeof one);
             (void)!preadv2(peers[0].event_fd, &place, 1, -1, RWF_NOWAIT);
         }
-        error = call_hello(bed, CALL_MS);
+        error = call_hello(bed);
     }
     (void)!write(peers[0].event_fd, &one, sizeof one); /* frees one that waits */
     assert_int_equal(error, 0);
@@ -308,7 +280,7 @@ static void scribble(struct peer *peer)
         memset(peer_byte(peer, peer->data_byte + at), 0xee, 64);
 }
 
-TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, set_up_stopped,
+TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, bed_set_up_stopped,
              tear_down)
 {
     struct bed *bed = *state;
@@ -320,7 +292,7 @@ TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, s
     assert_true(save_step(peers, RANKS, 1));
     assert_int_equal(peer_begin(&peers[0], 2), 0);
     assert_int_equal(peer_begin(&peers[1], 2), 0);
-    assert_int_equal(call_abort(&peers[1]), 0); /* rank 0 does not know yet */
+    peer_abort(&peers[1]); /* rank 0 does not know yet */
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_int_equal(load_open(&loading, bed, 1), 0);
     assert_int_equal(load_shard(&loading, 0, NULL), 0); /* where the image of rank 1 was */
@@ -334,8 +306,8 @@ TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, s
     load_close(&loading);
 }
 
-TEST_BETWEEN(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one, set_up_stopped,
-             tear_down)
+TEST_BETWEEN(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one,
+             bed_set_up_stopped, tear_down)
 {
     struct bed *bed = *state;
     static struct peer newer[RANKS];
