@@ -86,6 +86,26 @@ int bed_start(struct bed *bed)
     return error;
 }
 
+void bed_divert_log(struct bed *bed)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/log", bed->root);
+    fflush(stderr);
+    bed->stderr_fd = dup(STDERR_FILENO);
+    bed->log_fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(bed->stderr_fd >= 0 && bed->log_fd >= 0);
+    assert_int_equal(dup2(bed->log_fd, STDERR_FILENO), STDERR_FILENO);
+}
+
+void bed_read_log(struct bed *bed, char *out, size_t bytes)
+{
+    assert_int_equal(dup2(bed->stderr_fd, STDERR_FILENO), STDERR_FILENO);
+    close(bed->stderr_fd);
+    ssize_t count = pread(bed->log_fd, out, bytes - 1, 0);
+    out[count > 0 ? count : 0] = '\0';
+    close(bed->log_fd);
+}
+
 void bed_restart(struct bed *bed)
 {
     bed_stop(bed);
@@ -146,7 +166,7 @@ int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
     return rpc_client_call(bed->rpc, name, request, type, (ProtobufCMessage **)out, CALL_MS);
 }
 
-int tell(struct bed *bed, const char *method, const ProtobufCMessage *request)
+int try_call(struct bed *bed, const char *method, const ProtobufCMessage *request)
 {
     const ProtobufCMethodDescriptor *described = protobuf_c_service_descriptor_get_method_by_name(
         &holdfast__v1__checkpoint__descriptor, method);
@@ -208,7 +228,7 @@ int bed_pin(struct bed *bed, uint64_t step, bool unpin)
     request.attempt = bed->attempt;
     request.unpin = unpin;
     request.note = "the test";
-    return tell(bed, "Pin", &request.base);
+    return try_call(bed, "Pin", &request.base);
 }
 
 int open_attempt(struct bed *bed, uint32_t world_size)
@@ -459,7 +479,7 @@ void peer_abort(struct peer *peer)
     request.session = peer->token;
     request.save = peer->save;
     request.reason = "changed its mind";
-    assert_int_equal(tell(peer->bed, "AbortSave", &request.base), 0);
+    assert_int_equal(try_call(peer->bed, "AbortSave", &request.base), 0);
 }
 
 Holdfast__V1__SaveState ask_save(struct bed *bed, uint64_t step, uint32_t timeout_ms,

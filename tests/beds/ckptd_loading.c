@@ -73,7 +73,7 @@ int load_release(struct loading *loading, uint32_t shard)
     Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
     request.load = loading->load;
     request.shard = shard;
-    return tell(loading->peer.bed, "ReleaseShard", &request.base);
+    return try_call(loading->peer.bed, "ReleaseShard", &request.base);
 }
 
 int load_shard(struct loading *loading, uint32_t shard, char tier[16])

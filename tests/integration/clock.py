@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """clock - the wall clock jumps by years, forwards and backwards, under the real programs.
 
-Goal: a jump never removes what a steady clock keeps, stops nothing, changes no order, and can only
-delay what goes by age: saves, the list, prune's and ckptd's keep-within, gc's rule for temporary
-files, leases, the schedule of the scrub (the end of ckptd: stuck_disk.py). Method:
+Goal: a jump stops nothing, changes no order, and can only delay what goes by age: saves, the list,
+gc's rule for temporary files, the schedule of the scrub (the end of ckptd: stuck_disk.py; rules of
+retention: proto_retain). Method:
 build/shims/clock.so between the programs and the system, whose offset this script writes while they
 run; the times of files stay those of the system. The monotonic clock is moved by a time namespace
 where one can be had.
@@ -46,37 +46,6 @@ def saves(world, clock):
     test("each of them is whole", not bad, bad)
 
 
-def prune(world, clock):
-    for jump in (0, 40, -40):
-        clock.set(jump)
-        code, out, err = world.cli("prune", world.run, "--server", world.server, "--keep-within",
-                                   "1h", "--most")
-        test(f"keep-within removes nothing of an hour with the clock {jump} years off",
-             code == 0 and world.steps() == list(range(1, 9)), (code, out, err, world.steps()))
-    clock.set(0)
-    code, out, err = world.cli("prune", world.run, "--server", world.server, "--keep-last", 7)
-    test("while a rule that counts removes what it says", world.steps() == list(range(2, 9)), err)
-    world.stop()
-
-
-def retention(world, clock):
-    world.launch("--retention.keep_within_s", "3600", "--retention.may_remove_most", "true")
-    before = world.steps()
-    for step, jump in ((9, 50), (10, -30), (11, 0)):
-        clock.set(jump)
-        world.save([step])
-    clock.set(-10)  # what waits until a moment of the wall clock is over already
-    test("ckptd ends in order with the clock years back", world.end() == 0, world.log())
-    test("ckptd's retention by age removes nothing that a jump aged",
-         world.steps() == before + [9, 10, 11], world.steps())
-    world.all_verify()  # else those that were verified before stay as well
-    world.launch("--retention.keep_last", "3", "--retention.may_remove_most", "true")
-    clock.set(10)
-    world.save([12])
-    test("one that counts goes on", comes(lambda: world.steps() == [10, 11, 12]), world.steps())
-    test("ckptd ends in order with the clock years ahead", world.end() == 0, world.log())
-
-
 def at_work(path):
     """Makes the file and locks it, as who writes it does; its end is the end of the lock."""
     file = open(path, "w")
@@ -101,22 +70,6 @@ def tools(world, clock):
     writer.close()
     code, _, err = world.cli("gc", "--store", world.store)
     test("when he is gone it removes them", code == 0 and not os.path.exists(held), err)
-    oldest = [e for e in world.listed() if e["step"] == world.steps()[0]][0]
-    folder = os.path.join(run, "leases")
-    os.makedirs(folder, exist_ok=True)
-    name = f"step-{oldest['step']:08d}-a{oldest['attempt']:04d}"
-    lease = at_work(os.path.join(folder, name + ".0123456789abcdef"))
-    for jump in (100, -50):
-        clock.set(jump)
-        code, out, err = world.cli("prune", world.run, "--store", world.store, "--keep-last", 1,
-                                   "--most")
-        test(f"a lease holds with the clock {jump} years off",
-             code == 0 and oldest["step"] in world.steps(), (code, out, err))
-    lease.close()
-    clock.set(0)
-    world.all_verify()
-    world.cli("prune", world.run, "--store", world.store, "--keep-last", 1, "--most")
-    test("and ends with its holder", oldest["step"] not in world.steps(), world.steps())
 
 
 def scrub(world, clock):
@@ -179,8 +132,7 @@ def main():
     try:
         world.launch()
         saves(world, clock)
-        prune(world, clock)
-        retention(world, clock)
+        world.stop()
         tools(world, clock)
         scrub(world, clock)
         filling(world, clock)

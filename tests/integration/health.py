@@ -3,19 +3,21 @@
 
 Goal: an operator's script hears by an exit code that ckptd cannot save, and that a run has nothing
 whole left; the age of a run's newest checkpoint and its failures in a row are told by run. A
-watchdog tells a run that trains from one that hangs, waits in a queue, or is gone. Method: the real
-programs; a store that is full by limits.checkpoints, damaged manifests, a stopped trainer.
+watchdog tells a run that trains from one that hangs, waits in a queue, or is gone. Health tells of
+a save that fails in the trainer. Method: the real programs; a store that is full by
+limits.checkpoints, damaged manifests, a stopped trainer, one without addresses.
 """
 
 import glob
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
 
 import lib_train
-from lib_store import PATIENCE, World, change, comes_to
+from lib_store import PATIENCE, World, change, comes_to, is_sanitized
 from lib_tap import end, test
 
 
@@ -29,6 +31,11 @@ def metric(path, name):
         except (OSError, KeyError):
             time.sleep(0.02)
     return None
+
+
+def read(path):
+    with open(path, errors="replace") as file:
+        return file.read()
 
 
 def full(world):
@@ -140,6 +147,32 @@ def watched(world):
     world.stop()
 
 
+def cramped(world):
+    """A trainer that cannot map the memory of a ckptd that was started anew: it may have no more
+    addresses."""
+    world.launch()
+    log = os.path.join(world.folder, "cramped.log")
+    with open(log, "wb") as out:
+        trainer = subprocess.Popen(lib_train.command(world.folder, world.server, "cramped",
+                                                     "--debug.pause_at_step", 3),
+                                   stdout=out, stderr=out)
+    assert comes_to(lambda: "pauses within step 3" in read(log), True), read(log)
+    world.process.kill()
+    world.process.wait()
+    world.launch()
+    resource.prlimit(trainer.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    trainer.send_signal(signal.SIGTERM)
+    told = "save{} in a row failed at the client: could not reserve addresses for shared memory"
+    alarm = f"alarm: run cramped: 1 {told.format('s')}\n"
+    test("a save that fails in the trainer is told by health", comes_to(
+        lambda: alarm in world.cli("health", *world.where)[1], True), read(log))
+    code, _, err = world.cli("health", *world.where)
+    test("which is 69 for it", code == 69 and f"run cramped: 1 {told.format('')} (" in err, err)
+    trainer.kill()
+    trainer.wait()
+    world.stop()
+
+
 def main():
     world = World()
     try:
@@ -147,6 +180,8 @@ def main():
         damaged(world)
         large(world)
         watched(world)
+        if not is_sanitized("trainer"):  # a sanitizer needs addresses of its own
+            cramped(world)
     finally:
         world.close()
     end()

@@ -3,20 +3,18 @@
 threads.
 
 Goal: too little to start is refused in words that name what to change, with an exit code, never a
-signal; too little later fails what needs it and nothing else. Method: the real programs under
-prlimit, as another user where root would pass over the limit.
+signal; too little later fails what needs it and nothing else (descriptors: ckptd_trouble). Method:
+the real programs under prlimit, as another user where root would pass over the limit.
 """
 
 import json
 import os
 import resource
 import shutil
-import socket
 import subprocess
 import sys
-import time
 
-from lib_store import BUILD, PATIENCE, SAVER, World, comes, is_sanitized
+from lib_store import BUILD, PATIENCE, SAVER, World, is_sanitized
 from lib_tap import end, skip, test
 
 NOBODY = 65534
@@ -51,40 +49,6 @@ def starts(world):
     test("nothing of that left more in the store than its lock", left <= {".holdfast.lock"}, left)
 
 
-def ticks_of(pid):
-    """Hundredths of a second of processor time that the process has used."""
-    with open(f"/proc/{pid}/stat") as file:
-        return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
-
-
-def descriptors(world):
-    world.launch(before=("prlimit", "--nofile=240"))
-    world.save([1])
-    crowd = []
-    for path in (world.server[5:], world.server[5:] + ".arena"):
-        for _ in range(150):
-            one = socket.socket(socket.AF_UNIX)
-            one.settimeout(1)
-            try:
-                one.connect(path)
-            except OSError:
-                one.close()
-                break
-            crowd.append(one)
-    before = ticks_of(world.process.pid)
-    time.sleep(1)  # it is the second of which the share is measured
-    spent = ticks_of(world.process.pid) - before
-    alive = world.process.poll() is None
-    test("a crowd at the door that takes every descriptor neither ends nor spins ckptd",
-         alive and len(crowd) > 150 and spent < 50, (alive, len(crowd), spent))
-    for one in crowd:
-        one.close()
-    comes(lambda: world.cli("health", "--server", world.server)[0] == 0)
-    world.save([2])
-    test("when it is gone saves go on", world.steps() == [1, 2] and not world.all_verify())
-    world.stop()
-
-
 def memory(world):
     """That is gone when ckptd serves already, and takes the memory of its pool: ckptd_fill.c."""
     world.spawn(env=dict(os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/fill.so"),
@@ -96,6 +60,9 @@ def memory(world):
 
 
 def file_size(world):
+    world.launch()
+    world.save([1, 2])
+    world.stop()
     world.launch(before=("prlimit", f"--fsize={MIB}"))
     done = subprocess.run([SAVER, "save", world.server, "2", "1", "3"], capture_output=True,
                           text=True, timeout=60)
@@ -152,7 +119,6 @@ def main():
     world = World()
     try:
         starts(world)
-        descriptors(world)
         memory(world)
         file_size(world)
         as_another_user(world)

@@ -37,33 +37,31 @@ class Configured(World):
 
 
 def checked(world):
-    code, out, _ = world.check()
-    test("--check of a store that is not there says that a start makes it", code == 0 and
-         "a start makes it" in out and not os.path.exists(world.store), (code, out))
-    code, out, _ = world.check("--store", world.folder + "/deeper/store")
-    test("but not those above it", code == 78 and
-         "the store's directory cannot be made there: " + world.folder + "/deeper" in out,
-         (code, out))
-    code, out, _ = world.check("--metrics.file", world.folder + "/deeper/a.prom")
-    test("a file of metrics that cannot be written is told", code == 0 and
-         f"metrics: {world.folder}/deeper/a.prom cannot be written" in out and
-         "metrics:" not in world.check("--metrics.file", world.folder + "/a.prom")[1], (code, out))
-    code, out, _ = world.check("--tier.store", f"dir:{world.folder}/mount/store")
-    test("a far tier that is not reached is told: a start goes on without it", code == 0 and
-         f"tier: dir:{world.folder}/mount/store is not reached: " in out and
-         "starts without it" in out, (code, out))
-    code, out, _ = world.check("--tier.store", f"dir:{world.folder}")
-    test("one that is no store yet, too", code == 0 and "is not reached" in out, (code, out))
-    code, out, _ = world.check("--tier.store", "s3://bucket/runs",
-                               before=["env", "-u", "AWS_ACCESS_KEY_ID", "HOME=/nonexistent"])
-    test("a bucket without credentials ends a start", code == 78 and
-         "there are no credentials" in out, (code, out))
-    sockets = os.path.join(world.folder, "sockets")
-    made, not_made = (world.check("--listen", f"unix:{sockets}/{name}")
-                      for name in ("ckptd.sock", "deeper/ckptd.sock"))
-    test("nor is the directory of the socket needed, which a start makes, but the one above it is",
-         made[0] == 0 and not_made[0] == 78 and "no socket can be made" in not_made[1],
-         (made, not_made))
+    folder, outside = world.folder, ["env", "-u", "AWS_ACCESS_KEY_ID", "HOME=/nonexistent"]
+    small = ("--memory.pool_bytes", "64TiB", "--memory.segment_bytes", "1GiB")
+    for what, options, before, want, words in (
+            ("a store that is not there is made by a start", (), (), 0, "a start makes it"),
+            ("but not the directories above it", ("--store", folder + "/deeper/store"), (), 78,
+             f"the store's directory cannot be made there: {folder}/deeper"),
+            ("a file of metrics that cannot be written is told",
+             ("--metrics.file", folder + "/deeper/a.prom"), (), 0,
+             f"metrics: {folder}/deeper/a.prom cannot be written"),
+            ("a far tier that is not reached is told: a start goes on without it",
+             ("--tier.store", f"dir:{folder}/mount/store"), (), 0,
+             f"tier: dir:{folder}/mount/store is not reached: "),
+            ("one that is no store yet, too", ("--tier.store", f"dir:{folder}"), (), 0,
+             "starts without it"),
+            ("a bucket without credentials ends a start", ("--tier.store", "s3://bucket/runs"),
+             outside, 78, "there are no credentials"),
+            ("the directory of the socket is made", ("--listen", f"unix:{folder}/a/s.sock"), (), 0,
+             "a start makes it"),
+            ("but not the one above it", ("--listen", f"unix:{folder}/a/b/s.sock"), (), 78,
+             "no socket can be made"),
+            ("and a pool must fit into the memory", small, (), 78, "lower memory")):
+        code, out, _ = world.check(*options, before=before)
+        test(f"--check: {what}", code == want and words in out, (code, out))
+    test("it makes nothing, and what can be written is not told", not os.path.exists(world.store)
+         and "metrics:" not in world.check("--metrics.file", folder + "/a.prom")[1])
     world.write("[run.a]\nquota = \"1GiB\"\n")
     test("a section of a run is accepted",
          world.check("--config", world.file)[0] == 0)
@@ -76,9 +74,6 @@ def checked(world):
         code, _, err = world.check("--config", world.file)
         test(f"--check is 78 for a configuration that is wrong: {why}", code == 78 and why in err,
              (code, err))
-    code, out, _ = world.check("--memory.pool_bytes", "64TiB", "--memory.segment_bytes", "1GiB")
-    test("and for a pool that does not fit into the memory", code == 78 and "lower memory" in out,
-         (code, out))
 
 
 def system_allows(world):

@@ -52,6 +52,7 @@ struct bed {
     uint64_t attempt;
     struct event turn; /* of bed_hold() */
     sem_t is_held, may_go_on;
+    int log_fd, stderr_fd; /* of bed_divert_log() */
 };
 
 /* Between hold and go_on the service thread stands still: what a test changes meanwhile is seen by
@@ -89,6 +90,10 @@ void *bed_thread(void *service);
 void bed_end_thread(struct bed *bed);
 void bed_close_service(struct bed *bed);
 void bed_stop(struct bed *bed);
+
+/* The log goes into a file, until bed_read_log() gives what has come into it. */
+void bed_divert_log(struct bed *bed);
+void bed_read_log(struct bed *bed, char *out, size_t bytes);
 
 /* 0, or why the service does not open. */
 int bed_start(struct bed *bed);
@@ -129,7 +134,7 @@ int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
          const ProtobufCMessageDescriptor *type, void *out);
 
 /* A call of whose answer nothing but the error is looked at. */
-int tell(struct bed *bed, const char *method, const ProtobufCMessage *request);
+int try_call(struct bed *bed, const char *method, const ProtobufCMessage *request);
 
 #define FREE_REPLY(reply) protobuf_c_message_free_unpacked(&(reply)->base, NULL)
 

@@ -158,8 +158,7 @@ TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memo
     struct bed *bed = *state;
     char why[512];
     peers_close(peers, RANKS);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    bed_restart(bed);
     uint64_t pool = (uint64_t)bed->config.pool_bytes;
     expect(bed, pool, why);
     assert_string_equal(why, "");
@@ -262,8 +261,7 @@ TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_came,
     assert_true(save_step(peers, RANKS, 2));
     assert_true(number_of_run(bed, "commit_wait_seconds") < BED_PATIENCE_MS);
     peers_close(peers, RANKS);
-    for (int i = 0; i < 1000 && number_of_run(bed, "ranks") > 0; i++)
-        sleep_ms(5);
+    assert_true(wait_number(bed, "sessions", "ranks", 0));
     assert_true(number_of_run(bed, "commit_wait_seconds") == -1);
 }
 
@@ -271,16 +269,11 @@ TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_came,
 static int tell_failed(struct bed *bed, uint64_t step, uint64_t attempt, const char *reason)
 {
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    Holdfast__V1__AbortSaveReply *reply = NULL;
     request.run = (char *)(uintptr_t)bed->run;
     request.step = step;
     request.attempt = attempt;
     request.reason = (char *)(uintptr_t)reason;
-    int error =
-        call(bed, "AbortSave", &request.base, &holdfast__v1__abort_save_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
+    return try_call(bed, "AbortSave", &request.base);
 }
 
 static bool tells_of_clients(struct bed *bed, int count, const char *reason, int in_row)

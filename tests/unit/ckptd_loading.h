@@ -19,7 +19,7 @@ static inline void load_close(struct loading *loading)
 {
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
     request.load = loading->load;
-    tell(loading->peer.bed, "CloseLoad", &request.base);
+    try_call(loading->peer.bed, "CloseLoad", &request.base);
     peer_close(&loading->peer);
 }
 

@@ -154,19 +154,6 @@ TEST_BETWEEN(test_pool__all_or_nothing_is_taken, set_up, tear_down)
     assert_int_equal(pool_free_count(pool), COUNT);
 }
 
-TEST_BETWEEN(test_pool__a_segment_is_backed_and_sealed, set_up, tear_down)
-{
-    struct pool *pool = *state;
-    struct stat info;
-    int fd = pool_fd(pool, 0);
-    assert_int_equal(fstat(fd, &info), 0);
-    assert_true(info.st_size == SEGMENT && info.st_blocks * 512 >= SEGMENT);
-    const int need = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    assert_int_equal(fcntl(fd, F_GET_SEALS) & need, need);
-    assert_int_not_equal(ftruncate(fd, SEGMENT / 2), 0);
-    assert_int_not_equal(ftruncate(fd, 2 * SEGMENT), 0);
-}
-
 TEST_BETWEEN(test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
 {
     struct pool *pool = *state;
@@ -221,56 +208,43 @@ static uint8_t *map_writable(const struct pool *pool, uint32_t segment)
     return map;
 }
 
-TEST_BETWEEN(test_pool__another_attempt_is_out_of_reach_of_the_one_before, set_up, tear_down)
+TEST(test_pool__another_attempt_or_a_load_is_out_of_reach_of_the_ranks_before)
 {
-    struct pool *pool = *state;
-    uint32_t segments[COUNT];
-    struct stat info;
-    assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 1)), 0);
-    assert_false(pool_is_dirty(pool, segments, COUNT));
-    uint8_t *former = map_writable(pool, segments[1]), *base = pool_base(pool, segments[1]);
-    int former_fd = dup(pool_fd(pool, segments[1]));
-    memset(former, 7, SEGMENT);
-    assert_int_equal(base[5], 7);
-    pool_give(pool, segments, COUNT);
-    assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 2)), 0);
-    assert_true(pool_is_dirty(pool, segments, COUNT));
-    assert_int_equal(pool_clean(pool, segments, COUNT), 0);
-    assert_false(pool_is_dirty(pool, segments, COUNT));
-    assert_zeros(pool);
-    assert_int_equal(fstat(former_fd, &info), 0);
-    assert_int_equal(info.st_blocks, 0); /* its memory is the system's again */
-    uint8_t *now = map_writable(pool, segments[1]);
-    memset(now, 9, SEGMENT);
-    memset(former, 8, SEGMENT / 2);
-    assert_int_equal(madvise(former, SEGMENT, MADV_REMOVE), 0);
-    assert_ptr_equal(pool_base(pool, segments[1]), base); /* images keep addresses */
-    for (uint32_t b = 0; b < SEGMENT; b++)
-        assert_int_equal(base[b], 9);
-    munmap(former, SEGMENT);
-    munmap(now, SEGMENT);
-    close(former_fd);
-    pool_give(pool, segments, COUNT);
-}
-
-TEST_BETWEEN(test_pool__a_load_is_out_of_reach_of_the_ranks_before, set_up, tear_down)
-{
-    struct pool *pool = *state;
-    uint32_t segments[COUNT];
-    assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 1)), 0);
-    uint8_t *former = map_writable(pool, segments[0]);
-    pool_give(pool, segments, COUNT);
-    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0);
-    assert_true(pool_is_dirty(pool, segments, COUNT));
-    assert_int_equal(pool_clean(pool, segments, COUNT), 0);
-    former[3] = 3;
-    assert_int_equal(pool_base(pool, segments[0])[3], 0);
-    munmap(former, SEGMENT);
-    pool_give(pool, segments, COUNT);
-    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0); /* nobody else wrote */
-    assert_false(pool_is_dirty(pool, segments, COUNT));
-    assert_int_equal(pool_take(pool, segments, 1, LOAD_OF(1)), ERR_BUSY);
-    pool_give(pool, segments, COUNT);
+    const struct pool_owner next[] = {RANKS_OF(1, 2), LOAD_OF(1)};
+    for (int i = 0; i < 2; i++) {
+        struct pool *pool;
+        uint32_t segments[COUNT];
+        struct stat info;
+        assert_int_equal(set_up((void **)&pool), 0);
+        assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 1)), 0);
+        assert_false(pool_is_dirty(pool, segments, COUNT));
+        uint8_t *former = map_writable(pool, segments[1]), *base = pool_base(pool, segments[1]);
+        int former_fd = dup(pool_fd(pool, segments[1]));
+        memset(former, 7, SEGMENT);
+        assert_int_equal(base[5], 7);
+        pool_give(pool, segments, COUNT);
+        assert_int_equal(pool_take(pool, segments, COUNT, next[i]), 0);
+        assert_true(pool_is_dirty(pool, segments, COUNT));
+        assert_int_equal(pool_clean(pool, segments, COUNT), 0);
+        assert_false(pool_is_dirty(pool, segments, COUNT));
+        assert_zeros(pool);
+        assert_int_equal(fstat(former_fd, &info), 0);
+        assert_int_equal(info.st_blocks, 0); /* its memory is the system's again */
+        uint8_t *now = map_writable(pool, segments[1]);
+        memset(now, 9, SEGMENT);
+        memset(former, 8, SEGMENT / 2);
+        assert_int_equal(madvise(former, SEGMENT, MADV_REMOVE), 0);
+        assert_ptr_equal(pool_base(pool, segments[1]), base); /* images keep addresses */
+        for (uint32_t b = 0; b < SEGMENT; b++)
+            assert_int_equal(base[b], 9);
+        munmap(former, SEGMENT);
+        munmap(now, SEGMENT);
+        close(former_fd);
+        pool_give(pool, segments, COUNT);
+        assert_int_equal(pool_take(pool, segments, COUNT, next[i]), 0); /* nobody else wrote */
+        assert_false(pool_is_dirty(pool, segments, COUNT));
+        pool_close(pool);
+    }
 }
 
 TEST_BETWEEN(test_pool__what_needs_no_cleaning_is_taken_first, set_up, tear_down)

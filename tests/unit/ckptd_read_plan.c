@@ -1,8 +1,8 @@
 /* ckptd_read_plan.c - what loads read, in which order, and what they are lent
  * (ckptd/machines/read_plan.c).
  *
- * Goal: each decision of the machine, and its invariants read_plan.P1 to P8. Method: one shard, one
- * load or one call at a time; ckptd_read_plan_any.c lets many meet. */
+ * Goal: each decision of the machine, and its invariant read_plan.P8. Method: one shard, one load
+ * or one call at a time; ckptd_read_plan_any.c lets many meet, and tells P1 to P7. */
 #include "ckptd/machines/read_plan.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -72,19 +72,6 @@ TEST(test_read_plan__a_pass_reads_what_was_asked_for_before_its_file_was_open)
     assert_int_equal(bench.shard.num_missing, 2);
 }
 
-TEST(test_read_plan__with_all_tensor_data_the_rest_comes_too)
-{
-    struct bench bench;
-    uint32_t wakes;
-    bench_init(&bench, CHUNK);
-    ask_for(&bench, 0, 2);
-    assert_int_equal(bench.shard.num_asked, 2);
-    ask_for(&bench, 2, 4);
-    assert_int_equal(bench.shard.num_asked, 5);
-    assert_int_equal(read_plan_opened(&bench.shard, true), READ_START);
-    assert_int_equal(start_all(&bench, &wakes), 31);
-}
-
 TEST(test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it)
 {
     struct bench bench;
@@ -95,48 +82,6 @@ TEST(test_read_plan__a_byte_that_nobody_wants_gets_all_behind_it)
     read_plan_ask_from(&bench.shard, 3 * CHUNK);
     assert_int_equal(bench.shard.num_asked, 3);
     assert_int_equal(bench.chunks[2], READ_CHUNK_MISSING);
-}
-
-TEST(test_read_plan__what_is_asked_for_while_the_file_is_closed_has_it_opened)
-{
-    struct bench bench;
-    uint32_t wakes;
-    bench_init(&bench, CHUNK);
-    ask_for(&bench, 0, 1);
-    read_plan_opened(&bench.shard, true);
-    start_all(&bench, &wakes);
-    assert_int_equal(read_plan_came(&bench.shard, 0, true), READ_CLOSE);
-    ask_for(&bench, 2, 3);
-    assert_int_equal(start_all(&bench, &wakes), 0);
-    assert_int_equal(read_plan_closed(&bench.shard), READ_OPEN);
-    assert_int_equal(read_plan_opened(&bench.shard, true), READ_START);
-    assert_int_equal(start_all(&bench, &wakes), 4);
-    assert_int_equal(read_plan_came(&bench.shard, 2, true), READ_CLOSE);
-    assert_int_equal(read_plan_closed(&bench.shard), READ_DONE);
-}
-
-TEST(test_read_plan__a_failure_starts_nothing_more_and_leaves_nothing_asked)
-{
-    struct bench bench;
-    uint32_t wakes;
-    bench_init(&bench, CHUNK);
-    ask_for(&bench, 0, 2);
-    assert_int_equal(read_plan_opened(&bench.shard, false), READ_CLOSE);
-    ask_for(&bench, 2, 3);
-    assert_int_equal(read_plan_closed(&bench.shard), READ_FAILED);
-    assert_int_equal(bench.plan.num_asked, 0);
-    bench_init(&bench, CHUNK);
-    ask_for(&bench, 0, 2);
-    read_plan_opened(&bench.shard, true);
-    start_all(&bench, &wakes);
-    assert_int_equal(read_plan_came(&bench.shard, 0, false), READ_NOTHING);
-    ask_for(&bench, 2, 4);
-    assert_int_equal(start_all(&bench, &wakes), 0);
-    struct read_call call = {.from_byte = CHUNK, .end_chunk = 1};
-    assert_int_equal(read_plan_came(&bench.shard, 1, true), READ_CLOSE);
-    assert_false(read_plan_may_lend(&call, &bench.shard));
-    assert_int_equal(read_plan_closed(&bench.shard), READ_FAILED);
-    assert_int_equal(bench.plan.num_asked, 0);
 }
 
 TEST(test_read_plan__enough_in_one_piece_is_lent_or_all_that_comes)

@@ -214,19 +214,13 @@ TEST_BETWEEN(test_rights__who_is_refused_is_in_the_log, bed_set_up, bed_tear_dow
     static const struct ask adopt = {"Adopt", "", true, false},
                             unpin = {"Pin", "unpin", true, false};
     struct bed *bed = *state;
-    char path[200], want[120], text[8192] = "";
+    char want[120], text[8192];
     restart(bed, "12345", "12346");
-    snprintf(path, sizeof path, "%s/log", bed->root);
-    int kept = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_true(kept >= 0 && fd >= 0);
-    assert_int_equal(dup2(fd, STDERR_FILENO), STDERR_FILENO);
+    bed_divert_log(bed);
     struct answer adopted = ask_as(&user, bed, &adopt), unpinned = ask_as(&user, bed, &unpin);
-    assert_int_equal(dup2(kept, STDERR_FILENO), STDERR_FILENO);
-    close(kept);
+    bed_read_log(bed, text, sizeof text);
     assert_int_equal(adopted.error, ERR_DENIED);
     assert_int_equal(unpinned.error, ERR_DENIED);
-    assert_true(pread(fd, text, sizeof text - 1, 0) > 0);
-    close(fd);
     snprintf(want, sizeof want, "warn audit: Adopt refused to user 12345, process %d", user.pid);
     assert_non_null(strstr(text, want));
     snprintf(want, sizeof want, "warn audit: Pin refused to user 12345, process %d, unpin",

@@ -264,7 +264,7 @@ static int tell_replicas(const struct peer *peer, size_t words)
     request.save = peer->save;
     request.digests = digests;
     request.n_digests = words;
-    return tell(peer->bed, "TellReplicas", &request.base);
+    return try_call(peer->bed, "TellReplicas", &request.base);
 }
 
 TEST_BETWEEN(test_stage__digests_of_replicas_fit_the_description_or_are_refused, set_up, tear_down)

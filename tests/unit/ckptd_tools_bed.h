@@ -75,7 +75,7 @@ static inline int adopt_as(struct bed *bed, const char *text, bool begins_run)
     Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
     request.manifest = (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
     request.begins_run = begins_run;
-    return tell(bed, "Adopt", &request.base);
+    return try_call(bed, "Adopt", &request.base);
 }
 
 static inline int adopt(struct bed *bed, const char *text)
@@ -121,7 +121,7 @@ static inline int release(struct bed *bed, uint64_t step)
     request.run = RUN;
     request.step = step;
     request.attempt = 1;
-    return tell(bed, "Release", &request.base);
+    return try_call(bed, "Release", &request.base);
 }
 
 /* ---- a tool that reads or writes a checkpoint, with a lease on it ---- */

@@ -79,7 +79,7 @@ static int tear_down(void **state)
 static int call_hello(struct bed *bed)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
-    return tell(bed, "Hello", &request.base);
+    return try_call(bed, "Hello", &request.base);
 }
 
 /* Every descriptor that the process may still open. */
@@ -212,22 +212,6 @@ TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_up, 
     load_close(&loading);
     peer_finish(&peers[0], 2);
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
-}
-
-TEST_BETWEEN(test_trouble__a_full_catalog_refuses_the_save_before_it_begins, bed_set_up_stopped,
-             tear_down)
-{
-    struct bed *bed = *state;
-    uint64_t step = 0;
-    bed->config.limit_checkpoints = 1;
-    assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
-    assert_int_equal(peer_begin(&peers[0], 2), ERR_BUSY);
-    peers_close(peers, 1);
-    bed_restart(bed); /* a limit that is kept does not lock the daemon out */
-    assert_int_equal(load_all(bed, -1, &step), 0);
-    assert_int_equal(step, 1);
 }
 
 /* Another one may have been killed after it placed the manifest and before the name was durable:

@@ -89,9 +89,12 @@ static bool copy_part(struct peer *peer, uint64_t step, uint64_t from, uint64_t 
     return true;
 }
 
+/* Also where its image is whole. */
 static void finish(struct peer *peer, uint64_t step)
 {
-    if (copy_part(peer, step, 0, peer->bytes))
+    if (peer->num_segments * (uint64_t)MIB >= peer->image_bytes)
+        peer_finish(peer, step);
+    else if (copy_part(peer, step, 0, peer->bytes))
         peer_announce(peer, ARENA_ENTRY_END, 0, 0);
 }
 
