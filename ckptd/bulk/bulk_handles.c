@@ -1,9 +1,9 @@
-/* bulk_handles.c - see bulk_handles.h.
+/* bulk_handles.c - what another node has open here (peers/handles.h), read and written over the
+ * bulk plane.
  *
  * A request names the handle in `save`. A PUT is written where it says before it is answered, so
  * that the sync that the node asks for behind the answers covers it. One that comes twice, over a
  * connection that was cut, writes the same bytes at the same place: HAVE need not know. */
-#include "ckptd/bulk/bulk_handles.h"
 #include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"

@@ -1,7 +1,8 @@
-/* bulk_read.c - see bulk_read.h. A file stays open between two requests for it; it is read past the
- * page cache, in whole pages around what is asked for. Nothing is proven here: who asked has the
- * manifest, and proves every block by it. Blocks; the connection's thread. */
-#include "ckptd/bulk/bulk_read.h"
+/* bulk_read.c - the files of a stored checkpoint, as the bulk plane reads them. A file stays open
+ * between two requests for it; it is read past the page cache, in whole pages around what is asked
+ * for. Nothing is proven here: who asked has the manifest, and proves every block by it. Blocks;
+ * the connection's thread. */
+#include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/format/manifest.h"
@@ -33,21 +34,30 @@ static int open_file(struct bulk_read *stored, uint32_t part)
     return storage_object_open(stored->storage, &stored->file, key, &stored->file_bytes);
 }
 
-int bulk_read_begin(struct bulk_read *stored, const struct bulk_request *request)
+static void end_stored(struct bulk_entered *entered)
 {
+    free(entered->stored.manifest);
+    entered->stored.manifest = NULL;
+}
+
+/* ERR_NOT_FOUND: no such part, or it has not so many bytes; errors of the store. */
+static int begin_stored(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    struct bulk_read *stored = &entered->stored;
     bool is_manifest = request->part == BULK_MANIFEST;
     ERR_TRY(is_manifest ? open_manifest(stored) : open_file(stored, request->part));
     uint64_t size = is_manifest ? stored->manifest_bytes : stored->file_bytes;
     if (request->offset <= size && request->bytes <= size - request->offset)
         return 0;
-    bulk_read_end(stored);
+    end_stored(entered);
     return report_error(ERR_NOT_FOUND, NULL, "part %u has %llu bytes", request->part,
                         (unsigned long long)size);
 }
 
-int bulk_read_block(struct bulk_read *stored, const struct bulk_request *request, uint64_t offset,
-                    uint64_t bytes, void *room, const void **out)
+static int block_stored(struct bulk_entered *entered, const struct bulk_request *request,
+                        uint64_t offset, uint64_t bytes, void *room, const void **out)
 {
+    const struct bulk_read *stored = &entered->stored;
     if (request->part == BULK_MANIFEST) {
         *out = (const char *)stored->manifest + offset;
         return 0;
@@ -59,11 +69,8 @@ int bulk_read_block(struct bulk_read *stored, const struct bulk_request *request
                             (uint32_t)need);
 }
 
-void bulk_read_end(struct bulk_read *stored)
-{
-    free(stored->manifest);
-    stored->manifest = NULL;
-}
+const struct bulk_ops stored_source = {
+    .get_begin = begin_stored, .get_block = block_stored, .get_end = end_stored};
 
 void bulk_read_close(struct bulk_read *stored)
 {

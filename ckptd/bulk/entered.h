@@ -3,21 +3,51 @@
 #ifndef HOLDFAST_CKPTD_BULK_ENTERED_H
 #define HOLDFAST_CKPTD_BULK_ENTERED_H
 
-#include "ckptd/bulk/bulk_handles.h"
-#include "ckptd/bulk/bulk_read.h"
-#include "ckptd/bulk/proxy_rank.h"
+#include "ckptd/peers/handles.h"
 #include "proto/bulk/server.h"
+#include "proto/format/manifest.h"
+#include "storage/storage.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The files of a stored checkpoint; bulk_read.c. */
+struct bulk_read {
+    struct storage *storage;
+    struct manifest_summary summary;
+    struct storage_object *file; /* of shard `part`; NULL: none is open */
+    uint32_t part;
+    uint64_t file_bytes;
+    void *manifest; /* while one is read */
+    size_t manifest_bytes;
+};
+
+/* What another node has open here (peers/handles.h); bulk_handles.c. */
+struct bulk_handle {
+    struct storage *storage;
+    struct handles *handles;
+    char who[PRINCIPAL_NAME_MAX]; /* the node */
+    struct handle *handle;        /* of the request being served */
+    void *room;                   /* of a PUT; made by the first */
+};
 
 /* Of a stored checkpoint, of a session, or of what a node has opened. */
 struct bulk_entered {
     const struct bulk_ops *source; /* what its ticket is good for */
     struct bulk_read stored;
     struct proxy_rank *proxy;
-    struct proxy_rank_map map; /* of the GET being served */
+    struct {
+        void *at;
+        uint64_t bytes;
+    } map; /* of a GET from the session that is being served */
     struct bulk_handle opened;
 };
 
-/* GETs and PUTs of `opened`; without enter and leave. */
-extern const struct bulk_ops opened_source;
+void bulk_read_close(struct bulk_read *stored);
+void bulk_handle_close(struct bulk_handle *opened);
+
+/* GETs and PUTs of each; without enter and leave. A slot that is NULL: such a ticket is not for
+ * that. */
+extern const struct bulk_ops stored_source, session_source, opened_source;
 
 #endif

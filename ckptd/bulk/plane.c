@@ -7,6 +7,7 @@
  */
 #include "ckptd/bulk/plane.h"
 #include "ckptd/bulk/entered.h"
+#include "ckptd/bulk/proxy_rank.h"
 #include "ckptd/bulk/tickets.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -39,68 +40,6 @@ struct bulk_plane {
 
 /* ---- what a ticket is good for; each on its connection's thread ---- */
 
-static int begin_stored(struct bulk_entered *entered, const struct bulk_request *request)
-{
-    return bulk_read_begin(&entered->stored, request);
-}
-
-static int block_stored(struct bulk_entered *entered, const struct bulk_request *request,
-                        uint64_t offset, uint64_t bytes, void *room, const void **out)
-{
-    return bulk_read_block(&entered->stored, request, offset, bytes, room, out);
-}
-
-static void end_stored(struct bulk_entered *entered)
-{
-    bulk_read_end(&entered->stored);
-}
-
-static int begin_session(struct bulk_entered *entered, const struct bulk_request *request)
-{
-    return proxy_rank_map(&entered->map, entered->proxy, request);
-}
-
-static int block_session(struct bulk_entered *entered, const struct bulk_request *request,
-                         uint64_t offset, uint64_t bytes, void *room, const void **out)
-{
-    (void)request;
-    (void)bytes;
-    (void)room;
-    *out = (const char *)entered->map.at + offset;
-    return 0;
-}
-
-static void end_session(struct bulk_entered *entered)
-{
-    proxy_rank_unmap(&entered->map);
-}
-
-static int put_session(struct bulk_entered *entered, const struct bulk_request *request, void **to,
-                       struct tls_stream *cut)
-{
-    return proxy_rank_put_begin(entered->proxy, request, to, cut);
-}
-
-static int came_session(struct bulk_entered *entered, const struct bulk_request *request, int error)
-{
-    return proxy_rank_put_end(entered->proxy, request, error);
-}
-
-static int ask_session(struct bulk_entered *entered, const struct bulk_request *request,
-                       struct bulk_answer *answer)
-{
-    return proxy_rank_ask(entered->proxy, request, answer);
-}
-
-/* NULL: such a ticket is not for that. */
-static const struct bulk_ops stored_source = {
-    .get_begin = begin_stored, .get_block = block_stored, .get_end = end_stored};
-static const struct bulk_ops session_source = {.get_begin = begin_session,
-                                               .get_block = block_session,
-                                               .get_end = end_session,
-                                               .put_begin = put_session,
-                                               .put_end = came_session,
-                                               .ask = ask_session};
 static const struct bulk_ops *const sources[NUM_TICKET_KINDS] = {[TICKET_STORED] = &stored_source,
                                                                  [TICKET_SESSION] = &session_source,
                                                                  [TICKET_OPENED] = &opened_source};

@@ -21,6 +21,7 @@
  * Both are held while the core answers on the arena socket: its thread, while it serves, waits for
  * neither. */
 #include "ckptd/bulk/proxy_rank.h"
+#include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 #include "proto/tls/stream.h"
@@ -263,10 +264,10 @@ static int fetch_segment(struct proxy_rank *proxy, int *out_fd, uint32_t segment
     return arena_link_fetch(&proxy->link, out_fd, &request, 1);
 }
 
-int proxy_rank_map(struct proxy_rank_map *out, struct proxy_rank *proxy,
-                   const struct bulk_request *request)
+/* A run of bytes of a segment that LoadShard has lent. ERR_DENIED, ERR_INVALID. */
+static int begin_session(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    void *at = NULL;
+    struct proxy_rank *proxy = entered->proxy;
     int fd = -1;
     if (request->offset + request->bytes > SEGMENT_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "no segment has so many bytes");
@@ -275,18 +276,25 @@ int proxy_rank_map(struct proxy_rank_map *out, struct proxy_rank *proxy,
     pthread_mutex_unlock(&proxy->mutex);
     if (error != 0)
         return error;
-    *out = (struct proxy_rank_map){.bytes = request->offset + request->bytes};
-    error = arena_map(&at, NULL, fd, out->bytes, PROT_READ);
+    entered->map.bytes = request->offset + request->bytes;
+    error = arena_map(&entered->map.at, NULL, fd, entered->map.bytes, PROT_READ);
     close(fd);
-    out->at = at;
     return error;
 }
 
-void proxy_rank_unmap(struct proxy_rank_map *map)
+static int block_session(struct bulk_entered *entered, const struct bulk_request *request,
+                         uint64_t offset, uint64_t bytes, void *room, const void **out)
 {
-    if (map->at)
-        munmap(map->at, map->bytes);
-    map->at = NULL;
+    (void)request, (void)bytes, (void)room;
+    *out = (const char *)entered->map.at + offset;
+    return 0;
+}
+
+static void end_session(struct bulk_entered *entered)
+{
+    if (entered->map.at)
+        munmap(entered->map.at, entered->map.bytes);
+    entered->map.at = NULL;
 }
 
 static int grow_mappings(struct proxy_rank *proxy, uint32_t segment)
@@ -448,9 +456,12 @@ static int take_row(struct proxy_rank *proxy, const struct bulk_request *request
     return report_error(ERR_BUSY, NULL, "too many blocks are on their way into the session");
 }
 
-int proxy_rank_put_begin(struct proxy_rank *proxy, const struct bulk_request *request, void **to,
-                         struct tls_stream *cut)
+/* Of a block that comes. ERR_ABORTED: of an older save; ERR_EXISTS: it is there already;
+ * ERR_DENIED: not in what BeginSave lent. */
+static int put_session(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                       struct tls_stream *cut)
 {
+    struct proxy_rank *proxy = entered->proxy;
     unsigned char *segment = NULL;
     pthread_mutex_lock(&proxy->mutex);
     int error = check_put(proxy, request);
@@ -486,8 +497,9 @@ static int announce(struct proxy_rank *proxy, const struct arena_entry *entry)
     return 0;
 }
 
-int proxy_rank_put_end(struct proxy_rank *proxy, const struct bulk_request *request, int error)
+static int came_session(struct bulk_entered *entered, const struct bulk_request *request, int error)
 {
+    struct proxy_rank *proxy = entered->proxy;
     pthread_mutex_lock(&proxy->mutex);
     struct active *row = find_active(proxy, request->save, request->number);
     CHECK(row != NULL);
@@ -536,9 +548,10 @@ static void tell_window(struct proxy_rank *proxy, const struct bulk_request *req
     answer->window_changes = window.changes;
 }
 
-int proxy_rank_ask(struct proxy_rank *proxy, const struct bulk_request *request,
-                   struct bulk_answer *answer)
+static int ask_session(struct bulk_entered *entered, const struct bulk_request *request,
+                       struct bulk_answer *answer)
 {
+    struct proxy_rank *proxy = entered->proxy;
     int error = 0;
     if (request->verb == BULK_WINDOW) {
         tell_window(proxy, request, answer); /* its pages stay while there is a connection */
@@ -555,3 +568,10 @@ int proxy_rank_ask(struct proxy_rank *proxy, const struct bulk_request *request,
     pthread_mutex_unlock(&proxy->mutex);
     return error;
 }
+
+const struct bulk_ops session_source = {.get_begin = begin_session,
+                                        .get_block = block_session,
+                                        .get_end = end_session,
+                                        .put_begin = put_session,
+                                        .put_end = came_session,
+                                        .ask = ask_session};
