@@ -33,6 +33,41 @@ static const struct {
              [DRAIN] = {"drain_", "drains", "tier", "tier"}};
 
 /* clang-format off */
+
+/* The numbers of a way into another tier, and of what goes there now. */
+#define WAY(of, at)                                                                              \
+    {of, GAUGE, at "waiting", "Checkpoints that are to go there.", NULL},                        \
+    {of, GAUGE, at "waiting_bytes", "Bytes of them.", NULL},                                     \
+    {of, COUNTER, at "drained", "Checkpoints that went there.", NULL},                           \
+    {of, COUNTER, at "mended", "Damaged checkpoints that were mended there.", NULL},             \
+    {of, COUNTER, at "bytes_sent", "Bytes that went there.", NULL},                              \
+    {of, COUNTER, at "bytes_from_memory",                                                        \
+     "Bytes of these that came from memory, not from the disk.", NULL},                          \
+    {of, COUNTER, at "bytes_before_commit",                                                      \
+     "Bytes of these that went before their commit.", NULL},                                     \
+    {of, COUNTER, at "errors", "Requests that failed there.", NULL},                             \
+    {of, GAUGE, at "given_up", "Checkpoints that do not go there until a restart.", NULL},       \
+    {of, GAUGE, at "bytes_per_second", "Rate of the newest checkpoint that went there.", NULL},
+#define WAY_NOW(of, at)                                                                          \
+    {of, GAUGE, at "step", "Step that goes there now.", NULL},                                   \
+    {of, GAUGE, at "attempt", "Attempt of that step.", NULL},                                    \
+    {of, GAUGE, at "resting", "It waits after an error.", NULL},                                 \
+    {of, GAUGE, at "bytes_sent", "Bytes of it that are there.", NULL},                           \
+    {of, GAUGE, at "bytes", "Bytes of it in all.", NULL},                                        \
+    {of, GAUGE, at "bytes_per_second", "Its rate.", NULL},                                       \
+    {of, GAUGE, at "seconds_left", "Seconds until it is there at that rate.", NULL},
+/* Of a connection. */
+#define LINK(of, at)                                                                             \
+    {of, COUNTER, at "bytes_in", "Bytes that came over it.", NULL},                              \
+    {of, COUNTER, at "bytes_out", "Bytes that went over it.", NULL},                             \
+    {of, GAUGE, at "bytes_per_second_in", "Rate while bytes came.", NULL},                       \
+    {of, GAUGE, at "bytes_per_second_out", "Rate while bytes went.", NULL},
+#define IO(at, Names, names)                                                                     \
+    {SERVICE, COUNTER, at "operations", Names " of the local store.", NULL},                     \
+    {SERVICE, COUNTER, at "bytes", "Bytes of its " names ".", NULL},                             \
+    {SERVICE, GAUGE, at "p50_seconds", "Time of its recent " names ", median.", NULL},           \
+    {SERVICE, GAUGE, at "p99_seconds", "Time of its recent " names ", 99th percentile.", NULL},
+
 static const struct row {
     enum of of;
     enum kind kind;
@@ -76,18 +111,9 @@ static const struct row {
      "Rate at which the last saves filled the disk.", NULL},
     {SERVICE, GAUGE, "disk.hours_to_full", "Hours until the disk is full at that rate.", NULL},
     {SERVICE, GAUGE, "io.in_work", "Requests to the disk that are under way.", NULL},
-    {SERVICE, COUNTER, "io.read.operations", "Reads of the local store.", NULL},
-    {SERVICE, COUNTER, "io.read.bytes", "Bytes of its reads.", NULL},
-    {SERVICE, GAUGE, "io.read.p50_seconds", "Time of its recent reads, median.", NULL},
-    {SERVICE, GAUGE, "io.read.p99_seconds", "Time of its recent reads, 99th percentile.", NULL},
-    {SERVICE, COUNTER, "io.write.operations", "Writes of the local store.", NULL},
-    {SERVICE, COUNTER, "io.write.bytes", "Bytes of its writes.", NULL},
-    {SERVICE, GAUGE, "io.write.p50_seconds", "Time of its recent writes, median.", NULL},
-    {SERVICE, GAUGE, "io.write.p99_seconds", "Time of its recent writes, 99th percentile.", NULL},
-    {SERVICE, COUNTER, "io.sync.operations", "Syncs of the local store.", NULL},
-    {SERVICE, COUNTER, "io.sync.bytes", "Bytes of its syncs.", NULL},
-    {SERVICE, GAUGE, "io.sync.p50_seconds", "Time of its recent syncs, median.", NULL},
-    {SERVICE, GAUGE, "io.sync.p99_seconds", "Time of its recent syncs, 99th percentile.", NULL},
+    IO("io.read.", "Reads", "reads")
+    IO("io.write.", "Writes", "writes")
+    IO("io.sync.", "Syncs", "syncs")
     {SERVICE, GAUGE, "process.bytes_resident",
      "Resident memory of ckptd, the pool included.", NULL},
     {SERVICE, GAUGE, "process.bytes_private", "Memory of its own, the pool aside.", NULL},
@@ -99,50 +125,14 @@ static const struct row {
     {SERVICE, GAUGE, "process.bytes_pinned", "Memory of ckptd that the kernel has pinned.", NULL},
     {SERVICE, GAUGE, "process.bytes_locked", "Memory of ckptd that is locked.", NULL},
     {SERVICE, GAUGE, "tier.checkpoints", "Checkpoints in the far tier.", NULL},
-    {SERVICE, GAUGE, "tier.waiting", "Checkpoints that are to go there.", NULL},
-    {SERVICE, GAUGE, "tier.waiting_bytes", "Bytes of them.", NULL},
-    {SERVICE, COUNTER, "tier.drained", "Checkpoints that went there.", NULL},
-    {SERVICE, COUNTER, "tier.mended", "Damaged checkpoints that were mended there.", NULL},
-    {SERVICE, COUNTER, "tier.bytes_sent", "Bytes that went there.", NULL},
-    {SERVICE, COUNTER, "tier.bytes_from_memory",
-     "Bytes of these that came from memory, not from the disk.", NULL},
-    {SERVICE, COUNTER, "tier.bytes_before_commit",
-     "Bytes of these that went before their commit.", NULL},
-    {SERVICE, COUNTER, "tier.errors", "Requests that failed there.", NULL},
-    {SERVICE, GAUGE, "tier.given_up", "Checkpoints that do not go there until a restart.", NULL},
-    {SERVICE, GAUGE, "tier.bytes_per_second",
-     "Rate of the newest checkpoint that went there.", NULL},
+    WAY(SERVICE, "tier.")
     {SERVICE, GAUGE, "tier.clock_ahead_seconds",
      "The clock of its server less that of this machine; of a bucket.", NULL},
-    {SERVICE, GAUGE, "tier.now.step", "Step that goes there now.", NULL},
-    {SERVICE, GAUGE, "tier.now.attempt", "Attempt of that step.", NULL},
-    {SERVICE, GAUGE, "tier.now.resting", "It waits after an error.", NULL},
-    {SERVICE, GAUGE, "tier.now.bytes_sent", "Bytes of it that are there.", NULL},
-    {SERVICE, GAUGE, "tier.now.bytes", "Bytes of it in all.", NULL},
-    {SERVICE, GAUGE, "tier.now.bytes_per_second", "Its rate.", NULL},
-    {SERVICE, GAUGE, "tier.now.seconds_left", "Seconds until it is there at that rate.", NULL},
+    WAY_NOW(SERVICE, "tier.now.")
     {SERVICE, GAUGE, "mending.checkpoints",
      "Checkpoints that the local disk had mended from another tier.", NULL},
-    {SERVICE, GAUGE, "mending.waiting", "Checkpoints that are to go there.", NULL},
-    {SERVICE, GAUGE, "mending.waiting_bytes", "Bytes of them.", NULL},
-    {SERVICE, COUNTER, "mending.drained", "Checkpoints that went there.", NULL},
-    {SERVICE, COUNTER, "mending.mended", "Damaged checkpoints that were mended there.", NULL},
-    {SERVICE, COUNTER, "mending.bytes_sent", "Bytes that went there.", NULL},
-    {SERVICE, COUNTER, "mending.bytes_from_memory",
-     "Bytes of these that came from memory, not from the disk.", NULL},
-    {SERVICE, COUNTER, "mending.bytes_before_commit",
-     "Bytes of these that went before their commit.", NULL},
-    {SERVICE, COUNTER, "mending.errors", "Requests that failed there.", NULL},
-    {SERVICE, GAUGE, "mending.given_up", "Checkpoints that do not go there until a restart.", NULL},
-    {SERVICE, GAUGE, "mending.bytes_per_second",
-     "Rate of the newest checkpoint that went there.", NULL},
-    {SERVICE, GAUGE, "mending.now.step", "Step that goes there now.", NULL},
-    {SERVICE, GAUGE, "mending.now.attempt", "Attempt of that step.", NULL},
-    {SERVICE, GAUGE, "mending.now.resting", "It waits after an error.", NULL},
-    {SERVICE, GAUGE, "mending.now.bytes_sent", "Bytes of it that are there.", NULL},
-    {SERVICE, GAUGE, "mending.now.bytes", "Bytes of it in all.", NULL},
-    {SERVICE, GAUGE, "mending.now.bytes_per_second", "Its rate.", NULL},
-    {SERVICE, GAUGE, "mending.now.seconds_left", "Seconds until it is there at that rate.", NULL},
+    WAY(SERVICE, "mending.")
+    WAY_NOW(SERVICE, "mending.now.")
     {SERVICE, GAUGE, "nodes.replicas",
      "Failure domains that are to have the newest checkpoint.", NULL},
     {SERVICE, GAUGE, "nodes.peers", "Other nodes.", NULL},
@@ -154,10 +144,7 @@ static const struct row {
     {SERVICE, GAUGE, "behind.lag_seconds", "Age of the oldest of them.", NULL},
     {SERVICE, GAUGE, "bulk.connections", "Connections of the bulk plane.", NULL},
     {SERVICE, COUNTER, "bulk.refused", "Connections that it refused.", NULL},
-    {SERVICE, COUNTER, "bulk.bytes_in", "Bytes that came over it.", NULL},
-    {SERVICE, COUNTER, "bulk.bytes_out", "Bytes that went over it.", NULL},
-    {SERVICE, GAUGE, "bulk.bytes_per_second_in", "Rate while bytes came.", NULL},
-    {SERVICE, GAUGE, "bulk.bytes_per_second_out", "Rate while bytes went.", NULL},
+    LINK(SERVICE, "bulk.")
     {SERVICE, GAUGE, "tls.certificate_seconds_left",
      "Seconds until the files of tls.directory end.", NULL},
     {SERVICE, GAUGE, "scrub.pass_bytes", "Bytes of the scrub's pass at hand.", NULL},
@@ -243,34 +230,12 @@ static const struct row {
     {NODE, GAUGE, "lost", "The node counts as lost.", NULL},
     {NODE, GAUGE, "silent_seconds", "Seconds since it answered.", NULL},
     {NODE, GAUGE, "checkpoints", "Checkpoints that the node has from this one.", NULL},
-    {NODE, GAUGE, "waiting", "Checkpoints that are to go there.", NULL},
-    {NODE, GAUGE, "waiting_bytes", "Bytes of them.", NULL},
-    {NODE, COUNTER, "drained", "Checkpoints that went there.", NULL},
-    {NODE, COUNTER, "mended", "Damaged checkpoints that were mended there.", NULL},
-    {NODE, COUNTER, "bytes_sent", "Bytes that went there.", NULL},
-    {NODE, COUNTER, "bytes_from_memory",
-     "Bytes of these that came from memory, not from the disk.", NULL},
-    {NODE, COUNTER, "bytes_before_commit", "Bytes of these that went before their commit.", NULL},
-    {NODE, COUNTER, "errors", "Requests that failed there.", NULL},
-    {NODE, GAUGE, "given_up", "Checkpoints that do not go there until a restart.", NULL},
-    {NODE, GAUGE, "bytes_per_second", "Rate of the newest checkpoint that went there.", NULL},
-    {NODE, GAUGE, "now.step", "Step that goes there now.", NULL},
-    {NODE, GAUGE, "now.attempt", "Attempt of that step.", NULL},
-    {NODE, GAUGE, "now.resting", "It waits after an error.", NULL},
-    {NODE, GAUGE, "now.bytes_sent", "Bytes of it that are there.", NULL},
-    {NODE, GAUGE, "now.bytes", "Bytes of it in all.", NULL},
-    {NODE, GAUGE, "now.bytes_per_second", "Its rate.", NULL},
-    {NODE, GAUGE, "now.seconds_left", "Seconds until it is there at that rate.", NULL},
+    WAY(NODE, "")
+    WAY_NOW(NODE, "now.")
     {NODE, GAUGE, "links.control.rtt_seconds", "Round trip of the connection for calls.", NULL},
-    {NODE, COUNTER, "links.control.bytes_in", "Bytes that came over it.", NULL},
-    {NODE, COUNTER, "links.control.bytes_out", "Bytes that went over it.", NULL},
-    {NODE, GAUGE, "links.control.bytes_per_second_in", "Rate while bytes came.", NULL},
-    {NODE, GAUGE, "links.control.bytes_per_second_out", "Rate while bytes went.", NULL},
+    LINK(NODE, "links.control.")
     {NODE, GAUGE, "links.bulk.rtt_seconds", "Round trip of the connection for bytes.", NULL},
-    {NODE, COUNTER, "links.bulk.bytes_in", "Bytes that came over it.", NULL},
-    {NODE, COUNTER, "links.bulk.bytes_out", "Bytes that went over it.", NULL},
-    {NODE, GAUGE, "links.bulk.bytes_per_second_in", "Rate while bytes came.", NULL},
-    {NODE, GAUGE, "links.bulk.bytes_per_second_out", "Rate while bytes went.", NULL},
+    LINK(NODE, "links.bulk.")
     {NODE, GAUGE, "told.seconds_ago", "Seconds since the node told the following of itself.", NULL},
     {NODE, GAUGE, "told.draining", "It is shutting down.", NULL},
     {NODE, GAUGE, "told.disk.bytes_total", "Bytes of its file system.", "node_told_disk_bytes"},
