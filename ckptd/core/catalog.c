@@ -41,11 +41,7 @@ int catalog_open(struct service *service, const struct catalog_events *events)
 
 bool run_name_valid(const char *name)
 {
-    size_t length = strlen(name);
-    if (length == 0 || length > RUN_NAME_MAX || name[0] == '.')
-        return false;
-    return strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
-           length;
+    return shard_run_is_valid(name) && strlen(name) <= RUN_NAME_MAX && name[0] != '.';
 }
 
 /* Nothing of it is in the store or in work: what began it came to nothing. Nobody has it but who
@@ -107,9 +103,7 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
         if (!run_name_valid(name))
             return report_error(ERR_INVALID, "use letters, digits, '.', '_' and '-', at most 100",
                                 "\"%.120s\" cannot name a run", name);
-        int error = find_room(&run, service);
-        if (error != 0)
-            return error;
+        ERR_TRY(find_room(&run, service));
         snprintf(run->name, sizeof run->name, "%s", name);
         service->catalog->events->read(run);
         enter_run(service, run);

@@ -257,8 +257,8 @@ static int check_uids(const char *key, const char *list)
 
 static int check_access(const struct config *config)
 {
-    int error = check_uids("access.uids", config->access_uids);
-    return error == 0 ? check_uids("access.operators", config->access_operators) : error;
+    ERR_TRY(check_uids("access.uids", config->access_uids));
+    return check_uids("access.operators", config->access_operators);
 }
 
 /* Words and commas, as log_setup reads them. */
@@ -413,17 +413,11 @@ static int check_addresses(const struct config *config)
 static int check_relations(struct config *config)
 {
     ERR_TRY(check_store(config));
-    int error =
-        config->listen[0] == 0 ? rpc_default_address(config->listen, sizeof config->listen) : 0;
-    if (error == 0)
-        error = check_access(config);
-    if (error == 0)
-        error = check_log(config->log);
-    if (error != 0)
-        return error;
-    error = check_addresses(config);
-    if (error != 0)
-        return error;
+    if (config->listen[0] == 0)
+        ERR_TRY(rpc_default_address(config->listen, sizeof config->listen));
+    ERR_TRY(check_access(config));
+    ERR_TRY(check_log(config->log));
+    ERR_TRY(check_addresses(config));
     if (config->block_bytes % CHECKSUM_BLOCK_BYTES != 0)
         return report_error(ERR_INVALID, NULL, "storage.block_bytes is not a multiple of 1 MiB");
     if (config->segment_bytes % config->block_bytes != 0)

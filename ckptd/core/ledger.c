@@ -46,9 +46,7 @@ int ledger_promise(struct ledger *ledger, struct ledger_promise *out,
                             (unsigned long long)bytes, (unsigned long long)ledger_used(space),
                             (unsigned long long)ledger_usable(ledger, space),
                             (unsigned long long)ledger->promised.bytes);
-    int error = check_inodes(ledger, space, inodes);
-    if (error != 0)
-        return error;
+    ERR_TRY(check_inodes(ledger, space, inodes));
     ledger->promised.bytes += bytes;
     ledger->promised.inodes += inodes;
     *out = (struct ledger_promise){bytes, inodes};

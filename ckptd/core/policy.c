@@ -77,12 +77,10 @@ int policy_set(struct policies *policies, const char *key, const char *value, co
         return report_error(ERR_INVALID,
                             "a run has quota, the keys of [retention], tier.keep_*, trash_s",
                             "%s: key '%.200s' is unknown", where, key);
-    int error = find_run(&run, policies, key + 4, strlen(key + 4) - strlen(option->key) - 1, where);
-    if (error != 0)
-        return error;
+    ERR_TRY(find_run(&run, policies, key + 4, strlen(key + 4) - strlen(option->key) - 1, where));
     bool is_set[NUM_KEYS + 1] = {false};
     const struct options options = {.table = table, .config = &run->policy, .is_set = is_set};
-    error = options_set(&options, option->key, value, where);
+    int error = options_set(&options, option->key, value, where);
     run->is_set[option - table] |= error == 0;
     return error;
 }

@@ -234,10 +234,9 @@ static int find_shown(struct showing *showing, struct checkpoint **out, struct s
                       const Holdfast__V1__ShowRequest *request)
 {
     struct run *run;
-    int error = run_find(&run, service, request->run, false);
-    if (error != 0)
-        return error;
+    int error = 0;
     struct checkpoint *found = NULL;
+    ERR_TRY(run_find(&run, service, request->run, false));
     for (struct checkpoint *c = run->checkpoints; c && !found && error == 0; c = c->next) {
         if ((request->step >= 0 && c->summary.step != (uint64_t)request->step) ||
             (request->attempt && c->summary.attempt != request->attempt))

@@ -204,9 +204,7 @@ static void no_hello(struct timer *timer)
 static int bind_session(struct session **out, struct connection *connection)
 {
     struct service *service = connection->service;
-    int error = session_find(out, service, connection->request.session);
-    if (error != 0)
-        return error;
+    ERR_TRY(session_find(out, service, connection->request.session));
     if (connection->session == *out)
         return 0;
     if (connection->session || (*out)->connection)
@@ -223,9 +221,7 @@ static int collect_fds(int *fds, uint32_t *count, struct connection *connection)
     const struct arena_request *request = &connection->request;
     struct service *service = connection->service;
     struct session *session;
-    int error = bind_session(&session, connection);
-    if (error != 0)
-        return error;
+    ERR_TRY(bind_session(&session, connection));
     if (request->kind == ARENA_REQUEST_BIND)
         return 0;
     if (request->kind == ARENA_REQUEST_CONTROL) {
@@ -370,11 +366,8 @@ static int open_listener(struct listener *listener, struct service *service)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     CHECK(strlen(listener->path) < sizeof address.sun_path); /* config.c */
     memcpy(address.sun_path, listener->path, strlen(listener->path));
-    int error = make_parent(listener->path);
-    if (error == 0)
-        error = remove_stale(&address);
-    if (error != 0)
-        return error;
+    ERR_TRY(make_parent(listener->path));
+    ERR_TRY(remove_stale(&address));
     listener->service = service;
     listener->watch.run = accept_one;
     listener->watch.fd = -1;
@@ -385,7 +378,7 @@ static int open_listener(struct listener *listener, struct service *service)
     bool for_others = service->config->access_uids[0] || service->config->access_operators[0];
     mode_t mode = for_others ? 0666 : 0600;
     mode_t old = umask(0777 & ~mode);
-    int bound = bind(fd, (const struct sockaddr *)&address, sizeof address);
+    int error = 0, bound = bind(fd, (const struct sockaddr *)&address, sizeof address);
     umask(old);
     if (bound != 0 || listen(fd, BACKLOG) != 0)
         error = report_errno(ERR_IO, "could not listen on the socket", listener->path);

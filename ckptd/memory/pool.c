@@ -232,9 +232,7 @@ int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bo
               struct storage *storage)
 {
     CHECK(segment_bytes > 0 && pool_bytes % segment_bytes == 0);
-    int error = check_available(pool_bytes, pool_bytes);
-    if (error != 0)
-        return error;
+    ERR_TRY(check_available(pool_bytes, pool_bytes));
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         return report_error(ERR_MEMORY, NULL, "no memory for the pool");
@@ -242,7 +240,7 @@ int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bo
     pool->huge = huge;
     pool->storage = storage;
     pool->segments = calloc(pool_bytes / segment_bytes, sizeof *pool->segments);
-    error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
+    int error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
     for (uint64_t i = 0; i < pool_bytes / segment_bytes && error == 0; i++) {
         struct segment *segment = &pool->segments[i];
         *segment = (struct segment){.fd = -1, .fd_read_only = -1, .bare = true};

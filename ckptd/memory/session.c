@@ -273,9 +273,7 @@ static void ring_woke(struct watch *watch)
 static int open_control(struct session *session)
 {
     size_t bytes = sizeof(struct arena_control);
-    int error = arena_create(&session->control_fd, "holdfast-control", bytes);
-    if (error != 0)
-        return error;
+    ERR_TRY(arena_create(&session->control_fd, "holdfast-control", bytes));
     if (fallocate(session->control_fd, 0, 0, (off_t)bytes) != 0)
         return report_errno(ERR_MEMORY, "could not make a control page set", "fallocate");
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, session->control_fd, 0);
@@ -296,9 +294,7 @@ static int open_control(struct session *session)
 int session_new_rank(struct session **out, struct service *service,
                      const struct session_options *options)
 {
-    int error = session_new(out, service, options->run);
-    if (error != 0)
-        return error;
+    ERR_TRY(session_new(out, service, options->run));
     (*out)->is_rank = true;
     (*out)->attempt = options->attempt;
     (*out)->rank = options->rank;
@@ -306,7 +302,7 @@ int session_new_rank(struct session **out, struct service *service,
     (*out)->memory_node = options->memory_node;
     (*out)->geometry = options->geometry;
     (*out)->image_segments = options->image_segments;
-    error = open_control(*out);
+    int error = open_control(*out);
     if (error != 0)
         session_end(*out, "it could not be set up");
     return error;

@@ -37,12 +37,10 @@ static struct pool_owner owner_of(const struct session *session)
 static int fill_slot(struct session *session, uint32_t slot)
 {
     struct image *image = NULL;
-    int error = image_new(&image, session->service, &session->geometry, session->image_segments);
-    if (error != 0)
-        return error;
+    ERR_TRY(image_new(&image, session->service, &session->geometry, session->image_segments));
     image->slot = &session->slots[slot];
     image->run = session->run;
-    error = image_take_segments(image, owner_of(session));
+    int error = image_take_segments(image, owner_of(session));
     if (error != 0) {
         image_free(image);
         return error;

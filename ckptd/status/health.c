@@ -92,12 +92,10 @@ static int check_next(const struct run *run, const struct storage_space *space)
     uint64_t bytes;
     if (!next_save(run, &bytes))
         return 0;
-    int error = catalog_check_room(run->service);
-    if (error == 0)
-        error = save_check_quota(run, bytes);
-    return error != 0 ? error
-                      : ledger_promise(&ledger, &promise, space, bytes,
-                                       save_num_files(run->coordinator->group->world_size));
+    ERR_TRY(catalog_check_room(run->service));
+    ERR_TRY(save_check_quota(run, bytes));
+    return ledger_promise(&ledger, &promise, space, bytes,
+                          save_num_files(run->coordinator->group->world_size));
 }
 
 /* Of the newest checkpoint of all runs; 0: there is none. */
