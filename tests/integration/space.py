@@ -3,7 +3,7 @@
 
 Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
 what a crash leaves and nothing else, and not while somebody has the store (clients_cli_power cuts
-it at each call, check_tool_kills.py kills it); watch tells saves and rates, and goes on when ckptd
+it at each call); watch tells saves and rates, and goes on when ckptd
 comes back; of a directory it and status tell what its files do.
 Method: a real ckptd and real saves (lib_cli.py); what a crash would leave is made by hand in
 copies of the store, byte counts are taken with os.walk.
