@@ -186,6 +186,10 @@ def known_damage(world, served):
     if not served:
         world.stop()
     says(f"verify finds the damage ({how})", f"verify --all {world.run}", *where, code=1)
+    if served:
+        says("what verify finds it tells ckptd, which proves it itself", f"verify {world.run}@6",
+             *where, code=1, then=lambda: comes_to(
+                 lambda: world.status()["runs"][0]["damaged"], 2))
     said = says(f"a list with damage in it ends with 1 ({how})", "list", *where, code=1)
     test("which names both", said.count("DAMAGED") == 2, said)
     said = says(f"a prune goes on ({how})", f"prune {world.run} --keep-last 2 --json", *where)
