@@ -36,18 +36,6 @@ TEST_BETWEEN(test_ckpt__any_world_size_loads_what_any_other_saved, bed_open, bed
     }
 }
 
-TEST_BETWEEN(test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it, bed_open, bed_close)
-{
-    struct bed *bed = *state;
-    save_world(bed, 5, 31, 1); /* about 7 MB, no shard larger than 4 */
-    bed->pool = "4MiB";
-    restart_ckptd(bed, SIGTERM);
-    for (uint32_t world = 1; world <= 4; world++) {
-        struct group group = load_world(bed, world, 70 + world, 1);
-        assert_true(group.bytes_local > 0);
-    }
-}
-
 /* A reader of some boxes of some tensors. */
 struct reader {
     const struct bed *bed;
@@ -307,6 +295,29 @@ static struct ckpt_tensor small_tensor(float *data)
         .name = "small", .dtype = "F32", .dims = 1, .shape = {4}, .extent = {4}, .data = data};
 }
 
+/* Begins an attempt and describes the tensor in it; its number. */
+static uint64_t describe_in_attempt(struct ckpt *ckpt, const struct ckpt_tensor *tensor)
+{
+    uint64_t attempt;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe(ckpt, attempt, tensor, 1), 0);
+    return attempt;
+}
+
+static struct ckpt_save *copy_step(struct ckpt *ckpt, uint64_t step)
+{
+    struct ckpt_save *save;
+    assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
+    assert_int_equal(ckpt_save_copy(save, 0), 0);
+    return save;
+}
+
+static void save_step(struct ckpt *ckpt, uint64_t step)
+{
+    assert_int_equal(ckpt_save_end(copy_step(ckpt, step)), 0);
+    assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
+}
+
 TEST_BETWEEN(test_ckpt__a_load_that_cannot_fit_says_why, bed_open, bed_close)
 {
     struct bed *bed = *state;
@@ -335,18 +346,11 @@ TEST_BETWEEN(test_ckpt__an_older_attempt_is_told_to_stop, bed_open, bed_close)
     struct ckpt_save *save;
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
-    uint64_t first, second;
-    assert_int_equal(ckpt_attempt_open(old, &first, NULL, NULL), 0);
-    assert_int_equal(ckpt_describe(old, first, &tensor, 1), 0);
-    assert_int_equal(ckpt_attempt_open(young, &second, NULL, NULL), 0);
-    assert_true(second > first);
+    uint64_t first = describe_in_attempt(old, &tensor);
+    assert_true(describe_in_attempt(young, &tensor) > first);
     assert_int_equal(ckpt_save_begin(old, &save, 1, NULL), CKPT_STALE);
     assert_int_equal(ckpt_describe(old, first, &tensor, 1), CKPT_STALE);
-    assert_int_equal(ckpt_describe(young, second, &tensor, 1), 0);
-    assert_int_equal(ckpt_save_begin(young, &save, 1, NULL), 0);
-    assert_int_equal(ckpt_save_copy(save, 0), 0);
-    assert_int_equal(ckpt_save_end(save), 0);
-    assert_int_equal(ckpt_save_wait(young, 1, 20000), 0);
+    save_step(young, 1);
     ckpt_close(old);
     ckpt_close(young);
 }
@@ -355,20 +359,13 @@ TEST_BETWEEN(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is, 
 {
     struct bed *bed = *state;
     struct ckpt *ckpt = open_single(bed, RUN);
-    struct ckpt_save *save;
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
     uint64_t attempt;
-    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
-    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
-    assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
-    assert_int_equal(ckpt_save_copy(save, 0), 0);
-    ckpt_save_abort(save);
+    describe_in_attempt(ckpt, &tensor);
+    ckpt_save_abort(copy_step(ckpt, 1));
     assert_int_equal(ckpt_save_wait(ckpt, 1, 20000), CKPT_ABORTED);
-    assert_int_equal(ckpt_save_begin(ckpt, &save, 2, NULL), 0);
-    assert_int_equal(ckpt_save_copy(save, 0), 0);
-    assert_int_equal(ckpt_save_end(save), 0);
-    assert_int_equal(ckpt_save_wait(ckpt, 2, 20000), 0);
+    save_step(ckpt, 2);
     ckpt_close(ckpt);
     ckpt = open_single(bed, RUN);
     struct ckpt_info newest;
@@ -388,7 +385,6 @@ TEST_BETWEEN(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent, bed
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
     struct ckpt *ckpt = open_single(bed, RUN);
-    struct ckpt_save *save;
     uint64_t attempt;
     assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, &said), 0);
     for (uint64_t step = 1; step <= 2; step++) {
@@ -398,10 +394,7 @@ TEST_BETWEEN(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent, bed
             ckpt = open_single(bed, RUN);
         }
         assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
-        assert_int_equal(ckpt_save_begin(ckpt, &save, step, NULL), 0);
-        assert_int_equal(ckpt_save_copy(save, 0), 0);
-        assert_int_equal(ckpt_save_end(save), 0);
-        assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
+        save_step(ckpt, step);
         struct ckpt_loaded *loaded;
         struct ckpt_load_options options = {
             .step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1};
@@ -481,14 +474,10 @@ TEST_BETWEEN(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning, 
     float data[4] = {1, 2, 3, 4};
     struct ckpt_tensor tensor = small_tensor(data);
     struct ckpt *ckpt = open_single(bed, RUN);
-    struct ckpt_save *save;
-    uint64_t attempt;
-    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
-    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+    describe_in_attempt(ckpt, &tensor);
     for (uint64_t step = 1; step <= 3; step++) {
         data[0] = step < 3 ? 1 : 5;
-        assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
-        assert_int_equal(ckpt_save_copy(save, 0), 0);
+        struct ckpt_save *save = copy_step(ckpt, step);
         if (step == 3) /* not all of it is copied: it is on nobody's disk */
             assert_true(ckpt_save_wait(ckpt, step, 0) == CKPT_TIMEOUT &&
                         strcmp(ckpt_save_durability(ckpt), "accepted") == 0);
@@ -513,12 +502,10 @@ TEST_BETWEEN(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning, 
 static struct ckpt *open_with_phases(struct bed *bed, float data[4])
 {
     struct ckpt_tensor tensor = small_tensor(data);
-    uint64_t attempt;
     configure_ckptd(bed, "[pace]\nquiet = true\nquiet_wait_ms = 60000\n");
     struct ckpt *ckpt = open_single(bed, RUN);
     ckpt_phase(ckpt, CKPT_PHASE_BUSY); /* nobody hears it yet */
-    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
-    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+    describe_in_attempt(ckpt, &tensor);
     assert_int_equal(status_number(bed, "pace", "ranks_busy"), 0);
     return ckpt;
 }
@@ -526,12 +513,9 @@ static struct ckpt *open_with_phases(struct bed *bed, float data[4])
 /* A save that comes in a busy phase and is held back by it. */
 static void save_while_busy(const struct bed *bed, struct ckpt *ckpt, uint64_t step)
 {
-    struct ckpt_save *save;
     ckpt_phase(ckpt, CKPT_PHASE_BUSY);
     assert_int_equal(status_number(bed, "pace", "ranks_busy"), 1);
-    assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
-    assert_int_equal(ckpt_save_copy(save, 0), 0);
-    assert_int_equal(ckpt_save_end(save), 0);
+    assert_int_equal(ckpt_save_end(copy_step(ckpt, step)), 0);
     await_number(bed, "pace", "chunks_held", 1);
     assert_int_equal(ckpt_save_wait(ckpt, step, 0), CKPT_TIMEOUT); /* no reason to hurry */
     sleep_ms(100);

@@ -32,7 +32,12 @@ struct world {
      * --json. */
     uint64_t left;
     char said_then[2][SAID_BYTES_MAX];
-    void (*renew)(struct world *world); /* empties `out`, and has it served again */
+    /* Whom commands ask: nobody, a ckptd, or a ckptd for its store, as main() does first. Then the
+     * addresses of those that serve the store and `out`, and what empties `out`, and has it served
+     * again. */
+    enum { ON_DIRECTORY, ASKS, FINDS } through;
+    const char *source, *target;
+    void (*renew)(struct world *world);
 };
 
 /* TELLS: reads what is another thing each time. WRITES_SERVED: a store that a ckptd serves. */
@@ -443,6 +448,16 @@ static int run_quietly(struct world *world, int (*run)(const struct cli *cli),
     return error;
 }
 
+static const struct tool *tool_on_found; /* a command that works on the store of a ckptd */
+
+static int run_on_found(const struct cli *cli)
+{
+    static struct cli found; /* too large for a stack */
+    found = *cli;
+    int error = server_find_store(&found);
+    return error == 0 ? tool_on_found->run(&found) : error;
+}
+
 static int run_tool(const struct tool *tool, struct world *world, bool is_json, bool is_forced,
                     const struct between *between)
 {
@@ -451,7 +466,12 @@ static int run_tool(const struct tool *tool, struct world *world, bool is_json, 
     tool->set(&cli, world);
     cli.is_json = is_json;
     cli.is_forced = is_forced;
-    return run_quietly(world, tool->run, &cli, between);
+    if (world->through != ON_DIRECTORY) {
+        strcpy(cli.server, tool->run == cli_import ? world->target : world->source);
+        cli.store[0] = '\0';
+    }
+    tool_on_found = tool;
+    return run_quietly(world, world->through == FINDS ? run_on_found : tool->run, &cli, between);
 }
 
 /* ---- what it left ---- */

@@ -194,104 +194,56 @@ static void renew_target(struct world *world)
     strcpy(world->said, said);
 }
 
-/* Settings of a command with the source's server in place of the directory. */
-#define SERVED(name, set)                                        \
-    static void name(struct cli *cli, const struct world *world) \
-    {                                                            \
-        set(cli, world);                                         \
-        cli->store[0] = '\0';                                    \
-        strcpy(cli->server, source.server);                      \
-    }
-SERVED(serve_store, set_store)
-SERVED(serve_run, set_run)
-SERVED(serve_two, set_two)
-SERVED(serve_llama, set_llama)
-SERVED(serve_quick, set_quick)
-SERVED(serve_export, set_export)
-SERVED(serve_export_hf, set_export_hf)
-SERVED(serve_pin, set_pin)
-SERVED(serve_release, set_release)
-
-static void serve_dry(struct cli *cli, const struct world *world)
+static void set_dry(struct cli *cli, const struct world *world)
 {
-    serve_store(cli, world);
-    cli->args[0] = "run";
-    cli->num_args = 1;
+    set_store(cli, world);
+    set_argument(cli, "run");
     cli->keep_last = 3;
     cli->is_dry_run = true;
 }
 
-static void serve_watch(struct cli *cli, const struct world *world)
+static void set_reshard_served(struct cli *cli, const struct world *world)
 {
-    serve_store(cli, world);
-    cli->count = 1;
-}
-
-static void serve_reshard(struct cli *cli, const struct world *world)
-{
-    serve_run(cli, world);
+    set_reshard(cli, world);
     strcpy(cli->output, target.server);
-    cli->shards = 3;
 }
 
-static void serve_import(struct cli *cli, const struct world *world)
-{
-    set_import(cli, world);
-    cli->store[0] = '\0';
-    strcpy(cli->server, target.server);
-}
-
-/* As main() does for commands on files. */
-static int run_on_files(const struct cli *cli, int (*run)(const struct cli *cli))
-{
-    static struct cli found; /* too large for a stack */
-    found = *cli;
-    int error = server_find_store(&found);
-    return error == 0 ? run(&found) : error;
-}
-
-#define ON_FILES(name, run)                \
-    static int name(const struct cli *cli) \
-    {                                      \
-        return run_on_files(cli, run);     \
-    }
-ON_FILES(verify_found, cli_verify)
-ON_FILES(diff_found, cli_diff)
-ON_FILES(export_found, cli_export)
-ON_FILES(reshard_found, cli_convert)
-ON_FILES(import_found, cli_import)
-ON_FILES(du_found, cli_du)
-
-static const struct tool served_tools[] = {
-    {"list --server", cli_list, serve_store, READS, 0, NULL},
-    {"show --server", cli_show, serve_llama, READS, 0, NULL},
-    {"verify --server", verify_found, serve_run, READS, 0, NULL},
-    {"verify --quick --server", verify_found, serve_quick, READS, 0, NULL},
-    {"verify --release --server", verify_found, serve_release, READS, 0, NULL},
-    {"diff --server", diff_found, serve_two, READS, CLI_DIFFERS, NULL},
-    {"export --server", export_found, serve_export, WRITES_FILES, 0, NULL},
-    {"export --format hf --server", export_found, serve_export_hf, WRITES_FILES, 0, NULL},
-    {"reshard --server", reshard_found, serve_reshard, WRITES_SERVED, 0, "run@2"},
-    {"import --server", import_found, serve_import, WRITES_SERVED, 0, "new@0"},
-    {"prune --dry-run --server", cli_prune, serve_dry, READS, 0, NULL},
-    {"gc --dry-run --server", cli_gc, serve_dry, READS, 0, NULL},
-    {"pin --server", cli_pin, serve_pin, READS, 0, NULL},
-    {"du --server", du_found, serve_store, READS, 0, NULL},
-    {"status --watch --server", cli_watch, serve_watch, TELLS, 0, NULL},
-    {"status --server", cli_status, serve_store, TELLS, 0, NULL},
-    {"health --server", cli_health, serve_store, READS, 0, NULL},
+static const struct tool asking[] =
+    {
+        {"list --server", cli_list, set_store, READS, 0, NULL},
+        {"show --server", cli_show, set_llama, READS, 0, NULL},
+        {"prune --dry-run --server", cli_prune, set_dry, READS, 0, NULL},
+        {"gc --dry-run --server", cli_gc, set_dry, READS, 0, NULL},
+        {"pin --server", cli_pin, set_pin, READS, 0, NULL},
+        {"status --watch --server", cli_watch, set_watch, TELLS, 0, NULL},
+        {"status --server", cli_status, set_store, TELLS, 0, NULL},
+        {"health --server", cli_health, set_store, READS, 0, NULL},
+},
+                         finding[] = {
+                             {"verify --server", cli_verify, set_run, READS, 0, NULL},
+                             {"verify --quick --server", cli_verify, set_quick, READS, 0, NULL},
+                             {"verify --release --server", cli_verify, set_release, READS, 0, NULL},
+                             {"diff --server", cli_diff, set_two, READS, CLI_DIFFERS, NULL},
+                             {"export --server", cli_export, set_export, WRITES_FILES, 0, NULL},
+                             {"export --format hf --server", cli_export, set_export_hf,
+                              WRITES_FILES, 0, NULL},
+                             {"reshard --server", cli_convert, set_reshard_served, WRITES_SERVED, 0,
+                              "run@2"},
+                             {"import --server", cli_import, set_import, WRITES_SERVED, 0, "new@0"},
+                             {"du --server", cli_du, set_store, READS, 0, NULL},
 };
 
 static int open_served(void **state)
 {
-    static struct cli cli; /* too large for a stack */
+    static const struct tool pin = {"pin", cli_pin, set_pin, READS, 0, NULL};
     world_open(state);
     struct world *world = *state;
     world->renew = renew_target;
     start_daemon(&source, world, "s", world->fixture.root);
-    set_defaults(&cli);
-    serve_pin(&cli, world);
-    assert_int_equal(run_quietly(world, cli_pin, &cli, NULL), 0);
+    world->source = source.server;
+    world->target = target.server;
+    world->through = ASKS;
+    assert_int_equal(run_tool(&pin, world, false, false, NULL), 0);
     world->store = survey_of(world->fixture.root, BY_IDENTITY);
     return 0;
 }
@@ -305,7 +257,10 @@ static int close_served(void **state)
 
 TEST_BETWEEN(test_memory__nor_does_one_through_a_ckptd, open_served, close_served)
 {
-    try_tools(served_tools, sizeof served_tools / sizeof *served_tools, *state);
+    struct world *world = *state;
+    try_tools(asking, sizeof asking / sizeof *asking, world);
+    world->through = FINDS;
+    try_tools(finding, sizeof finding / sizeof *finding, world);
 }
 
 /* The program itself, with fewer addresses each time until they do not do. */

@@ -1,19 +1,15 @@
 /* clients_kill.c - kills on either side of libckpt and ckptd.
  *
- * Goal: a client that is killed in the middle of saves loses nothing that was committed; a ckptd
- * that is killed costs saves, but neither a checkpoint nor the training: ranks are not held up, and
- * when it is back they save again. Method: this program runs itself as the victim and kills it with
- * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h). */
+ * Goal: a ckptd that is killed or stopped costs saves, but neither a checkpoint, nor a load, nor
+ * the training: ranks are not held up, and when it is back they save again. Method: ckptd is killed
+ * under ranks that save in lockstep (clients_bed.h). This program is also the trainer that kills.py
+ * and check_crowd.py kill ("resume"): that loses nothing that was committed. */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/suite.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
+/* ---- the trainer of the scripts ---- */
 
-/* ---- kills ---- */
-
-/* The victim: saves step after step, prints each that is committed, until it is killed. */
+/* Saves step after step, prints each that is committed, until it is killed. */
 static int work_until_killed(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                              uint32_t rank)
 {
@@ -61,81 +57,7 @@ static int resume_main(char **argv)
     return run_group(&group) == 0 ? 0 : 1;
 }
 
-static int victim_main(char **argv)
-{
-    struct group group = {.server = argv[2],
-                          .world = (uint32_t)atoi(argv[3]),
-                          .seed = (uint64_t)atoll(argv[4]),
-                          .step = (uint64_t)atoll(argv[5]),
-                          .work = work_until_killed};
-    return run_group(&group) == 0 ? 0 : 1;
-}
-
-/* Starts the victim; *out_fd gives what it prints. */
-static pid_t start_victim(const struct bed *bed, uint32_t world, uint64_t step, int *out_fd)
-{
-    char numbers[3][24], self[] = "/proc/self/exe", mode[] = "victim";
-    pid_t pid;
-    int ends[2];
-    posix_spawn_file_actions_t actions;
-    snprintf(numbers[0], sizeof numbers[0], "%u", world);
-    snprintf(numbers[1], sizeof numbers[1], "%u", world + 11);
-    snprintf(numbers[2], sizeof numbers[2], "%llu", (unsigned long long)step);
-    char *argv[] = {self, mode, (char *)bed->server, numbers[0], numbers[1], numbers[2], NULL};
-    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-    assert_int_equal(posix_spawn(&pid, self, &actions, NULL, argv, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    *out_fd = ends[0];
-    return pid;
-}
-
-/* The largest number in what can be read until the end. */
-static uint64_t read_committed(int fd)
-{
-    char text[4096];
-    size_t length = 0;
-    ssize_t now;
-    uint64_t last = 0;
-    while ((now = read(fd, text + length, sizeof text - 1 - length)) > 0)
-        length += (size_t)now;
-    text[length] = '\0';
-    char *at = strrchr(text, '\n');
-    if (at != NULL) {
-        while (at > text && at[-1] != '\n')
-            at--;
-        last = strtoull(at, NULL, 10);
-    }
-    close(fd);
-    return last;
-}
-
-TEST_BETWEEN(test_ckpt__a_killed_client_loses_nothing_that_was_committed, bed_open, bed_close)
-{
-    struct bed *bed = *state;
-    uint64_t random = 7, step = 1;
-    save_world(bed, 2, 3, step);
-    for (uint32_t round = 0; round < 6; round++) {
-        int fd;
-        pid_t pid = start_victim(bed, 1 + round % 4, step + 1, &fd);
-        struct pollfd first = {.fd = fd, .events = POLLIN};
-        poll(&first, 1, 20000); /* something is committed; then in the middle of whatever comes */
-        sleep_ms((long)draw(&random, 60));
-        end_process(&pid, SIGKILL);
-        uint64_t committed = read_committed(fd);
-        assert_true(committed > step);
-        struct group group = load_world(bed, 1 + (round + 1) % 4, 40 + round, 0);
-        assert_true(group.loaded_step >= committed);
-        step = group.loaded_step;
-        if (round % 2 == 1) {
-            restart_ckptd(bed, SIGKILL);
-            group = load_world(bed, 3, 50 + round, 0);
-            assert_int_equal(group.loaded_step, step);
-        }
-    }
-}
+/* ---- ckptd is killed, or stopped ---- */
 
 #define LOAD_KILLS_MAX 40
 #define LOADS_ACROSS 3 /* that must have gone on across a restart */
@@ -403,8 +325,6 @@ TEST_BETWEEN(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training, bed_op
 
 int main(int argc, char **argv)
 {
-    if (argc == 6 && strcmp(argv[1], "victim") == 0)
-        return victim_main(argv);
     if (argc == 5 && strcmp(argv[1], "resume") == 0)
         return resume_main(argv);
     return suite_run(NULL, NULL);

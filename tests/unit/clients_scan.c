@@ -113,29 +113,25 @@ static int scan_shard(struct sink *sink, uint32_t shard)
 TEST(test_scan__gives_every_element_of_any_layout_once)
 {
     for (uint32_t round = 0; round < 10; round++) {
-        struct fixture fixture;
-        struct checkpoint checkpoint;
+        struct stored stored;
         struct sink sink;
-        fixture_open(&fixture, 1 + round % RANKS_MAX, 100 + round);
-        write_checkpoint(&fixture, "run", 7, 1);
-        struct storage *store = open_store(&fixture);
-        open_loaded(&checkpoint, store, "run");
-        sink_open(&sink, &fixture, &checkpoint);
-        for (uint32_t shard = 0; shard < fixture.ranks; shard++) {
-            assert_null(checkpoint.shards[shard].damage);
-            assert_null(checkpoint.shards[shard].header_damage);
+        const struct fixture *fixture = &stored.fixture;
+        stored_open(&stored, 1 + round % RANKS_MAX, 100 + round);
+        sink_open(&sink, fixture, &stored.checkpoint);
+        for (uint32_t shard = 0; shard < fixture->ranks; shard++) {
+            assert_null(stored.checkpoint.shards[shard].damage);
+            assert_null(stored.checkpoint.shards[shard].header_damage);
             assert_int_equal(scan_shard(&sink, shard), 0);
         }
         assert_int_equal(sink.damaged, 0);
         for (uint32_t i = 0; i < TENSORS; i++) {
-            assert_int_equal(sink.seen[i], fixture.elements[i]);
-            assert_memory_equal(sink.data[i], fixture.data[i],
-                                fixture.elements[i] * dtype_bytes(fixture.table->tensors[i].dtype));
+            assert_int_equal(sink.seen[i], fixture->elements[i]);
+            assert_memory_equal(sink.data[i], fixture->data[i],
+                                fixture->elements[i] *
+                                    dtype_bytes(fixture->table->tensors[i].dtype));
         }
         sink_close(&sink);
-        checkpoint_close(&checkpoint);
-        storage_close(store);
-        fixture_close(&fixture);
+        stored_close(&stored);
     }
 }
 
@@ -153,28 +149,24 @@ static uint64_t count_wrong(const struct sink *sink, uint32_t tensor)
 
 TEST(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out)
 {
-    struct fixture fixture;
-    struct checkpoint checkpoint;
-    fixture_open(&fixture, 2, 300);
-    write_checkpoint(&fixture, "run", 7, 1);
-    struct storage *store = open_store(&fixture);
+    struct stored stored;
+    struct fixture *fixture = &stored.fixture;
+    stored_open(&stored, 2, 300);
     for (int round = 0; round < 60; round++) {
         struct sink sink;
-        open_loaded(&checkpoint, store, "run@7-a1");
-        struct shard_file *file = &checkpoint.shards[1];
-        uint64_t byte = round == 0 ? 3 : draw(&fixture, file->stored.geometry.file_bytes);
+        struct shard_file *file = &stored.checkpoint.shards[1];
+        uint64_t byte = round == 0 ? 3 : draw(fixture, file->stored.geometry.file_bytes);
         byte = round == 1 ? file->stored.geometry.file_bytes - 1 : byte;
         bool in_table = byte >= file->stored.geometry.table_start;
         bool in_header = byte < file->stored.geometry.data_start;
-        flip(&fixture, 1, byte);
-        checkpoint_close(&checkpoint);
-        open_loaded(&checkpoint, store, "run@7-a1");
-        file = &checkpoint.shards[1];
+        flip(fixture, 1, byte);
+        stored_load_again(&stored);
+        file = &stored.checkpoint.shards[1];
         assert_int_equal(file->damage != NULL, in_table);
         assert_int_equal(file->header_damage != NULL, in_header);
-        assert_int_equal(checkpoint_need_whole(&checkpoint),
+        assert_int_equal(checkpoint_need_whole(&stored.checkpoint),
                          in_table || in_header ? ERR_CORRUPT : 0);
-        sink_open(&sink, &fixture, &checkpoint);
+        sink_open(&sink, fixture, &stored.checkpoint);
         if (!in_table) {
             assert_int_equal(scan_shard(&sink, 1), 0);
             assert_int_equal(sink.damaged, 1);
@@ -183,11 +175,10 @@ TEST(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out)
         for (uint32_t i = 0; i < TENSORS; i++)
             assert_int_equal(count_wrong(&sink, i), 0);
         sink_close(&sink);
-        checkpoint_close(&checkpoint);
-        flip(&fixture, 1, byte);
+        flip(fixture, 1, byte);
+        stored_load_again(&stored);
     }
-    storage_close(store);
-    fixture_close(&fixture);
+    stored_close(&stored);
 }
 
 static int refuse_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
@@ -198,26 +189,20 @@ static int refuse_block(void *user, uint32_t worker, const struct scan_read *rea
 
 TEST(test_scan__an_error_on_a_worker_ends_it_with_that_error)
 {
-    struct fixture fixture;
-    struct checkpoint checkpoint;
+    struct stored stored;
     struct sink sink;
     struct scan *scan = NULL;
     const struct scan_hooks hooks = {
         .user = &sink, .next = next_block, .take = refuse_block, .damaged = put_damaged};
-    fixture_open(&fixture, 1, 300);
-    write_checkpoint(&fixture, "run", 7, 1);
-    struct storage *store = open_store(&fixture);
-    open_loaded(&checkpoint, store, "run");
-    sink_open(&sink, &fixture, &checkpoint);
-    assert_int_equal(scan_open(&scan, store), 0);
+    stored_open(&stored, 1, 300);
+    sink_open(&sink, &stored.fixture, &stored.checkpoint);
+    assert_int_equal(scan_open(&scan, stored.store), 0);
     assert_int_equal(scan_run(scan, &hooks), ERR_SPACE);
     assert_string_equal(report_message(), "no more than two");
     assert_string_equal(report_hint(), "a hint");
     scan_close(scan);
     sink_close(&sink);
-    checkpoint_close(&checkpoint);
-    storage_close(store);
-    fixture_close(&fixture);
+    stored_close(&stored);
 }
 
 /* ---- assembly ---- */
@@ -356,17 +341,13 @@ TEST(test_assembly__puts_tensors_together_from_any_layout)
 {
     static const uint32_t blocks[] = {0, 2, 4, 10};
     for (uint32_t round = 0; round < 16; round++) {
-        struct fixture fixture;
-        struct checkpoint checkpoint;
-        struct output output = {.fixture = &fixture, .num_sides = 1};
+        struct stored stored;
+        struct output output = {.fixture = &stored.fixture, .num_sides = 1};
         bool is_wanted[TENSORS];
-        fixture_open(&fixture, 1 + (round + 2) % RANKS_MAX, 200 + round);
-        write_checkpoint(&fixture, "run", 7, 1);
-        struct storage *store = open_store(&fixture);
-        open_loaded(&checkpoint, store, "run@7");
+        stored_open(&stored, 1 + (round + 2) % RANKS_MAX, 200 + round);
         for (uint32_t i = 0; i < TENSORS; i++)
-            is_wanted[i] = round % 4 == 0 || draw(&fixture, 4) > 0;
-        for (uint32_t shard = 0; shard < fixture.ranks && round % 4 == 1; shard++)
+            is_wanted[i] = round % 4 == 0 || draw(&stored.fixture, 4) > 0;
+        for (uint32_t shard = 0; shard < stored.fixture.ranks && round % 4 == 1; shard++)
             add_file(&output, shard, is_wanted);
         for (uint32_t file = 0; file < RANKS_MAX && round % 4 == 3; file++)
             add_file(&output, OUTPUT_BOXES, is_wanted);
@@ -376,15 +357,13 @@ TEST(test_assembly__puts_tensors_together_from_any_layout)
                                              .open = open_output,
                                              .complete = take_complete,
                                              .num_blocks = blocks[round / 4]};
-        assert_int_equal(assembly_run(&checkpoint, 1, &hooks), 0);
+        assert_int_equal(assembly_run(&stored.checkpoint, 1, &hooks), 0);
         assert_int_equal(output.num_opened, output.num_files);
         assert_int_equal(output.num_again, 0);
         for (uint32_t i = 0; i < output.num_files; i++)
             check_file(&output, i);
         output_close(&output);
-        checkpoint_close(&checkpoint);
-        storage_close(store);
-        fixture_close(&fixture);
+        stored_close(&stored);
     }
 }
 
@@ -426,16 +405,12 @@ TEST(test_assembly__two_sides_of_other_cuts_meet_in_each_block)
 
 TEST(test_assembly__damage_matters_only_where_something_wanted_lies)
 {
-    struct fixture fixture;
-    struct checkpoint checkpoint;
+    struct stored stored;
     uint64_t start, bytes, begin = 0, end = 0;
     uint32_t num_flipped = 0;
-    fixture_open(&fixture, 1, 300);
-    write_checkpoint(&fixture, "run", 7, 1);
-    struct storage *store = open_store(&fixture);
-    open_loaded(&checkpoint, store, "run@7-a1");
     struct shard_file *file;
-    assert_int_equal(shard_take(&file, &checkpoint, 0), 0);
+    stored_open(&stored, 1, 300);
+    assert_int_equal(shard_take(&file, &stored.checkpoint, 0), 0);
     for (uint32_t i = 0; i < file->num_tensors; i++) {
         if (file->tensors[i].tensor == 0) {
             begin = file->stored.geometry.data_start + file->tensors[i].data_byte;
@@ -446,29 +421,26 @@ TEST(test_assembly__damage_matters_only_where_something_wanted_lies)
         shard_block(&start, &bytes, &file->stored.geometry, block);
         if (begin < start + bytes && end > start)
             continue;
-        flip(&fixture, 0, start + bytes / 2);
+        flip(&stored.fixture, 0, start + bytes / 2);
         num_flipped++;
     }
     assert_true(num_flipped > 2);
     shard_drop(file);
     for (int round = 0; round < 2; round++) {
         const bool is_wanted[TENSORS] = {true, round == 1, round == 1};
-        struct output output = {.fixture = &fixture, .num_sides = 1};
+        struct output output = {.fixture = &stored.fixture, .num_sides = 1};
         const struct assembly_hooks hooks = {
             .user = &output, .open = open_output, .complete = take_complete};
         add_file(&output, OUTPUT_WHOLE, is_wanted);
-        assert_int_equal(assembly_run(&checkpoint, 1, &hooks), round == 0 ? 0 : ERR_CORRUPT);
+        assert_int_equal(assembly_run(&stored.checkpoint, 1, &hooks), round == 0 ? 0 : ERR_CORRUPT);
         if (round == 0)
             check_file(&output, 0);
         else
             assert_non_null(strstr(report_line(), "block"));
         output_close(&output);
-        checkpoint_close(&checkpoint);
-        open_loaded(&checkpoint, store, "run@7-a1");
+        stored_load_again(&stored);
     }
-    checkpoint_close(&checkpoint);
-    storage_close(store);
-    fixture_close(&fixture);
+    stored_close(&stored);
 }
 
 static int write_complete(void *user, uint32_t worker, struct output_block *block)
@@ -481,15 +453,11 @@ static int write_complete(void *user, uint32_t worker, struct output_block *bloc
 
 TEST(test_assembly__a_write_that_fails_ends_it)
 {
-    struct fixture fixture;
-    struct checkpoint checkpoint;
+    struct stored stored;
     const bool is_wanted[TENSORS] = {true, true, true, true, true, true};
-    fixture_open(&fixture, 2, 300);
-    write_checkpoint(&fixture, "run", 7, 1);
-    struct storage *store = open_store(&fixture);
-    open_loaded(&checkpoint, store, "run");
+    stored_open(&stored, 2, 300);
     for (int fail_at = 2; fail_at < 6; fail_at++) { /* 1 is the create */
-        struct output output = {.fixture = &fixture, .num_sides = 1};
+        struct output output = {.fixture = &stored.fixture, .num_sides = 1};
         const struct assembly_hooks hooks = {
             .user = &output, .open = open_output, .complete = write_complete, .num_blocks = 4};
         struct output_file *file = add_file(&output, OUTPUT_WHOLE, is_wanted);
@@ -499,17 +467,14 @@ TEST(test_assembly__a_write_that_fails_ends_it)
         assert_int_equal(storage_object_create(output.store, &output.object, "out",
                                                (file->bytes + 4095) / 4096 * 4096),
                          0);
-        assert_int_equal(assembly_run(&checkpoint, 1, &hooks), ERR_IO);
+        assert_int_equal(assembly_run(&stored.checkpoint, 1, &hooks), ERR_IO);
         assert_non_null(strstr(report_line(), "could not write"));
         storage_object_close(output.store, output.object);
         storage_close(output.store);
         output_close(&output);
-        checkpoint_close(&checkpoint);
-        open_loaded(&checkpoint, store, "run");
+        stored_load_again(&stored);
     }
-    checkpoint_close(&checkpoint);
-    storage_close(store);
-    fixture_close(&fixture);
+    stored_close(&stored);
 }
 
 SUITE(NULL, NULL)

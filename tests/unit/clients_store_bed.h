@@ -241,6 +241,35 @@ static inline void open_loaded(struct checkpoint *checkpoint, struct storage *st
     assert_int_equal(checkpoint_load(checkpoint, LOAD_HEADERS), 0);
 }
 
+/* A store with run@7-a1, which is loaded. */
+struct stored {
+    struct fixture fixture;
+    struct storage *store;
+    struct checkpoint checkpoint;
+};
+
+static inline void stored_open(struct stored *out, uint32_t ranks, uint64_t seed)
+{
+    fixture_open(&out->fixture, ranks, seed);
+    write_checkpoint(&out->fixture, "run", 7, 1);
+    out->store = open_store(&out->fixture);
+    open_loaded(&out->checkpoint, out->store, "run");
+}
+
+/* As it is on the disk by now. */
+static inline void stored_load_again(struct stored *stored)
+{
+    checkpoint_close(&stored->checkpoint);
+    open_loaded(&stored->checkpoint, stored->store, "run@7-a1");
+}
+
+static inline void stored_close(struct stored *stored)
+{
+    checkpoint_close(&stored->checkpoint);
+    storage_close(stored->store);
+    fixture_close(&stored->fixture);
+}
+
 static inline void flip(const struct fixture *fixture, uint32_t shard, uint64_t byte)
 {
     char path[600];
