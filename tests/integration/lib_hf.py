@@ -7,24 +7,21 @@ main(), which prints TAP.
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import lib_program
 import lib_tap
 import lib_text
 import lib_train
+from lib_store import BUILD, CLI, World
 from lib_tap import need
 
 need("numpy", "safetensors")
 import lib_reference as reference  # noqa: E402
 import safetensors  # noqa: E402
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-CLI = os.path.join(BUILD, "ckpt-cli")
 SEQ = 64
 TESTS = []
 
@@ -91,7 +88,7 @@ class Bed:
 
     def __init__(self):
         self.root = tempfile.mkdtemp(prefix="hf-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-        self.ckptd = None
+        self.world = None
         self.make_tokens()
         self.store = self.path("store")
 
@@ -105,23 +102,15 @@ class Bed:
         lib_train.make_tokens(self.root, self.text(), self.vocab)
 
     def start(self, store):
-        server = f"unix:{self.root}/s"
-        with open(self.path("ckptd.log"), "ab") as log:
-            self.ckptd = subprocess.Popen(
-                [os.path.join(BUILD, "ckptd"), "--listen", server, "--store", store,
-                 "--memory.pool_bytes", self.pool_bytes, "--memory.segment_bytes", "4MiB"],
-                stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
-        while lib_program.run(CLI, "health", "--server", server).returncode:
-            assert time.monotonic() < deadline, read(self.path("ckptd.log")).decode()
-            time.sleep(0.05)
-        return server
+        self.world = World(store)
+        self.world.launch("--memory.pool_bytes", self.pool_bytes, "--memory.segment_bytes", "4MiB")
+        return self.world.server
 
     def stop(self):
-        if self.ckptd is not None:
-            self.ckptd.send_signal(signal.SIGTERM)
-            assert self.ckptd.wait(60) == 0
-            self.ckptd = None
+        if self.world is not None:
+            self.world.stop()
+            self.world.close()
+            self.world = None
 
     def train(self, store, name, steps, *options, want=0):
         """The lines of the loss file, or what was said."""
@@ -192,8 +181,7 @@ def main(prepare, make_bed=Bed):
         prepare(bed)
         good = lib_tap.run(TESTS, bed)
     finally:
-        if bed.ckptd is not None:
-            bed.ckptd.kill()
-            bed.ckptd.wait()
+        if bed.world is not None:
+            bed.world.close()
         shutil.rmtree(bed.root, ignore_errors=True)
     sys.exit(not good)

@@ -137,76 +137,41 @@ def no_bars(tools):
          (plural, said))
 
 
-def pruned(tools):
-    """Of a store of its own, which is pruned twice."""
-    world, said = World(), []
-    try:
-        world.launch()
-        world.save([1, 2, 3, 4])
-        world.stop()
-        for keep, form in ((3, []), (2, ["--json"])):
-            said.append(world.cli("prune", world.run, "--keep-last", keep, "--store", world.store,
-                                  *form))
-    finally:
-        world.close()
-    return ([code for code, _, _ in said] == [0, 0] and ", removed, local\n" in said[0][1] and
-            json.loads(said[1][1])["durability"] == "local"), said
-
-
 def durability(tools):
-    """Of each command an answer for people and one in JSON; a server's list says the same."""
-    world = tools.world
-    one = tools.names[0]
-    store = ("--store", world.store)
-    target = World()
+    """Of each command an answer for people and one in JSON."""
+    world, target = tools.world, World()
+    one, store = tools.names[0], ("--store", world.store)
+    sides = (("a directory", store, tools.fresh(), ("--store", tools.fresh())),
+             ("a server", world.where, target.server, target.where))
     try:
         target.launch()
-        for side, where in (("a directory", store), ("a server", world.where)):
-            for form in ([], ["--json"]):
-                run = os.path.basename(tools.fresh())
-                into = tools.fresh() if where == store else target.server
-                home = ("--store", tools.fresh()) if where == store else target.where
-                listed = ("--store", into) if where == store else target.where
-                for command, found in (
-                        (["export", one, "--output", tools.fresh(), *where], None),
-                        (["import", tools.path("model"), "--run", run, *home], (run, home)),
-                        (["convert", one, "--output", into, "--dtype", "bf16", *where],
-                         (world.run, listed)),
-                        (["convert", tools.names[1], "--output", into, "--shards", "3", *where],
-                         (world.run, listed))):
-                    if form and found and into == target.server and command[0] != "import":
-                        command[1] = tools.names[2 if "--dtype" in command else 3]
-                    code, out, err = world.cli(*command, *form)
-                    said = json.loads(out)["durability"] if form and code == 0 else \
-                        out.strip().rsplit(", ", 1)[-1]
-                    stated = {entry["durability"] for entry in target.listed(*found[1])
-                              if entry["run"] == found[0]} if found else {"local"}
-                    test(f"{command[0]} says {'in JSON ' if form else ''}that what it made is "
-                         f"durable, with {side}",
-                         code == 0 and said == "local" and stated == {"local"},
-                         (command, code, out, err, stated))
+        for side, where, into, home in sides:
+            for name, form in zip(tools.names, ([], ["--json"])):
+                for words in (["export", name, "--output", tools.fresh(), *where],
+                              ["import", tools.path("model"), "--run",
+                               os.path.basename(tools.fresh()), *home],
+                              ["convert", name, "--output", into, "--dtype", "bf16", *where],
+                              ["show", one, *where], ["verify", one, *where],
+                              ["verify", one, "--quick", *where], ["pin", one, *where],
+                              ["pin", one, *where], ["unpin", one, *where]):
+                    code, out, err = world.cli(*words, *form)
+                    said = code == 0 and (json.loads(out)["durability"] == "local" if form else
+                                          "local" in re.split(r"[ ,.;\n]+", out))
+                    test(f"{' '.join([words[0], *form])} says how durable it is, with {side}", said,
+                         (words, code, out, err))
+        for keep, form in ((2, []), (1, ["--json"])):  # of what was converted
+            target.save([5, 6])
+            code, out, err = target.cli("prune", target.run, "--keep-last", keep, "--most",
+                                        *target.where, *form)
+            test(f"{' '.join(['prune', *form])} too", code == 0 and (
+                json.loads(out)["durability"] == "local" if form else
+                ", removed, local\n" in out), (code, out, err))
     finally:
         target.close()
-    for side, where in (("a directory", store), ("a server", world.where)):
-        said = {}
-        for words in (["show", one], ["verify", one], ["verify", one, "--quick"], ["pin", one],
-                      ["pin", one], ["unpin", one]):
-            for form in ([], ["--json"]):
-                if words[0] == "unpin" and form:
-                    world.cli("pin", one, *where)
-                code, out, err = world.cli(*words, *where, *form)
-                said[" ".join([*words, *form])] = code == 0 and (
-                    json.loads(out)["durability"] == "local" if form else
-                    "local" in re.split(r"[ ,.;\n]+", out))
-        test(f"show, verify, pin and unpin say how durable it is, with {side}",
-             all(said.values()), said)
-    test("and so does a prune", *pruned(tools))
     damaged = tools.fresh()
     shutil.copytree(world.store, damaged)
-    for folder, _, files in os.walk(damaged):
-        for name in files:
-            if name.startswith("shard-"):
-                change(os.path.join(folder, name), os.path.getsize(os.path.join(folder, name)) // 2)
+    for path in glob.glob(os.path.join(damaged, "*", "step-*", "shard-*")):
+        change(path, os.path.getsize(path) // 2)
     code, out, err = world.cli("verify", one, "--store", damaged, "--json")
     test("of one that it finds damaged verify says that",
          code == 1 and json.loads(out)["durability"] == "damaged", (code, out, err))

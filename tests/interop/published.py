@@ -56,7 +56,7 @@ TEXTS = ["".join(DRAW.choice(ODD) for _ in range(60000)), lib_text.real_text(),
 
 class Bed:
     def __init__(self):
-        self.root, self.ckptd = tempfile.mkdtemp(prefix="hf-"), None
+        self.root, self.world = tempfile.mkdtemp(prefix="hf-"), None
 
     def path(self, name):
         return os.path.join(self.root, name)
