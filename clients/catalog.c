@@ -70,8 +70,7 @@ static int show(struct metadata *out, struct ckpt *ckpt, int64_t step, uint64_t 
     request.run = ckpt->run;
     request.step = step;
     request.attempt = attempt;
-    int error = session_call(ckpt, &answer, "Show", &request.base,
-                             &holdfast__v1__show_reply__descriptor, SESSION_CALL_MS);
+    int error = session_call(ckpt, &answer, &request.base, SESSION_CALL_MS);
     if (error != 0)
         return error;
     const Holdfast__V1__ShowReply *reply = (Holdfast__V1__ShowReply *)answer;
@@ -194,8 +193,7 @@ static int add_page(struct list *list, struct ckpt *ckpt, const char *run, char 
     ProtobufCMessage *answer = NULL;
     request.run = (char *)(uintptr_t)run;
     request.page = *page;
-    int error = session_call(ckpt, &answer, "List", &request.base,
-                             &holdfast__v1__list_reply__descriptor, SESSION_CALL_MS);
+    int error = session_call(ckpt, &answer, &request.base, SESSION_CALL_MS);
     if (error != 0)
         return error;
     const Holdfast__V1__ListReply *reply = (Holdfast__V1__ListReply *)answer;
@@ -312,6 +310,5 @@ int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *not
     request.attempt = attempt;
     request.unpin = note == NULL;
     request.note = (char *)(uintptr_t)(note != NULL ? note : "");
-    return session_tell(ckpt, "Pin", &request.base, &holdfast__v1__pin_reply__descriptor,
-                        SESSION_CALL_MS);
+    return session_tell(ckpt, &request.base, SESSION_CALL_MS);
 }

@@ -218,8 +218,7 @@ static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_in
     request.launch = launch;
     request.take_over = (flags & CKPT_TAKE_OVER) != 0;
     request.knows_holder = knows;
-    int error = session_call(ckpt, &answer, "OpenAttempt", &request.base,
-                             &holdfast__v1__open_attempt_reply__descriptor, SESSION_SETTLE_MS);
+    int error = session_call(ckpt, &answer, &request.base, SESSION_SETTLE_MS);
     if (error != 0)
         return error;
     Holdfast__V1__OpenAttemptReply *reply = (Holdfast__V1__OpenAttemptReply *)answer;

@@ -225,8 +225,7 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     request.n_slices = load->tensors.count;
     int error = session_tensors_pack(&request.slices, &load->tensors);
     if (error == 0)
-        error = session_call(ckpt, &answer, "OpenLoad", &request.base,
-                             &holdfast__v1__open_load_reply__descriptor, OPEN_MS);
+        error = session_call(ckpt, &answer, &request.base, OPEN_MS);
     free(request.slices);
     if (error != 0)
         return error;
@@ -250,8 +249,7 @@ static void close_plan(struct load *load)
     struct report_text text;
     request.load = load->id;
     report_keep(&text);
-    (void)session_tell(load->ckpt, "CloseLoad", &request.base,
-                       &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS);
+    (void)session_tell(load->ckpt, &request.base, SESSION_CALL_MS);
     report_restore(&text, 0);
     load->is_open = false;
 }
@@ -372,8 +370,7 @@ static int call_release(struct load *load, uint32_t shard)
     Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
     request.load = load->id;
     request.shard = shard;
-    return session_tell(load->ckpt, "ReleaseShard", &request.base,
-                        &holdfast__v1__release_shard_reply__descriptor, SESSION_CALL_MS);
+    return session_tell(load->ckpt, &request.base, SESSION_CALL_MS);
 }
 
 /* The items of a shard that are to be copied. */

@@ -38,8 +38,7 @@ static int wait_for_others(struct load *load)
     request.load = load->id;
     request.is_loaded = true;
     while (error == ERR_BUSY && session_clock_ns() < end) {
-        error = session_tell(load->ckpt, "CloseLoad", &request.base,
-                             &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS);
+        error = session_tell(load->ckpt, &request.base, SESSION_CALL_MS);
         if (error == ERR_BUSY)
             nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
         pause_ms = 2 * pause_ms < PAUSE_MS_MAX ? 2 * pause_ms : PAUSE_MS_MAX;

@@ -110,8 +110,7 @@ static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte
     request.checks = true;
     request.from_file = load->from_file;
     for (;;) {
-        int error = session_call(load->ckpt, (ProtobufCMessage **)out, "LoadShard", &request.base,
-                                 &holdfast__v1__load_shard_reply__descriptor, SHARD_MS);
+        int error = session_call(load->ckpt, (ProtobufCMessage **)out, &request.base, SHARD_MS);
         if (error != ERR_BUSY || session_clock_ns() >= end)
             return error;
         nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);

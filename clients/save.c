@@ -77,9 +77,8 @@ static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *requ
         uint64_t now = session_clock_ns();
         uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
         request->busy_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
-        int error = session_call(ckpt, answer, "BeginSave", &request->base,
-                                 &holdfast__v1__begin_save_reply__descriptor,
-                                 request->busy_ms + (uint32_t)answer_ms);
+        int error =
+            session_call(ckpt, answer, &request->base, request->busy_ms + (uint32_t)answer_ms);
         if (error == ERR_UNAVAILABLE && !has_lost) {
             has_lost = true;
             continue;
@@ -105,8 +104,7 @@ static void give_up(struct ckpt_save *save)
     report_keep(&text);
     remote_give_up(ckpt);
     if (session_alive(ckpt))
-        (void)session_tell(ckpt, "AbortSave", &request.base,
-                           &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS);
+        (void)session_tell(ckpt, &request.base, ABORT_CALL_MS);
     report_restore(&text, 0);
 }
 
@@ -192,8 +190,7 @@ int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step)
                             "there is no session with ckptd at %s", ckpt->server);
     request.session = ckpt->link.token;
     request.waiting = true;
-    ERR_TRY(session_call(ckpt, &answer, "AbortSave", &request.base,
-                         &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS));
+    ERR_TRY(session_call(ckpt, &answer, &request.base, ABORT_CALL_MS));
     *out_step = ((Holdfast__V1__AbortSaveReply *)answer)->step;
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
@@ -373,8 +370,7 @@ static int tell_remote(struct ckpt_save *save, uint64_t *words, size_t count)
     request.save = save->id;
     request.digests = words;
     request.n_digests = count;
-    return session_tell(ckpt, "TellReplicas", &request.base,
-                        &holdfast__v1__tell_replicas_reply__descriptor, SESSION_CALL_MS);
+    return session_tell(ckpt, &request.base, SESSION_CALL_MS);
 }
 
 static int tell_replicas(struct ckpt_save *save)
@@ -467,8 +463,7 @@ int ckpt_save_failed(struct ckpt *ckpt, uint64_t step, const char *reason)
     request.step = step;
     request.attempt = ckpt->attempt;
     request.reason = (char *)(uintptr_t)(reason != NULL ? reason : "no reason given");
-    return session_tell(ckpt, "AbortSave", &request.base,
-                        &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS);
+    return session_tell(ckpt, &request.base, ABORT_CALL_MS);
 }
 
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */
@@ -531,9 +526,9 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
         uint64_t now = session_clock_ns();
         uint64_t left_ms = now < end ? (end - now + 999999u) / 1000000u : 0; /* 0: no wait */
         request.timeout_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
-        int error = session_call(
-            ckpt, &answer, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor,
-            timeout_ms <= PROBE_MS ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
+        int error = session_call(ckpt, &answer, &request.base,
+                                 timeout_ms <= PROBE_MS ? PROBE_CALL_MS
+                                                        : request.timeout_ms + SESSION_CALL_MS);
         if ((error == ERR_TIMEOUT || error == ERR_UNAVAILABLE) && timeout_ms == 0)
             put_off_questions(ckpt);
         if (error != 0)

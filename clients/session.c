@@ -33,17 +33,26 @@ uint64_t session_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
-                 const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
+const ProtobufCMethodDescriptor *session_method(char path[96], const ProtobufCMessage *request)
+{
+    const ProtobufCServiceDescriptor *service = &holdfast__v1__checkpoint__descriptor;
+    const ProtobufCMethodDescriptor *method = service->methods;
+    while (method->input != request->descriptor)
+        method++;
+    snprintf(path, 96, "/%s/%s", service->name, method->name);
+    return method;
+}
+
+int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const ProtobufCMessage *request,
                  uint32_t timeout_ms)
 {
     char path[96];
+    const ProtobufCMethodDescriptor *method = session_method(path, request);
     if (ckpt->rpc == NULL)
         return report_error(ERR_INVALID, "give the address of a ckptd, such as unix:/path",
                             "%s is a store, which is only read: %s needs a ckptd", ckpt->server,
-                            method);
-    snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", method);
-    int error = rpc_client_call(ckpt->rpc, path, request, reply_type, out_reply, timeout_ms);
+                            method->name);
+    int error = rpc_client_call(ckpt->rpc, path, request, method->output, out_reply, timeout_ms);
     if (error == 0) {
         ckpt->ask_ns = 0;
         ckpt->ask_pause_s = 0;
@@ -51,11 +60,10 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
     return error;
 }
 
-int session_tell(struct ckpt *ckpt, const char *method, const ProtobufCMessage *request,
-                 const ProtobufCMessageDescriptor *reply_type, uint32_t timeout_ms)
+int session_tell(struct ckpt *ckpt, const ProtobufCMessage *request, uint32_t timeout_ms)
 {
     ProtobufCMessage *answer = NULL;
-    ERR_TRY(session_call(ckpt, &answer, method, request, reply_type, timeout_ms));
+    ERR_TRY(session_call(ckpt, &answer, request, timeout_ms));
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }
@@ -312,8 +320,7 @@ int session_hello(struct ckpt *ckpt, uint32_t timeout_ms)
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.protocol = RPC_PROTOCOL;
-    int error = session_call(ckpt, &answer, "Hello", &request.base,
-                             &holdfast__v1__hello_reply__descriptor, timeout_ms);
+    int error = session_call(ckpt, &answer, &request.base, timeout_ms);
     if (error != 0)
         return error;
     Holdfast__V1__HelloReply *reply = (Holdfast__V1__HelloReply *)answer;
@@ -409,8 +416,7 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
     request.n_slices = ckpt->tensors.count;
     int error = session_tensors_pack(&request.slices, &ckpt->tensors);
     if (error == 0)
-        error = session_call(ckpt, &answer, "Describe", &request.base,
-                             &holdfast__v1__describe_reply__descriptor, timeout_ms);
+        error = session_call(ckpt, &answer, &request.base, timeout_ms);
     free(request.slices);
     if (error != 0)
         return error;

@@ -137,14 +137,14 @@ bool session_save_is_open(const struct ckpt_save *save);
 int session_handle_check(const struct ckpt *ckpt);
 int session_save_check(const struct ckpt_save *save);
 
+/* The method of ckptd that takes such a request: each has a request of its own. */
+const ProtobufCMethodDescriptor *session_method(char path[96], const ProtobufCMessage *request);
 /* One call. *out_reply is freed by protobuf_c_message_free_unpacked(). Errors: of rpc_client_call.
  */
-int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
-                 const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
+int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const ProtobufCMessage *request,
                  uint32_t timeout_ms);
 /* One whose answer is only that it was done. */
-int session_tell(struct ckpt *ckpt, const char *method, const ProtobufCMessage *request,
-                 const ProtobufCMessageDescriptor *reply_type, uint32_t timeout_ms);
+int session_tell(struct ckpt *ckpt, const ProtobufCMessage *request, uint32_t timeout_ms);
 /* Asks who is there; forgets session and mappings when it is another ckptd than before. */
 int session_hello(struct ckpt *ckpt, uint32_t timeout_ms);
 /* Describes the tensors of the handle and connects to the arena. With `ahead` the images that ckptd

@@ -56,8 +56,7 @@ static int pin_server(const struct cli *cli, const struct selection *selection, 
     request.attempt = selection->attempt;
     request.unpin = is_unpin;
     request.note = (char *)(uintptr_t)cli->note;
-    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
-                     &holdfast__v1__pin_reply__descriptor, PIN_CALL_MS));
+    ERR_TRY(cli_call(&answer, cli, &request.base, PIN_CALL_MS));
     snprintf(durability, DURABILITY_BYTES, "%s",
              ((const Holdfast__V1__PinReply *)answer)->durability);
     protobuf_c_message_free_unpacked(answer, NULL);

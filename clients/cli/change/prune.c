@@ -86,8 +86,7 @@ static int prune_server(struct outcomes *out, const struct cli *cli, const char 
     request.may_remove_most = rules->may_remove_most;
     request.dry_run = cli->is_dry_run;
     request.now = cli->is_now;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Prune", &request.base,
-                         &holdfast__v1__prune_reply__descriptor, PRUNE_CALL_MS);
+    int error = cli_call(&answer, cli, &request.base, PRUNE_CALL_MS);
     if (error != 0)
         return error;
     const Holdfast__V1__PruneReply *reply = (const Holdfast__V1__PruneReply *)answer;

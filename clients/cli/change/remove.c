@@ -35,8 +35,7 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
     request.dry_run = is_dry;
     request.now = cli->is_now;
     request.force = cli->is_forced;
-    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Remove", &request.base,
-                     &holdfast__v1__remove_reply__descriptor, REMOVE_CALL_MS));
+    ERR_TRY(cli_call(&answer, cli, &request.base, REMOVE_CALL_MS));
     const Holdfast__V1__RemoveReply *reply = (const Holdfast__V1__RemoveReply *)answer;
     *out = (struct loss){.checkpoints = reply->checkpoints,
                          .damaged = reply->damaged,

@@ -68,8 +68,7 @@ static int undelete_served(struct trash *out, const struct cli *cli,
     request.step = request.all ? 0 : (uint64_t)selection->step;
     request.attempt = selection->attempt;
     request.dry_run = cli->is_dry_run;
-    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Undelete", &request.base,
-                     &holdfast__v1__undelete_reply__descriptor, UNDELETE_CALL_MS));
+    ERR_TRY(cli_call(&answer, cli, &request.base, UNDELETE_CALL_MS));
     const Holdfast__V1__UndeleteReply *reply = (const Holdfast__V1__UndeleteReply *)answer;
     int error = 0;
     out->term = reply->trash_seconds;
@@ -179,11 +178,9 @@ static bool is_far_store(const struct cli *cli)
 static void print_one(const struct cli *cli, const struct trash *trash, const char *run, uint32_t i)
 {
     const struct removed *removed = &trash->list[i];
-    char name[200], size[32], at[32], until[32] = "a save needs its space", safe[256];
+    char size[32], at[32], until[32] = "a save needs its space", safe[256];
     const uint64_t term = removed->is_far ? trash->far_term : trash->term;
     bool is_shared = removed->is_far || is_far_store(cli);
-    snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)removed->step,
-             (unsigned long long)removed->attempt);
     time_text(at, removed->seconds);
     if (term > 0)
         time_text(until, removed->seconds + term);
@@ -199,7 +196,8 @@ static void print_one(const struct cli *cli, const struct trash *trash, const ch
         printf("}");
         return;
     }
-    printf("%-32s %11s  removed %s%s", name, text_bytes(size, sizeof size, removed->bytes), at,
+    printf("%-32s %11s  removed %s%s", text_checkpoint(run, removed->step, removed->attempt).text,
+           text_bytes(size, sizeof size, removed->bytes), at,
            removed->is_far ? ", in the far tier" : "");
     if (cli->is_dry_run)
         printf(", stays until %s\n", until);

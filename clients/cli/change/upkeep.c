@@ -17,8 +17,7 @@ int cli_reload(const struct cli *cli)
     Holdfast__V1__ReloadRequest request = HOLDFAST__V1__RELOAD_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char safe[1100];
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Reload", &request.base,
-                         &holdfast__v1__reload_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
     if (error != 0)
         return error;
     const char *keys = ((const Holdfast__V1__ReloadReply *)answer)->needs_restart;
@@ -42,8 +41,7 @@ static int ask_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dr
     Holdfast__V1__ForceAttemptRequest request = HOLDFAST__V1__FORCE_ATTEMPT_REQUEST__INIT;
     request.run = (char *)(uintptr_t)cli->args[0];
     request.dry_run = is_dry;
-    return cli_call(out, cli, "/holdfast.v1.Checkpoint/ForceAttempt", &request.base,
-                    &holdfast__v1__force_attempt_reply__descriptor, CLI_CALL_MS);
+    return cli_call(out, cli, &request.base, CLI_CALL_MS);
 }
 
 /* Of each most are needed. */
@@ -118,8 +116,7 @@ int cli_rescan(const struct cli *cli)
     Holdfast__V1__RescanRequest request = HOLDFAST__V1__RESCAN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char safe[600];
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Rescan", &request.base,
-                         &holdfast__v1__rescan_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
     if (error != 0)
         return error;
     const Holdfast__V1__RescanReply *reply = (const Holdfast__V1__RescanReply *)answer;
@@ -202,8 +199,7 @@ int cli_stop(const struct cli *cli)
                              "it goes on"));
     request.run = selection.run;
     request.without_save = cli->is_unsaved;
-    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Stop", &request.base,
-                     &holdfast__v1__stop_reply__descriptor, CLI_CALL_MS));
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     int error = print_stop(cli, ((const Holdfast__V1__StopReply *)answer)->ranks);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
@@ -277,8 +273,7 @@ static int ask_history(char **out, const struct cli *cli, const char *run)
     Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.run = (char *)(uintptr_t)run;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/History", &request.base,
-                         &holdfast__v1__history_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
     if (error != 0)
         return error;
     *out = strdup(((const Holdfast__V1__HistoryReply *)answer)->lines);

@@ -121,9 +121,12 @@ int cli_history(const struct cli *cli);
 /* One call to the server that --server names. *out is freed by protobuf_c_message_free_unpacked().
  * Where it may take longer than CLI_CALL_MS a line on the terminal says that ckptd is at work, and
  * how many checkpoints it has removed, as Status tells. */
-int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
-             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const ProtobufCMessage *request,
              uint32_t timeout_ms);
+/* The same of a method of another service, which answers by such a message. */
+int cli_call_other(ProtobufCMessage **out, const struct cli *cli, const char *path,
+                   const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                   uint32_t timeout_ms);
 /* Where libckpt finds what --store or --server name: `out`, of `size`. */
 const char *cli_address(char *out, size_t size, const struct cli *cli);
 /* What Status says, an object; json_decref() it. As cli_call. */
@@ -196,6 +199,8 @@ struct text_checkpoint {
     char text[200];
 };
 struct text_checkpoint text_checkpoint(const char *run, uint64_t step, uint64_t attempt);
+/* The same of an object's members run, step and attempt. */
+struct text_checkpoint member_checkpoint(const struct json_t *object);
 /* "[4096,512]" for a shape. */
 const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor);
 

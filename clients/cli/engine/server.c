@@ -12,6 +12,7 @@
  * What import and convert write there is a checkpoint by ckptd's word alone (Adopt). A
  * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
 #include "clients/cli/engine/cli.h"
+#include "clients/session.h"
 
 #include "proto/base/address.h"
 #include "proto/base/json.h"
@@ -180,27 +181,34 @@ static int call_once(ProtobufCMessage **out, const struct cli *cli, const char *
 }
 
 /* Each call may be made again: who lost an answer does so, too. */
-int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
-             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
-             uint32_t timeout_ms)
+int cli_call_other(ProtobufCMessage **out, const struct cli *cli, const char *path,
+                   const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                   uint32_t timeout_ms)
 {
     bool is_there = true;
     int error = ERR_UNAVAILABLE;
     for (uint32_t i = 0; i < CALLS_MAX && error == ERR_UNAVAILABLE && is_there; i++) {
         is_there = false;
-        error = call_once(out, cli, method, request, type, timeout_ms);
+        error = call_once(out, cli, path, request, type, timeout_ms);
         if (error == ERR_UNAVAILABLE)
             error = say_why(cli, &is_there);
     }
     return error;
 }
 
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const ProtobufCMessage *request,
+             uint32_t timeout_ms)
+{
+    char path[96];
+    const ProtobufCMethodDescriptor *method = session_method(path, request);
+    return cli_call_other(out, cli, path, request, method->output, timeout_ms);
+}
+
 /* A call whose answer is only that it was done. */
-static int tell(const struct cli *cli, const char *method, const ProtobufCMessage *request,
-                const ProtobufCMessageDescriptor *type, uint32_t timeout_ms)
+static int tell(const struct cli *cli, const ProtobufCMessage *request, uint32_t timeout_ms)
 {
     ProtobufCMessage *answer = NULL;
-    ERR_TRY(cli_call(&answer, cli, method, request, type, timeout_ms));
+    ERR_TRY(cli_call(&answer, cli, request, timeout_ms));
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }
@@ -218,8 +226,7 @@ int cli_call_status(struct json_t **out, const struct cli *cli)
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.expected_bytes = (uint64_t)cli->expected;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
-                         &holdfast__v1__status_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
     if (error != 0)
         return error;
     const char *text = ((const Holdfast__V1__StatusReply *)answer)->json;
@@ -241,8 +248,7 @@ int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const 
     request.run = (char *)(uintptr_t)selection->run;
     request.step = selection->step;
     request.attempt = selection->attempt;
-    ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                     &holdfast__v1__show_reply__descriptor, CLI_CALL_MS));
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
     for (size_t i = 0; i < reply->n_skipped && selection->attempt == 0; i++)
         skipped_tell(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
@@ -316,8 +322,7 @@ static int find_elsewhere(bool *out, const struct cli *cli)
     do {
         ProtobufCMessage *answer = NULL;
         request.page = page;
-        ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS));
+        ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
         for (size_t i = 0; i < reply->n_checkpoints && !*out; i++) {
             const Holdfast__V1__CheckpointSummary *summary = reply->checkpoints[i];
@@ -352,8 +357,7 @@ int server_find_source(struct cli *cli)
     if (!is_elsewhere)
         return server_find_store(cli);
     request.protocol = RPC_PROTOCOL;
-    ERR_TRY(tell(cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
-                 &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS));
+    ERR_TRY(tell(cli, &request.base, CLI_CALL_MS));
     snprintf(cli->store, sizeof cli->store, "peer:%s", cli->server);
     return 0;
 }
@@ -426,8 +430,7 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
     request.run = (char *)(uintptr_t)(run != NULL ? run : "");
     request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
     for (;; waited_ms += ADOPT_AGAIN_MS) {
-        int error = tell(cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
-                         &holdfast__v1__adopt_reply__descriptor, ADOPT_CALL_MS);
+        int error = tell(cli, &request.base, ADOPT_CALL_MS);
         if ((error != ERR_UNAVAILABLE && error != ERR_BUSY) || waited_ms >= ADOPT_PATIENCE_MS)
             return error;
         if (waited_ms == 0)
@@ -448,8 +451,7 @@ int server_scrub(bool *out_is_elsewhere, const struct cli *cli, bool pauses, con
         request.step = suspect->step;
         request.attempt = suspect->attempt;
     }
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Scrub", &request.base,
-                         &holdfast__v1__scrub_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
     if (error == 0 && out_is_elsewhere != NULL)
         *out_is_elsewhere = ((const Holdfast__V1__ScrubReply *)answer)->elsewhere;
     if (error == 0)
@@ -468,8 +470,7 @@ int server_keep_verified(const struct cli *cli, const struct manifest_summary *s
     request.percent = result->percent;
     request.seed = result->seed;
     request.damages = result->damages;
-    return tell(cli, "/holdfast.v1.Checkpoint/KeepVerified", &request.base,
-                &holdfast__v1__keep_verified_reply__descriptor, CLI_CALL_MS);
+    return tell(cli, &request.base, CLI_CALL_MS);
 }
 
 int server_release(const struct cli *cli, const struct manifest_summary *summary)
@@ -478,6 +479,5 @@ int server_release(const struct cli *cli, const struct manifest_summary *summary
     request.run = (char *)(uintptr_t)summary->run;
     request.step = summary->step;
     request.attempt = summary->attempt;
-    return tell(cli, "/holdfast.v1.Checkpoint/Release", &request.base,
-                &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
+    return tell(cli, &request.base, CLI_CALL_MS);
 }

@@ -140,6 +140,13 @@ struct text_checkpoint text_checkpoint(const char *run, uint64_t step, uint64_t 
     return out;
 }
 
+struct text_checkpoint member_checkpoint(const json_t *object)
+{
+    char run[128];
+    return text_checkpoint(text_safe(run, sizeof run, member_text(object, "run")),
+                           member_number(object, "step"), member_number(object, "attempt"));
+}
+
 const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor)
 {
     size_t length = 0;

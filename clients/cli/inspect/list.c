@@ -347,8 +347,7 @@ static int list_server(struct batch *batch, const struct cli *cli)
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
     request.page = page;
     for (; more && error == 0; is_first = false) {
-        ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                         &holdfast__v1__list_reply__descriptor, CLI_CALL_MS));
+        ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
         if (is_first) {
             batch->store = cli->typed == NULL ? verified_store(cli) : NULL;

@@ -125,7 +125,6 @@ static void print_work(const json_t *root)
 {
     const json_t *runs = json_object_get(root, "runs"), *saves = json_object_get(root, "saves");
     const json_t *last = json_object_get(root, "last_commit"), *item;
-    char text[TEXT_BYTES];
     size_t index;
     json_array_foreach((json_t *)runs, index, item)
     {
@@ -135,17 +134,13 @@ static void print_work(const json_t *root)
     if (json_array_size(runs) > LIST_MAX)
         printf("  and %zu more\n", json_array_size(runs) - LIST_MAX);
     if (json_is_object(last))
-        printf("%-12s %s@%llu-a%llu\n", "last commit", text_of(text, last, "run"),
-               (unsigned long long)member_number(last, "step"),
-               (unsigned long long)member_number(last, "attempt"));
+        printf("%-12s %s\n", "last commit", member_checkpoint(last).text);
     printf("%-12s %s in work or cut short\n", "saves",
            text_count(json_array_size(saves), "save").text);
     json_array_foreach((json_t *)saves, index, item)
     {
         if (index < LIST_MAX)
-            printf("  %s@%llu-a%llu\n", text_of(text, item, "run"),
-                   (unsigned long long)member_number(item, "step"),
-                   (unsigned long long)member_number(item, "attempt"));
+            printf("  %s\n", member_checkpoint(item).text);
     }
 }
 
@@ -262,7 +257,7 @@ static void print_memory(const json_t *memory)
 /* How much is to go, and of what is on its way how far it is and when it ends. */
 static void print_drain(const json_t *tier)
 {
-    char run[TEXT_BYTES], all[32], speed[32];
+    char all[32], speed[32];
     const json_t *now = json_object_get(tier, "now");
     uint64_t bytes = member_number(now, "bytes"), waiting = member_number(tier, "waiting_bytes");
     double rate = json_number_value(json_object_get(tier, "bytes_per_second"));
@@ -274,9 +269,7 @@ static void print_drain(const json_t *tier)
     printf("\n");
     if (!json_is_object(now))
         return;
-    printf("  %s@%llu-a%llu  %.0f %% of %s", text_of(run, now, "run"),
-           (unsigned long long)member_number(now, "step"),
-           (unsigned long long)member_number(now, "attempt"),
+    printf("  %s  %.0f %% of %s", member_checkpoint(now).text,
            bytes > 0 ? 100.0 * (double)member_number(now, "bytes_sent") / (double)bytes : 0,
            text_bytes(all, sizeof all, bytes));
     if (json_is_number(json_object_get(now, "seconds_left")))

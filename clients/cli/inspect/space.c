@@ -280,8 +280,7 @@ static int gc_server(struct space *space)
     Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.dry_run = space->cli->is_dry_run;
-    int error = cli_call(&answer, space->cli, "/holdfast.v1.Checkpoint/Gc", &request.base,
-                         &holdfast__v1__gc_reply__descriptor, GC_CALL_MS);
+    int error = cli_call(&answer, space->cli, &request.base, GC_CALL_MS);
     if (error != 0)
         return error;
     error = take_reply(space, (const Holdfast__V1__GcReply *)answer);

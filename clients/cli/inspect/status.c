@@ -263,8 +263,8 @@ static int ask_health(bool *out, const struct cli *cli, const char *service)
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.run = (char *)(uintptr_t)service;
-    int error = cli_call(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
-                         &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call_other(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
+                               &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS);
     *out = error == 0 && ((const Holdfast__V1__HelloReply *)answer)->protocol == 1;
     if (error == 0)
         protobuf_c_message_free_unpacked(answer, NULL);

@@ -82,14 +82,10 @@ static int print_json(const struct cli *cli, const json_t *status, uint64_t writ
 /* As a ckptd knows it, and as a directory shows it. */
 static void print_save(const json_t *save)
 {
-    char run[128], size[32];
-    const char *name = json_string_value(json_object_get(save, "run"));
+    char size[32];
     bool is_served = json_object_get(save, "ranks") != NULL;
     text_bytes(size, sizeof size, member_number(save, "bytes"));
-    printf("  %s %s@%llu-a%llu  %s", is_served ? "saving" : "unfinished",
-           text_safe(run, sizeof run, name != NULL ? name : "?"),
-           (unsigned long long)member_number(save, "step"),
-           (unsigned long long)member_number(save, "attempt"), size);
+    printf("  %s %s  %s", is_served ? "saving" : "unfinished", member_checkpoint(save).text, size);
     if (is_served)
         printf("  %llu of %s began, %llu copied, %llu durable%s\n",
                (unsigned long long)member_number(save, "ranks_begun"),
@@ -104,16 +100,13 @@ static void print_save(const json_t *save)
 /* How long it took as a ckptd knows it, and of when it is as its manifest says. */
 static void print_newest(const struct cli *cli, const json_t *newest)
 {
-    const char *run = json_string_value(json_object_get(newest, "run"));
     const char *time = json_string_value(json_object_get(newest, "time"));
     char safe[128];
-    if (run == NULL) {
+    if (json_object_get(newest, "run") == NULL) {
         printf("newest: none%s", cli->store[0] == '\0' ? " since its start" : "");
         return;
     }
-    printf("newest: %s@%llu-a%llu", text_safe(safe, sizeof safe, run),
-           (unsigned long long)member_number(newest, "step"),
-           (unsigned long long)member_number(newest, "attempt"));
+    printf("newest: %s", member_checkpoint(newest).text);
     if (time != NULL)
         printf(" of %s", text_safe(safe, sizeof safe, time));
     else

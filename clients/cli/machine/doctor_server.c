@@ -37,8 +37,7 @@ void doctor_look_at_version(struct doctor *doctor)
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.protocol = RPC_PROTOCOL;
-    if (cli_call(&answer, doctor->cli, "/holdfast.v1.Checkpoint/Hello", &request.base,
-                 &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS) != 0) {
+    if (cli_call(&answer, doctor->cli, &request.base, CLI_CALL_MS) != 0) {
         doctor_say_error(doctor, DOCTOR_BAD, "version", "see the log of ckptd");
         return;
     }

@@ -485,8 +485,8 @@ static void print_text(const struct version *version, const char *file)
 {
     const struct ckpt_info *info = &version->metadata->info;
     char size[32], shape[256];
-    printf("%s@%llu-a%llu  %s, %s in %.3f s  %s\n", info->run, (unsigned long long)info->step,
-           (unsigned long long)info->attempt, text_count(version->count, "tensor").text,
+    printf("%s  %s, %s in %.3f s  %s\n", text_checkpoint(info->run, info->step, info->attempt).text,
+           text_count(version->count, "tensor").text,
            text_bytes(size, sizeof size, version->data_bytes), version->seconds,
            file[0] != '\0'             ? file
            : version->bytes_memory > 0 ? "from memory"
