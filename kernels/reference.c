@@ -43,9 +43,8 @@ static void put(void *x, size_t i, double value, enum kernel_dtype dtype)
 
 /* ---- Embedding ---- */
 
-static void embedding(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(embedding)
 {
-    (void)worker;
     const struct kernel_embedding *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     size_t bytes = a->dim * kernel_dtype_bytes(a->dtype);
@@ -54,9 +53,8 @@ static void embedding(const void *args, uint32_t item, const struct worker *work
                bytes);
 }
 
-static void embedding_backward(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(embedding_backward)
 {
-    (void)worker;
     const struct kernel_embedding_backward *a = args;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     for (size_t c = columns.begin; c < columns.end; c++) {
@@ -69,9 +67,8 @@ static void embedding_backward(const void *args, uint32_t item, const struct wor
 
 /* ---- RMSNorm: out = x rstd weight, rstd = 1 / sqrt(mean(x^2) + eps) ---- */
 
-static void norm(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(norm)
 {
-    (void)worker;
     const struct kernel_rmsnorm *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++) {
@@ -94,9 +91,8 @@ static void norm(const void *args, uint32_t item, const struct worker *worker)
 
 /* With u = dout weight and h = x rstd: dx += rstd (u - h mean(u h)), dweight = sum over rows of
  * dout h. */
-static void norm_backward(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(norm_backward)
 {
-    (void)worker;
     const struct norm_backward_args *all = args;
     const struct kernel_rmsnorm_backward *a = &all->a;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
@@ -118,9 +114,8 @@ static void norm_backward(const void *args, uint32_t item, const struct worker *
     }
 }
 
-static void norm_dweight(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(norm_dweight)
 {
-    (void)worker;
     const struct norm_backward_args *all = args;
     const struct kernel_rmsnorm_backward *a = &all->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
@@ -134,9 +129,8 @@ static void norm_dweight(const void *args, uint32_t item, const struct worker *w
 
 /* ---- Products ---- */
 
-static void product(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(product)
 {
-    (void)worker;
     /* A copy: the fields are not read again for every element. */
     const struct product_args own = *(const struct product_args *)args, *p = &own;
     struct range rows = item_range(item, p->item_rows, p->m);
@@ -153,9 +147,8 @@ static void product(const void *args, uint32_t item, const struct worker *worker
 
 /* ---- Rotary embedding ---- */
 
-static void rope(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(rope)
 {
-    (void)worker;
     const struct kernel_rope *a = args;
     struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
     size_t half = a->head_dim / 2;
@@ -226,7 +219,7 @@ static void attend(const struct attention_args *a, size_t b, size_t t, size_t h,
     }
 }
 
-static void attention(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(attention)
 {
     const struct attention_args *a = args;
     uint32_t positions = attention_positions(a), tiles = (uint32_t)divide_up(a->queries, positions);
@@ -265,7 +258,7 @@ static void attend_backward(const struct attention_args *a, size_t b, size_t t, 
     }
 }
 
-static void attention_backward(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(attention_backward)
 {
     const struct attention_args *a = args;
     size_t g = item % a->kv_heads, b = item / a->kv_heads, group = a->heads / a->kv_heads;
@@ -288,9 +281,8 @@ static void attention_backward(const void *args, uint32_t item, const struct wor
 
 /* ---- SwiGLU: silu(gate) up ---- */
 
-static void swiglu(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(swiglu)
 {
-    (void)worker;
     const struct kernel_swiglu *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
@@ -299,9 +291,8 @@ static void swiglu(const void *args, uint32_t item, const struct worker *worker)
     }
 }
 
-static void swiglu_backward(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(swiglu_backward)
 {
-    (void)worker;
     const struct kernel_swiglu_backward *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
@@ -336,9 +327,8 @@ static void loss_row(const struct kernel_cross_entropy *a, size_t n)
     }
 }
 
-static void loss(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(loss)
 {
-    (void)worker;
     const struct kernel_cross_entropy *a = args;
     struct range rows = item_range(item, LOSS_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
@@ -347,9 +337,8 @@ static void loss(const void *args, uint32_t item, const struct worker *worker)
 
 /* ---- What is elementwise, and the optimizer ---- */
 
-static void box(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(box)
 {
-    (void)worker;
     const struct box_args *a = args;
     struct range rows = item_range(item, a->item_rows, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
@@ -357,34 +346,31 @@ static void box(const void *args, uint32_t item, const struct worker *worker)
             a->to[n * a->to_stride + i] = a->from[n * a->from_stride + i];
 }
 
-static void add(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(add)
 {
-    (void)worker;
     const struct kernel_add *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
         put(a->y, i, get(a->y, i, a->dtype) + get(a->x, i, a->dtype), a->dtype);
 }
 
-static void fold(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(fold)
 {
-    (void)worker;
     const struct kernel_fold *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
         put(a->acc, i, (a->is_first ? 0.0f : get(a->acc, i, a->dtype)) + a->leaf[i], a->dtype);
 }
 
-static void convert(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(convert)
 {
-    (void)worker;
     const struct kernel_convert *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
         put(a->out, i, a->in[i], a->out_dtype);
 }
 
-static void largest(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(largest)
 {
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
@@ -406,9 +392,8 @@ static double to_float8(const struct float8_args *a, size_t i)
     return a->scale == FLOAT8_NAN ? NAN : rint(x / step) * step;
 }
 
-static void round_float8(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(round_float8)
 {
-    (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
@@ -416,9 +401,8 @@ static void round_float8(const void *args, uint32_t item, const struct worker *w
 }
 
 /* Of e4m3: eight codes for each power of two from 2^-6 on, eight below. */
-static void float8_encode(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(float8_encode)
 {
-    (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
@@ -429,9 +413,8 @@ static void float8_encode(const void *args, uint32_t item, const struct worker *
     }
 }
 
-static void float8_decode(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(float8_decode)
 {
-    (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
@@ -442,7 +425,7 @@ static void float8_decode(const void *args, uint32_t item, const struct worker *
     }
 }
 
-static void extremes(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(extremes)
 {
     const struct extremes_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->a.count);
@@ -454,7 +437,7 @@ static void extremes(const void *args, uint32_t item, const struct worker *worke
     }
 }
 
-static void squares(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(squares)
 {
     const struct squares_args *a = args;
     struct range rows = item_range(item, SQUARES_ROWS, a->a.rows);
@@ -470,7 +453,7 @@ static void squares(const void *args, uint32_t item, const struct worker *worker
     }
 }
 
-static void digest(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(digest)
 {
     const struct digest_args *all = args;
     const struct kernel_digest *a = &all->a;
@@ -500,9 +483,8 @@ static void put_stochastic(void *x, size_t i, float value, uint32_t noise)
     ((uint16_t *)x)[i] = isfinite(value) ? (uint16_t)((bits + noise) >> 16) : to_bf16(value);
 }
 
-static void adamw(const void *args, uint32_t item, const struct worker *worker)
+static ITEM(adamw)
 {
-    (void)worker;
     const struct kernel_adamw *all = args;
     const enum kernel_dtype moments = all->moments;
     struct range range;

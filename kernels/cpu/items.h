@@ -42,6 +42,9 @@ struct worker {
     void *scratch;  /* its own, 64-byte aligned */
 };
 typedef void item_fn(const void *args, uint32_t item, const struct worker *worker);
+/* The head of such a function; not all have a use for their thread. */
+#define ITEM(name) \
+    void name(const void *args, uint32_t item, __attribute__((unused)) const struct worker *worker)
 
 struct range {
     size_t begin, end;

@@ -120,24 +120,10 @@ static size_t norm_scratch(uint32_t rows, uint32_t dim)
     return round_up(divide_up(rows, NORM_ROWS) * dim * sizeof(float), 64);
 }
 
-static size_t squares_scratch(const struct cpu_kernels *k)
+/* What each thread adds up by itself. */
+static size_t sums_scratch(const struct cpu_kernels *k, size_t bytes)
 {
-    return pool_threads(k->pool) * sizeof(struct kernel_exact_sum);
-}
-
-static size_t digest_scratch(const struct cpu_kernels *k)
-{
-    return pool_threads(k->pool) * sizeof(struct digest_sums);
-}
-
-static size_t float8_scratch(const struct cpu_kernels *k)
-{
-    return pool_threads(k->pool) * FLOAT8_WORKER * sizeof(uint32_t);
-}
-
-static size_t extremes_scratch(const struct cpu_kernels *k)
-{
-    return pool_threads(k->pool) * sizeof(struct extent_of_worker);
+    return pool_threads(k->pool) * bytes;
 }
 
 static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_shapes *s)
@@ -151,10 +137,7 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
     size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab),
                       k->library ? LIBRARY_SCRATCH : 0};
     size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim),
-                       squares_scratch(k),
-                       digest_scratch(k),
-                       float8_scratch(k),
-                       extremes_scratch(k),
+                       sums_scratch(k, sizeof(struct kernel_exact_sum)), /* the largest sums */
                        products_scratch(k, s)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
@@ -187,7 +170,7 @@ void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_b
 /* Of args->x. */
 static uint32_t find_largest(const struct job *j, struct float8_args *args)
 {
-    size_t bytes = float8_scratch(j->k);
+    size_t bytes = sums_scratch(j->k, FLOAT8_WORKER * sizeof(uint32_t));
     uint32_t largest = 0;
     args->largest = shared_scratch(j, bytes);
     memset(args->largest, 0, bytes);
@@ -414,7 +397,8 @@ void cpu_float8_decode(const struct job *j, const struct kernel_float8_decode *a
 
 void cpu_extremes(const struct job *j, const struct kernel_extremes *a)
 {
-    struct extremes_args args = {.a = *a, .partial = shared_scratch(j, extremes_scratch(j->k))};
+    struct extremes_args args = {
+        .a = *a, .partial = shared_scratch(j, sums_scratch(j->k, sizeof(struct extent_of_worker)))};
     struct kernel_extent all = EXTENT_NONE;
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
         args.partial[i].of = all;
@@ -426,8 +410,9 @@ void cpu_extremes(const struct job *j, const struct kernel_extremes *a)
 
 void cpu_sum_squares(const struct job *j, const struct kernel_sum_squares *a)
 {
-    struct squares_args args = {.a = *a, .partial = shared_scratch(j, squares_scratch(j->k))};
-    memset(args.partial, 0, squares_scratch(j->k));
+    size_t bytes = sums_scratch(j->k, sizeof(struct kernel_exact_sum));
+    struct squares_args args = {.a = *a, .partial = shared_scratch(j, bytes)};
+    memset(args.partial, 0, bytes);
     run(j, j->k->ops->squares, &args, divide_up(a->rows, SQUARES_ROWS), 0);
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
         exact_merge(a->sum, &args.partial[i]);
@@ -435,8 +420,9 @@ void cpu_sum_squares(const struct job *j, const struct kernel_sum_squares *a)
 
 void cpu_digest(const struct job *j, const struct kernel_digest *a)
 {
-    struct digest_args args = {.a = *a, .partial = shared_scratch(j, digest_scratch(j->k))};
-    memset(args.partial, 0, digest_scratch(j->k));
+    size_t bytes = sums_scratch(j->k, sizeof(struct digest_sums));
+    struct digest_args args = {.a = *a, .partial = shared_scratch(j, bytes)};
+    memset(args.partial, 0, bytes);
     run(j, j->k->ops->digest, &args, divide_up(a->rows * a->width, FLAT_ITEM), 0);
     for (uint32_t i = 0; i < pool_threads(j->k->pool); i++) {
         a->sum[0] += args.partial[i].of[0];

@@ -331,7 +331,7 @@ static void write_out(const struct queries *q, const struct softmax *s)
     }
 }
 
-void ISA_NAME(attention)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(attention))
 {
     const struct attention_args *a = args;
     size_t tiles = divide_up(a->queries, attention_positions(a)), pair = item / tiles;
@@ -483,7 +483,7 @@ static void write_keys(const struct queries *q, void *x, const float *sums)
     }
 }
 
-void ISA_NAME(attention_backward)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(attention_backward))
 {
     const struct attention_args *a = args;
     size_t b = item / a->kv_heads, head = item % a->kv_heads;

@@ -10,9 +10,8 @@
 
 /* ---- Embedding ---- */
 
-void ISA_NAME(embedding)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(embedding))
 {
-    (void)worker;
     const struct kernel_embedding *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     size_t bytes = a->dim * kernel_dtype_bytes(a->dtype);
@@ -30,9 +29,8 @@ INLINE void add_row(float *sum, const void *x, size_t at, size_t width, bool bf1
     }
 }
 
-void ISA_NAME(embedding_backward)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(embedding_backward))
 {
-    (void)worker;
     const struct kernel_embedding_backward *a = args;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     size_t width = columns.end - columns.begin;
@@ -79,9 +77,8 @@ INLINE void rope_row(const struct kernel_rope *a, size_t n, bool bf16)
     }
 }
 
-void ISA_NAME(rope)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(rope))
 {
-    (void)worker;
     const struct kernel_rope *a = args;
     struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
     for (size_t n = rows.begin; n < rows.end; n++)
@@ -100,9 +97,8 @@ INLINE void swiglu_range(const struct kernel_swiglu *a, struct range range, bool
     }
 }
 
-void ISA_NAME(swiglu)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(swiglu))
 {
-    (void)worker;
     const struct kernel_swiglu *a = args;
     BY_TYPE(a->dtype, swiglu_range, a, item_range(item, FLAT_ITEM, a->count));
 }
@@ -121,9 +117,8 @@ INLINE void swiglu_range_backward(const struct kernel_swiglu_backward *a, struct
     }
 }
 
-void ISA_NAME(swiglu_backward)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(swiglu_backward))
 {
-    (void)worker;
     const struct kernel_swiglu_backward *a = args;
     BY_TYPE(a->dtype, swiglu_range_backward, a, item_range(item, FLAT_ITEM, a->count));
 }
@@ -139,18 +134,16 @@ INLINE void add_range(void *y, const void *x, struct range range, bool bf16)
     }
 }
 
-void ISA_NAME(box)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(box))
 {
-    (void)worker;
     const struct box_args *a = args;
     struct range rows = item_range(item, a->item_rows, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
         memcpy(a->to + n * a->to_stride, a->from + n * a->from_stride, a->row_bytes);
 }
 
-void ISA_NAME(add)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(add))
 {
-    (void)worker;
     const struct kernel_add *a = args;
     BY_TYPE(a->dtype, add_range, a->y, a->x, item_range(item, FLAT_ITEM, a->count));
 }
@@ -165,9 +158,8 @@ INLINE void fold_range(void *y, const float *x, struct range range, bool bf16, b
     }
 }
 
-void ISA_NAME(fold)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(fold))
 {
-    (void)worker;
     const struct kernel_fold *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     if (a->dtype == KERNEL_BF16)
@@ -187,9 +179,8 @@ INLINE void narrow_range(void *y, const float *x, struct range range)
     }
 }
 
-void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(convert))
 {
-    (void)worker;
     const struct kernel_convert *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     if (a->out_dtype == KERNEL_F32) {
@@ -217,7 +208,7 @@ INLINE uint32_t largest_of(const void *x, struct range range, bool bf16)
     return out;
 }
 
-void ISA_NAME(largest)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(largest))
 {
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
@@ -246,7 +237,7 @@ INLINE struct kernel_extent extent_of(const void *x, struct range range, bool bf
     return all;
 }
 
-void ISA_NAME(extremes)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(extremes))
 {
     const struct extremes_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->a.count);
@@ -283,9 +274,8 @@ INLINE void float8_range(const struct float8_args *a, struct range range, bool b
     }
 }
 
-void ISA_NAME(round_float8)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(round_float8))
 {
-    (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     BY_TYPE(a->dtype, float8_range, a, range);
@@ -314,9 +304,8 @@ INLINE void encode_range(const struct float8_args *a, struct range range, bool b
     }
 }
 
-void ISA_NAME(float8_encode)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(float8_encode))
 {
-    (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     if (a->scale == FLOAT8_NAN)
@@ -341,9 +330,8 @@ INLINE void decode_range(const struct float8_args *a, struct range range, bool b
     }
 }
 
-void ISA_NAME(float8_decode)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(float8_decode))
 {
-    (void)worker;
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     BY_TYPE(a->dtype, decode_range, a, range);
@@ -442,9 +430,8 @@ INLINE void adamw_rows(const struct kernel_adamw_piece *a, struct range range, b
     }
 }
 
-void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(adamw))
 {
-    (void)worker;
     struct range range;
     const struct kernel_adamw *all = args;
     const struct kernel_adamw_piece *a = adamw_piece(all, item, &range);
@@ -506,7 +493,7 @@ INLINE double row_squares(const void *x, size_t first, size_t width, bool bf16)
     return s[0];
 }
 
-void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(squares))
 {
     const struct squares_args *a = args;
     struct range rows = item_range(item, SQUARES_ROWS, a->a.rows);
@@ -519,25 +506,17 @@ void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *wor
 }
 
 /* Elements on end in the tensor: the compiler makes vectors of the keys. */
-static struct digest_sums add_words(const uint32_t *x, size_t count, uint64_t first)
+INLINE struct digest_sums add_elements(const void *x, size_t at, size_t count, uint64_t first,
+                                       bool bf16)
 {
     struct digest_sums sums = {{0}};
     uint64_t a = (first + 1) * DIGEST_STEP;
-    for (size_t i = 0; i < count; i++, a += DIGEST_STEP)
-        digest_element(&sums, x[i], a);
+    for (size_t i = at; i < at + count; i++, a += DIGEST_STEP)
+        digest_element(&sums, bf16 ? ((const uint16_t *)x)[i] : ((const uint32_t *)x)[i], a);
     return sums;
 }
 
-static struct digest_sums add_halves(const uint16_t *x, size_t count, uint64_t first)
-{
-    struct digest_sums sums = {{0}};
-    uint64_t a = (first + 1) * DIGEST_STEP;
-    for (size_t i = 0; i < count; i++, a += DIGEST_STEP)
-        digest_element(&sums, x[i], a);
-    return sums;
-}
-
-void ISA_NAME(digest)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(digest))
 {
     const struct digest_args *all = args;
     const struct kernel_digest *a = &all->a;
@@ -546,9 +525,7 @@ void ISA_NAME(digest)(const void *args, uint32_t item, const struct worker *work
         uint64_t row = i / a->width, column = i % a->width;
         uint64_t first = a->first + row * a->stride + column;
         n = a->width - column < range.end - i ? a->width - column : range.end - i;
-        struct digest_sums sums = a->dtype == KERNEL_BF16
-                                      ? add_halves((const uint16_t *)a->x + i, n, first)
-                                      : add_words((const uint32_t *)a->x + i, n, first);
+        struct digest_sums sums = BY_TYPE(a->dtype, add_elements, a->x, i, n, first);
         all->partial[worker->index].of[0] += sums.of[0];
         all->partial[worker->index].of[1] += sums.of[1];
     }

@@ -72,7 +72,7 @@ INLINE void loss_row(const struct kernel_cross_entropy *a, size_t n, float *e, b
     store_part(a->logits, row + (size_t)target, hit, 1, bf16);
 }
 
-void ISA_NAME(loss)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(loss))
 {
     const struct kernel_cross_entropy *a = args;
     struct range rows = item_range(item, LOSS_ROWS, a->rows);

@@ -31,9 +31,8 @@ INLINE void norm_row(const struct kernel_rmsnorm *a, size_t n, bool bf16)
     }
 }
 
-void ISA_NAME(norm)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(norm))
 {
-    (void)worker;
     const struct kernel_rmsnorm *a = args;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++)
@@ -64,9 +63,8 @@ INLINE void norm_row_backward(const struct kernel_rmsnorm_backward *a, size_t n,
     }
 }
 
-void ISA_NAME(norm_backward)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(norm_backward))
 {
-    (void)worker;
     const struct norm_backward_args *all = args;
     const struct kernel_rmsnorm_backward *a = &all->a;
     struct range rows = item_range(item, NORM_ROWS, a->rows);
@@ -76,9 +74,8 @@ void ISA_NAME(norm_backward)(const void *args, uint32_t item, const struct worke
         BY_TYPE(a->dtype, norm_row_backward, a, n, partial);
 }
 
-void ISA_NAME(norm_dweight)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(norm_dweight))
 {
-    (void)worker;
     const struct norm_backward_args *all = args;
     const struct kernel_rmsnorm_backward *a = &all->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);

@@ -226,9 +226,8 @@ static const void *element(const void *p, size_t i, enum kernel_dtype dtype)
     return (const char *)p + i * kernel_dtype_bytes(dtype);
 }
 
-void ISA_NAME(product_panels)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(product_panels))
 {
-    (void)worker;
     const struct product_args *p = args;
     size_t columns = p->columns.end - p->columns.begin, depth = p->depth.end - p->depth.begin;
     struct range own = item_range(item, PRODUCT_PANELS, columns);
@@ -332,7 +331,7 @@ static void read_tile(const struct product_args *p, struct range rows, float *ti
         memcpy(tile, (const float *)p->c + r * p->n + p->columns.begin, columns * sizeof(float));
 }
 
-void ISA_NAME(product)(const void *args, uint32_t item, const struct worker *worker)
+ITEM(ISA_NAME(product))
 {
     const struct product_args *p = args;
     struct range rows = item_range(item, p->item_rows, p->m);
