@@ -84,10 +84,17 @@ static const struct refusal {
     {2, "parallelism.context_parallel_degree=2 training.seq_len=30"},
     {2, "parallelism.context_parallel_degree=2 parallelism.context_parallel_rotate_method=ulysses"},
     {8, "parallelism.pipeline_parallel_degree=8"},
+    {4, "parallelism.pipeline_parallel_degree=4 "
+        "parallelism.pipeline_parallel_schedule=LoopedBFS"},
+    {4, "parallelism.pipeline_parallel_degree=4 "
+        "parallelism.pipeline_parallel_schedule=InterleavedZeroBubble"},
     {2, "parallelism.pipeline_parallel_degree=2 parallelism.pipeline_parallel_layers_per_stage=1"},
     {2, "parallelism.pipeline_parallel_degree=2 "
         "parallelism.pipeline_parallel_split_points=layers.0,layers.1"},
     {6, "parallelism.data_parallel_replicate_degree=2 parallelism.data_parallel_shard_degree=2"},
+    {4, "canonical.cp_blocks=2 parallelism.context_parallel_degree=4"},
+    {1, "canonical.tp_blocks=8"},
+    {1, "canonical.tp_blocks=3"},
     {1, "canonical.groups=2"},
     {1, "training.mixed_precision_reduce=bfloat16"},
     {4, "training.mixed_precision_reduce=bfloat16 training.reduction=fast "

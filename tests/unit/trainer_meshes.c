@@ -402,35 +402,4 @@ TEST(test_meshes__float8_products_give_the_same_bits)
     want_other_loss(run, settings("%s " FLOAT8, named), 0.1);
 }
 
-/* ---- refusals ---- */
-
-#define DEGREE(axis, ranks) "parallelism." axis "_parallel_degree=" ranks
-#define UNCUT " parallelism.data_parallel_shard_degree=1"
-
-TEST(test_meshes__a_mesh_that_cannot_be_is_refused_with_the_sum)
-{
-    static const struct {
-        uint32_t ranks;
-        const char *of, *reason;
-    } rows[] = {
-        {4, DEGREE("pipeline", "4") UNCUT " " SCHEDULE "=LoopedBFS", "in 8 pipeline stages"},
-        {4, DEGREE("pipeline", "4") UNCUT " " SCHEDULE "=InterleavedZeroBubble",
-         "in 8 pipeline stages"},
-        {1, HEADS("8"), "the number of heads 4 does not divide by canonical.tp_blocks = 8"},
-        {1, HEADS("3"), "canonical.tp_blocks = 3"},
-        {1, CHUNKS("2") " training.seq_len=30",
-         "training.seq_len 30 does not divide by 2 x canonical.cp_blocks = 4"},
-        {4, CHUNKS("2") " " DEGREE("context", "4") UNCUT,
-         "context_parallel_degree = 4 does not divide canonical.cp_blocks = 2"},
-        {3, DEGREE("tensor", "3") UNCUT, "parallelism.tensor_parallel_degree = 3"},
-    };
-    for (size_t i = 0; i < NUM_OF(rows); i++) {
-        struct stretch stretch = {.config = configure(rows[i].of)};
-        report_clear();
-        assert_int_equal(comm_local_run(rows[i].ranks, rank_main, &stretch), ERR_INVALID);
-        if (strstr(report_message(), rows[i].reason) == NULL)
-            fail_msg("\"%s\" is not in: %s", rows[i].reason, report_message());
-    }
-}
-
 SUITE(make_tokens, remove_tokens)
