@@ -3,82 +3,28 @@
  * Goal: the programs of every schedule pass the check; a program in which one operation is missing,
  * comes twice or comes too early does not. Method: programs are built for many pipelines; then one
  * operation after the other is left out of one rank, doubled, or swapped with the next. */
-#include "proto/base/report.h"
-#include "tests/unit/suite.h"
-#include "trainer/model/model.h"
-#include "trainer/plan/program.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define RANKS_MAX 4u
-
-struct bed {
-    struct program_options o;
-    struct program *ranks[RANKS_MAX];
-    uint32_t first_block[2 * RANKS_MAX + 1];
-    uint8_t keep[16], ends_bucket[8];
-};
-
-static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1,
-                                         PIPE_INTERLEAVED_ZERO};
-#define NUM_SCHEDULES (sizeof(all) / sizeof(all[0]))
-
-/* The programs of all ranks, in place of those that are there. */
-static void bed_build(struct bed *bed)
-{
-    for (uint32_t r = 0; r < bed->o.num_ranks; r++) {
-        program_free(bed->ranks[r]);
-        bed->o.rank = r;
-        assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
-    }
-}
+#include "tests/unit/program_bed.h"
 
 /* Six blocks, four of them layers, in equal stages; where parameters are dropped, gradients of two
  * blocks at a time are exchanged, and collected. */
 static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks, bool drops)
 {
-    bool has_chunks = schedule == PIPE_INTERLEAVED || schedule == PIPE_INTERLEAVED_ZERO;
-    uint32_t chunks = has_chunks && num_ranks > 1 ? 2 : 1;
-    uint32_t stages = num_ranks * chunks;
-    *bed = (struct bed){.o = {.num_blocks = 6,
-                              .is_tied = drops,
-                              .num_ranks = num_ranks,
-                              .chunks = chunks,
-                              .schedule = schedule,
-                              .num_leaves = 5,
-                              .drops = drops}};
-    memset(bed->keep, MODEL_KEEP_NOTHING, sizeof(bed->keep));
-    for (uint32_t s = 0; s <= stages; s++)
-        bed->first_block[s] = 6 * s / stages;
-    bed->o.first_block = bed->first_block;
-    bed->o.keep = bed->keep;
+    bed_shape(bed,
+              (struct program_options){.num_blocks = 6,
+                                       .is_tied = drops,
+                                       .num_ranks = num_ranks,
+                                       .schedule = schedule,
+                                       .num_leaves = 5,
+                                       .drops = drops,
+                                       .collects = drops,
+                                       .spreads = drops,
+                                       .copies = drops,
+                                       .encodes = drops},
+              MODEL_KEEP_NOTHING);
     for (uint32_t b = 0; b <= 6; b++)
         bed->ends_bucket[b] = b % 2;
     bed->o.ends_bucket = drops ? bed->ends_bucket : NULL;
-    bed->o.collects = drops;
-    bed->o.spreads = bed->o.copies = bed->o.encodes = drops;
     bed_build(bed);
-}
-
-static void bed_close(struct bed *bed)
-{
-    for (uint32_t r = 0; r < bed->o.num_ranks; r++)
-        program_free(bed->ranks[r]);
-}
-
-static int check(const struct bed *bed)
-{
-    return program_check((const struct program *const *)bed->ranks, &bed->o);
-}
-
-/* The first of its kind. */
-static uint32_t find(const struct program *p, enum op_kind kind)
-{
-    uint32_t at = 0;
-    while (p->ops[at].kind != kind)
-        at++;
-    return at;
 }
 
 /* And closes it. */
@@ -90,33 +36,11 @@ static void want_pass(struct bed *bed)
     bed_close(bed);
 }
 
-TEST(test_program__every_schedule_makes_programs_that_pass)
-{
-    for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 2; i++) {
-        struct bed bed;
-        bed_open(&bed, all[i / 6], i / 2 % 3 + 1, i % 2 == 1);
-        want_pass(&bed);
-    }
-}
-
 /* What no other operation needs: the step's own, reading and forgetting. */
 static bool is_free(const struct op *op)
 {
     return op->kind == OP_ASK_STOP || op->kind == OP_READ || op->kind == OP_BEGIN ||
            op->kind == OP_RECOMPUTE || op->kind == OP_DROP;
-}
-
-static void remove_op(struct program *p, uint32_t at)
-{
-    memmove(&p->ops[at], &p->ops[at + 1], (p->num_ops - at - 1) * sizeof(*p->ops));
-    p->num_ops--;
-}
-
-static void double_op(struct program *p, uint32_t at)
-{
-    p->ops = realloc(p->ops, (p->num_ops + 1) * sizeof(*p->ops));
-    memmove(&p->ops[at + 1], &p->ops[at], (p->num_ops - at) * sizeof(*p->ops));
-    p->num_ops++;
 }
 
 static void want_refused_of(void (*open)(struct bed *bed), uint32_t rank,
@@ -187,23 +111,17 @@ TEST(test_program__an_operation_that_comes_twice_is_found)
 
 TEST(test_program__a_loss_in_chunks_comes_once_behind_the_heads_backward)
 {
-    for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 2; i++) {
-        struct bed bed;
-        bed_open_chunks(&bed, all[i / 6], i / 2 % 3 + 1, i % 2 == 1);
-        want_pass(&bed);
-    }
     want_refused_of(bed_open_chunks_of_last, 1, remove_op);
     want_refused_of(bed_open_chunks_of_last, 1, double_op);
     struct bed bed;
     bed_open_chunks(&bed, PIPE_GPIPE, 1, false);
     struct program *p = bed.ranks[0];
-    uint32_t backward = find(p, OP_BACKWARD), loss = find(p, OP_LOSS);
+    uint32_t backward = find(p, OP_BACKWARD, 0), loss = find(p, OP_LOSS, 0);
     struct op early = p->ops[loss];
     remove_op(p, loss);
     double_op(p, backward);
     p->ops[backward] = early;
-    assert_int_equal(check(&bed), ERR_INVALID);
-    assert_non_null(strstr(report_message(), "there is no loss yet"));
+    want_refused_with(&bed, "there is no loss yet");
     bed_close(&bed);
 }
 
@@ -234,7 +152,7 @@ TEST(test_program__an_evaluation_makes_chunks_before_it_drops_the_head)
     bed_open_chunks(&bed, PIPE_1F1B, 1, true);
     assert_int_equal(program_build_evaluation(&p, &bed.o), 0);
     uint32_t losses = 0;
-    uint32_t at = find(p, OP_LOSS);
+    uint32_t at = find(p, OP_LOSS, 0);
     assert_int_equal(p->ops[at - 1].kind, OP_FORWARD);
     assert_int_equal(p->ops[at - 1].block, p->ops[at].block);
     for (uint32_t i = 0; i < p->num_ops; i++)
@@ -249,13 +167,12 @@ TEST(test_program__ranks_that_wait_for_each_other_are_found)
     struct bed bed;
     bed_open(&bed, PIPE_1F1B, 2, false);
     struct program *first = bed.ranks[0];
-    uint32_t at = find(first, OP_RECEIVE_GRADIENT);
+    uint32_t at = find(first, OP_RECEIVE_GRADIENT, 0);
     struct op early = first->ops[at];
     remove_op(first, at);
     double_op(first, 0);
     first->ops[0] = early; /* before the forward that leads to it */
-    assert_int_equal(check(&bed), ERR_INVALID);
-    assert_non_null(strstr(report_message(), "receive_gradient of stage 0, leaf 0"));
+    want_refused_with(&bed, "receive_gradient of stage 0, leaf 0");
     assert_non_null(strstr(report_message(), "is never sent"));
     bed_close(&bed);
 }
@@ -268,8 +185,7 @@ TEST(test_program__leaves_out_of_order_are_found)
     for (uint32_t i = 0; i < p->num_ops; i++) /* the first two leaves change places */
         if (p->ops[i].leaf < 2 && p->ops[i].kind >= OP_RECOMPUTE)
             p->ops[i].leaf = 1 - p->ops[i].leaf;
-    assert_int_equal(check(&bed), ERR_INVALID);
-    assert_non_null(strstr(report_message(), "the leaf in front has not been through it"));
+    want_refused_with(&bed, "the leaf in front has not been through it");
     bed_close(&bed);
     bed_open(&bed, PIPE_GPIPE, 1, false);
     p = bed.ranks[0];
@@ -281,8 +197,7 @@ TEST(test_program__leaves_out_of_order_are_found)
     double_op(p, at[1]);
     p->ops[at[1] + 1] = first;
     remove_op(p, at[0]);
-    assert_int_equal(check(&bed), ERR_INVALID);
-    assert_non_null(strstr(report_message(), "leaves are out of order"));
+    want_refused_with(&bed, "leaves are out of order");
     bed_close(&bed);
 }
 
@@ -299,11 +214,17 @@ static void bed_open_lanes(struct bed *bed, enum pipe_schedule schedule, uint32_
     bed_build(bed);
 }
 
-TEST(test_program__lanes_pass_in_every_schedule_and_depth)
+TEST(test_program__every_schedule_depth_and_loss_makes_programs_that_pass)
 {
-    for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 3; i++) {
+    for (uint32_t i = 0; i < NUM_SCHEDULES * 3 * 5 * 2; i++) {
         struct bed bed;
-        bed_open_lanes(&bed, all[i / 9], i / 3 % 3 + 1, i % 3 + 1);
+        uint32_t depth = i / 2 % 5; /* 0: no lanes; 4: nor anything that is dropped */
+        if (depth == 0 || depth == 4)
+            bed_open(&bed, schedules[i / 30], i / 10 % 3 + 1, depth == 0);
+        else
+            bed_open_lanes(&bed, schedules[i / 30], i / 10 % 3 + 1, depth);
+        bed.o.has_loss_chunks = i % 2 == 1;
+        bed_build(&bed);
         want_pass(&bed);
     }
 }
@@ -353,8 +274,7 @@ TEST(test_program__a_missing_wait_between_lanes_is_found)
         if (!is_new)
             continue;
         op->after[LANE_GATHER] = 0;
-        assert_int_equal(check(&bed), ERR_INVALID);
-        assert_non_null(strstr(report_message(), "does not wait for the gather"));
+        want_refused_with(&bed, "does not wait for the gather");
         op->after[LANE_GATHER] = after;
         num_missed++;
     }
@@ -362,8 +282,7 @@ TEST(test_program__a_missing_wait_between_lanes_is_found)
     for (uint32_t i = 0; i < p->num_ops; i++)
         if (p->ops[i].kind == OP_REDUCE)
             p->ops[i].after[LANE_REDUCE] = 0;
-    assert_int_equal(check(&bed), ERR_INVALID);
-    assert_non_null(strstr(report_message(), "a lane is still at work"));
+    want_refused_with(&bed, "a lane is still at work");
     bed_close(&bed);
 }
 
@@ -398,8 +317,7 @@ TEST(test_program__a_step_ends_in_order_and_updates_behind_a_saves_copies)
                 continue;
             assert_int_equal(bed.ranks[r]->ops[after - 1].block, op->block);
             op->after[LANE_COPY] = after - 1;
-            assert_int_equal(check(&bed), ERR_INVALID);
-            assert_non_null(strstr(report_message(), "does not wait for the copy"));
+            want_refused_with(&bed, "does not wait for the copy");
             op->after[LANE_COPY] = after;
             num_updates++;
         }
@@ -451,9 +369,7 @@ static void want_no_wait_missing(enum lane_of lane, enum pipe_schedule schedule,
         if (after == 0)
             continue;
         op->after[lane] = 0;
-        assert_int_equal(check(&bed), ERR_INVALID);
-        if (strstr(report_message(), reason) == NULL)
-            fail_msg("%s", report_message());
+        want_refused_with(&bed, reason);
         op->after[lane] = after;
         num_missed++;
     }
@@ -492,7 +408,7 @@ TEST(test_program__keys_and_values_go_around_in_every_schedule)
     for (uint32_t i = 0; i < NUM_SCHEDULES * 2 * 2; i++) {
         struct bed bed;
         uint32_t rings = 0;
-        bed_open_lanes(&bed, all[i / 4], i / 2 % 2 + 1, 1);
+        bed_open_lanes(&bed, schedules[i / 4], i / 2 % 2 + 1, 1);
         bed_rebuild_in_ring(&bed, i % 2 == 1);
         for (uint32_t r = 0; r < bed.o.num_ranks; r++)
             for (uint32_t at = 0; at < bed.ranks[r]->num_ops; at++)
@@ -544,8 +460,7 @@ TEST(test_program__a_ring_two_layers_ahead_is_found)
     struct op op = p->ops[at];
     memmove(&p->ops[early + 1], &p->ops[early], (at - early) * sizeof(op));
     p->ops[early] = op;
-    assert_int_equal(check(&bed), ERR_INVALID);
-    assert_non_null(strstr(report_message(), "there is no room for its keys"));
+    want_refused_with(&bed, "there is no room for its keys");
     bed_close(&bed);
 }
 
