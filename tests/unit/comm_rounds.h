@@ -7,11 +7,16 @@
 #define HOLDFAST_TESTS_COMM_ROUNDS_H
 
 #include "proto/base/report.h"
+#include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
 
+#include <arpa/inet.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define RANKS_MAX 9u
 #define ROUNDS 40
@@ -31,6 +36,18 @@ static inline uint64_t mix(uint64_t x)
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
+}
+
+/* A port of this machine that nobody has. */
+static inline void take_port(char out[8])
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(own);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&own, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &size), 0);
+    snprintf(out, 8, "%u", ntohs(own.sin_port));
+    close(fd);
 }
 
 /* Bytes that `from` sends `to` in a round, the same on both sides. */

@@ -11,6 +11,7 @@
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/virtual_clock.h"
 #include "trainer/comm/comm.h"
+#include "trainer/plan/program.h"
 
 struct delay_link {
     pthread_mutex_t lock;
@@ -90,6 +91,14 @@ static inline int delay_open(struct comm **out, struct comm *inner, struct delay
     d->base.ops = &ops;
     *out = &d->base;
     return 0;
+}
+
+/* What a layer's operation lasts: a forward, and each half of a backward, one. */
+static inline double delay_units(const struct op *op)
+{
+    bool is_half =
+        op->kind == OP_FORWARD || op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT;
+    return is_half ? 1 : op->kind == OP_BACKWARD ? 2 : 0;
 }
 
 /* A rank without samples behind a link; `run` gets the link. */

@@ -1,11 +1,8 @@
 /* kernels_bits.c - results are the same to the last bit where the header promises it.
  *
- * Goal: bits do not depend on the number of threads, on where buffers lie, on earlier calls or on
- * other rank threads of the process; code without fused operations agrees across ISA levels; exact
- * sums do not depend on split or order. Method: the cases of kernels_cases.h, outputs compared byte
- * by byte with those of one thread. */
-#include <pthread.h>
-
+ * Goal: bits do not depend on the number of threads, on where buffers lie or on earlier calls; code
+ * without fused operations agrees across ISA levels; exact sums do not depend on split or order.
+ * Method: the cases of kernels_cases.h, outputs compared byte by byte with those of one thread. */
 #include "kernels/cpu/items.h"
 #include "proto/base/checksum.h"
 #include "tests/unit/kernels_cases.h"
@@ -136,49 +133,6 @@ TEST(test_kernels__rope_of_a_range_has_the_bits_of_the_whole)
         assert_memory_equal(part, x + CUT * ROW, sizeof(part));
         free_engine(&e);
     }
-}
-
-/* ---- Several rank threads in one process ---- */
-
-#define RANKS 3
-struct rank {
-    pthread_t thread;
-    struct engine engine;
-    struct run runs[NUM_CASES];
-};
-
-static void *rank_main(void *argument)
-{
-    struct rank *rank = argument;
-    rank->engine = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
-    for (int round = 0; round < 3; round++) {
-        for (int which = 0; which < NUM_CASES; which++) {
-            free_run(&rank->runs[which]);
-            rank->runs[which] = run_case(&rank->engine, which, kernel_shapes[4], KERNEL_F32, 0);
-        }
-    }
-    return NULL;
-}
-
-TEST(test_kernels__rank_threads_do_not_disturb_each_other)
-{
-    static struct rank ranks[RANKS];
-    struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
-    for (int r = 0; r < RANKS; r++)
-        assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
-    for (int r = 0; r < RANKS; r++)
-        pthread_join(ranks[r].thread, NULL);
-    for (int which = 0; which < NUM_CASES; which++) {
-        struct run want = run_case(&alone, which, kernel_shapes[4], KERNEL_F32, 0);
-        for (int r = 0; r < RANKS; r++) {
-            same_bits(&ranks[r].runs[which], &want, "rank thread", which, 4, KERNEL_F32);
-            free_run(&ranks[r].runs[which]);
-        }
-        free_run(&want);
-    }
-    for (int r = 0; r < RANKS; r++)
-        free_engine(&ranks[r].engine);
-    free_engine(&alone);
 }
 
 /* ---- Exact sums ---- */

@@ -588,9 +588,9 @@ static inline struct run run_case(const struct engine *e, int which, struct kern
 }
 
 /* What the tests print when they fail: the case, by name and shape. */
-static inline void say_case(const char *what, int which, int shape, enum kernel_dtype dtype)
+static inline void say_case(const char *what, int which, const struct kernel_shapes *s,
+                            enum kernel_dtype dtype)
 {
-    const struct kernel_shapes *s = &kernel_shapes[shape];
     print_error("%s: %s, %s, B %u T %u C %u F %u H %u K %u D %u V %u\n", what,
                 kernel_cases[which].name, dtype == KERNEL_F32 ? "f32" : "bf16", s->batch, s->seq,
                 s->dim, s->hidden, s->heads, s->kv_heads, s->head_dim, s->vocab);
@@ -602,7 +602,7 @@ static inline void same_bits(const struct run *got, const struct run *want, cons
     for (int i = 0; i < want->num_outputs; i++) {
         const struct buffer *a = &got->buffers[i], *b = &want->buffers[i];
         if (memcmp(a->data, b->data, b->count * kernel_dtype_bytes(b->dtype)) != 0) {
-            say_case(what, which, shape, dtype);
+            say_case(what, which, &kernel_shapes[shape], dtype);
             fail();
         }
     }

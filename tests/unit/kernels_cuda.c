@@ -63,14 +63,6 @@ static bool is_close(int which, const struct buffer *got, const struct buffer *w
                   (is_backward ? GRADIENTS_OF_RMS : PROBABILITIES_OF_RMS) * root_mean_square(want));
 }
 
-static void say_shape(const char *what, int which, const struct kernel_shapes *s,
-                      enum kernel_dtype dtype)
-{
-    print_error("%s: %s, %s, B %u T %u C %u F %u H %u K %u D %u V %u\n", what,
-                kernel_cases[which].name, dtype == KERNEL_F32 ? "f32" : "bf16", s->batch, s->seq,
-                s->dim, s->hidden, s->heads, s->kv_heads, s->head_dim, s->vocab);
-}
-
 static bool has_same_bits(const struct buffer *got, const struct buffer *want)
 {
     size_t bytes = kernel_dtype_bytes(want->dtype);
@@ -100,7 +92,7 @@ static void compare(const struct engine *lanes, const struct engine *cpu, int wh
                                 ? is_close(which, &got.buffers[i], &want.buffers[i], dtype)
                                 : has_same_bits(&got.buffers[i], &like->buffers[i]);
             if (!is_right) {
-                say_shape(is_near ? "near" : "bits", which, shape, dtype);
+                say_case(is_near ? "near" : "bits", which, shape, dtype);
                 fail_msg("output %d, seed %d", i, (int)seed);
             }
         }

@@ -342,16 +342,18 @@ TEST(test_kernels__have_the_same_bits_on_every_kind_of_lane)
     free_engine(&alone);
 }
 
-/* Every case on three lanes at once, of one struct kernels: whoever finds the pool taken works
- * alone. Cases settle by themselves, so each lane has a posting thread. */
+/* Every case on three lanes at once. Cases settle by themselves, so each lane has a posting thread.
+ */
 struct sharer {
     pthread_t thread;
-    struct engine engine;
+    struct engine engine; /* zero: it makes one of its own */
     struct run runs[NUM_CASES];
 };
 static void *share(void *argument)
 {
     struct sharer *sharer = argument;
+    if (sharer->engine.kernels == NULL)
+        sharer->engine = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
     for (int round = 0; round < 3; round++)
         for (int which = 0; which < NUM_CASES; which++) {
             free_run(&sharer->runs[which]);
@@ -360,32 +362,46 @@ static void *share(void *argument)
     return NULL;
 }
 
-TEST(test_kernels__lanes_that_share_them_do_not_disturb_each_other)
+static void want_undisturbed(struct sharer *sharers, const char *what)
 {
-    static struct sharer sharers[LANES_MAX];
     struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
-    struct bed bed = open_device(1);
-    struct kernels *kernels = NULL;
-    assert_int_equal(kernels_new(&kernels, &(struct kernels_options){.num_threads = 2}), 0);
-    for (int i = 0; i < LANES_MAX; i++) {
-        sharers[i].engine = engine_on(&bed, i, kernels);
+    for (int i = 0; i < LANES_MAX; i++)
         assert_int_equal(pthread_create(&sharers[i].thread, NULL, share, &sharers[i]), 0);
-    }
     for (int i = 0; i < LANES_MAX; i++)
         pthread_join(sharers[i].thread, NULL);
     for (int which = 0; which < NUM_CASES; which++) {
         struct run want = run_case(&alone, which, kernel_shapes[4], KERNEL_F32, 0);
         for (int i = 0; i < LANES_MAX; i++) {
-            same_bits(&sharers[i].runs[which], &want, "shared lanes", which, 4, KERNEL_F32);
+            same_bits(&sharers[i].runs[which], &want, what, which, 4, KERNEL_F32);
             free_run(&sharers[i].runs[which]);
         }
         free_run(&want);
     }
+    free_engine(&alone);
+}
+
+/* Whoever finds the pool taken works alone. */
+TEST(test_kernels__lanes_that_share_them_do_not_disturb_each_other)
+{
+    static struct sharer sharers[LANES_MAX];
+    struct bed bed = open_device(1);
+    struct kernels *kernels = NULL;
+    assert_int_equal(kernels_new(&kernels, &(struct kernels_options){.num_threads = 2}), 0);
+    for (int i = 0; i < LANES_MAX; i++)
+        sharers[i].engine = engine_on(&bed, i, kernels);
+    want_undisturbed(sharers, "shared lanes");
     for (int i = 0; i < LANES_MAX; i++)
         device_free(bed.device, sharers[i].engine.scratch);
     kernels_free(kernels);
     close_bed(&bed);
-    free_engine(&alone);
+}
+
+TEST(test_kernels__rank_threads_do_not_disturb_each_other)
+{
+    static struct sharer sharers[LANES_MAX];
+    want_undisturbed(sharers, "rank thread");
+    for (int i = 0; i < LANES_MAX; i++)
+        free_engine(&sharers[i].engine);
 }
 
 #define PRODUCTS 200

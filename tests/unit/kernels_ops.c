@@ -13,7 +13,7 @@ static void compare_case(const struct engine *engine, const struct engine *refer
     struct run want = run_case(reference, which, kernel_shapes[shape], dtype, 0);
     for (int i = 0; i < want.num_outputs; i++) {
         if (!close_enough(&got.buffers[i], &want.buffers[i], dtype)) {
-            say_case(kernels_describe(engine->kernels), which, shape, dtype);
+            say_case(kernels_describe(engine->kernels), which, &kernel_shapes[shape], dtype);
             fail();
         }
     }

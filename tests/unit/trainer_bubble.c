@@ -38,17 +38,10 @@ struct waiting {
     double op_begin;
 };
 
-static double units_of_kind(const struct op *op)
-{
-    bool is_half =
-        op->kind == OP_FORWARD || op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT;
-    return is_half ? 1 : op->kind == OP_BACKWARD ? 2 : 0;
-}
-
 static double units_of(const struct parallel *p, const struct op *op)
 {
     bool is_layer = op->block > 0 && op->block < p->plan->table->num_blocks - 1;
-    return is_layer ? units_of_kind(op) : 0;
+    return is_layer ? delay_units(op) : 0;
 }
 
 static int wait_at(struct parallel *p, struct walk *e, const struct op *op)
@@ -174,7 +167,7 @@ static bool path_step(struct path *path, const struct list *list, uint32_t rank)
         return false;
     double there = needs->end + (needs->rank != rank ? path->link_units : 0);
     double begin = there > path->free[rank] ? there : path->free[rank];
-    struct passed now = {true, rank, begin + units_of_kind(op)};
+    struct passed now = {true, rank, begin + delay_units(op)};
     if (!is_weight)
         (is_forward ? path->streams : path->gradients)[op->block][op->leaf] = now;
     path->free[rank] = now.end;

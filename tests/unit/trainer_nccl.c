@@ -9,16 +9,15 @@
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/simgpu.h"
+#include "tests/unit/comm_rounds.h"
 #include "tests/unit/suite.h"
 #include "trainer/comm/flight.h"
 #include "trainer/comm/tcp/tcp.h"
 
-#include <arpa/inet.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,15 +25,8 @@
 #define PART 96u
 #define BYTES (RANKS * PART)
 
-/* Found by the threads; 0 is what all want. */
-static atomic_int num_wrong, num_failed;
+static atomic_int num_failed;
 static char said[RANKS][512]; /* a rank's error */
-
-static void want(bool condition)
-{
-    if (!condition)
-        atomic_fetch_add(&num_wrong, 1);
-}
 
 /* ---- A rank with a GPU ---- */
 
@@ -64,13 +56,8 @@ static void close_gpu(struct gpu *g)
     device_close(g->device);
 }
 
-static unsigned char byte_of(uint32_t from, uint32_t to, size_t i)
-{
-    return (unsigned char)(from * 37 + to * 101 + i * 7 + 1);
-}
-
 /* Bytes that `from` has for `to`. */
-static size_t count_of(uint32_t from, uint32_t to, bool is_even)
+static size_t part_of(uint32_t from, uint32_t to, bool is_even)
 {
     return is_even ? PART : 1 + (from * 29 + to * 13) % PART;
 }
@@ -82,8 +69,8 @@ static int exchange(struct gpu *g, struct comm *comm, bool is_gather, bool is_ev
     unsigned char *back = g->host + BYTES;
     memset(g->host, 0, BYTES);
     for (uint32_t j = 0; j < comm->size; j++) {
-        send[j] = count_of(comm->rank, is_gather ? 0 : j, is_even);
-        recv[j] = count_of(j, is_gather ? 0 : comm->rank, is_even);
+        send[j] = part_of(comm->rank, is_gather ? 0 : j, is_even);
+        recv[j] = part_of(j, is_gather ? 0 : comm->rank, is_even);
         send_at[j] = is_gather ? 0 : (comm->size - 1 - j) * PART;
         recv_at[j] = j * PART;
         for (size_t i = 0; i < send[j]; i++)
@@ -142,7 +129,7 @@ static int sums(struct gpu *g, struct comm *comm, bool is_even, size_t element)
     unsigned char *back = g->host + BYTES;
     float all[BYTES / 2] = {0};
     for (uint32_t r = 0; r < comm->size; r++) {
-        counts[r] = is_even ? PART / element : count_of(r, 0, false) / element;
+        counts[r] = is_even ? PART / element : part_of(r, 0, false) / element;
         at += r < comm->rank ? counts[r] : 0;
         for (size_t i = 0; i < num; i++)
             all[i] += number_of(r, i, element);
@@ -335,17 +322,6 @@ static int one_fails(struct gpu *g, struct comm *world)
 
 static char tcp_port[8]; /* of ranks that meet over TCP; "": they are threads alone */
 
-static void take_port(void)
-{
-    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(own);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&own, size), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &size), 0);
-    snprintf(tcp_port, sizeof(tcp_port), "%u", ntohs(own.sin_port));
-    close(fd);
-}
-
 static int rank_main(struct comm *bootstrap, void *user);
 
 /* A thread that knows of the others what it is told over TCP. */
@@ -481,7 +457,7 @@ TEST(test_nccl__each_call_that_fails_becomes_an_error)
 
 TEST(test_nccl__ranks_that_meet_over_tcp_have_the_same_bytes_and_end_alike)
 {
-    take_port();
+    take_port(tcp_port);
     want_bytes(exchanges, 3);
     want_bytes(messages, 3);
     want_end_of_all(one_ends);

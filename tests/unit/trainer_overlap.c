@@ -39,10 +39,7 @@ static bool is_layer(const struct op *op)
 
 static double compute_of(const struct sleeping *s, const struct op *op)
 {
-    bool is_half =
-        op->kind == OP_FORWARD || op->kind == OP_BACKWARD_INPUT || op->kind == OP_BACKWARD_WEIGHT;
-    double halves = is_half ? 1 : op->kind == OP_BACKWARD ? 2 : 0;
-    return is_layer(op) ? halves * s->forward : 0;
+    return is_layer(op) ? delay_units(op) * s->forward : 0;
 }
 
 static int sleep_at(struct parallel *p, struct walk *e, const struct op *op)

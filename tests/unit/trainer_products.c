@@ -186,42 +186,35 @@ static void want_weight(struct bed *bed, const float *got, const float *dout, bo
     }
 }
 
-static void round_common_rows(enum kernel_float8 format)
+/* The first by rows, whose x is cut; the others by columns, with the same x. */
+TEST(test_products__gradients_of_weights_round_their_common_rows_once_in_either_format)
 {
-    struct bed *bed = bed_open(1, 2);
-    bed->m.gradient_format = format;
-    float dw[3][VALUES_MAX] __attribute__((aligned(64)));
-    /* The first by rows, whose x is cut; the others by columns, with the same x. */
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t before = bed->counting.roundings;
-        const struct product_weight weight = {.name = "partial",
-                                              .dw = dw[i],
-                                              .dout = bed->gradient[i],
-                                              .x = bed->x,
-                                              .out_dim = WIDTH / 2,
-                                              .in = DIM,
-                                              .dout_is_cut = i > 0,
-                                              .x_is_cut = i == 0,
-                                              .is_float8 = true,
-                                              .dout_operand = OPERAND_D_FIRST,
-                                              .x_was_read = i > 1,
-                                              .w_blocks = 2,
-                                              .sharers = 1};
-        assert_int_equal(product_weight(&bed->m, &weight, true), 0);
-        want_weight(bed, dw[i], bed->gradient[i], i == 0, true);
-        assert_int_equal(bed->counting.roundings - before, i < 2 ? 3 : 2);
+    static const enum kernel_float8 formats[] = {KERNEL_E5M2, KERNEL_E4M3};
+    for (uint32_t format = 0; format < 2; format++) {
+        struct bed *bed = bed_open(1, 2);
+        float dw[VALUES_MAX] __attribute__((aligned(64)));
+        bed->m.gradient_format = formats[format];
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t before = bed->counting.roundings;
+            const struct product_weight weight = {.name = "partial",
+                                                  .dw = dw,
+                                                  .dout = bed->gradient[i],
+                                                  .x = bed->x,
+                                                  .out_dim = WIDTH / 2,
+                                                  .in = DIM,
+                                                  .dout_is_cut = i > 0,
+                                                  .x_is_cut = i == 0,
+                                                  .is_float8 = true,
+                                                  .dout_operand = OPERAND_D_FIRST,
+                                                  .x_was_read = i > 1,
+                                                  .w_blocks = 2,
+                                                  .sharers = 1};
+            assert_int_equal(product_weight(&bed->m, &weight, true), 0);
+            want_weight(bed, dw, bed->gradient[i], i == 0, true);
+            assert_int_equal(bed->counting.roundings - before, i < 2 ? 3 : 2);
+        }
+        bed_close(bed);
     }
-    bed_close(bed);
-}
-
-TEST(test_products__gradients_of_weights_round_their_common_rows_once)
-{
-    round_common_rows(KERNEL_E5M2);
-}
-
-TEST(test_products__gradients_may_be_of_e4m3)
-{
-    round_common_rows(KERNEL_E4M3);
 }
 
 TEST(test_products__gradients_of_weights_of_as_many_blocks_are_one_operation)

@@ -35,17 +35,6 @@ struct said {
 static struct said *said; /* [RANKS] */
 static char port[8];
 
-static void take_port(void)
-{
-    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(own);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&own, size), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &size), 0);
-    snprintf(port, sizeof(port), "%u", ntohs(own.sin_port));
-    close(fd);
-}
-
 /* ---- A rank ---- */
 
 static int all_calls(struct comm *comm)
@@ -226,7 +215,7 @@ static uint32_t run_as(const struct tcp_options *options, uint32_t num, work_fn 
 
 static void options_of(struct tcp_options options[RANKS], int64_t seconds)
 {
-    take_port();
+    take_port(port);
     for (uint32_t r = 0; r < RANKS; r++)
         options[r] = (struct tcp_options){.rank = r,
                                           .size = RANKS,
