@@ -18,7 +18,7 @@ BEDS_O = $(call obj,$(wildcard tests/beds/*.c))
 SHIMS = $(addprefix $(BUILD)/shims/,alarms.so clock.so fill.so forked.so kill_at.so mpi_one_thread.so nfs.so slow_read.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib% tests/integration/check% tests/s3/lib% tests/s3/check%, \
     $(wildcard tests/integration/*.sh tests/integration/*.py tests/s3/*.py))
-INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
+INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/hf_tokenizer.py
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(filter-out tests/fuzz/replay.c,$(wildcard tests/fuzz/*.c)))

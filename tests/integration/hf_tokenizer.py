@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""hf_tokenizer - the tokenizer that goes out with a model makes our tokens in stock programs.
+"""hf_tokenizer - our tokenizer, and what goes out with a model, make our tokens in stock programs.
 
-Goal: tokenizer.json of `export --format hf --tokenizer` gives the tokens of our tokenizer, and the
-text back, in Hugging Face's tokenizers library, for any text; the special tokens are known there.
-Method: a tokenizer is trained on 1 MB of real text, which is encoded again; then random Unicode.
-Skipped when the Python package tokenizers cannot be imported.
+Goal: a tokenizer that we train opens in stock tiktoken, and tokenizer.json of `export --format hf
+--tokenizer` in Hugging Face's tokenizers library: both give the tokens of our tokenizer for any
+text, the latter the text back; the special tokens are known there.
+Method: a tokenizer is trained on 1 MB of real text, which is encoded again; then random Unicode, of
+characters that Unicode 3.2 had already, so that tables of different years agree. In tiktoken with
+Llama 3's expression. SEED=n gives other random text. Skipped when the Python packages tokenizers
+and tiktoken cannot be imported.
 """
 import json
 import os
@@ -12,10 +15,16 @@ import os
 from lib_hf import TextBed, main, need, read, test
 import lib_text
 
-need("tokenizers")
+need("tokenizers", "tiktoken")
+os.environ["TIKTOKEN_CACHE_DIR"] = ""  # no copies of what it reads
+import tiktoken  # noqa: E402
+from tiktoken.load import load_tiktoken_bpe  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 BEGIN, END = TextBed.vocab - 2, TextBed.vocab - 1
+# meta-llama/llama3, llama/tokenizer.py
+PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+           r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 def load(bed):
@@ -28,7 +37,17 @@ def same_tokens(bed, text):
     ours, got = bed.tokens(text), theirs.encode(text, add_special_tokens=False).ids
     assert ours == got, lib_text.first_difference(ours, got, "tokenizers")
     assert theirs.decode(got) == text
+    got = bed.tiktoken.encode_ordinary(text)
+    assert ours == got, lib_text.first_difference(ours, got, "tiktoken")
     return ours
+
+
+def prepare(bed):
+    bed.export_seed()
+    ranks = load_tiktoken_bpe(bed.path("tok"))
+    assert sorted(ranks.values()) == list(range(BEGIN))
+    bed.tiktoken = tiktoken.Encoding("holdfast", pat_str=PATTERN, mergeable_ranks=ranks,
+                                     special_tokens={})
 
 
 @test
@@ -66,4 +85,4 @@ def the_configurations_name_the_special_tokens(bed):
 
 
 if __name__ == "__main__":
-    main(TextBed.export_seed, TextBed)
+    main(prepare, TextBed)

@@ -4,7 +4,7 @@
  * survive a round trip; a file with anything wrong in it is refused with its line. Method: pieces
  * against a hand-made table; the encoder against the simplest program that follows the definition,
  * written here, on seeded random text. Equality with the tiktoken package on real text is
- * tests/integration/tokenizer_interop.py. */
+ * tests/integration/hf_tokenizer.py. */
 #include "proto/model/vocab.h"
 #include "tests/unit/suite.h"
 #include "tests/unit/tokenizer_bed.h"
