@@ -14,6 +14,7 @@ description in tokens_file.h.
 """
 import gzip
 import importlib
+import inspect
 import json
 import os
 import random
@@ -441,12 +442,17 @@ def trainer(bed, *options):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
+def ended(process):
+    """Its exit code, and what it said."""
+    said = process.communicate(timeout=60)[0]
+    return process.returncode, said
+
+
 def trained(bed, *options):
     if os.path.exists(bed.path("loss")):
         os.remove(bed.path("loss"))  # it would be gone on with
-    process = trainer(bed, *options, "--metrics.loss_file", bed.path("loss"))
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 0, said
+    code, said = ended(trainer(bed, *options, "--metrics.loss_file", bed.path("loss")))
+    assert code == 0, said
     with open(bed.path("loss"), encoding="utf-8") as file:
         return said, file.read()
 
@@ -460,9 +466,9 @@ def a_folder_is_tokenized_once_whoever_starts(bed):
     bed.make(bed.path("g"), out="g.tokens")
     want = trained(bed, "--training.dataset_path", bed.path("g.tokens"))[1]
     both = [trainer(bed, "--training.dataset", bed.path("g")) for _ in range(2)]
-    said = [process.communicate(timeout=60)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert sum(text.count("making the tokens") for text in said) == 1, said
+    both = [ended(process) for process in both]
+    assert [code for code, _ in both] == [0, 0], both
+    assert sum(said.count("making the tokens") for _, said in both) == 1, both
     again, losses = trained(bed, "--training.dataset_path", bed.path("g"))
     assert "making the tokens" not in again and losses == want, again
     assert len(cached(bed.path("g", ".holdfast"))) == 1
@@ -470,9 +476,9 @@ def a_folder_is_tokenized_once_whoever_starts(bed):
 
 def a_run_says_which_lines_it_leaves_out(bed):
     bed.write("n/a.jsonl", lines(bed.texts[:99]) + b"{}\n")
-    process = trainer(bed, "--training.dataset", bed.path("n"), "--training.bad_line_share", 0)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 78 and "a.jsonl, line 100: " in said, said
+    code, said = ended(
+        trainer(bed, "--training.dataset", bed.path("n"), "--training.bad_line_share", 0))
+    assert code == 78 and "a.jsonl, line 100: " in said, said
     said = trained(bed, "--training.dataset", bed.path("n"))[0]
     assert "a.jsonl, line 100: " in said and "lines left out: 1 of 100\n" in said, said
 
@@ -533,55 +539,34 @@ def a_mixture_takes_folders_and_files(bed):
 
 def a_model_that_does_not_fit_is_refused_before_its_corpus_is_tokenized(bed):
     bed.write("j/a.txt", bed.long[:5000].encode())
-    process = trainer(bed, "--training.dataset", bed.path("j"), "--model.flavor", "405B",
-                      "--training.steps", 3)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 78 and "GiB of memory" in said, said
+    code, said = ended(trainer(bed, "--training.dataset", bed.path("j"), "--model.flavor", "405B",
+                               "--training.steps", 3))
+    assert code == 78 and "GiB of memory" in said, said
     assert "making the tokens" not in said and not os.path.exists(bed.path("j", ".holdfast")), said
 
 
 def a_usual_name_says_where_its_files_go(bed):
-    process = trainer(bed, "--training.dataset", "c4")
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode != 0 and bed.path("cache", "holdfast", "c4") in said, said
-    process = trainer(bed, "--training.dataset", bed.path("g"), "--validation.enable",
-                      "--validation.dataset", "c4_validation")
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode != 0 and "validation.dataset = \"c4_validation\"" in said, said
+    code, said = ended(trainer(bed, "--training.dataset", "c4"))
+    assert code != 0 and bed.path("cache", "holdfast", "c4") in said, said
+    code, said = ended(trainer(bed, "--training.dataset", bed.path("g"), "--validation.enable",
+                               "--validation.dataset", "c4_validation"))
+    assert code != 0 and "validation.dataset = \"c4_validation\"" in said, said
     bed.write("cache/holdfast/c4/c4-train.00000-of-01024.json.gz", gzip.compress(lines(bed.texts)))
     assert "making the tokens" in trained(bed, "--training.dataset", "c4")[0]
-    process = trainer(bed, "--training.dataset", "c5")
-    assert "c5" in process.communicate(timeout=60)[0] and process.returncode != 0
+    code, said = ended(trainer(bed, "--training.dataset", "c5"))
+    assert "c5" in said and code != 0
+
+
+def takes_a_bed_alone(one):
+    """Such functions are the tests, in their order."""
+    return inspect.isfunction(one) and list(inspect.signature(one).parameters) == ["bed"]
 
 
 if __name__ == "__main__":
     one_bed = Bed()
     try:
-        good_end = lib_tap.run([documents_stand_between_the_special_tokens,
-                                packed_or_not_and_on_any_threads_the_file_is_the_same,
-                                what_packers_and_names_have_of_their_own_is_read,
-                                what_a_folder_has_beside_text_is_counted_and_named,
-                                long_work_has_a_bar_on_a_terminal_and_nowhere_else,
-                                a_prompt_is_read_but_not_trained_on,
-                                several_members_are_joined_by_a_line_break,
-                                special_tokens_in_the_text_are_tokens_when_asked_for,
-                                a_byte_order_mark_is_no_part_of_the_text,
-                                what_is_no_text_is_refused_by_name,
-                                rows_of_parquet_become_lines_of_json,
-                                conversations_become_text_by_the_template_of_a_model,
-                                a_bad_line_is_left_out_and_too_many_end_the_work,
-                                members_that_were_not_asked_for_are_not_judged,
-                                objects_that_are_no_lines_are_documents,
-                                bad_input_is_named_and_leaves_no_file,
-                                a_folder_is_tokenized_once_whoever_starts,
-                                a_run_says_which_lines_it_leaves_out,
-                                a_step_without_a_token_that_counts_is_named_once,
-                                a_folder_that_has_changed_is_tokenized_again,
-                                tokens_go_to_the_users_cache_where_the_folder_takes_none,
-                                tokenizing_that_is_stopped_ends_soon_and_is_done_again,
-                                a_mixture_takes_folders_and_files,
-                                a_model_that_does_not_fit_is_refused_before_its_corpus_is_tokenized,
-                                a_usual_name_says_where_its_files_go], one_bed)
+        good_end = lib_tap.run([one for one in list(globals().values()) if takes_a_bed_alone(one)],
+                               one_bed)
     finally:
         shutil.rmtree(one_bed.root, ignore_errors=True)
     sys.exit(not good_end)
