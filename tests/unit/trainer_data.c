@@ -24,9 +24,7 @@
 #define SEQ 3
 #define HEADER_BYTES 4096
 
-struct bed {
-    char folder[64], tokens[80];
-};
+static char path[80];
 
 static unsigned char text_byte(uint32_t index)
 {
@@ -42,14 +40,14 @@ static int32_t want_token(uint64_t position)
 }
 
 /* With one byte changed, as checksums do not tell: that of the header is of what it has then. */
-static void write_tokens(const char *path, size_t at, unsigned char flip)
+static void write_tokens(size_t at, unsigned char flip)
 {
     static union {
         struct {
             struct tokens_header header;
             uint16_t tokens[TEXT_BYTES + 2];
         };
-        unsigned char bytes[1];
+        unsigned char bytes[HEADER_BYTES + 2 * (TEXT_BYTES + 2)];
     } of;
     of.header = (struct tokens_header){.magic = TOKENS_MAGIC,
                                        .version = 1,
@@ -65,37 +63,30 @@ static void write_tokens(const char *path, size_t at, unsigned char flip)
     of.header.header_hash = checksum_bytes(&of.header, HEADER_BYTES - 8);
     FILE *file = fopen(path, "we");
     assert_non_null(file);
-    assert_int_equal(fwrite(&of, HEADER_BYTES + sizeof of.tokens, 1, file), 1);
+    assert_int_equal(fwrite(&of, sizeof of, 1, file), 1);
     assert_int_equal(fclose(file), 0);
 }
 
 static int setup(void **state)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
     const char *tmp = getenv("TMPDIR");
-    snprintf(bed->folder, sizeof(bed->folder), "%s/hf-data-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    assert_non_null(mkdtemp(bed->folder));
-    snprintf(bed->tokens, sizeof(bed->tokens), "%s/tokens", bed->folder);
-    write_tokens(bed->tokens, 0, 0);
-    *state = bed;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/tokens", tmp != NULL ? tmp : "/tmp");
+    write_tokens(0, 0);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct bed *bed = *state;
-    unlink(bed->tokens);
-    int left = rmdir(bed->folder); /* fails when a temporary file was left behind */
-    free(bed);
-    return left;
+    (void)state;
+    return unlink(path);
 }
 
 TEST(test_data__reads_back_what_was_written_in_permuted_order)
 {
-    struct bed *bed = *state;
     struct data *data;
     int32_t inputs[5 * SEQ], targets[5 * SEQ];
-    assert_int_equal(data_open(&data, bed->tokens, SEQ, 42), 0);
+    assert_int_equal(data_open(&data, path, SEQ, 42), 0);
     const struct data_info *info = data_info(data);
     assert_int_equal(info->num_tokens, TEXT_BYTES + 2);
     assert_int_equal(info->num_samples,
@@ -216,7 +207,6 @@ static int prove(struct data *data)
 
 TEST(test_data__fields_and_tokens_that_do_not_fit_are_refused)
 {
-    const struct bed *bed = *state;
     struct data *data;
     const struct {
         size_t at;
@@ -235,44 +225,40 @@ TEST(test_data__fields_and_tokens_that_do_not_fit_are_refused)
         {4100, ERR_CORRUPT}    /* a token */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        write_tokens(bed->tokens, cases[i].at, 0xff);
-        int result = data_open(&data, bed->tokens, SEQ, 1);
+        write_tokens(cases[i].at, 0xff);
+        int result = data_open(&data, path, SEQ, 1);
         if (result == 0) {
             result = prove(data);
             data_close(data);
         }
         assert_int_equal(result, cases[i].want);
     }
-    write_tokens(bed->tokens, 0, 0);
+    write_tokens(0, 0);
 }
 
 TEST(test_data__open_refuses_short_and_missing_files)
 {
-    const struct bed *bed = *state;
     struct data *data;
-    char path[96];
-    snprintf(path, sizeof(path), "%s.none", bed->tokens);
-    assert_int_equal(data_open(&data, path, SEQ, 1), ERR_NOT_FOUND);
-    assert_non_null(strstr(report_line(), path));
-    assert_int_equal(data_open(&data, bed->tokens, TEXT_BYTES + 1, 1), 0);
+    assert_int_equal(data_open(&data, "/nowhere/tokens", SEQ, 1), ERR_NOT_FOUND);
+    assert_non_null(strstr(report_line(), "/nowhere/tokens"));
+    assert_int_equal(data_open(&data, path, TEXT_BYTES + 1, 1), 0);
     data_close(data);
-    assert_int_equal(data_open(&data, bed->tokens, TEXT_BYTES + 2, 1), ERR_INVALID);
+    assert_int_equal(data_open(&data, path, TEXT_BYTES + 2, 1), ERR_INVALID);
     assert_non_null(strstr(report_line(), "training.seq_len"));
 }
 
 TEST(test_data__read_reports_a_file_that_shrinks)
 {
-    const struct bed *bed = *state;
     struct data *data;
     int32_t inputs[SEQ], targets[SEQ];
-    assert_int_equal(data_open(&data, bed->tokens, SEQ, 1), 0);
-    assert_int_equal(truncate(bed->tokens, HEADER_BYTES), 0);
+    assert_int_equal(data_open(&data, path, SEQ, 1), 0);
+    assert_int_equal(truncate(path, HEADER_BYTES), 0);
     assert_int_equal(data_read(data, 0, 1, &(struct data_batch){inputs, targets, NULL}),
                      ERR_CORRUPT);
     data_close(data);
-    assert_int_equal(truncate(bed->tokens, 8), 0);
-    assert_int_equal(data_open(&data, bed->tokens, SEQ, 1), ERR_CORRUPT);
-    write_tokens(bed->tokens, 0, 0);
+    assert_int_equal(truncate(path, 8), 0);
+    assert_int_equal(data_open(&data, path, SEQ, 1), ERR_CORRUPT);
+    write_tokens(0, 0);
 }
 
 /* Steps of up to 12 leaves in every number of groups, on up to 4 x 4 data ranks. */
