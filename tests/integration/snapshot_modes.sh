@@ -15,7 +15,7 @@ RANDOM=${SEED:=$RANDOM}
 note "SEED=$SEED"
 ways=("local 1" "local 2" "local 3" "mpi 1" "mpi 2" "mpi 3")
 sample ways 3
-plan $((36 + 3 * ${#ways[@]}))
+plan $((37 + 3 * ${#ways[@]}))
 make_tiny
 start_ckptd
 slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000
@@ -105,6 +105,7 @@ kill_ours USR1 "$pid"
 wait_for 30 says alone "step 11 was not saved"
 start_ckptd
 ended
+check_equal "without ckptd: when it comes back in time the last save succeeds: 75" "$status" 75
 check_equal "without ckptd: the failed save is said once" \
     "$(grep -c 'warn.*step 10 was not saved' "$tmp/alone.log")" 1
 train alone local 3 "${slow[@]}"
