@@ -41,7 +41,7 @@ D_LIBS = $(shell $(PKG_CONFIG) --libs libmicrohttpd)
 
 src = $(wildcard $(1)/*.c $(1)/*/*.c $(1)/*/*/*.c)
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
-PB_C = $(addprefix $(OBJ)/gen/proto/,wire/ckpt.pb-c model/sentencepiece.pb-c)
+PB_C = $(patsubst %.proto,$(OBJ)/gen/%.pb-c,proto/wire/ckpt.proto $(wildcard proto/model/*.proto))
 PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/base/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/version.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))

@@ -3,6 +3,7 @@
 
 #include "proto/base/process.h"
 #include "proto/base/report.h"
+#include "proto/model/tensorboard.pb-c.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -15,56 +16,14 @@
 
 #define PATH_BYTES 1024
 #define EVENT_BYTES 4096u /* of one with all scalars of a step */
+#define SCALARS_MAX 32u
 
 enum { SESSION_START = 1 };
-enum { WIRE_VARINT, WIRE_DOUBLE, WIRE_BYTES, WIRE_FLOAT = 5 };
-
 struct tensorboard {
     FILE *file;
     char path[PATH_BYTES];
     bool is_first, is_broken;
 };
-
-struct message {
-    uint8_t bytes[EVENT_BYTES];
-    size_t length;
-};
-
-/* ---- protocol buffers ---- */
-
-static void put_bytes(struct message *m, const void *bytes, size_t length)
-{
-    CHECK(m->length + length <= EVENT_BYTES);
-    memcpy(m->bytes + m->length, bytes, length);
-    m->length += length;
-}
-
-static void put_varint(struct message *m, uint64_t value)
-{
-    do {
-        uint8_t byte = (uint8_t)((value & 127) | (value > 127 ? 128 : 0));
-        put_bytes(m, &byte, 1);
-        value >>= 7;
-    } while (value > 0);
-}
-
-static void put_field(struct message *m, uint32_t number, uint32_t wire, const void *value,
-                      size_t length)
-{
-    put_varint(m, number << 3 | wire);
-    if (wire == WIRE_BYTES)
-        put_varint(m, length);
-    put_bytes(m, value, length);
-}
-
-static void begin_event(struct message *m)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    double seconds = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-    m->length = 0;
-    put_field(m, 1, WIRE_DOUBLE, &seconds, sizeof(seconds));
-}
 
 /* ---- records ---- */
 
@@ -80,16 +39,23 @@ static uint32_t masked_checksum(const void *bytes, size_t length)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-static void write_record(struct tensorboard *board, const struct message *event)
+static void write_event(struct tensorboard *board, Tensorboard__Event *event)
 {
-    uint64_t length = event->length;
+    uint8_t bytes[EVENT_BYTES];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    event->has_wall_time = true;
+    event->wall_time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    uint64_t length = tensorboard__event__get_packed_size(event);
+    CHECK(length <= EVENT_BYTES);
+    tensorboard__event__pack(event, bytes);
     uint32_t of_length = masked_checksum(&length, sizeof(length));
-    uint32_t of_event = masked_checksum(event->bytes, event->length);
+    uint32_t of_event = masked_checksum(bytes, length);
     if (board->is_broken)
         return;
     fwrite(&length, sizeof(length), 1, board->file);
     fwrite(&of_length, sizeof(of_length), 1, board->file);
-    fwrite(event->bytes, 1, event->length, board->file);
+    fwrite(bytes, 1, length, board->file);
     fwrite(&of_event, sizeof(of_event), 1, board->file);
     board->is_broken = fflush(board->file) != 0 || ferror(board->file);
     if (board->is_broken)
@@ -123,7 +89,7 @@ int tensorboard_open(struct tensorboard **out, const char *folder)
     char host[64] = "", day[32];
     time_t now = time(NULL);
     struct tm local;
-    struct message event;
+    Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
     if (board == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the events");
     process_host(host, sizeof(host));
@@ -142,9 +108,8 @@ int tensorboard_open(struct tensorboard **out, const char *folder)
         free(board);
         return rc;
     }
-    begin_event(&event);
-    put_field(&event, 3, WIRE_BYTES, "brain.Event:2", 13);
-    write_record(board, &event);
+    event.file_version = "brain.Event:2";
+    write_event(board, &event);
     *out = board;
     return 0;
 }
@@ -162,38 +127,38 @@ bool tensorboard_is_first(const struct tensorboard *board)
     return board->is_first;
 }
 
-static void put_number(struct message *m, uint32_t number, uint64_t value)
-{
-    put_varint(m, number << 3 | WIRE_VARINT);
-    put_varint(m, value);
-}
-
 void tensorboard_start(struct tensorboard *board, uint64_t attempt, int64_t step)
 {
-    struct message event, session = {.length = 0};
+    Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
+    Tensorboard__SessionLog session = TENSORBOARD__SESSION_LOG__INIT;
     char text[32];
-    int length = snprintf(text, sizeof(text), "attempt %llu", (unsigned long long)attempt);
-    put_number(&session, 1, SESSION_START);
-    put_field(&session, 3, WIRE_BYTES, text, (size_t)length);
-    begin_event(&event);
-    put_number(&event, 2, (uint64_t)step + 1);
-    put_field(&event, 7, WIRE_BYTES, session.bytes, session.length);
-    write_record(board, &event);
+    snprintf(text, sizeof(text), "attempt %llu", (unsigned long long)attempt);
+    session.has_status = event.has_step = true;
+    session.status = SESSION_START;
+    session.msg = text;
+    event.step = step + 1;
+    event.session_log = &session;
+    write_event(board, &event);
 }
 
 void tensorboard_add(struct tensorboard *board, int64_t step,
                      const struct tensorboard_scalar *scalars, uint32_t num)
 {
-    struct message event, summary = {.length = 0};
+    Tensorboard__Event event = TENSORBOARD__EVENT__INIT;
+    Tensorboard__Summary summary = TENSORBOARD__SUMMARY__INIT;
+    Tensorboard__Value values[SCALARS_MAX], *list[SCALARS_MAX];
+    CHECK(num <= SCALARS_MAX);
     for (uint32_t i = 0; i < num; i++) {
-        struct message value = {.length = 0};
-        float single = (float)scalars[i].value;
-        put_field(&value, 1, WIRE_BYTES, scalars[i].tag, strlen(scalars[i].tag));
-        put_field(&value, 2, WIRE_FLOAT, &single, sizeof(single));
-        put_field(&summary, 1, WIRE_BYTES, value.bytes, value.length);
+        values[i] = (Tensorboard__Value)TENSORBOARD__VALUE__INIT;
+        values[i].tag = (char *)(uintptr_t)scalars[i].tag;
+        values[i].has_simple_value = true;
+        values[i].simple_value = (float)scalars[i].value;
+        list[i] = &values[i];
     }
-    begin_event(&event);
-    put_number(&event, 2, (uint64_t)step);
-    put_field(&event, 5, WIRE_BYTES, summary.bytes, summary.length);
-    write_record(board, &event);
+    summary.n_value = num;
+    summary.value = list;
+    event.has_step = true;
+    event.step = step;
+    event.summary = &summary;
+    write_event(board, &event);
 }
