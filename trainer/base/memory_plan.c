@@ -9,6 +9,7 @@
  * recording asserts name, index and size, so a step that differs from the dry run stops at once. */
 #include "trainer/base/memory_plan.h"
 #include "kernels/device.h"
+#include "proto/base/array.h"
 #include "proto/base/report.h"
 
 #include <stdbool.h>
@@ -109,15 +110,9 @@ static enum area_kind area_of(const struct buffer *b)
 
 static void begin_life(struct memory *memory, struct buffer *b)
 {
-    if (b->num_lives == b->lives_capacity) {
-        uint32_t capacity = b->lives_capacity == 0 ? 1 : 2 * b->lives_capacity;
-        struct life *grown = realloc(b->lives, capacity * sizeof(*grown));
-        if (grown == NULL) {
-            memory->is_short = true; /* said by memory_place */
-            return;
-        }
-        b->lives = grown;
-        b->lives_capacity = capacity;
+    if (array_reserve(&b->lives, &b->lives_capacity, b->num_lives, sizeof(*b->lives)) != 0) {
+        memory->is_short = true; /* said by memory_place */
+        return;
     }
     b->lives[b->num_lives++] = (struct life){memory->time++, TIME_NEVER};
 }

@@ -6,6 +6,7 @@
  * then the header over the zeros at the start, syncs and renames. */
 #include "trainer/data/tokens_file.h"
 
+#include "proto/base/array.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 
@@ -24,7 +25,7 @@ struct tokens_writer {
     struct tokens_header header;
     struct checksum_stream *tokens, *masks;
     uint64_t *table;
-    uint64_t table_room;
+    uint32_t table_room;
     uint8_t *block;      /* as it goes to the file */
     uint32_t block_used; /* tokens */
     bool begins;         /* the next token */
@@ -104,25 +105,14 @@ void tokens_writer_abort(struct tokens_writer *writer)
 
 /* ---- tokens ---- */
 
-static int reserve_table(struct tokens_writer *writer)
-{
-    if (writer->header.num_blocks < writer->table_room)
-        return 0;
-    uint64_t room = writer->table_room == 0 ? 1024 : 2 * writer->table_room;
-    uint64_t *table = realloc(writer->table, room * sizeof *table);
-    if (table == NULL)
-        return no_memory();
-    writer->table = table;
-    writer->table_room = room;
-    return 0;
-}
-
 static int put_block(struct tokens_writer *writer)
 {
     struct tokens_header *header = &writer->header;
     size_t bytes = tokens_block_bytes(header);
     size_t planes_at = (size_t)TOKENS_BLOCK * header->token_bytes;
-    ERR_TRY(reserve_table(writer));
+    if (array_reserve(&writer->table, &writer->table_room, header->num_blocks,
+                      sizeof *writer->table) != 0)
+        return no_memory();
     checksum_stream_add(writer->tokens, writer->block,
                         (size_t)writer->block_used * header->token_bytes);
     if (header->flags & TOKENS_HAS_MASK)
