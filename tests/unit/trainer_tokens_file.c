@@ -78,6 +78,15 @@ static void write_tokens(struct bed *bed, uint32_t vocab, bool has_mask,
     assert_int_equal(tokens_writer_commit(writer, header), 0);
 }
 
+/* Of random tokens of a vocabulary of 1,000. */
+static struct tokens_header write_random(struct bed *bed, bool has_mask, uint64_t seed)
+{
+    struct tokens_header header;
+    fill_tokens(bed, 1000, seed);
+    write_tokens(bed, 1000, has_mask, &header);
+    return header;
+}
+
 static void check_file(struct bed *bed, uint32_t vocab, bool has_mask)
 {
     struct tokens_file *file;
@@ -120,15 +129,12 @@ TEST(test_tokens_file__reads_back_tokens_documents_and_masks)
 TEST(test_tokens_file__identity_is_the_hash_of_the_tokens_and_of_a_mask)
 {
     struct bed *bed = *state;
-    struct tokens_header plain, masked;
     uint16_t narrow[COUNT];
-    fill_tokens(bed, 1000, 3);
+    uint64_t plain = write_random(bed, false, 3).hash;
     for (uint32_t i = 0; i < COUNT; i++)
         narrow[i] = (uint16_t)bed->tokens[i];
-    write_tokens(bed, 1000, false, &plain);
-    write_tokens(bed, 1000, true, &masked);
-    assert_int_equal(plain.hash, checksum_bytes(narrow, sizeof narrow));
-    assert_int_not_equal(masked.hash, plain.hash);
+    assert_int_equal(plain, checksum_bytes(narrow, sizeof narrow));
+    assert_int_not_equal(write_random(bed, true, 3).hash, plain);
 }
 
 /* ---- damage ---- */
@@ -148,9 +154,7 @@ TEST(test_tokens_file__every_header_field_is_proven_at_open)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
-    struct tokens_header header;
-    fill_tokens(bed, 1000, 3);
-    write_tokens(bed, 1000, true, &header);
+    (void)write_random(bed, true, 3);
     for (long at = 0; at < TOKENS_HEADER_BYTES; at += at < 160 ? 1 : 97) {
         change_file(bed, at, 0x10);
         int error = tokens_file_open(&file, bed->path);
@@ -165,9 +169,7 @@ TEST(test_tokens_file__a_damaged_block_is_found_when_it_is_read_and_no_other)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
-    struct tokens_header header;
-    fill_tokens(bed, 1000, 3);
-    write_tokens(bed, 1000, true, &header);
+    struct tokens_header header = write_random(bed, true, 3);
     long block = (long)tokens_block_bytes(&header), table = (long)header.table_offset;
     const long damage[] = {4096 + 2 * block, 4096 + 3 * block - 1, /* first token, end of mask */
                            4096 + 2 * block + 2 * TOKENS_BLOCK, table + 2 * 8};
@@ -199,14 +201,11 @@ TEST(test_tokens_file__a_block_of_another_place_or_file_is_damage)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
-    struct tokens_header header;
     char other[96];
     snprintf(other, sizeof other, "%s.other", bed->path);
-    fill_tokens(bed, 1000, 3);
-    write_tokens(bed, 1000, false, &header);
+    (void)write_random(bed, false, 3);
     assert_int_equal(rename(bed->path, other), 0);
-    fill_tokens(bed, 1000, 4);
-    write_tokens(bed, 1000, false, &header);
+    struct tokens_header header = write_random(bed, false, 4);
     long block = (long)tokens_block_bytes(&header), table = (long)header.table_offset;
     /* with its checksum each: as a copy that stopped halfway leaves them */
     copy_bytes(other, 4096, bed->path, 4096, (size_t)block);
@@ -228,9 +227,7 @@ TEST(test_tokens_file__a_file_of_another_size_is_refused)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
-    struct tokens_header header;
-    fill_tokens(bed, 1000, 3);
-    write_tokens(bed, 1000, false, &header);
+    struct tokens_header header = write_random(bed, false, 3);
     off_t bytes = (off_t)(header.table_offset + 4 * 8);
     assert_int_equal(truncate(bed->path, bytes - 1), 0);
     assert_int_equal(tokens_file_open(&file, bed->path), ERR_CORRUPT);
@@ -328,10 +325,8 @@ TEST(test_tokens_file__a_check_can_be_ended)
 {
     struct bed *bed = *state;
     struct tokens_file *file;
-    struct tokens_header header;
     uint64_t calls = 0;
-    fill_tokens(bed, 1000, 3);
-    write_tokens(bed, 1000, false, &header);
+    (void)write_random(bed, false, 3);
     assert_int_equal(tokens_file_open(&file, bed->path), 0);
     assert_int_equal(tokens_file_verify(file, &(struct tokens_watch){stop_at_once, &calls}),
                      ERR_ABORTED);
