@@ -36,6 +36,13 @@ static void write_file(const char *path, const void *bytes, size_t num_bytes)
     assert_int_equal(fclose(file), 0);
 }
 
+static struct tokenizer *opened(const char *path)
+{
+    struct tokenizer *tokenizer;
+    assert_int_equal(tokenizer_open(&tokenizer, path), 0);
+    return tokenizer;
+}
+
 /* Random words over few letters, so that pairs repeat and ties are common. */
 static void fill_words(char *out, size_t bytes, uint64_t seed)
 {
@@ -86,8 +93,7 @@ struct table {
 
 static void read_table(struct table *out, const struct bed *bed)
 {
-    struct tokenizer *tokenizer;
-    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    struct tokenizer *tokenizer = opened(bed->model);
     out->count = tokenizer_vocab(tokenizer) - 2;
     for (int32_t rank = 0; rank < (int32_t)out->count; rank++) {
         char *bytes;

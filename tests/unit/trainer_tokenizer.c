@@ -118,7 +118,6 @@ static int encode_slowly(void *user, const char *piece, size_t bytes)
 
 static void check_encoding(const struct bed *bed, const char *text, size_t bytes)
 {
-    struct tokenizer *tokenizer;
     struct split *split;
     struct table table;
     struct reference *reference = calloc(1, sizeof(*reference));
@@ -128,7 +127,7 @@ static void check_encoding(const struct bed *bed, const char *text, size_t bytes
     reference->table = &table;
     assert_int_equal(split_open(&split, SPLIT_LLAMA3), 0);
     assert_int_equal(split_run(split, text, bytes, encode_slowly, reference), 0);
-    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    struct tokenizer *tokenizer = opened(bed->model);
     assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &tokens, &count), 0);
     assert_int_equal(count, reference->count);
     assert_memory_equal(tokens, reference->tokens, count * sizeof(*tokens));
@@ -154,9 +153,8 @@ TEST(test_tokenizer__encode_joins_the_lowest_rank_first)
 TEST(test_tokenizer__decode_gives_back_any_bytes)
 {
     const struct bed *bed = *state;
-    struct tokenizer *tokenizer;
     uint64_t seed = 3;
-    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    struct tokenizer *tokenizer = opened(bed->model);
     for (size_t bytes = 0; bytes < 300; bytes++) {
         char text[300], *back;
         int32_t *tokens;
@@ -176,10 +174,9 @@ TEST(test_tokenizer__decode_gives_back_any_bytes)
 TEST(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text)
 {
     const struct bed *bed = *state;
-    struct tokenizer *tokenizer;
     char *text;
     size_t bytes;
-    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    struct tokenizer *tokenizer = opened(bed->model);
     assert_int_equal(tokenizer_vocab(tokenizer), VOCAB);
     assert_int_equal(tokenizer_bos(tokenizer), VOCAB - 2);
     assert_int_equal(tokenizer_eos(tokenizer), VOCAB - 1);
@@ -197,13 +194,12 @@ TEST(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text)
 TEST(test_tokenizer__a_very_long_piece_costs_no_square)
 {
     const struct bed *bed = *state;
-    struct tokenizer *tokenizer;
     size_t bytes = 2000000, count;
     char *text = malloc(bytes);
     int32_t *tokens;
     for (size_t i = 0; i < bytes; i++)
         text[i] = "ab"[i % 2];
-    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    struct tokenizer *tokenizer = opened(bed->model);
     /* A quadratic encoder would need hours: the runner's time limit is the assertion. */
     assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &tokens, &count), 0);
     assert_in_range(count, 1, bytes / 2);
@@ -299,10 +295,9 @@ static void encode_parts(const struct tokenizer *tokenizer, const char *text, si
 
 static void check_parts(const char *file, const char *text, size_t bytes)
 {
-    struct tokenizer *tokenizer;
     int32_t *whole, *parts = calloc(bytes + 16, sizeof *parts);
     size_t num_whole, num_parts;
-    assert_int_equal(tokenizer_open(&tokenizer, file), 0);
+    struct tokenizer *tokenizer = opened(file);
     assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &whole, &num_whole), 0);
     for (size_t step = 1; step < 400; step += 37) {
         encode_parts(tokenizer, text, bytes, step, parts, &num_parts);
@@ -346,14 +341,13 @@ TEST(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole)
 TEST(test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes)
 {
     const struct bed *bed = *state;
-    struct tokenizer *tokenizer;
     int32_t *tokens;
     char *text;
     size_t count, bytes;
     const int32_t want[] = {261,      259,      262,     258,     1 + 0xc3,
                             1 + 0xa9, 1 + 0xff, 1 + '<', 1 + 's', 1 + '>'};
     write_json(bed->other);
-    assert_int_equal(tokenizer_open(&tokenizer, bed->other), 0);
+    struct tokenizer *tokenizer = opened(bed->other);
     assert_int_equal(tokenizer_bos(tokenizer), 0);
     assert_int_equal(tokenizer_eos(tokenizer), -1);
     assert_int_equal(tokenizer_vocab(tokenizer), 263);
@@ -379,10 +373,9 @@ TEST(test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_byte
 
 static void check_tokens(const char *file, const char *text, const int32_t *want)
 {
-    struct tokenizer *tokenizer;
     int32_t *tokens;
     size_t count;
-    assert_int_equal(tokenizer_open(&tokenizer, file), 0);
+    struct tokenizer *tokenizer = opened(file);
     assert_int_equal(tokenizer_encode(tokenizer, text, strlen(text), &tokens, &count), 0);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(tokens[i], want[i]);
@@ -444,11 +437,10 @@ TEST(test_tokenizer_sentencepiece__the_parts_of_a_long_text_have_the_tokens_of_t
 
 TEST(test_tokenizer_sentencepiece__a_text_that_goes_on_keeps_its_first_space)
 {
-    struct tokenizer *tokenizer;
     struct encoder *encoder;
     const int32_t *tokens;
     size_t count;
-    assert_int_equal(tokenizer_open(&tokenizer, RULES), 0);
+    struct tokenizer *tokenizer = opened(RULES);
     assert_int_equal(encoder_open(&encoder, tokenizer), 0);
     assert_int_equal(encoder_run(encoder, " the", 4, ENCODE_CONTINUES, &tokens, &count), 0);
     assert_int_equal(count, 1);
@@ -499,10 +491,9 @@ TEST(test_tokenizer_sentencepiece__a_damaged_model_is_refused)
 static int32_t end_with(const struct bed *bed, const char *name, const char *text)
 {
     char path[160];
-    struct tokenizer *tokenizer;
     snprintf(path, sizeof path, "%s/%s", bed->folder, name);
     write_file(path, text, strlen(text));
-    assert_int_equal(tokenizer_open(&tokenizer, bed->other), 0);
+    struct tokenizer *tokenizer = opened(bed->other);
     int32_t end = tokenizer_eos(tokenizer);
     tokenizer_close(tokenizer);
     return end;
@@ -538,7 +529,6 @@ TEST(test_tokenizer_json__files_beside_it_name_the_end_that_it_does_not)
 TEST(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens)
 {
     const struct bed *bed = *state;
-    struct tokenizer *tokenizer;
     struct encoder *encoder;
     struct vocab vocab;
     const int32_t *tokens;
@@ -552,7 +542,7 @@ TEST(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens)
     }
     assert_int_equal(vocab_write(&vocab, bed->other), 0);
     vocab_deinit(&vocab);
-    assert_int_equal(tokenizer_open(&tokenizer, bed->other), 0);
+    struct tokenizer *tokenizer = opened(bed->other);
     assert_int_equal(tokenizer_vocab(tokenizer), 128256);
     assert_int_equal(encoder_open(&encoder, tokenizer), 0);
     assert_int_equal(encoder_run(encoder, text, sizeof text - 1, ENCODE_SPECIAL, &tokens, &count),
