@@ -9,7 +9,6 @@ refused with its field and value; a folder's tokenizer.json goes before it. Meth
 trains small models on real text. SEED=n gives other random text. Skipped when the Python package
 sentencepiece cannot be imported.
 """
-import array
 import json
 import os
 import random
@@ -21,7 +20,8 @@ from lib_tap import need
 import lib_tap
 import lib_text
 
-need("sentencepiece", "google.protobuf")
+need("sentencepiece", "google.protobuf", "numpy")
+import lib_reference  # noqa: E402
 import sentencepiece  # noqa: E402
 from sentencepiece import sentencepiece_model_pb2  # noqa: E402
 
@@ -107,6 +107,13 @@ def short_strings():
         yield "".join(draw.choice(COMBINED) for _ in range(draw.randrange(1, 50)))
 
 
+def ends_of(bed):
+    """What begins and ends a document of the tokens."""
+    with open(bed.path("tokens"), "rb") as file:
+        header = file.read(4096)
+    return [int.from_bytes(header[at:at + 4], "little", signed=True) for at in (144, 148)]
+
+
 def tokens_of_documents(bed, form, strings):
     """What `tokenizer tokens` writes of lines of JSON, per line, without what is around it."""
     with open(bed.path("lines.jsonl"), "w") as out:
@@ -114,16 +121,9 @@ def tokens_of_documents(bed, form, strings):
     done = subprocess.run([lib_text.TOKENIZER, "tokens", "--tokenizer", bed.path(form), "--out",
                            bed.path("tokens"), bed.path("lines.jsonl")], capture_output=True)
     assert done.returncode == 0, done.stderr
-    with open(bed.path("tokens"), "rb") as file:
-        header, rest = file.read(4096), file.read()
-    size, tokens = int.from_bytes(header[16:20], "little"), array.array("H")
-    assert size == tokens.itemsize
-    block = 16384 * size + 16384 // 8
-    for i in range(int.from_bytes(header[120:128], "little")):
-        tokens.frombytes(rest[i * block:i * block + 16384 * size])
-    begin, end = (int.from_bytes(header[at:at + 4], "little") for at in (144, 148))
+    begin, end = ends_of(bed)
     documents = []
-    for token in tokens[:int.from_bytes(header[24:32], "little")]:
+    for token in lib_reference.Data(bed.path("tokens"), 1, 0).tokens.tolist():
         if token == begin:
             documents.append([])
         elif token != end:
@@ -149,9 +149,7 @@ def what_begins_and_ends_a_document_is_what_the_model_says(bed):
         theirs = sentencepiece.SentencePieceProcessor(model_file=bed.path(form))
         done = bed.run("tokens", form, b"a text", "--out", bed.path("tokens"))
         assert done.returncode == 0, done.stderr
-        with open(bed.path("tokens"), "rb") as file:
-            header = file.read(4096)
-        ends = [int.from_bytes(header[at:at + 4], "little", signed=True) for at in (144, 148)]
+        ends = ends_of(bed)
         assert ends == [theirs.bos_id(), theirs.eos_id()], (form, ends)
 
 
