@@ -65,7 +65,7 @@ TEST(test_curve__a_short_one_stays_as_it_is_and_a_gap_is_null)
 
 static void read_text(struct metrics *out, const char *text)
 {
-    json_t *runs = json_pack("[ss]", "mine", "before");
+    json_t *runs = json_pack("{sb sb}", "mine", 1, "before", 1);
     FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
     assert_non_null(file);
     assert_int_equal(metrics_read(out, file, "text", runs), 0);
@@ -138,9 +138,12 @@ TEST(test_metrics__what_a_checkpoint_had_of_the_steps_before_is_part_of_the_curv
     want_curve(&metrics, METRIC_VALIDATION, "5:9");
     want_curve(&metrics, METRIC_TOKENS, "6:60");
     assert_int_equal(metrics.starts[1].lost, 0);
-    assert_int_equal(metrics.num_spikes, 1);
-    assert_string_equal(metrics.spikes[0].kind, "fast");
-    assert_true(metrics.spikes[0].began == 5 && metrics.spikes[0].most == 9);
+    assert_int_equal(json_array_size(metrics.spikes), 1);
+    const json_t *spike = json_array_get(metrics.spikes, 0);
+    assert_string_equal(member_text(spike, "kind"), "fast");
+    assert_true(member_number(spike, "step") == 5);
+    assert_true(json_number_value(json_object_get(spike, "most")) == 9);
+    assert_null(json_object_get(spike, "start"));
     metrics_free(&metrics);
 }
 

@@ -14,11 +14,16 @@
 #include <string.h>
 #include <time.h>
 
+struct told {
+    struct manifest *manifest; /* NULL: none */
+    json_t *state, *config, *mesh, *identity;
+};
+
 struct gather {
     const struct cli *cli;
     struct storage *store; /* NULL: its server is asked */
     json_t *root;
-    struct manifest *newest; /* of those that were read so far */
+    struct told newest; /* of those that were read so far */
     bool has_damage;
     char run[128];
 };
@@ -55,13 +60,36 @@ static int check_memory(void)
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a report");
 }
 
-/* A section of a manifest; an empty object where it is none. ERR_MEMORY. */
-static int read_section(json_t **out, const char *text)
+static void told_free(struct told *told)
 {
-    int error = json_read_object(out, text != NULL ? text : "{}", "a section");
-    if (error == ERR_INVALID)
-        *out = json_object();
-    return error == ERR_INVALID ? 0 : error;
+    manifest_free(told->manifest);
+    json_decref(told->state);
+    json_decref(told->config);
+    json_decref(told->mesh);
+    json_decref(told->identity);
+    *told = (struct told){0};
+}
+
+/* Takes the manifest and reads its sections; what is none is an empty object. ERR_MEMORY. */
+static int told_read(struct told *out, struct manifest *manifest)
+{
+    *out = (struct told){.manifest = manifest};
+    struct {
+        json_t **out;
+        const char *text;
+    } sections[] = {{&out->state, manifest->state_json},
+                    {&out->config, manifest->config_json},
+                    {&out->mesh, manifest->mesh_json},
+                    {&out->identity, manifest->identity_json}};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        const char *text = sections[i].text != NULL ? sections[i].text : "{}";
+        int error = json_read_object(sections[i].out, text, "a section");
+        if (error == ERR_INVALID)
+            *sections[i].out = json_object();
+        else if (error != 0)
+            return error;
+    }
+    return check_memory();
 }
 
 /* ---- starts ---- */
@@ -88,33 +116,26 @@ static json_t *add_start(struct gather *gather, uint64_t attempt, int64_t step, 
     return start;
 }
 
-static int take_start(struct gather *gather, const struct manifest *manifest)
+static void take_start(struct gather *gather, const struct told *told)
 {
-    const struct manifest_summary *summary = &manifest->summary;
-    json_t *mesh, *identity, *start;
-    ERR_TRY(read_section(&mesh, manifest->mesh_json));
-    int error = read_section(&identity, manifest->identity_json);
-    if (error == 0) {
-        const json_t *environment = json_object_get(identity, "environment");
-        const json_t *hosts = json_object_get(environment, "hosts");
-        start = add_start(gather, summary->attempt, (int64_t)manifest->parent_step,
-                          manifest->parent_attempt);
-        json_object_set_new(start, "ranks", json_integer(summary->world_size));
-        json_object_set(start, "mesh", mesh);
-        if (json_is_object(hosts))
-            json_object_set_new(start, "hosts", json_integer((json_int_t)json_object_size(hosts)));
-    }
-    json_decref(mesh);
-    json_decref(identity);
-    return error == 0 ? check_memory() : error;
+    const struct manifest_summary *summary = &told->manifest->summary;
+    const json_t *hosts = json_at(told->identity, "environment.hosts");
+    json_t *start = add_start(gather, summary->attempt, (int64_t)told->manifest->parent_step,
+                              told->manifest->parent_attempt);
+    json_object_set_new(start, "ranks", json_integer(summary->world_size));
+    json_object_set(start, "mesh", told->mesh);
+    if (json_is_object(hosts))
+        json_object_set_new(start, "hosts", json_integer((json_int_t)json_object_size(hosts)));
 }
 
 /* In what this start differs from the one before. */
 static int take_changes(struct gather *gather, const struct manifest *manifest)
 {
-    const struct manifest_summary *before = &gather->newest->summary, *now = &manifest->summary;
+    const struct manifest *former = gather->newest.manifest;
+    const struct manifest_summary *before = &former->summary, *now = &manifest->summary;
     json_t *found = NULL;
-    ERR_TRY(settings_compare(&found, gather->newest, manifest));
+    ERR_TRY(check_memory());
+    ERR_TRY(settings_compare(&found, former, manifest));
     json_begin();
     if (json_array_size(found) > 0)
         json_array_append_new(
@@ -136,32 +157,30 @@ static int read_manifest(void *user, struct manifest **out, const struct selecti
                                  : server_manifest(out, NULL, gather->cli, selection);
 }
 
-/* What its save measured. */
-static int take_state(json_t *row, const struct manifest *manifest)
+static int take_told(struct gather *gather, json_t *row, const struct told *told)
 {
-    json_t *state;
-    ERR_TRY(read_section(&state, manifest->state_json));
-    const json_t *metrics = json_object_get(state, "metrics");
-    copy_number(row, metrics, "loss");
-    copy_number(row, metrics, "grad_norm");
-    copy_number(row, metrics, "step_seconds");
-    copy_number(row, metrics, "save_wait_seconds");
-    copy_number(row, json_object_get(state, "data"), "tokens");
-    json_decref(state);
+    static const char *const measured[] = {"loss", "grad_norm", "step_seconds",
+                                           "save_wait_seconds"};
+    const struct manifest *manifest = told->manifest, *former = gather->newest.manifest;
+    if (former == NULL || former->summary.attempt != manifest->summary.attempt) {
+        take_start(gather, told);
+        if (former != NULL)
+            ERR_TRY(take_changes(gather, manifest));
+    }
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
+        copy_number(row, json_object_get(told->state, "metrics"), measured[i]);
+    copy_number(row, json_object_get(told->state, "data"), "tokens");
     return check_memory();
 }
 
 static int take_manifest(struct gather *gather, json_t *row, struct manifest *manifest)
 {
-    bool begins =
-        gather->newest == NULL || gather->newest->summary.attempt != manifest->summary.attempt;
-    int error = begins ? take_start(gather, manifest) : 0;
-    if (error == 0 && begins && gather->newest != NULL)
-        error = take_changes(gather, manifest);
+    struct told told;
+    int error = told_read(&told, manifest);
     if (error == 0)
-        error = take_state(row, manifest);
-    manifest_free(gather->newest);
-    gather->newest = manifest;
+        error = take_told(gather, row, &told);
+    told_free(&gather->newest);
+    gather->newest = told;
     return error;
 }
 
@@ -229,13 +248,13 @@ static int take_rows(struct gather *gather)
 
 /* ---- the newest ---- */
 
-static int take_history(struct gather *gather, const json_t *state, const char *name)
+static int take_history(struct gather *gather, const char *name)
 {
     struct history *history = malloc(sizeof *history);
     struct point *points = malloc(HISTORY_POINTS * sizeof *points);
     bool has_memory = history != NULL && points != NULL;
     if (has_memory) {
-        history_read(history, json_object_get(state, "history"));
+        history_read(history, json_object_get(gather->newest.state, "history"));
         for (uint32_t i = 0; i < history->num; i++)
             points[i] = (struct point){history_step(history, i), history->loss[i]};
         if (history->num > 0)
@@ -256,9 +275,9 @@ static int take_history(struct gather *gather, const json_t *state, const char *
 
 static int take_lineage(struct gather *gather)
 {
-    const struct manifest *manifest = gather->newest;
+    const struct manifest *manifest = gather->newest.manifest;
+    const json_t *initial = json_at(gather->newest.config, "checkpoint.initial_load_path");
     struct lineage lineage;
-    json_t *config;
     json_t *out = json_object();
     json_object_set_new(gather->root, "lineage", out);
     ERR_TRY(check_memory());
@@ -267,11 +286,8 @@ static int take_lineage(struct gather *gather)
     lineage_free(&lineage);
     if (error != 0)
         return error;
-    ERR_TRY(read_section(&config, manifest->config_json));
-    const char *initial = member_text(json_object_get(config, "checkpoint"), "initial_load_path");
-    if (initial[0] != '\0')
-        json_object_set_new(out, "initial_load_path", json_string(initial));
-    json_decref(config);
+    if (json_string_length(initial) > 0)
+        json_object_set_new(out, "initial_load_path", json_string(json_string_value(initial)));
     if (manifest->summary.origin[0] != '\0')
         json_object_set_new(out, "origin", json_string(manifest->summary.origin));
     if (manifest->converted_from[0] != '\0')
@@ -281,22 +297,20 @@ static int take_lineage(struct gather *gather)
 
 static int take_newest(struct gather *gather)
 {
-    json_t *state, *head = member(gather, "head");
-    if (gather->newest == NULL) {
+    json_t *head = member(gather, "head");
+    if (gather->newest.manifest == NULL) {
         note(gather, "The run has no checkpoint that can be read.");
         return 0;
     }
-    const struct manifest_summary *summary = &gather->newest->summary;
+    const struct manifest_summary *summary = &gather->newest.manifest->summary;
     const struct text_checkpoint name =
         text_checkpoint(gather->run, summary->step, summary->attempt);
     json_object_set_new(head, "newest", json_string(name.text));
     json_object_set_new(head, "newest_time", json_string(summary->time));
     json_object_set_new(head, "steps", json_integer((json_int_t)summary->step));
-    ERR_TRY(read_section(&state, gather->newest->state_json));
-    copy_number(head, json_object_get(state, "data"), "tokens");
-    int error = take_history(gather, state, name.text);
-    json_decref(state);
-    return error == 0 ? take_lineage(gather) : error;
+    copy_number(head, json_object_get(gather->newest.state, "data"), "tokens");
+    ERR_TRY(take_history(gather, name.text));
+    return take_lineage(gather);
 }
 
 /* ---- --metrics ---- */
@@ -304,13 +318,10 @@ static int take_newest(struct gather *gather)
 /* The names that the run has in such a file: renamed, it had another one. */
 static json_t *names_of(struct gather *gather)
 {
-    json_t *names = json_pack("[s]", gather->run);
+    json_t *names = json_pack("{sb}", gather->run, 1);
     const json_t *rows = member(gather, "checkpoints");
-    for (size_t i = 0; i < json_array_size(rows); i++) {
-        json_t *origin = json_object_get(json_array_get(rows, i), "origin");
-        if (json_is_string(origin))
-            json_array_append(names, origin);
-    }
+    for (size_t i = 0; i < json_array_size(rows); i++)
+        json_object_set_new(names, member_text(json_array_get(rows, i), "origin"), json_true());
     return names;
 }
 
@@ -338,25 +349,8 @@ static void take_starts(struct gather *gather, const struct metrics *metrics)
     }
 }
 
-static void take_spikes(struct gather *gather, const struct metrics *metrics)
-{
-    for (uint32_t i = 0; i < metrics->num_spikes; i++) {
-        const struct metrics_spike *from = &metrics->spikes[i];
-        json_t *spike = json_pack("{sI ss}", "step", (json_int_t)from->began, "kind", from->kind);
-        if (from->steps >= 0)
-            json_object_set_new(spike, "steps", json_integer(from->steps));
-        json_object_set_new(spike, "most", json_real(from->most));
-        json_object_set_new(spike, "median", json_real(from->median));
-        json_array_append_new(member(gather, "spikes"), spike);
-    }
-}
-
 static int take_curves(struct gather *gather, const struct metrics *metrics)
 {
-    static const char *const names[] = {[METRIC_LOSS] = "loss",
-                                        [METRIC_VALIDATION] = "validation_loss",
-                                        [METRIC_NORM] = "grad_norm",
-                                        [METRIC_LR] = "lr"};
     for (int i = 0; i < METRIC_TOKENS; i++) {
         struct point *points;
         uint32_t count, gaps = 0;
@@ -364,10 +358,11 @@ static int take_curves(struct gather *gather, const struct metrics *metrics)
         for (uint32_t at = 0; at < count; at++)
             gaps += points[at].value != points[at].value;
         if (gaps > 0)
-            note(gather, "%s has %s that %s not finite: a gap in the curve.", names[i],
+            note(gather, "%s has %s that %s not finite: a gap in the curve.", METRIC_NAMES[i],
                  text_count(gaps, "value").text, gaps == 1 ? "is" : "are");
         if (count > 0)
-            json_object_set_new(member(gather, "curves"), names[i], curve_json(points, count));
+            json_object_set_new(member(gather, "curves"), METRIC_NAMES[i],
+                                curve_json(points, count));
         free(points);
     }
     return 0;
@@ -390,10 +385,10 @@ static void tell_missing(struct gather *gather, const struct metrics *metrics)
     if (metrics->num_others > 0)
         note(gather, "Left out of %s: what is of other runs, %s.", file,
              text_count(metrics->num_others, "line").text);
-    if (last != NULL && gather->newest != NULL && last->attempt < gather->newest->summary.attempt)
+    const struct manifest *newest = gather->newest.manifest;
+    if (last != NULL && newest != NULL && last->attempt < newest->summary.attempt)
         note(gather, "%s ends with attempt %llu; the newest checkpoint is of attempt %llu.", file,
-             (unsigned long long)last->attempt,
-             (unsigned long long)gather->newest->summary.attempt);
+             (unsigned long long)last->attempt, (unsigned long long)newest->summary.attempt);
 }
 
 /* The newest step that lasted, as far as it is newer than the newest checkpoint. */
@@ -427,7 +422,7 @@ static int take_metrics(struct gather *gather)
     json_decref(names);
     if (error == 0) {
         take_starts(gather, &metrics);
-        take_spikes(gather, &metrics);
+        json_array_extend(member(gather, "spikes"), metrics.spikes);
         take_last(gather, &metrics);
         tell_missing(gather, &metrics);
         error = take_curves(gather, &metrics);
@@ -488,7 +483,7 @@ int report_collect(json_t **out, bool *out_has_damage, const struct cli *cli)
         json_decref(gather.root);
         *out = NULL;
     }
-    manifest_free(gather.newest);
+    told_free(&gather.newest);
     storage_close(gather.store);
     return error;
 }

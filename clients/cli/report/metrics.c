@@ -21,11 +21,11 @@
 #define LINE_BYTES_MAX (1u << 20) /* with its end; a longer one is no line of a trainer */
 #define STEP_MAX ((json_int_t)1 << 53)
 
-static const char *const METRIC_KEYS[NUM_METRICS] = {[METRIC_LOSS] = "loss",
-                                                     [METRIC_VALIDATION] = "validation_loss",
-                                                     [METRIC_NORM] = "grad_norm",
-                                                     [METRIC_LR] = "lr",
-                                                     [METRIC_TOKENS] = "tokens"};
+const char *const METRIC_NAMES[NUM_METRICS] = {[METRIC_LOSS] = "loss",
+                                               [METRIC_VALIDATION] = "validation_loss",
+                                               [METRIC_NORM] = "grad_norm",
+                                               [METRIC_LR] = "lr",
+                                               [METRIC_TOKENS] = "tokens"};
 
 struct reading {
     struct metrics *metrics;
@@ -82,23 +82,17 @@ static int start_of(uint32_t *out, struct metrics *metrics, const json_t *line)
     return 0;
 }
 
-static bool is_name(const json_t *runs, const char *name)
-{
-    bool is_one = false;
-    for (size_t i = 0; i < json_array_size(runs); i++)
-        is_one = is_one || strcmp(json_string_value(json_array_get(runs, i)), name) == 0;
-    return is_one;
-}
-
 static int take_start(struct reading *reading, const json_t *line)
 {
     struct metrics *metrics = reading->metrics;
     bool is_first = !metrics->has_start && !reading->is_other;
-    reading->is_other = !is_name(reading->runs, member_text(line, "run"));
+    reading->is_other = json_object_get(reading->runs, member_text(line, "run")) == NULL;
     if (reading->is_other) {
         metrics->num_others += 1 + (is_first ? reading->num_ours : 0);
-        if (is_first)
-            metrics->num_lines = metrics->num_starts = metrics->num_spikes = 0;
+        if (is_first) {
+            metrics->num_lines = metrics->num_starts = 0;
+            json_array_clear(metrics->spikes);
+        }
         return 0;
     }
     struct metrics_start start = {.attempt = member_number(line, "attempt"),
@@ -114,24 +108,23 @@ static int take_start(struct reading *reading, const json_t *line)
     return add_start(metrics, &start);
 }
 
-static int take_spike(struct metrics *metrics, const json_t *line, uint32_t start)
+/* How one ends follows its begin, and takes its place. "start" goes when it is known what lasted.
+ */
+static void take_spike(struct metrics *metrics, const json_t *line, uint32_t start)
 {
-    struct metrics_spike spike = {.start = start,
-                                  .began = step_at(line, "began"),
-                                  .steps = step_at(line, "steps"),
-                                  .most = number_at(line, "most"),
-                                  .median = number_at(line, "median")};
-    snprintf(spike.kind, sizeof spike.kind, "%s", member_text(line, "loss_spike"));
-    for (uint32_t i = metrics->num_spikes; i-- > 0;) { /* how one ends follows its begin */
-        if (metrics->spikes[i].start == start && metrics->spikes[i].began == spike.began) {
-            metrics->spikes[i] = spike;
-            return 0;
-        }
+    json_int_t began = step_at(line, "began"), steps = step_at(line, "steps");
+    json_t *spike = json_pack("{sI ss sI}", "step", began, "kind", member_text(line, "loss_spike"),
+                              "start", (json_int_t)start);
+    if (steps >= 0)
+        json_object_set_new(spike, "steps", json_integer(steps));
+    json_object_set_new(spike, "most", json_real(number_at(line, "most")));
+    json_object_set_new(spike, "median", json_real(number_at(line, "median")));
+    for (size_t i = json_array_size(metrics->spikes); i-- > 0;) {
+        const json_t *before = json_array_get(metrics->spikes, i);
+        if (member_number(before, "start") == start && step_at(before, "step") == began)
+            json_array_remove(metrics->spikes, i);
     }
-    ERR_TRY(array_reserve(&metrics->spikes, &metrics->room_spikes, metrics->num_spikes,
-                          sizeof *metrics->spikes));
-    metrics->spikes[metrics->num_spikes++] = spike;
-    return 0;
+    json_array_append_new(metrics->spikes, spike);
 }
 
 static int take_step(struct metrics *metrics, const json_t *line, uint32_t start)
@@ -141,8 +134,8 @@ static int take_step(struct metrics *metrics, const json_t *line, uint32_t start
                                .start = start,
                                .place = metrics->num_lines};
     for (int i = 0; i < NUM_METRICS; i++) {
-        const json_t *value = json_object_get(line, METRIC_KEYS[i]);
-        out.value[i] = json_is_number(value) ? json_number_value(value) : (double)NAN;
+        const json_t *value = json_object_get(line, METRIC_NAMES[i]);
+        out.value[i] = number_at(line, METRIC_NAMES[i]);
         out.has |= json_is_number(value) || json_is_null(value) ? 1u << i : 0;
     }
     if (out.step < 0 || out.has == 0) /* of a kind that this version does not know */
@@ -167,8 +160,10 @@ static int take_line(struct reading *reading, const json_t *line)
     }
     reading->num_ours++;
     ERR_TRY(start_of(&start, metrics, line));
-    return json_object_get(line, "loss_spike") != NULL ? take_spike(metrics, line, start)
-                                                       : take_step(metrics, line, start);
+    if (json_object_get(line, "loss_spike") == NULL)
+        return take_step(metrics, line, start);
+    take_spike(metrics, line, start);
+    return 0;
 }
 
 /* ---- which steps lasted ---- */
@@ -230,19 +225,21 @@ static int by_step(const void *left, const void *right)
 
 static void keep_lasting(struct metrics *metrics)
 {
-    uint32_t num_lines = 0, num_spikes = 0;
+    uint32_t num_lines = 0;
     count_lost(metrics);
     find_lasting(metrics);
     for (uint32_t i = 0; i < metrics->num_lines; i++) {
         if (lasts(metrics, metrics->lines[i].start, metrics->lines[i].step))
             metrics->lines[num_lines++] = metrics->lines[i];
     }
-    for (uint32_t i = 0; i < metrics->num_spikes; i++) {
-        if (lasts(metrics, metrics->spikes[i].start, metrics->spikes[i].began))
-            metrics->spikes[num_spikes++] = metrics->spikes[i];
+    for (size_t i = json_array_size(metrics->spikes); i-- > 0;) {
+        json_t *spike = json_array_get(metrics->spikes, i);
+        uint32_t start = (uint32_t)member_number(spike, "start");
+        json_object_del(spike, "start");
+        if (!lasts(metrics, start, step_at(spike, "step")))
+            json_array_remove(metrics->spikes, i);
     }
     metrics->num_lines = num_lines;
-    metrics->num_spikes = num_spikes;
     if (num_lines > 0)
         qsort(metrics->lines, num_lines, sizeof *metrics->lines, by_step);
 }
@@ -275,7 +272,7 @@ int metrics_read(struct metrics *out, FILE *file, const char *path, const json_t
     char *text = malloc(LINE_BYTES_MAX);
     bool is_long = false; /* what comes is the rest of a line that was counted */
     int error = 0;
-    *out = (struct metrics){0};
+    *out = (struct metrics){.spikes = json_array()};
     if (text == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to read --metrics");
     while (error == 0 && fgets(text, LINE_BYTES_MAX, file) != NULL) {
@@ -304,7 +301,7 @@ void metrics_free(struct metrics *metrics)
 {
     free(metrics->lines);
     free(metrics->starts);
-    free(metrics->spikes);
+    json_decref(metrics->spikes);
     *metrics = (struct metrics){0};
 }
 

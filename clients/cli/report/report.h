@@ -31,6 +31,7 @@ json_t *curve_json(struct point *points, uint32_t count);
 /* ---- metrics.c ---- */
 
 enum metric { METRIC_LOSS, METRIC_VALIDATION, METRIC_NORM, METRIC_LR, METRIC_TOKENS, NUM_METRICS };
+extern const char *const METRIC_NAMES[NUM_METRICS]; /* in the file, and in the report */
 
 /* Of a step, or of its validation. */
 struct metrics_line {
@@ -50,22 +51,17 @@ struct metrics_start {
     int64_t parent;           /* index of the start that it went on from; -1: not in the file */
     int64_t lasts_from, last; /* its steps behind the one, up to the other, are the run's */
 };
-struct metrics_spike {
-    char kind[16];
-    uint32_t start;
-    int64_t began, steps;
-    double most, median;
-};
 struct metrics {
     struct metrics_line *lines; /* of the branch that lasts, by step */
     struct metrics_start *starts;
-    struct metrics_spike *spikes; /* of that branch */
-    uint32_t num_lines, room_lines, num_starts, room_starts, num_spikes, room_spikes;
+    json_t *spikes; /* of that branch: an array of what the report has of each */
+    uint32_t num_lines, room_lines, num_starts, room_starts;
     bool has_start;               /* one line says that it is of the run */
     uint64_t num_bad, num_others; /* lines that are no JSON, or of other runs */
     bool is_torn;                 /* the last line is cut; not counted in num_bad */
 };
-/* Reads all lines of the file, which errors call `path`; `runs`: names that the run has or had.
+/* Reads all lines of the file, which errors call `path`; `runs` has a member of each name that the
+ * run has or had.
  * What cannot be read in them is counted. Free it also after an error: ERR_IO, ERR_MEMORY. */
 int metrics_read(struct metrics *out, FILE *file, const char *path, const json_t *runs);
 void metrics_free(struct metrics *metrics);
