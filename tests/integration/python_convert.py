@@ -405,15 +405,23 @@ def what_a_trainer_of_hugging_face_saved_becomes_the_folder_of_its_model(world):
     assert not os.path.exists(os.path.join(world.folder, "out"))
 
 
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 6
+OUR_NAMES = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output"}
+OF_A_LAYER = {"self_attn.q_proj": ("attention.wq", (HEADS * HEAD_DIM, 8)),
+              "self_attn.k_proj": ("attention.wk", (KV_HEADS * HEAD_DIM, 8)),
+              "self_attn.v_proj": ("attention.wv", (KV_HEADS * HEAD_DIM, 8)),
+              "self_attn.o_proj": ("attention.wo", (8, HEADS * HEAD_DIM)),
+              "mlp.gate_proj": ("feed_forward.w1", (12, 8)),
+              "mlp.down_proj": ("feed_forward.w2", (8, 12)),
+              "mlp.up_proj": ("feed_forward.w3", (12, 8)),
+              "input_layernorm": ("attention_norm", (8,)),
+              "post_attention_layernorm": ("ffn_norm", (8,))}  # ours, and a size
+
+
 def a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config(world):
     """As a run of torchtitan is when it has crossed to our names."""
-    names = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output"}
-    for ours, theirs in (("attention.wq", "self_attn.q_proj"), ("attention.wk", "self_attn.k_proj"),
-                         ("attention.wv", "self_attn.v_proj"), ("attention.wo", "self_attn.o_proj"),
-                         ("feed_forward.w1", "mlp.gate_proj"), ("feed_forward.w3", "mlp.up_proj"),
-                         ("feed_forward.w2", "mlp.down_proj"),
-                         ("attention_norm", "input_layernorm"),
-                         ("ffn_norm", "post_attention_layernorm")):
+    names = dict(OUR_NAMES)
+    for theirs, (ours, _) in OF_A_LAYER.items():
         names[f"model.layers.0.{theirs}"] = f"layers.0.{ours}"
     arrays = {f"{names[name[:-7]]}.weight": numpy.full(shape, at, numpy.float32)
               for at, (name, shape) in enumerate(llama_shapes(8, 4, 12, 20).items())}
@@ -437,7 +445,6 @@ def a_checkpoint_that_names_no_model_goes_to_hugging_face_with_a_config(world):
         assert json.load(file) == config
 
 
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 6
 OUR_SETTINGS = {"optimizer": {"lr": 0.5, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8,
                               "weight_decay": 0.1, "no_decay_norms": True},
                 "lr_scheduler": {"warmup_steps": 10, "total_steps": 20, "decay_ratio": 0.5,
@@ -448,20 +455,11 @@ def state_of_a_trainer(is_tied):
     """Arrays of a Llama by transformers.py's names, and {ours: theirs} of weights and moments."""
     random = numpy.random.default_rng(3)
     sizes = {"model.embed_tokens": (10, 8), "model.norm": (8,), "lm_head": (10, 8)}
-    ours = {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output"}
+    ours = dict(OUR_NAMES)
     for layer in "01":
-        for a, b, size in (
-                ("attention.wq", "self_attn.q_proj", (HEADS * HEAD_DIM, 8)),
-                ("attention.wk", "self_attn.k_proj", (KV_HEADS * HEAD_DIM, 8)),
-                ("attention.wv", "self_attn.v_proj", (KV_HEADS * HEAD_DIM, 8)),
-                ("attention.wo", "self_attn.o_proj", (8, HEADS * HEAD_DIM)),
-                ("feed_forward.w1", "mlp.gate_proj", (12, 8)),
-                ("feed_forward.w2", "mlp.down_proj", (8, 12)),
-                ("feed_forward.w3", "mlp.up_proj", (12, 8)),
-                ("attention_norm", "input_layernorm", (8,)),
-                ("ffn_norm", "post_attention_layernorm", (8,))):
-            sizes[f"model.layers.{layer}.{b}"] = size
-            ours[f"model.layers.{layer}.{b}"] = f"layers.{layer}.{a}"
+        for theirs, (name, size) in OF_A_LAYER.items():
+            sizes[f"model.layers.{layer}.{theirs}"] = size
+            ours[f"model.layers.{layer}.{theirs}"] = f"layers.{layer}.{name}"
     arrays, pairs = {}, {}
     for name, size in sizes.items():
         def make():

@@ -121,6 +121,17 @@ def save_call(world, mesh, run_name, steps=(1,), calls=CALLS):
     return ranks.run(task)
 
 
+def save_items(world, run_name, count, items_of):
+    """One save by so many ranks, of what items_of(rank) says."""
+    def task(rank, gather):
+        saver = Saver(world.server, run_name, rank, count, gather)
+        saver.save(1, items_of(rank), {})
+        saver.wait(1, timeout=30)
+        saver.close()
+
+    Ranks(count).run(task)
+
+
 def check_whole(world, mesh, name, calls):
     assert set(save_call(world, mesh, name, calls=calls)) == {1}
     with holdfast.Client(world.server, name) as client:
@@ -197,17 +208,9 @@ def objects_come_from_one_rank_each(world):
 
 def replicas_that_differ_are_told_and_not_mixed(world):
     """Of two replicas of two shards each, whose values differ: a tensor is one's, whole."""
-    ranks = Ranks(4)
-
-    def task(rank, gather):
-        saver = Saver(world.server, "apart", rank, 4, gather)
-        saver.save(1, [Item(name, (26, 12), (13 * (rank % 2), 0),
-                            numpy.full((13, 12), rank // 2, "float32"), True)
-                       for name in ("a", "b", "c", "d")], {})
-        saver.wait(1, timeout=30)
-        saver.close()
-
-    ranks.run(task)
+    save_items(world, "apart", 4, lambda rank: [
+        Item(name, (26, 12), (13 * (rank % 2), 0), numpy.full((13, 12), rank // 2, "float32"), True)
+        for name in "abcd"])
     with holdfast.open("apart", server=world.server) as found:
         held = [numpy.unique(found[name][...]).tolist() for name in "abcd"]
         told = found.metadata.mesh["replicas_differ"]
@@ -220,20 +223,15 @@ def replicas_that_differ_are_told_and_not_mixed(world):
 def whole_tensors_that_differ_are_told_where_they_are_alike(world):
     """Of one type and size they are compared, as statistics of a batch norm are; another is one
     rank's, and what one rank alone has is saved."""
-    ranks = Ranks(3)
-
-    def task(rank, gather):
-        saver = Saver(world.server, "plain", rank, 3, gather)
+    def items_of(rank):
         items = [Item("norm.mean", (5,), (0,), numpy.full(5, rank == 1, "float32")),
                  Item("norm.count", (), (), numpy.array(7, "int64")),
                  Item("ragged", (2 + rank,), (0,), numpy.full(2 + rank, rank, "float32"))]
         if rank == 2:
             items.append(Item("alone", (3,), (0,), numpy.arange(3, dtype="float32")))
-        saver.save(1, items, {})
-        saver.wait(1, timeout=30)
-        saver.close()
+        return items
 
-    ranks.run(task)
+    save_items(world, "plain", 3, items_of)
     with holdfast.open("plain", server=world.server) as found:
         mean = found["norm.mean"][...].tolist()
         assert mean in ([0] * 5, [1] * 5) and found["norm.count"][...] == 7, mean
@@ -255,21 +253,16 @@ def later_saves_need_no_new_description(world):
 
 def several_boxes_of_a_tensor_on_one_rank(world):
     """Rows of two halves, as of fused projections: each rank has a piece of both."""
-    ranks = Ranks(2)
-
-    def task(rank, gather):
-        saver = Saver(world.server, "boxes", rank, 2, gather)
+    def items_of(rank):
         items = [Item("w@13", (8, 3), (half + 2 * rank, 0),
                       values("w", "F32", (8, 3), (half + 2 * rank, 0), (2, 3)), True)
                  for half in (0, 4)]
         items += [Item("c", (6, 4, 2), (3 * rank, column, 0),
                        values("c", "F16", (6, 4, 2), (3 * rank, column, 0), (3, 1, 2)), True)
                   for column in range(4)]
-        saver.save(1, items, {})
-        saver.wait(1, timeout=30)
-        saver.close()
+        return items
 
-    ranks.run(task)
+    save_items(world, "boxes", 2, items_of)
     client = holdfast.Client(world.server, "boxes")
     stored = sharded.tensors_of(client.metadata())
     assert list(stored) == ["c", "w@13"] and stored["w@13"].size == (8, 3)
@@ -294,16 +287,10 @@ def several_boxes_of_a_tensor_on_one_rank(world):
 
 def types_that_are_carried_come_back_in_any_cut(world):
     """As floats under a name that says which they are; two boxes of it on each rank."""
-    ranks, whole = Ranks(2), numpy.arange(32, dtype="c8").reshape(8, 4) * (1 - 2j)
-
-    def task(rank, gather):
-        saver = Saver(world.server, "carried", rank, 2, gather)
-        saver.save(1, [Item("w@1", (8, 4), (row, 0), whole[row:row + 2], True)
-                       for row in (2 * rank, 2 * rank + 4)], {})
-        saver.wait(1, timeout=30)
-        saver.close()
-
-    ranks.run(task)
+    whole = numpy.arange(32, dtype="c8").reshape(8, 4) * (1 - 2j)
+    save_items(world, "carried", 2, lambda rank: [
+        Item("w@1", (8, 4), (row, 0), whole[row:row + 2], True)
+        for row in (2 * rank, 2 * rank + 4)])
     client = holdfast.Client(world.server, "carried")
     stored = sharded.tensors_of(client.metadata())["w@1"]
     assert (stored.dtype, stored.size, len(stored.boxes)) == ("complex64", (8, 4), 4), stored
