@@ -271,10 +271,8 @@ static int local_object_open(struct storage *storage, struct storage_object **ou
 {
     int fd;
     uint64_t bytes;
-    int error = local_open_for_reading(&fd, &bytes, local_of(storage), key);
-    if (error != 0)
-        return error;
-    error = new_object(out, fd, bytes);
+    ERR_TRY(local_open_for_reading(&fd, &bytes, local_of(storage), key));
+    int error = new_object(out, fd, bytes);
     if (error != 0)
         close(fd);
     *out_bytes = bytes;

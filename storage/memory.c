@@ -18,7 +18,7 @@
 
 struct entry {
     struct entry *next;
-    char *key;
+    char key[STORAGE_KEY_MAX + 1];
     bool is_dir;
     bool removed; /* out of the list, kept by its open handles */
     uint32_t open_count;
@@ -60,11 +60,8 @@ static struct entry *find_entry(const struct memory *memory, const char *key)
 
 static void free_entry(struct memory *memory, struct entry *entry)
 {
-    if (entry == NULL)
-        return;
     memory->bytes_used -= entry->bytes;
     free(entry->data);
-    free(entry->key);
     free(entry);
 }
 
@@ -86,14 +83,11 @@ static int add_entry(struct memory *memory, struct entry **out, const char *key,
         return report_error(ERR_SPACE, NULL, "\"%s\" of %llu bytes does not fit into memory", key,
                             (unsigned long long)bytes);
     struct entry *entry = calloc(1, sizeof(*entry));
-    if (entry != NULL) {
-        entry->key = strdup(key);
-        entry->data = calloc(1, bytes + 1);
-    }
-    if (entry == NULL || entry->key == NULL || entry->data == NULL) {
-        free_entry(memory, entry);
+    if (entry == NULL || (entry->data = calloc(1, bytes + 1)) == NULL) {
+        free(entry);
         return report_error(ERR_MEMORY, NULL, "could not allocate the object \"%s\"", key);
     }
+    snprintf(entry->key, sizeof(entry->key), "%s", key);
     entry->is_dir = is_dir;
     entry->bytes = bytes;
     memory->bytes_used += bytes;
@@ -120,9 +114,7 @@ static int make_directories(struct memory *memory, const char *key)
 
 static int create_entry(struct memory *memory, struct entry **out, const char *key, uint64_t bytes)
 {
-    int error = make_directories(memory, key);
-    if (error != 0)
-        return error;
+    ERR_TRY(make_directories(memory, key));
     if (find_entry(memory, key) != NULL)
         return report_error(ERR_EXISTS, NULL, "\"%s\" already exists", key);
     return add_entry(memory, out, key, false, bytes);
@@ -217,59 +209,48 @@ static void memory_close(struct storage *storage)
 
 /* ---- big objects ---- */
 
-static struct memory_object *new_object(struct memory *memory, bool writable)
+/* One of no entry yet, and the mutex. */
+static int begin_object(struct memory_object **out, struct memory *memory, bool writable)
 {
-    struct memory_object *object = calloc(1, sizeof(*object));
-    if (object == NULL) {
-        report_error(ERR_MEMORY, NULL, "could not allocate an open object");
-        return NULL;
-    }
-    object->base.ops = &storage_memory;
-    object->memory = memory;
-    object->writable = writable;
-    return object;
+    *out = calloc(1, sizeof(**out));
+    if (*out == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate an open object");
+    **out =
+        (struct memory_object){.base.ops = &storage_memory, .memory = memory, .writable = writable};
+    pthread_mutex_lock(&memory->mutex);
+    return 0;
+}
+
+/* `error`: of what was to give it its entry. */
+static int end_object(struct storage_object **out, struct memory_object *object, int error)
+{
+    if (error == 0)
+        object->entry->open_count++;
+    pthread_mutex_unlock(&object->memory->mutex);
+    if (error == 0)
+        *out = (struct storage_object *)object;
+    else
+        free(object);
+    return error;
 }
 
 static int memory_object_create(struct storage *storage, struct storage_object **out,
                                 const char *key, uint64_t bytes)
 {
-    struct memory *memory = memory_of(storage);
-    struct memory_object *object = new_object(memory, true);
-    if (object == NULL)
-        return ERR_MEMORY;
-    pthread_mutex_lock(&memory->mutex);
-    int error = create_entry(memory, &object->entry, key, bytes);
-    if (error == 0)
-        object->entry->open_count++;
-    pthread_mutex_unlock(&memory->mutex);
-    if (error != 0) {
-        free(object);
-        return error;
-    }
-    *out = (struct storage_object *)object;
-    return 0;
+    struct memory_object *object;
+    ERR_TRY(begin_object(&object, memory_of(storage), true));
+    return end_object(out, object, create_entry(object->memory, &object->entry, key, bytes));
 }
 
 static int memory_object_open(struct storage *storage, struct storage_object **out, const char *key,
                               uint64_t *out_bytes)
 {
-    struct memory *memory = memory_of(storage);
-    struct memory_object *object = new_object(memory, false);
-    if (object == NULL)
-        return ERR_MEMORY;
-    pthread_mutex_lock(&memory->mutex);
-    int error = find_object(memory, &object->entry, key);
-    if (error == 0) {
-        object->entry->open_count++;
+    struct memory_object *object;
+    ERR_TRY(begin_object(&object, memory_of(storage), false));
+    int error = find_object(object->memory, &object->entry, key);
+    if (error == 0)
         *out_bytes = object->entry->bytes;
-    }
-    pthread_mutex_unlock(&memory->mutex);
-    if (error != 0) {
-        free(object);
-        return error;
-    }
-    *out = (struct storage_object *)object;
-    return 0;
+    return end_object(out, object, error);
 }
 
 static void memory_object_close(struct storage *storage, struct storage_object *base)
@@ -409,38 +390,26 @@ static bool lies_in(const char *key, const char *directory)
     return strncmp(key, directory, length) == 0 && (key[length] == '\0' || key[length] == '/');
 }
 
-/* Every key of the tree; all new keys are had before one is changed. */
+/* Every key of the tree; what would be too long is found before one is changed. */
 static int rename_locked(struct memory *memory, const char *key, const char *other)
 {
-    size_t count = 0, length = strlen(key);
-    int error = 0;
+    char moved[STORAGE_KEY_MAX + 1];
+    size_t length = strlen(key), longer = strlen(other) - length;
     if (find_entry(memory, key) == NULL)
         return report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
     if (find_entry(memory, other) != NULL)
         return report_error(ERR_EXISTS, NULL, "\"%s\" is there already", other);
-    error = make_directories(memory, other);
-    for (struct entry *entry = memory->entries; entry != NULL && error == 0; entry = entry->next)
-        count += lies_in(entry->key, key);
-    char **keys = calloc(count + 1, sizeof(*keys));
-    size_t made = 0;
-    for (struct entry *entry = memory->entries; entry != NULL && keys != NULL; entry = entry->next)
-        if (lies_in(entry->key, key) &&
-            asprintf(&keys[made], "%s%s", other, entry->key + length) >= 0)
-            made++;
-    if (error == 0 && (keys == NULL || made < count))
-        error = report_error(ERR_MEMORY, NULL, "no memory to rename \"%s\"", key);
-    size_t at = 0;
-    for (struct entry *entry = memory->entries; entry != NULL && error == 0; entry = entry->next) {
+    ERR_TRY(make_directories(memory, other));
+    for (struct entry *entry = memory->entries; entry != NULL; entry = entry->next)
+        if (lies_in(entry->key, key) && strlen(entry->key) + longer > STORAGE_KEY_MAX)
+            return report_error(ERR_INVALID, NULL, "\"%s\" would be too long", entry->key);
+    for (struct entry *entry = memory->entries; entry != NULL; entry = entry->next) {
         if (!lies_in(entry->key, key))
             continue;
-        char *old = entry->key;
-        entry->key = keys[at];
-        keys[at++] = old;
+        snprintf(moved, sizeof(moved), "%s%s", other, entry->key + length);
+        memcpy(entry->key, moved, sizeof(moved));
     }
-    for (size_t i = 0; i < made && keys != NULL; i++)
-        free(keys[i]);
-    free(keys);
-    return error;
+    return 0;
 }
 
 static int memory_rename(struct storage *storage, const char *key, const char *other)

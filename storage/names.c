@@ -282,14 +282,12 @@ static int publish_in(struct local *local, int parent, const char *name, const c
 int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     struct local *local = local_of(storage);
-    int error = local_refuse_read_only(local);
-    if (error != 0)
-        return error;
+    ERR_TRY(local_refuse_read_only(local));
     const char *name;
     int parent = local_open_parent(local, key, true, &name);
     if (parent < 0)
         return local_fail("could not make the directory of a small object", key);
-    error = publish_in(local, parent, name, key, data, bytes);
+    int error = publish_in(local, parent, name, key, data, bytes);
     close(parent);
     return error;
 }

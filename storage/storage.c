@@ -188,9 +188,7 @@ int storage_object_create(struct storage *storage, struct storage_object **out, 
 {
     CHECK(out != NULL);
     *out = NULL;
-    int error = check_key(storage, key);
-    if (error != 0)
-        return error;
+    ERR_TRY(check_key(storage, key));
     if (bytes % storage_align(storage) != 0 || bytes > INT64_MAX)
         return report_error(ERR_INVALID, NULL,
                             "the size of \"%s\", %llu bytes, is not a multiple of %u", key,
@@ -402,9 +400,7 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
     CHECK(out != NULL && out_bytes != NULL);
     *out = NULL;
     uint64_t bytes = 0, bytes_now = 0;
-    int error = storage_fetch(storage, key, NULL, 0, &bytes);
-    if (error != 0)
-        return error;
+    ERR_TRY(storage_fetch(storage, key, NULL, 0, &bytes));
     if (bytes > max)
         return report_error(ERR_CORRUPT, NULL, "\"%s\" has %llu bytes, more than the limit of %zu",
                             key, (unsigned long long)bytes, max);
@@ -412,7 +408,7 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
     if (data == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate %llu bytes for \"%s\"",
                             (unsigned long long)bytes, key);
-    error = storage_fetch(storage, key, data, bytes, &bytes_now);
+    int error = storage_fetch(storage, key, data, bytes, &bytes_now);
     if (error == 0 && bytes_now != bytes)
         error = report_error(ERR_CORRUPT, NULL, "\"%s\" changed its size while it was read", key);
     if (error != 0) {

@@ -58,9 +58,7 @@ int storage_open_where(struct storage **out, const char *text,
     struct storage_where where;
     struct storage_options own = options ? *options : (struct storage_options){0};
     *out = NULL;
-    int error = storage_where_parse(&where, text);
-    if (error != 0)
-        return error;
+    ERR_TRY(storage_where_parse(&where, text));
     own.is_shared = where.is_shared;
     return storage_open(out, where.ops, where.place, &own);
 }

@@ -307,9 +307,7 @@ void manifest_identity(struct shard_identity *out, const struct manifest_summary
 
 int manifest_key(char *out, size_t size, const struct manifest_summary *summary)
 {
-    int error = shard_dir_key(out, size, summary->run, summary->step, summary->attempt);
-    if (error != 0)
-        return error;
+    ERR_TRY(shard_dir_key(out, size, summary->run, summary->step, summary->attempt));
     size_t used = strlen(out);
     if (size - used <= strlen("/" MANIFEST_NAME))
         return report_error(ERR_INVALID, NULL, "the key of the manifest in %s does not fit", out);
@@ -409,9 +407,7 @@ static int print_body(FILE *out, const struct manifest *manifest)
 
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest)
 {
-    int error = check_content(manifest);
-    if (error)
-        return error;
+    ERR_TRY(check_content(manifest));
     char *text = NULL;
     size_t length = 0;
     FILE *file = memfile_open(&text, &length);
@@ -421,7 +417,7 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
     char sha[CHECKSUM_SHA256_HEX];
     format_summary(summary, &manifest->summary);
     fwrite(summary, 1, sizeof(summary), file);
-    error = print_body(file, manifest);
+    int error = print_body(file, manifest);
     fflush(file);
     if (!error && !ferror(file))
         error = checksum_sha256_hex(sha, text, length);
@@ -466,9 +462,7 @@ static int check_sha(const char *text, size_t bytes)
         return manifest_fail_member("sha256");
     const char *key = text + bytes - SHA_BYTES;
     const char *digits = key + sizeof(SHA_KEY) - 1;
-    int error = checksum_sha256_hex(sha, text, bytes - SHA_BYTES);
-    if (error)
-        return error;
+    ERR_TRY(checksum_sha256_hex(sha, text, bytes - SHA_BYTES));
     if (memcmp(key, SHA_KEY, sizeof(SHA_KEY) - 1) != 0 ||
         memcmp(digits, sha, CHECKSUM_SHA256_HEX - 1) != 0 ||
         memcmp(digits + CHECKSUM_SHA256_HEX - 1, SHA_TAIL, sizeof(SHA_TAIL) - 1) != 0)
@@ -490,12 +484,10 @@ static bool read_lineage(struct manifest *out, const json_t *lineage)
 /* What lies before the tables. */
 static int read_head(struct manifest *out, const char *text, size_t bytes)
 {
-    int error = check_count(text, bytes);
-    if (error)
-        return error;
+    ERR_TRY(check_count(text, bytes));
     json_error_t reason;
     json_t *root;
-    error = read_members(&root, text, bytes, &reason);
+    int error = read_members(&root, text, bytes, &reason);
     if (error == ERR_CORRUPT)
         return report_set(ERR_CORRUPT, "a manifest is damaged", reason.text, NULL);
     if (error)

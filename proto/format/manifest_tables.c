@@ -38,9 +38,7 @@ static int get_file_name(char *out, size_t size, const struct manifest_summary *
     char key[512];
     struct shard_identity identity;
     manifest_identity(&identity, summary, shard);
-    int error = shard_key(key, sizeof(key), &identity);
-    if (error)
-        return error;
+    ERR_TRY(shard_key(key, sizeof(key), &identity));
     const char *name = strrchr(key, '/') + 1;
     CHECK(strlen(name) < size);
     strcpy(out, name);

@@ -19,9 +19,7 @@ void origin_write(char out[ORIGIN_BYTES_MAX], const char *run, const char *nonce
 
 int origin_key(char *out, size_t size, const struct manifest_summary *summary)
 {
-    int error = shard_dir_key(out, size, summary->run, summary->step, summary->attempt);
-    if (error != 0)
-        return error;
+    ERR_TRY(shard_dir_key(out, size, summary->run, summary->step, summary->attempt));
     size_t used = strlen(out);
     if (size - used <= strlen("/" ORIGIN_NAME))
         return report_error(ERR_INVALID, NULL, "the key of a file in %s does not fit", out);

@@ -58,9 +58,7 @@ int shard_dir_key(char *out, size_t size, const char *run, uint64_t step, uint64
 
 int shard_key(char *out, size_t size, const struct shard_identity *identity)
 {
-    int error = shard_dir_key(out, size, identity->run, identity->step, identity->attempt);
-    if (error)
-        return error;
+    ERR_TRY(shard_dir_key(out, size, identity->run, identity->step, identity->attempt));
     size_t used = strlen(out);
     int length =
         snprintf(out + used, size - used, "/shard-%05" PRIu64 "-of-%05" PRIu32 ".safetensors",
@@ -335,9 +333,7 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
     struct shard_tensor *tensors = NULL;
     uint32_t count = 0;
     uint64_t tensor_bytes = 0;
-    int error = layout_shard_tensors(&tensors, &count, &tensor_bytes, table, shard);
-    if (error)
-        return error;
+    ERR_TRY(layout_shard_tensors(&tensors, &count, &tensor_bytes, table, shard));
     if (count > NUM_TENSORS_MAX) {
         free(tensors);
         return report_error(ERR_INVALID, "describe fewer tensors per rank",
@@ -360,7 +356,7 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
         return report_error(ERR_INVALID, "describe fewer tensors per rank",
                             "the header of shard %" PRIu32 " would pass %u bytes", shard,
                             SHARD_HEADER_BYTES_MAX);
-    error = shard_geometry_derive(out, data_start, tensor_bytes);
+    int error = shard_geometry_derive(out, data_start, tensor_bytes);
     if (!error && out->file_bytes - out->table_start > SHARD_TABLE_BYTES_MAX)
         error = report_error(ERR_INVALID, "use more ranks",
                              "shard %" PRIu32 " would hold more than 32 TiB", shard);
@@ -408,15 +404,11 @@ static int finish_header(const struct text *text)
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity)
 {
-    int error = check_identity(identity);
-    if (error)
-        return error;
+    ERR_TRY(check_identity(identity));
     struct shard_tensor *tensors = NULL;
     uint32_t count = 0;
     uint64_t tensor_bytes = 0;
-    error = layout_shard_tensors(&tensors, &count, &tensor_bytes, table, identity->shard);
-    if (error)
-        return error;
+    ERR_TRY(layout_shard_tensors(&tensors, &count, &tensor_bytes, table, identity->shard));
     CHECK(geometry->table_start - geometry->data_start == tensor_bytes);
     struct text text = header_text(out, geometry);
     put_tensors(&text, geometry, table, tensors, count);

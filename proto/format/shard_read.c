@@ -255,12 +255,11 @@ int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void 
         return report_error(ERR_BUSY, NULL, "more of the shard's header has to be read");
 
     size_t length = 0;
-    int error = check_hash(&length, bytes, *out_need);
-    if (error)
-        return error;
+    ERR_TRY(check_hash(&length, bytes, *out_need));
     const char *why;
     json_t *root;
-    error = safetensors_read_json(&root, (const char *)bytes + sizeof(header_bytes), length, &why);
+    int error =
+        safetensors_read_json(&root, (const char *)bytes + sizeof(header_bytes), length, &why);
     if (error)
         return error == ERR_CORRUPT ? fail_header(why, NULL) : error;
     out->geometry.data_start = *out_need;

@@ -89,9 +89,7 @@ int tensor_meta_check(const struct tensor_meta *tensor)
 
 int slice_check(const struct slice *slice)
 {
-    int error = tensor_meta_check(&slice->tensor);
-    if (error)
-        return error;
+    ERR_TRY(tensor_meta_check(&slice->tensor));
     for (uint32_t d = 0; d < slice->tensor.dims; d++) {
         uint64_t shape = slice->tensor.shape[d];
         if (slice->box.offset[d] > shape || slice->box.extent[d] > shape - slice->box.offset[d])

@@ -296,9 +296,7 @@ static bool walk_on(struct walk *walk)
 
 static int find_wanted(uint32_t *out, const struct layout_table *table, const struct slice *slice)
 {
-    int error = slice_check(slice);
-    if (error)
-        return error;
+    ERR_TRY(slice_check(slice));
     const char *name = slice->tensor.name;
     int64_t index = layout_find(table, name);
     if (index < 0)
@@ -399,9 +397,7 @@ static int make_items(struct load_item *items, const struct load_plan *plan, uin
     struct shard_tensor *tensors = NULL;
     uint32_t num_tensors = 0, at = 0;
     uint64_t bytes = 0;
-    int error = list_shard(&tensors, &num_tensors, &bytes, plan->table, plan->index, shard);
-    if (error)
-        return error;
+    ERR_TRY(list_shard(&tensors, &num_tensors, &bytes, plan->table, plan->index, shard));
     for (uint64_t i = plan->first[shard]; i < plan->first[shard + 1]; i++) {
         const struct want *want = &plan->wants[plan->pieces[i].want];
         uint32_t t = plan->index->order[want->position];

@@ -50,9 +50,7 @@ struct keeper {
 static int look_at_lease(struct bucket *bucket, const char *key)
 {
     struct http_call there;
-    int error = s3_head(bucket, &there, key);
-    if (error != 0)
-        return error;
+    ERR_TRY(s3_head(bucket, &there, key));
     if (there.date == 0 || there.changed == 0)
         return report_error(ERR_CORRUPT, NULL, "the server does not say how old \"%s\" is", key);
     int64_t seconds = there.lease[0] != '\0' ? strtoll(there.lease, NULL, 10) : 0;
@@ -95,9 +93,7 @@ static int find_lock(struct bucket *bucket, struct newest *out)
     char folder[S3_KEY_BYTES], key[S3_KEY_BYTES];
     memset(out, 0, sizeof *out);
     bucket_key(folder, bucket, LOCK_FOLDER);
-    int error = bucket_list_at(bucket, folder, visit_lock, out);
-    if (error != 0)
-        return error;
+    ERR_TRY(bucket_list_at(bucket, folder, visit_lock, out));
     if (out->number == 0)
         return report_error(ERR_NOT_FOUND, NULL, "nobody holds the lock");
     lock_key(key, bucket, out->number);
@@ -277,9 +273,7 @@ int bucket_hold(struct storage *storage, struct storage_hold **out, const char *
     struct bucket *bucket = bucket_of(storage);
     char whole[S3_KEY_BYTES];
     bucket_key(whole, bucket, key);
-    int error = make_hold(out, bucket, whole, data, bytes);
-    if (error != 0)
-        return error;
+    ERR_TRY(make_hold(out, bucket, whole, data, bytes));
     pthread_mutex_lock(&bucket->keeper->mutex);
     add_hold(bucket->keeper, *out);
     pthread_mutex_unlock(&bucket->keeper->mutex);

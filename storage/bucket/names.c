@@ -359,12 +359,10 @@ static int ask_for_page(struct s3_call *call, struct page *page, bool is_deep)
 static int list_page(struct bucket *bucket, struct page *page, bool is_deep)
 {
     struct s3_call call;
-    int error = ask_for_page(&call, page, is_deep);
-    if (error != 0)
-        return error;
+    ERR_TRY(ask_for_page(&call, page, is_deep));
     page->next[0] = '\0';
     page->is_told = page->is_truncated = false;
-    error = s3_perform(bucket, &call);
+    int error = s3_perform(bucket, &call);
     if (error == 0)
         error = xml_read(call.http.text, call.http.text_bytes, take_listed, page);
     s3_call_free(&call);

@@ -94,10 +94,8 @@ int bucket_object_open(struct storage *storage, struct storage_object **out, con
 {
     struct bucket_object *object = NULL;
     struct http_call there;
-    int error = new_object(&object, bucket_of(storage), key);
-    if (error != 0)
-        return error;
-    error = s3_head(object->bucket, &there, object->key);
+    ERR_TRY(new_object(&object, bucket_of(storage), key));
+    int error = s3_head(object->bucket, &there, object->key);
     if (error != 0) {
         bucket_object_close(storage, (struct storage_object *)object);
         return error;

@@ -213,10 +213,8 @@ static int write_form(char *form, const struct storage_bucket *settings, char *t
              "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleSessionName=holdfast-%ld"
              "&RoleArn=",
              (long)getpid());
-    int error = sigv4_encode(form, URL_BYTES, settings->role, 0);
-    if (error == 0)
-        error = sigv4_encode(strcat(form, "&WebIdentityToken="), URL_BYTES, trim(token), 0);
-    return error;
+    ERR_TRY(sigv4_encode(form, URL_BYTES, settings->role, 0));
+    return sigv4_encode(strcat(form, "&WebIdentityToken="), URL_BYTES, trim(token), 0);
 }
 
 static int assume_role(struct keys *out, const struct storage_bucket *settings, char *form)

@@ -84,16 +84,14 @@ static int fault_open(struct storage **out, const char *where,
     struct fault_settings settings = {.seed = 1, .lost_rate = 0.5, .fail_errno = EIO};
     const struct storage_ops *ops = NULL;
     const char *inner_where = "";
-    int error = fault_settings_read(&settings, &ops, &inner_where, where);
-    if (error != 0)
-        return error;
+    ERR_TRY(fault_settings_read(&settings, &ops, &inner_where, where));
     struct fault *fault = calloc(1, sizeof(*fault));
     if (fault == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate the fault wrapper");
     fault->base.ops = &storage_fault;
     fault->settings = settings;
     fault->random = settings.seed;
-    error = storage_open(&fault->inner, ops, inner_where, options);
+    int error = storage_open(&fault->inner, ops, inner_where, options);
     if (error != 0)
         goto free_fault;
     fault->names.inner = fault->inner;
@@ -349,12 +347,10 @@ static int fault_list(struct storage *storage, const char *prefix,
                       int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     struct fault *fault = fault_of(storage);
-    int error = fault_begin(fault, "list", prefix);
-    if (error != 0)
-        return error;
+    ERR_TRY(fault_begin(fault, "list", prefix));
     struct name_list *list = NULL;
     pthread_mutex_lock(&fault->names_mutex);
-    error = fault_names_list(&fault->names, &list, prefix);
+    int error = fault_names_list(&fault->names, &list, prefix);
     pthread_mutex_unlock(&fault->names_mutex);
     if (error != 0)
         return error;
@@ -366,11 +362,9 @@ static int fault_list(struct storage *storage, const char *prefix,
 static int fault_remove(struct storage *storage, const char *key)
 {
     struct fault *fault = fault_of(storage);
-    int error = fault_begin(fault, "remove", key);
-    if (error != 0)
-        return error;
+    ERR_TRY(fault_begin(fault, "remove", key));
     pthread_mutex_lock(&fault->names_mutex);
-    error = fault_names_remove(&fault->names, key);
+    int error = fault_names_remove(&fault->names, key);
     pthread_mutex_unlock(&fault->names_mutex);
     return error;
 }

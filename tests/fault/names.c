@@ -74,9 +74,7 @@ static int look_up(struct fault_names *names, bool *out_exists, bool *out_is_dir
     copy_parent(parent, key);
     const char *name = parent[0] ? key + strlen(parent) + 1 : key;
     struct name_list *list;
-    int error = read_list(names, &list, parent);
-    if (error != 0)
-        return error;
+    ERR_TRY(read_list(names, &list, parent));
     *out_exists = false;
     *out_is_dir = false;
     for (size_t i = 0; i < list->count; i++) {
@@ -251,9 +249,7 @@ int fault_names_created(struct fault_names *names, const char *key)
 int fault_names_list(struct fault_names *names, struct name_list **out, const char *prefix)
 {
     struct name_list *list;
-    int error = read_list(names, &list, prefix);
-    if (error != 0)
-        return error;
+    ERR_TRY(read_list(names, &list, prefix));
     size_t kept = 0;
     for (size_t i = 0; i < list->count; i++) {
         char key[STORAGE_KEY_MAX + 1];
@@ -293,12 +289,10 @@ static int check_empty(struct fault_names *names, const char *key)
 int fault_names_remove(struct fault_names *names, const char *key)
 {
     bool exists = false, is_dir = false;
-    int error = look_up(names, &exists, &is_dir, key);
-    if (error != 0)
-        return error;
+    ERR_TRY(look_up(names, &exists, &is_dir, key));
     if (!exists || fault_names_hidden(names, key))
         return report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
-    error = is_dir ? check_empty(names, key) : 0;
+    int error = is_dir ? check_empty(names, key) : 0;
     if (error != 0)
         return error;
     if (find_change(names, NAME_CREATED, key) == NULL)
