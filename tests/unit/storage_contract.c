@@ -28,42 +28,28 @@ static const struct backend backends[] = {
     {"fault over local", "fault", "seed=7:local:", {0}, true, false},
 };
 
-struct bed {
-    const struct backend *backend;
-    char directory[BED_PATH_BYTES];
-    struct storage *storage;
-};
+static struct storage *storage; /* of the case that runs */
+static char directory[BED_PATH_BYTES];
 
 static int setup(void **state)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    bed->backend = *state;
-    bed_make_directory(bed->directory);
+    const struct backend *backend = *state;
     char where[2 * BED_PATH_BYTES];
-    snprintf(where, sizeof(where), "%s%s", bed->backend->where,
-             bed->backend->is_on_disk ? bed->directory : "");
-    *state = bed;
-    return storage_open(&bed->storage, storage_find(bed->backend->ops), where,
-                        &bed->backend->options);
+    bed_make_directory(directory);
+    snprintf(where, sizeof(where), "%s%s", backend->where, backend->is_on_disk ? directory : "");
+    return storage_open(&storage, storage_find(backend->ops), where, &backend->options);
 }
 
 static int teardown(void **state)
 {
-    struct bed *bed = *state;
-    storage_close(bed->storage);
-    bed_remove_directory(bed->directory);
-    free(bed);
+    (void)state;
+    storage_close(storage);
+    bed_remove_directory(directory);
     return 0;
-}
-
-static struct storage *storage_of(void **state)
-{
-    return ((struct bed *)*state)->storage;
 }
 
 TEST(test_storage__blocks_written_out_of_order_read_back)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     struct bed_wait wait;
     struct storage_request requests[NUM_BLOCKS];
@@ -91,7 +77,6 @@ TEST(test_storage__blocks_written_out_of_order_read_back)
 
 TEST(test_storage__created_object_reads_as_zeros_and_stays_after_close)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     uint64_t bytes = 0;
     unsigned char *data = bed_buffer(BLOCK), *zeros = bed_buffer(BLOCK);
@@ -108,7 +93,6 @@ TEST(test_storage__created_object_reads_as_zeros_and_stays_after_close)
 
 TEST(test_storage__create_refuses_a_taken_name_and_a_ragged_size)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     bed_put(storage, NULL, "a/shard", BLOCK, 1);
     assert_int_equal(storage_object_create(storage, &object, "a/shard", BLOCK), ERR_EXISTS);
@@ -121,7 +105,6 @@ TEST(test_storage__create_refuses_a_taken_name_and_a_ragged_size)
 
 TEST(test_storage__objects_hold_no_objects)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     uint64_t bytes;
     assert_int_equal(storage_publish(storage, "a", "x", 1), 0);
@@ -134,7 +117,6 @@ TEST(test_storage__objects_hold_no_objects)
 
 TEST(test_storage__open_finds_objects_only)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     uint64_t bytes;
     assert_int_equal(storage_publish(storage, "a/b", "x", 1), 0);
@@ -145,7 +127,6 @@ TEST(test_storage__open_finds_objects_only)
 
 TEST(test_storage__read_past_the_end_is_damage_and_a_write_there_is_refused)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     unsigned char *data = bed_buffer(2 * BLOCK);
     bed_put(storage, &object, "a", BLOCK, 1);
@@ -161,7 +142,7 @@ TEST(test_storage__read_past_the_end_is_damage_and_a_write_there_is_refused)
 }
 
 /* Of one request, to its end. */
-static int run(struct storage *storage, struct storage_request request)
+static int run(struct storage_request request)
 {
     struct bed_wait wait;
     bed_wait_init(&wait);
@@ -174,7 +155,6 @@ static int run(struct storage *storage, struct storage_request request)
 
 TEST(test_storage__what_was_given_up_is_not_carried_out)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     unsigned char *data = bed_buffer(BLOCK), *found = bed_buffer(BLOCK);
     bed_put(storage, &object, "kept", BLOCK, 1);
@@ -184,15 +164,15 @@ TEST(test_storage__what_was_given_up_is_not_carried_out)
         atomic_bool given_up = is_given_up;
         struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data, BLOCK, NULL);
         request.given_up = &given_up;
-        assert_int_equal(run(storage, request), want);
+        assert_int_equal(run(request), want);
         memset(found, 0, BLOCK);
         request.op = STORAGE_READ;
         request.data = found;
-        assert_int_equal(run(storage, request), want);
+        assert_int_equal(run(request), want);
         assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
         request = bed_request(STORAGE_SYNC, object, 0, NULL, 0, NULL);
         request.given_up = &given_up;
-        assert_int_equal(run(storage, request), 0);
+        assert_int_equal(run(request), 0);
         assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, found, BLOCK), 0);
         assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
     }
@@ -203,7 +183,6 @@ TEST(test_storage__what_was_given_up_is_not_carried_out)
 
 TEST(test_storage__publish_is_exclusive_and_may_be_empty)
 {
-    struct storage *storage = storage_of(state);
     char text[16] = "";
     uint64_t bytes = 0;
     assert_int_equal(storage_publish(storage, "run/attempts/0001", "first", 5), 0);
@@ -219,7 +198,7 @@ TEST(test_storage__publish_is_exclusive_and_may_be_empty)
 
 static void *publish_once(void *argument)
 {
-    struct storage *storage = argument;
+    (void)argument;
     return storage_publish(storage, "race/one", "x", 1) == 0 ? storage : NULL;
 }
 
@@ -228,7 +207,7 @@ TEST(test_storage__one_of_many_publishers_wins)
     pthread_t threads[NUM_THREADS];
     int winners = 0;
     for (uint32_t i = 0; i < NUM_THREADS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, publish_once, storage_of(state)), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, publish_once, storage), 0);
     for (uint32_t i = 0; i < NUM_THREADS; i++) {
         void *won;
         pthread_join(threads[i], &won);
@@ -239,7 +218,6 @@ TEST(test_storage__one_of_many_publishers_wins)
 
 TEST(test_storage__fetch_reads_a_start_and_tells_the_whole_size)
 {
-    struct storage *storage = storage_of(state);
     char text[5] = "";
     uint64_t bytes = 0;
     void *all;
@@ -258,7 +236,6 @@ TEST(test_storage__fetch_reads_a_start_and_tells_the_whole_size)
 
 TEST(test_storage__of_numbered_objects_the_highest_counts)
 {
-    struct storage *storage = storage_of(state);
     char text[8] = "nothing";
     uint64_t number = 9;
     assert_int_equal(storage_fetch_numbered(storage, "run/n", &number, text, sizeof text), 0);
@@ -285,8 +262,9 @@ TEST(test_storage__of_numbered_objects_the_highest_counts)
 
 static _Atomic int publish_error;
 
-static void *publish_numbers(void *storage)
+static void *publish_numbers(void *unused)
 {
+    (void)unused;
     publish_error = 0;
     for (uint64_t number = 0; number < NUM_NUMBERS && publish_error == 0; number++)
         publish_error = storage_publish_numbered(storage, "run/m", number, "text");
@@ -298,10 +276,10 @@ TEST(test_storage__a_numbered_object_is_replaced_under_its_reader)
     pthread_t writer;
     char text[8] = "";
     uint64_t number = 0, before = 0;
-    assert_int_equal(pthread_create(&writer, NULL, publish_numbers, storage_of(state)), 0);
+    assert_int_equal(pthread_create(&writer, NULL, publish_numbers, storage), 0);
     do
         before = number;
-    while (storage_fetch_numbered(storage_of(state), "run/m", &number, text, sizeof text) == 0 &&
+    while (storage_fetch_numbered(storage, "run/m", &number, text, sizeof text) == 0 &&
            number >= before && number < NUM_NUMBERS && publish_error == 0);
     pthread_join(writer, NULL); /* before an assertion closes the store under it */
     assert_true(publish_error == 0 && number == NUM_NUMBERS);
@@ -325,7 +303,6 @@ static int see_entry(void *user, const struct storage_entry *entry)
 
 TEST(test_storage__list_shows_what_is_directly_below)
 {
-    struct storage *storage = storage_of(state);
     struct seen seen = {0};
     assert_int_equal(storage_publish(storage, "run/a", "xx", 2), 0);
     assert_int_equal(storage_publish(storage, "run/b", "yyy", 3), 0);
@@ -348,33 +325,26 @@ TEST(test_storage__list_shows_what_is_directly_below)
     assert_int_equal(seen.num_calls, 0);
 }
 
-struct removal {
-    struct storage *storage;
-    int num_removed;
-};
-
 static int remove_entry(void *user, const struct storage_entry *entry)
 {
-    struct removal *removal = user;
     char key[64];
     snprintf(key, sizeof(key), "run/%s", entry->name);
-    removal->num_removed++;
-    return storage_remove(removal->storage, key);
+    ++*(int *)user;
+    return storage_remove(storage, key);
 }
 
 TEST(test_storage__list_may_remove_what_it_visits)
 {
-    struct removal removal = {storage_of(state), 0};
-    assert_int_equal(storage_publish(removal.storage, "run/a", "x", 1), 0);
-    assert_int_equal(storage_publish(removal.storage, "run/b", "x", 1), 0);
-    assert_int_equal(storage_list(removal.storage, "run", remove_entry, &removal), 0);
-    assert_int_equal(removal.num_removed, 2);
-    assert_int_equal(storage_remove(removal.storage, "run"), 0);
+    int num_removed = 0;
+    assert_int_equal(storage_publish(storage, "run/a", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/b", "x", 1), 0);
+    assert_int_equal(storage_list(storage, "run", remove_entry, &num_removed), 0);
+    assert_int_equal(num_removed, 2);
+    assert_int_equal(storage_remove(storage, "run"), 0);
 }
 
 TEST(test_storage__remove_takes_objects_and_empty_directories)
 {
-    struct storage *storage = storage_of(state);
     assert_int_equal(storage_publish(storage, "run/a", "x", 1), 0);
     assert_int_equal(storage_remove(storage, "run"), ERR_EXISTS);
     assert_int_equal(storage_remove(storage, "run/b"), ERR_NOT_FOUND);
@@ -389,7 +359,6 @@ TEST(test_storage__remove_takes_objects_and_empty_directories)
 
 TEST(test_storage__rename_moves_a_tree_and_replaces_nothing)
 {
-    struct storage *storage = storage_of(state);
     char text[4] = "";
     uint64_t bytes;
     assert_int_equal(storage_publish(storage, "run/deep/a", "x", 1), 0);
@@ -407,7 +376,6 @@ TEST(test_storage__rename_moves_a_tree_and_replaces_nothing)
 
 TEST(test_storage__replace_puts_one_object_in_the_place_of_another)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     unsigned char *data = bed_buffer(BLOCK), *expected = bed_buffer(BLOCK);
     char text[4] = "";
@@ -434,7 +402,6 @@ TEST(test_storage__replace_puts_one_object_in_the_place_of_another)
 
 TEST(test_storage__removed_object_stays_readable_while_open)
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     unsigned char *data = bed_buffer(BLOCK), *expected = bed_buffer(BLOCK);
     bed_fill(expected, BLOCK, 5);
@@ -450,7 +417,6 @@ TEST(test_storage__removed_object_stays_readable_while_open)
 
 TEST(test_storage__bad_keys_are_refused_everywhere)
 {
-    struct storage *storage = storage_of(state);
     char long_key[601], long_name[260];
     memset(long_key, 'a', 600);
     for (int i = 100; i < 600; i += 100)
@@ -494,7 +460,6 @@ TEST(test_storage__bad_keys_are_refused_everywhere)
 
 TEST(test_storage__odd_but_legal_keys_are_kept)
 {
-    struct storage *storage = storage_of(state);
     char key[STORAGE_KEY_MAX + 1];
     memset(key, 'k', STORAGE_KEY_MAX);
     for (int i = 128; i < STORAGE_KEY_MAX; i += 128)
@@ -508,7 +473,6 @@ TEST(test_storage__odd_but_legal_keys_are_kept)
 }
 
 struct submitter {
-    struct storage *storage;
     struct storage_object *object;
     unsigned char *data;
     uint32_t first;
@@ -523,7 +487,7 @@ static void *submit_many(void *argument)
         uint64_t at = (uint64_t)(submitter->first + i) * STORAGE_ALIGN;
         submitter->requests[i] = bed_request(STORAGE_WRITE, submitter->object, at,
                                              submitter->data + at, STORAGE_ALIGN, submitter->wait);
-        storage_submit(submitter->storage, &submitter->requests[i]);
+        storage_submit(storage, &submitter->requests[i]);
     }
     return NULL;
 }
@@ -531,7 +495,6 @@ static void *submit_many(void *argument)
 TEST(test_storage__many_threads_submit_at_once)
 {
     const uint32_t count = NUM_THREADS * REQUESTS_PER_THREAD, bytes = count * STORAGE_ALIGN;
-    struct storage *storage = storage_of(state);
     struct submitter *submitters = calloc(NUM_THREADS, sizeof(*submitters));
     pthread_t threads[NUM_THREADS];
     struct storage_object *object;
@@ -541,8 +504,7 @@ TEST(test_storage__many_threads_submit_at_once)
     bed_wait_init(&wait);
     assert_int_equal(storage_object_create(storage, &object, "many", bytes), 0);
     for (uint32_t i = 0; i < NUM_THREADS; i++) {
-        submitters[i] =
-            (struct submitter){storage, object, data, i * REQUESTS_PER_THREAD, &wait, {{0}}};
+        submitters[i] = (struct submitter){object, data, i * REQUESTS_PER_THREAD, &wait, {{0}}};
         assert_int_equal(pthread_create(&threads[i], NULL, submit_many, &submitters[i]), 0);
     }
     for (uint32_t i = 0; i < NUM_THREADS; i++)
@@ -561,7 +523,6 @@ TEST(test_storage__many_threads_submit_at_once)
 }
 
 struct chain {
-    struct storage *storage;
     struct storage_request request;
     unsigned char *data;
     struct bed_wait *wait;
@@ -575,7 +536,7 @@ static void write_next(struct storage_request *request)
     if (request->error == 0) {
         request->offset = next;
         request->data = chain->data + next % BLOCK;
-        storage_submit(chain->storage, request);
+        storage_submit(storage, request);
         return;
     }
     request->user = chain->wait;
@@ -584,9 +545,8 @@ static void write_next(struct storage_request *request)
 
 TEST(test_storage__callbacks_may_submit)
 {
-    struct storage *storage = storage_of(state);
     struct bed_wait wait;
-    struct chain chain = {.storage = storage, .data = bed_buffer(BLOCK), .wait = &wait};
+    struct chain chain = {.data = bed_buffer(BLOCK), .wait = &wait};
     struct storage_object *object;
     bed_wait_init(&wait);
     bed_fill(chain.data, BLOCK, 4);
@@ -611,14 +571,13 @@ static void write_inside(struct storage_request *request)
     request->offset = 0;
     request->done = bed_count_done;
     request->user = chain->wait;
-    storage_submit(chain->storage, request);
+    storage_submit(storage, request);
 }
 
 TEST(test_storage__callback_of_a_refused_request_may_submit)
 {
-    struct storage *storage = storage_of(state);
     struct bed_wait wait;
-    struct chain chain = {.storage = storage, .data = bed_buffer(BLOCK), .wait = &wait};
+    struct chain chain = {.data = bed_buffer(BLOCK), .wait = &wait};
     struct storage_object *object;
     bed_wait_init(&wait);
     bed_fill(chain.data, BLOCK, 4);
@@ -638,8 +597,7 @@ TEST(test_storage__callback_of_a_refused_request_may_submit)
 }
 
 /* What is in data[0] goes out from buffer 0 and comes back into buffer 1, data[1]. */
-static void write_and_read_registered(struct storage *storage, const char *name,
-                                      unsigned char *const data[2])
+static void write_and_read_registered(const char *name, unsigned char *const data[2])
 {
     struct storage_object *object;
     assert_int_equal(storage_object_create(storage, &object, name, BLOCK), 0);
@@ -647,35 +605,33 @@ static void write_and_read_registered(struct storage *storage, const char *name,
         struct storage_request request =
             bed_request(i == 0 ? STORAGE_WRITE : STORAGE_READ, object, 0, data[i], BLOCK, NULL);
         request.buffer = i;
-        assert_int_equal(run(storage, request), 0);
+        assert_int_equal(run(request), 0);
     }
     assert_memory_equal(data[0], data[1], BLOCK);
     storage_object_close(storage, object);
 }
 
-static void close_before_buffers_go(void **state)
+/* Before the buffers go. */
+static void close_storage(void)
 {
-    struct bed *bed = *state;
-    storage_close(bed->storage);
-    bed->storage = NULL;
+    storage_close(storage);
+    storage = NULL;
 }
 
 TEST(test_storage__registered_buffers_write_and_read)
 {
-    struct storage *storage = storage_of(state);
     unsigned char *data[2] = {bed_buffer(BLOCK), bed_buffer(BLOCK)};
     struct iovec buffers[2] = {{data[0], BLOCK}, {data[1], BLOCK}};
     bed_fill(data[0], BLOCK, 6);
     assert_int_equal(storage_register_buffers(storage, buffers, 2), 0);
-    write_and_read_registered(storage, "fixed", data);
-    close_before_buffers_go(state);
+    write_and_read_registered("fixed", data);
+    close_storage();
     free(data[0]);
     free(data[1]);
 }
 
 TEST(test_storage__places_are_filled_emptied_and_filled_again)
 {
-    struct storage *storage = storage_of(state);
     const struct iovec places[2] = {{NULL, BLOCK}, {NULL, BLOCK}};
     unsigned char *data[4] = {bed_buffer(BLOCK), bed_buffer(BLOCK), bed_buffer(BLOCK),
                               bed_buffer(BLOCK)};
@@ -686,9 +642,9 @@ TEST(test_storage__places_are_filled_emptied_and_filled_again)
             storage_replace_buffer(storage, place, NULL);
             storage_replace_buffer(storage, place, &(struct iovec){data[i + place], BLOCK});
         }
-        write_and_read_registered(storage, i == 0 ? "first" : "second", &data[i]);
+        write_and_read_registered(i == 0 ? "first" : "second", &data[i]);
     }
-    close_before_buffers_go(state);
+    close_storage();
     for (uint32_t i = 0; i < 4; i++)
         free(data[i]);
 }
@@ -696,10 +652,10 @@ TEST(test_storage__places_are_filled_emptied_and_filled_again)
 TEST(test_storage__tells_its_space_and_itself)
 {
     struct storage_space space;
-    assert_int_equal(storage_space(storage_of(state), &space), 0);
+    assert_int_equal(storage_space(storage, &space), 0);
     assert_true(space.bytes_total > 0);
     assert_true(space.bytes_free <= space.bytes_total);
-    assert_true(strlen(storage_describe(storage_of(state))) > 5);
+    assert_true(strlen(storage_describe(storage)) > 5);
     assert_null(storage_find("tape"));
 }
 

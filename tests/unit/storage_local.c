@@ -22,41 +22,41 @@
 
 #define BYTES 65536u
 
-struct bed {
-    char directory[BED_PATH_BYTES];
-    char where[BED_PATH_BYTES + 8];
-};
+static char directory[BED_PATH_BYTES], where[BED_PATH_BYTES + 8];
 
 static int setup(void **state)
 {
-    struct bed *bed = calloc(1, sizeof(*bed));
-    bed_make_directory(bed->directory);
-    snprintf(bed->where, sizeof(bed->where), "%s/store", bed->directory);
-    *state = bed;
+    (void)state;
+    bed_make_directory(directory);
+    snprintf(where, sizeof(where), "%s/store", directory);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct bed *bed = *state;
-    bed_remove_directory(bed->directory);
-    free(bed);
+    (void)state;
+    bed_remove_directory(directory);
     return 0;
 }
 
-static struct storage *open_store(const char *where)
+static struct storage *open_store_at(const char *place)
 {
     struct storage *storage;
-    int error = storage_open(&storage, &storage_local, where, NULL);
+    int error = storage_open(&storage, &storage_local, place, NULL);
     if (error != 0)
         print_error("%s\n", report_line());
     assert_int_equal(error, 0);
     return storage;
 }
 
-static void path_in(char out[2 * BED_PATH_BYTES], const struct bed *bed, const char *name)
+static struct storage *open_store(void)
 {
-    snprintf(out, 2 * BED_PATH_BYTES, "%s/%s", bed->where, name);
+    return open_store_at(where);
+}
+
+static void path_in(char out[2 * BED_PATH_BYTES], const char *name)
+{
+    snprintf(out, 2 * BED_PATH_BYTES, "%s/%s", where, name);
 }
 
 static int count_entry(void *user, const struct storage_entry *entry)
@@ -86,13 +86,19 @@ static int count_real_entries(const char *path)
     return count;
 }
 
+static void skip_child(void)
+{
+    fflush(stdout);
+    _exit(77);
+}
+
 /* Runs `check` in a child; what it asserts with CHECK ends the child, and the case. */
-static void in_child(void (*check)(const char *where), const char *where)
+static void in_child(void (*check)(void))
 {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        check(where);
+        check();
         _exit(0);
     }
     int status;
@@ -105,24 +111,22 @@ static void in_child(void (*check)(const char *where), const char *where)
 
 TEST_BETWEEN(test_local__open_makes_the_root_and_what_is_above_it, setup, teardown)
 {
-    struct bed *bed = *state;
-    char where[2 * BED_PATH_BYTES];
+    char place[2 * BED_PATH_BYTES];
     struct stat status;
-    path_in(where, bed, "some/deep/place/");
-    storage_close(open_store(where));
-    assert_int_equal(stat(where, &status), 0);
+    path_in(place, "some/deep/place/");
+    storage_close(open_store_at(place));
+    assert_int_equal(stat(place, &status), 0);
     assert_true(S_ISDIR(status.st_mode));
-    storage_close(open_store(where));
+    storage_close(open_store_at(place));
 }
 
 TEST_BETWEEN(test_local__open_refuses_a_path_that_is_no_directory, setup, teardown)
 {
-    struct bed *bed = *state;
     struct storage *storage;
-    int fd = open(bed->where, O_WRONLY | O_CREAT, 0600);
+    int fd = open(where, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(storage_open(&storage, &storage_local, bed->where, NULL), ERR_INVALID);
+    assert_int_equal(storage_open(&storage, &storage_local, where, NULL), ERR_INVALID);
     assert_int_equal(storage_open(&storage, &storage_local, "", NULL), ERR_INVALID);
     assert_null(storage);
 }
@@ -130,7 +134,7 @@ TEST_BETWEEN(test_local__open_refuses_a_path_that_is_no_directory, setup, teardo
 static char refusal[512]; /* of the last that was refused */
 
 /* What a daemon asks for; 0 or the error. Others open it whatever it says. */
-static int open_ours_alone(const char *where)
+static int open_ours_alone(void)
 {
     struct storage *storage;
     int error = storage_open(&storage, &storage_local, where,
@@ -139,7 +143,7 @@ static int open_ours_alone(const char *where)
         storage_close(storage);
     else
         snprintf(refusal, sizeof refusal, "%s", report_line());
-    storage_close(open_store(where));
+    storage_close(open_store());
     CHECK(storage_open(&storage, &storage_local, where,
                        &(struct storage_options){.read_only = true}) == 0);
     storage_close(storage);
@@ -148,41 +152,38 @@ static int open_ours_alone(const char *where)
 
 TEST_BETWEEN(test_local__a_root_that_others_may_change_is_refused_to_who_asks, setup, teardown)
 {
-    const struct bed *bed = *state;
     static const struct {
         mode_t mode;
         int error;
     } cases[] = {{0700, 0},  {0755, 0},  {0775, ERR_DENIED},  {0777, ERR_DENIED},
                  {01777, 0}, {01775, 0}, {02775, ERR_DENIED}, {0757, ERR_DENIED}};
     mode_t before = umask(0);
-    assert_int_equal(open_ours_alone(bed->where), 0); /* made now, and not for others to change */
+    assert_int_equal(open_ours_alone(), 0); /* made now, and not for others to change */
     umask(before);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_int_equal(chmod(bed->where, cases[i].mode), 0);
-        assert_int_equal(open_ours_alone(bed->where), cases[i].error);
+        assert_int_equal(chmod(where, cases[i].mode), 0);
+        assert_int_equal(open_ours_alone(), cases[i].error);
         if (cases[i].error != 0)
-            assert_true(strstr(refusal, bed->where) && strstr(refusal, "chmod go-w"));
+            assert_true(strstr(refusal, where) && strstr(refusal, "chmod go-w"));
     }
 }
 
 TEST_BETWEEN(test_local__a_root_of_another_user_is_refused_to_who_asks, setup, teardown)
 {
-    const struct bed *bed = *state;
-    storage_close(open_store(bed->where));
-    if (geteuid() != 0 || chown(bed->where, 12345, 12345) != 0) {
+    storage_close(open_store());
+    if (geteuid() != 0 || chown(where, 12345, 12345) != 0) {
         print_message("# skipped: giving a store to another user needs root\n");
         skip();
     }
-    assert_int_equal(open_ours_alone(bed->where), ERR_DENIED);
-    assert_true(strstr(refusal, bed->where) && strstr(refusal, "user 12345"));
+    assert_int_equal(open_ours_alone(), ERR_DENIED);
+    assert_true(strstr(refusal, where) && strstr(refusal, "user 12345"));
 }
 
-static void check_root_of_root(const char *where)
+static void check_root_of_root(void)
 {
     if (geteuid() != 0) {
         printf("# skipped: becoming another user needs root\n");
-        fflush(stdout);
-        _exit(77);
+        skip_child();
     }
     CHECK(mkdir(where, 0755) == 0 && chdir(where) == 0); /* what is above is for root alone */
     CHECK(setgid(12345) == 0 && setuid(12345) == 0);
@@ -194,45 +195,43 @@ static void check_root_of_root(const char *where)
 
 TEST_BETWEEN(test_local__a_root_of_root_is_refused_to_nobody, setup, teardown)
 {
-    in_child(check_root_of_root, ((struct bed *)*state)->where);
+    in_child(check_root_of_root);
 }
 
 TEST_BETWEEN(test_local__read_only_store_creates_nothing, setup, teardown)
 {
-    struct bed *bed = *state;
     struct storage *storage;
     struct storage_object *object;
     struct storage_options options = {.read_only = true};
-    assert_int_equal(storage_open(&storage, &storage_local, bed->where, &options), ERR_NOT_FOUND);
-    storage = open_store(bed->where);
+    assert_int_equal(storage_open(&storage, &storage_local, where, &options), ERR_NOT_FOUND);
+    storage = open_store();
     bed_put(storage, NULL, "a", BYTES, 1);
     storage_close(storage);
-    int before = count_real_entries(bed->where);
-    assert_int_equal(storage_open(&storage, &storage_local, bed->where, &options), 0);
+    int before = count_real_entries(where);
+    assert_int_equal(storage_open(&storage, &storage_local, where, &options), 0);
     bed_expect(storage, "a", BYTES, 1);
     assert_int_equal(storage_object_create(storage, &object, "b", BYTES), ERR_DENIED);
     assert_int_equal(storage_publish(storage, "b", "x", 1), ERR_DENIED);
     assert_int_equal(storage_remove(storage, "a"), ERR_DENIED);
     assert_int_equal(storage_lock(storage), ERR_DENIED);
     storage_close(storage);
-    assert_int_equal(count_real_entries(bed->where), before);
+    assert_int_equal(count_real_entries(where), before);
 }
 
 TEST_BETWEEN(test_local__links_are_not_followed, setup, teardown)
 {
-    struct bed *bed = *state;
-    struct storage *storage = open_store(bed->where);
+    struct storage *storage = open_store();
     struct storage_object *object;
     uint64_t bytes;
     char path[2 * BED_PATH_BYTES], outside[2 * BED_PATH_BYTES];
-    snprintf(outside, sizeof(outside), "%s/outside", bed->directory);
+    snprintf(outside, sizeof(outside), "%s/outside", directory);
     assert_int_equal(mkdir(outside, 0700), 0);
     assert_int_equal(storage_publish(storage, "real/file", "x", 1), 0);
-    path_in(path, bed, "out");
+    path_in(path, "out");
     assert_int_equal(symlink("../outside", path), 0);
-    path_in(path, bed, "in"); /* a link that stays inside is a link too */
+    path_in(path, "in"); /* a link that stays inside is a link too */
     assert_int_equal(symlink("real", path), 0);
-    path_in(path, bed, "real/link");
+    path_in(path, "real/link");
     assert_int_equal(symlink("file", path), 0);
     const char *keys[] = {"out/file", "in/file", "real/link"};
     for (size_t i = 0; i < 3; i++)
@@ -254,11 +253,10 @@ TEST_BETWEEN(test_local__links_are_not_followed, setup, teardown)
 
 TEST_BETWEEN(test_local__a_planted_fifo_does_not_hang_a_reader, setup, teardown)
 {
-    struct bed *bed = *state;
-    struct storage *storage = open_store(bed->where);
+    struct storage *storage = open_store();
     uint64_t bytes;
     char path[2 * BED_PATH_BYTES];
-    path_in(path, bed, "fifo");
+    path_in(path, "fifo");
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(storage_fetch(storage, "fifo", NULL, 0, &bytes), ERR_NOT_FOUND);
     assert_int_equal(count_entries(storage, ""), 0);
@@ -267,13 +265,12 @@ TEST_BETWEEN(test_local__a_planted_fifo_does_not_hang_a_reader, setup, teardown)
 
 TEST_BETWEEN(test_local__create_reserves_every_block, setup, teardown)
 {
-    struct bed *bed = *state;
-    struct storage *storage = open_store(bed->where);
+    struct storage *storage = open_store();
     struct storage_object *object;
     struct stat status;
     char path[2 * BED_PATH_BYTES];
     assert_int_equal(storage_object_create(storage, &object, "a", 1u << 20), 0);
-    path_in(path, bed, "a");
+    path_in(path, "a");
     assert_int_equal(stat(path, &status), 0);
     assert_int_equal(status.st_size, 1u << 20);
     assert_true(status.st_blocks * 512 >= 1 << 20);
@@ -284,13 +281,12 @@ TEST_BETWEEN(test_local__create_reserves_every_block, setup, teardown)
 TEST_BETWEEN(test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory,
              setup, teardown)
 {
-    struct bed *bed = *state;
-    struct storage *storage = open_store(bed->where);
+    struct storage *storage = open_store();
     char path[2 * BED_PATH_BYTES];
     assert_int_equal(storage_publish(storage, "run/a", "x", 1), 0);
-    path_in(path, bed, "run");
+    path_in(path, "run");
     assert_int_equal(count_real_entries(path), 1); /* no temporary name stays */
-    path_in(path, bed, "run/.holdfast.tmp.0123456789abcdef");
+    path_in(path, "run/.holdfast.tmp.0123456789abcdef");
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0);
     close(fd);
@@ -306,8 +302,7 @@ TEST_BETWEEN(test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_
 
 TEST_BETWEEN(test_local__lock_refuses_a_second_opener_and_names_the_first, setup, teardown)
 {
-    struct bed *bed = *state;
-    struct storage *first = open_store(bed->where), *second = open_store(bed->where);
+    struct storage *first = open_store(), *second = open_store();
     char pid[32];
     snprintf(pid, sizeof(pid), "process %ld", (long)getpid());
     assert_int_equal(storage_lock(first), 0);
@@ -321,10 +316,9 @@ TEST_BETWEEN(test_local__lock_refuses_a_second_opener_and_names_the_first, setup
 
 TEST_BETWEEN(test_local__a_removed_lock_file_admits_nobody_and_is_made_again, setup, teardown)
 {
-    struct bed *bed = *state;
-    struct storage *first = open_store(bed->where), *second = open_store(bed->where);
+    struct storage *first = open_store(), *second = open_store();
     char path[BED_PATH_BYTES + 32];
-    snprintf(path, sizeof(path), "%s/" STORAGE_LOCK_NAME, bed->where);
+    snprintf(path, sizeof(path), "%s/" STORAGE_LOCK_NAME, where);
     assert_int_equal(storage_lock(first), 0);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(storage_find_holder(second, NULL), 0);
@@ -342,12 +336,11 @@ TEST_BETWEEN(test_local__a_removed_lock_file_admits_nobody_and_is_made_again, se
 /* As an older program does it, which locks the file alone. */
 TEST_BETWEEN(test_local__whose_lock_file_another_made_changes_nothing_more, setup, teardown)
 {
-    struct bed *bed = *state;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    struct storage *storage = open_store(bed->where);
+    struct storage *storage = open_store();
     char path[BED_PATH_BYTES + 32], key[16];
     int error = 0;
-    snprintf(path, sizeof(path), "%s/" STORAGE_LOCK_NAME, bed->where);
+    snprintf(path, sizeof(path), "%s/" STORAGE_LOCK_NAME, where);
     assert_int_equal(storage_lock(storage), 0);
     assert_int_equal(unlink(path), 0);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -369,12 +362,11 @@ static void mount_or_skip(const char *type, const char *options, const char *whe
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         (mkdir(where, 0700) != 0 && errno != EEXIST) || mount("none", where, type, 0, options)) {
         printf("# skipped: mounting a %s needs root\n", type);
-        fflush(stdout);
-        _exit(77);
+        skip_child();
     }
 }
 
-static void check_full_disk(const char *where)
+static void check_full_disk(void)
 {
     struct storage *storage;
     struct storage_object *object;
@@ -401,11 +393,11 @@ static void check_full_disk(const char *where)
 
 TEST_BETWEEN(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing, setup, teardown)
 {
-    in_child(check_full_disk, ((struct bed *)*state)->where);
+    in_child(check_full_disk);
 }
 
 /* Whom a directory or a file of the store belongs to. */
-static uid_t owner_of(const char *where, const char *name)
+static uid_t owner_of(const char *name)
 {
     char path[2 * BED_PATH_BYTES];
     struct stat status;
@@ -416,7 +408,7 @@ static uid_t owner_of(const char *where, const char *name)
 
 /* A tool run as root takes the first lease in a store of another user, and locks it, before he
  * does. */
-static void check_roots_lease(const char *where)
+static void check_roots_lease(void)
 {
     const uid_t uid = 12345;
     char run[2 * BED_PATH_BYTES];
@@ -427,18 +419,17 @@ static void check_roots_lease(const char *where)
     if (mkdir(where, 0755) != 0 || mkdir(run, 0755) != 0 || chown(where, uid, uid) != 0 ||
         chown(run, uid, uid) != 0) {
         printf("# skipped: giving a store to another user needs root\n");
-        fflush(stdout);
-        _exit(77);
+        skip_child();
     }
     CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
     CHECK(store_lease(storage, &root_lease, "run/step-1", "root reads it") == 0);
     CHECK(store_put_note(storage, STORE_PIN, "run/step-1", "root keeps it") == 0);
-    CHECK(owner_of(where, "run/leases") == uid && owner_of(where, "run/pins") == uid);
+    CHECK(owner_of("run/leases") == uid && owner_of("run/pins") == uid);
     CHECK(storage_object_create(storage, &object, "new/step/a", BYTES) == 0);
     storage_object_close(storage, object);
     CHECK(storage_lock(storage) == 0);
-    CHECK(owner_of(where, "new") == uid && owner_of(where, "new/step") == uid);
-    CHECK(owner_of(where, "new/step/a") == uid && owner_of(where, ".holdfast.lock") == uid);
+    CHECK(owner_of("new") == uid && owner_of("new/step") == uid);
+    CHECK(owner_of("new/step/a") == uid && owner_of(".holdfast.lock") == uid);
     CHECK(setgid(uid) == 0 && setuid(uid) == 0);
     CHECK(store_lease(storage, &lease, "run/step-1", "its user reads it") == 0);
     CHECK(store_remove_note(storage, STORE_PIN, "run/step-1") == 0);
@@ -450,10 +441,10 @@ static void check_roots_lease(const char *where)
 TEST_BETWEEN(test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing, setup,
              teardown)
 {
-    in_child(check_roots_lease, ((struct bed *)*state)->where);
+    in_child(check_roots_lease);
 }
 
-static void check_no_direct(const char *where)
+static void check_no_direct(void)
 {
     struct storage *storage;
     struct storage_object *object;
@@ -486,7 +477,7 @@ static void check_no_direct(const char *where)
 
 TEST_BETWEEN(test_local__goes_through_the_page_cache_where_direct_io_is_refused, setup, teardown)
 {
-    in_child(check_no_direct, ((struct bed *)*state)->where);
+    in_child(check_no_direct);
 }
 
 /* From now on the kernel answers this system call by `action` (an errno, or a SIGSYS). */
@@ -502,12 +493,11 @@ static void filter_call(uint32_t call, uint32_t action)
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
         printf("# skipped: the kernel has no seccomp filters\n");
-        fflush(stdout);
-        _exit(77);
+        skip_child();
     }
 }
 
-static void check_without_io_uring(const char *where)
+static void check_without_io_uring(void)
 {
     struct storage *storage;
     struct storage_object *object;
@@ -529,23 +519,21 @@ static void check_without_io_uring(const char *where)
 
 TEST_BETWEEN(test_local__takes_threads_where_io_uring_is_refused_and_says_why, setup, teardown)
 {
-    struct bed *bed = *state;
-    in_child(check_without_io_uring, bed->where);
-    struct storage *storage = open_store(bed->where);
+    in_child(check_without_io_uring);
+    struct storage *storage = open_store();
     bed_expect(storage, "a", BYTES, 3);
     storage_close(storage);
 }
 
 TEST_BETWEEN(test_local__a_store_of_a_later_format_has_no_writer_here, setup, teardown)
 {
-    struct bed *bed = *state;
     static const char *const later[] = {
         "1                   \nformat 3\n", "1                   \nformat 10\n",
         "1                   \nformat 20\n", "1                   \nformat ?"};
     char path[BED_PATH_BYTES + 32], text[64] = "";
-    snprintf(path, sizeof(path), "%s/.holdfast.lock", bed->where);
+    snprintf(path, sizeof(path), "%s/.holdfast.lock", where);
     for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
-        struct storage *storage = open_store(bed->where);
+        struct storage *storage = open_store();
         FILE *file = fopen(path, "we");
         assert_true(file != NULL && fputs(later[i], file) >= 0 && fclose(file) == 0);
         assert_int_equal(storage_lock(storage), ERR_VERSION);
@@ -553,7 +541,7 @@ TEST_BETWEEN(test_local__a_store_of_a_later_format_has_no_writer_here, setup, te
     }
     assert_int_equal(unlink(path), 0);
     for (int life = 0; life < 3; life++) { /* made, then found, then made by the version before */
-        struct storage *storage = open_store(bed->where);
+        struct storage *storage = open_store();
         FILE *file = life == 2 ? fopen(path, "we") : NULL;
         if (file != NULL)
             assert_true(fputs("1                   \nformat 1\n", file) >= 0 && fclose(file) == 0);
@@ -567,7 +555,7 @@ TEST_BETWEEN(test_local__a_store_of_a_later_format_has_no_writer_here, setup, te
 }
 
 /* A start that was cut short, or an operator, made the root and did not sync its name. */
-static void check_name_of_the_root(const char *where)
+static void check_name_of_the_root(void)
 {
     struct storage *storage;
     struct storage_options options = {.force_pwrite = true};
@@ -578,10 +566,10 @@ static void check_name_of_the_root(const char *where)
 
 TEST_BETWEEN(test_local__the_name_of_a_root_that_was_there_is_synced_too, setup, teardown)
 {
-    in_child(check_name_of_the_root, ((struct bed *)*state)->where);
+    in_child(check_name_of_the_root);
 }
 
-static void check_root_below_what_is_not_ours(const char *where)
+static void check_root_below_what_is_not_ours(void)
 {
     struct storage *storage;
     char path[BED_PATH_BYTES + 16];
@@ -602,7 +590,7 @@ TEST_BETWEEN(test_local__a_root_below_a_directory_that_it_may_not_read_is_opened
         print_message("# skipped: only root can become another user\n");
         skip();
     }
-    in_child(check_root_below_what_is_not_ours, ((struct bed *)*state)->where);
+    in_child(check_root_below_what_is_not_ours);
 }
 
 SUITE(NULL, NULL)

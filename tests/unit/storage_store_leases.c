@@ -14,21 +14,40 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+static char path[BED_PATH_BYTES];
+static struct storage *storage; /* of that directory, with a checkpoint in it */
+
+static int set_up(void **state)
+{
+    (void)state;
+    bed_make_directory(path);
+    storage = open_local(path, false);
+    return make_checkpoint(storage);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    storage_close(storage);
+    bed_remove_directory(path);
+    return 0;
+}
+
 /* ---- leases ---- */
 
 /* Leases the checkpoint, says so, and waits to be killed. */
-static void read_until_killed(const char *path, int fd)
+static void read_until_killed(const char *place, int fd)
 {
-    struct storage *storage = open_local(path, true);
     struct storage_hold *hold;
-    char answer = store_lease(storage, &hold, GROUP, "a reader") == 0 && hold ? 'y' : 'n';
+    char answer =
+        store_lease(open_local(place, true), &hold, GROUP, "a reader") == 0 && hold ? 'y' : 'n';
     if (write(fd, &answer, 1) == 1)
         pause();
     _exit(1);
 }
 
 /* This program once more, with its answer on a pipe. */
-static pid_t start_reader(const char *path)
+static pid_t start_reader(void)
 {
     int ends[2];
     pid_t pid;
@@ -54,22 +73,18 @@ static int count_step(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static int count_leased(struct storage *storage)
+static int count_leased(struct storage *of)
 {
     int count = 0;
-    assert_int_equal(store_for_leases(storage, "run", count_step, &count), 0);
+    assert_int_equal(store_for_leases(of, "run", count_step, &count), 0);
     return count;
 }
 
-TEST(test_leases__a_lease_lasts_as_long_as_its_holder)
+TEST_BETWEEN(test_leases__a_lease_lasts_as_long_as_its_holder, set_up, tear_down)
 {
-    char path[BED_PATH_BYTES];
     struct storage_hold *hold;
-    bed_make_directory(path);
-    struct storage *storage = open_local(path, false);
-    assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_lock(storage), 0);
-    pid_t reader = start_reader(path);
+    pid_t reader = start_reader();
     assert_int_equal(store_lease(storage, &hold, GROUP, "another"), 0);
     assert_int_equal(count_leased(storage), 2);
     assert_int_equal(store_remove(storage, GROUP), ERR_DENIED);
@@ -86,18 +101,13 @@ TEST(test_leases__a_lease_lasts_as_long_as_its_holder)
     assert_int_equal(store_remove(storage, GROUP), 0);
     assert_int_equal(count_names(storage, GROUP), 0);
     assert_int_equal(count_names(storage, "run/leases"), 0);
-    storage_close(storage);
-    bed_remove_directory(path);
 }
 
 /* Nobody has the lock, so the tombstone is of a removal that was cut short: that is no obstacle to
  * a pin, and the pin is one to the removal. */
-TEST(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left)
+TEST_BETWEEN(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left, set_up, tear_down)
 {
-    char path[BED_PATH_BYTES];
-    bed_make_directory(path);
-    struct storage *storage = open_local(path, false), *remover = open_local(path, false);
-    assert_int_equal(make_checkpoint(storage), 0);
+    struct storage *remover = open_local(path, false);
     assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
     assert_int_equal(storage_lock(remover), 0);
     assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "late"), ERR_NOT_FOUND);
@@ -111,28 +121,25 @@ TEST(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left)
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
     assert_int_equal(count_names(storage, "run/pins"), 1);
     storage_close(remover);
-    storage_close(storage);
-    bed_remove_directory(path);
 }
 
 /* ---- removers without the lock ---- */
 
-/* A remover's store, in which the other one does something at a point of the removal. */
+/* A remover's store, in which `storage` does something at a point of the removal. */
 static struct storage_ops hooked;
-static struct storage *beside;
 static int granted;
 
-static int lease_behind_marker(struct storage *storage, const char *key)
+static int lease_behind_marker(struct storage *remover, const char *key)
 {
     struct storage_hold *hold = NULL;
     if (strcmp(key, MANIFEST) == 0) {
-        assert_int_equal(store_recover_run(beside, "run"), 0);
-        granted += store_lease(beside, &hold, GROUP, "late") == 0;
-        storage_release(beside, hold);
-        granted += store_put_note(beside, STORE_PIN, GROUP, "late") == 0;
+        assert_int_equal(store_recover_run(storage, "run"), 0);
+        granted += store_lease(storage, &hold, GROUP, "late") == 0;
+        storage_release(storage, hold);
+        granted += store_put_note(storage, STORE_PIN, GROUP, "late") == 0;
         assert_non_null(strstr(report_line(), "being removed"));
     }
-    return storage_local.remove(storage, key);
+    return storage_local.remove(remover, key);
 }
 
 static int forget_hold(void *user, const struct storage_entry *entry)
@@ -140,70 +147,58 @@ static int forget_hold(void *user, const struct storage_entry *entry)
     char key[STORAGE_KEY_MAX + 1];
     snprintf(key, sizeof(key), "run/tombstones/%s", entry->name);
     (void)user;
-    return strchr(entry->name, '.') ? storage_remove(beside, key) : 0;
+    return strchr(entry->name, '.') ? storage_remove(storage, key) : 0;
 }
 
-static int lose_hold(struct storage *storage, const char *prefix,
+static int lose_hold(struct storage *remover, const char *prefix,
                      int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     if (strcmp(prefix, "run/leases") == 0)
-        assert_int_equal(storage_list(beside, "run/tombstones", forget_hold, NULL), 0);
-    return storage_local.list(storage, prefix, visit, user);
+        assert_int_equal(storage_list(storage, "run/tombstones", forget_hold, NULL), 0);
+    return storage_local.list(remover, prefix, visit, user);
 }
 
-static struct storage *open_remover(const char *path)
+static struct storage *open_remover(void)
 {
-    struct storage *storage = open_local(path, false);
+    struct storage *remover = open_local(path, false);
     hooked = storage_local;
-    ((struct storage_base *)storage)->ops = &hooked;
+    ((struct storage_base *)remover)->ops = &hooked;
     granted = 0;
-    beside = open_local(path, false);
-    return storage;
+    return remover;
 }
 
 /* Also when another one has taken the tombstone for what a crash left. */
-TEST(test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone)
+TEST_BETWEEN(test_leases__a_remover_without_the_lock_is_seen_until_the_marker_is_gone, set_up,
+             tear_down)
 {
-    char path[BED_PATH_BYTES];
-    bed_make_directory(path);
-    struct storage *remover = open_remover(path);
+    struct storage *remover = open_remover();
     hooked.remove = lease_behind_marker;
-    assert_int_equal(make_checkpoint(beside), 0);
     assert_int_equal(store_remove(remover, GROUP), 0);
     assert_int_equal(granted, 0);
-    assert_int_equal(count_names(beside, GROUP), 0);
-    assert_int_equal(count_names(beside, "run/pins"), 0);
-    assert_int_equal(count_names(beside, "run/tombstones"), 0);
-    storage_close(beside);
+    assert_int_equal(count_names(storage, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/pins"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
     storage_close(remover);
-    bed_remove_directory(path);
 }
 
 /* As by a bucket's clock, for a process that was stopped, or by a server that forgot its locks. */
-TEST(test_leases__a_remover_that_has_lost_its_hold_removes_nothing)
+TEST_BETWEEN(test_leases__a_remover_that_has_lost_its_hold_removes_nothing, set_up, tear_down)
 {
-    char path[BED_PATH_BYTES];
-    bed_make_directory(path);
-    struct storage *remover = open_remover(path);
+    struct storage *remover = open_remover();
     hooked.list = lose_hold;
-    assert_int_equal(make_checkpoint(beside), 0);
     assert_int_equal(store_remove(remover, GROUP), ERR_STALE);
-    assert_true(is_whole(beside));
-    assert_int_equal(count_names(beside, "run/tombstones"), 0);
-    storage_close(beside);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
     storage_close(remover);
-    bed_remove_directory(path);
 }
 
 /* The others' recovery leaves the tombstone while its maker lives, and ends what it left. */
-TEST(test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died)
+TEST_BETWEEN(test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_died,
+             set_up, tear_down)
 {
     static const char held[] = "run/tombstones/step-00000001-a0001.0123456789abcdef";
-    char path[BED_PATH_BYTES];
     struct storage_hold *hold, *lease;
-    bed_make_directory(path);
-    struct storage *storage = open_local(path, false), *other = open_local(path, false);
-    assert_int_equal(make_checkpoint(storage), 0);
+    struct storage *other = open_local(path, false);
     assert_int_equal(storage_hold(storage, &hold, held, "", 0), 0);
     assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
     assert_int_equal(store_recover_run(other, "run"), 0);
@@ -216,33 +211,22 @@ TEST(test_leases__what_a_remover_without_the_lock_left_is_recovered_when_it_has_
     assert_true(is_whole(storage));
     storage_release(other, lease);
     storage_close(other);
-    storage_close(storage);
-    bed_remove_directory(path);
 }
 
 /* A directory has the name of the note: that is none, and nobody is told that there is one. */
-TEST(test_leases__what_has_the_name_of_a_pin_is_none)
+TEST_BETWEEN(test_leases__what_has_the_name_of_a_pin_is_none, set_up, tear_down)
 {
-    char path[BED_PATH_BYTES];
-    bed_make_directory(path);
-    struct storage *storage = open_local(path, false);
-    assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(storage_publish(storage, "run/pins/step-00000001-a0001/x", "", 0), 0);
     assert_int_equal(store_put_note(storage, STORE_PIN, GROUP, "keep it"), ERR_IO);
     assert_non_null(strstr(report_line(), "pins/step-00000001-a0001 cannot be made"));
     assert_int_equal(store_find_note(storage, STORE_PIN, GROUP, NULL, 0), ERR_NOT_FOUND);
-    storage_close(storage);
-    bed_remove_directory(path);
 }
 
 /* A tombstone means a removal only while somebody can be removing. */
-TEST(test_leases__a_lease_is_refused_while_a_removal_is_under_way)
+TEST_BETWEEN(test_leases__a_lease_is_refused_while_a_removal_is_under_way, set_up, tear_down)
 {
-    char path[BED_PATH_BYTES];
     struct storage_hold *hold;
-    bed_make_directory(path);
-    struct storage *storage = open_local(path, false), *reader = open_local(path, true);
-    assert_int_equal(make_checkpoint(storage), 0);
+    struct storage *reader = open_local(path, true);
     assert_int_equal(storage_publish(storage, "run/tombstones/" STEP, "", 0), 0);
     assert_int_equal(store_lease(reader, &hold, GROUP, ""), 0); /* a crash left it */
     storage_release(reader, hold);
@@ -252,23 +236,17 @@ TEST(test_leases__a_lease_is_refused_while_a_removal_is_under_way)
     assert_non_null(strstr(report_line(), "being removed"));
     assert_int_equal(count_names(storage, "run/leases"), 0);
     storage_close(reader);
-    storage_close(storage);
-    bed_remove_directory(path);
 }
 
 /* Who writes a checkpoint leases it, too: until there is a manifest, or the writer is gone. */
-TEST(test_leases__one_without_a_marker_goes_when_nobody_leases_it)
+TEST_BETWEEN(test_leases__one_without_a_marker_goes_when_nobody_leases_it, set_up, tear_down)
 {
-    char path[BED_PATH_BYTES];
     struct store_rubbish_list list = {0};
-    bed_make_directory(path);
-    struct storage *storage = open_local(path, false);
-    assert_int_equal(make_checkpoint(storage), 0);
     assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 0);
     assert_int_equal(store_clear(storage, GROUP), 0);
     assert_true(is_whole(storage)); /* it has a manifest */
-    pid_t writer = start_reader(path);
+    pid_t writer = start_reader();
     assert_int_equal(make_unfinished(storage), 0);
     assert_int_equal(store_rubbish_find(&list, storage, "run"), 0);
     assert_int_equal(list.count, 0);
@@ -286,8 +264,6 @@ TEST(test_leases__one_without_a_marker_goes_when_nobody_leases_it)
     assert_int_equal(count_names(storage, GROUP), 0);
     assert_int_equal(count_names(storage, "run/leases"), 0);
     store_rubbish_free(&list);
-    storage_close(storage);
-    bed_remove_directory(path);
 }
 
 /* A reader in another process; `settings` of the one that removes. False when what fails was never
