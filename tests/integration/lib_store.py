@@ -229,6 +229,17 @@ class World:
                  "--scrub.start_ms", "86400000", *options],
                 stderr=log, **popen)
 
+    def refused(self, *options, before=()):
+        """Of one that ends at once: its exit code, what it says, and its log."""
+        done = subprocess.run([*before, self.ckptd, "--listen", self.server + "2", "--store",
+                               self.store, "--memory.pool_bytes", "64MiB",
+                               "--memory.segment_bytes", "1MiB", *options],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        return done.returncode, done.stdout, done.stderr
+
+    def check(self, *options, before=()):
+        return self.refused("--check", "--listen", self.server, *options, before=before)
+
     def listen_for_readiness(self, environ):
         """The environment of a ckptd that says here when it answers calls (sd_notify(3))."""
         path = os.path.join(self.folder, "ready")

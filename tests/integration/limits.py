@@ -22,27 +22,19 @@ MIB = 1 << 20
 EXIT_CODES = (75, 78)
 
 
-def refused(world, limit, *options):
-    """ckptd does not start: its exit code and what it says."""
-    done = subprocess.run(
-        ["prlimit", limit, os.path.join(BUILD, "ckptd"), "--listen", world.server + ".refused",
-         "--store", world.store, *options], capture_output=True, text=True, timeout=30)
-    return done.returncode, done.stderr
-
-
 def starts(world):
     name = "a pool beyond the address space is refused"
     if is_sanitized():
         skip([name], "a sanitizer takes the address space")
     else:
-        code, text = refused(world, f"--as={512 * MIB}", "--memory.pool_bytes", "2GiB")
+        code, _, text = world.refused("--memory.pool_bytes", "2GiB", "--memory.segment_bytes",
+                                      "256MiB", before=("prlimit", f"--as={512 * MIB}"))
         test(name, code in EXIT_CODES and "memory.pool_bytes" in text, (code, text))
-    code, text = refused(world, "--nofile=40", "--memory.pool_bytes", "64MiB",
-                         "--memory.segment_bytes", "1MiB")
+    code, _, text = world.refused(before=("prlimit", "--nofile=40"))
     test("more segments than descriptors are refused",
          code in EXIT_CODES and "Too many open files" in text, (code, text))
-    code, text = refused(world, f"--fsize={MIB}", "--memory.pool_bytes", "64MiB",
-                         "--memory.segment_bytes", "16MiB")
+    code, _, text = world.refused("--memory.segment_bytes", "16MiB",
+                                  before=("prlimit", f"--fsize={MIB}"))
     test("segments beyond the size of a file are refused",
          code in EXIT_CODES and "File too large" in text, (code, text))
     left = set(os.listdir(world.store) if os.path.exists(world.store) else ())

@@ -264,26 +264,19 @@ def ending(world):
     test("one that ends within two weeks is", told(3, "ends in 3.0 days"), world.log())
     test("and one that has ended", told(-1, "has ended"), world.log())
     world.stop()
-    done = subprocess.run([world.ckptd, "--check", "--store", world.store,
-                           "--listen", world.server, "--memory.pool_bytes", "64MiB",
-                           "--memory.segment_bytes", "1MiB", "--tls.listen", world.address,
-                           "--tls.directory", world.path("node")], capture_output=True, text=True)
-    test("--check tells of it before a start", done.returncode == 78 and
-         "has ended" in done.stdout, done)
+    code, out, _ = world.check("--tls.listen", world.address, "--tls.directory", world.path("node"))
+    test("--check tells of it before a start", code == 78 and "has ended" in out, out)
 
 
 def another_role(world):
     world.issue("other", "holdfast://reader", "127.0.0.1")
     for check in ([], ["--check"]):
-        done = subprocess.run([world.ckptd, *check, "--store", world.store + "2", "--listen",
-                               world.server + "2", "--memory.pool_bytes", "64MiB",
-                               "--memory.segment_bytes", "1MiB", "--tls.listen",
-                               f"127.0.0.1:{free_port()}", "--tls.directory", world.path("other")],
-                              capture_output=True, text=True, timeout=PATIENCE)
-        said = done.stdout + done.stderr
+        code, *said = world.refused(*check, "--store", world.store + "2", "--tls.listen",
+                                    f"127.0.0.1:{free_port()}", "--tls.directory",
+                                    world.path("other"))
         test(f"ckptd {''.join(check)} refuses a certificate of another role, and names both",
-             done.returncode == 78 and "holdfast://reader" in said and
-             "holdfast://node/NAME" in said, done)
+             code == 78 and "holdfast://reader" in "".join(said) and
+             "holdfast://node/NAME" in "".join(said), said)
 
 
 def silent_crowd(address, sources):

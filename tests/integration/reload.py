@@ -9,7 +9,6 @@ still ends ckptd; `ckptd --check` tells what is wrong and starts nothing. Method
 import glob
 import os
 import signal
-import subprocess
 
 from lib_store import BUILD, PATIENCE, World, change, comes_to
 from lib_tap import end, test
@@ -24,13 +23,6 @@ class Configured(World):
     def write(self, text):
         with open(self.file, "w") as file:
             file.write(text)
-
-    def check(self, *options, before=()):
-        done = subprocess.run([*before, self.ckptd, "--check", "--listen", self.server, "--store",
-                               self.store, "--memory.pool_bytes", "64MiB",
-                               "--memory.segment_bytes", "1MiB", *options],
-                              capture_output=True, text=True, timeout=PATIENCE)
-        return done.returncode, done.stdout, done.stderr
 
     def comes_to(self, steps):
         return comes_to(self.steps, steps)
