@@ -101,7 +101,6 @@ WRAP_ckptd_pool = fallocate fopen syscall
 WRAP_ckptd_fill = fallocate
 WRAP_ckptd_busy = pool_clean
 WRAP_ckptd_load = storage_object_open
-WRAP_ckptd_sparse = storage_object_close read_plan_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_trainer_device_copy = ckpt_hook_memory ckpt_save_place ckpt_save_announce ckpt_save_is_window ckpt_save_digest

@@ -247,12 +247,14 @@ int open_attempt(struct bed *bed, uint32_t world_size)
     return 0;
 }
 
-int arena_connect(const struct bed *bed)
+int bed_connect(const struct bed *bed, const char *door)
 {
+    const struct timeval limit = {.tv_sec = BED_PATIENCE_MS / 1000};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/s.arena", bed->root);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", bed->root, door);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     return fd;
 }
 

@@ -128,6 +128,10 @@ static inline int bed_set_up(void **state)
 
 int bed_tear_down(void **state);
 
+/* Tests of `bed` (suite.h). */
+#define BED_TEST_BETWEEN(name, setup, teardown) TEST_WITH(struct bed *bed, name, setup, teardown)
+#define BED_TEST(name) BED_TEST_BETWEEN(name, bed_set_up, bed_tear_down)
+
 /* ---- calls ---- */
 
 int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
@@ -155,7 +159,13 @@ Holdfast__V1__ListReply *bed_list(struct bed *bed);
 /* Pins a step of the open attempt, or takes its pin away. */
 int bed_pin(struct bed *bed, uint64_t step, bool unpin);
 int open_attempt(struct bed *bed, uint32_t world_size);
-int arena_connect(const struct bed *bed);
+
+/* To one of its sockets: "s", or "s.arena". */
+int bed_connect(const struct bed *bed, const char *door);
+static inline int arena_connect(const struct bed *bed)
+{
+    return bed_connect(bed, "s.arena");
+}
 
 /* The reply's error, or a failure of the connection. */
 int arena_ask(struct peer *peer, struct arena_request *request, int *fds);

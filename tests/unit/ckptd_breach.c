@@ -80,9 +80,8 @@ static void unmap(const struct peer *former)
 
 /* ---- the harm to others ---- */
 
-TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     for (uint64_t step = 1; step <= 3; step++)
         assert_true(save_step(peers, 1, step));
@@ -97,9 +96,9 @@ TEST_BETWEEN(test_breach__a_hole_does_not_part_a_load_from_its_disk, set_up, bed
     FREE_REPLY(reply);
 }
 
-TEST_BETWEEN(test_breach__who_writes_on_after_his_attempt_reaches_no_other, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_breach__who_writes_on_after_his_attempt_reaches_no_other, set_up,
+                 bed_tear_down)
 {
-    struct bed *bed = *state;
     const char *text = getenv("ROUNDS");
     uint64_t rounds = text ? strtoull(text, NULL, 10) : 4, step = 0;
     bed_open_world(bed, peers, 1);
@@ -175,10 +174,9 @@ TEST(test_breach__a_rank_that_punches_or_overwrites_its_own_save_harms_itself_al
 
 /* All that rank and daemon share for control becomes zero, or random, between two entries, and the
  * daemon looks at it before the rank hangs up. */
-TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session, set_up,
-             bed_tear_down)
+BED_TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session, set_up,
+                 bed_tear_down)
 {
-    struct bed *bed = *state;
     uint64_t one = 1;
     seed_random();
     for (int i = 0; i < 8; i++) {
@@ -206,9 +204,8 @@ TEST_BETWEEN(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_sess
 
 /* ---- what a session may reach, in a pool that has room ---- */
 
-TEST_BETWEEN(test_breach__a_session_gets_only_what_is_lent_to_it, bed_set_up, bed_tear_down)
+BED_TEST(test_breach__a_session_gets_only_what_is_lent_to_it)
 {
-    struct bed *bed = *state;
     struct loading loading;
     int fds[ARENA_FDS_MAX];
     bed_open_world(bed, peers, RANKS);
@@ -232,10 +229,8 @@ TEST_BETWEEN(test_breach__a_session_gets_only_what_is_lent_to_it, bed_set_up, be
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_breach__nonsense_on_the_arena_socket_ends_only_that_connection, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_breach__nonsense_on_the_arena_socket_ends_only_that_connection)
 {
-    struct bed *bed = *state;
     char noise[sizeof(struct arena_request)];
     bed_open_world(bed, peers, 1);
     int fd = arena_connect(bed);
@@ -254,9 +249,8 @@ TEST_BETWEEN(test_breach__nonsense_on_the_arena_socket_ends_only_that_connection
     peers_close(peers, 1);
 }
 
-TEST_BETWEEN(test_breach__a_broken_ring_ends_the_session, bed_set_up, bed_tear_down)
+BED_TEST(test_breach__a_broken_ring_ends_the_session)
 {
-    struct bed *bed = *state;
     uint64_t one = 1;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);

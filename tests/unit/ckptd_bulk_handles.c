@@ -22,6 +22,8 @@ struct bed {
     struct bulk_entered of_n1, of_n2;
 };
 
+static _Alignas(4096) unsigned char room[BLOCK]; /* of a GET */
+
 static int try_one(struct handle **out, struct handles *handles, const char *who, uint64_t client)
 {
     struct principal principal;
@@ -36,8 +38,11 @@ static struct handle *open_one(struct handles *handles, const char *who, uint64_
     return handle;
 }
 
-static void open_bed(struct bed *bed)
+static int open_bed(void **state)
 {
+    static struct bed it;
+    struct bed *bed = *state = &it;
+    memset(bed, 0, sizeof *bed);
     bed_make_directory(bed->path);
     bed->storage = open_local(bed->path, false);
     assert_int_equal(handles_open(&bed->handles), 0);
@@ -50,15 +55,18 @@ static void open_bed(struct bed *bed)
         (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n1", NULL, NULL};
     bed->of_n2.opened =
         (struct bulk_handle){bed->storage, bed->handles, "holdfast://node/n2", NULL, NULL};
+    return 0;
 }
 
-static void close_bed(struct bed *bed)
+static int close_bed(void **state)
 {
+    struct bed *bed = *state;
     bulk_handle_close(&bed->of_n1.opened);
     bulk_handle_close(&bed->of_n2.opened);
     handles_close(bed->handles, bed->storage);
     storage_close(bed->storage);
     bed_remove_directory(bed->path);
+    return 0;
 }
 
 static struct bulk_request request_of(const struct bed *bed, uint64_t offset, uint64_t bytes)
@@ -79,8 +87,7 @@ static int put(struct bulk_entered *entered, const struct bulk_request *request,
     return opened_source.put_end(entered, request, 0);
 }
 
-static int get(struct bulk_entered *entered, const struct bulk_request *request,
-               unsigned char *room)
+static int get(struct bulk_entered *entered, const struct bulk_request *request)
 {
     const void *out;
     ERR_TRY(opened_source.get_begin(entered, request));
@@ -90,60 +97,49 @@ static int get(struct bulk_entered *entered, const struct bulk_request *request,
     return error;
 }
 
-TEST(test_opened__a_block_lies_where_it_says)
+TEST_WITH(struct bed *bed, test_opened__a_block_lies_where_it_says, open_bed, close_bed)
 {
-    struct bed bed;
-    unsigned char *room = aligned_alloc(4096, BLOCK);
-    open_bed(&bed);
-    const struct bulk_request first = request_of(&bed, 0, BLOCK),
-                              third = request_of(&bed, 2 * BLOCK, BLOCK);
-    assert_int_equal(put(&bed.of_n1, &first, 'a'), 0);
-    assert_int_equal(put(&bed.of_n1, &third, 'c'), 0);
-    assert_int_equal(get(&bed.of_n1, &third, room), 0);
+    const struct bulk_request first = request_of(bed, 0, BLOCK),
+                              third = request_of(bed, 2 * BLOCK, BLOCK);
+    assert_int_equal(put(&bed->of_n1, &first, 'a'), 0);
+    assert_int_equal(put(&bed->of_n1, &third, 'c'), 0);
+    assert_int_equal(get(&bed->of_n1, &third), 0);
     assert_int_equal(room[0], 'c');
     assert_int_equal(room[BLOCK - 1], 'c');
-    assert_int_equal(get(&bed.of_n1, &first, room), 0);
+    assert_int_equal(get(&bed->of_n1, &first), 0);
     assert_int_equal(room[BLOCK - 1], 'a');
-    free(room);
-    close_bed(&bed);
 }
 
-TEST(test_opened__a_handle_is_of_no_use_to_others)
+TEST_WITH(struct bed *bed, test_opened__a_handle_is_of_no_use_to_others, open_bed, close_bed)
 {
-    struct bed bed;
-    unsigned char *room = aligned_alloc(4096, BLOCK);
-    open_bed(&bed);
-    const struct bulk_request all = request_of(&bed, 0, BLOCK);
+    const struct bulk_request all = request_of(bed, 0, BLOCK);
     struct bulk_request guessed = all;
     guessed.save++;
-    assert_int_equal(put(&bed.of_n2, &all, 'x'), ERR_UNAVAILABLE);
-    assert_int_equal(get(&bed.of_n2, &all, room), ERR_UNAVAILABLE);
-    assert_int_equal(put(&bed.of_n1, &guessed, 'x'), ERR_UNAVAILABLE);
-    assert_int_equal(bed.handle->busy, 0);
-    free(room);
-    close_bed(&bed);
+    assert_int_equal(put(&bed->of_n2, &all, 'x'), ERR_UNAVAILABLE);
+    assert_int_equal(get(&bed->of_n2, &all), ERR_UNAVAILABLE);
+    assert_int_equal(put(&bed->of_n1, &guessed, 'x'), ERR_UNAVAILABLE);
+    assert_int_equal(bed->handle->busy, 0);
 }
 
 /* Whom the kernel names has no certificate. */
-TEST(test_opened__users_of_the_machine_have_handles_of_their_own)
+TEST_WITH(struct bed *bed, test_opened__users_of_the_machine_have_handles_of_their_own, open_bed,
+          close_bed)
 {
-    struct bed bed;
     struct handle *first, *same, *other, *used;
-    open_bed(&bed);
     const struct principal users[] = {principal_of_user(ROLE_USER, 1000, 1),
                                       principal_of_user(ROLE_USER, 1001, 2)};
-    assert_int_equal(handles_new(bed.handles, &first, &users[0], 2), 0);
-    assert_int_equal(handles_use(bed.handles, &used, users[0].name, first->token), 0);
+    assert_int_equal(handles_new(bed->handles, &first, &users[0], 2), 0);
+    assert_int_equal(handles_use(bed->handles, &used, users[0].name, first->token), 0);
     assert_ptr_equal(used, first);
-    assert_int_equal(handles_use(bed.handles, &used, users[1].name, first->token), ERR_UNAVAILABLE);
+    assert_int_equal(handles_use(bed->handles, &used, users[1].name, first->token),
+                     ERR_UNAVAILABLE);
     for (unsigned i = 1; i < HANDLES_EACH; i++)
-        assert_int_equal(handles_new(bed.handles, &same, &users[0], 2), 0);
-    assert_int_equal(handles_new(bed.handles, &same, &users[0], 2), ERR_BUSY);
-    assert_int_equal(handles_new(bed.handles, &other, &users[1], 2), 0);
-    close_bed(&bed);
+        assert_int_equal(handles_new(bed->handles, &same, &users[0], 2), 0);
+    assert_int_equal(handles_new(bed->handles, &same, &users[0], 2), ERR_BUSY);
+    assert_int_equal(handles_new(bed->handles, &other, &users[1], 2), 0);
 }
 
-TEST(test_opened__only_whole_blocks_of_the_object_move)
+TEST_WITH(struct bed *bed, test_opened__only_whole_blocks_of_the_object_move, open_bed, close_bed)
 {
     static const struct {
         uint64_t offset, bytes;
@@ -152,58 +148,48 @@ TEST(test_opened__only_whole_blocks_of_the_object_move)
                  {512, BLOCK},
                  {0, 512},
                  {UINT64_MAX - 4095, 4096}};
-    struct bed bed;
-    unsigned char *room = aligned_alloc(4096, BLOCK);
-    open_bed(&bed);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        const struct bulk_request request = request_of(&bed, wrong[i].offset, wrong[i].bytes);
-        assert_int_equal(put(&bed.of_n1, &request, 'x'), ERR_INVALID);
-        assert_int_equal(get(&bed.of_n1, &request, room), ERR_INVALID);
+        const struct bulk_request request = request_of(bed, wrong[i].offset, wrong[i].bytes);
+        assert_int_equal(put(&bed->of_n1, &request, 'x'), ERR_INVALID);
+        assert_int_equal(get(&bed->of_n1, &request), ERR_INVALID);
     }
-    assert_int_equal(bed.handle->busy, 0);
-    bed.handle->is_writer = false; /* as it is of an object that was opened for reading */
-    const struct bulk_request right = request_of(&bed, 0, BLOCK);
-    assert_int_equal(put(&bed.of_n1, &right, 'x'), ERR_INVALID);
-    free(room);
-    close_bed(&bed);
+    assert_int_equal(bed->handle->busy, 0);
+    bed->handle->is_writer = false; /* as it is of an object that was opened for reading */
+    const struct bulk_request right = request_of(bed, 0, BLOCK);
+    assert_int_equal(put(&bed->of_n1, &right, 'x'), ERR_INVALID);
 }
 
-TEST(test_opened__a_write_that_failed_is_told)
+TEST_WITH(struct bed *bed, test_opened__a_write_that_failed_is_told, open_bed, close_bed)
 {
-    struct bed bed;
     void *to = NULL;
-    open_bed(&bed);
-    const struct bulk_request request = request_of(&bed, 0, BLOCK);
-    assert_int_equal(begin_put(&bed.of_n1, &request, &to), 0);
-    assert_int_equal(opened_source.put_end(&bed.of_n1, &request, ERR_CORRUPT), ERR_CORRUPT);
-    assert_int_equal(begin_put(&bed.of_n1, &request, &to), 0);
-    struct storage_object *object = bed.handle->object;
-    storage_object_close(bed.storage, object);
-    assert_int_equal(storage_object_open(bed.storage, &bed.handle->object, KEY, &(uint64_t){0}), 0);
-    assert_true(opened_source.put_end(&bed.of_n1, &request, 0) != 0); /* open for reading now */
-    close_bed(&bed);
+    const struct bulk_request request = request_of(bed, 0, BLOCK);
+    assert_int_equal(begin_put(&bed->of_n1, &request, &to), 0);
+    assert_int_equal(opened_source.put_end(&bed->of_n1, &request, ERR_CORRUPT), ERR_CORRUPT);
+    assert_int_equal(begin_put(&bed->of_n1, &request, &to), 0);
+    struct storage_object *object = bed->handle->object;
+    storage_object_close(bed->storage, object);
+    assert_int_equal(storage_object_open(bed->storage, &bed->handle->object, KEY, &(uint64_t){0}),
+                     0);
+    assert_true(opened_source.put_end(&bed->of_n1, &request, 0) != 0); /* open for reading now */
 }
 
-TEST(test_opened__what_is_in_use_stays)
+TEST_WITH(struct bed *bed, test_opened__what_is_in_use_stays, open_bed, close_bed)
 {
-    struct bed bed;
     struct handle *taken = NULL;
     void *to = NULL;
-    open_bed(&bed);
-    const struct bulk_request request = request_of(&bed, 0, BLOCK);
-    bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
-    assert_int_equal(begin_put(&bed.of_n1, &request, &to), 0);
-    assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS));
-    assert_int_equal(handles_take(bed.handles, &taken, bed.of_n1.opened.who, request.save),
+    const struct bulk_request request = request_of(bed, 0, BLOCK);
+    bed->handle->used_ms -= 2 * HANDLES_SILENT_MS;
+    assert_int_equal(begin_put(&bed->of_n1, &request, &to), 0);
+    assert_null(handles_take_silent(bed->handles, HANDLES_SILENT_MS));
+    assert_int_equal(handles_take(bed->handles, &taken, bed->of_n1.opened.who, request.save),
                      ERR_BUSY);
-    assert_int_equal(opened_source.put_end(&bed.of_n1, &request, 0), 0);
-    assert_null(handles_take_silent(bed.handles, HANDLES_SILENT_MS)); /* it was used just now */
-    bed.handle->used_ms -= 2 * HANDLES_SILENT_MS;
-    taken = handles_take_silent(bed.handles, HANDLES_SILENT_MS);
-    assert_ptr_equal(taken, bed.handle);
-    handles_end(taken, bed.storage, false);
-    assert_int_equal(put(&bed.of_n1, &request, 'x'), ERR_UNAVAILABLE);
-    close_bed(&bed);
+    assert_int_equal(opened_source.put_end(&bed->of_n1, &request, 0), 0);
+    assert_null(handles_take_silent(bed->handles, HANDLES_SILENT_MS)); /* it was used just now */
+    bed->handle->used_ms -= 2 * HANDLES_SILENT_MS;
+    taken = handles_take_silent(bed->handles, HANDLES_SILENT_MS);
+    assert_ptr_equal(taken, bed->handle);
+    handles_end(taken, bed->storage, false);
+    assert_int_equal(put(&bed->of_n1, &request, 'x'), ERR_UNAVAILABLE);
 }
 
 static uint32_t count_chain(struct handle *first)

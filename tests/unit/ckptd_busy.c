@@ -120,9 +120,8 @@ int __wrap_pool_clean(struct pool *pool, const uint32_t *segments, uint32_t coun
     return error;
 }
 
-TEST_BETWEEN(test_busy__two_saves_are_in_work_at_once_and_commit_in_order, set_up, tear_down)
+BED_TEST_BETWEEN(test_busy__two_saves_are_in_work_at_once_and_commit_in_order, set_up, tear_down)
 {
-    struct bed *bed = *state;
     for (uint64_t step = 1; step <= 9; step += 2) {
         get_ahead(step);
         assert_int_equal(num_in_work(bed), 2);
@@ -136,9 +135,8 @@ TEST_BETWEEN(test_busy__two_saves_are_in_work_at_once_and_commit_in_order, set_u
     assert_int_equal(load_all(bed, 10, NULL), 0);
 }
 
-TEST_BETWEEN(test_busy__a_third_save_is_told_at_once_that_there_is_no_image, set_up, tear_down)
+BED_TEST_BETWEEN(test_busy__a_third_save_is_told_at_once_that_there_is_no_image, set_up, tear_down)
 {
-    struct bed *bed = *state;
     get_ahead(1);
     assert_int_equal(peer_begin(&peers[0], 3), ERR_BUSY);
     assert_non_null(strstr(report_message(), "both images of rank 0 are being written"));
@@ -147,10 +145,9 @@ TEST_BETWEEN(test_busy__a_third_save_is_told_at_once_that_there_is_no_image, set
     assert_true(save_step(peers, RANKS, 3)); /* the skipped save harms no later one */
 }
 
-TEST_BETWEEN(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     struct waiting waiting;
     get_ahead(1);
     start_wait(&waiting, &peers[0], 3);
@@ -184,10 +181,9 @@ static int call_make_way(struct peer *peer, uint64_t *out_step)
     return error;
 }
 
-TEST_BETWEEN(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_busy__a_third_save_takes_the_image_of_the_second_that_makes_way, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     uint64_t step = 0;
     char reason[512];
     get_ahead(1);
@@ -271,9 +267,9 @@ TEST_BETWEEN(test_busy__a_second_call_takes_the_place_of_the_one_that_waits, set
 }
 
 /* A rank with one window, whose memory another run had. */
-TEST_BETWEEN(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first, set_up, tear_down)
+BED_TEST_BETWEEN(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     struct waiting first, second;
     peers_close(peers, RANKS);
     bed_stop(bed);
@@ -319,9 +315,8 @@ static void open_run(struct bed *bed, const char *name, struct peer *ranks, uint
     bed->run = RUN;
 }
 
-TEST_BETWEEN(test_busy__a_last_save_comes_before_those_that_wait_longer, set_up, tear_down)
+BED_TEST_BETWEEN(test_busy__a_last_save_comes_before_those_that_wait_longer, set_up, tear_down)
 {
-    struct bed *bed = *state;
     struct peer other, last;
     struct waiting before, after;
     share_pool(bed, 8);
@@ -346,10 +341,9 @@ TEST_BETWEEN(test_busy__a_last_save_comes_before_those_that_wait_longer, set_up,
     peer_close(&last);
 }
 
-TEST_BETWEEN(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_busy__no_save_begins_while_a_last_one_lacks_memory_but_ranks_join, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     struct peer joined[RANKS], others[RANKS], last;
     struct waiting waiting;
     share_pool(bed, 12);

@@ -57,15 +57,26 @@ static void free_world(struct world *w)
     free(w);
 }
 
-TEST(test_copies__parts_on_three_nodes_are_of_the_level_local)
+static int set_up(void **state)
 {
-    struct world *w = new_world();
+    *state = new_world();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    free_world(*state);
+    return 0;
+}
+
+TEST_WITH(struct world *w, test_copies__parts_on_three_nodes_are_of_the_level_local, set_up,
+          tear_down)
+{
     assert_int_equal(catalog_durability(&w->checkpoint), DURABLE_LOCAL);
     assert_string_equal(copies_names(&w->checkpoint), "local (part),n2 (part),n3 (part)");
     assert_false(catalog_has_whole(&w->checkpoint, N2));
     assert_true(copies_has_shard(&w->checkpoint, N2, 2));
     assert_false(copies_has_shard(&w->checkpoint, N2, 3));
-    free_world(w);
 }
 
 TEST(test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are_there)
@@ -84,9 +95,8 @@ TEST(test_copies__a_whole_copy_elsewhere_makes_it_replicated_while_all_parts_are
     free_world(w);
 }
 
-TEST(test_copies__one_that_refuses_is_passed_over)
+TEST_WITH(struct world *w, test_copies__one_that_refuses_is_passed_over, set_up, tear_down)
 {
-    struct world *w = new_world();
     assert_true(copies_goes(&w->checkpoint, N4)); /* which has none of the parts */
     w->service.tiers[N4].takes_nothing = true;
     assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
@@ -94,12 +104,10 @@ TEST(test_copies__one_that_refuses_is_passed_over)
     copies_note(&w->checkpoint, N4)->is_given_up = true;
     assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
     assert_false(copies_goes(&w->checkpoint, N4));
-    free_world(w);
 }
 
-TEST(test_copies__what_is_chosen_counts_for_one_look)
+TEST_WITH(struct world *w, test_copies__what_is_chosen_counts_for_one_look, set_up, tear_down)
 {
-    struct world *w = new_world();
     assert_int_equal(copies_open(&w->service), 0);
     copies_begin_look(&w->service);
     assert_true(copies_goes(&w->checkpoint, N4));
@@ -113,12 +121,11 @@ TEST(test_copies__what_is_chosen_counts_for_one_look)
     assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
     copies_end_look(&w->service);
     copies_close(&w->service);
-    free_world(w);
 }
 
-TEST(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach)
+TEST_WITH(struct world *w, test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach,
+          set_up, tear_down)
 {
-    struct world *w = new_world();
     assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
     strcpy(w->service.tiers[N3].offline, "gone");
     assert_int_equal(copies_out_of_reach(&w->checkpoint), N3);
@@ -126,12 +133,11 @@ TEST(test_copies__shards_of_a_node_that_does_not_answer_are_out_of_reach)
     assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
     assert_int_equal(catalog_shard_source(&w->checkpoint, 3), N4);
     assert_int_equal(catalog_shard_source(&w->checkpoint, 2), N2);
-    free_world(w);
 }
 
-TEST(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach)
+TEST_WITH(struct world *w, test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach,
+          set_up, tear_down)
 {
-    struct world *w = new_world();
     free(w->checkpoint.places);
     w->checkpoint.places = NULL;
     for (enum tier_index tier = TIER_LOCAL; tier <= N4; tier++)
@@ -145,12 +151,11 @@ TEST(test_copies__a_whole_one_on_a_node_that_does_not_answer_is_out_of_reach)
     copies_forget(&w->checkpoint, N3);
     strcpy(w->service.tiers[TIER_FAR].offline, "gone"); /* a start waits for it, see open.c */
     assert_int_equal(copies_out_of_reach(&w->checkpoint), NUM_TIERS);
-    free_world(w);
 }
 
-TEST(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard)
+TEST_WITH(struct world *w, test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard,
+          set_up, tear_down)
 {
-    struct world *w = new_world();
     struct catalog catalog = {.runs = &w->run, .num_runs = 1};
     uint64_t left, bytes;
     w->service.catalog = &catalog;
@@ -162,7 +167,6 @@ TEST(test_copies__a_part_is_next_only_while_a_node_answers_for_each_shard)
     assert_int_equal(left, 0);
     w->service.tiers[N3].offline[0] = '\0';
     assert_ptr_equal(queue_next(&w->service, TIER_LOCAL, &left, &bytes), &w->checkpoint);
-    free_world(w);
 }
 
 /* ---- many nodes ---- */
@@ -234,6 +238,18 @@ static void free_cluster(struct cluster *cluster)
     free(cluster);
 }
 
+static int set_up_cluster(void **state)
+{
+    *state = new_cluster();
+    return 0;
+}
+
+static int tear_down_cluster(void **state)
+{
+    free_cluster(*state);
+    return 0;
+}
+
 /* What goes to all peers together. */
 static uint64_t count_dues(const struct cluster *cluster)
 {
@@ -248,9 +264,10 @@ static uint64_t count_dues(const struct cluster *cluster)
     return all;
 }
 
-TEST(test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone)
+TEST_WITH(struct cluster *cluster,
+          test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone, set_up_cluster,
+          tear_down_cluster)
 {
-    struct cluster *cluster = new_cluster();
     struct checkpoint *newest = cluster->runs[0].checkpoints, *older = newest->next;
     enum tier_index first = TIER_PEER, last = (enum tier_index)(TIER_FAR - 1);
     assert_int_equal(copies_count(newest), 3);
@@ -265,24 +282,24 @@ TEST(test_copies__a_checkpoint_has_a_record_of_each_node_that_has_it_alone)
     assert_int_equal(copies_count(newest), 4);
     assert_false(copies_at(newest, first)->is_there);
     assert_true(copies_at(newest, last)->is_there);
-    free_cluster(cluster);
 }
 
-TEST(test_copies__of_many_nodes_the_first_are_named_and_the_others_counted)
+TEST_WITH(struct cluster *cluster,
+          test_copies__of_many_nodes_the_first_are_named_and_the_others_counted, set_up_cluster,
+          tear_down_cluster)
 {
-    struct cluster *cluster = new_cluster();
     struct checkpoint *newest = cluster->runs[0].checkpoints;
     for (unsigned i = 0; i < 20; i++)
         catalog_completed(newest, (enum tier_index)(TIER_PEER + i));
     assert_string_equal(copies_names(newest), "local,p0,p1,p2,p3,p4,p5,p6,p7,p8,p9,p10,p11,p12,"
                                               "p13,p14,p15,4 more");
     free(newest->tier_text);
-    free_cluster(cluster);
 }
 
-TEST(test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues)
+TEST_WITH(struct cluster *cluster,
+          test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_queues,
+          set_up_cluster, tear_down_cluster)
 {
-    struct cluster *cluster = new_cluster();
     assert_int_equal(count_dues(cluster), RUNS); /* the newest of each, and one more copy of it */
     struct checkpoint *older = cluster->runs[1].checkpoints->next->next;
     older->is_wanted_replicated = true; /* which it is */
@@ -295,12 +312,11 @@ TEST(test_copies__of_many_nodes_those_that_are_chosen_have_something_in_their_qu
     for (unsigned step = 0; step < STEPS - 1; step++)
         had += step % (MEMBERS_PEERS_MAX - 1) == 0;
     assert_int_equal(count_dues(cluster), RUNS + RUNS * had); /* made anew */
-    free_cluster(cluster);
 }
 
-TEST(test_copies__what_is_waited_for_goes_first_to_a_peer)
+TEST_WITH(struct cluster *cluster, test_copies__what_is_waited_for_goes_first_to_a_peer,
+          set_up_cluster, tear_down_cluster)
 {
-    struct cluster *cluster = new_cluster();
     struct run *run = &cluster->runs[0];
     struct checkpoint *older = run->checkpoints->next;
     uint64_t left, bytes;
@@ -313,7 +329,6 @@ TEST(test_copies__what_is_waited_for_goes_first_to_a_peer)
         assert_true(next == NULL || (next == older && left == 2));
     }
     copies_note(older, TIER_PEER)->is_given_up = true;
-    free_cluster(cluster);
 }
 
 static double cpu_seconds(void)
@@ -323,9 +338,10 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-TEST(test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each)
+TEST_WITH(struct cluster *cluster,
+          test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each, set_up_cluster,
+          tear_down_cluster)
 {
-    struct cluster *cluster = new_cluster();
     uint64_t left, bytes;
     double begin = cpu_seconds();
     for (int i = 0; i < 10; i++)
@@ -338,7 +354,6 @@ TEST(test_copies__queues_of_many_nodes_cost_no_pass_over_the_checkpoints_each)
     print_message("# a look at %d checkpoints: %.6f CPU s for one peer, %.6f for %u\n",
                   RUNS * STEPS, one / 10, all / 10, MEMBERS_PEERS_MAX);
     assert_true(all < 8 * one);
-    free_cluster(cluster);
 }
 
 SUITE(NULL, NULL)

@@ -30,11 +30,12 @@ static struct peer peers[2];
 
 /* How one checkpoint is damaged. */
 struct damage {
-    enum { FLIP, TRUNCATE, COPY, REPLACE } kind;
+    enum { FLIP, TRUNCATE, COPY } kind;
     const char *file; /* of the checkpoint's directory */
     off_t at;
     off_t from;            /* COPY: a block of step `from_step` */
-    uint64_t from_step;    /* 0: the same step; REPLACE: all of the file */
+    bool is_whole;         /* or all of the file */
+    uint64_t from_step;    /* 0: the same step */
     const char *from_file; /* NULL: the same */
 };
 
@@ -92,22 +93,14 @@ static void do_damage(struct undo *undo, const struct bed *bed, uint64_t step,
         keep(undo, fd, damage->at, (size_t)(size_of(bed, step, damage->file) - damage->at));
         assert_int_equal(ftruncate(fd, damage->at), 0);
         break;
-    case REPLACE: {
-        int from = open_file(bed, from_step, from_file);
-        size_t bytes = (size_t)size_of(bed, step, damage->file);
-        assert_int_equal(size_of(bed, from_step, from_file), bytes);
-        keep(undo, fd, 0, bytes);
-        block = realloc(block, bytes);
-        assert_int_equal(pread(from, block, bytes, 0), bytes);
-        assert_int_equal(pwrite(fd, block, bytes, 0), bytes);
-        close(from);
-        break;
-    }
     case COPY: {
         int from = open_file(bed, from_step, from_file);
-        keep(undo, fd, damage->at, MIB);
-        assert_int_equal(pread(from, block, MIB, damage->from), MIB);
-        assert_int_equal(pwrite(fd, block, MIB, damage->at), MIB);
+        size_t bytes = damage->is_whole ? (size_t)size_of(bed, step, damage->file) : MIB;
+        assert_true(!damage->is_whole || size_of(bed, from_step, from_file) == (off_t)bytes);
+        keep(undo, fd, damage->at, bytes);
+        block = realloc(block, bytes);
+        assert_int_equal(pread(from, block, bytes, damage->from), bytes);
+        assert_int_equal(pwrite(fd, block, bytes, damage->at), bytes);
         close(from);
         break;
     }
@@ -291,7 +284,8 @@ TEST_BETWEEN(test_damage__blocks_of_another_place_or_time_are_never_loaded, open
     flush(&batch);
     /* A file that was whole, of an older checkpoint: every block fits its own table. */
     for (uint64_t step = 1; step < STEPS; step++)
-        add(&batch, (struct damage){.kind = REPLACE, .file = SHARD, .from_step = STEPS});
+        add(&batch,
+            (struct damage){.kind = COPY, .is_whole = true, .file = SHARD, .from_step = STEPS});
     flush(&batch);
     print_message("# %u exchanges\n", batch.total);
 }
@@ -315,8 +309,8 @@ TEST_BETWEEN(test_damage__nor_are_those_of_another_shard, open_with_two_shards, 
                 add(&batch, damage);
             }
         }
-        damage =
-            (struct damage){.kind = REPLACE, .file = files[file], .from_file = files[1 - file]};
+        damage = (struct damage){
+            .kind = COPY, .is_whole = true, .file = files[file], .from_file = files[1 - file]};
         add(&batch, damage);
         damage.from_step = STEPS;
         add(&batch, damage);

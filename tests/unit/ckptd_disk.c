@@ -12,9 +12,8 @@
 static struct peer peers[RANKS];
 
 /* The store takes two checkpoints of 4 MiB in its usable part of 10, not three. */
-TEST_BETWEEN(test_disk__a_full_disk_is_a_save_refused_with_the_numbers, bed_set_up, bed_tear_down)
+BED_TEST(test_disk__a_full_disk_is_a_save_refused_with_the_numbers)
 {
-    struct bed *bed = *state;
     char reason[512];
     bed_stop(bed);
     snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 12 * MIB);
@@ -49,9 +48,8 @@ TEST_BETWEEN(test_disk__a_full_disk_is_a_save_refused_with_the_numbers, bed_set_
 }
 
 /* A save that fails gives its promise back. */
-TEST_BETWEEN(test_disk__a_save_given_up_holds_no_room, bed_set_up, bed_tear_down)
+BED_TEST(test_disk__a_save_given_up_holds_no_room)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(status_number(bed, "disk", "bytes_promised") > 0);
@@ -72,9 +70,8 @@ static void start_on(struct bed *bed, const char *faults)
 }
 
 /* The kernel may have dropped what the failed sync was to write. */
-TEST_BETWEEN(test_disk__a_shard_whose_sync_failed_is_written_once_more, bed_set_up, bed_tear_down)
+BED_TEST(test_disk__a_shard_whose_sync_failed_is_written_once_more)
 {
-    struct bed *bed = *state;
     start_on(bed, "fault:only=sync,fail_at=1:local:");
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
@@ -104,10 +101,8 @@ static bool is_offline_after(struct bed *bed, uint64_t operation, char reason[51
     return is_offline;
 }
 
-TEST_BETWEEN(test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline,
-             bed_set_up, bed_tear_down)
+BED_TEST(test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline)
 {
-    struct bed *bed = *state;
     uint32_t num_replaced = 0, num_others = 0;
     char reason[512];
     for (uint64_t operation = 1; operation <= 40; operation++) {
@@ -128,10 +123,8 @@ TEST_BETWEEN(test_disk__a_disk_that_fails_a_sync_and_the_new_file_takes_the_stor
 }
 
 /* Nobody can tell whether a manifest is durable whose publish failed at its end. */
-TEST_BETWEEN(test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restart, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_disk__an_unsure_manifest_takes_the_store_offline_until_a_restart)
 {
-    struct bed *bed = *state;
     char reason[512];
     /* Behind an attempt, the directory of tombstones, and the mark. */
     start_on(bed, "fault:late=1,only=publish,fail_at=4:local:");

@@ -93,9 +93,8 @@ static void end_thread_held(struct bed *bed)
 
 /* ---- the tests ---- */
 
-TEST_BETWEEN(test_fill__it_answers_saves_and_loads_before_its_pool_is_full, set_up, tear_down)
+BED_TEST_BETWEEN(test_fill__it_answers_saves_and_loads_before_its_pool_is_full, set_up, tear_down)
 {
-    struct bed *bed = *state;
     start_held(bed);
     assert_true(status_number(bed, "pool", "segments_ready") == 0);
     assert_true(status_number(bed, "pool", "bytes_ready") == 0);
@@ -126,10 +125,9 @@ TEST_BETWEEN(test_fill__it_answers_saves_and_loads_before_its_pool_is_full, set_
     assert_true(ready > 0 && ready < 24);
 }
 
-TEST_BETWEEN(test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselves, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselves, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     start_held(bed);
     assert_int_equal(open_attempt(bed, 1), 0);
     assert_int_equal(peers_open(peers, bed, 1), 0);
@@ -142,9 +140,8 @@ TEST_BETWEEN(test_fill__ranks_are_lent_what_is_ready_when_they_describe_themselv
     assert_int_equal(peers[0].num_ahead, 2 * image);
 }
 
-TEST_BETWEEN(test_fill__too_few_that_are_ready_stay_so_for_a_load, set_up, tear_down)
+BED_TEST_BETWEEN(test_fill__too_few_that_are_ready_stay_so_for_a_load, set_up, tear_down)
 {
-    struct bed *bed = *state;
     uint32_t made[1];
     start_held(bed);
     struct pool *pool = bed->service->pool;
@@ -160,18 +157,16 @@ TEST_BETWEEN(test_fill__too_few_that_are_ready_stay_so_for_a_load, set_up, tear_
     bed_close_service(bed);
 }
 
-TEST_BETWEEN(test_fill__told_to_end_it_does_not_fill_the_rest, set_up, tear_down)
+BED_TEST_BETWEEN(test_fill__told_to_end_it_does_not_fill_the_rest, set_up, tear_down)
 {
-    struct bed *bed = *state;
     start_held(bed);
     end_thread_held(bed);
     assert_int_equal(pool_ready_count(bed->service->pool), 1);
     bed_close_service(bed);
 }
 
-TEST_BETWEEN(test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason, set_up, tear_down)
+BED_TEST_BETWEEN(test_fill__a_pool_that_cannot_be_filled_ends_it_with_the_reason, set_up, tear_down)
 {
-    struct bed *bed = *state;
     go_on();
     filling.refuse_at = 7;
     assert_int_equal(service_open(&bed->service, &bed->config), 0); /* it had begun to answer */

@@ -88,9 +88,8 @@ static int failures_in_row(struct bed *bed)
     return (int)number_of_run(bed, "failures_in_row");
 }
 
-TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, tear_down)
+BED_TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, tear_down)
 {
-    struct bed *bed = *state;
     assert_true(looks(bed, true, ""));
     set_usable(bed, 0);
     assert_true(comes_to(bed, false, "the next save of run bed would be refused: a checkpoint of"));
@@ -103,9 +102,9 @@ TEST_BETWEEN(test_health__false_before_the_next_save_would_not_fit, set_up, tear
     assert_true(comes_to(bed, false, "the store holds 0 checkpoints already"));
 }
 
-TEST_BETWEEN(test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up, tear_down)
+BED_TEST_BETWEEN(test_health__false_where_a_first_attempt_and_a_save_would_not_fit, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     peers_close(peers, RANKS);
     bed_stop(bed);
     snprintf(bed->store, sizeof bed->store, "%s/empty", bed->root);
@@ -117,10 +116,9 @@ TEST_BETWEEN(test_health__false_where_a_first_attempt_and_a_save_would_not_fit, 
     assert_true(looks(bed, false, "remove checkpoints, or raise storage.usable_fraction"));
 }
 
-TEST_BETWEEN(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_health__the_save_of_a_new_attempt_is_taken_for_as_large_as_the_last, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     char words[80];
     assert_true(save_step(peers, RANKS, 1));
     peers_close(peers, RANKS);
@@ -152,10 +150,9 @@ static void expect(struct bed *bed, uint64_t bytes, char out[512])
     FREE_REPLY(reply);
 }
 
-TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memory, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     char why[512];
     peers_close(peers, RANKS);
     bed_restart(bed);
@@ -172,9 +169,8 @@ TEST_BETWEEN(test_health__a_save_of_a_size_that_is_asked_for_needs_disk_and_memo
     assert_true(strncmp(why, "disk: a checkpoint of ", 22) == 0 && !strstr(why, "memory: "));
 }
 
-TEST_BETWEEN(test_health__false_from_a_failed_save_to_the_next_commit, set_up, tear_down)
+BED_TEST_BETWEEN(test_health__false_from_a_failed_save_to_the_next_commit, set_up, tear_down)
 {
-    struct bed *bed = *state;
     assert_true(save_step(peers, RANKS, 1));
     set_usable(bed, 0);
     for (uint64_t step = 2; step <= 3; step++) {
@@ -189,10 +185,9 @@ TEST_BETWEEN(test_health__false_from_a_failed_save_to_the_next_commit, set_up, t
     assert_int_equal(failures_in_row(bed), 0);
 }
 
-TEST_BETWEEN(test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     char reason[512];
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     peer_abort(&peers[0]);
@@ -206,10 +201,9 @@ static double interval(struct bed *bed)
     return number_of_run(bed, "commit_interval_seconds");
 }
 
-TEST_BETWEEN(test_health__a_longer_pause_between_commits_counts_at_once_a_shorter_one_by_half,
-             set_up, tear_down)
+BED_TEST_BETWEEN(test_health__a_longer_pause_between_commits_counts_at_once_a_shorter_one_by_half,
+                 set_up, tear_down)
 {
-    struct bed *bed = *state;
     assert_true(save_step(peers, RANKS, 1));
     assert_true(interval(bed) == -1);
     bed_hold(bed);
@@ -223,10 +217,9 @@ TEST_BETWEEN(test_health__a_longer_pause_between_commits_counts_at_once_a_shorte
     assert_true(next > longest / 2 - 0.01 && next <= longest / 2);
 }
 
-TEST_BETWEEN(test_health__after_a_restart_the_stores_newest_checkpoints_tell_the_interval, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_health__after_a_restart_the_stores_newest_checkpoints_tell_the_interval,
+                 set_up, tear_down)
 {
-    struct bed *bed = *state;
     for (uint64_t step = 1; step <= 2; step++)
         assert_true(save_step(peers, RANKS, step));
     peers_close(peers, RANKS);
@@ -244,9 +237,9 @@ TEST_BETWEEN(test_health__after_a_restart_the_stores_newest_checkpoints_tell_the
     assert_true(interval(bed) == 90);
 }
 
-TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_came, set_up, tear_down)
+BED_TEST_BETWEEN(test_health__ranks_wait_since_the_newest_commit_or_since_they_came, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     assert_true(number_of_run(bed, "commit_wait_seconds") >= 0); /* without a checkpoint */
     assert_true(save_step(peers, RANKS, 1));
     bed_hold(bed);
@@ -293,9 +286,8 @@ static bool tells_of_clients(struct bed *bed, int count, const char *reason, int
     return is_it;
 }
 
-TEST_BETWEEN(test_health__ranks_tell_of_a_failed_save_once, set_up, tear_down)
+BED_TEST_BETWEEN(test_health__ranks_tell_of_a_failed_save_once, set_up, tear_down)
 {
-    struct bed *bed = *state;
     assert_int_equal(tell_failed(bed, 1, 0, "w has 9 dimensions"), 0);
     assert_int_equal(tell_failed(bed, 1, bed->attempt, "another rank's"), 0);
     assert_int_equal(tell_failed(bed, 2, bed->attempt, "w has 10\ndimensions"), 0);

@@ -36,18 +36,24 @@ static int set_up(void **state)
     return bed_start(bed);
 }
 
+static int connect_here(void)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
 static char said[4096];
 
 /* The code; 0: no answer in time. What was said is in `said`. Asserts nothing that could fail while
  * the service thread is held: the bed would wait for it. */
 static int get(const char *path)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const struct timeval patience = {.tv_sec = 10};
     size_t used = 0;
-    int code = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    int code = 0, fd = connect_here();
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     dprintf(fd, "GET %s HTTP/1.1\r\nHost: here\r\n\r\n", path);
     for (ssize_t got = 1; got > 0; used += got > 0 ? (size_t)got : 0)
@@ -57,9 +63,8 @@ static int get(const char *path)
     return sscanf(said, "HTTP/1.1 %d ", &code) == 1 ? code : 0;
 }
 
-TEST_BETWEEN(test_web__a_service_thread_that_stands_still_is_not_healthy, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_web__a_service_thread_that_stands_still_is_not_healthy, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     assert_int_equal(get("/healthz"), 200);
     bed_hold(bed);
     sleep_ms(300); /* the answer before is old by now */
@@ -76,12 +81,9 @@ TEST_BETWEEN(test_web__a_service_thread_that_stands_still_is_not_healthy, set_up
 /* A request that is never whole, of which a byte comes every 100 ms; so long it was read. */
 static int64_t trickle(void)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = connect_here();
     char byte;
     int64_t began_ms = loop_now_ms();
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     dprintf(fd, "GET /healthz HTTP/1.1\r\nX: ");
     while (recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN &&
            loop_now_ms() - began_ms < 9000) {
@@ -92,9 +94,8 @@ static int64_t trickle(void)
     return loop_now_ms() - began_ms;
 }
 
-TEST_BETWEEN(test_web__a_request_that_comes_byte_by_byte_has_its_time, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_web__a_request_that_comes_byte_by_byte_has_its_time, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     bed->config.http_request_ms = 1000;
     assert_int_equal(bed_start(bed), 0);
@@ -103,9 +104,8 @@ TEST_BETWEEN(test_web__a_request_that_comes_byte_by_byte_has_its_time, set_up, b
     assert_int_equal(get("/healthz"), 200);
 }
 
-TEST_BETWEEN(test_web__a_ckptd_that_ends_is_healthy_and_not_ready, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_web__a_ckptd_that_ends_is_healthy_and_not_ready, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS); /* they may save a last time: the end waits for them */
     assert_int_equal(get("/readyz"), 200);
     bed->config.limit_drain_ms = bed->config.limit_last_save_ms = 20000;

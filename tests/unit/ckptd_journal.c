@@ -52,9 +52,8 @@ static bool has_directory(const struct bed *bed)
     return access(path, F_OK) == 0;
 }
 
-TEST_BETWEEN(test_journal__one_that_is_being_written_goes_with_its_run, bed_set_up, bed_tear_down)
+BED_TEST(test_journal__one_that_is_being_written_goes_with_its_run)
 {
-    struct bed *bed = *state;
     struct peer peer;
     Holdfast__V1__RemoveRequest request = HOLDFAST__V1__REMOVE_REQUEST__INIT;
     Holdfast__V1__RemoveReply *reply;

@@ -117,9 +117,8 @@ static uint32_t list_all(struct bed *bed, const char *run, uint32_t *out_pages)
     return seen.count;
 }
 
-TEST_BETWEEN(test_list__pages_hold_every_checkpoint_once_and_in_order, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_list__pages_hold_every_checkpoint_once_and_in_order, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     uint32_t pages;
     assert_int_equal(list_all(bed, "", &pages), MANY + 2 * FEW);
     assert_int_equal(pages, 2);
@@ -152,17 +151,15 @@ TEST_BETWEEN(test_list__a_run_that_cannot_be_read_is_named_once, NULL, bed_tear_
     assert_int_equal(get_page(bed, "broken", "", &page), ERR_IO);
 }
 
-TEST_BETWEEN(test_list__pages_of_damage_are_shorter, set_up_damaged, bed_tear_down)
+BED_TEST_BETWEEN(test_list__pages_of_damage_are_shorter, set_up_damaged, bed_tear_down)
 {
-    struct bed *bed = *state;
     uint32_t pages;
     assert_int_equal(list_all(bed, "", &pages), MANY + 2 * FEW);
     assert_true(pages > 2);
 }
 
-TEST_BETWEEN(test_list__a_page_begins_behind_a_checkpoint_that_is_gone, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_list__a_page_begins_behind_a_checkpoint_that_is_gone, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     Holdfast__V1__ListReply *page;
     /* There is no step 11; those below it by attempt 1 are 10 and 0. */
     assert_int_equal(get_page(bed, "many", "many/step-00000011-a0001", &page), 0);
@@ -172,9 +169,8 @@ TEST_BETWEEN(test_list__a_page_begins_behind_a_checkpoint_that_is_gone, set_up, 
     FREE_REPLY(page);
 }
 
-TEST_BETWEEN(test_list__what_names_no_page_is_refused, set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_list__what_names_no_page_is_refused, set_up, bed_tear_down)
 {
-    struct bed *bed = *state;
     Holdfast__V1__ListReply *page;
     assert_int_equal(get_page(bed, "", "nonsense", &page), ERR_INVALID);
     assert_int_equal(get_page(bed, "", "many/step-", &page), ERR_INVALID);

@@ -33,16 +33,21 @@
 static struct peer peers[1];
 static const char *const doors[DOORS] = {"s", "s.arena"};
 
-static int connect_to(const struct bed *bed, const char *door)
+/* A rank is there, and saves before and after. */
+static int set_up_rank(void **state)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const struct timeval limit = {.tv_sec = 5};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", bed->root, door);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    return fd;
+    if (bed_set_up(state) != 0)
+        return -1;
+    bed_open_world(*state, peers, 1);
+    return save_step(peers, 1, 1) ? 0 : -1;
+}
+
+static int tear_down_rank(void **state)
+{
+    bool has_saved = save_step(peers, 1, 100);
+    peers_close(peers, 1);
+    bed_tear_down(state);
+    return has_saved ? 0 : -1;
 }
 
 /* Closed without a word: gRPC greets a connection that it serves, and the arena waits. */
@@ -76,10 +81,8 @@ static unsigned door_mode(const struct bed *bed, const char *door)
 }
 
 /* Whatever the umask says; a directory that others may enter is no reason to open the sockets. */
-TEST_BETWEEN(test_door__the_sockets_are_ours_alone_until_other_users_are_named, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_door__the_sockets_are_ours_alone_until_other_users_are_named)
 {
-    struct bed *bed = *state;
     static const mode_t masks[] = {0, 0077};
     for (int i = 0; i < 2; i++) {
         for (int others = 0; others < 2; others++) {
@@ -97,9 +100,8 @@ TEST_BETWEEN(test_door__the_sockets_are_ours_alone_until_other_users_are_named, 
 }
 
 /* Also where the socket itself lets everybody in. */
-TEST_BETWEEN(test_door__another_user_is_turned_away_and_named_in_the_log, bed_set_up, bed_tear_down)
+BED_TEST(test_door__another_user_is_turned_away_and_named_in_the_log)
 {
-    struct bed *bed = *state;
     char want[120], text[8192];
     int status[DOORS];
     pid_t children[DOORS];
@@ -116,7 +118,7 @@ TEST_BETWEEN(test_door__another_user_is_turned_away_and_named_in_the_log, bed_se
     for (int i = 0; i < DOORS; i++) {
         children[i] = fork();
         if (children[i] == 0)
-            _exit(setuid(65534) != 0 ? 2 : !is_hung_up(connect_to(bed, doors[i])));
+            _exit(setuid(65534) != 0 ? 2 : !is_hung_up(bed_connect(bed, doors[i])));
         waitpid(children[i], &status[i], 0); /* hung up after the line was written */
     }
     bed_read_log(bed, text, sizeof text);
@@ -169,7 +171,7 @@ static void pass(const struct bed *bed, uint32_t count)
     struct arena_reply reply;
     int fds[ARENA_FDS_MAX], pair[2];
     unsigned before = count_descriptors();
-    int arena = connect_to(bed, "s.arena"), rpc = connect_to(bed, "s");
+    int arena = bed_connect(bed, "s.arena"), rpc = bed_connect(bed, "s");
     assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
     send_with(arena, &request, sizeof request, pair[1], count);
     send_with(rpc, "PRI * HTTP/2.0\r\n", 16, pair[1], count);
@@ -184,28 +186,21 @@ static void pass(const struct bed *bed, uint32_t count)
     expect_descriptors(before);
 }
 
-TEST_BETWEEN(test_door__descriptors_that_a_peer_passes_are_not_taken, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__descriptors_that_a_peer_passes_are_not_taken, set_up_rank,
+                 tear_down_rank)
 {
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
     pass(bed, 1);
     pass(bed, PASSED_MAX);
-    assert_true(save_step(peers, 1, 2));
-    peers_close(peers, 1);
 }
 
 /* Closed with something unread, which breaks it. */
-TEST_BETWEEN(test_door__nor_are_those_of_a_peer_that_is_gone, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__nor_are_those_of_a_peer_that_is_gone, set_up_rank, tear_down_rank)
 {
-    struct bed *bed = *state;
     int pair[2];
     assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
     unsigned before = count_descriptors();
     for (int i = 0; i < PASSES; i++) {
-        int rpc = connect_to(bed, "s");
+        int rpc = bed_connect(bed, "s");
         send_with(rpc, "PRI * HTTP/2.0\r\n", 16, pair[1], 8);
         close(rpc);
     }
@@ -213,8 +208,6 @@ TEST_BETWEEN(test_door__nor_are_those_of_a_peer_that_is_gone, bed_set_up, bed_te
     expect_hung_up(pair[0]); /* so all of them have been looked at */
     close(pair[0]);
     expect_descriptors(before - 2);
-    assert_true(save_step(peers, 1, 2));
-    peers_close(peers, 1);
 }
 
 static int count_hung_up(const int *fds, int count)
@@ -233,7 +226,7 @@ static int count_hung_up(const int *fds, int count)
 /* A connection that is past the greetings; a new stream of it may send *out_window bytes. */
 static int open_http2(const struct bed *bed, int64_t *out_window)
 {
-    int fd = connect_to(bed, "s");
+    int fd = bed_connect(bed, "s");
     assert_true(http2_send(fd, HTTP2_PREFACE, strlen(HTTP2_PREFACE)));
     assert_true(http2_send_frame(fd, HTTP2_SETTINGS, 0, 0, NULL, 0));
     /* gRPC holds a peer to its settings when they were acknowledged. */
@@ -242,16 +235,15 @@ static int open_http2(const struct bed *bed, int64_t *out_window)
     return fd;
 }
 
-TEST_BETWEEN(test_door__one_more_than_the_limit_is_refused, bed_set_up, bed_tear_down)
+BED_TEST(test_door__one_more_than_the_limit_is_refused)
 {
-    struct bed *bed = *state;
     int fds[3];
     bed_stop(bed);
     bed->config.limit_sessions = 3;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, 1); /* one */
     for (int i = 0; i < 3; i++)
-        fds[i] = connect_to(bed, "s.arena");
+        fds[i] = bed_connect(bed, "s.arena");
     assert_true(is_hung_up(fds[2]));
     for (int i = 0; i < 2; i++) {
         char byte;
@@ -265,16 +257,15 @@ TEST_BETWEEN(test_door__one_more_than_the_limit_is_refused, bed_set_up, bed_tear
 }
 
 /* At either door, whether it greets, says nothing, or half of it. */
-TEST_BETWEEN(test_door__who_asks_for_nothing_has_to_go, bed_set_up, bed_tear_down)
+BED_TEST(test_door__who_asks_for_nothing_has_to_go)
 {
-    struct bed *bed = *state;
     int64_t window;
     bed_stop(bed);
     bed->config.limit_connect_ms = 200;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, 1);
-    int fds[] = {connect_to(bed, "s"), open_http2(bed, &window), connect_to(bed, "s.arena"),
-                 connect_to(bed, "s.arena")};
+    int fds[] = {bed_connect(bed, "s"), open_http2(bed, &window), bed_connect(bed, "s.arena"),
+                 bed_connect(bed, "s.arena")};
     assert_int_equal(send(fds[3], "noise", 5, MSG_NOSIGNAL), 5);
     for (int i = 0; i < 500 && count_hung_up(fds, 4) < 4; i++)
         sleep_ms(10);
@@ -285,30 +276,24 @@ TEST_BETWEEN(test_door__who_asks_for_nothing_has_to_go, bed_set_up, bed_tear_dow
     peers_close(peers, 1);
 }
 
-TEST_BETWEEN(test_door__a_storm_of_connections_leaves_nothing, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__a_storm_of_connections_leaves_nothing, set_up_rank, tear_down_rank)
 {
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
     unsigned before = count_descriptors();
     for (int i = 0; i < STORM; i++) {
-        int fd = connect_to(bed, doors[i % DOORS]);
+        int fd = bed_connect(bed, doors[i % DOORS]);
         if (i % 3 != 0)
             (void)!send(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnoise", 29, MSG_NOSIGNAL);
         close(fd);
     }
     expect_descriptors(before);
-    assert_true(save_step(peers, 1, 2));
-    peers_close(peers, 1);
 }
 
 /* ---- gRPC's own door ---- */
 
 /* The rank's own connection may be one of them, also when it has just sent a call: that save fails,
  * and the next one connects again. */
-TEST_BETWEEN(test_door__beyond_the_limit_idle_connections_make_room, bed_set_up, bed_tear_down)
+BED_TEST(test_door__beyond_the_limit_idle_connections_make_room)
 {
-    struct bed *bed = *state;
     enum { SESSIONS = 3, OVER = 20, ALL = SESSIONS + RPC_CONNECTIONS_BESIDE + OVER };
     int fds[ALL], closed = 0;
     bed_stop(bed);
@@ -317,7 +302,7 @@ TEST_BETWEEN(test_door__beyond_the_limit_idle_connections_make_room, bed_set_up,
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     for (int i = 0; i < ALL; i++)
-        fds[i] = connect_to(bed, "s");
+        fds[i] = bed_connect(bed, "s");
     for (int ms = 0; ms < 5000 && closed < OVER - SESSIONS; ms += 10) {
         sleep_ms(10);
         closed = count_hung_up(fds, ALL);
@@ -359,14 +344,10 @@ static bool is_call_answered(const struct bed *bed, size_t metadata_bytes)
     return answered;
 }
 
-TEST_BETWEEN(test_door__long_metadata_is_refused, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__long_metadata_is_refused, set_up_rank, tear_down_rank)
 {
-    struct bed *bed = *state;
-    bed_open_world(bed, peers, 1);
     assert_true(is_call_answered(bed, 1000));
     assert_false(is_call_answered(bed, 9000));
-    assert_true(save_step(peers, 1, 1));
-    peers_close(peers, 1);
 }
 
 /* A connection that never ends its calls. */
@@ -392,11 +373,9 @@ static bool is_refused(int fd)
 }
 
 /* All that there is, is taken from the first refusal on: the others stay. */
-TEST_BETWEEN(test_door__half_sent_calls_keep_nobody_else_out, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__half_sent_calls_keep_nobody_else_out, set_up_rank, tear_down_rank)
 {
-    struct bed *bed = *state;
     int fds[HOLDERS], refused = 0;
-    bed_open_world(bed, peers, 1);
     for (int i = 0; i < HOLDERS; i++)
         fds[i] = open_holder(bed);
     for (int i = 0; i < 1000 && refused == 0; i++) {
@@ -405,12 +384,10 @@ TEST_BETWEEN(test_door__half_sent_calls_keep_nobody_else_out, bed_set_up, bed_te
             refused += is_refused(fds[of]);
     }
     assert_int_not_equal(refused, 0);
-    for (uint64_t step = 1; step <= 20; step++)
+    for (uint64_t step = 2; step <= 20; step++)
         assert_true(save_step(peers, 1, step));
     for (int i = 0; i < HOLDERS; i++)
         close(fds[i]);
-    assert_true(save_step(peers, 1, 21));
-    peers_close(peers, 1);
 }
 
 static unsigned resident_mib(void)
@@ -424,14 +401,11 @@ static unsigned resident_mib(void)
 }
 
 /* Rapid reset, CVE-2023-44487: gRPC knows no limit of it before 1.60. */
-TEST_BETWEEN(test_door__a_peer_that_resets_its_streams_is_cut_off, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__a_peer_that_resets_its_streams_is_cut_off, set_up_rank, tear_down_rank)
 {
-    struct bed *bed = *state;
     uint8_t headers[HTTP2_FRAME_MAX];
     static const uint8_t cancel[4] = {0, 0, 0, 8};
     int64_t window;
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
     size_t bytes = http2_put_call(headers, METHOD);
     unsigned before = resident_mib(), sent = 0;
     int fd = open_http2(bed, &window);
@@ -443,22 +417,17 @@ TEST_BETWEEN(test_door__a_peer_that_resets_its_streams_is_cut_off, bed_set_up, b
             continue; /* so that nobody waits for us */
     }
     unsigned after = resident_mib(), growth = after > before ? after - before : 0;
-    assert_true(save_step(peers, 1, 2));
     close(fd);
     print_message("# cut off after %u resets, %u MiB more\n", sent, growth);
     assert_in_range(sent, RESETS_MIN, RESETS_MAX - 1);
     if (!IS_SANITIZED) /* those keep for a while what was freed */
         assert_in_range(growth, 0, GROWTH_MIB_MAX);
-    peers_close(peers, 1);
 }
 
 /* gRPC gathers a message before it looks whether it is too long. */
-TEST_BETWEEN(test_door__a_message_without_end_is_cut_off, bed_set_up, bed_tear_down)
+BED_TEST_BETWEEN(test_door__a_message_without_end_is_cut_off, set_up_rank, tear_down_rank)
 {
-    struct bed *bed = *state;
     int64_t window;
-    bed_open_world(bed, peers, 1);
-    assert_true(save_step(peers, 1, 1));
     unsigned before = resident_mib();
     int fd = open_http2(bed, &window);
     send_call(fd, 1, 0, false);
@@ -472,7 +441,6 @@ TEST_BETWEEN(test_door__a_message_without_end_is_cut_off, bed_set_up, bed_tear_d
     for (uint64_t step = 2; step <= 10; step++)
         assert_true(save_step(peers, 1, step));
     close(fd);
-    peers_close(peers, 1);
 }
 
 int main(void)

@@ -81,10 +81,8 @@ static int open_many(struct loading *out, struct bed *bed, size_t count)
     return error;
 }
 
-TEST_BETWEEN(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing)
 {
-    struct bed *bed = *state;
     struct loading loading;
     save_and_go(bed, 1);
     assert_int_equal(open_many(&loading, bed, 200000 / SHARDS), ERR_INVALID);
@@ -97,9 +95,8 @@ TEST_BETWEEN(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing
     load_close(&loading);
 }
 
-TEST_BETWEEN(test_load__through_a_small_pool_ranks_read_each_byte_once, bed_set_up, bed_tear_down)
+BED_TEST(test_load__through_a_small_pool_ranks_read_each_byte_once)
 {
-    struct bed *bed = *state;
     struct loading fast, slow;
     save_and_go(bed, 1);
     restart(bed, 2);
@@ -120,10 +117,8 @@ TEST_BETWEEN(test_load__through_a_small_pool_ranks_read_each_byte_once, bed_set_
     load_close(&slow);
 }
 
-TEST_BETWEEN(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else)
 {
-    struct bed *bed = *state;
     struct loading loading;
     save_and_go(bed, 2);
     restart(bed, SHARDS);
@@ -141,9 +136,8 @@ TEST_BETWEEN(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else, 
     assert_true(wait_number(bed, "pool", "segments_used", 0)); /* nor what was never asked for */
 }
 
-TEST_BETWEEN(test_load__a_save_takes_what_was_only_read_ahead, bed_set_up, bed_tear_down)
+BED_TEST(test_load__a_save_takes_what_was_only_read_ahead)
 {
-    struct bed *bed = *state;
     struct loading loading;
     save_and_go(bed, 1);
     restart(bed, SHARDS);
@@ -156,9 +150,8 @@ TEST_BETWEEN(test_load__a_save_takes_what_was_only_read_ahead, bed_set_up, bed_t
     peers_close(peers, SHARDS);
 }
 
-TEST_BETWEEN(test_load__what_a_killed_writer_left_is_lent_without_a_read, bed_set_up, bed_tear_down)
+BED_TEST(test_load__what_a_killed_writer_left_is_lent_without_a_read)
 {
-    struct bed *bed = *state;
     save_and_go(bed, 1);
     assert_int_equal(load_all(bed, -1, NULL), 0);
     assert_int_equal(status(bed, "images", "resident"), SHARDS);
@@ -203,9 +196,8 @@ static int load_in_parts(struct bed *bed, uint32_t *out_early)
 
 #define SLOW_STARTS 24u /* the delays are drawn: in one of so many a first part comes first */
 
-TEST_BETWEEN(test_load__damage_further_on_ends_a_load_that_has_begun, bed_set_up, bed_tear_down)
+BED_TEST(test_load__damage_further_on_ends_a_load_that_has_begun)
 {
-    struct bed *bed = *state;
     uint32_t early = 0;
     bed_save_steps(bed, peers, 1, 1, 1);
     bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", 4 * MIB - 7);
@@ -216,10 +208,8 @@ TEST_BETWEEN(test_load__damage_further_on_ends_a_load_that_has_begun, bed_set_up
     assert_true(early > 0);
 }
 
-TEST_BETWEEN(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect)
 {
-    struct bed *bed = *state;
     struct loading loading;
     save_and_go(bed, 1);
     bed->config.limit_connect_ms = 100;
@@ -234,9 +224,8 @@ TEST_BETWEEN(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_con
 }
 
 /* It has mapped nothing yet. */
-TEST_BETWEEN(test_load__a_reader_that_goes_while_it_waits_leaves_nothing, bed_set_up, bed_tear_down)
+BED_TEST(test_load__a_reader_that_goes_while_it_waits_leaves_nothing)
 {
-    struct bed *bed = *state;
     struct loading loading;
     save_and_go(bed, 1);
     restart(bed, SHARDS);

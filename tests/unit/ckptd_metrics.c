@@ -64,9 +64,8 @@ static bool await_metric(const char *name, double want)
     return read_metric(name) == want;
 }
 
-TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file, bed_tear_down)
+BED_TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file, bed_tear_down)
 {
-    struct bed *bed = *state;
     assert_true(read_metric("holdfast_commits_total") == 0);
     assert_true(read_metric("holdfast_last_commit_bytes") == -1); /* there is none */
     bed_open_world(bed, peers, RANKS);
@@ -112,9 +111,8 @@ TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_file
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_metrics__a_store_that_went_offline_is_told, open_with_file, bed_tear_down)
+BED_TEST_BETWEEN(test_metrics__a_store_that_went_offline_is_told, open_with_file, bed_tear_down)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     snprintf(bed->config.store, sizeof bed->config.store,
              "fault:late=1,only=publish,fail_at=4:memory:"); /* the first manifest */
@@ -127,10 +125,9 @@ TEST_BETWEEN(test_metrics__a_store_that_went_offline_is_told, open_with_file, be
     assert_true(read_metric("holdfast_failed_saves_total") == 1);
 }
 
-TEST_BETWEEN(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody, open_with_file,
-             bed_tear_down)
+BED_TEST_BETWEEN(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody,
+                 open_with_file, bed_tear_down)
 {
-    struct bed *bed = *state;
     read_metric("");
     bed_stop(bed);
     assert_int_equal(access(path, F_OK), -1);

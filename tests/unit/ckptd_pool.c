@@ -138,9 +138,8 @@ static void assert_zeros(const struct pool *pool)
             assert_int_equal(pool_base(pool, i)[b], 0);
 }
 
-TEST_BETWEEN(test_pool__all_or_nothing_is_taken, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__all_or_nothing_is_taken, set_up, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t first[COUNT], second[COUNT];
     assert_int_equal(pool_take(pool, first, 3, LOAD_OF(1)), 0);
     assert_int_equal(pool_free_count(pool), 1);
@@ -154,9 +153,8 @@ TEST_BETWEEN(test_pool__all_or_nothing_is_taken, set_up, tear_down)
     assert_int_equal(pool_free_count(pool), COUNT);
 }
 
-TEST_BETWEEN(test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
 {
-    struct pool *pool = *state;
     int fd = pool_fd_read_only(pool, 1);
     assert_true(mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
     void *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, fd, 0);
@@ -166,9 +164,8 @@ TEST_BETWEEN(test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
     munmap(map, SEGMENT);
 }
 
-TEST_BETWEEN(test_pool__another_run_finds_zeros, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__another_run_finds_zeros, set_up, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segments[COUNT];
     assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0);
     assert_false(pool_is_dirty(pool, segments, COUNT));
@@ -186,9 +183,8 @@ TEST_BETWEEN(test_pool__another_run_finds_zeros, set_up, tear_down)
     pool_give(pool, segments, COUNT);
 }
 
-TEST_BETWEEN(test_pool__the_same_run_keeps_its_bytes, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__the_same_run_keeps_its_bytes, set_up, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segments[COUNT];
     assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(5)), 0);
     uint32_t marked = segments[0];
@@ -247,9 +243,8 @@ TEST(test_pool__another_attempt_or_a_load_is_out_of_reach_of_the_ranks_before)
     }
 }
 
-TEST_BETWEEN(test_pool__what_needs_no_cleaning_is_taken_first, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__what_needs_no_cleaning_is_taken_first, set_up, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t first[2], second[2], again[2];
     for (uint32_t round = 0; round < 3; round++) {
         assert_int_equal(pool_take(pool, first, 2, RANKS_OF(1, 1)), 0);
@@ -267,9 +262,9 @@ TEST_BETWEEN(test_pool__what_needs_no_cleaning_is_taken_first, set_up, tear_down
     pool_give(pool, again, 2);
 }
 
-TEST_BETWEEN(test_pool__what_ranks_left_is_renewed_before_somebody_asks, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__what_ranks_left_is_renewed_before_somebody_asks, set_up,
+          tear_down)
 {
-    struct pool *pool = *state;
     uint32_t kept[1], given[3], all[3], rounds = 0;
     assert_int_equal(pool_take(pool, kept, 1, RANKS_OF(1, 1)), 0);
     assert_int_equal(pool_take(pool, given, 3, RANKS_OF(1, 1)), 0);
@@ -299,9 +294,9 @@ static uint64_t bytes_taken(const struct pool *pool, uint32_t segment)
     return (uint64_t)info.st_blocks * 512;
 }
 
-TEST_BETWEEN(test_pool__opening_takes_no_memory_and_renewing_takes_all, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__opening_takes_no_memory_and_renewing_takes_all, set_up_bare,
+          tear_down)
 {
-    struct pool *pool = *state;
     const uint32_t all[COUNT] = {0, 1, 2, 3};
     uint32_t rounds = 0;
     assert_int_equal(pool_free_count(pool), COUNT); /* nobody has to be told that it is busy */
@@ -319,10 +314,10 @@ TEST_BETWEEN(test_pool__opening_takes_no_memory_and_renewing_takes_all, set_up_b
     assert_zeros(pool);
 }
 
-TEST_BETWEEN(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end, set_up_bare,
-             tear_down)
+TEST_WITH(struct pool *pool,
+          test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end, set_up_bare,
+          tear_down)
 {
-    struct pool *pool = *state;
     uint32_t ready[1], bare[2], last;
     assert_int_equal(pool_ready_for(pool, LOAD_OF(1)), 0);
     assert_true(renews(pool));
@@ -345,9 +340,9 @@ TEST_BETWEEN(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other
 }
 
 /* Owners that came and went before there was memory have left nothing in it. */
-TEST_BETWEEN(test_pool__a_bare_segment_is_filled_once_whoever_had_it, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_filled_once_whoever_had_it, set_up_bare,
+          tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segments[COUNT], generations[COUNT];
     for (uint64_t attempt = 1; attempt <= 2; attempt++) {
         assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, attempt)), 0);
@@ -366,9 +361,9 @@ TEST_BETWEEN(test_pool__a_bare_segment_is_filled_once_whoever_had_it, set_up_bar
 }
 
 /* Renewing may fail and be left; filling goes on whatever happens. */
-TEST_BETWEEN(test_pool__it_is_filled_before_anything_is_renewed, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__it_is_filled_before_anything_is_renewed, set_up_bare,
+          tear_down)
 {
-    struct pool *pool = *state;
     uint32_t left, generation;
     assert_true(renews(pool));
     assert_int_equal(pool_take(pool, &left, 1, RANKS_OF(1, 1)), 0);
@@ -385,10 +380,9 @@ TEST_BETWEEN(test_pool__it_is_filled_before_anything_is_renewed, set_up_bare, te
     assert_false(renews(pool));
 }
 
-TEST_BETWEEN(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again, set_up_bare,
-             tear_down)
+TEST_WITH(struct pool *pool, test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again,
+          set_up_bare, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segments[2];
     bool more = true;
     assert_true(renews(pool));
@@ -407,9 +401,9 @@ TEST_BETWEEN(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_agai
     assert_int_equal(pool_ready_count(pool), COUNT);
 }
 
-TEST_BETWEEN(test_pool__memory_that_others_took_meanwhile_is_not_taken, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__memory_that_others_took_meanwhile_is_not_taken, set_up_bare,
+          tear_down)
 {
-    struct pool *pool = *state;
     bool more;
     assert_true(renews(pool));
     num_backed = 0;
@@ -484,9 +478,9 @@ static int open_again_as(uid_t uid, int fd)
     return open(path, O_RDWR) >= 0;
 }
 
-TEST_BETWEEN(test_pool__another_user_cannot_open_for_writing_what_he_may_read, set_up, tear_down)
+TEST_WITH(struct pool *pool, test_pool__another_user_cannot_open_for_writing_what_he_may_read,
+          set_up, tear_down)
 {
-    struct pool *pool = *state;
     int status;
     if (geteuid() != 0) {
         print_message("skipped: only root can become another user\n");
@@ -552,9 +546,9 @@ TEST(test_pool__what_it_calls_huge_pages_are_huge_pages)
 #define NEAR(run_tag, number, node) \
     ((struct pool_owner){.run = (run_tag), .attempt = (number), .memory_node = 1 + (node)})
 
-TEST_BETWEEN(test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted,
+          set_up_bare, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segments[2], generations[2];
     has_two_nodes = true;
     num_backed = 0;
@@ -571,9 +565,9 @@ TEST_BETWEEN(test_pool__a_bare_segment_is_placed_on_the_node_that_is_wanted, set
     has_two_nodes = false;
 }
 
-TEST_BETWEEN(test_pool__a_segment_that_lies_elsewhere_is_made_anew_once, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__a_segment_that_lies_elsewhere_is_made_anew_once,
+          set_up_bare, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segment, generation;
     has_two_nodes = true;
     while (renews(pool)) /* in the background, on the first node */
@@ -597,10 +591,9 @@ TEST_BETWEEN(test_pool__a_segment_that_lies_elsewhere_is_made_anew_once, set_up_
 }
 
 /* It is asked for once. */
-TEST_BETWEEN(test_pool__where_the_kernel_refuses_segments_stay_where_they_are, set_up_bare,
-             tear_down)
+TEST_WITH(struct pool *pool, test_pool__where_the_kernel_refuses_segments_stay_where_they_are,
+          set_up_bare, tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segment, before, after;
     refuses_policies = true;
     assert_int_equal(pool_take(pool, &segment, 1, NEAR(1, 1, 5)), 0);
@@ -615,9 +608,9 @@ TEST_BETWEEN(test_pool__where_the_kernel_refuses_segments_stay_where_they_are, s
 }
 
 /* By the kernel that runs this. */
-TEST_BETWEEN(test_pool__the_kernel_has_the_node_of_a_segment, set_up_bare, tear_down)
+TEST_WITH(struct pool *pool, test_pool__the_kernel_has_the_node_of_a_segment, set_up_bare,
+          tear_down)
 {
-    struct pool *pool = *state;
     uint32_t segment;
     int policy = 0, node = -1;
     unsigned long nodes[1024 / (8 * sizeof(unsigned long))] = {0};

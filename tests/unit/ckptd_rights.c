@@ -166,9 +166,8 @@ TEST(test_rights__each_method_is_for_all_or_for_operators)
     }
 }
 
-TEST_BETWEEN(test_rights__a_user_is_refused_what_operators_may, bed_set_up, bed_tear_down)
+BED_TEST(test_rights__a_user_is_refused_what_operators_may)
 {
-    struct bed *bed = *state;
     restart(bed, "12345", "12346");
     for (size_t i = 0; i < NUM_ASKS; i++) {
         struct answer answer = ask_as(&user, bed, &asks[i]);
@@ -181,10 +180,8 @@ TEST_BETWEEN(test_rights__a_user_is_refused_what_operators_may, bed_set_up, bed_
     }
 }
 
-TEST_BETWEEN(test_rights__an_operator_and_ckptds_own_user_are_refused_nothing, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_rights__an_operator_and_ckptds_own_user_are_refused_nothing)
 {
-    struct bed *bed = *state;
     restart(bed, "12345", "12346");
     for (size_t i = 0; i < NUM_ASKS; i++) {
         struct answer answer = ask_as(&chief, bed, &asks[i]);
@@ -196,10 +193,9 @@ TEST_BETWEEN(test_rights__an_operator_and_ckptds_own_user_are_refused_nothing, b
     }
 }
 
-TEST_BETWEEN(test_rights__operators_alone_open_the_door_to_themselves, bed_set_up, bed_tear_down)
+BED_TEST(test_rights__operators_alone_open_the_door_to_themselves)
 {
     static const struct ask hello = {"Hello", "", false, false}, gc = {"Gc", "", true, false};
-    struct bed *bed = *state;
     restart(bed, "", "12346");
     assert_int_equal(ask_as(&chief, bed, &gc).error, 0);
     assert_int_equal(ask_as(&user, bed, &hello).error, ERR_UNAVAILABLE);
@@ -209,11 +205,10 @@ TEST_BETWEEN(test_rights__operators_alone_open_the_door_to_themselves, bed_set_u
     assert_int_equal(ask_as(&chief, bed, &hello).error, ERR_UNAVAILABLE);
 }
 
-TEST_BETWEEN(test_rights__who_is_refused_is_in_the_log, bed_set_up, bed_tear_down)
+BED_TEST(test_rights__who_is_refused_is_in_the_log)
 {
     static const struct ask adopt = {"Adopt", "", true, false},
                             unpin = {"Pin", "unpin", true, false};
-    struct bed *bed = *state;
     char want[120], text[8192];
     restart(bed, "12345", "12346");
     bed_divert_log(bed);

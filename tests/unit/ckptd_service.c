@@ -38,10 +38,8 @@ static void assert_alarms(struct bed *bed, json_int_t count, json_int_t step, js
     json_decref(status);
 }
 
-TEST_BETWEEN(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm,
-             bed_set_up, bed_tear_down)
+BED_TEST(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm)
 {
-    struct bed *bed = *state;
     char reason[512];
     bed_open_world(bed, peers, RANKS);
     save_as(bed, 1, 1, reason);
@@ -66,10 +64,8 @@ TEST_BETWEEN(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_
     load_close(&loading);
 }
 
-TEST_BETWEEN(test_service__the_alarm_survives_a_restart_and_a_new_attempt, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__the_alarm_survives_a_restart_and_a_new_attempt)
 {
-    struct bed *bed = *state;
     char reason[512];
     bed_open_world(bed, peers, RANKS);
     save_as(bed, 1, 1, reason);
@@ -148,10 +144,8 @@ TEST_BETWEEN(test_service__an_announcement_against_the_rules_fails_that_save_alo
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_service__ranges_in_any_order_and_size_make_the_same_shard, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__ranges_in_any_order_and_size_make_the_same_shard)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     peer_fill(&peers[0], 1);
@@ -172,10 +166,8 @@ TEST_BETWEEN(test_service__ranges_in_any_order_and_size_make_the_same_shard, bed
     assert_int_equal(load_all(bed, -1, NULL), 0);
 }
 
-TEST_BETWEEN(test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory,
-             bed_set_up, bed_tear_down)
+BED_TEST(test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory)
 {
-    struct bed *bed = *state;
     char reason[512];
     bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
@@ -188,10 +180,8 @@ TEST_BETWEEN(test_service__a_rank_that_dies_before_its_end_fails_the_save_and_fr
     assert_true(wait_number(bed, "pool", "segments_used", 0));
 }
 
-TEST_BETWEEN(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers)
 {
-    struct bed *bed = *state;
     uint64_t step;
     bed_open_world(bed, peers, RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -204,9 +194,8 @@ TEST_BETWEEN(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_
     assert_true(step == 7);
 }
 
-TEST_BETWEEN(test_service__an_older_attempt_is_stale_everywhere, bed_set_up, bed_tear_down)
+BED_TEST(test_service__an_older_attempt_is_stale_everywhere)
 {
-    struct bed *bed = *state;
     struct peer late[RANKS];
     bed_open_world(bed, peers, RANKS);
     uint64_t old = bed->attempt;
@@ -217,10 +206,8 @@ TEST_BETWEEN(test_service__an_older_attempt_is_stale_everywhere, bed_set_up, bed
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_service__ranks_go_on_with_their_attempt_after_a_restart, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__ranks_go_on_with_their_attempt_after_a_restart)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
     uint64_t attempt = bed->attempt;
@@ -233,10 +220,8 @@ TEST_BETWEEN(test_service__ranks_go_on_with_their_attempt_after_a_restart, bed_s
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_service__the_first_saves_get_what_was_lent_with_the_description, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__the_first_saves_get_what_was_lent_with_the_description)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, RANKS); /* images of 3 segments, 24 in all */
     for (uint32_t i = 0; i < RANKS; i++) {
         struct peer *peer = &peers[i];
@@ -253,9 +238,8 @@ TEST_BETWEEN(test_service__the_first_saves_get_what_was_lent_with_the_descriptio
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_service__what_is_lent_ahead_is_at_nobodys_cost, bed_set_up, bed_tear_down)
+BED_TEST(test_service__what_is_lent_ahead_is_at_nobodys_cost)
 {
-    struct bed *bed = *state;
     bed_stop(bed);
     bed->config.pool_bytes = 7 * MIB; /* one image of 5 segments, and no second */
     assert_int_equal(bed_start(bed), 0);
@@ -296,9 +280,8 @@ static int describe_one(struct bed *bed, uint64_t bytes)
 }
 
 /* The largest shard finds no room in a small pool; a larger one is no shard. */
-TEST_BETWEEN(test_service__a_rank_whose_shard_is_too_large_is_refused, bed_set_up, bed_tear_down)
+BED_TEST(test_service__a_rank_whose_shard_is_too_large_is_refused)
 {
-    struct bed *bed = *state;
     const uint64_t largest = (32ull << 40) - SHARD_ALIGN; /* a header, and what it is of */
     assert_int_equal(describe_one(bed, largest), ERR_INVALID);
     assert_non_null(strstr(report_line(), "for rank 0 even to save its 35184640524288 bytes"));
@@ -307,10 +290,8 @@ TEST_BETWEEN(test_service__a_rank_whose_shard_is_too_large_is_refused, bed_set_u
 }
 
 /* jansson reads no manifest beyond its limit of levels: what is deeper is refused at the door. */
-TEST_BETWEEN(test_service__state_and_config_are_refused_beyond_their_depth, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__state_and_config_are_refused_beyond_their_depth)
 {
-    struct bed *bed = *state;
     char nested[NESTED_BYTES_MAX];
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
     bed_open_world(bed, peers, 1);
@@ -328,10 +309,8 @@ TEST_BETWEEN(test_service__state_and_config_are_refused_beyond_their_depth, bed_
     assert_non_null(strstr(report_line(), "config_json has more than"));
 }
 
-TEST_BETWEEN(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_log)
 {
-    struct bed *bed = *state;
     static char text[1 << 16];
     bed_divert_log(bed);
     for (int i = 0; i < 200; i++)
@@ -344,10 +323,8 @@ TEST_BETWEEN(test_service__who_asks_in_vain_again_and_again_does_not_fill_the_lo
 
 /* ---- loading ---- */
 
-TEST_BETWEEN(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_the_file)
 {
-    struct bed *bed = *state;
     struct loading loading;
     char tier[16];
     bed_open_world(bed, peers, 1);
@@ -368,10 +345,8 @@ TEST_BETWEEN(test_service__what_a_rank_saved_is_lent_unverified_and_then_from_th
 }
 
 /* Also when its rank has hung up: who maps its segments still ckptd cannot know. */
-TEST_BETWEEN(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it,
-             bed_set_up, bed_tear_down)
+BED_TEST(test_service__what_a_rank_saved_is_not_lent_to_a_reader_that_does_not_verify_it)
 {
-    struct bed *bed = *state;
     struct loading loading;
     char tier[16];
     bed_open_world(bed, peers, 1);
@@ -405,10 +380,8 @@ static json_int_t shown_step(struct bed *bed, int64_t step)
     return found;
 }
 
-TEST_BETWEEN(test_service__damage_on_disk_quarantines_and_the_older_one_loads, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_service__damage_on_disk_quarantines_and_the_older_one_loads)
 {
-    struct bed *bed = *state;
     uint64_t step;
     bed_open_world(bed, peers, 1);
     for (uint64_t i = 1; i <= 3; i++)
@@ -442,9 +415,8 @@ TEST_BETWEEN(test_service__damage_on_disk_quarantines_and_the_older_one_loads, b
 
 /* ---- the end ---- */
 
-TEST_BETWEEN(test_service__a_second_daemon_on_the_store_is_refused, bed_set_up, bed_tear_down)
+BED_TEST(test_service__a_second_daemon_on_the_store_is_refused)
 {
-    struct bed *bed = *state;
     struct bed other = *bed;
     snprintf(other.config.listen, sizeof other.config.listen, "unix:%s/t", bed->root);
     assert_int_equal(service_open(&other.service, &other.config), ERR_BUSY);

@@ -1,47 +1,19 @@
 /* ckptd_sparse.c - what a load of some of a checkpoint reads of the device.
  *
  * Goal: ckptd reads only the chunks that open loads need, counts them, and lends saved bytes;
- * damage elsewhere does not matter, and is found when a load needs the chunk; a reader that goes
- * through a shard from its first byte gets all of it. Method: a service in this process and raw
- * clients (ckptd_bed.h) that want ranges of rows of one shard and ask for what they need next. Rows
- * are of 4 KiB and lie in one chunk each; the checksum table has a chunk of its own. The gate holds
- * a worker where a race needs it. Which chunks any loads need together is told by
- * ckptd_read_plan_any.c. */
+ * damage elsewhere does not matter, and is found when a load needs the chunk. Method: a service in
+ * this process and raw clients (ckptd_bed.h) that want ranges of rows of one shard and ask for what
+ * they need next. Rows are of 4 KiB and lie in one chunk each; the checksum table has a chunk of
+ * its own. Which chunks any loads need together, and when, is told by ckptd_read_plan_any.c. */
 #define ROWS 1023u
 #define COLUMNS 1024u
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 
 #define ROW_BYTES (COLUMNS * 4u)
-#define CHUNKS_MAX 5u
 #define RANGES_MAX 4u
 
 static struct peer peers[1];
-
-/* While it is shut, a worker that closes the file of a shard waits. */
-static struct {
-    atomic_bool is_shut;
-    atomic_uint closing; /* since it was shut */
-    atomic_uint asked;   /* calls that met a read under way, since it was shut */
-} gate;
-
-void __real_storage_object_close(struct storage *storage, struct storage_object *object);
-void __wrap_storage_object_close(struct storage *storage, struct storage_object *object);
-void __wrap_storage_object_close(struct storage *storage, struct storage_object *object)
-{
-    atomic_fetch_add(&gate.closing, 1);
-    while (atomic_load(&gate.is_shut))
-        sleep_ms(1);
-    __real_storage_object_close(storage, object);
-}
-
-void __real_read_plan_ask_from(struct read_shard *shard, uint64_t byte);
-void __wrap_read_plan_ask_from(struct read_shard *shard, uint64_t byte);
-void __wrap_read_plan_ask_from(struct read_shard *shard, uint64_t byte)
-{
-    __real_read_plan_ask_from(shard, byte);
-    atomic_fetch_add(&gate.asked, 1);
-}
 
 struct range {
     uint64_t first, count; /* rows */
@@ -151,9 +123,8 @@ static void end_having_read(struct bed *bed, uint64_t bytes)
 
 /* ---- what is read ---- */
 
-TEST_BETWEEN(test_sparse__a_few_rows_cost_the_chunks_they_lie_in, bed_set_up, bed_tear_down)
+BED_TEST(test_sparse__a_few_rows_cost_the_chunks_they_lie_in)
 {
-    struct bed *bed = *state;
     begin(bed);
     struct wanting few = wants(bed, 300, 100);            /* of chunk 1 */
     assert_true(wait_number(bed, "images", "proven", 1)); /* read before it is asked for */
@@ -168,9 +139,8 @@ TEST_BETWEEN(test_sparse__a_few_rows_cost_the_chunks_they_lie_in, bed_set_up, be
     end_having_read(bed, 2 * MIB);
 }
 
-TEST_BETWEEN(test_sparse__a_later_load_reads_the_rest_and_then_nothing, bed_set_up, bed_tear_down)
+BED_TEST(test_sparse__a_later_load_reads_the_rest_and_then_nothing)
 {
-    struct bed *bed = *state;
     char tier[16];
     begin(bed);
     struct wanting some = wants(bed, 300, 300);
@@ -191,26 +161,6 @@ TEST_BETWEEN(test_sparse__a_later_load_reads_the_rest_and_then_nothing, bed_set_
     end_having_read(bed, FILE_BYTES);
 }
 
-TEST_BETWEEN(test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard, bed_set_up,
-             bed_tear_down)
-{
-    struct bed *bed = *state;
-    uint32_t calls = 0;
-    begin(bed);
-    struct wanting few = wants(bed, 600, 10);
-    assert_true(wait_number(bed, "images", "proven", 1));
-    for (uint64_t at = 0; at < FILE_BYTES;
-         at = few.loading.part_start + few.loading.part_bytes, calls++) {
-        assert_int_equal(load_shard_from(&few.loading, 0, at, NULL), 0);
-        assert_true(lent_is_right(&few.loading, at));
-    }
-    assert_in_range(calls, 1, CHUNKS_MAX);
-    load_close(&few.loading);
-    assert_true(wait_number(bed, "images", "proven", 1));
-    assert_true(is_in_memory(bed));
-    end_having_read(bed, FILE_BYTES);
-}
-
 /* ---- damage ---- */
 
 static void assert_durability(struct bed *bed, const char *want)
@@ -220,9 +170,8 @@ static void assert_durability(struct bed *bed, const char *want)
     FREE_REPLY(reply);
 }
 
-TEST_BETWEEN(test_sparse__damage_counts_when_somebody_needs_the_chunk, bed_set_up, bed_tear_down)
+BED_TEST(test_sparse__damage_counts_when_somebody_needs_the_chunk)
 {
-    struct bed *bed = *state;
     begin(bed);
     bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", 2 * MIB + 12345);
     struct wanting before = wants(bed, 0, 500), behind = wants(bed, 800, ROWS - 800);
@@ -244,9 +193,8 @@ TEST_BETWEEN(test_sparse__damage_counts_when_somebody_needs_the_chunk, bed_set_u
 
 /* ---- shards larger than the pool ---- */
 
-TEST_BETWEEN(test_sparse__of_a_part_only_what_is_needed_is_read_and_once, bed_set_up, bed_tear_down)
+BED_TEST(test_sparse__of_a_part_only_what_is_needed_is_read_and_once)
 {
-    struct bed *bed = *state;
     char tier[16];
     begin(bed);
     bed->config.pool_bytes = bed->config.segment_bytes = 4 * MIB; /* the table does not fit in */
@@ -267,69 +215,9 @@ TEST_BETWEEN(test_sparse__of_a_part_only_what_is_needed_is_read_and_once, bed_se
     load_close(&all.loading);
 }
 
-/* ---- races ---- */
-
-struct taking {
-    struct wanting wanting;
-    int error;
-    pthread_t thread;
-};
-
-static void *take_thread(void *argument)
-{
-    struct taking *taking = argument;
-    taking->error = take_wanted(&taking->wanting);
-    return NULL;
-}
-
-static void wait_until(atomic_uint *count, unsigned least)
-{
-    for (int i = 0; i < 10000 && atomic_load(count) < least; i++)
-        sleep_ms(1);
-    assert_in_range(atomic_load(count), least, UINT32_MAX);
-}
-
-static void shut_gate(void)
-{
-    atomic_store(&gate.closing, 0);
-    atomic_store(&gate.asked, 0);
-    atomic_store(&gate.is_shut, true);
-}
-
-static int tear_down_gate(void **state)
-{
-    atomic_store(&gate.is_shut, false); /* also when the test failed */
-    return bed_tear_down(state);
-}
-
-TEST_BETWEEN(test_sparse__what_is_asked_for_while_the_file_is_closed_is_read, bed_set_up,
-             tear_down_gate)
-{
-    struct bed *bed = *state;
-    struct taking late = {.error = 1};
-    begin(bed);
-    shut_gate();
-    struct wanting few = wants(bed, 300, 100); /* of chunk 1 */
-    wait_until(&gate.closing, 1);
-    late.wanting = wants(bed, 800, 10); /* of chunk 3 */
-    pthread_create(&late.thread, NULL, take_thread, &late);
-    wait_until(&gate.asked, 1);
-    atomic_store(&gate.is_shut, false);
-    pthread_join(late.thread, NULL);
-    assert_int_equal(late.error, 0);
-    take_and_release(&few);
-    assert_true(has_read(bed, 2 * MIB));
-    assert_true(wait_number(bed, "images", "proven", 1));
-    assert_int_equal(atomic_load(&gate.closing), 2);
-    load_close(&few.loading);
-    load_close(&late.wanting.loading);
-}
-
 /* The file is opened a second time for what is missing, when the pool holds no second image. */
-TEST_BETWEEN(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again, bed_set_up,
-             bed_tear_down)
+BED_TEST(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again)
 {
-    struct bed *bed = *state;
     char store[sizeof bed->config.store];
     begin(bed);
     bed_stop(bed);

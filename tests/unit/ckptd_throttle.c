@@ -40,15 +40,15 @@ static struct throttle_options options_of(int64_t rate, bool quiet, int64_t quie
                                      .chunk_bytes = MIB};
 }
 
-static struct world *new_world(const struct throttle_options *options)
+static struct world *new_world(struct throttle_options options)
 {
     struct world *w = &world;
     memset(w, 0, sizeof *w);
-    w->bytes = options->chunk_bytes;
+    w->bytes = options.chunk_bytes;
     w->now_ms = 1000;
     w->random = 88172645463325252ull;
     w->period_ms = 1000; /* and never busy */
-    throttle_init(&w->pace, options);
+    throttle_init(&w->pace, &options);
     return w;
 }
 
@@ -125,7 +125,7 @@ TEST(test_pace__a_rate_is_held_within_one_percent_though_timers_come_late)
     static const int64_t rates[] = {THROTTLE_RATE_MIN, 7777777, 100 * MIB, 1000000000, 3000000000};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         struct throttle_options options = options_of(rates[i], false, 0);
-        struct world *w = new_world(&options);
+        struct world *w = new_world(options);
         w->late_ms = THROTTLE_LATE_MS / 2;
         add_chunks(w, CHUNKS_MAX); /* so many that the last timer's lateness is nothing */
         run(w);
@@ -139,7 +139,7 @@ TEST(test_pace__n_bytes_take_at_least_n_over_the_rate)
 {
     for (uint32_t count = 1; count < 50; count++) {
         struct throttle_options options = options_of(10 * MIB, false, 0);
-        struct world *w = new_world(&options);
+        struct world *w = new_world(options);
         add_chunks(w, count);
         run(w);
         assert_true((w->begun_ms[count - 1] - 1000) * 10 >= (int64_t)count * 1000);
@@ -149,8 +149,7 @@ TEST(test_pace__n_bytes_take_at_least_n_over_the_rate)
 /* In no stretch of time more than its share and what one late timer makes up for. */
 TEST(test_pace__no_stretch_of_a_burst_exceeds_the_rate)
 {
-    struct throttle_options options = options_of(200 * MIB, false, 0);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(200 * MIB, false, 0));
     w->late_ms = 400;
     add_chunks(w, 3000);
     run(w);
@@ -164,8 +163,7 @@ TEST(test_pace__no_stretch_of_a_burst_exceeds_the_rate)
 
 TEST(test_pace__time_in_which_nobody_waits_is_not_saved_up)
 {
-    struct throttle_options options = options_of(10 * MIB, false, 0);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(10 * MIB, false, 0));
     add_chunks(w, 20);
     run(w);
     w->now_ms += 3600000;
@@ -180,7 +178,7 @@ TEST(test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_tim
 {
     struct throttle_options options = options_of(THROTTLE_RATE_MIN, false, 0);
     options.chunk_bytes = 64 * MIB;
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options);
     add_chunks(w, 3);
     run(w);
     assert_int_equal(w->begun_ms[0] - w->ready_ms[0], 64000);
@@ -189,8 +187,7 @@ TEST(test_pace__a_chunk_larger_than_the_credit_of_a_late_timer_begins_in_its_tim
 
 TEST(test_pace__without_a_rate_nothing_waits)
 {
-    struct throttle_options options = options_of(0, false, 0);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(0, false, 0));
     assert_false(throttle_is_on(&w->pace));
     add_chunks(w, 1000);
     look(w);
@@ -202,8 +199,7 @@ TEST(test_pace__without_a_rate_nothing_waits)
 
 TEST(test_pace__chunks_begin_in_quiet_phases_only)
 {
-    struct throttle_options options = options_of(0, true, 1000000);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(0, true, 1000000));
     w->busy_ms = 300;
     w->disk_ms = 5;
     add_chunks(w, 5000);
@@ -218,8 +214,7 @@ TEST(test_pace__chunks_begin_in_quiet_phases_only)
 
 TEST(test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound)
 {
-    struct throttle_options options = options_of(0, true, 2000);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(0, true, 2000));
     w->period_ms = 0;
     w->disk_ms = 1;
     add_chunks(w, 4000);
@@ -232,8 +227,7 @@ TEST(test_pace__a_trainer_that_is_busy_for_ever_holds_a_save_up_by_the_bound)
 
 TEST(test_pace__waiting_for_the_rate_does_not_use_the_patience_up)
 {
-    struct throttle_options options = options_of(10 * MIB, true, 5000);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(10 * MIB, true, 5000));
     w->busy_ms = 100;
     add_chunks(w, 300); /* 30 s by the rate, of which 3 s are busy */
     run(w);
@@ -251,7 +245,7 @@ TEST(test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound)
     for (uint32_t round = 0; round < 200; round++) {
         struct throttle_options options =
             options_of(0, true, 50 + (int64_t)(seed + round * 37) % 3000);
-        struct world *w = new_world(&options);
+        struct world *w = new_world(options);
         w->random ^= seed + round;
         w->period_ms = 1 + random_below(w, 2000);
         w->busy_ms = random_below(w, (uint32_t)w->period_ms + 1);
@@ -270,8 +264,7 @@ TEST(test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound)
 
 TEST(test_pace__no_more_is_under_way_than_the_window)
 {
-    struct throttle_options options = options_of(0, true, 1000);
-    struct world *w = new_world(&options);
+    struct world *w = new_world(options_of(0, true, 1000));
     w->disk_ms = 10;
     add_chunks(w, 1000);
     look(w);

@@ -31,9 +31,9 @@ static enum together_word has_9(struct together *together, uint32_t rank, int64_
     return together_has(together, rank, step_9, TOGETHER_WHOLE, ms);
 }
 
-TEST_BETWEEN(test_together__ranks_go_on_when_the_last_has_it, open_two, free_two)
+TEST_WITH(struct together *together, test_together__ranks_go_on_when_the_last_has_it, open_two,
+          free_two)
 {
-    struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     assert_int_equal(has_9(together, 0, 10 * TOGETHER_WAIT_MS), TOGETHER_WAIT); /* it loads */
     assert_int_equal(has_9(together, 1, 10 * TOGETHER_WAIT_MS), TOGETHER_AGREED);
@@ -43,9 +43,9 @@ TEST_BETWEEN(test_together__ranks_go_on_when_the_last_has_it, open_two, free_two
     assert_true(together_is_over(together));
 }
 
-TEST_BETWEEN(test_together__damage_sends_all_to_the_step_before, open_two, free_two)
+TEST_WITH(struct together *together, test_together__damage_sends_all_to_the_step_before, open_two,
+          free_two)
 {
-    struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     together_fail(together, 1, step_9, TOGETHER_DAMAGED);
     assert_int_equal(together_open(together, 1, TOGETHER_DAMAGED, false), TOGETHER_CHOOSE);
@@ -59,19 +59,19 @@ TEST_BETWEEN(test_together__damage_sends_all_to_the_step_before, open_two, free_
     assert_int_equal(together_has(together, 1, step_8, TOGETHER_WHOLE, 2), TOGETHER_AGREED);
 }
 
-TEST_BETWEEN(test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits, open_two,
-             free_two)
+TEST_WITH(struct together *together,
+          test_together__no_rank_goes_on_from_what_is_found_damaged_while_it_waits, open_two,
+          free_two)
 {
-    struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     assert_int_equal(together_has(together, 1, step_9, TOGETHER_DAMAGED, 1), TOGETHER_AGAIN);
     assert_int_equal(together_has(together, 0, step_9, TOGETHER_DAMAGED, 1), TOGETHER_AGAIN);
 }
 
 /* Rank 1 comes when rank 0 has gone on. */
-TEST_BETWEEN(test_together__a_rank_that_comes_late_gets_the_same_or_an_error, open_two, free_two)
+TEST_WITH(struct together *together,
+          test_together__a_rank_that_comes_late_gets_the_same_or_an_error, open_two, free_two)
 {
-    struct together *together = *state;
     together_choose(together, 0, step_9);
     assert_int_equal(has_9(together, 0, 5), TOGETHER_WAIT);
     assert_int_equal(has_9(together, 0, TOGETHER_WAIT_MS + 4), TOGETHER_WAIT);
@@ -86,9 +86,9 @@ TEST_BETWEEN(test_together__a_rank_that_comes_late_gets_the_same_or_an_error, op
 }
 
 /* Rank 0 loads alone, and a newer one is committed before all load. */
-TEST_BETWEEN(test_together__what_one_rank_loaded_long_ago_binds_no_other, open_two, free_two)
+TEST_WITH(struct together *together, test_together__what_one_rank_loaded_long_ago_binds_no_other,
+          open_two, free_two)
 {
-    struct together *together = *state;
     together_choose(together, 0, step_8);
     assert_int_equal(together_has(together, 0, step_8, TOGETHER_WHOLE, 0), TOGETHER_WAIT);
     assert_int_equal(together_has(together, 0, step_8, TOGETHER_WHOLE, TOGETHER_WAIT_MS),
@@ -98,9 +98,9 @@ TEST_BETWEEN(test_together__what_one_rank_loaded_long_ago_binds_no_other, open_t
     assert_int_equal(together_has(together, 0, step_8, TOGETHER_WHOLE, 0), TOGETHER_AGAIN);
 }
 
-TEST_BETWEEN(test_together__a_rank_that_failed_is_not_waited_for, open_two, free_two)
+TEST_WITH(struct together *together, test_together__a_rank_that_failed_is_not_waited_for, open_two,
+          free_two)
 {
-    struct together *together = *state;
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);
     together_fail(together, 1, step_8, TOGETHER_WHOLE); /* an older load of it ends late */
     assert_int_equal(has_9(together, 0, 0), TOGETHER_WAIT);

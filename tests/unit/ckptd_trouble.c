@@ -108,10 +108,9 @@ static void give_descriptors(void)
 
 /* ---- tests ---- */
 
-TEST_BETWEEN(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late, bed_set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late, bed_set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     await_synced(bed, "/" RUN "/step-00000001-a0001"); /* the mark */
@@ -137,10 +136,9 @@ static void *load_slowly(void *argument)
     return NULL;
 }
 
-TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, bed_set_up_stopped,
-             tear_down)
+BED_TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, bed_set_up_stopped,
+                 tear_down)
 {
-    struct bed *bed = *state;
     struct slow_load slow = {0};
     bed->config.pool_bytes = 5 * MIB; /* one image */
     bed->config.limit_load_wait_ms = 6000;
@@ -161,9 +159,8 @@ TEST_BETWEEN(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image, bed_
     load_close(&slow.loading);
 }
 
-TEST_BETWEEN(test_trouble__short_descriptors_are_no_damage, bed_set_up, tear_down)
+BED_TEST_BETWEEN(test_trouble__short_descriptors_are_no_damage, bed_set_up, tear_down)
 {
-    struct bed *bed = *state;
     struct loading loading;
     uint64_t step = 0;
     bed_open_world(bed, peers, 1);
@@ -177,10 +174,9 @@ TEST_BETWEEN(test_trouble__short_descriptors_are_no_damage, bed_set_up, tear_dow
     assert_int_equal(step, 1);
 }
 
-TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon, bed_set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon, bed_set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     struct timespec begin, end;
     clockid_t clock;
     assert_int_equal(call_hello(bed), 0);
@@ -198,9 +194,28 @@ TEST_BETWEEN(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon,
     bed_open_world(bed, peers, 1); /* the door opens again */
 }
 
-TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_up, tear_down)
+/* It needs some more when it was accepted; others let go of some meanwhile. */
+BED_TEST_BETWEEN(test_trouble__a_connection_that_lacks_descriptors_is_refused_alone, bed_set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
+    char byte;
+    int refused = 0;
+    assert_int_equal(call_hello(bed), 0);
+    for (int left = 2; left < 8; left++) {
+        take_descriptors();
+        for (int i = 0; i < left; i++)
+            close(taken.fds[--taken.count]);
+        int fd = bed_connect(bed, "s");
+        refused += recv(fd, &byte, 1, 0) == 0; /* hung up */
+        give_descriptors();
+        close(fd);
+        assert_int_equal(call_hello(bed), 0);
+    }
+    assert_true(refused >= 2);
+}
+
+BED_TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_up, tear_down)
+{
     struct loading loading;
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
@@ -216,9 +231,9 @@ TEST_BETWEEN(test_trouble__a_load_is_refused_while_the_daemon_ends, bed_set_up, 
 
 /* Another one may have been killed after it placed the manifest and before the name was durable:
  * then the mark of the save is there. Of what has none a start syncs nothing. */
-TEST_BETWEEN(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else, bed_set_up, tear_down)
+BED_TEST_BETWEEN(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else, bed_set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
@@ -237,9 +252,9 @@ TEST_BETWEEN(test_trouble__a_start_syncs_what_has_a_mark_and_nothing_else, bed_s
 }
 
 /* The eventfd is one object with two holders: what the rank does to it, it does to the daemon. */
-TEST_BETWEEN(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody, bed_set_up, tear_down)
+BED_TEST_BETWEEN(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody, bed_set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     uint64_t one = 1, count;
     struct iovec place = {&count, sizeof count};
     bed_open_world(bed, peers, 1);
@@ -264,10 +279,9 @@ static void scribble(struct peer *peer)
         memset(peer_byte(peer, peer->data_byte + at), 0xee, 64);
 }
 
-TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, bed_set_up_stopped,
-             tear_down)
+BED_TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy,
+                 bed_set_up_stopped, tear_down)
 {
-    struct bed *bed = *state;
     struct loading loading;
     bed->config.pool_bytes = 6 * MIB; /* an image of each rank */
     bed->config.limit_load_wait_ms = 500;
@@ -290,10 +304,9 @@ TEST_BETWEEN(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy, b
     load_close(&loading);
 }
 
-TEST_BETWEEN(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one,
-             bed_set_up_stopped, tear_down)
+BED_TEST_BETWEEN(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one,
+                 bed_set_up_stopped, tear_down)
 {
-    struct bed *bed = *state;
     static struct peer newer[RANKS];
     bed->config.pool_bytes = 5 * MIB; /* one image */
     assert_int_equal(bed_start(bed), 0);

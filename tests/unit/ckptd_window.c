@@ -117,9 +117,8 @@ static Holdfast__V1__SaveState save_through(struct bed *bed, uint32_t world_size
 #define COMMITTED HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED
 #define FAILED HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
 
-TEST_BETWEEN(test_window__a_pool_without_a_segment_for_each_rank_is_refused, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__a_pool_without_a_segment_for_each_rank_is_refused, set_up, tear_down)
 {
-    struct bed *bed = *state;
     restart(bed, 1 * MIB);
     assert_int_equal(open_attempt(bed, 2), 0);
     assert_int_equal(peers_open(peers, bed, 2), ERR_INVALID);
@@ -133,7 +132,8 @@ TEST_BETWEEN(test_window__a_pool_without_a_segment_for_each_rank_is_refused, set
 /* Images are whole while one of each rank fits; of a window nothing stays in memory. It waits for
  * hashes as for writes: there is no room for what comes next where something is still to be hashed.
  */
-TEST_BETWEEN(test_window__what_is_saved_through_a_window_of_any_size_is_right, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__what_is_saved_through_a_window_of_any_size_is_right, set_up,
+                 tear_down)
 {
     static const struct {
         int64_t pool_bytes;
@@ -142,7 +142,6 @@ TEST_BETWEEN(test_window__what_is_saved_through_a_window_of_any_size_is_right, s
     } shapes[] = {{6 * MIB, 2, 3, 0}, {5 * MIB, 2, 2, 0},  {2 * MIB, 2, 1, 0},
                   {2 * MIB, 1, 2, 0}, {2 * MIB, 1, 2, 30}, {1 * MIB, 1, 1, 0}};
     enum { SHAPES = sizeof shapes / sizeof *shapes };
-    struct bed *bed = *state;
     uint64_t step = 0;
     for (size_t i = 0; i < SHAPES; i++) {
         restart(bed, shapes[i].pool_bytes);
@@ -162,9 +161,9 @@ TEST_BETWEEN(test_window__what_is_saved_through_a_window_of_any_size_is_right, s
         assert_int_equal(load_all(bed, (int64_t)i, NULL), 0);
 }
 
-TEST_BETWEEN(test_window__it_stands_still_until_the_bytes_before_are_announced, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__it_stands_still_until_the_bytes_before_are_announced, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     struct arena_window window;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
@@ -179,9 +178,8 @@ TEST_BETWEEN(test_window__it_stands_still_until_the_bytes_before_are_announced, 
     assert_true(await_window(&peers[0], SMALL_POOL) > SMALL_POOL);
 }
 
-TEST_BETWEEN(test_window__a_new_attempt_gets_the_window_of_the_one_before, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__a_new_attempt_gets_the_window_of_the_one_before, set_up, tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
     uint64_t attempt = bed->attempt;
@@ -203,9 +201,8 @@ static void save_one(struct bed *bed, uint64_t step)
     peers_close(peers, RANKS);
 }
 
-TEST_BETWEEN(test_window__a_shard_larger_than_the_pool_is_lent_in_parts, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__a_shard_larger_than_the_pool_is_lent_in_parts, set_up, tear_down)
 {
-    struct bed *bed = *state;
     struct loading loading;
     char tier[16];
     save_one(bed, 1);
@@ -226,9 +223,8 @@ TEST_BETWEEN(test_window__a_shard_larger_than_the_pool_is_lent_in_parts, set_up,
     load_close(&loading);
 }
 
-TEST_BETWEEN(test_window__more_loads_than_segments_take_turns, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__more_loads_than_segments_take_turns, set_up, tear_down)
 {
-    struct bed *bed = *state;
     struct loading loadings[2], late;
     save_one(bed, 1);
     bed->config.limit_load_wait_ms = 100;
@@ -248,9 +244,8 @@ TEST_BETWEEN(test_window__more_loads_than_segments_take_turns, set_up, tear_down
     load_close(&loadings[1]);
 }
 
-TEST_BETWEEN(test_window__damage_in_a_part_is_found_before_it_is_lent, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__damage_in_a_part_is_found_before_it_is_lent, set_up, tear_down)
 {
-    struct bed *bed = *state;
     struct loading loading;
     save_one(bed, 1);
     bed_flip_byte(bed, 1, 1, "shard-00001-of-00001.safetensors", 2 * MIB + 77);
@@ -271,9 +266,8 @@ TEST_BETWEEN(test_window__damage_in_a_part_is_found_before_it_is_lent, set_up, t
 
 /* ---- trouble ---- */
 
-TEST_BETWEEN(test_window__what_the_rank_writes_into_the_page_is_not_believed, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__what_the_rank_writes_into_the_page_is_not_believed, set_up, tear_down)
 {
-    struct bed *bed = *state;
     char reason[512];
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
@@ -285,9 +279,8 @@ TEST_BETWEEN(test_window__what_the_rank_writes_into_the_page_is_not_believed, se
     assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
 }
 
-TEST_BETWEEN(test_window__who_waits_hears_that_the_save_was_given_up, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__who_waits_hears_that_the_save_was_given_up, set_up, tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(peer_begin(&peers[1], 1), 0);
@@ -301,10 +294,9 @@ TEST_BETWEEN(test_window__who_waits_hears_that_the_save_was_given_up, set_up, te
 }
 
 /* No end and no AbortSave: what it left holds its only image, a window or a whole one. */
-TEST_BETWEEN(test_window__a_rank_that_left_a_save_begins_the_next_one, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__a_rank_that_left_a_save_begins_the_next_one, set_up, tear_down)
 {
     const int64_t pools[] = {SMALL_POOL, 6 * MIB};
-    struct bed *bed = *state;
     char reason[512];
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
         restart(bed, pools[i]);
@@ -316,7 +308,7 @@ TEST_BETWEEN(test_window__a_rank_that_left_a_save_begins_the_next_one, set_up, t
         for (uint32_t rank = 0; rank < 2; rank++)
             assert_int_equal(begin(&peers[rank], 2), 0);
         for (uint32_t rank = 0; rank < 2; rank++)
-            pools[i] == SMALL_POOL ? finish(&peers[rank], 2) : peer_finish(&peers[rank], 2);
+            finish(&peers[rank], 2);
         assert_int_equal(wait_save(bed, 2, NULL), COMMITTED);
         assert_int_equal(wait_save(bed, 1, reason), FAILED);
         assert_non_null(strstr(reason, "a rank went on to a later save"));
@@ -324,9 +316,8 @@ TEST_BETWEEN(test_window__a_rank_that_left_a_save_begins_the_next_one, set_up, t
     }
 }
 
-TEST_BETWEEN(test_window__a_save_that_every_rank_ended_outlives_its_ranks, set_up, tear_down)
+BED_TEST_BETWEEN(test_window__a_save_that_every_rank_ended_outlives_its_ranks, set_up, tear_down)
 {
-    struct bed *bed = *state;
     bed_open_world(bed, peers, 2);
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(peer_begin(&peers[i], 1), 0);
@@ -385,10 +376,9 @@ static void look_at_acknowledged(struct bed *bed)
 
 /* Tellings differ by a few operations, so it ends when UNTOUCHED_ROW of them, one after the other,
  * had none of that number. */
-TEST_BETWEEN(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint, set_up,
-             tear_down)
+BED_TEST_BETWEEN(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint, set_up,
+                 tear_down)
 {
-    struct bed *bed = *state;
     char plain[160];
     uint32_t operation = 1;
     bed_stop(bed);

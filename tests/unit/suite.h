@@ -40,6 +40,19 @@ static inline void suite_add(struct CMUnitTest test)
     static void name(__attribute__((unused)) void **state)
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
 
+/* One whose parameter, a pointer, is what its setup leaves in `state`. */
+#define TEST_WITH(parameter, name, setup, teardown)                                \
+    static void name(parameter);                                                   \
+    static void with_##name(void **state)                                          \
+    {                                                                              \
+        name(*state);                                                              \
+    }                                                                              \
+    __attribute__((constructor)) static void suite_add_##name(void)                \
+    {                                                                              \
+        suite_add((struct CMUnitTest){#name, with_##name, setup, teardown, NULL}); \
+    }                                                                              \
+    static void name(parameter)
+
 static inline int suite_run(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     if (suite_num > SUITE_TESTS_MAX)
