@@ -5,9 +5,9 @@
  *   warn  it works, and is slower or nearer to its end than it need be
  *   bad   saves fail, or checkpoints or hours are lost, unless a person acts
  *
- * A check is a function that looks at one thing and says what it found (doctor_say), once or more;
- * `checks` is their order. Those that need what a ckptd tells are left out where it does not
- * answer, those of its machine where it is reached over TLS. Nothing is written but with --write.
+ * A check is a function that looks at one thing and says what it found (doctor_say), once or more.
+ * Those that need what a ckptd tells are left out where it does not answer, those of its machine
+ * where it is reached over TLS. Nothing is written but with --write.
  *
  * A ckptd that is not started yet is what `ckptd --check` looks at: its configuration is read by
  * ckptd alone. */
@@ -20,32 +20,6 @@
 #include <time.h>
 
 #define POOL_BYTES (4ull << 30) /* memory.pool_bytes, as it is by default */
-
-enum needs { NEEDS_NOTHING, NEEDS_ANSWER, NEEDS_STORE };
-static const struct {
-    void (*look)(struct doctor *doctor);
-    enum needs needs;
-} checks[] = {
-    {doctor_look_at_version, NEEDS_ANSWER},
-    {doctor_look_at_clock, NEEDS_ANSWER},
-    {doctor_look_at_own_certificate, NEEDS_NOTHING},
-    {doctor_look_at_its_certificate, NEEDS_ANSWER},
-    {doctor_look_at_saving, NEEDS_ANSWER},
-    {doctor_look_at_alarms, NEEDS_ANSWER},
-    {doctor_look_at_room, NEEDS_ANSWER},
-    {doctor_look_at_storage, NEEDS_ANSWER},
-    {doctor_look_at_nodes, NEEDS_ANSWER},
-    {doctor_look_at_file_system, NEEDS_STORE},
-    {doctor_look_at_write, NEEDS_NOTHING},
-    {doctor_look_at_memory, NEEDS_NOTHING},
-    {doctor_look_at_memlock, NEEDS_NOTHING},
-    {doctor_look_at_descriptors, NEEDS_NOTHING},
-    {doctor_look_at_shm, NEEDS_NOTHING},
-    {doctor_look_at_huge_pages, NEEDS_NOTHING},
-    {doctor_look_at_ring, NEEDS_NOTHING},
-    {doctor_look_at_kernel, NEEDS_NOTHING},
-    {doctor_look_at_cores, NEEDS_NOTHING},
-};
 
 static double clock_s(void)
 {
@@ -106,16 +80,6 @@ static int ask_server(struct doctor *doctor)
     return error;
 }
 
-static void look_at_all(struct doctor *doctor)
-{
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
-        bool has_answer = doctor->status != NULL, has_store = doctor->store[0] != '\0';
-        if (checks[i].needs == NEEDS_NOTHING || (checks[i].needs == NEEDS_ANSWER && has_answer) ||
-            (checks[i].needs == NEEDS_STORE && has_store))
-            checks[i].look(doctor);
-    }
-}
-
 int cli_doctor(const struct cli *cli)
 {
     struct doctor doctor = {.cli = cli, .pool_bytes = POOL_BYTES, .pool_bytes_missing = POOL_BYTES};
@@ -126,7 +90,8 @@ int cli_doctor(const struct cli *cli)
     report_keep(&text);
     if (error == 0)
         take_status(&doctor);
-    look_at_all(&doctor);
+    doctor_look_at_server(&doctor);
+    doctor_look_at_host(&doctor);
     bool is_whole = json_end();
     int printed = is_whole ? doctor_print(&doctor)
                            : report_error(ERR_MEMORY, NULL, "no memory for what was found");

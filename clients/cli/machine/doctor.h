@@ -30,29 +30,13 @@ void doctor_say_error(struct doctor *doctor, enum verdict verdict, const char *c
 /* All rows, on stdout. */
 int doctor_print(const struct doctor *doctor);
 
-/* ---- doctor_server.c: what a ckptd tells ---- */
+/* ---- doctor_server.c: what a ckptd tells; of one that did not answer this user's certificate ----
+ */
 
-void doctor_look_at_version(struct doctor *doctor);
-void doctor_look_at_clock(struct doctor *doctor);
-void doctor_look_at_own_certificate(struct doctor *doctor); /* also without an answer */
-void doctor_look_at_its_certificate(struct doctor *doctor);
-void doctor_look_at_saving(struct doctor *doctor);
-void doctor_look_at_alarms(struct doctor *doctor);
-void doctor_look_at_room(struct doctor *doctor);
-void doctor_look_at_storage(struct doctor *doctor);
-void doctor_look_at_nodes(struct doctor *doctor);
+void doctor_look_at_server(struct doctor *doctor);
 
 /* ---- doctor_host.c: what this machine and this user have ---- */
 
-void doctor_look_at_file_system(struct doctor *doctor); /* of the store; needs an answer */
-void doctor_look_at_write(struct doctor *doctor);       /* with --write alone */
-void doctor_look_at_memory(struct doctor *doctor);
-void doctor_look_at_memlock(struct doctor *doctor);
-void doctor_look_at_descriptors(struct doctor *doctor);
-void doctor_look_at_shm(struct doctor *doctor);
-void doctor_look_at_huge_pages(struct doctor *doctor);
-void doctor_look_at_ring(struct doctor *doctor);
-void doctor_look_at_kernel(struct doctor *doctor);
-void doctor_look_at_cores(struct doctor *doctor);
+void doctor_look_at_host(struct doctor *doctor);
 
 #endif

@@ -48,7 +48,7 @@ static const struct file_system {
     {0x01021994, "tmpfs", DOCTOR_BAD, ": it is memory, and gone with the power"},
 };
 
-void doctor_look_at_file_system(struct doctor *doctor)
+static void look_at_file_system(struct doctor *doctor)
 {
     struct statfs status;
     char safe[512];
@@ -97,7 +97,7 @@ static double describe_last_save(char *out, size_t size, const struct doctor *do
     return rate;
 }
 
-void doctor_look_at_write(struct doctor *doctor)
+static void look_at_write(struct doctor *doctor)
 {
     struct disk_test test = {.folder = doctor->cli->write,
                              .bytes = TEST_BYTES,
@@ -154,7 +154,7 @@ static const char *whose_pool(const struct doctor *doctor)
     return doctor->status != NULL && !doctor->is_far ? "ckptd's pool" : "a pool of the default";
 }
 
-void doctor_look_at_memory(struct doctor *doctor)
+static void look_at_memory(struct doctor *doctor)
 {
     uint64_t available = meminfo_bytes("MemAvailable"), missing = doctor->pool_bytes_missing;
     char have[32], all[32], lacks[32];
@@ -179,7 +179,7 @@ static const char *limit_text(char *out, size_t size, rlim_t limit)
     return out;
 }
 
-void doctor_look_at_memlock(struct doctor *doctor)
+static void look_at_memlock(struct doctor *doctor)
 {
     struct rlimit limit = {0};
     char most[32], pool[32];
@@ -193,7 +193,7 @@ void doctor_look_at_memlock(struct doctor *doctor)
                whose_pool(doctor), text_bytes(pool, sizeof pool, doctor->pool_bytes));
 }
 
-void doctor_look_at_descriptors(struct doctor *doctor)
+static void look_at_descriptors(struct doctor *doctor)
 {
     struct rlimit limit = {0};
     char most[32];
@@ -204,7 +204,7 @@ void doctor_look_at_descriptors(struct doctor *doctor)
         "%s files may be open", limit_text(most, sizeof most, limit.rlim_max));
 }
 
-void doctor_look_at_shm(struct doctor *doctor)
+static void look_at_shm(struct doctor *doctor)
 {
     struct statvfs status;
     char size[32], pool[32];
@@ -237,7 +237,7 @@ static void read_choice(char out[16], const char *name)
 
 /* The pool asks for its pages itself (MADV_COLLAPSE), which "deny" alone forbids; pages that are
  * reserved for others are lost to it. */
-void doctor_look_at_huge_pages(struct doctor *doctor)
+static void look_at_huge_pages(struct doctor *doctor)
 {
     char anonymous[16], shared[16], size[32];
     long long free_pages = meminfo("HugePages_Free");
@@ -256,7 +256,7 @@ void doctor_look_at_huge_pages(struct doctor *doctor)
 
 /* ---- the system ---- */
 
-void doctor_look_at_ring(struct doctor *doctor)
+static void look_at_ring(struct doctor *doctor)
 {
     int number = storage_try_ring();
     doctor_say(doctor, number != 0 ? DOCTOR_WARN : DOCTOR_OK, "io_uring",
@@ -266,7 +266,7 @@ void doctor_look_at_ring(struct doctor *doctor)
                number != 0 ? strerror(number) : "it can be used");
 }
 
-void doctor_look_at_kernel(struct doctor *doctor)
+static void look_at_kernel(struct doctor *doctor)
 {
     struct utsname system;
     unsigned major = 0, minor = 0;
@@ -278,7 +278,7 @@ void doctor_look_at_kernel(struct doctor *doctor)
                "Linux %s", system.release);
 }
 
-void doctor_look_at_cores(struct doctor *doctor)
+static void look_at_cores(struct doctor *doctor)
 {
     cpu_set_t mine;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -286,4 +286,19 @@ void doctor_look_at_cores(struct doctor *doctor)
     doctor_say(doctor, count < CORES_WARN ? DOCTOR_WARN : DOCTOR_OK, "cores",
                "give it more: two hash each save (threads.workers) beside the ranks",
                "%d of %ld may be used", count, online);
+}
+
+void doctor_look_at_host(struct doctor *doctor)
+{
+    if (doctor->store[0] != '\0')
+        look_at_file_system(doctor);
+    look_at_write(doctor);
+    look_at_memory(doctor);
+    look_at_memlock(doctor);
+    look_at_descriptors(doctor);
+    look_at_shm(doctor);
+    look_at_huge_pages(doctor);
+    look_at_ring(doctor);
+    look_at_kernel(doctor);
+    look_at_cores(doctor);
 }

@@ -32,7 +32,7 @@ static enum verdict verdict_of(bool is_bad, bool is_warn)
     return is_bad ? DOCTOR_BAD : is_warn ? DOCTOR_WARN : DOCTOR_OK;
 }
 
-void doctor_look_at_version(struct doctor *doctor)
+static void look_at_version(struct doctor *doctor)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -51,7 +51,7 @@ void doctor_look_at_version(struct doctor *doctor)
 }
 
 /* Its answer was made somewhere in the round trip, most likely in the middle of it. */
-void doctor_look_at_clock(struct doctor *doctor)
+static void look_at_clock(struct doctor *doctor)
 {
     const json_t *clock = json_object_get(doctor->status, "time_seconds");
     double half = (doctor->answered_s - doctor->asked_s) / 2;
@@ -82,7 +82,7 @@ static void say_days(struct doctor *doctor, const char *check, double seconds, c
         doctor_say(doctor, verdict, check, advice, "%s is good for %.1f days", whose, days);
 }
 
-void doctor_look_at_own_certificate(struct doctor *doctor)
+static void look_at_own_certificate(struct doctor *doctor)
 {
     const char *folder = tls_client_directory();
     struct principal principal;
@@ -102,7 +102,7 @@ void doctor_look_at_own_certificate(struct doctor *doctor)
     say_days(doctor, "certificate", (double)end_s - doctor->answered_s, whose);
 }
 
-void doctor_look_at_its_certificate(struct doctor *doctor)
+static void look_at_its_certificate(struct doctor *doctor)
 {
     const json_t *tls = json_object_get(doctor->status, "tls");
     if (json_is_object(tls))
@@ -112,7 +112,7 @@ void doctor_look_at_its_certificate(struct doctor *doctor)
 
 /* ---- what it says of its state ---- */
 
-void doctor_look_at_saving(struct doctor *doctor)
+static void look_at_saving(struct doctor *doctor)
 {
     const json_t *health = json_object_get(doctor->status, "health");
     if (json_is_true(json_object_get(doctor->status, "draining")))
@@ -125,7 +125,7 @@ void doctor_look_at_saving(struct doctor *doctor)
                    "the next save would fail: %s", member_text(health, "reason"));
 }
 
-void doctor_look_at_alarms(struct doctor *doctor)
+static void look_at_alarms(struct doctor *doctor)
 {
     json_t *alarms = json_object_get(doctor->status, "alarms");
     const json_t *alarm;
@@ -151,7 +151,7 @@ static void say_hours(struct doctor *doctor, const json_t *hours)
                    "full in %.1f h at the rate of the last saves", left);
 }
 
-void doctor_look_at_room(struct doctor *doctor)
+static void look_at_room(struct doctor *doctor)
 {
     const json_t *disk = json_object_get(doctor->status, "disk");
     uint64_t left = member_number(disk, "bytes_left"), need = doctor->save_bytes;
@@ -176,7 +176,7 @@ void doctor_look_at_room(struct doctor *doctor)
 }
 
 /* As ckptd chose it for itself: its container may refuse what this process may do. */
-void doctor_look_at_storage(struct doctor *doctor)
+static void look_at_storage(struct doctor *doctor)
 {
     const char *storage = member_text(doctor->status, "storage");
     bool has_ring = strncmp(storage, "io_uring", strlen("io_uring")) == 0;
@@ -214,9 +214,27 @@ static void look_at_node(struct doctor *doctor, const json_t *node)
                    "a call takes %.2f ms", 1e3 * json_number_value(trip));
 }
 
-void doctor_look_at_nodes(struct doctor *doctor)
+static void look_at_nodes(struct doctor *doctor)
 {
     const json_t *nodes = json_object_get(doctor->status, "nodes"), *node;
     size_t index;
     json_array_foreach(json_object_get(nodes, "peers"), index, node) look_at_node(doctor, node);
+}
+
+void doctor_look_at_server(struct doctor *doctor)
+{
+    bool has_answer = doctor->status != NULL;
+    if (has_answer) {
+        look_at_version(doctor);
+        look_at_clock(doctor);
+    }
+    look_at_own_certificate(doctor);
+    if (!has_answer)
+        return;
+    look_at_its_certificate(doctor);
+    look_at_saving(doctor);
+    look_at_alarms(doctor);
+    look_at_room(doctor);
+    look_at_storage(doctor);
+    look_at_nodes(doctor);
 }
