@@ -15,6 +15,25 @@
 #define SEED 23u
 #define TEXT_END_BYTES strlen("\"header_hash\":\"0123456789abcdef\"}}")
 
+static struct fixture fixture;
+static struct storage *store;
+
+/* A checkpoint, and an older one, whose headers are so much longer than they have to be. */
+static void open_long(uint64_t more)
+{
+    fixture_open(&fixture, SHARDS, SEED);
+    fixture.more_header_bytes = more;
+    write_checkpoint(&fixture, "run", 6, 1);
+    write_checkpoint(&fixture, "run", 7, 1);
+    store = open_store(&fixture);
+}
+
+static void close_long(void)
+{
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
 /* Bit s: the header of shard s is damaged. */
 static uint64_t load_opened(struct checkpoint *checkpoint, enum load load)
 {
@@ -27,138 +46,110 @@ static uint64_t load_opened(struct checkpoint *checkpoint, enum load load)
     return found;
 }
 
-static uint64_t load_headers(struct checkpoint *out, struct storage *store, enum load load)
+static uint64_t load_headers(struct checkpoint *out, enum load load)
 {
     assert_int_equal(checkpoint_open(out, store, NAME), 0);
     return load_opened(out, load);
 }
 
-static uint64_t damaged(struct storage *store, enum load load)
+static uint64_t damaged(enum load load)
 {
     struct checkpoint checkpoint;
-    uint64_t found = load_headers(&checkpoint, store, load);
+    uint64_t found = load_headers(&checkpoint, load);
     checkpoint_close(&checkpoint);
     return found;
 }
 
-static void shard_path(char *out, size_t size, const struct fixture *fixture, uint64_t step,
-                       uint32_t shard)
-{
-    snprintf(out, size, "%s/run/step-%08llu-a0001/shard-%05u-of-%05u.safetensors", fixture->root,
-             (unsigned long long)step, shard + 1, SHARDS);
-}
-
-/* The header of an older save of the same shard, in place of this one's. */
-static void put_older_header(const struct fixture *fixture, uint32_t shard, uint64_t bytes)
+/* Reads the first bytes of a shard of that step, or writes them. */
+static void move_header(uint64_t step, uint32_t shard, void *header, uint64_t bytes, bool writes)
 {
     char path[600];
-    unsigned char *header = malloc(bytes);
-    shard_path(path, sizeof path, fixture, 6, shard);
-    int fd = open(path, O_RDONLY);
-    assert_int_equal(pread(fd, header, bytes, 0), bytes);
+    snprintf(path, sizeof path, "%s/run/step-%08llu-a0001/shard-%05u-of-%05u.safetensors",
+             fixture.root, (unsigned long long)step, shard + 1, SHARDS);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(writes ? pwrite(fd, header, bytes, 0) : pread(fd, header, bytes, 0), bytes);
     close(fd);
-    shard_path(path, sizeof path, fixture, 7, shard);
-    fd = open(path, O_WRONLY);
-    assert_int_equal(pwrite(fd, header, bytes, 0), bytes);
-    close(fd);
-    free(header);
 }
 
-static uint64_t header_bytes(struct storage *store, uint32_t shard)
+static uint64_t header_bytes(uint32_t shard)
 {
     struct checkpoint checkpoint;
-    load_headers(&checkpoint, store, LOAD_HEADERS);
+    load_headers(&checkpoint, LOAD_HEADERS);
     uint64_t bytes = checkpoint.shards[shard].stored.geometry.data_start;
     checkpoint_close(&checkpoint);
     return bytes;
 }
 
 /* Where the text of the header ends. */
-static uint64_t text_end(const struct fixture *fixture, uint32_t shard, uint64_t bytes)
+static uint64_t text_end(uint32_t shard, uint64_t bytes)
 {
-    char path[600], *header = malloc(bytes);
-    shard_path(path, sizeof path, fixture, 7, shard);
-    int fd = open(path, O_RDONLY);
-    assert_int_equal(pread(fd, header, bytes, 0), bytes);
-    close(fd);
+    char *header = malloc(bytes);
+    move_header(7, shard, header, bytes, false);
     while (header[bytes - 1] == ' ')
         bytes--;
     free(header);
     return bytes;
 }
 
-/* A checkpoint whose headers are so much longer than they have to be. */
-static struct storage *open_long(struct fixture *fixture, uint64_t more)
-{
-    fixture_open(fixture, SHARDS, SEED);
-    fixture->more_header_bytes = more;
-    write_checkpoint(fixture, "run", 6, 1);
-    write_checkpoint(fixture, "run", 7, 1);
-    return open_store(fixture);
-}
-
 /* Only the end is read, and every byte of it counts. `pages`: of the end, which it may lie in. */
-static void assert_end_counts(const struct fixture *fixture, struct storage *store, uint64_t pages)
+static void assert_end_counts(uint64_t pages)
 {
-    uint64_t bytes = header_bytes(store, 1), end = text_end(fixture, 1, bytes);
+    uint64_t bytes = header_bytes(1), end = text_end(1, bytes);
     assert_true(bytes > 3 * SHARD_ALIGN);
     assert_true(end > bytes - pages * SHARD_ALIGN && end <= bytes - (pages - 1) * SHARD_ALIGN);
-    assert_int_equal(damaged(store, LOAD_QUICK), 0);
+    assert_int_equal(damaged(LOAD_QUICK), 0);
     for (uint64_t at = end - TEXT_END_BYTES; at < bytes; at += at < end + 8 ? 1 : 97) {
-        flip(fixture, 1, at);
-        assert_int_equal(damaged(store, LOAD_QUICK), 2);
-        flip(fixture, 1, at);
+        flip(&fixture, 1, at);
+        assert_int_equal(damaged(LOAD_QUICK), 2);
+        flip(&fixture, 1, at);
     }
-    flip(fixture, 1, 100); /* for who reads all */
-    assert_int_equal(damaged(store, LOAD_QUICK), 0);
-    assert_int_equal(damaged(store, LOAD_HEADERS), 2);
-    flip(fixture, 1, 100);
-    assert_int_equal(damaged(store, LOAD_HEADERS), 0);
+    flip(&fixture, 1, 100); /* for who reads all */
+    assert_int_equal(damaged(LOAD_QUICK), 0);
+    assert_int_equal(damaged(LOAD_HEADERS), 2);
+    flip(&fixture, 1, 100);
+    assert_int_equal(damaged(LOAD_HEADERS), 0);
 }
 
 TEST(test_quick__every_byte_of_the_end_of_a_header_counts)
 {
     for (uint64_t more = 0; more < 2; more++) {
-        struct fixture fixture;
-        struct storage *store = open_long(&fixture, more * SHARD_ALIGN);
-        assert_end_counts(&fixture, store, 1 + more);
-        storage_close(store);
-        fixture_close(&fixture);
+        open_long(more * SHARD_ALIGN);
+        assert_end_counts(1 + more);
+        close_long();
     }
 }
 
 /* An end that is farther from the data than any of ours is found by reading the whole header. */
 TEST(test_quick__a_header_with_more_room_than_ours_is_read_whole)
 {
-    struct fixture fixture;
-    struct storage *store = open_long(&fixture, 4 * SHARD_ALIGN);
-    assert_int_equal(damaged(store, LOAD_QUICK), 0);
+    open_long(4 * SHARD_ALIGN);
+    assert_int_equal(damaged(LOAD_QUICK), 0);
     flip(&fixture, 1, 100);
-    assert_int_equal(damaged(store, LOAD_QUICK), 2);
-    storage_close(store);
-    fixture_close(&fixture);
+    assert_int_equal(damaged(LOAD_QUICK), 2);
+    close_long();
 }
 
 TEST(test_quick__the_header_of_an_older_save_is_named)
 {
-    struct fixture fixture;
-    struct storage *store = open_long(&fixture, 0);
-    put_older_header(&fixture, 1, header_bytes(store, 1));
-    assert_int_equal(damaged(store, LOAD_QUICK), 2);
-    storage_close(store);
-    fixture_close(&fixture);
+    open_long(0);
+    uint64_t bytes = header_bytes(1);
+    char *older = malloc(bytes);
+    move_header(6, 1, older, bytes, false);
+    move_header(7, 1, older, bytes, true);
+    free(older);
+    assert_int_equal(damaged(LOAD_QUICK), 2);
+    close_long();
 }
 
 /* Under right hashes, as if it had been committed so. */
 TEST(test_quick__a_manifest_with_another_hash_of_a_header_is_named)
 {
-    struct fixture fixture;
     struct checkpoint checkpoint;
     struct manifest *manifest;
     char *text;
     size_t bytes;
-    struct storage *store = open_long(&fixture, 0);
-    load_headers(&checkpoint, store, LOAD_HEADERS);
+    open_long(0);
+    load_headers(&checkpoint, LOAD_HEADERS);
     manifest = checkpoint.manifest;
     manifest->shards[0].header_hash ^= 1;
     assert_int_equal(manifest_write(&text, &bytes, manifest), 0);
@@ -166,16 +157,15 @@ TEST(test_quick__a_manifest_with_another_hash_of_a_header_is_named)
     free(text);
     checkpoint_close(&checkpoint);
     for (enum load load = LOAD_HEADERS; load <= LOAD_QUICK; load++) {
-        assert_int_equal(load_headers(&checkpoint, store, load), 1);
+        assert_int_equal(load_headers(&checkpoint, load), 1);
         assert_non_null(strstr(checkpoint.shards[0].header_damage, "another hash of the header"));
         checkpoint_close(&checkpoint);
     }
-    storage_close(store);
-    fixture_close(&fixture);
+    close_long();
 }
 
 /* As one of version 1 is read: of headers it says nothing. */
-static uint64_t damaged_of_version_1(struct storage *store, enum load load)
+static uint64_t damaged_of_version_1(enum load load)
 {
     struct checkpoint checkpoint;
     assert_int_equal(checkpoint_open(&checkpoint, store, NAME), 0);
@@ -189,16 +179,14 @@ static uint64_t damaged_of_version_1(struct storage *store, enum load load)
 
 TEST(test_quick__without_hashes_of_headers_they_are_read_whole)
 {
-    struct fixture fixture;
-    struct storage *store = open_long(&fixture, 0);
+    open_long(0);
     for (enum load load = LOAD_HEADERS; load <= LOAD_QUICK; load++) {
-        assert_int_equal(damaged_of_version_1(store, load), 0);
+        assert_int_equal(damaged_of_version_1(load), 0);
         flip(&fixture, 1, 100);
-        assert_int_equal(damaged_of_version_1(store, load), 2);
+        assert_int_equal(damaged_of_version_1(load), 2);
         flip(&fixture, 1, 100);
     }
-    storage_close(store);
-    fixture_close(&fixture);
+    close_long();
 }
 
 SUITE(NULL, NULL)
