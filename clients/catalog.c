@@ -70,11 +70,9 @@ static int show(struct metadata *out, struct ckpt *ckpt, int64_t step, uint64_t 
     request.run = ckpt->run;
     request.step = step;
     request.attempt = attempt;
-    int error = session_call(ckpt, &answer, &request.base, SESSION_CALL_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(session_call(ckpt, &answer, &request.base, SESSION_CALL_MS));
     const Holdfast__V1__ShowReply *reply = (Holdfast__V1__ShowReply *)answer;
-    error = manifest_read(&out->manifest, reply->manifest_json, strlen(reply->manifest_json));
+    int error = manifest_read(&out->manifest, reply->manifest_json, strlen(reply->manifest_json));
     if (error == 0) {
         out->damage = strdup(reply->damage);
         error = fill_metadata(out, reply->durability);
@@ -88,9 +86,7 @@ static int show_offline(struct metadata *out, const struct ckpt *ckpt, int64_t s
 {
     char damage[STORE_DAMAGE_BYTES];
     const struct store_choice choice = {.run = ckpt->run, .step = step, .attempt = attempt};
-    int error = offline_manifest(&out->manifest, damage, ckpt, &choice);
-    if (error != 0)
-        return error;
+    ERR_TRY(offline_manifest(&out->manifest, damage, ckpt, &choice));
     out->damage = strdup(damage);
     return fill_metadata(out, damage[0] != '\0' ? "damaged" : offline_durability(ckpt));
 }

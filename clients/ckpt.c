@@ -90,9 +90,7 @@ static int open_server(struct ckpt *ckpt)
 
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
 {
-    int error = check_options(options);
-    if (error != 0)
-        return error;
+    ERR_TRY(check_options(options));
     struct ckpt *ckpt = calloc(1, sizeof *ckpt);
     if (ckpt == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint client");
@@ -108,7 +106,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;
     session_handle_add(ckpt);
-    error = offline_is_named(ckpt->server) ? offline_open(ckpt) : open_server(ckpt);
+    int error = offline_is_named(ckpt->server) ? offline_open(ckpt) : open_server(ckpt);
     if (error != 0) {
         ckpt_close(ckpt);
         return error;
@@ -218,9 +216,7 @@ static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_in
     request.launch = launch;
     request.take_over = (flags & CKPT_TAKE_OVER) != 0;
     request.knows_holder = knows;
-    int error = session_call(ckpt, &answer, &request.base, SESSION_SETTLE_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(session_call(ckpt, &answer, &request.base, SESSION_SETTLE_MS));
     Holdfast__V1__OpenAttemptReply *reply = (Holdfast__V1__OpenAttemptReply *)answer;
     *out_attempt = reply->attempt;
     if (out_newest != NULL)

@@ -182,10 +182,8 @@ int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct
                             "a load was asked for before ckpt_describe");
     if (options->tensors == NULL)
         return load_tensors(ckpt, &ckpt->tensors, options, out);
-    int error = session_tensors_copy(&wanted, options->tensors, options->num_tensors);
-    if (error != 0)
-        return error;
-    error = load_tensors(ckpt, &wanted, options, out);
+    ERR_TRY(session_tensors_copy(&wanted, options->tensors, options->num_tensors));
+    int error = load_tensors(ckpt, &wanted, options, out);
     session_tensors_free(&wanted);
     return error;
 }
@@ -202,10 +200,8 @@ int ckpt_load_arrays(struct ckpt *ckpt, const struct ckpt_load_request *request,
                             sizeof *request, request->size);
     const struct ckpt_load_options options = {
         .step = request->step, .attempt = request->attempt, .below_step = request->below_step};
-    int error = session_arrays_copy(&wanted, request->arrays, request->num_arrays, true);
-    if (error != 0)
-        return error;
-    error = load_tensors(ckpt, &wanted, &options, out);
+    ERR_TRY(session_arrays_copy(&wanted, request->arrays, request->num_arrays, true));
+    int error = load_tensors(ckpt, &wanted, &options, out);
     session_tensors_free(&wanted);
     return error;
 }

@@ -84,9 +84,7 @@ static int map_shard(struct shard_view *view, struct load *load,
                             (unsigned long long)reply->bytes);
     view->mapped = (view->bytes + page - 1) / page * page;
     need = (view->bytes + load->segment_bytes - 1) / load->segment_bytes;
-    error = arena_reserve((void **)&view->data, view->mapped);
-    if (error != 0)
-        return error;
+    ERR_TRY(arena_reserve((void **)&view->data, view->mapped));
     if (load->remote != NULL)
         error = make_room(view, reply->segments, need);
     for (uint64_t first = 0; load->remote == NULL && first < need && error == 0;

@@ -73,9 +73,7 @@ static int find_room(uint64_t *out, struct ckpt_info *found, struct ckpt *ckpt, 
                      uint64_t attempt, const char *name)
 {
     struct ckpt_metadata *metadata = NULL;
-    int error = ckpt_metadata(ckpt, step, attempt, &metadata);
-    if (error != 0)
-        return error;
+    ERR_TRY(ckpt_metadata(ckpt, step, attempt, &metadata));
     *found = metadata->info;
     *out = 0;
     for (uint32_t i = 0; i < metadata->num_tensors; i++) {
@@ -116,13 +114,11 @@ int ckpt_object_load(struct ckpt *ckpt, int64_t step, uint64_t attempt, const ch
     struct ckpt_loaded *loaded = NULL;
     struct ckpt_object object = {.size = sizeof object, .name = name};
     *out = NULL;
-    int error = find_room(&object.room, &info, ckpt, step, attempt, name);
-    if (error != 0)
-        return error;
+    ERR_TRY(find_room(&object.room, &info, ckpt, step, attempt, name));
     object.memory = malloc(object.room);
     if (object.memory == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for object %s", name);
-    error = ckpt_object_describe(&object, &array);
+    int error = ckpt_object_describe(&object, &array);
     const struct ckpt_load_request request = {.size = sizeof request,
                                               .num_arrays = 1,
                                               .step = (int64_t)info.step,

@@ -259,9 +259,7 @@ static int place_piece(struct ckpt_save *save, const struct session_item *item, 
 {
     uint64_t image_byte = item->image_byte + done, bytes = item->bytes - done, end;
     uint64_t segment_bytes = save->ckpt->segment_bytes, inside = image_byte % segment_bytes;
-    int error = window_wait(&end, save, item->tensor, image_byte);
-    if (error != 0)
-        return error;
+    ERR_TRY(window_wait(&end, save, item->tensor, image_byte));
     bytes = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
     bytes = bytes < segment_bytes - inside ? bytes : segment_bytes - inside;
     *out = (struct ckpt_place){

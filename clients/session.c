@@ -136,12 +136,10 @@ static int map_control(struct ckpt *ckpt)
 {
     int fds[2];
     struct arena_request request = arena_request_make(ARENA_REQUEST_CONTROL, ckpt->link.token);
-    int error = arena_link_fetch(&ckpt->link, fds, &request, 2);
-    if (error != 0)
-        return error;
+    ERR_TRY(arena_link_fetch(&ckpt->link, fds, &request, 2));
     ckpt->event = fds[1];
     const uint64_t bytes = sizeof(struct arena_control);
-    error = arena_link_map((void **)&ckpt->control, fds[0], bytes, bytes);
+    int error = arena_link_map((void **)&ckpt->control, fds[0], bytes, bytes);
     if (error == 0 &&
         (ckpt->control->magic != ARENA_MAGIC || ckpt->control->version != ARENA_VERSION ||
          ckpt->control->entries != ARENA_RING_ENTRIES ||

@@ -55,9 +55,7 @@ static int slice_size(uint64_t *out, const struct slice *slice)
 static int copy_array(struct slice *out, const struct ckpt_array *tensor, uint32_t index,
                       bool needs_data)
 {
-    int error = check_array(tensor, index);
-    if (error != 0)
-        return error;
+    ERR_TRY(check_array(tensor, index));
     memset(out, 0, sizeof *out);
     strcpy(out->tensor.name, tensor->name);
     out->tensor.dims = tensor->dims;
@@ -72,7 +70,7 @@ static int copy_array(struct slice *out, const struct ckpt_array *tensor, uint32
                             "tensor %s has the unknown dtype %s", tensor->name,
                             tensor->dtype != NULL ? tensor->dtype : "(null)");
     uint64_t bytes;
-    error = slice_size(&bytes, out);
+    int error = slice_size(&bytes, out);
     if (error == 0 && bytes > 0 && tensor->data == NULL && needs_data)
         error = report_error(ERR_INVALID, "an empty slice has an extent of 0",
                              "tensor %s has no data", tensor->name);

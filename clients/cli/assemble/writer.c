@@ -176,15 +176,11 @@ static int plan_target(struct target *target)
     struct output_file *file = &target->file;
     struct shard_identity identity;
     uint64_t bytes;
-    int error = layout_shard_tensors(&target->tensors, &file->num_tensors, &bytes, manifest->table,
-                                     target->shard);
-    if (error == 0)
-        error = shard_geometry_derive(&target->geometry, manifest->shards[target->shard].data_start,
-                                      bytes);
-    if (error == 0)
-        error = allocate_target(target);
-    if (error != 0)
-        return error;
+    ERR_TRY(layout_shard_tensors(&target->tensors, &file->num_tensors, &bytes, manifest->table,
+                                 target->shard));
+    ERR_TRY(shard_geometry_derive(&target->geometry, manifest->shards[target->shard].data_start,
+                                  bytes));
+    ERR_TRY(allocate_target(target));
     manifest_identity(&identity, &manifest->summary, target->shard);
     target->identity =
         checksum_shard_identity(identity.nonce, target->shard, manifest->summary.shards);
@@ -207,7 +203,7 @@ static int plan_target(struct target *target)
     file->head = target->head;
     file->head_bytes = target->geometry.data_start;
     file->user = target;
-    error = shard_header_write(target->head, &target->geometry, manifest->table, &identity);
+    int error = shard_header_write(target->head, &target->geometry, manifest->table, &identity);
     if (error == 0)
         CHECK(shard_header_hash(&writer->manifest.shards[target->shard].header_hash, target->head,
                                 target->geometry.data_start));

@@ -55,10 +55,8 @@ static int plan_layout(struct layout *out, struct rows *rows, const struct tenso
         slice->box.offset[0] = first;
         slice->box.extent[0] = count - first < each ? count - first : each;
     }
-    int error = layout_plan_save(&table, rows->of_rank, rows->counts, rows->replicas * rows->parts,
-                                 LAYOUT_EQUAL_REPLICAS);
-    if (error != 0)
-        return error;
+    ERR_TRY(layout_plan_save(&table, rows->of_rank, rows->counts, rows->replicas * rows->parts,
+                             LAYOUT_EQUAL_REPLICAS));
     CHECK(table->num_layouts == 1);
     *out = table->layouts[0];
     table->num_layouts = 0; /* it is the caller's now */

@@ -245,12 +245,10 @@ static void close_one(struct copy *copy)
 static int copy_one(struct copy *copy, const char *name)
 {
     bool is_there = false;
-    int error = checkpoint_open(&copy->from, copy->source, name);
-    if (error != 0)
-        return error;
+    ERR_TRY(checkpoint_open(&copy->from, copy->source, name));
     const struct manifest_summary *summary = &copy->from.manifest->summary;
-    error = shard_dir_key(copy->directory, sizeof copy->directory, copy->run, summary->step,
-                          summary->attempt);
+    int error = shard_dir_key(copy->directory, sizeof copy->directory, copy->run, summary->step,
+                              summary->attempt);
     if (error == 0)
         error = look_for_copy(&is_there, copy);
     if (error == 0 && !is_there)

@@ -16,10 +16,8 @@ static int pin_stored(struct storage *store, const struct selection *selection, 
                       const char *note)
 {
     struct report_text text;
-    int error = store_put_note(store, STORE_PIN, prefix, note);
-    if (error != 0)
-        return error;
-    error = store_need_checkpoint(store, selection);
+    ERR_TRY(store_put_note(store, STORE_PIN, prefix, note));
+    int error = store_need_checkpoint(store, selection);
     if (error != ERR_NOT_FOUND)
         return error;
     report_keep(&text);

@@ -86,11 +86,9 @@ static int prune_server(struct outcomes *out, const struct cli *cli, const char 
     request.may_remove_most = rules->may_remove_most;
     request.dry_run = cli->is_dry_run;
     request.now = cli->is_now;
-    int error = cli_call(&answer, cli, &request.base, PRUNE_CALL_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(cli_call(&answer, cli, &request.base, PRUNE_CALL_MS));
     const Holdfast__V1__PruneReply *reply = (const Holdfast__V1__PruneReply *)answer;
-    error = new_outcomes(out, reply->n_entries);
+    int error = new_outcomes(out, reply->n_entries);
     out->trash = reply->trash_seconds;
     for (size_t i = 0; error == 0 && i < out->count; i++) {
         const Holdfast__V1__PruneEntry *entry = reply->entries[i];
@@ -164,12 +162,9 @@ static int fill_item(struct retain_item *out, struct storage *store,
     *out = (struct retain_item){
         .step = summary->step, .attempt = summary->attempt, .time = retain_time(summary->time)};
     bool is_whole = false;
-    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
-    if (error == 0)
-        error = look_at_files(&is_whole, store, entry, prefix);
-    if (error != 0)
-        return error;
-    error = store_read_verified(&verified, store, summary);
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
+    ERR_TRY(look_at_files(&is_whole, store, entry, prefix));
+    int error = store_read_verified(&verified, store, summary);
     if (error == ERR_MEMORY)
         return error;
     out->is_damaged = !is_whole || verified_stays(error, &verified);

@@ -17,9 +17,7 @@ int cli_reload(const struct cli *cli)
     Holdfast__V1__ReloadRequest request = HOLDFAST__V1__RELOAD_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char safe[1100];
-    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     const char *keys = ((const Holdfast__V1__ReloadReply *)answer)->needs_restart;
     if (cli->is_json) {
         printf("{\"needs_restart\": ");
@@ -116,9 +114,7 @@ int cli_rescan(const struct cli *cli)
     Holdfast__V1__RescanRequest request = HOLDFAST__V1__RESCAN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char safe[600];
-    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     const Holdfast__V1__RescanReply *reply = (const Holdfast__V1__RescanReply *)answer;
     if (cli->is_json) {
         print_rescan_json(reply);
@@ -273,9 +269,7 @@ static int ask_history(char **out, const struct cli *cli, const char *run)
     Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.run = (char *)(uintptr_t)run;
-    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     *out = strdup(((const Holdfast__V1__HistoryReply *)answer)->lines);
     protobuf_c_message_free_unpacked(answer, NULL);
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a history");

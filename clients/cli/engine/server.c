@@ -167,13 +167,11 @@ static int call_once(ProtobufCMessage **out, const struct cli *cli, const char *
 {
     struct rpc_client *client = NULL;
     struct telling telling;
-    int error = rpc_client_open(&client, cli->server);
-    if (error != 0)
-        return error;
+    ERR_TRY(rpc_client_open(&client, cli->server));
     bool is_long = timeout_ms > CLI_CALL_MS && progress_is_wanted(cli);
     if (is_long)
         tell_begin(&telling, cli);
-    error = rpc_client_call(client, method, request, type, out, timeout_ms);
+    int error = rpc_client_call(client, method, request, type, out, timeout_ms);
     if (is_long)
         tell_end(&telling);
     rpc_client_close(client);
@@ -226,12 +224,10 @@ int cli_call_status(struct json_t **out, const struct cli *cli)
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.expected_bytes = (uint64_t)cli->expected;
-    int error = cli_call(&answer, cli, &request.base, CLI_CALL_MS);
-    if (error != 0)
-        return error;
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     const char *text = ((const Holdfast__V1__StatusReply *)answer)->json;
     json_error_t reason;
-    error = json_read(out, text, strlen(text), &reason);
+    int error = json_read(out, text, strlen(text), &reason);
     protobuf_c_message_free_unpacked(answer, NULL);
     if (error == ERR_MEMORY || json_is_object(*out))
         return error;
@@ -401,9 +397,7 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes)
 {
     json_t *status = NULL;
     char need[32], have[32];
-    int error = cli_call_status(&status, cli);
-    if (error != 0)
-        return error;
+    ERR_TRY(cli_call_status(&status, cli));
     json_int_t uid = json_integer_value(json_object_get(status, "uid"));
     json_int_t left =
         json_integer_value(json_object_get(json_object_get(status, "disk"), "bytes_left"));

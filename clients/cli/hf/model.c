@@ -114,12 +114,9 @@ static int read_section(json_t **out, const char *text)
 int hf_run_open(struct hf_run *out, const struct manifest *manifest)
 {
     *out = (struct hf_run){0};
-    int error = read_section(&out->identity, manifest->identity_json);
-    if (error == 0)
-        error = read_section(&out->config, manifest->config_json);
-    if (error == 0)
-        error = read_section(&out->data, manifest->data_json);
-    return error;
+    ERR_TRY(read_section(&out->identity, manifest->identity_json));
+    ERR_TRY(read_section(&out->config, manifest->config_json));
+    return read_section(&out->data, manifest->data_json);
 }
 
 void hf_run_close(struct hf_run *run)

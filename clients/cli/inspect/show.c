@@ -246,20 +246,13 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     if (manifest->converted_from[0] != '\0')
         printf("%-12s nonce %s\n", "made from",
                text_safe(text, sizeof text, manifest->converted_from));
-    int error = print_position(manifest->state_json);
-    if (error != 0)
-        return error;
+    ERR_TRY(print_position(manifest->state_json));
     if (manifest->code_version[0] != '\0')
         printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
-    error = print_mesh(manifest->mesh_json);
-    if (error == 0)
-        error = print_apart("identity", manifest->identity_json, "environment", true);
-    if (error != 0)
-        return error;
+    ERR_TRY(print_mesh(manifest->mesh_json));
+    ERR_TRY(print_apart("identity", manifest->identity_json, "environment", true));
     print_member("data", manifest->data_json);
-    error = print_apart("state", manifest->state_json, "history", false);
-    if (error != 0)
-        return error;
+    ERR_TRY(print_apart("state", manifest->state_json, "history", false));
     print_member("config", manifest->config_json);
     print_tensors(manifest);
     objects_print(&shown->objects);
@@ -343,10 +336,8 @@ static int print_shown(const struct cli *cli, struct shown *shown,
                        void *user)
 {
     struct lineage lineage;
-    int error = lineage_read(&lineage, shown->manifest, read, user);
-    if (error != 0)
-        return error;
-    error = objects_read(&shown->objects, cli, shown->manifest);
+    ERR_TRY(lineage_read(&lineage, shown->manifest, read, user));
+    int error = objects_read(&shown->objects, cli, shown->manifest);
     if (error == 0)
         error =
             cli->is_json ? print_manifest_json(shown, &lineage) : print_manifest(shown, &lineage);

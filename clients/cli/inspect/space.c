@@ -223,13 +223,11 @@ static int gc_store(struct space *space)
     static const char note[] = "; the store is in use: what is being saved is counted too";
     const struct cli *cli = space->cli;
     struct selection all = {.step = -1};
-    int error = store_begin(&space->store, cli, NULL, !cli->is_dry_run);
-    if (error != 0)
-        return error;
+    ERR_TRY(store_begin(&space->store, cli, NULL, !cli->is_dry_run));
     bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
     space->rubbish.looked = note_looked;
     space->rubbish.user = space;
-    error = begin_look(space, "gc", &all);
+    int error = begin_look(space, "gc", &all);
     if (error == 0)
         error = for_all_runs(space, &all, collect);
     if (error == 0)
@@ -280,10 +278,8 @@ static int gc_server(struct space *space)
     Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.dry_run = space->cli->is_dry_run;
-    int error = cli_call(&answer, space->cli, &request.base, GC_CALL_MS);
-    if (error != 0)
-        return error;
-    error = take_reply(space, (const Holdfast__V1__GcReply *)answer);
+    ERR_TRY(cli_call(&answer, space->cli, &request.base, GC_CALL_MS));
+    int error = take_reply(space, (const Holdfast__V1__GcReply *)answer);
     protobuf_c_message_free_unpacked(answer, NULL);
     if (error != 0)
         return error;

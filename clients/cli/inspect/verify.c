@@ -254,11 +254,9 @@ static int verify_one(bool *out_is_damaged, struct verify *verify, struct storag
                       const char *name)
 {
     const struct cli *cli = verify->cli;
-    int error = checkpoint_open(&verify->checkpoint, store, name);
-    if (error != 0)
-        return error;
+    ERR_TRY(checkpoint_open(&verify->checkpoint, store, name));
     verify->num_damages = verify->blocks = verify->bytes = 0;
-    error = verify_all(verify);
+    int error = verify_all(verify);
     if (error == 0 && (!cli->is_quick || verify->num_damages > 0))
         verified_keep(cli, &verify->checkpoint.manifest->summary,
                       &(struct verified){.percent = verify->percent,

@@ -64,15 +64,12 @@ static int read_header(struct source_file *source)
     uint64_t length = 0;
     if (file->bytes < sizeof first)
         return report_error(ERR_CORRUPT, NULL, "it is no safetensors file");
-    int error = hf_file_read(file, first, 0, sizeof first);
-    if (error == 0)
-        error = safetensors_length(&length, first, file->bytes);
-    if (error != 0)
-        return error;
+    ERR_TRY(hf_file_read(file, first, 0, sizeof first));
+    ERR_TRY(safetensors_length(&length, first, file->bytes));
     char *text = malloc(length);
     if (text == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    error = hf_file_read(file, text, sizeof first, (uint32_t)length);
+    int error = hf_file_read(file, text, sizeof first, (uint32_t)length);
     if (error == 0)
         error = safetensors_parse(&source->header, text, length, file->bytes);
     free(text);
@@ -333,9 +330,7 @@ static int plan_manifest(struct import *import)
     snprintf(manifest->summary.run, sizeof manifest->summary.run, "%s", import->cli->run);
     manifest->summary.attempt = 1;
     json_t *identity = NULL;
-    int error = hf_model_identity(&identity, &import->model);
-    if (error != 0)
-        return error;
+    ERR_TRY(hf_model_identity(&identity, &import->model));
     json_begin();
     import->identity_json = dump(identity);
     import->config_json =
@@ -351,7 +346,7 @@ static int plan_manifest(struct import *import)
     manifest->data_json = import->data_json;
     manifest->state_json = state_json;
     manifest->mesh_json = import->mesh_json;
-    error = plan_table(import);
+    int error = plan_table(import);
     return error != 0 ? error : writer_plan(&import->writer);
 }
 
