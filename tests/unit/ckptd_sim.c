@@ -1,34 +1,28 @@
 /* ckptd_sim.c - two nodes and a bucket, simulated: the machines of ckptd together.
  *
  * Goal: what the machines promise each for itself, they hold together. Method: the real decisions
- * (machines/commit.c, machines/pick.c, machines/transfer.c, keep/drop_copies.c,
- * proto/format/retain.c, storage/group.c) of two nodes that train one run, at times both at once as
- * on two sides of a cut, against one bucket. A seeded scheduler has processes crash, disks lost
- * with their node and node ids used again, clocks that jump; requests to the bucket refused, lost,
- * unanswered or late in their effect; listings that lag in both directions. Nothing here knows when
- * a machine does what; the world is checked after each event. One node's saves alone, in any order,
- * are ckptd_commit_any's matter; one transfer's requests ckptd_transfer_any's.
+ * (machines/pick.c, machines/transfer.c, keep/drop_copies.c, proto/format/retain.c) of two
+ * nodes that train one run, at times both at once as on two sides of a cut, against one bucket. A
+ * seeded scheduler has processes crash, disks lost with their node and node ids used again, clocks
+ * that jump; requests to the bucket refused, lost, unanswered or late in their effect; listings
+ * that lag in both directions. Nothing here knows when a machine does what; the world is checked
+ * after each event. How a save comes to its commit is the matter of ckptd_commit_any, one
+ * transfer's requests that of ckptd_transfer_any, a removal that is cut short that of
+ * storage_store_remove.
  *
- *   sim.S1  What was acknowledged as local is on that disk, whole, until the disk is lost or the
- *       rules removed it.
- *   sim.S2  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
+ *   sim.S1  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
  *       removed it, whatever became of its node.
- *   sim.S3  A manifest in the bucket, also one that came late, has every shard there, all of the
+ *   sim.S2  A manifest in the bucket, also one that came late, has every shard there, all of the
  *       store that owns the attempt's number.
- *   sim.S4  An attempt's number in the bucket is one store's for ever, and only that one is told
+ *   sim.S3  An attempt's number in the bucket is one store's for ever, and only that one is told
  *       that its checkpoint is there.
- *   sim.S5  A local copy of what is to be in the bucket goes only when the bucket has it, and it
+ *   sim.S4  A local copy of what is to be in the bucket goes only when the bucket has it, and it
  *       was read back there lately.
- *   sim.S6  The rules leave a disk its last two whole checkpoints, the bucket as many as they say;
+ *   sim.S5  The rules leave a disk its last two whole checkpoints, the bucket as many as they say;
  *       and what is read, pinned or damaged stays.
- *   sim.S7  When the faults stop, all that is to be in the bucket comes there, or its number is
+ *   sim.S6  When the faults stop, all that is to be in the bucket comes there, or its number is
  *       known to be another store's.
- *   sim.S8  The same seed gives the same trace.
- *   sim.S9  Saves of an attempt are published in the order of their steps, and a step is begun
- *       again only when its save was given up and its files are gone.
- *   sim.S10  A number is of one start alone, also when one comes while a number is taken for
- *       another.
- *   sim.S11  A removal, cut short by a loss of power, leaves a checkpoint whole or gone.
+ *   sim.S7  The same seed gives the same trace.
  *
  * Two things are taken for granted. A request has its effect, if ever, before the rules of the
  * bucket come to what it would publish. And they leave alone what is leased, which a checkpoint on
@@ -38,8 +32,10 @@
  * How to replay a world, and to run more: sim.h; `make sim` takes a million. */
 #include "ckptd/keep/drop_copies.h"
 #include "ckptd/machines/pick.h"
+#include "ckptd/machines/transfer.h"
+#include "proto/base/report.h"
 #include "proto/format/retain.h"
-#include "tests/unit/sim_removal.h"
+#include "tests/unit/sim.h"
 #include "tests/unit/suite.h"
 
 #include <stdio.h>
@@ -50,9 +46,161 @@
 #define HEAL_EVENTS 4000u
 #define VERIFY_AGE_S 1000
 #define STEP_S 60
+#define NODES 2u
+#define RANKS 2u
+#define SAVED_MAX 96u
+#define LATE_MAX 8u
+#define ATTEMPTS_MAX 64u
+
+/* A checkpoint as one node knows it: on its disk, in the bucket, or both. */
+struct saved {
+    uint64_t attempt, step;
+    int64_t time;
+    bool is_local, is_far, is_given_up, goes_far;
+    bool is_read, is_pinned; /* here */
+    bool is_damaged;         /* a block of it has rotted here, and the scrub has seen it */
+    int64_t sent;            /* when it came into the bucket, by the node's clock */
+};
+
+struct node {
+    uint32_t store; /* of this disk: no two have one number */
+    uint64_t attempt, step;
+    struct saved saved[SAVED_MAX];
+    uint32_t num_saved;
+    struct transfer transfer;
+    struct transfer_action due;
+    uint32_t sends; /* which of `saved` */
+    int64_t clock;
+};
 
 static const struct retain_rules local_rules = {.keep_last = 1, .may_remove_most = true};
 static const struct retain_rules far_rules = {.keep_last = 4, .may_remove_most = true};
+
+/* What the bucket has of one step of an attempt. */
+struct object {
+    uint64_t attempt, step;
+    int64_t time;
+    uint32_t shard[RANKS], names, manifest; /* whose; 0: not there */
+    bool is_new, is_removed;                /* new: a listing may miss it */
+    bool is_acked;
+    uint32_t leases; /* a bit per node that sends it */
+};
+
+struct late {
+    uint32_t store, object; /* object 0: the number `attempt` */
+    uint64_t attempt;
+};
+
+struct bucket {
+    uint32_t owner[ATTEMPTS_MAX];
+    struct object objects[2 * NODES * SAVED_MAX + 1]; /* from 1 */
+    uint32_t num_objects;
+    struct late late[LATE_MAX];
+    uint32_t num_late;
+};
+
+struct world {
+    struct sim sim;
+    uint32_t stores;
+    struct node nodes[NODES];
+    struct bucket bucket;
+    uint64_t num_acked, num_far, num_lost, num_removed, num_by_hand;
+};
+
+/* ---- the bucket ---- */
+
+static uint32_t object_of(struct world *world, const struct saved *saved)
+{
+    struct bucket *bucket = &world->bucket;
+    for (uint32_t i = 1; i <= bucket->num_objects; i++)
+        if (bucket->objects[i].attempt == saved->attempt && bucket->objects[i].step == saved->step)
+            return i;
+    bucket->objects[++bucket->num_objects] =
+        (struct object){.attempt = saved->attempt, .step = saved->step, .time = saved->time};
+    return bucket->num_objects;
+}
+
+static bool is_whole(const struct object *object)
+{
+    bool holds = object->manifest != 0 && object->names == object->manifest;
+    for (uint32_t i = 0; i < RANKS; i++)
+        holds = holds && object->shard[i] == object->manifest;
+    return holds;
+}
+
+/* Exclusively: the first has the name. A manifest's name is not given twice either. */
+static void take_effect(struct world *world, const struct late *late)
+{
+    struct bucket *bucket = &world->bucket;
+    note(&world->sim, "effect", late->store, late->object);
+    if (late->object == 0) {
+        if (bucket->owner[late->attempt] == 0)
+            bucket->owner[late->attempt] = late->store;
+        return;
+    }
+    struct object *object = &bucket->objects[late->object];
+    if (object->manifest != 0 || object->is_removed)
+        return;
+    object->manifest = late->store;
+    object->is_new = true;
+    require(&world->sim, is_whole(object), "sim.S2: a manifest in the bucket has all shards");
+    require(&world->sim, bucket->owner[object->attempt] == late->store,
+            "sim.S2: they are of the owner");
+}
+
+static enum publication read_back(const struct world *world, const struct late *name)
+{
+    const struct bucket *bucket = &world->bucket;
+    uint32_t found =
+        name->object != 0 ? bucket->objects[name->object].manifest : bucket->owner[name->attempt];
+    if (found == 0)
+        return PUBLICATION_ABSENT;
+    return found == name->store ? PUBLICATION_DURABLE : PUBLICATION_TAKEN;
+}
+
+static enum publication publish(struct world *world, const struct late *name)
+{
+    if (fault(&world->sim) && below(&world->sim, 2) == 0)
+        return PUBLICATION_ABSENT; /* refused */
+    if (fault(&world->sim) && world->bucket.num_late < LATE_MAX) {
+        world->bucket.late[world->bucket.num_late++] = *name;
+        return PUBLICATION_UNKNOWN;
+    }
+    take_effect(world, name);
+    return fault(&world->sim) ? PUBLICATION_UNKNOWN : read_back(world, name);
+}
+
+static void one_late_effect(struct world *world)
+{
+    struct bucket *bucket = &world->bucket;
+    if (bucket->num_late == 0)
+        return;
+    uint32_t which = below(&world->sim, bucket->num_late);
+    const struct late late = bucket->late[which];
+    bucket->late[which] = bucket->late[--bucket->num_late];
+    take_effect(world, &late);
+}
+
+/* ---- a node's saves ---- */
+
+static void open_attempt(struct world *world, struct node *node)
+{
+    if (node->attempt + 1 >= ATTEMPTS_MAX)
+        return;
+    node->attempt++;
+    node->step = 0;
+    note(&world->sim, "open", node->store, node->attempt);
+}
+
+static void save(struct world *world, struct node *node)
+{
+    if (node->num_saved == SAVED_MAX)
+        return;
+    note(&world->sim, "save", node->attempt, ++node->step);
+    node->saved[node->num_saved++] = (struct saved){
+        .attempt = node->attempt, .step = node->step, .time = node->clock, .is_local = true};
+    world->num_acked++;
+}
 
 /* ---- a node and the bucket ---- */
 
@@ -72,7 +220,7 @@ static void make_plan(struct retain_item *out, const struct node *node)
         out[i] = (struct retain_item){.step = saved->step,
                                       .attempt = saved->attempt,
                                       .time = saved->time,
-                                      .is_vanished = !is_local(saved) && !saved->is_far};
+                                      .is_vanished = !saved->is_local && !saved->is_far};
     }
 }
 
@@ -88,7 +236,7 @@ static int64_t plan_drain(struct node *node)
     for (uint32_t i = 0; i < node->num_saved; i++) {
         const struct saved *saved = &node->saved[i];
         items[i] = (struct pick_item){.step = saved->step,
-                                      .is_local = is_local(saved),
+                                      .is_local = saved->is_local,
                                       .is_far = saved->is_far,
                                       .is_given_up = saved->is_given_up,
                                       .is_kept = !plan[i].is_vanished && plan[i].reasons != 0};
@@ -99,17 +247,12 @@ static int64_t plan_drain(struct node *node)
     return pick_next(items, node->num_saved, &left);
 }
 
-static bool has_live(const struct node *node)
-{
-    return commit_num_saves(node->commit) != 0;
-}
-
 static void begin_transfer(struct world *world, struct node *node)
 {
     if (node->transfer.state != TRANSFER_FREE || node->due.kind != TRANSFER_NOTHING)
         return;
-    if (!has_live(node)) /* the list is as the catalog's, in order; indices in use stay */
-        qsort(node->saved, node->num_saved, sizeof node->saved[0], newest_first);
+    qsort(/* as the catalog's */
+          node->saved, node->num_saved, sizeof node->saved[0], newest_first);
     int64_t next = plan_drain(node);
     if (next < 0)
         return;
@@ -122,13 +265,13 @@ static struct transfer_action copy_shard(struct world *world, struct node *node,
                                          struct object *object, uint32_t shard)
 {
     uint32_t other = object->shard[shard];
-    require(&world->sim, is_local(&node->saved[node->sends]), "sim.S3: what is sent is there");
+    require(&world->sim, node->saved[node->sends].is_local, "sim.S2: what is sent is there");
     if (node->saved[node->sends].is_damaged)
         return transfer_copied(&node->transfer, shard, ERR_CORRUPT, true);
     if (fault(&world->sim) && below(&world->sim, 2) == 0)
         return transfer_copied(&node->transfer, shard, ERR_IO, false); /* torn, and no name */
     require(&world->sim, other == 0 || other == node->store,
-            "sim.S4: no store writes to another's shards");
+            "sim.S3: no store writes to another's shards");
     object->shard[shard] = node->store;
     return transfer_copied(&node->transfer, shard, fault(&world->sim) ? ERR_IO : 0, false);
 }
@@ -136,7 +279,7 @@ static struct transfer_action copy_shard(struct world *world, struct node *node,
 static void hold(struct world *world, struct node *node, struct saved *saved, struct object *object)
 {
     require(&world->sim, object->manifest == node->store || object->is_removed,
-            "sim.S4: told of what is not its own");
+            "sim.S3: told of what is not its own");
     saved->is_far = true;
     saved->sent = node->clock;
     object->is_acked = true;
@@ -151,6 +294,7 @@ static void go_on_sending(struct world *world, struct node *node)
         return;
     uint32_t index = object_of(world, saved);
     struct object *object = &world->bucket.objects[index];
+    uint32_t lease = 1u << (node - world->nodes);
     const struct late number = {node->store, 0, saved->attempt};
     const struct late manifest = {node->store, index, saved->attempt};
     note(&world->sim, "drain", due.kind, due.shard);
@@ -161,7 +305,7 @@ static void go_on_sending(struct world *world, struct node *node)
         if (object->is_removed) /* it comes anew */
             *object = (struct object){
                 .attempt = saved->attempt, .step = saved->step, .time = saved->time};
-        object->lease = node->store;
+        object->leases |= lease;
         node->due = transfer_claimed(&node->transfer, publish(world, &number));
         break;
     case TRANSFER_COPY:
@@ -184,15 +328,15 @@ static void go_on_sending(struct world *world, struct node *node)
         node->due = transfer_rested(&node->transfer);
         break;
     case TRANSFER_HELD:
-        object->lease = 0;
+        object->leases &= ~lease;
         hold(world, node, saved, object);
         break;
     default: /* TRANSFER_OVER */
         require(&world->sim,
                 saved->is_damaged || world->bucket.owner[saved->attempt] != node->store,
-                "sim.S7: given up, and its own");
+                "sim.S6: given up, and its own");
         saved->is_given_up = true;
-        object->lease = object->lease == node->store ? 0 : object->lease;
+        object->leases &= ~lease;
     }
 }
 
@@ -218,7 +362,7 @@ static int look_far(void *user, uint32_t index)
 static int look_local(void *user, uint32_t index)
 {
     struct looking *looking = user;
-    looking->items[index].is_vanished |= !is_local(&looking->node->saved[index]);
+    looking->items[index].is_vanished |= !looking->node->saved[index].is_local;
     return 0;
 }
 
@@ -227,7 +371,7 @@ static uint32_t newer_local(const struct node *node, const struct saved *saved)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < node->num_saved; i++)
-        count += is_local(&node->saved[i]) && !node->saved[i].is_damaged &&
+        count += node->saved[i].is_local && !node->saved[i].is_damaged &&
                  newest_first(&node->saved[i], saved) < 0;
     return count;
 }
@@ -255,16 +399,14 @@ static void remove_local(struct world *world, struct node *node, struct saved *s
         return;
     note(&world->sim, "remove local", saved->attempt, saved->step);
     require(&world->sim, !saved->goes_far || is_there,
-            "sim.S5: the bucket has what a disk gives up");
-    require(&world->sim, !saved->goes_far || is_proven, "sim.S5: and was read back there lately");
+            "sim.S4: the bucket has what a disk gives up");
+    require(&world->sim, !saved->goes_far || is_proven, "sim.S4: and was read back there lately");
     require(&world->sim, newer_local(node, saved) >= RETAIN_GOOD_MIN,
-            "sim.S6: a disk keeps its last two");
+            "sim.S5: a disk keeps its last two");
     require(&world->sim, !saved->is_read && !saved->is_pinned && !saved->is_damaged,
-            "sim.S6: nor goes what is read, pinned or evidence");
-    saved->is_removed = saved->is_ruled_out = true;
+            "sim.S5: nor goes what is read, pinned or evidence");
+    saved->is_local = false;
     world->num_removed++;
-    if (world->sim.faults != 0)
-        remove_in_the_dark(world, saved);
 }
 
 static void retain_local(struct world *world, struct node *node)
@@ -275,7 +417,7 @@ static void retain_local(struct world *world, struct node *node)
     plan_drain(node);
     make_plan(items, node);
     for (uint32_t i = 0; i < node->num_saved; i++) {
-        items[i].is_vanished = !is_local(&node->saved[i]);
+        items[i].is_vanished = !node->saved[i].is_local;
         items[i].is_leased =
             (node->transfer.state != TRANSFER_FREE && node->sends == i) || node->saved[i].is_read;
         items[i].is_pinned = node->saved[i].is_pinned;
@@ -305,7 +447,7 @@ static void retain_far(struct world *world, struct node *node)
     for (uint32_t i = 0; i < node->num_saved; i++) {
         uint32_t index = object_of(world, &node->saved[i]);
         items[i].is_vanished = !node->saved[i].is_far;
-        items[i].is_leased = world->bucket.objects[index].lease != 0;
+        items[i].is_leased = world->bucket.objects[index].leases != 0;
     }
     if (retain_plan_seen(items, node->num_saved, &far_rules, &removed, look_far, &looking) != 0)
         return;
@@ -315,7 +457,7 @@ static void retain_far(struct world *world, struct node *node)
             continue;
         note(&world->sim, "remove far", node->saved[i].attempt, node->saved[i].step);
         require(&world->sim, newer_far(&world->bucket, &node->saved[i]) >= far_rules.keep_last,
-                "sim.S6: the bucket keeps its last ones");
+                "sim.S5: the bucket keeps its last ones");
         world->bucket.objects[index].is_removed = true;
         node->saved[i].is_far = false;
         world->num_removed++;
@@ -329,7 +471,7 @@ static void remove_by_hand(struct world *world, const struct saved *saved)
 {
     uint32_t index = object_of(world, saved);
     struct object *object = &world->bucket.objects[index];
-    if (object->manifest == 0 || object->lease != 0 || is_under_way(&world->bucket, index))
+    if (object->manifest == 0 || object->leases != 0 || is_under_way(&world->bucket, index))
         return;
     object->is_removed = true;
     world->num_by_hand++;
@@ -340,7 +482,7 @@ static void meddle(struct world *world, struct node *node)
     uint32_t choice = below(&world->sim, 16);
     struct saved *saved =
         node->num_saved > 0 ? &node->saved[below(&world->sim, node->num_saved)] : NULL;
-    if (!saved || !is_local(saved))
+    if (!saved || !saved->is_local)
         return;
     note(&world->sim, "meddle", choice, saved->step);
     if (choice < 8)
@@ -357,12 +499,8 @@ static void meddle(struct world *world, struct node *node)
 
 static void restart(struct node *node)
 {
-    node->num_pending = 0;
     transfer_forget(&node->transfer);
     node->due = (struct transfer_action){.kind = TRANSFER_NOTHING};
-    memset(node->commit->latest, 0, RANKS * sizeof node->commit->latest[0]);
-    memset(node->commit->unaware, 0, RANKS * sizeof node->commit->unaware[0]);
-    commit_init(node->commit, node->durable_attempt);
 }
 
 /* What a start lists of the bucket: what is new may be missing, what is removed still be there. */
@@ -378,17 +516,14 @@ static void list_far(struct world *world, struct node *node)
         struct saved *found = NULL;
         for (uint32_t j = 0; j < node->num_saved && !found; j++) {
             struct saved *saved = &node->saved[j];
-            bool is_given_up = saved->is_removed && !saved->is_ruled_out; /* begun again since */
             if (saved->attempt == object->attempt && saved->step == object->step &&
-                object->manifest == node->store && !is_given_up)
+                object->manifest == node->store)
                 found = saved;
         }
         if (!found && node->num_saved < SAVED_MAX && object->manifest != node->store) {
             found = &node->saved[node->num_saved++];
-            *found = (struct saved){.attempt = object->attempt,
-                                    .step = object->step,
-                                    .time = object->time,
-                                    .is_removed = true};
+            *found = (struct saved){
+                .attempt = object->attempt, .step = object->step, .time = object->time};
         }
         if (found) {
             found->is_far = true;
@@ -401,23 +536,8 @@ static void list_far(struct world *world, struct node *node)
 static void crash(struct world *world, struct node *node)
 {
     note(&world->sim, "crash", node->store, 0);
-    for (uint32_t i = 0; i < node->num_pending; i++) {
-        const struct pending *pending = &node->pending[i];
-        struct saved *saved = find_saved(node, pending->save);
-        if (pending->kind == COMMIT_PUBLISH && saved)
-            saved->maybe = true;
-        if (pending->kind == COMMIT_TAKE && below(&world->sim, 2) == 0 &&
-            pending->number > node->durable_attempt)
-            node->durable_attempt = pending->number;
-    }
-    for (uint32_t i = 0; i < node->num_saved; i++) {
-        struct saved *saved = &node->saved[i];
-        if (saved->maybe)
-            saved->manifest = below(&world->sim, 2) == 0;
-        saved->maybe = saved->is_live = saved->is_read = false;
-        saved->is_removed |= !saved->manifest; /* the scan of the start */
-        saved->is_listed = !saved->is_removed;
-    }
+    for (uint32_t i = 0; i < node->num_saved; i++)
+        node->saved[i].is_read = false;
     restart(node);
     list_far(world, node);
 }
@@ -427,16 +547,13 @@ static void lose_disk(struct world *world, struct node *node)
     note(&world->sim, "lost", node->store, 0);
     world->num_lost++;
     for (uint32_t i = 1; i <= world->bucket.num_objects; i++)
-        if (world->bucket.objects[i].lease == node->store)
-            world->bucket.objects[i].lease = 0; /* it expires */
+        world->bucket.objects[i].leases &= ~(1u << (node - world->nodes)); /* they expire */
     node->store = ++world->stores;
     node->num_saved = 0;
-    node->answered = node->durable_attempt = 0;
-    node->published_attempt = node->published_step = 0;
-    memset(node->step, 0, sizeof node->step);
+    node->attempt = node->step = 0;
     for (uint64_t i = 0; i < ATTEMPTS_MAX; i++)
         if (world->bucket.owner[i] != 0 && !fault(&world->sim))
-            node->durable_attempt = i;
+            node->attempt = i;
     restart(node);
     list_far(world, node);
 }
@@ -445,50 +562,36 @@ static void lose_disk(struct world *world, struct node *node)
 
 static void check_world(struct world *world)
 {
-    for (uint32_t n = 0; n < NODES; n++)
-        for (uint32_t i = 0; i < world->nodes[n].num_saved; i++) {
-            const struct saved *saved = &world->nodes[n].saved[i];
-            bool is_whole_here = saved->manifest && saved->names && saved->shard[0] &&
-                                 saved->shard[1] && !saved->is_removed;
-            require(&world->sim, !saved->is_acked || saved->is_ruled_out || is_whole_here,
-                    "sim.S1: acknowledged as local, and lost");
-        }
     for (uint32_t i = 1; i <= world->bucket.num_objects; i++) {
         const struct object *object = &world->bucket.objects[i];
         require(&world->sim, !object->is_acked || object->is_removed || is_whole(object),
-                "sim.S2: acknowledged as in the bucket, and lost");
+                "sim.S1: acknowledged as in the bucket, and lost");
     }
 }
 
 static void one_event(struct world *world)
 {
     struct node *node = &world->nodes[below(&world->sim, NODES)];
-    uint32_t choice = below(&world->sim, 208), rank = below(&world->sim, RANKS);
+    uint32_t choice = below(&world->sim, 100);
     node->clock += STEP_S;
-    if (choice < 40)
-        begin_save(world, node, rank);
-    else if (choice < 90)
-        move_save(world, node);
-    else if (choice < 120)
-        complete(world, node);
-    else if (choice < 180) {
+    if (choice < 10)
+        save(world, node);
+    else if (choice < 70) {
         begin_transfer(world, node);
         go_on_sending(world, node);
-    } else if (choice < 187)
+    } else if (choice < 78)
         retain_local(world, node);
-    else if (choice < 191)
+    else if (choice < 82)
         retain_far(world, node);
-    else if (choice < 195)
+    else if (choice < 86)
         one_late_effect(world);
-    else if (choice < 196)
+    else if (choice < 88)
         open_attempt(world, node);
-    else if (choice < 200)
-        commit_resume(node->commit, node->answered, RANKS);
-    else if (choice < 201 && fault(&world->sim))
+    else if (choice < 90 && fault(&world->sim))
         node->clock += (int64_t)below(&world->sim, 20000) - 10000;
-    else if (choice < 202 && world->sim.faults != 0)
+    else if (choice < 91 && world->sim.faults != 0)
         crash(world, node);
-    else if (choice < 206)
+    else if (choice < 96)
         meddle(world, node);
     else if (fault(&world->sim))
         lose_disk(world, node);
@@ -501,27 +604,24 @@ static void heal(struct world *world)
         one_late_effect(world);
     for (uint32_t i = 0, idle = 0; i < HEAL_EVENTS && idle < NODES; i++) {
         struct node *node = &world->nodes[i % NODES];
-        complete(world, node);
         begin_transfer(world, node);
-        bool is_idle = node->num_pending == 0 && node->due.kind == TRANSFER_NOTHING;
+        bool is_idle = node->due.kind == TRANSFER_NOTHING;
         idle = is_idle ? idle + 1 : 0;
         go_on_sending(world, node);
     }
     for (uint32_t n = 0; n < NODES; n++)
         require(&world->sim, plan_drain(&world->nodes[n]) < 0,
-                "sim.S7: all that goes there comes there");
+                "sim.S6: all that goes there comes there");
 }
 
 static struct world world_of_all;
 
 static void run_world(uint64_t seed)
 {
-    static struct commit machines[NODES];
     struct world *world = &world_of_all;
     memset(world, 0, sizeof *world);
     sim_begin(&world->sim, seed, 60);
     for (uint32_t n = 0; n < NODES; n++) {
-        world->nodes[n].commit = &machines[n];
         world->nodes[n].store = ++world->stores;
         world->nodes[n].clock = 1000000000 + below(&world->sim, 10000);
         restart(&world->nodes[n]);
@@ -548,7 +648,7 @@ TEST(test_sim__no_schedule_of_two_nodes_and_a_bucket_breaks_an_invariant)
 
 TEST(test_sim__the_same_seed_gives_the_same_trace)
 {
-    sim_check_traces(&world_of_all.sim, run_world); /* sim.S8 */
+    sim_check_traces(&world_of_all.sim, run_world); /* sim.S7 */
 }
 
 SUITE(NULL, NULL)
