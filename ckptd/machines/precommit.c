@@ -15,8 +15,7 @@
  * where none is under way, the next action is due. A claim may be under way in GOING, AWAITED,
  * GIVING and DROPPING, and counts as a copy does.
  *
- * Invariants (cited in the code, checked by tests/unit/ckptd_precommit.c and
- * tests/unit/ckptd_sim_nodes.c):
+ * Invariants (cited in the code, checked by tests/unit/ckptd_sim_nodes.c):
  *   precommit.E1  No action publishes: no node lists, loads or counts what is not committed.
  *   precommit.E2  GIVE comes only for a save that was committed and met no error, and only to the
  *       checkpoint with its nonce.
