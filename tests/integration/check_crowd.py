@@ -7,11 +7,10 @@ the next prune ends what was begun. Method: a real ckptd; a trainer that saves a
 two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it on the directory, and
 one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
 kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end, and a prune
-of the directory as it lies there then. A prune of a directory that nobody serves is killed likewise
-at each of its steps, beside one who pins and unpins and `ckpt-cli verify`, which need no lock; the
-next prune ends it, sometimes (with ROUNDS= each time) after a ckptd that loads everything. make
-test takes one step in STEPS_APART, and more until each kind of step was met: SEED= repeats what is
-drawn, SAMPLE=1 takes each step; ROUNDS= kills so often, at each step again and again.
+of the directory as it lies there then. (A prune of a directory that nobody serves is cut at each of
+its system calls by clients_cli_power.) make test takes one step in STEPS_APART, and more until each
+kind of step was met: SEED= repeats what is drawn, SAMPLE=1 takes each step; ROUNDS= kills so often,
+at each step again and again.
 """
 
 import itertools
@@ -19,7 +18,6 @@ import json
 import os
 import random
 import re
-import shutil
 import struct
 import subprocess
 import threading
@@ -39,12 +37,7 @@ ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's 
 STEPS_APART = 3
 FIRST_OF_KINDS = 2, 6, 9, 13  # steps that are usually of another kind each
 ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
-ALONE_SAVED = 6  # checkpoints that a prune finds where nobody serves
-ALONE_STEPS = 20  # at most; of a prune of the four oldest, where nobody holds one
-ALONE_TRIES = 20  # to come to a step: what is pinned or read takes none
-ALONE_LOADS = 1 if "ROUNDS" in os.environ else 8  # of so many kills one is followed by loads
 EVERYBODY = {"prune", "read", "verify", "pin", "unpin"}
-ALONE = {"verify", "pin", "unpin"}
 PRUNE = ("--keep-last", "2", "--most")
 # What a step works on, of those that each have to be met.
 STEPS = ("renameat2 .*/tombstones ", "unlinkat .* manifest", "unlinkat .* shard-",
@@ -72,11 +65,6 @@ class Killer:
     def environment(self):
         return dict(os.environ, LD_PRELOAD=SHIM, KILL_FILE=self.path)
 
-    def left(self):
-        """How many steps are left of those it counts to the kill; below 1: it has killed."""
-        with open(self.path, "rb") as file:
-            return struct.unpack("q", file.read(8))[0]
-
     def last(self):
         """The step that was not taken."""
         with open(self.path, "rb") as file:
@@ -88,19 +76,20 @@ class Killer:
 class Crowd:
     """All who are at work until it is over; what they saw that must not be."""
 
-    def __init__(self, world, pins, where, is_over):
+    def __init__(self, world, pins):
         self.world, self.pins, self.bad, self.counts = world, pins, [], {}
-        self.where, self.is_over = where, is_over
-        served = (self.prune, self.prune, self.read) if "--server" in where else ()
         self.threads = [threading.Thread(target=self.work, args=(one,)) for one in
-                        (*served, self.verify, self.pin)]
+                        (self.prune, self.prune, self.read, self.verify, self.pin)]
         for thread in self.threads:
             thread.start()
 
-    def wait(self, everybody):
+    def is_over(self):
+        return self.world.process.poll() is not None
+
+    def wait(self):
         """Until all of them were served, for a while."""
         until = time.monotonic() + SERVED_SECONDS
-        while self.served() != everybody and time.monotonic() < until and not self.bad:
+        while self.served() != EVERYBODY and time.monotonic() < until and not self.bad:
             time.sleep(0.02)
 
     def work(self, one):
@@ -130,12 +119,12 @@ class Crowd:
 
     def oldest(self):
         """One of those that go next; None when ckptd does not answer."""
-        code, out, _ = self.world.cli("list", self.world.run, "--json", *self.where)
+        code, out, _ = self.world.cli("list", self.world.run, "--json", *self.world.where)
         entries = json.loads(out) if code == 0 else []
         return crowds_chance.choice(entries[-3:]) if entries else None
 
     def prune(self):  # 74: the other one is at it, or one checkpoint is held
-        self.expect("prune", self.world.cli("prune", self.world.run, *self.where, *PRUNE),
+        self.expect("prune", self.world.cli("prune", self.world.run, *self.world.where, *PRUNE),
                     0, 69, 74)
 
     def read(self):
@@ -154,13 +143,13 @@ class Crowd:
         entry = self.oldest()
         if entry:
             name = name_of(entry)
-            code, out, err = self.world.cli("pin", name, *self.where)
+            code, out, err = self.world.cli("pin", name, *self.world.where)
             if self.expect("pin", (code, out, err), 0, 66, 69):
                 self.pins[name] = True
         if len(self.pins) > 1:
             name = crowds_chance.choice(list(self.pins))
             self.pins.pop(name)  # whatever becomes of the question, it may go
-            self.expect("unpin", self.world.cli("unpin", name, *self.where), 0, 66, 69)
+            self.expect("unpin", self.world.cli("unpin", name, *self.world.where), 0, 66, 69)
 
 
 def name_of(entry):
@@ -241,9 +230,8 @@ def removal_beside_a_crowd(world, killer, step, pins, counts):
     until = time.monotonic() + PATIENCE
     while len(world.listed()) < SAVED_FIRST + len(pins) and time.monotonic() < until:
         time.sleep(0.02)
-    crowd = Crowd(world, pins, ("--server", world.server),
-                  lambda: world.process.poll() is not None)
-    crowd.wait(EVERYBODY)
+    crowd = Crowd(world, pins)
+    crowd.wait()
     killer.set(step)
     while world.process.poll() is None and time.monotonic() < until and not crowd.bad:
         time.sleep(0.02)
@@ -255,15 +243,11 @@ def removal_beside_a_crowd(world, killer, step, pins, counts):
     return bad + crowd.end(counts)
 
 
-def prune_to_kill(world, killer, step):
-    killer.set(step)
-    return subprocess.run([CLI, "prune", world.run, "--store", world.store, *PRUNE],
-                          env=killer.environment(), capture_output=True, timeout=PATIENCE)
-
-
 def killed_on_the_directory(world, killer, step, pins):
     """A tool that begins where ckptd was stopped, killed or not; what is wrong then."""
-    done = prune_to_kill(world, killer, step)
+    killer.set(step)
+    done = subprocess.run([CLI, "prune", world.run, "--store", world.store, *PRUNE],
+                          env=killer.environment(), capture_output=True, timeout=PATIENCE)
     bad = look(world, pins, 0)
     killer.last()
     return bad if done.returncode in (0, -9) else bad + [f"prune: {done}"]
@@ -275,74 +259,6 @@ def prune_again(world):
     left = [name_of(entry) for entry in world.listed()[2:] if not entry["pinned"]]
     return [(code, out, err, left, world.tombstones())] if (
         code != 0 or left or world.tombstones()) else []
-
-
-# ---- where nobody serves ----
-
-
-def killed_alone(world, killer, step, counts):
-    """(was it killed, what is wrong)"""
-    pins, over = {f"{world.run}@1-a1": True}, threading.Event()
-    crowd = Crowd(world, pins, ("--store", world.store), over.is_set)
-    try:
-        crowd.wait(ALONE)
-        done = prune_to_kill(world, killer, step)
-    finally:
-        over.set()
-        bad = crowd.end(counts)
-    if done.returncode not in (0, 74, -9):  # 74: one is held
-        bad.append(f"prune: {done}")
-    return done.returncode == -9, bad + look(world, pins, 0)
-
-
-def loads_alone(world):
-    world.launch()
-    bad = all_load(world)
-    world.stop()
-    return bad
-
-
-def each_step_alone(killer, counts):
-    """(what is wrong, how many kills there were to be, the steps that no prune came to)"""
-    world, bad, ended = World(), [], []
-    kept = os.path.join(world.folder, "kept")
-
-    def place():
-        shutil.rmtree(world.store, ignore_errors=True)
-        shutil.copytree(kept, world.store)
-
-    def try_step(step):
-        place()
-        is_killed, wrong = killed_alone(world, killer, step, counts)
-        if chance.randrange(ALONE_LOADS) == 0:
-            wrong += loads_alone(world)
-        wrong += [f"the next prune: {what}" for what in prune_again(world)]
-        at = killer.last()
-        bad.extend(f"alone, step {step}, {at}: {what}" for what in wrong)
-        return is_killed or wrong
-
-    try:
-        world.launch()
-        world.save(range(1, ALONE_SAVED + 1))
-        world.stop()
-        os.rename(world.store, kept)
-        place()
-        prune_to_kill(world, killer, 1000)
-        count = min(ALONE_STEPS, 1000 - killer.left())
-        world.cli("pin", f"{world.run}@1-a1", "--store", kept)
-        rounds = count * max(1, ROUNDS // ROUNDS_ALL) if ROUNDS >= ROUNDS_ALL else ROUNDS
-        steps = itertools.islice(itertools.cycle(range(1, count + 1)), rounds)
-        if "ROUNDS" not in os.environ:
-            steps = sample(steps, STEPS_APART, seed)
-        rounds = 0
-        for rounds, step in enumerate(steps, 1):
-            if not any(try_step(step) for _ in range(ALONE_TRIES)):
-                ended.append(step)
-            if bad:
-                break
-        return bad, rounds, ended
-    finally:
-        world.close()
 
 
 def steps_to_kill(killer):
@@ -391,13 +307,6 @@ def main():
             test(name, not missed, missed)
         test("and all who were there were also served",
              {what for what, code in counts if code == 0} == EVERYBODY, counts)
-        alone = {}
-        bad, rounds, ended = each_step_alone(killer, alone)
-        test(f"{rounds} kills at the steps of a prune on a directory beside pins and verify: the "
-             "same, and the next prune ends it", not bad, "\n".join(bad))
-        test("a prune came to each of those steps", not ended, ended)
-        test("and those beside it were served",
-             {what for what, code in alone if code == 0} == ALONE, alone)
     finally:
         world.close()
     end()

@@ -4,19 +4,18 @@
 Goal: with retention.trash_s a prune, retention and rm leave whole checkpoints in <run>/trash, which
 list, loads and retention do not see, and undelete takes back with every bit; --now removes for
 good; a save that does not fit takes the oldest and no more, or nothing where all of it would not be
-enough; a clock that jumps ends no term; a kill at any step of such a removal, by ckptd or by the
-tool, leaves every checkpoint in the list or in the trash. Method: the real programs; loads through
-libckpt; kill_at.so; a loop-back file system of some MiB (skipped without the right to mount).
+enough; a clock that jumps ends no term. (storage_store_move cuts the way into the trash anywhere.)
+Method: the real programs; loads through libckpt; a loop-back file system of some MiB (skipped
+without the right to mount).
 """
 
 import glob
 import json
 import os
 import shutil
-import struct
 import subprocess
 
-from lib_store import BUILD, CLI, PATIENCE, SAVER, Clock, World, comes_to
+from lib_store import PATIENCE, SAVER, Clock, World, comes_to
 from lib_tap import end, skip, test
 
 DAY = 86400
@@ -116,61 +115,6 @@ def by_time(world, clock):
     world.stop()
 
 
-class Killer:
-    """kill_at.so: SIGKILL at the n-th step of the next removal."""
-
-    def __init__(self, folder):
-        self.path = os.path.join(folder, "kill")
-        self.number = 0
-        self.order(0)
-        self.env = dict(os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/kill_at.so"),
-                        KILL_FILE=self.path)
-
-    def order(self, step):
-        self.number += 1
-        with open(self.path, "r+b" if os.path.exists(self.path) else "wb") as file:
-            file.write(struct.pack("qq240s", step, self.number, b""))
-
-
-def killed(world, served):
-    """At each step in turn, until a removal is not reached by the kill."""
-    killer, step, lost, kills = Killer(world.folder), 0, [], 0
-    world.launch(*ON)
-    world.save([101, 102, 103])
-    world.stop()
-    while True:
-        step += 1
-        killer.order(0)
-        where = world.where if served else ("--store", world.store)
-        if served:
-            world.launch(*ON, env=killer.env)
-        killer.order(step)
-        tool = subprocess.run([CLI, "prune", world.run, "--keep-last", "2", "--most", *where],
-                              env=None if served else killer.env, capture_output=True, text=True,
-                              timeout=PATIENCE)
-        if tool.returncode == 0:
-            break
-        kills += 1
-        if served:
-            world.process.wait(PATIENCE)
-        world.launch(*ON)
-        if set(world.steps()) | set(trash(world)) != {101, 102, 103}:
-            lost.append((step, world.steps(), trash(world)))
-        world.cli("undelete", world.run, *world.where)
-        lost += world.all_verify()
-        if set(world.steps()) != {101, 102, 103} or world.tombstones():
-            lost.append((step, world.steps(), world.tombstones()))
-        world.stop()
-    if served:  # the step may be one behind the removal
-        world.process.kill()
-        world.process.wait(PATIENCE)
-    test(f"{kills} kills of {'ckptd' if served else 'the tool'}, at each step of a removal: every "
-         "checkpoint is in the list or in the trash, and comes back", kills >= 6 and not lost, lost)
-    world.launch(*ON)
-    world.cli("undelete", world.run, *world.where)
-    world.stop()
-
-
 def full_disk(folder):
     """What a save lacks is taken from the trash, the oldest first."""
     disk, mount = os.path.join(folder, "disk"), os.path.join(folder, "mount")
@@ -237,12 +181,6 @@ def main():
         full_disk(world.folder)
     finally:
         world.close()
-    for served in (True, False):
-        world = World()
-        try:
-            killed(world, served)
-        finally:
-            world.close()
     world = World()
     try:
         by_time(world, Clock(world.folder))
