@@ -1,6 +1,8 @@
 /* ckptd_commit.c - the state machine that decides when a checkpoint exists.
  *
- * Goal: the transitions drawn in commit.c, one by one. ckptd_commit_any.c has them in any order. */
+ * Goal: what no invariant says: which saves a start waits for, which numbers it takes, what a rank
+ * is told that begins a step again, limits. Method: one event at a time. The invariants are held by
+ * ckptd_commit_any.c in any order of events, and by ckptd_sim_nodes.c with several nodes. */
 #include "ckptd/machines/commit.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -80,23 +82,6 @@ static uint64_t bring_to_publication(void)
     return save;
 }
 
-TEST_BETWEEN(test_commit__a_save_is_done_after_shards_names_and_manifest, set_up, NULL)
-{
-    open_attempt(2);
-    uint64_t save = begin_all(2, 10);
-    end_all(2, save);
-    expect_none();
-    commit_durable(&machine, &actions, save, 0);
-    expect_none();
-    commit_durable(&machine, &actions, save, 1);
-    expect_action(COMMIT_SYNC_NAMES);
-    commit_names_synced(&machine, &actions, save, 0);
-    expect_action(COMMIT_PUBLISH);
-    commit_published(&machine, &actions, save, OUTCOME_DURABLE, 0);
-    assert_true(expect_action(COMMIT_DONE).save == save);
-    assert_int_equal(commit_num_saves(&machine), 0);
-}
-
 /* Ranks 1 and 2 are at nodes 3 and 5; the manifest is durable at the coordinator. */
 static uint64_t bring_to_placing(void)
 {
@@ -131,33 +116,6 @@ TEST_BETWEEN(test_commit__a_save_is_done_when_every_holder_has_the_manifest, set
     expect_none();
 }
 
-TEST_BETWEEN(test_commit__a_holder_that_does_not_answer_keeps_the_files, set_up, NULL)
-{
-    uint64_t save = bring_to_placing();
-    commit_failed(&machine, &actions, save, 2, ERR_UNAVAILABLE, "late");
-    commit_rank_died(&machine, &actions, machine.attempt, 2);
-    expect_none(); /* commit.I3: nothing is removed any more */
-    commit_placed(&machine, &actions, save, 3, 0);
-    commit_placed(&machine, &actions, save, 5, ERR_UNAVAILABLE);
-    assert_int_equal(expect_action(COMMIT_KEEP).error, ERR_UNAVAILABLE);
-    assert_int_equal(commit_num_saves(&machine), 0);
-    uint64_t again;
-    assert_int_equal(commit_begin(&machine, &actions, &again, machine.attempt, 0, 10), ERR_EXISTS);
-}
-
-TEST_BETWEEN(test_commit__a_later_save_waits_for_one_that_is_being_placed, set_up, NULL)
-{
-    uint64_t save = bring_to_placing(), later = begin_all(3, 11);
-    end_all(3, later);
-    make_all_durable(3, later);
-    expect_none(); /* commit.I8 */
-    commit_placed(&machine, &actions, save, 3, 0);
-    commit_placed(&machine, &actions, save, 5, 0);
-    assert_int_equal(actions.count, 2);
-    assert_int_equal(actions.items[0].kind, COMMIT_DONE);
-    assert_int_equal(actions.items[1].kind, COMMIT_SYNC_NAMES);
-}
-
 TEST_BETWEEN(test_commit__who_follows_has_nothing_in_work, set_up, NULL)
 {
     open_attempt(2);
@@ -170,36 +128,6 @@ TEST_BETWEEN(test_commit__who_follows_has_nothing_in_work, set_up, NULL)
     assert_true(other > save); /* ids are not given again */
 }
 
-TEST_BETWEEN(test_commit__a_shard_is_not_durable_before_its_rank_ended, set_up, NULL)
-{
-    open_attempt(1);
-    uint64_t save = begin_all(1, 1);
-    commit_durable(&machine, &actions, save, 0);
-    expect_none();
-    assert_int_equal(commit_find(&machine, save)->ranks[0], RANK_BEGUN);
-}
-
-TEST_BETWEEN(test_commit__a_failed_sync_of_names_discards, set_up, NULL)
-{
-    open_attempt(1);
-    uint64_t save = begin_all(1, 1);
-    end_all(1, save);
-    make_all_durable(1, save);
-    expect_action(COMMIT_SYNC_NAMES);
-    commit_names_synced(&machine, &actions, save, ERR_IO);
-    assert_int_equal(expect_action(COMMIT_DISCARD).error, ERR_IO);
-    commit_names_synced(&machine, &actions, save, 0); /* it never comes back */
-    expect_none();
-}
-
-TEST_BETWEEN(test_commit__an_unknown_publication_keeps_the_files, set_up, NULL)
-{
-    uint64_t save = bring_to_publication();
-    commit_published(&machine, &actions, save, OUTCOME_UNKNOWN, ERR_IO);
-    expect_action(COMMIT_KEEP);
-    assert_int_equal(commit_num_saves(&machine), 0);
-}
-
 TEST_BETWEEN(test_commit__an_outcome_that_nobody_set_is_no_commit, set_up, NULL)
 {
     struct {
@@ -208,13 +136,6 @@ TEST_BETWEEN(test_commit__an_outcome_that_nobody_set_is_no_commit, set_up, NULL)
     uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, fresh.outcome, ERR_MEMORY);
     expect_action(COMMIT_KEEP);
-}
-
-TEST_BETWEEN(test_commit__an_absent_publication_discards, set_up, NULL)
-{
-    uint64_t save = bring_to_publication();
-    commit_published(&machine, &actions, save, OUTCOME_ABSENT, ERR_SPACE);
-    expect_action(COMMIT_DISCARD);
 }
 
 TEST_BETWEEN(test_commit__a_new_attempt_waits_for_saves_that_every_rank_ended, set_up, NULL)
@@ -281,36 +202,6 @@ TEST_BETWEEN(test_commit__a_taken_number_is_passed_over, set_up, NULL)
     assert_int_equal(expect_action(COMMIT_NOT_OPENED).error, ERR_IO);
 }
 
-TEST_BETWEEN(test_commit__an_older_attempt_is_stale, set_up, NULL)
-{
-    uint64_t save;
-    open_attempt(1);
-    open_attempt(1);
-    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 1), ERR_STALE);
-    assert_int_equal(commit_resume(&machine, 1, 1), ERR_STALE);
-}
-
-TEST_BETWEEN(test_commit__a_restart_goes_on_with_the_newest_attempt_only, set_up, NULL)
-{
-    commit_init(&machine, 7);
-    assert_int_equal(commit_resume(&machine, 6, 2), ERR_STALE);
-    assert_int_equal(commit_resume(&machine, 8, 2), ERR_STALE);
-    assert_int_equal(commit_resume(&machine, 7, 2), 0);
-    begin_all(2, 3);
-}
-
-TEST_BETWEEN(test_commit__a_rank_that_goes_on_gives_up_the_save_it_left, set_up, NULL)
-{
-    uint64_t first, second;
-    open_attempt(2);
-    assert_int_equal(commit_begin(&machine, &actions, &first, 1, 0, 10), 0);
-    assert_int_equal(commit_begin(&machine, &actions, &second, 1, 1, 20), 0);
-    assert_true(expect_action(COMMIT_DISCARD).save == first);
-    /* Rank 0 comes to the same save; a rank cannot come back to the one that is over. */
-    assert_int_equal(commit_begin(&machine, &actions, &second, 1, 0, 20), 0);
-    assert_int_equal(commit_begin(&machine, &actions, &second, 1, 1, 10), ERR_EXISTS);
-}
-
 TEST_BETWEEN(test_commit__a_step_that_all_know_to_be_given_up_is_begun_again, set_up, NULL)
 {
     uint64_t first, again;
@@ -328,20 +219,6 @@ TEST_BETWEEN(test_commit__a_step_that_all_know_to_be_given_up_is_begun_again, se
     assert_int_not_equal(again, first);
     assert_int_equal(begin_all(1, 10), again); /* rank 0 joins */
     expect_none();
-}
-
-TEST_BETWEEN(test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had, set_up, NULL)
-{
-    uint64_t save;
-    open_attempt(2);
-    begin_all(2, 10);
-    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), ERR_ABORTED);
-    commit_leave(&machine, &actions, 0, 10);
-    save = expect_action(COMMIT_DISCARD).save;
-    commit_discarded(&machine, &actions, save);
-    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), ERR_ABORTED); /* rank 1 */
-    commit_let_go(&machine, 1, 1);
-    begin_all(2, 10);
 }
 
 TEST_BETWEEN(test_commit__a_step_that_may_have_a_manifest_is_not_begun_again, set_up, NULL)
@@ -385,24 +262,6 @@ TEST_BETWEEN(test_commit__too_many_saves_are_busy, set_up, NULL)
     expect_none();
 }
 
-TEST_BETWEEN(test_commit__the_newest_save_that_waits_behind_another_makes_way, set_up, NULL)
-{
-    uint64_t saves[3];
-    open_attempt(1);
-    for (uint32_t i = 0; i < 3; i++) {
-        saves[i] = begin_all(1, i + 1);
-        commit_ended(&machine, &actions, saves[i], 0);
-    }
-    assert_int_equal(commit_give_way(&machine, &actions), saves[2]);
-    assert_int_equal(expect_action(COMMIT_DISCARD).save, saves[2]);
-    commit_durable(&machine, &actions, saves[0], 0);
-    expect_action(COMMIT_SYNC_NAMES); /* what is about to be committed still counts as earlier */
-    assert_int_equal(commit_give_way(&machine, &actions), saves[1]);
-    assert_int_equal(expect_action(COMMIT_DISCARD).save, saves[1]);
-    assert_int_equal(commit_give_way(&machine, &actions), 0); /* commit.I12 */
-    expect_none();
-}
-
 TEST_BETWEEN(test_commit__the_largest_world_commits_and_a_larger_one_is_refused, set_up, NULL)
 {
     assert_int_equal(commit_open(&machine, &actions, COMMIT_RANKS_MAX + 1), ERR_INVALID);
@@ -416,30 +275,4 @@ TEST_BETWEEN(test_commit__the_largest_world_commits_and_a_larger_one_is_refused,
     expect_action(COMMIT_SYNC_NAMES);
 }
 
-TEST_BETWEEN(test_commit__ranks_of_a_larger_world_before_count_for_nothing, set_up, NULL)
-{
-    open_attempt(3);
-    uint64_t save = begin_all(3, 7);
-    end_all(3, save);
-    commit_failed(&machine, &actions, save, 0, ERR_IO, "test");
-    expect_action(COMMIT_DISCARD);
-    commit_discarded(&machine, &actions, save);
-    open_attempt(2);
-    save = begin_all(2, 1); /* earlier than what the larger world began */
-    end_all(2, save);
-    commit_ended(&machine, &actions, save, 2);
-    commit_durable(&machine, &actions, save, 2); /* it had ended then */
-    commit_rank_died(&machine, &actions, machine.attempt, 2);
-    expect_none();
-    assert_int_equal(commit_find(&machine, save)->num_durable, 0);
-    commit_durable(&machine, &actions, save, 0);
-    expect_none();
-    commit_durable(&machine, &actions, save, 1);
-    expect_action(COMMIT_SYNC_NAMES);
-}
-
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)
