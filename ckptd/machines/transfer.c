@@ -20,7 +20,7 @@
  * After an error of the tier the machine rests in that state and goes on with the same step; pauses
  * double.
  *
- * Invariants (cited in the code, checked by tests/unit/ckptd_transfer_any.c):
+ * Invariants (cited in the code, checked by tests/unit/ckptd_sim.c):
  *   transfer.T1  The manifest is published only when every shard and every name is durable in the
  *       tier.
  *   transfer.T2  HELD is said only after the publication was reported durable or its own nonce was

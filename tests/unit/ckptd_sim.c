@@ -6,9 +6,9 @@
  * seeded scheduler has processes crash, disks lost with their node and node ids used again, clocks
  * that jump; requests to the bucket refused, lost, unanswered or late in their effect; listings
  * that lag in both directions. Nothing here knows when a machine does what; the world is checked
- * after each event. How a save comes to its commit is the matter of ckptd_commit_any, one
- * transfer's requests that of ckptd_transfer_any, a removal that is cut short that of
- * storage_store_remove.
+ * after each event. How a save comes to its commit is the matter of ckptd_commit_any, a removal
+ * that is cut short that of storage_store_remove. The invariants of transfer.c are in these: T1 and
+ * T4 in sim.S2, T2 in sim.S3, T3, T5, T6 in sim.S6.
  *
  *   sim.S1  What was acknowledged as in the bucket is there, whole, until the rules of the bucket
  *       removed it, whatever became of its node.
