@@ -702,8 +702,4 @@ TEST_BETWEEN(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_rea
     assert_true(is_read);
 }
 
-int main(void)
-{
-#undef WAIT
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

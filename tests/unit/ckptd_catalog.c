@@ -617,8 +617,4 @@ TEST_BETWEEN(test_catalog__a_part_stays_one_where_another_tier_has_all, set_up, 
     config.nodes_name[0] = '\0';
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

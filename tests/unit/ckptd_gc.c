@@ -269,8 +269,4 @@ TEST_BETWEEN(test_gc__a_long_removal_keeps_nobody_waiting, bed_set_up, let_go_an
         assert_int_equal(load_all(bed, step, NULL), 0);
 }
 
-int main(void)
-{
-#undef CASE
-    return suite_run(NULL, NULL);
-}
+SUITE(NULL, NULL)

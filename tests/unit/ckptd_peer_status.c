@@ -116,7 +116,6 @@ TEST_BETWEEN(test_told__only_what_is_of_a_node_itself_is_taken, set_up, bed_tear
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_peer_status", NULL);
     return suite_run(NULL, NULL);
 }

@@ -26,35 +26,6 @@ TEST(test_placement__a_second_copy_in_a_domain_counts_once)
     assert_false(placement_goes(sites, 3, 2, 1));
 }
 
-TEST(test_placement__a_copy_goes_to_another_domain_than_its_own)
-{
-    const struct site sites[] = {
-        {"a", true, false, 0, false}, {"a", false, false, 1, false}, {"b", false, false, 2, false}};
-    assert_false(placement_goes(sites, 3, 2, 1));
-    assert_true(placement_goes(sites, 3, 2, 2));
-    assert_false(placement_goes(sites, 3, 2, 0));
-}
-
-TEST(test_placement__a_neighbour_of_a_copy_gets_none)
-{
-    const struct site sites[] = {{"a", true, false, 0, false},
-                                 {"b", false, false, 1, false},
-                                 {"b", true, false, 2, false},
-                                 {"c", false, false, 3, false}};
-    assert_false(placement_goes(sites, 4, 3, 1));
-    assert_true(placement_goes(sites, 4, 3, 3));
-}
-
-TEST(test_placement__one_who_is_away_is_replaced_and_not_when_it_alone_is_left)
-{
-    struct site sites[] = {
-        {"a", true, false, 0, false}, {"b", false, true, 1, false}, {"c", false, false, 2, false}};
-    assert_false(placement_goes(sites, 3, 2, 1));
-    assert_true(placement_goes(sites, 3, 2, 2));
-    sites[2].is_away = true;
-    assert_true(placement_goes(sites, 3, 2, 1)); /* when it comes back */
-}
-
 /* Sends what is to be sent, all at once, as the nodes do beside each other. */
 static uint32_t send_all(struct site *sites, uint32_t count, uint32_t replicas)
 {

@@ -128,7 +128,6 @@ TEST_BETWEEN(test_drain__a_drain_gives_up_a_save_that_never_ends, bed_set_up, be
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_replicate", NULL);
     return suite_run(NULL, NULL);
 }

@@ -565,7 +565,6 @@ TEST_BETWEEN(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_r
 
 int main(void)
 {
-#undef CASE
     log_setup("ckptd_scrub", NULL);
     return suite_run(make_steps, free_steps);
 }
