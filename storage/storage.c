@@ -269,15 +269,20 @@ int storage_remove(struct storage *storage, const char *key)
     return error ? error : ops_of(storage)->remove(storage, key);
 }
 
+static int check_move(struct storage *storage, const char *key, const char *other, bool can,
+                      const char *what)
+{
+    ERR_TRY(check_key(storage, key));
+    ERR_TRY(check_key(storage, other));
+    return can ? 0
+               : report_error(ERR_INVALID, NULL, "a store of kind %s %s nothing",
+                              ops_of(storage)->name, what);
+}
+
 int storage_rename(struct storage *storage, const char *key, const char *other)
 {
-    const struct storage_ops *ops = ops_of(storage);
-    int error = check_key(storage, key);
-    if (error == 0)
-        error = check_key(storage, other);
-    if (error == 0 && !ops->rename)
-        error = report_error(ERR_INVALID, NULL, "a store of kind %s renames nothing", ops->name);
-    return error ? error : ops->rename(storage, key, other);
+    ERR_TRY(check_move(storage, key, other, storage_renames(storage), "renames"));
+    return ops_of(storage)->rename(storage, key, other);
 }
 
 bool storage_renames(struct storage *storage)
@@ -303,13 +308,8 @@ bool storage_replaces(struct storage *storage)
 
 int storage_replace(struct storage *storage, const char *key, const char *other)
 {
-    const struct storage_ops *ops = ops_of(storage);
-    int error = check_key(storage, key);
-    if (error == 0)
-        error = check_key(storage, other);
-    if (error == 0 && !ops->replace)
-        error = report_error(ERR_INVALID, NULL, "a store of kind %s replaces nothing", ops->name);
-    return error ? error : ops->replace(storage, key, other);
+    ERR_TRY(check_move(storage, key, other, storage_replaces(storage), "replaces"));
+    return ops_of(storage)->replace(storage, key, other);
 }
 
 int storage_lock(struct storage *storage)

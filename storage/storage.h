@@ -1,10 +1,7 @@
 /* storage.h - objects on tiers. Knows bytes and names, not checkpoints.
  *
- * A back-end is one const struct storage_ops (engine/backend.h): `local` (a directory; io_uring
- * with O_DIRECT and fixed buffers, or the same semantics on pwrite threads), `s3` (a bucket of any
- * S3 server, or a prefix in one), `memory`, and `fault`, which wraps another and injects seeded
- * errors, short transfers, torn and lost writes, delays. Callers use the storage_* functions below,
- * which assert arguments and call the table.
+ * A back-end is one const struct storage_ops (engine/backend.h): a directory, a bucket, another
+ * ckptd's store, memory. The functions below assert their arguments and call its table.
  *
  * Two kinds of objects:
  *  - big ones (shards): create with their final size reserved, write by asynchronous requests in
@@ -12,8 +9,8 @@
  *  - small ones (manifests, attempts, leases): publish() makes the whole object appear at once,
  *    exclusively and durably, or not at all.
  *
- * Names created are durable only after sync_names() on their directories. An error of a sync is
- * final for that object: it is never retried; the caller rewrites to a new name.
+ * Names are durable only after sync_names() on their directories. An error of a sync is final for
+ * that object: the caller rewrites to a new name.
  *
  * Keys are relative paths of [A-Za-z0-9._-] components, without "." and "..", at most 512 bytes and
  * 255 a component; components that begin with ".holdfast" are reserved. Anything else is
@@ -104,9 +101,8 @@ struct storage_options {
     bool read_only;       /* offline readers: no lock is needed, nothing is created */
     bool is_ours_alone;   /* ERR_DENIED where other users could change the root; see local.c */
     bool is_quiet;        /* what was chosen is logged for debugging only */
-    /* `local`: other machines use the directory, too (NFS, Lustre, GPFS). It is opened like any
-     * other: its lock, leases and sweeps hold between machines only where the file system passes
-     * open-file-description locks on, and the log says so. */
+    /* `local`: other machines use the directory, too. Its lock, leases and sweeps hold between them
+     * only where the file system passes open-file-description locks on. */
     bool is_shared;
     const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
     bool opens_briefly;   /* `s3`: the opening is tried for seconds only: who opens asks again */
@@ -115,8 +111,8 @@ struct storage_options {
     struct rpc_client *rpc;    /* (optional) `peer`: its calls go by this one, which outlives it */
 };
 
-/* Where a store is, as people write it: "s3://BUCKET[/PREFIX]", "dir:/PATH" (a directory that other
- * machines use, too), "/PATH" or "PATH". */
+/* Where a store is, as people write it: "s3://BUCKET[/PREFIX]", "dir:/PATH" (one that is shared),
+ * "/PATH" or "PATH". */
 #define STORAGE_WHERE_BYTES 4096u
 struct storage_where {
     const struct storage_ops *ops;
@@ -136,7 +132,7 @@ struct storage_space {
     int refusal_number; /* errno of why nothing can be written, as far as that is known; 0 */
 };
 
-/* What went to and from a store in another machine, and for how long any did, by how it went. */
+/* What went to and from a store in another machine, and for how long, by how it went. */
 enum storage_plane { STORAGE_CALLS, STORAGE_BULK, NUM_STORAGE_PLANES };
 struct storage_flow {
     uint64_t bytes, ns;
@@ -169,11 +165,9 @@ struct storage_sweep {
 
 extern const struct storage_ops storage_local;
 extern const struct storage_ops storage_memory;
-extern const struct storage_ops storage_s3; /* `where`: "BUCKET" or "BUCKET/PREFIX" */
-/* The store of another ckptd, over the network; `where`: "HOST:PORT". See peer.c. */
-extern const struct storage_ops storage_peer;
-/* In the place of one that was not reached yet: refuses all with ERR_UNAVAILABLE. Without `where`.
- */
+extern const struct storage_ops storage_s3;   /* `where`: "BUCKET" or "BUCKET/PREFIX" */
+extern const struct storage_ops storage_peer; /* another ckptd's; `where`: "HOST:PORT" */
+/* In the place of one that was not reached yet: all is ERR_UNAVAILABLE. Without `where`. */
 extern const struct storage_ops storage_absent;
 /* By name; NULL when unknown. */
 const struct storage_ops *storage_find(const char *name);
@@ -184,8 +178,8 @@ int storage_open(struct storage **out, const struct storage_ops *ops, const char
                  const struct storage_options *options);
 void storage_close(struct storage *storage);
 /* Registers memory for fixed-buffer requests, once; index i of a request's `buffer` is buffers[i].
- * One whose iov_base is NULL is a place for so many bytes, which storage_replace_buffer() puts
- * there. What the system refuses (RLIMIT_MEMLOCK) is no error: requests then run unregistered. */
+ * One whose iov_base is NULL is a place that storage_replace_buffer() fills. What the system
+ * refuses (RLIMIT_MEMLOCK) is no error: requests then run unregistered. */
 int storage_register_buffers(struct storage *storage, const struct iovec *buffers, uint32_t count);
 /* Lets go of the memory of a registered buffer, and puts `buffer` in its place; NULL: nothing yet.
  * No request on it may be under way. Any thread. */
@@ -230,9 +224,8 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
  * return stops and is returned. A missing prefix lists nothing. */
 int storage_list(struct storage *storage, const char *prefix,
                  int (*visit)(void *user, const struct storage_entry *entry), void *user);
-/* Calls look for each index below `count`, several at once and in no order, on this thread and
- * others. What is not 0 is returned, as if they had come one after the other: of the least index.
- * Others may have been looked at meanwhile. */
+/* Calls look for each index below `count`, several at once, on this thread and others. What is not
+ * 0 is returned, of the least index; others may have been looked at meanwhile. */
 int storage_for_many(struct storage *storage, size_t count, int (*look)(void *user, size_t index),
                      void *user);
 /* One object or one empty directory; not durable until sync_names. ERR_NOT_FOUND; ERR_EXISTS when
@@ -258,28 +251,25 @@ int storage_space(struct storage *storage, struct storage_space *out);
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
                  const void *data, size_t bytes);
 void storage_release(struct storage *storage, struct storage_hold *hold); /* NULL is allowed */
-/* Likewise, but the object stays, held by nobody, as if the process had ended. Does not wait for a
- * disk. */
+/* Likewise, but the object stays, held by nobody, as if the process had ended. Does not wait. */
 void storage_leave(struct storage *storage, struct storage_hold *hold);
 /* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key` NULL:
  * the store's writer lock, which a store within one process always has. */
 int storage_find_holder(struct storage *storage, const char *key);
 /* Looks for temporary files directly below `prefix`. */
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
-/* *out, not 0: a number that changes when a name directly below `prefix` is made or removed, unless
- * that happens as soon as the time before: it changed *out_age_ms ago. 0: nobody else can. */
+/* *out, not 0: a number that changes with the names directly below `prefix`, unless that happens as
+ * soon as the time before: it changed *out_age_ms ago. 0: nobody else can change them. */
 int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
 /* Of a store in another machine; else all zeros. Does not wait. */
 void storage_link(struct storage *storage, struct storage_link *out);
 /* One line for the log: "io_uring, depth 32, O_DIRECT". */
 const char *storage_describe(struct storage *storage);
-/* From here on the process makes no io_uring any more, in whatever thread (seccomp(2)); those that
- * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is
- * opened later takes threads. ERR_DENIED: the kernel has no such filters. */
+/* From here on the process makes no io_uring, in whatever thread (seccomp(2)); those that it has go
+ * on. What it starts inherits that and gains no rights. ERR_DENIED: the kernel has no filters. */
 int storage_forbid_rings(void);
-/* What `local` would find here, before it is opened: 0, or the errno by which io_uring is refused;
- * and whether this process may have so many bytes of buffers registered (RLIMIT_MEMLOCK, as far as
- * it may be raised). Without either it works, and is slower. */
+/* What `local` would find here: 0, or the errno by which io_uring is refused; and whether so many
+ * bytes of buffers may be registered (RLIMIT_MEMLOCK, as far as it may be raised). */
 int storage_try_ring(void);
 bool storage_may_lock(uint64_t bytes);
 /* For files beside a store, too: renames one in the open directory, or AT_FDCWD, and replaces none;
@@ -303,8 +293,8 @@ int storage_write_hashed(struct storage *storage, struct storage_object *object,
 
 /* A state that changes: small objects in `folder` with numbers for names, of which the highest
  * counts. The next is published, then those before removed but for one: a list that is read
- * meanwhile may miss the next, and never misses both. */
-/* The one that counts, as a text, cut to `size` with its NUL; number 0 and "": there is none. */
+ * meanwhile may miss the next, and never misses both.
+ * The one that counts, as a text, cut to `size` with its NUL; number 0 and "": there is none. */
 int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t *out_number,
                            char *text, size_t size);
 /* As the one after `number`, which stays; what is older goes. ERR_EXISTS: somebody else has

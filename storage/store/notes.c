@@ -161,10 +161,7 @@ static int visit_lease(void *user, const struct storage_entry *entry)
 int store_for_leases(struct storage *storage, const char *parent,
                      int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
-    char folder[STORAGE_KEY_MAX + 1];
-    struct leases list = {storage, folder, NULL, visit, user};
-    int error = note_key_in(folder, parent, NOTE_LEASES);
-    return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
+    return store_for_left_leases(storage, parent, NULL, visit, user);
 }
 
 int store_for_left_leases(struct storage *storage, const char *parent, const char *text,
@@ -172,8 +169,8 @@ int store_for_left_leases(struct storage *storage, const char *parent, const cha
 {
     char folder[STORAGE_KEY_MAX + 1];
     struct leases list = {storage, folder, text, visit, user};
-    int error = note_key_in(folder, parent, NOTE_LEASES);
-    return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
+    ERR_TRY(note_key_in(folder, parent, NOTE_LEASES));
+    return storage_list(storage, folder, visit_lease, &list);
 }
 
 static int deny_lease(void *user, const struct storage_entry *entry)
