@@ -110,21 +110,6 @@ TEST(test_retain__rules_are_ored)
     assert_string_equal(retain_text(text, 4, items[9].reasons), "las"); /* cut, not overrun */
 }
 
-TEST(test_retain__what_must_stay_stays)
-{
-    struct retain_item items[10];
-    make_run(items, 10);
-    items[0].is_pinned = true;
-    items[1].is_leased = true;
-    items[9].is_damaged = true; /* the newest is no good one: two older ones are */
-    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 1}), 5);
-    assert_int_equal(items[0].reasons, RETAIN_PINNED);
-    assert_int_equal(items[1].reasons, RETAIN_LEASED);
-    assert_int_equal(items[9].reasons, RETAIN_UNVERIFIABLE);
-    assert_int_equal(items[8].reasons, RETAIN_LAST | RETAIN_GOOD);
-    assert_int_equal(items[7].reasons, RETAIN_GOOD);
-}
-
 TEST(test_retain__the_newest_is_of_the_newest_attempt)
 {
     struct retain_item items[4] = {{.step = 100, .attempt = 1, .time = 50},
@@ -413,6 +398,10 @@ TEST(test_retain__no_rules_remove_what_must_stay)
                            num_better(items, count, i, rules.best_is_highest) < rules.keep_best;
             assert_int_equal((items[i].reasons & RETAIN_LAST) != 0, is_last);
             assert_int_equal((items[i].reasons & RETAIN_BEST) != 0, is_best);
+            assert_int_equal((items[i].reasons & RETAIN_GOOD) != 0, r2 && !r3);
+            assert_int_equal((items[i].reasons & RETAIN_UNVERIFIABLE) != 0, r3);
+            assert_int_equal((items[i].reasons & RETAIN_PINNED) != 0, items[i].is_pinned);
+            assert_int_equal((items[i].reasons & RETAIN_LEASED) != 0, items[i].is_leased);
         }
         assert_int_equal(gone, removed);
         assert_int_equal(error == ERR_DENIED, removed > num_whole / 2 && !rules.may_remove_most);

@@ -167,13 +167,6 @@ static struct rpc_call *wait_kept(struct bed *bed, int index)
     return NULL;
 }
 
-TEST_BETWEEN(test_rpc__a_call_gets_its_reply, set_up, tear_down)
-{
-    struct bed *bed = *state;
-    for (int i = 0; i < 100; i++)
-        assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
-}
-
 TEST_BETWEEN(test_rpc__an_error_crosses_with_all_parts_of_its_text, set_up, tear_down)
 {
     struct bed *bed = *state;
@@ -441,21 +434,6 @@ TEST_BETWEEN(test_rpc__the_health_service_tells_serving_and_not, set_up, tear_do
     rpc_server_set_serving(bed->at.server, false);
     assert_int_equal(call_health(bed, ""), 2);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
-}
-
-TEST_BETWEEN(test_rpc__a_peer_that_speaks_no_grpc_does_no_harm, set_up, tear_down)
-{
-    struct bed *bed = *state;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->at.path);
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    char noise[4096];
-    memset(noise, 0xa5, sizeof noise);
-    (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
-    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
-    close(fd);
-    assert_int_equal(call_hello(bed->at.client, CALL_MS), 0);
 }
 
 /* Anybody can make a name in /tmp; this user is one that the machine does not have. */
