@@ -1,16 +1,15 @@
 /* ckptd_coordinating.c - what a save's coordinator makes of the words of other nodes
  * (ckptd/machines/coordinating.c).
  *
- * Goal: each decision of the machine, and its invariants coordinating.C2 to C7. Method: one event
- * at a time, on a save of three ranks: one at the coordinator's node, one at node 1, one at node 2;
- * tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
+ * Goal: what fails a save or keeps it, what is told of one that is over, and coordinating.C2 to C7.
+ * Method: one event at a time, on a save of three ranks: one at the coordinator's node, one at node
+ * 1, one at node 2. How parts come to a commit is told by tests/unit/ckptd_sim_nodes.c, where
+ * nodes, trainers and failures meet. */
 #include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
 
 #define RANKS 3u
-#define WAIT HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT
-#define PLACE HOLDFAST__V1__PART_VERDICT__VERDICT_PLACE
 #define COMMITTED HOLDFAST__V1__PART_VERDICT__VERDICT_COMMITTED
 #define KEPT HOLDFAST__V1__PART_VERDICT__VERDICT_KEPT
 #define OVER HOLDFAST__V1__PART_VERDICT__VERDICT_OVER
@@ -22,8 +21,6 @@
 static const struct coordinating_report node_1 = {.node = 1, .num_parts = 1};
 static const struct coordinating_report node_1_placed = {
     .node = 1, .num_parts = 1, .says_placed = true};
-static const struct coordinating_report node_2_placed = {
-    .node = 2, .num_parts = 1, .says_placed = true};
 
 /* The save, and what is known of its ranks. */
 static struct bed {
@@ -95,22 +92,6 @@ static void begin_placing(void)
     bed.actions.count = 0;
 }
 
-TEST(test_coordinating__a_part_counts_as_far_as_it_came)
-{
-    static const enum commit_rank_state states[] = {
-        [BEGUN] = RANK_BEGUN, [ENDED] = RANK_ENDED, [DURABLE] = RANK_DURABLE};
-    static const Holdfast__V1__PartState told[] = {BEGUN, ENDED, DURABLE};
-    for (uint32_t i = 0; i < 3; i++) {
-        begin(RANKS);
-        tell(1, told[i]);
-        assert_int_equal(save()->ranks[1], states[told[i]]);
-        assert_int_equal(save()->num_holders, told[i] == DURABLE);
-        tell(1, told[i]); /* it comes twice */
-        assert_int_equal(save()->num_ended, told[i] != BEGUN);
-        assert_int_equal(save()->num_holders, told[i] == DURABLE);
-    }
-}
-
 /* coordinating.C6. */
 TEST(test_coordinating__what_fails_or_has_no_digests_fails_the_save)
 {
@@ -126,41 +107,6 @@ TEST(test_coordinating__what_fails_or_has_no_digests_fails_the_save)
         assert_int_equal(bed.actions.items[0].rank, 1);
         assert_int_equal(answer(&node_1).verdict, OVER);
     }
-}
-
-TEST(test_coordinating__it_is_accepted_when_every_rank_has_ended)
-{
-    begin(RANKS);
-    tell(1, ENDED);
-    commit_ended(&bed.commit, &bed.actions, bed.save, 0);
-    assert_false(answer(&node_1).is_accepted);
-    tell(2, ENDED);
-    assert_true(answer(&node_1).is_accepted);
-    assert_int_equal(answer(&node_1).verdict, WAIT);
-}
-
-TEST(test_coordinating__a_node_waits_until_the_manifest_is_published)
-{
-    begin_placing();
-    bed.commit.saves[0].state = COMMIT_PUBLISHING;
-    assert_int_equal(answer(&node_1).verdict, WAIT);
-    bed.commit.saves[0].state = COMMIT_PLACING;
-    assert_int_equal(answer(&node_1).verdict, PLACE);
-    assert_true(answer(&node_1).has_manifest);
-    assert_int_equal(answer(&node_1_placed).verdict, WAIT);
-}
-
-TEST(test_coordinating__who_has_the_manifest_is_named_to_who_asks_again)
-{
-    static const struct coordinating_report missed = {
-        .node = 1, .num_parts = 1, .has_missed = true};
-    begin_placing();
-    assert_true(answer(&node_1).has_manifest);
-    report(&node_2_placed);
-    assert_int_equal(answer(&node_1).verdict, PLACE);
-    assert_false(answer(&node_1).has_manifest);
-    assert_int_equal(answer(&node_1).from, 2);
-    assert_true(answer(&missed).has_manifest);
 }
 
 /* coordinating.C2, coordinating.C3. */
@@ -250,16 +196,6 @@ TEST(test_coordinating__a_save_waits_for_a_rank_while_its_node_tells_of_it)
         assert_int_equal(bed.actions.items[0].kind, COMMIT_DISCARD);
         assert_int_equal(look(rows[i].restarted).kind, COORDINATING_NONE); /* once */
     }
-}
-
-/* coordinating.C5. */
-TEST(test_coordinating__a_node_that_asks_without_a_part_has_let_go_of_it)
-{
-    static const struct coordinating_report empty = {.node = 1};
-    begin(RANKS);
-    assert_int_equal(report(&node_1).kind, COORDINATING_NONE);
-    assert_int_equal(report(&empty).kind, COORDINATING_RESTARTED);
-    assert_int_equal(save()->state, COMMIT_DISCARDING);
 }
 
 TEST(test_coordinating__a_save_whose_holder_has_left_is_kept)

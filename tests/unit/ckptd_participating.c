@@ -1,8 +1,9 @@
 /* ckptd_participating.c - what a node does with its part of a save that another node coordinates
  * (ckptd/machines/participating.c).
  *
- * Goal: each decision of the machine, and its invariants participating.P1 to P7. Method: one event
- * at a time; tests/unit/ckptd_sim_nodes.c lets nodes, trainers and failures meet. */
+ * Goal: what each verdict leads to in each state, what a part tells that is over or at work, and
+ * participating.P5 and P7. Method: one event at a time; tests/unit/ckptd_sim_nodes.c lets nodes,
+ * trainers and failures meet, and holds P2, P3 and P6. */
 #include "ckptd/machines/participating.h"
 #include "tests/unit/suite.h"
 
@@ -152,94 +153,6 @@ TEST(test_participating__a_shard_is_reported_as_far_as_it_came)
         assert_int_equal(line.has_digests, i == 2);
     }
     assert_int_equal(report.num_durable, 1);
-}
-
-/* participating.P1. */
-TEST(test_participating__names_are_made_durable_before_they_are_reported_first)
-{
-    const struct participating_shard durable = {.is_durable = true}, ended = {.is_ended = true};
-    struct participating part = {0};
-    for (uint32_t answered = 0; answered < 2; answered++) { /* without an answer: once more */
-        struct participating_report report = participating_report(&part);
-        participating_add(&report, &ended);
-        assert_false(report.must_name);
-        participating_add(&report, &durable);
-        assert_true(report.must_name);
-        if (answered)
-            participating_answered(&part, &report, WAIT);
-        else
-            participating_unanswered(&part);
-    }
-    struct participating_report report = participating_report(&part);
-    participating_add(&report, &durable);
-    assert_false(report.must_name);
-    participating_add(&report, &durable); /* another shard */
-    assert_true(report.must_name);
-    participating_answered(&part, &report, WAIT);
-    participating_answered(&part, &no_report, WAIT); /* late: what is named stays named */
-    assert_int_equal(part.num_named, 2);
-}
-
-/* participating.P6. */
-TEST(test_participating__digests_are_reported_until_a_report_is_answered)
-{
-    struct participating_report report = {0};
-    const struct participating_shard fresh = {.is_durable = true};
-    const struct participating_shard told = {.is_durable = true, .is_told = true};
-    assert_true(participating_add(&report, &fresh).has_digests);
-    assert_false(participating_add(&report, &told).has_digests);
-    assert_int_equal(participating_add(&report, &told).state,
-                     HOLDFAST__V1__PART_STATE__PART_DURABLE);
-}
-
-/* participating.P3. */
-TEST(test_participating__placed_is_said_when_the_manifest_is_there_alone)
-{
-    for (uint32_t i = 0; i < STATES; i++) {
-        struct participating part = part_in((enum participating_state)i);
-        assert_int_equal(participating_report(&part).is_placed, i == PARTICIPATING_PLACED);
-    }
-    struct participating part = part_in(PARTICIPATING_PLACING);
-    assert_int_equal(participating_placed(&part, false, false), PARTICIPATING_WAIT);
-    assert_int_equal(part.state, PARTICIPATING_UNDECIDED);
-    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
-}
-
-TEST(test_participating__it_says_that_the_node_named_gave_no_manifest)
-{
-    struct participating part = part_in(PARTICIPATING_PLACING);
-    participating_placed(&part, false, true);
-    assert_true(participating_report(&part).has_missed);
-    part.state = PARTICIPATING_PLACING;
-    participating_placed(&part, false, false); /* its own disk */
-    assert_false(participating_report(&part).has_missed);
-    part.state = PARTICIPATING_PLACING;
-    participating_placed(&part, true, true);
-    assert_false(participating_report(&part).has_missed);
-}
-
-TEST(test_participating__a_whole_copy_brings_the_manifest)
-{
-    struct participating part = {0};
-    assert_int_equal(participating_changed(&part), PARTICIPATING_SEND);
-    assert_int_equal(participating_completed(&part), PARTICIPATING_NOTHING); /* P5 */
-    assert_true(part.is_whole);
-    assert_true(participating_report(&part).is_placed);
-    assert_int_equal(participating_answered(&part, &no_report, PLACE), PARTICIPATING_SEND);
-    assert_int_equal(participating_answered(&part, &no_report, COMMITTED), PARTICIPATING_DONE);
-}
-
-/* participating.P2. */
-TEST(test_participating__when_another_attempt_comes_only_unfinished_parts_go)
-{
-    struct participating part = {0};
-    assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_DISCARD);
-    assert_int_equal(part.state, PARTICIPATING_OVER);
-    part = part_in(PARTICIPATING_UNDECIDED);
-    assert_int_equal(participating_leave(&part, 2, 2), PARTICIPATING_LEAVE);
-    assert_int_equal(part.state, PARTICIPATING_OVER);
-    part = part_in(PARTICIPATING_PLACED);
-    assert_int_equal(participating_leave(&part, 2, 1), PARTICIPATING_LEAVE);
 }
 
 SUITE(NULL, NULL)
