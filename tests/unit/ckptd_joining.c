@@ -1,7 +1,7 @@
 /* ckptd_joining.c - what a node tells the coordinator of its ranks (ckptd/machines/joining.c).
  *
- * Goal: joining.J1 to J5. Method: one event at a time, of an attempt of four ranks of which two are
- * at this node. */
+ * Goal: joining.J1 and J3 to J5; ckptd_sim_nodes holds J2. Method: one event at a time, of an
+ * attempt of four ranks of which two are at this node. */
 #include "ckptd/machines/joining.h"
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
@@ -86,18 +86,6 @@ TEST(test_joining__a_coordinator_that_has_forgotten_is_told_of_all)
         assert_int_equal(ask(JOINING_TELL, 2, planned), JOINING_NEXT);
         assert_int_equal(next(), JOINING_REST);
     }
-}
-
-/* joining.J2. */
-TEST(test_joining__a_plan_waits_for_the_ranks_that_it_has_here)
-{
-    const struct joining_answer away = {.is_known = true, .has_plan = true, .num_away = 1};
-    begin(true);
-    bed.is_described[2] = false;
-    assert_int_equal(ask(JOINING_TELL, 1, away), JOINING_WAIT);
-    assert_int_equal(ask(JOINING_TELL, 1, away), JOINING_WAIT);
-    bed.is_described[2] = true;
-    assert_int_equal(ask(JOINING_TELL, 2, planned), JOINING_PLAN);
 }
 
 /* joining.J3. */
