@@ -162,7 +162,7 @@ def has(node, run, step, name="manifest.json"):
 
 def damage_and_scrub(node, run, step):
     """A byte of a shard on its disk is another one; until the scrub has made it whole again."""
-    shard = sorted(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))[0]
+    shard = sorted(glob.glob(os.path.join(node.store, run, f"step-{step:08d}-a*", "shard-*")))[-1]
     with open(shard, "rb") as file:
         before = file.read()
     change(shard, len(before) // 2)

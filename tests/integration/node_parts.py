@@ -11,14 +11,14 @@ Method: mpirun, real ckptd on loopback addresses, removed directories.
 """
 
 import glob
-import json
 import os
 import shutil
 
 import lib_tap
 import lib_train
-from lib_nodes import PUBLISH, REMOVE, Run, cluster_in, has, refusal, scratch, shards
-from lib_store import change, wait_until
+from lib_nodes import (PUBLISH, REMOVE, Run, cluster_in, damage_and_scrub, has, refusal, scratch,
+                       shards)
+from lib_store import wait_until
 from lib_tap import end, test
 
 STEPS = 8
@@ -59,7 +59,7 @@ def tell_parts(nodes):
     return is_true
 
 
-def mended(node, place):
+def mended(node):
     """One of its own shards is damaged; another node has a whole copy."""
     folder = glob.glob(os.path.join(node.store, "whole", f"step-{STEPS:08d}-a*"))[0]
 
@@ -67,19 +67,7 @@ def mended(node, place):
         return sorted(set(os.listdir(folder)) - {"verified.json"})
 
     names = names_in_it()
-    shard = os.path.join(folder, [name for name in names if name.startswith("shard-")][place])
-    with open(shard, "rb") as file:
-        before = file.read()
-    change(shard, len(before) // 2)
-    node.cli("server", "scrub", "start", *node.where)
-
-    def is_whole():
-        with open(shard, "rb") as file:
-            same = file.read() == before
-        code, out, _ = node.cli("status", "--json", *node.where)
-        return same and code == 0 and json.loads(out)["mending"]["mended"] == 1
-
-    wait_until(is_whole, lambda: node.said() + node.log()[-3000:])
+    damage_and_scrub(node, "whole", STEPS)
     wait_until(lambda: is_replicated(node, "whole", STEPS), node.said)
     return names_in_it() == names and node.all_verify() == []
 
@@ -87,8 +75,8 @@ def mended(node, place):
 def mends(cluster):
     part = next(node for node in cluster.nodes if is_part(node, "whole", STEPS))
     test("a damaged shard of a part is mended from a whole copy, and it stays a part",
-         mended(part, -1), part.log()[-3000:])
-    test("so is one of a whole copy, whichever node saved it", mended(cluster.nodes[0], -1),
+         mended(part), part.log()[-3000:])
+    test("so is one of a whole copy, whichever node saved it", mended(cluster.nodes[0]),
          cluster.nodes[0].log()[-3000:])
 
 
