@@ -140,14 +140,13 @@ static const char *event_name(const struct replication *replication)
                                                                                       : "replicate";
 }
 
-static void do_held(struct replication *replication, const struct transfer_action *action)
+static void do_held(struct replication *replication)
 {
     struct checkpoint *checkpoint = replication->checkpoint;
     const struct manifest_summary *summary = &checkpoint->summary;
     int64_t ms = loop_now_ms() - replication->begun_ms;
     double seconds = (double)ms / 1000.0;
     uint64_t sent = replication->copy.bytes_sent - replication->bytes_before;
-    (void)action;
     forget_error(replication);
     if (replication->is_mending) {
         perform_close(replication, true);
@@ -192,9 +191,8 @@ void perform_give_up(struct replication *replication, const char *why)
               tier_name(replication->service, replication->tier), why);
 }
 
-static void do_over(struct replication *replication, const struct transfer_action *action)
+static void do_over(struct replication *replication)
 {
-    (void)action;
     bool is_damage = replication->copy.is_of_source && catalog_is_proof(&replication->fault) &&
                      catalog_has_copy(replication->checkpoint, replication->copy.from);
     if (!is_damage || replication->copy.from == TIER_LOCAL)
@@ -227,7 +225,7 @@ void perform_rested(struct timer *timer)
     perform_action(replication, transfer_rested(&replication->machine));
 }
 
-static void do_rest(struct replication *replication, const struct transfer_action *action)
+static void do_rest(struct replication *replication, int64_t ms)
 {
     bool is_first = !replication->newest_error[0];
     replication->service->tiers[replication->tier].takes_nothing = !replication->copy.is_of_source;
@@ -237,7 +235,7 @@ static void do_rest(struct replication *replication, const struct transfer_actio
     if (is_first)
         log_error("drain", "the tier %s takes nothing, and is tried again: %s",
                   tier_name(replication->service, replication->tier), replication->newest_error);
-    loop_timer(replication->service->loop, &replication->rest, action->ms);
+    loop_timer(replication->service->loop, &replication->rest, ms);
     if (is_first)
         replication->look(replication->service); /* another node may do */
 }
@@ -257,12 +255,6 @@ static void claimed(struct event *event)
 {
     struct replication *replication = CONTAINER_OF(event, struct replication, job.done);
     perform_action(replication, transfer_claimed(&replication->machine, replication->outcome));
-}
-
-static void do_claim(struct replication *replication, const struct transfer_action *action)
-{
-    (void)action;
-    perform_work(replication, work_claim, claimed);
 }
 
 /* ---- shards ---- */
@@ -341,12 +333,6 @@ static void named(struct event *event)
     perform_action(replication, transfer_named(&replication->machine, replication->fault.code));
 }
 
-static void do_names(struct replication *replication, const struct transfer_action *action)
-{
-    (void)action;
-    perform_work(replication, work_names, named);
-}
-
 /* As a peer does of its own: peers/serve.c. */
 static enum publication complete_here(const struct replication *replication)
 {
@@ -399,12 +385,6 @@ static void published(struct event *event)
     perform_action(replication, transfer_published(&replication->machine, replication->outcome));
 }
 
-static void do_publish(struct replication *replication, const struct transfer_action *action)
-{
-    (void)action;
-    perform_work(replication, work_publish, published);
-}
-
 static void work_settle(struct job *job)
 {
     struct replication *replication = CONTAINER_OF(job, struct replication, job);
@@ -424,28 +404,36 @@ static void settled(struct event *event)
     perform_action(replication, transfer_settled(&replication->machine, replication->outcome));
 }
 
-static void do_settle(struct replication *replication, const struct transfer_action *action)
-{
-    (void)action;
-    perform_work(replication, work_settle, settled);
-}
-
 /* ---- what is decided, and by whom it is done ---- */
-
-static void do_nothing(struct replication *replication, const struct transfer_action *action)
-{
-    (void)replication;
-    (void)action;
-}
 
 void perform_action(struct replication *replication, struct transfer_action action)
 {
-    static void (*const performers[])(struct replication *, const struct transfer_action *) = {
-        [TRANSFER_NOTHING] = do_nothing, [TRANSFER_CLAIM] = do_claim,
-        [TRANSFER_COPY] = do_copy,       [TRANSFER_NAMES] = do_names,
-        [TRANSFER_PUBLISH] = do_publish, [TRANSFER_SETTLE] = do_settle,
-        [TRANSFER_REST] = do_rest,       [TRANSFER_HELD] = do_held,
-        [TRANSFER_OVER] = do_over,
-    };
-    performers[action.kind](replication, &action);
+    switch (action.kind) {
+    case TRANSFER_NOTHING:
+        break;
+    case TRANSFER_CLAIM:
+        perform_work(replication, work_claim, claimed);
+        break;
+    case TRANSFER_COPY:
+        do_copy(replication, &action);
+        break;
+    case TRANSFER_NAMES:
+        perform_work(replication, work_names, named);
+        break;
+    case TRANSFER_PUBLISH:
+        perform_work(replication, work_publish, published);
+        break;
+    case TRANSFER_SETTLE:
+        perform_work(replication, work_settle, settled);
+        break;
+    case TRANSFER_REST:
+        do_rest(replication, action.ms);
+        break;
+    case TRANSFER_HELD:
+        do_held(replication);
+        break;
+    case TRANSFER_OVER:
+        do_over(replication);
+        break;
+    }
 }
