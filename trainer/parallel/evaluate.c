@@ -47,16 +47,6 @@ static int read_leaf(struct parallel *p, const struct evaluation *of, uint64_t l
     return 0;
 }
 
-/* A leaf that could not be read is computed of zeros: all learn of it behind the round. */
-static void clear_leaf(const struct parallel *p, const struct tokens *to)
-{
-    size_t rows = rows_of_leaf(p->plan);
-    memset(to->inputs, 0, rows * sizeof(*to->inputs));
-    memset(to->targets, 0xff, rows * sizeof(*to->targets));
-    if (to->starts != NULL)
-        memset(to->starts, 0, rows * sizeof(*to->starts));
-}
-
 /* This rank's leaf of a round; without one, the walk. */
 static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
                          struct round *out)
@@ -72,7 +62,7 @@ static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64
         ERR_TRY(step_begin_tokens(p, to, &raw));
         p->run.failure = read_leaf(p, of, leaf, &raw);
         if (p->run.failure != 0)
-            clear_leaf(p, &raw);
+            step_clear_tokens(p, &raw);
         step_send_tokens(p, &raw, to);
     }
     for (size_t i = 0; i < rows && has_leaf; i++)
@@ -97,36 +87,16 @@ static int agree_on_flags(struct parallel *p, const struct round *mine, bool *ou
     return 0;
 }
 
-/* All data ranks' rounds in their order, which the last stage has, in *out; valid until the next
- * call. */
-static int gather_rounds(struct parallel *p, const struct round *mine, const struct round **out)
-{
-    struct comm *data = p->plan->mesh.of[GROUP_DATA], *stages = p->plan->mesh.of[GROUP_PP];
-    uint32_t d = num_data_ranks(p->plan);
-    size_t *bytes = p->exchange.lists, *at = p->exchange.lists + d;
-    for (uint32_t r = 0; r < d; r++) {
-        bytes[r] = sizeof(*mine);
-        at[r] = r * sizeof(*mine);
-    }
-    *out = (const struct round *)p->run.all_losses;
-    memcpy(p->run.losses, mine, sizeof(*mine));
-    if (data != NULL)
-        ERR_TRY(
-            comm_all_gather_v(data, p->run.losses, sizeof(*mine), p->run.all_losses, bytes, at));
-    else
-        memcpy(p->run.all_losses, mine, sizeof(*mine));
-    if (stages == NULL)
-        return 0;
-    return comm_broadcast(stages, p->run.all_losses, d * sizeof(*mine), stages->size - 1);
-}
-
 /* Leaves [first, first + d): those of all data ranks in *out, valid until the next call. */
 static int evaluate_round(struct parallel *p, const struct evaluation *of, uint64_t first,
                           const struct round **out, bool *out_failed, bool *out_stop)
 {
     struct round mine;
     ERR_TRY(evaluate_leaf(p, of, first + my_data_rank(p->plan), &mine));
-    ERR_TRY(gather_rounds(p, &mine, out));
+    memcpy(p->run.losses, &mine, sizeof(mine));
+    *out = (const struct round *)p->run.all_losses;
+    ERR_TRY(step_gather_losses(p, p->plan->mesh.of[GROUP_DATA], p->plan->mesh.of[GROUP_PP],
+                               sizeof(mine)));
     return agree_on_flags(p, &mine, out_failed, out_stop);
 }
 

@@ -151,9 +151,14 @@ void blame_is_named(struct blame *blame);
 /* Of a leaf of this rank, whose losses the lane has brought to the host: their sum in double, in
  * the order of rows, and those of each sequence [B], or NULL. 0 where they are another stage's. */
 double step_sum_losses(const struct parallel *p, uint32_t leaf, double *out_sequences);
+/* So many bytes of `losses` of each data rank, which the last stage has, to `all_losses` of all
+ * ranks. A group of one is NULL. */
+int step_gather_losses(struct parallel *p, struct comm *data, struct comm *stages, size_t each);
 /* Where the host may put the numbers of a leaf in the order of the data: the last that were copied
  * from there are copied. */
 int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tokens *out_raw);
+/* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
+void step_clear_tokens(const struct parallel *p, const struct tokens *raw);
 /* From there, in the order of this rank's rows, to the device. */
 void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens);
 /* What the model gets of a leaf, where it was sent. */

@@ -53,6 +53,15 @@ int step_begin_tokens(struct parallel *p, struct leaf_tokens *tokens, struct tok
     return lane_settle_mark(p->plan->lane, &tokens->copied);
 }
 
+void step_clear_tokens(const struct parallel *p, const struct tokens *raw)
+{
+    size_t bytes = rows_of_leaf(p->plan) * sizeof(int32_t);
+    memset(raw->inputs, 0, bytes);
+    memset(raw->targets, 0xff, bytes);
+    if (raw->starts != NULL)
+        memset(raw->starts, 0, bytes);
+}
+
 void step_send_tokens(struct parallel *p, const struct tokens *raw, struct leaf_tokens *tokens)
 {
     const struct tokens *from = &tokens->host, *to = &tokens->device;
@@ -105,7 +114,6 @@ static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
     struct leaf_tokens *to = &p->run.tokens[leaf % p->plan->num_reads];
     struct tokens raw;
-    size_t bytes = rows_of_leaf(p->plan) * sizeof(int32_t);
     double *values = values_of(p, leaf);
     memset(values, 0, p->run.leaf_values * sizeof(*values));
     if (!rank_has_leaf(&p->exchange, my_data_rank(p->plan), leaf))
@@ -114,12 +122,8 @@ static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
     if (p->run.failure == 0 && s->input->ahead != NULL)
         p->run.failure =
             ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
-    if (p->run.failure != 0) {
-        memset(raw.inputs, 0, bytes);
-        memset(raw.targets, 0xff, bytes);
-        if (raw.starts != NULL)
-            memset(raw.starts, 0, bytes);
-    }
+    if (p->run.failure != 0)
+        step_clear_tokens(p, &raw);
     if (p->run.leaf_values > 1)
         count_sequences(p, &raw, values + 1 + p->plan->config->local_batch_size);
     step_send_tokens(p, &raw, to);
@@ -222,25 +226,21 @@ static void sum_leaves(struct parallel *p)
     }
 }
 
-/* The values of all data ranks, which the last stage has, to all ranks. */
-static int gather_values(struct parallel *p, const struct op *op)
+int step_gather_losses(struct parallel *p, struct comm *data, struct comm *stages, size_t each)
 {
-    struct comm *data = comm_of(&p->exchange, op, CALL_GATHER);
-    struct comm *stages = comm_of(&p->exchange, op, CALL_BROADCAST);
     uint32_t d = num_data_ranks(p->plan);
     size_t *bytes = p->exchange.lists, *at = p->exchange.lists + d;
     for (uint32_t r = 0; r < d; r++) {
-        bytes[r] =
-            (size_t)leaves_micro_steps(&p->exchange.leaves) * p->run.leaf_values * sizeof(double);
-        at[r] = r * bytes[r];
+        bytes[r] = each;
+        at[r] = r * each;
     }
     if (data != NULL)
-        ERR_TRY(comm_all_gather_v(data, p->run.losses, bytes[0], p->run.all_losses, bytes, at));
+        ERR_TRY(comm_all_gather_v(data, p->run.losses, each, p->run.all_losses, bytes, at));
     else
-        memcpy(p->run.all_losses, p->run.losses, bytes[0]);
+        memcpy(p->run.all_losses, p->run.losses, each);
     if (stages == NULL)
         return 0;
-    return comm_broadcast(stages, p->run.all_losses, d * bytes[0], stages->size - 1);
+    return comm_broadcast(stages, p->run.all_losses, d * each, stages->size - 1);
 }
 
 /* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
@@ -249,7 +249,9 @@ static int gather_losses(struct parallel *p, struct step *s, const struct op *op
 {
     struct step_result *out = s->out;
     sum_leaves(p);
-    ERR_TRY(gather_values(p, op));
+    ERR_TRY(step_gather_losses(
+        p, comm_of(&p->exchange, op, CALL_GATHER), comm_of(&p->exchange, op, CALL_BROADCAST),
+        (size_t)leaves_micro_steps(&p->exchange.leaves) * p->run.leaf_values * sizeof(double)));
     double sum = 0, most = 0;
     memset(out->sources, 0, sizeof(out->sources));
     for (uint32_t leaf = 0; leaf < p->exchange.leaves.num; leaf++) {
