@@ -70,45 +70,18 @@ static void call_ours(struct kernels *k, struct lane *lane, const struct command
                       enum kernel_dtype type)
 {
     if (strcmp(c->kind, "forward") == 0)
-        kernel_linear(k, lane,
-                      &(struct kernel_linear){.out = buffers[2],
-                                              .x = buffers[0],
-                                              .w = buffers[1],
-                                              .rows = c->rows,
-                                              .in = c->in,
-                                              .out_dim = c->out,
-                                              .dtype = type});
+        POST(k, lane, linear, .out = buffers[2], .x = buffers[0], .w = buffers[1], .rows = c->rows,
+             .in = c->in, .out_dim = c->out, .dtype = type);
     else if (strcmp(c->kind, "input") == 0)
-        kernel_linear_backward_input(k, lane,
-                                     &(struct kernel_linear_backward_input){.dx = buffers[2],
-                                                                            .dout = buffers[0],
-                                                                            .w = buffers[1],
-                                                                            .rows = c->rows,
-                                                                            .in = c->in,
-                                                                            .out_dim = c->out,
-                                                                            .dtype = type});
+        POST(k, lane, linear_backward_input, .dx = buffers[2], .dout = buffers[0], .w = buffers[1],
+             .rows = c->rows, .in = c->in, .out_dim = c->out, .dtype = type);
     else if (strcmp(c->kind, "weight") == 0)
-        kernel_linear_backward_weight(k, lane,
-                                      &(struct kernel_linear_backward_weight){.dw = buffers[2],
-                                                                              .dout = buffers[0],
-                                                                              .x = buffers[1],
-                                                                              .rows = c->rows,
-                                                                              .in = c->in,
-                                                                              .out_dim = c->out,
-                                                                              .dtype = type});
+        POST(k, lane, linear_backward_weight, .dw = buffers[2], .dout = buffers[0], .x = buffers[1],
+             .rows = c->rows, .in = c->in, .out_dim = c->out, .dtype = type);
     else
-        kernel_attention(k, lane,
-                         &(struct kernel_attention){.out = buffers[2],
-                                                    .lse = buffers[4],
-                                                    .q = buffers[0],
-                                                    .key = buffers[1],
-                                                    .value = buffers[3],
-                                                    .batch = 1,
-                                                    .seq = c->rows,
-                                                    .heads = c->in,
-                                                    .kv_heads = c->in,
-                                                    .head_dim = c->out,
-                                                    .dtype = type});
+        POST(k, lane, attention, .out = buffers[2], .lse = buffers[4], .q = buffers[0],
+             .key = buffers[1], .value = buffers[3], .batch = 1, .seq = c->rows, .heads = c->in,
+             .kv_heads = c->in, .head_dim = c->out, .dtype = type);
 }
 
 /* A matmul of the library: sizes, strides and types of its three matrices. */

@@ -7,14 +7,17 @@
 #include "proto/base/report.h"
 #include "tests/cuda/bed.h"
 
-static inline struct engine new_gpu_engine(enum kernel_backend backend)
+static inline struct engine new_gpu_engine(enum kernel_backend backend, bool has_own_attention)
 {
     struct engine e = {0};
     struct device *device = NULL;
     struct lane *lane = NULL;
     assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
     assert_int_equal(lane_open(&lane, device, "test", LANE_COMPUTES), 0);
-    struct kernels_options options = {.backend = backend, .num_threads = 1, .device = device};
+    struct kernels_options options = {.backend = backend,
+                                      .num_threads = 1,
+                                      .has_own_attention = has_own_attention,
+                                      .device = device};
     assert_int_equal(kernels_new(&e.kernels, &options), 0);
     e.lane = lane;
     /* More than each of the shapes that are used here. */
@@ -32,7 +35,7 @@ static inline struct engine new_gpu_engine(enum kernel_backend backend)
 /* Our own kernels. */
 static inline struct engine new_cuda_engine(void)
 {
-    return new_gpu_engine(KERNEL_BACKEND_REFERENCE);
+    return new_gpu_engine(KERNEL_BACKEND_REFERENCE, false);
 }
 
 /* A GPU has its own order, another each time. */

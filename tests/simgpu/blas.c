@@ -21,6 +21,7 @@
 #include "kernels/kernels.h"
 #include "proto/base/report.h"
 #include "tests/simgpu/private.h"
+#include "tests/unit/lane_bed.h"
 
 #define WORKSPACE_ALIGN 256u /* of the library's manual, for the pointer */
 #define WORKSPACE_USED ((size_t)256 << 10)
@@ -398,42 +399,19 @@ static void run_operands(const struct work *w)
     switch (op_of(p)) {
     case KERNEL_LINEAR:
         take_scratch(m, k, n);
-        kernel_linear(kernels, lane,
-                      &(struct kernel_linear){.out = w->c,
-                                              .x = w->b,
-                                              .w = w->a,
-                                              .rows = m,
-                                              .in = k,
-                                              .out_dim = n,
-                                              .dtype = KERNEL_BF16,
-                                              .is_partial = is_partial});
+        POST(kernels, lane, linear, .out = w->c, .x = w->b, .w = w->a, .rows = m, .in = k,
+             .out_dim = n, .dtype = KERNEL_BF16, .is_partial = is_partial);
         break;
     case KERNEL_LINEAR_BACKWARD_INPUT:
         take_scratch(m, n, k);
-        kernel_linear_backward_input(
-            kernels, lane,
-            &(struct kernel_linear_backward_input){.dx = w->c,
-                                                   .dout = w->b,
-                                                   .w = w->a,
-                                                   .rows = m,
-                                                   .in = n,
-                                                   .out_dim = k,
-                                                   .accumulate = w->is_added,
-                                                   .dtype = KERNEL_BF16,
-                                                   .is_partial = is_partial});
+        POST(kernels, lane, linear_backward_input, .dx = w->c, .dout = w->b, .w = w->a, .rows = m,
+             .in = n, .out_dim = k, .accumulate = w->is_added, .dtype = KERNEL_BF16,
+             .is_partial = is_partial);
         break;
     default:
         take_scratch(k, n, m);
-        kernel_linear_backward_weight(
-            kernels, lane,
-            &(struct kernel_linear_backward_weight){.dw = w->c,
-                                                    .dout = w->b,
-                                                    .x = w->a,
-                                                    .rows = k,
-                                                    .in = n,
-                                                    .out_dim = m,
-                                                    .dtype = KERNEL_BF16,
-                                                    .accumulate = w->is_added});
+        POST(kernels, lane, linear_backward_weight, .dw = w->c, .dout = w->b, .x = w->a, .rows = k,
+             .in = n, .out_dim = m, .dtype = KERNEL_BF16, .accumulate = w->is_added);
     }
 }
 

@@ -217,7 +217,7 @@ static void count_difference(void *user, int which, const struct kernel_shapes *
 
 static void compare_library(const char *library, const char *how, wanted_fn *wanted)
 {
-    struct engine gpu = new_gpu_engine(KERNEL_BACKEND_BEST), own = new_cuda_engine();
+    struct engine gpu = new_gpu_engine(KERNEL_BACKEND_BEST, false), own = new_cuda_engine();
     struct engine cpu = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
     bool is_there = strstr(kernels_describe(gpu.kernels), library) != NULL;
     if (is_there) {

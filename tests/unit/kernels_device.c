@@ -284,7 +284,7 @@ static void add_from_the_host(struct bed *bed)
     float here[4] = {0};
     assert_int_equal(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}), 0);
     assert_int_equal(device_alloc(bed->device, &there, 100, ON_DEVICE), 0);
-    kernel_add(kernels, bed->lanes[0], &(struct kernel_add){.y = there, .x = here, .count = 4});
+    POST(kernels, bed->lanes[0], add, .y = there, .x = here, .count = 4);
 }
 
 TEST(test_async__the_host_cannot_read_memory_of_the_device)

@@ -5,6 +5,7 @@
  * that fails is said. Method: tests/simgpu/dnn.c computes a graph operation by operation; the cases
  * of kernels_cases.h against the plain twins. Whether the real library takes the graphs is shown by
  * tests/integration/cuda_plans.py. */
+#include "tests/cuda/gpu_bed.h"
 #include "tests/unit/kernels_close.h"
 #include "tests/unit/kernels_ranges.h"
 #include "tests/unit/simgpu_bed.h"
@@ -25,29 +26,8 @@ static const struct kernel_shapes shapes[] = {
 
 static struct engine gpu_engine(enum kernel_backend backend, bool is_own)
 {
-    struct engine e = {0};
-    struct device *device = NULL;
-    size_t bytes = 0;
     simgpu_set(SETTINGS);
-    assert_int_equal(device_open(&device, device_find("cuda"), NULL), 0);
-    assert_int_equal(lane_open(&e.lane, device, "test", LANE_COMPUTES), 0);
-    struct kernels_options options = {
-        .backend = backend, .num_threads = 1, .has_own_attention = is_own, .device = device};
-    assert_int_equal(kernels_new(&e.kernels, &options), 0);
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        size_t needed = kernels_scratch_bytes(e.kernels, &shapes[i]);
-        bytes = needed > bytes ? needed : bytes;
-    }
-    assert_int_equal(device_alloc(device, &e.scratch, bytes, ON_DEVICE), 0);
-    lane_set_scratch(e.lane, e.scratch, bytes);
-    return e;
-}
-static void close_engine(struct engine *e)
-{
-    struct device *device = e->lane->device;
-    lane_close(e->lane);
-    kernels_free(e->kernels);
-    device_close(device);
+    return new_gpu_engine(backend, is_own);
 }
 
 static int case_of(const char *name)
@@ -94,7 +74,7 @@ TEST(test_dnn__graphs_are_attention_and_its_gradient_and_repeat_their_bits)
         free_run(&want);
     }
     free_engine(&cpu);
-    close_engine(&gpu);
+    free_engine(&gpu);
 }
 
 TEST(test_dnn__what_it_does_not_take_is_our_own)
@@ -117,12 +97,12 @@ TEST(test_dnn__what_it_does_not_take_is_our_own)
                        new_buffer(&r.run, keys, KERNEL_F32));
     assert_int_equal(simgpu_counts().attentions - before, 2);
     free_run(&r.run);
-    close_engine(&gpu);
+    free_engine(&gpu);
     for (int own = 0; own < 2; own++) {
         gpu = gpu_engine(own ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE, own);
         assert_int_equal(attentions(&gpu, "attention", shapes[0], KERNEL_BF16), 0);
         assert_non_null(strstr(kernels_describe(gpu.kernels), "own attention"));
-        close_engine(&gpu);
+        free_engine(&gpu);
     }
 }
 
@@ -144,7 +124,7 @@ TEST(test_dnn__scratch_has_its_workspace_up_to_a_bound)
     lane_set_scratch(gpu.lane, gpu.scratch, 4096);
     assert_int_equal(attentions(&gpu, "attention", shapes[0], KERNEL_BF16), 1);
     assert_int_equal(attentions(&gpu, "attention_backward", shapes[0], KERNEL_BF16), 1);
-    close_engine(&gpu);
+    free_engine(&gpu);
 }
 
 static int attend_failing(const char *settings)
@@ -180,16 +160,12 @@ TEST(test_dnn__every_call_of_the_library_that_fails_is_said)
 
 int main(void)
 {
-    struct kernels *kernels = NULL;
-    struct device *device = NULL;
-    bool is_there =
-        device_find("cuda") != NULL && device_open(&device, device_find("cuda"), NULL) == 0;
-    struct kernels_options options = {.num_threads = 1, .device = device};
-    if (is_there && kernels_new(&kernels, &options) == 0) {
-        is_there = strstr(kernels_describe(kernels), "cuDNN") != NULL;
-        kernels_free(kernels);
+    bool is_there = device_find("cuda") != NULL;
+    if (is_there) {
+        struct engine gpu = gpu_engine(KERNEL_BACKEND_BEST, false);
+        is_there = strstr(kernels_describe(gpu.kernels), "cuDNN") != NULL;
+        free_engine(&gpu);
     }
-    device_close(device);
     if (!is_there) {
         printf("skipped: cuDNN's headers are not here (make deps-cuda)\n");
         return 77;
