@@ -36,11 +36,12 @@ uint64_t session_clock_ns(void)
 const ProtobufCMethodDescriptor *session_method(char path[96], const ProtobufCMessage *request)
 {
     const ProtobufCServiceDescriptor *service = &holdfast__v1__checkpoint__descriptor;
-    const ProtobufCMethodDescriptor *method = service->methods;
-    while (method->input != request->descriptor)
-        method++;
-    snprintf(path, 96, "/%s/%s", service->name, method->name);
-    return method;
+    unsigned i = 0;
+    while (i < service->n_methods && service->methods[i].input != request->descriptor)
+        i++;
+    CHECK(i < service->n_methods);
+    snprintf(path, 96, "/%s/%s", service->name, service->methods[i].name);
+    return &service->methods[i];
 }
 
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const ProtobufCMessage *request,
