@@ -153,6 +153,18 @@ TEST_WITH(struct pool *pool, test_pool__all_or_nothing_is_taken, set_up, tear_do
     assert_int_equal(pool_free_count(pool), COUNT);
 }
 
+TEST_WITH(struct pool *pool, test_pool__a_segment_is_backed_and_sealed, set_up, tear_down)
+{
+    struct stat info;
+    int fd = pool_fd(pool, 0);
+    assert_int_equal(fstat(fd, &info), 0);
+    assert_true(info.st_size == SEGMENT && info.st_blocks * 512 >= SEGMENT);
+    const int need = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    assert_int_equal(fcntl(fd, F_GET_SEALS) & need, need);
+    assert_int_not_equal(ftruncate(fd, SEGMENT / 2), 0);
+    assert_int_not_equal(ftruncate(fd, 2 * SEGMENT), 0);
+}
+
 TEST_WITH(struct pool *pool, test_pool__a_reader_cannot_map_for_writing, set_up, tear_down)
 {
     int fd = pool_fd_read_only(pool, 1);
