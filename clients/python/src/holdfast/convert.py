@@ -15,8 +15,7 @@ from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy
 
-from . import arrays, dcp_files, dtypes, sharded
-from .arrays import Part
+from . import dcp_files, dtypes, sharded
 from .checkpoint import Checkpoint
 from .client import Client
 from .dcp_files import Folder, Numbers, Place, Tensor
@@ -84,8 +83,7 @@ def from_dcp(folder: str, run: str, step: int, server: Optional[str] = None,
 
 def _save(found: Folder, files: List[str], run: str, step: int, server: Optional[str],
           tell: "Bar") -> Done:
-    parts = [Part(arrays.stored_name(sharded._plain(name)), tensor.dtype, tensor.size,
-                  (0,) * len(tensor.size), tensor.size, 0, _Source(found, tensor, tell), True)
+    parts = [sharded.whole_part(name, tensor.dtype, tensor.size, _Source(found, tensor, tell))
              for name, tensor in found.tensors.items()]
     objects = {name: found.object(place) for name, place in found.objects.items()}
     about = {"paths": {name: list(path) for name, path in found.paths.items()}}
@@ -172,8 +170,7 @@ def to_dcp(checkpoint: Checkpoint, folder: str, with_bar: bool = False) -> Done:
         raise ExistsError(f"{folder} has a checkpoint already", "name another directory")
     os.makedirs(folder, exist_ok=True)
     objects, abouts = sharded.read_objects(checkpoint._client, checkpoint.metadata)
-    given: Dict[str, Any] = {name: tuple(path) for about in abouts if about
-                             for name, path in about.get("paths", {}).items()}
+    given = sharded.paths_of(abouts)
     files = {name: checkpoint.object(FILE + name) for name in FILES
              if FILE + name in checkpoint.objects}
     total = sum(tensor.nbytes for tensor in checkpoint.values())

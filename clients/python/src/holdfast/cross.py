@@ -174,8 +174,7 @@ class _Made:
 
 
 def _part(name: str, shape: Tuple[int, ...], get: Get) -> Part:
-    return Part(arrays.stored_name(sharded._plain(name)), "F32", shape, (0,) * len(shape), shape, 0,
-                _Made(get), True)
+    return sharded.whole_part(name, "F32", shape, _Made(get))
 
 
 def _to_holdfast(source: Source) -> List[Part]:

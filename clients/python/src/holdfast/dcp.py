@@ -145,9 +145,41 @@ class Session(Saves):
         found = self._find(step)
         return found.step if found is not None else None
 
+    def find_for_all(self, step: Optional[int] = None) -> Optional[int]:
+        """Rank 0's answer, for all, who ask it together."""
+        found: Any = None
+        if self.rank == 0:
+            try:
+                found = self.find(step)
+            except Exception as error:  # told to all, and raised by all
+                found = error
+        found = self._tell_all(found)[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
     def _find(self, step: Optional[int]) -> Optional[kept.Kept]:
         return kept.find(self.run, self.server,
                          self.files.folder if self.files is not None else None, step)
+
+
+class Later:
+    """A Session that is made at the first save or load, by all ranks; see Session's arguments."""
+
+    def __init__(self, run: str, server: Optional[str], options: Dict[str, Any]) -> None:
+        self.run, self.server, self.options = run, server, options
+        self._session: Optional[Session] = None
+
+    def open(self, **more: Any) -> Session:
+        if self._session is None:
+            self._session = Session(self.run, self.server, **{**more, **self.options})
+        return self._session
+
+    def close(self) -> None:
+        """Waits for the last save."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
 
 def _own_group(process_group: Any) -> Tuple[Any, int, int]:
@@ -387,9 +419,7 @@ class Reader(StorageReader):
         self.objects, abouts = sharded.read_objects(self.client, self.found)
         entries: Dict[str, Any] = {name: _storage_of(one) for name, one in self.tensors.items()}
         entries.update({name: BytesStorageMetadata() for name in self.objects})
-        paths = {name: tuple(path) for about in abouts if about
-                 for name, path in about["paths"].items()}
-        return Metadata(state_dict_metadata=entries, planner_data=paths or None)
+        return Metadata(state_dict_metadata=entries, planner_data=sharded.paths_of(abouts) or None)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
@@ -561,12 +591,11 @@ def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = 
 
 def _read_whole(reader: Reader) -> Dict[str, Any]:
     flat: Dict[str, Any] = {}
-    parts = []
+    filling = Filling()
     for name, stored in reader.tensors.items():
         flat[name] = torch.empty(stored.size, dtype=dtypes.to_torch(stored.dtype))
-        parts.append(stored.part((0,) * len(stored.size), (0,) * len(stored.size), stored.size,
-                                 flat[name].data_ptr(), flat[name]))
-    reader.client.load_parts(parts, reader.found.info.step, reader.found.info.attempt)
+        filling.add(name, stored, flat[name])
+    filling.load(reader.client, reader.found.info)
     for name in reader.objects:
         flat[name] = reader.object(name)
     return flat

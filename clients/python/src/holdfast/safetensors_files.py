@@ -146,8 +146,7 @@ class _Out:
 def _weight_names(checkpoint: Checkpoint, names: List[str]) -> Tuple[Dict[str, str], bool]:
     """Of the weights: the name that each goes out with; and are those a Trainer's?"""
     _, abouts = sharded.read_objects(checkpoint._client, checkpoint.metadata)
-    paths: Dict[str, Any] = {name: path for about in abouts if about
-                             for name, path in about.get("paths", {}).items()}
+    paths = sharded.paths_of(abouts)
     model = {name: ".".join(paths[name][1:]) for name in names
              if len(paths.get(name, ())) > 1 and paths[name][0] == "model"}
     if model:

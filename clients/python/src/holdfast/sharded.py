@@ -26,7 +26,7 @@ import json
 import re
 import struct
 import threading
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import arrays, state_json
 from .arrays import Part
@@ -54,6 +54,12 @@ class Item:
 def _plain(name: str) -> str:
     """A name that is no piece's: "@" is escaped."""
     return name.replace("%", "%25").replace("@", "%40")
+
+
+def whole_part(name: str, dtype: str, size: Tuple[int, ...], source: Any) -> Part:
+    """A tensor of that name, all of which `source` fills in."""
+    return Part(arrays.stored_name(_plain(name)), dtype, size, (0,) * len(size), size, 0, source,
+                True)
 
 
 def _given(name: str) -> str:
@@ -295,6 +301,12 @@ def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
         one.size = tuple(max(old, at + length)
                          for old, at, length in zip(one.size, offset, shape))
     return found
+
+
+def paths_of(abouts: Iterable[Any]) -> Dict[str, Tuple[Any, ...]]:
+    """The ways from flat names to the nested state, of what read_objects() gives of all ranks."""
+    return {name: tuple(path) for about in abouts if about
+            for name, path in about.get("paths", {}).items()}
 
 
 def read_objects(client: Client, metadata: Metadata) -> Tuple[Dict[str, bytes], List[Any]]:

@@ -114,24 +114,10 @@ class HoldfastManager(CheckpointManager):
 
     # ---- loading ----
 
-    def _stored_step(self, step: int) -> Optional[int]:
-        """Rank 0's answer, for all: this step or the newest (-1); None: there is none."""
-        assert self._session is not None
-        found: Any = None
-        if self._session.rank == 0:
-            try:
-                found = self._session.find(None if step < 0 else step)
-            except Exception as error:  # told to all, and raised by all
-                found = error
-        found = self._session._gather(found)[0]
-        if isinstance(found, Exception):
-            raise found
-        return found
-
     @torch.no_grad()
     def _load(self, step: int = -1) -> bool:
         assert self._session is not None
-        found = self._stored_step(step)
+        found = self._session.find_for_all(None if step < 0 else step)  # -1: the newest
         if found is None and step >= 0:
             raise NotFoundError(f"ckptd has no step {step} of run {self._session.run}",
                                 "checkpoint.load_step=-1 loads the newest")

@@ -38,37 +38,13 @@ class _NoStager:
         pass
 
 
-class _Ckptd:
-    """The session, made by all ranks at the first load or save."""
-
-    def __init__(self, run: str, server: Optional[str], options: Any) -> None:
-        self.run, self.server, self.options = run, server, options
-        self._session: Optional[dcp.Session] = None
-
-    @property
-    def session(self) -> dcp.Session:
-        if self._session is None:
-            self._session = dcp.Session(self.run, self.server, **self.options)
-        return self._session
-
-    def find(self, step: int) -> Optional[int]:
-        """Rank 0's answer, for all."""
-        found = (self.session.find(None if step < 0 else step) if self.session.rank == 0 else None)
-        return self.session._gather(found)[0]
-
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()  # waits for the last save
-
-
 def patch(run: str, server: Optional[str] = None, **options: Any) -> None:
     """`options` are those of holdfast.dcp.Session."""
     _need_version()
     from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
     from torchtitan.components.checkpoint import MODEL, AsyncMode, CheckpointManager
 
-    ckptd = _Ckptd(run, server, options)
+    ckptd = dcp.Later(run, server, options)
     load, save, close = (CheckpointManager.load, CheckpointManager.dcp_save,
                          CheckpointManager.close)
 
@@ -76,11 +52,11 @@ def patch(run: str, server: Optional[str] = None, **options: Any) -> None:
     def load_from_ckptd(self: Any, step: int = -1) -> bool:
         if self.enable:
             self.stager = _NoStager()
-        found = ckptd.find(step) if self.enable else None
+        found = ckptd.open().find_for_all(None if step < 0 else step) if self.enable else None
         if found is None:
             return bool(load(self, step))
         states = self._states_to_load(found == 0)
-        dcp.load(states, ckptd.session, found)
+        dcp.load(states, ckptd.open(), found)
         self.states[MODEL].load_state_dict(states)
         return True
 
@@ -91,7 +67,7 @@ def patch(run: str, server: Optional[str] = None, **options: Any) -> None:
             return save(self, state_dict, checkpoint_id, async_mode, enable_garbage_collection,
                         to_hf)
         is_pinned = async_mode == AsyncMode.ASYNC_WITH_PINNED_MEM
-        staged, durable = dcp.async_save(state_dict, ckptd.session, dcp.step_of(checkpoint_id),
+        staged, durable = dcp.async_save(state_dict, ckptd.open(), dcp.step_of(checkpoint_id),
                                          overlap=is_pinned)
         if is_pinned:
             return AsyncSaveResponse(staging_completion=staged, upload_completion=durable)
