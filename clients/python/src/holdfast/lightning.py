@@ -44,27 +44,23 @@ class HoldfastIO(CheckpointIO):
 
     def __init__(self, run: str, server: Optional[str] = None, allow_pickle: bool = False,
                  **options: Any) -> None:
-        self.run, self.server, self.allow_pickle, self.options = run, server, allow_pickle, options
-        self._session: Optional[Session] = None
+        self.allow_pickle, self._later = allow_pickle, dcp.Later(run, server, options)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], path: Any,
                         storage_options: Optional[Any] = None) -> None:
-        if self._session is None:
-            self._session = Session(self.run, self.server, alone=True, **self.options)
-        save_whole(checkpoint, self._session, step_of(path))
+        save_whole(checkpoint, self._later.open(alone=True), step_of(path))
 
     def load_checkpoint(self, path: Any, map_location: Optional[Any] = None,
                         **_: Any) -> Dict[str, Any]:
-        return load_whole(self.run, step_of(path), server=self.server,
-                          allow_pickle=self.allow_pickle, fallback=self.options.get("fallback"))
+        where = self._later
+        return load_whole(where.run, step_of(path), server=where.server,
+                          allow_pickle=self.allow_pickle, fallback=where.options.get("fallback"))
 
     def remove_checkpoint(self, path: Any) -> None:
         pass
 
     def teardown(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        self._later.close()
 
 
 class HoldfastStrategy(ModelParallelStrategy):
@@ -75,15 +71,11 @@ class HoldfastStrategy(ModelParallelStrategy):
                  data_parallel_size: Any = "auto", tensor_parallel_size: Any = "auto",
                  allow_pickle: bool = False, **options: Any) -> None:
         super().__init__(data_parallel_size, tensor_parallel_size)
-        self.run, self.server, self.allow_pickle, self.options = run, server, allow_pickle, options
-        self._session: Optional[Session] = None
+        self.allow_pickle, self._later = allow_pickle, dcp.Later(run, server, options)
 
     @property
     def session(self) -> Session:
-        """Made by all ranks, at the first save or load."""
-        if self._session is None:
-            self._session = Session(self.run, self.server, **self.options)
-        return self._session
+        return self._later.open()
 
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         return get_model_state_dict(self.model)  # where it is: copied once, by the save
@@ -127,9 +119,7 @@ class HoldfastStrategy(ModelParallelStrategy):
         pass
 
     def teardown(self) -> None:
-        session, self._session = self._session, None
         try:
-            if session is not None:
-                session.close()  # waits for the last save
+            self._later.close()
         finally:
             super().teardown()
