@@ -3,7 +3,7 @@
 
 Goal: a run that was saved by the plug-in goes on from it with the weights of a run that was never
 stopped; no file of theirs is needed. Method: tiny models on the CPU, the real Trainers, a real
-ckptd. What is not installed is skipped and named.
+ckptd.
 """
 import os
 import sys
@@ -12,24 +12,25 @@ from unittest import mock
 from lib_dcp import end, introduce, meeting, start, torch
 from lib_frameworks import data, sum_on_gloo
 from lib_store import World
-from lib_tap import Skip, run
+from lib_tap import need, run
 from torch import nn
 
-import holdfast
-import holdfast.dcp
+need("accelerate", "lightning")
+from accelerate import (Accelerator, DistributedType,  # noqa: E402
+                        FullyShardedDataParallelPlugin)
+import lightning  # noqa: E402
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+
+import holdfast  # noqa: E402
+import holdfast.dcp  # noqa: E402
+from holdfast.accelerate import HoldfastState  # noqa: E402
+from holdfast.lightning import HoldfastIO, HoldfastStrategy  # noqa: E402
 
 WORDS = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False,
          "accelerator": "cpu", "devices": 1, "num_sanity_val_steps": 0}
 
 
 def lightning_saves_and_resumes(world):
-    try:
-        import lightning
-        from lightning.pytorch.callbacks import ModelCheckpoint
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.lightning import HoldfastIO
-
     class Net(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -63,12 +64,6 @@ def lightning_saves_and_resumes(world):
 
 
 def accelerate_saves_and_resumes(world):
-    try:
-        from accelerate import Accelerator
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.accelerate import HoldfastState
-
     def made():
         torch.manual_seed(1)
         net = nn.Linear(6, 2)
@@ -123,16 +118,12 @@ def twice(world, name, task, *more):
 
 
 def lightning_strategy(kind, server):
-    from holdfast.lightning import HoldfastStrategy
-
     return HoldfastStrategy(f"pl-{kind}", server, take_over=True,
                             data_parallel_size=2 if kind == "fsdp2" else 1,
                             tensor_parallel_size=2 if kind == "tp" else 1)
 
 
 def sharded_lightning_on(rank, port, folder, server, goes_on, reference, kind):
-    import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
     from torch.distributed.tensor.parallel import parallelize_module
@@ -179,10 +170,6 @@ def sharded_lightning_on(rank, port, folder, server, goes_on, reference, kind):
 
 
 def lightning_of_sharded_processes_resumes(world):
-    try:
-        import lightning  # noqa: F401
-    except ImportError as missing:
-        raise Skip(missing) from None
     for kind in ("fsdp2", "tp"):
         os.mkdir(os.path.join(world.folder, f"pl-{kind}"))
         twice(world, f"pl-{kind}", sharded_lightning_on, kind)
@@ -192,8 +179,6 @@ def lightning_of_sharded_processes_resumes(world):
 
 def accelerator_of_shards():
     """FSDP2 of Accelerate, which it makes on accelerators alone: here it is told of one."""
-    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
-
     accelerator = Accelerator(cpu=True)
     accelerator.state.distributed_type = DistributedType.FSDP
     accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
@@ -203,9 +188,6 @@ def accelerator_of_shards():
 
 def accelerate_on(rank, port, folder, server, goes_on, reference, is_sharded):
     """One of two processes, whose data differ, on gloo, as `accelerate launch --cpu` starts."""
-    from accelerate import Accelerator
-    from holdfast.accelerate import HoldfastState
-
     introduce(rank, 2, port, ACCELERATE_USE_CPU="true")
     net = nn.Linear(6, 2)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
@@ -233,10 +215,6 @@ def accelerate_on(rank, port, folder, server, goes_on, reference, is_sharded):
 
 
 def accelerate_of_two_processes_resumes(world):
-    try:
-        import accelerate  # noqa: F401
-    except ImportError as missing:
-        raise Skip(missing) from None
     for name, is_sharded in (("acc2", False), ("acc-fsdp", True)):
         twice(world, name, accelerate_on, is_sharded)  # the second begins at step 3
         with holdfast.Client(world.server, name) as client:
