@@ -6,7 +6,6 @@ bit of one that was not stopped, through dropout and shuffled data: one process,
 FSDP 1 and FSDP 2; so does one that crosses to our trainer's names and back.
 Method: tiny models on the CPU, the real Trainer, a real ckptd.
 """
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -17,13 +16,19 @@ from unittest import mock
 from lib_dcp import PRELOAD, end, introduce, meeting, start, torch
 from lib_frameworks import data, sum_on_gloo
 from lib_store import World
-from lib_tap import Skip, run
+from lib_tap import need, run
 import numpy
 from torch import nn
 
-import holdfast
-import holdfast.dcp
-from holdfast import safetensors_files
+need("accelerate", "transformers")
+from transformers import (LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback,  # noqa: E402
+                          TrainingArguments)
+
+import holdfast  # noqa: E402
+import holdfast.dcp  # noqa: E402
+from holdfast import safetensors_files  # noqa: E402
+from holdfast.cross import cross  # noqa: E402
+from holdfast.transformers import HoldfastCallback  # noqa: E402
 
 HUGGING_FACE = ("accelerate", "transformers.trainer", "transformers.models.llama.modeling_llama")
 FSDP = {"fsdp1": 1, "fsdp2": 2}  # and their versions
@@ -40,26 +45,30 @@ def told_losses(trainer):
             for one in trainer.state.log_history if "loss" in one]
 
 
+class Net(nn.Module):
+    def __init__(self, buffer="b"):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Linear(6, 2)
+        self.register_buffer(buffer, torch.zeros(1))
+
+    def forward(self, x, y):
+        out = self.layer(nn.functional.dropout(x, 0.3, self.training))
+        return {"loss": nn.functional.mse_loss(out, y), "logits": out}
+
+
+def small_trainer(world, net, *callbacks):
+    arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
+                                  per_device_train_batch_size=8, save_strategy="no",
+                                  logging_steps=1, learning_rate=0.05, use_cpu=True,
+                                  report_to=[], disable_tqdm=True)
+    return Trainer(net, arguments, callbacks=list(callbacks),
+                   train_dataset=[{"x": x, "y": y} for x, y in data()])
+
+
 def the_trainer_of_hugging_face_saves_and_resumes(world):
     """Cut at step 7 in its second epoch, it goes on at 6: with every bit of the run that was not,
     through dropout and shuffled data, from ckptd alone."""
-    try:
-        import accelerate  # noqa: F401 - the Trainer needs it
-        from transformers import Trainer, TrainerCallback, TrainingArguments
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.transformers import HoldfastCallback
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(1)
-            self.layer = nn.Linear(6, 2)
-
-        def forward(self, x, y):
-            out = self.layer(nn.functional.dropout(x, 0.3, self.training))
-            return {"loss": nn.functional.mse_loss(out, y), "logits": out}
-
     class Crash(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             if state.global_step == 7:
@@ -67,13 +76,8 @@ def the_trainer_of_hugging_face_saves_and_resumes(world):
 
     def train(name, *others):
         keep = HoldfastCallback(name, world.server, every=3, take_over=True)
-        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
-                                      per_device_train_batch_size=8, save_strategy="no",
-                                      logging_steps=1, learning_rate=0.05, use_cpu=True,
-                                      report_to=[], disable_tqdm=True)
         net = Net()
-        trainer = Trainer(net, arguments, callbacks=[keep, *others],
-                          train_dataset=[{"x": x, "y": y} for x, y in data()])
+        trainer = small_trainer(world, net, keep, *others)
         trainer.train(resume_from_checkpoint=keep.folder(trainer))
         return net, told_losses(trainer)
 
@@ -95,30 +99,9 @@ def the_trainer_of_hugging_face_saves_and_resumes(world):
 
 def the_trainer_of_hugging_face_ends_without_checkpoints(world):
     """When saves fail in a row, and at the first that can never succeed."""
-    try:
-        import accelerate  # noqa: F401
-        from transformers import Trainer, TrainingArguments
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.transformers import HoldfastCallback
-
-    class Net(nn.Module):
-        def __init__(self, buffer):
-            super().__init__()
-            self.layer = nn.Linear(6, 2)
-            self.register_buffer(buffer, torch.zeros(1))
-
-        def forward(self, x, y):
-            out = self.layer(x)
-            return {"loss": nn.functional.mse_loss(out, y), "logits": out}
-
     def train(name, buffer, **options):
         keep = HoldfastCallback(name, world.server, every=2, **options)
-        arguments = TrainingArguments(os.path.join(world.folder, "hf"), max_steps=12,
-                                      per_device_train_batch_size=8, save_strategy="no",
-                                      use_cpu=True, report_to=[], disable_tqdm=True)
-        trainer = Trainer(Net(buffer), arguments, callbacks=[keep],
-                          train_dataset=[{"x": x, "y": y} for x, y in data()])
+        trainer = small_trainer(world, Net(buffer), keep)
         try:
             trainer.train()
         except holdfast.HoldfastError as error:
@@ -137,7 +120,6 @@ def llama_trainer(folder, keep, kind, callback, **options):
     """A Llama of transformers, its embeddings tied, in a Trainer, by DDP, FSDP 1 or 2.
     Accelerate makes FSDP on accelerators alone, so here it is told of one."""
     from accelerate import DistributedType, FullyShardedDataParallelPlugin
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
     class OnGloo(Trainer):
         def create_accelerator_and_postprocess(self):
@@ -168,9 +150,7 @@ def llama_trainer(folder, keep, kind, callback, **options):
 
 
 def llama_on(rank, port, folder, server, kind, kill_at, losses_to):
-    from holdfast.transformers import HoldfastCallback
     from torch.distributed.fsdp import FSDPModule
-    from transformers import TrainerCallback
 
     class Test(TrainerCallback):
         def on_train_begin(self, args, state, control, model=None, **_):
@@ -198,11 +178,6 @@ def llama_on(rank, port, folder, server, kind, kill_at, losses_to):
 def the_trainer_of_hugging_face_resumes_on_two_processes(world):
     """Killed with -9 at step 5, it goes on at 4 with every bit of the losses of a run that was not,
     through dropout, whose random states differ between the processes."""
-    try:
-        import accelerate  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as missing:
-        raise Skip(missing) from None
 
     def losses(name, kind, kill_at=0):
         folder = os.path.join(world.folder, name)
@@ -229,13 +204,6 @@ def the_trainer_of_hugging_face_resumes_on_two_processes(world):
 
 
 def a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained(world):
-    try:
-        import accelerate  # noqa: F401
-        from transformers import LlamaForCausalLM, TrainerCallback
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.transformers import HoldfastCallback
-
     keep = HoldfastCallback("pretrained", world.server, every=4)
     trainer = llama_trainer(os.path.join(world.folder, "pretrained"), keep, "alone",
                             TrainerCallback())
@@ -253,13 +221,6 @@ def a_checkpoint_of_the_trainer_becomes_a_folder_for_from_pretrained(world):
 
 def the_last_step_of_the_trainer_is_saved_as_the_last_of_its_run(world):
     """Though its number is none of those that are asked for."""
-    try:
-        import accelerate  # noqa: F401
-        from transformers import TrainerCallback
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.transformers import HoldfastCallback
-
     keep, last_ones = HoldfastCallback("ends", world.server, every=3), []
     trainer = llama_trainer(os.path.join(world.folder, "ends"), keep, "alone", TrainerCallback())
     with mock.patch.object(holdfast.dcp.Session, "note_last",
@@ -272,14 +233,6 @@ def the_last_step_of_the_trainer_is_saved_as_the_last_of_its_run(world):
 def a_run_of_the_trainer_crosses_to_our_names_and_back(world):
     """With the losses and the weights of one that stayed, to the bit: names, rows, moments, counts
     and the optimizer's groups are those that the Trainer asks for."""
-    try:
-        import accelerate  # noqa: F401
-        from transformers import TrainerCallback
-    except ImportError as missing:
-        raise Skip(missing) from None
-    from holdfast.cross import cross
-    from holdfast.transformers import HoldfastCallback
-
     class Stop(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             if self.step == state.global_step:
@@ -316,8 +269,7 @@ def a_run_of_the_trainer_crosses_to_our_names_and_back(world):
 
 
 if __name__ == "__main__":
-    if all(importlib.util.find_spec(name) for name in ("accelerate", "transformers")):
-        multiprocessing.set_forkserver_preload([*PRELOAD, *HUGGING_FACE])
+    multiprocessing.set_forkserver_preload([*PRELOAD, *HUGGING_FACE])
     bed = World()
     bed.start("--memory.pool_bytes", "128MiB", "--limits.takeover_ms", "500")
     tests = [the_trainer_of_hugging_face_saves_and_resumes,
