@@ -142,6 +142,23 @@ static inline void check_leased(const char *plain, uint64_t step)
     shell("ls '%s/" RUN "/step-%08u-a0001/'shard-* >/dev/null", plain, (unsigned)step);
 }
 
+/* Prunes until that step has gone. What a load held is let go a moment after CloseLoad is answered
+ * (ckptd/restore/held.c), and stays until then. */
+static inline void prune_loaded(struct bed *bed, uint64_t step)
+{
+    bool is_there = true;
+    for (unsigned i = 0; i < 1000 && is_there; i++) {
+        assert_int_equal(prune(bed, 1), 0);
+        Holdfast__V1__ListReply *reply = bed_list(bed);
+        is_there = false;
+        for (size_t k = 0; k < reply->n_checkpoints; k++)
+            is_there |= reply->checkpoints[k]->step == step;
+        FREE_REPLY(reply);
+        if (is_there)
+            usleep(5000);
+    }
+}
+
 static inline void check_store(struct bed *bed, const char *plain, const struct peer_status *told)
 {
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
@@ -161,7 +178,7 @@ static inline void check_store(struct bed *bed, const char *plain, const struct 
         assert_true(steps >> 4 & 1 && steps >> 1 & 1);
     /* It saves and prunes again, and what was begun comes to its end. */
     bed_save_steps(bed, peers, RANKS, AFTER_STEP, AFTER_STEP);
-    assert_int_equal(prune(bed, 1), 0);
+    prune_loaded(bed, 1);
     steps = list_and_load(bed);
     assert_true(steps >> 63 & 1 && steps >> PINNED_STEP & 1 && !(steps >> 1 & 1));
     bed_stop(bed);
