@@ -2,7 +2,7 @@
 """prune - ckpt-cli prune, pin and unpin, through a ckptd and on a directory.
 
 Goal: the plan and what is done agree, and holds hold. (ckptd_power and clients_cli_power cut a
-prune at each call, trash.py kills it at each step, kills.py at any moment.)
+prune at each call, kills.py kills it at any moment.)
 Method: a real ckptd; `saver save` makes checkpoints. Those of all ages are saved under a clock
 that is set back (build/shims/clock.so).
 """

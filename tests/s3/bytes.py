@@ -5,7 +5,6 @@ Goal: whichever byte of a shard or of the manifest it is, a load from the bucket
 and name the object, and nothing but the right values is ever given; the ckptd with the local copy
 mends the object to the byte. Method: two shards of a few KiB in the strict server (lib_server.py),
 whose objects are changed in its memory. The package loads, without a ckptd, and ckpt-cli verifies.
-damage.py does so on a real gateway, with a whole ckptd that loads.
 
 With TORTURE=1 every byte is loaded and verified, and every 64th is mended. Else one of LOADS,
 VERIFIES and MENDS, from where SEED says.
