@@ -38,10 +38,12 @@ bool fault_chance(struct fault *fault, double rate)
     return (double)(fault_draw(fault) >> 11) * 0x1p-53 < rate;
 }
 
-bool fault_operation_fails(struct fault *fault, const char *what)
+bool fault_operation_fails(struct fault *fault, const char *what, const char *key)
 {
     const struct fault_settings *settings = &fault->settings;
     if (settings->only[0] != '\0' && strcmp(settings->only, what) != 0)
+        return false;
+    if (settings->key[0] != '\0' && strstr(key, settings->key) == NULL)
         return false;
     bool unlucky = fault_chance(fault, settings->error_rate);
     uint64_t number = ++fault->num_operations;
@@ -52,7 +54,7 @@ bool fault_operation_fails(struct fault *fault, const char *what)
 int fault_begin(struct fault *fault, const char *what, const char *key)
 {
     pthread_mutex_lock(&fault->mutex);
-    bool fails = fault_operation_fails(fault, what);
+    bool fails = fault_operation_fails(fault, what, key);
     uint64_t number = fault->num_operations;
     pthread_mutex_unlock(&fault->mutex);
     if (!fails)

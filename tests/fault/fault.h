@@ -68,8 +68,8 @@ int fault_begin(struct fault *fault, const char *what, const char *key);
 
 uint64_t fault_draw(struct fault *fault);
 bool fault_chance(struct fault *fault, double rate);
-/* Counts an operation of the name `what` and says whether it fails. */
-bool fault_operation_fails(struct fault *fault, const char *what);
+/* Counts an operation of the name `what` on that key ("": it has none); does it fail? */
+bool fault_operation_fails(struct fault *fault, const char *what, const char *key);
 
 /* ---- requests ---- */
 

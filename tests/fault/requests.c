@@ -208,7 +208,7 @@ void fault_submit(struct storage *storage, struct storage_request *request)
     CHECK(io != NULL);
     *io = (struct fault_io){.outer = request,
                             .fault = fault,
-                            .fails = fault_operation_fails(fault, names[request->op])};
+                            .fails = fault_operation_fails(fault, names[request->op], "")};
     uint64_t delay_us = settings->least_us + fault_draw(fault) % (settings->delay_us + 1);
     fault->num_on_the_way++;
     add_step(fault, io, delay_us ? now_us() + delay_us : 0);

@@ -20,6 +20,8 @@ static bool read_setting(struct fault_settings *out, const char *key, const char
     };
     if (strcmp(key, "only") == 0)
         return snprintf(out->only, sizeof(out->only), "%s", value) < (int)sizeof(out->only);
+    if (strcmp(key, "key") == 0)
+        return snprintf(out->key, sizeof(out->key), "%s", value) < (int)sizeof(out->key);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         if (strcmp(table[i].key, key) != 0)
             continue;

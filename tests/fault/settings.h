@@ -9,7 +9,7 @@ struct fault_settings {
     uint64_t seed;
     double error_rate, lost_rate, late_rate;
     uint64_t delay_us, least_us, fail_at, fail_from, fail_errno;
-    char only[16];
+    char only[16], key[64];
 };
 
 /* Fills in what `where` says, and no more: the defaults are the caller's. *out_where points into

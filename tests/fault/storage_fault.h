@@ -22,6 +22,7 @@
  *  - only: the operations of this name are counted and fail, and no others: "read", "write",
  *    "sync", "create", "open", "publish", "fetch", "list", "remove", "rename", "sync_names",
  *    "register", "lock", "space", "hold", "find_holder", "sweep";
+ *  - key: likewise, those on keys with this text in them; transfers have none;
  *  - errno: the number of the errno with which operations fail, instead of EIO. */
 extern const struct storage_ops storage_fault;
 

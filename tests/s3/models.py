@@ -86,6 +86,12 @@ class Bed:
         root = ElementTree.fromstring(self.curl(f"?list-type=2&prefix={quoted}"))
         return sorted(key.text[len(prefix) + 1:] for key in root.iter() if key.tag.endswith("Key"))
 
+    def is_uploading(self, prefix):
+        """Is an object there of which not all parts have come?"""
+        quoted = urllib.parse.quote(prefix + "/", safe="")
+        root = ElementTree.fromstring(self.curl(f"?prefix={quoted}&uploads="))
+        return any(key.tag.endswith("Key") for key in root.iter())
+
     def holds_the_local_export(self, prefix):
         assert self.names(prefix) == sorted(os.listdir(self.local)), self.names(prefix)
         for name in os.listdir(self.local):
@@ -140,14 +146,13 @@ def sent_to(server):
 
 
 def killed(bed, where, server=None):
-    """An export that was killed when it had sent a third, or, to the gateway, an object."""
+    """An export that was killed when it had sent a third, or, to the gateway, had begun to."""
     process = bed.spawn("export", "m", "--store", bed.store, "--format", "hf", "--shard-size",
                         "40MiB", "--output", where, server=server, HOLDFAST_S3_RATE="24MiB")
     folder = where.removeprefix("s3://checkpoints/")
 
     def is_on_its_way():
-        return sent_to(server) >= bed.bytes // 3 if server else any(
-            name.endswith(".safetensors") for name in bed.names(folder))
+        return sent_to(server) >= bed.bytes // 3 if server else bed.is_uploading(folder)
     wait_until(lambda: is_on_its_way() or process.poll() is not None, "a third of it")
     assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGKILL)
