@@ -390,7 +390,7 @@ static bool lies_in(const char *key, const char *directory)
     return strncmp(key, directory, length) == 0 && (key[length] == '\0' || key[length] == '/');
 }
 
-/* Every key of the tree; what would be too long is found before one is changed. */
+/* Every key of the tree; nothing is changed where one of the new ones is too long. */
 static int rename_locked(struct memory *memory, const char *key, const char *other)
 {
     char moved[STORAGE_KEY_MAX + 1];
@@ -399,15 +399,17 @@ static int rename_locked(struct memory *memory, const char *key, const char *oth
         return report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
     if (find_entry(memory, other) != NULL)
         return report_error(ERR_EXISTS, NULL, "\"%s\" is there already", other);
-    ERR_TRY(make_directories(memory, other));
     for (struct entry *entry = memory->entries; entry != NULL; entry = entry->next)
         if (lies_in(entry->key, key) && strlen(entry->key) + longer > STORAGE_KEY_MAX)
-            return report_error(ERR_INVALID, NULL, "\"%s\" would be too long", entry->key);
+            return report_error(ERR_INVALID, "choose a shorter name",
+                                "the name of \"%s\" in \"%s\" has more than %d bytes", entry->key,
+                                other, STORAGE_KEY_MAX);
+    ERR_TRY(make_directories(memory, other));
     for (struct entry *entry = memory->entries; entry != NULL; entry = entry->next) {
         if (!lies_in(entry->key, key))
             continue;
         snprintf(moved, sizeof(moved), "%s%s", other, entry->key + length);
-        memcpy(entry->key, moved, sizeof(moved));
+        strcpy(entry->key, moved);
     }
     return 0;
 }

@@ -99,7 +99,7 @@ TEST(test_pick__the_rules_say_which_go_and_who_waits_overrules_them)
     uint32_t left;
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), 0);
     assert_int_equal(next_of(PICK_EVERY, items, 3, &left), 1);
-    items[1].is_kept = false; /* it would be removed there again */
+    items[1].is_kept = false; /* the rules there do not keep it */
     assert_int_equal(next_of(PICK_EVERY, items, 3, &left), -1);
     items[1].is_kept = items[0].is_far = items[1].is_far = true;
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), -1);

@@ -1,6 +1,7 @@
-/* storage_memory.c - what only the memory back-end does: its limit.
+/* storage_memory.c - what only the memory back-end does: its limits.
  *
- * Goal: a full tier is refused, not swapped; space comes back. Method: stores of a few pages. What
+ * Goal: a full tier is refused, not swapped; space comes back; a name that a move makes too long is
+ * refused, and nothing has moved. Method: stores of a few pages. What
  * it shares with the other back-ends is tested by storage_contract.c. */
 #include "tests/unit/storage_bed.h"
 #include "tests/unit/suite.h"
@@ -56,6 +57,26 @@ TEST(test_memory__objects_opened_for_reading_cannot_be_written)
     bed_expect(storage, "a", 4096, 1);
     storage_close(storage);
     free(data);
+}
+
+TEST(test_memory__a_move_that_makes_a_name_too_long_moves_nothing)
+{
+    struct storage *storage;
+    char below[STORAGE_KEY_MAX + 1] = "a/", away[12 + 1] = "new/";
+    memset(below + 2, 'x', sizeof below - 1 - 2 - 8);
+    below[200] = below[400] = '/'; /* a part of a name has a limit of its own */
+    memset(away + 4, 'y', sizeof away - 1 - 4);
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    bed_put(storage, NULL, "a/short", 4096, 1);
+    bed_put(storage, NULL, below, 4096, 2);
+    assert_int_equal(storage_rename(storage, "a", away), ERR_INVALID);
+    assert_false(bed_exists(storage, "new"));
+    bed_expect(storage, "a/short", 4096, 1);
+    bed_expect(storage, below, 4096, 2);
+    away[sizeof away - 1 - 3] = '\0'; /* the longest that fits */
+    assert_int_equal(storage_rename(storage, "a", away), 0);
+    assert_false(bed_exists(storage, "a"));
+    storage_close(storage);
 }
 
 TEST(test_memory__refuses_a_limit_that_is_no_number)
