@@ -184,14 +184,16 @@ def missing(run):
     with open(run.lines, "r+", encoding="utf-8") as file:
         text = file.read()
         file.write('nonsense\n{"attempt": 2, "start_step": 0, "run": "x"}\n'
-                   '{"attempt": 2, "step": 3, "loss": 77}\n' + text[:text.index("\n", 3) - 5])
+                   '{"attempt": 2, "step": 3, "loss": 77}\n'
+                   '{"attempt": 2, "start_step": 0}\n{"attempt": 2, "step": 3, "loss": 78}\n' +
+                   text[:text.index("\n", 3) - 5])
     document, page = run.report("--metrics", run.lines)
     notes = "\n".join(document.pop("notes"))
     whole.pop("notes")
     test("a cut last line, what is no JSON, and lines of another run change nothing else",
          document == whole, (document, whole))
     test("and are told", all(text in notes for text in ("last line, which is cut", "1 line.",
-                                                        "of other runs, 2 lines.")), notes)
+                                                        "of other runs, 4 lines.")), notes)
     test("the name of a file is no tag", page.is_whole() and run.lines in " ".join(page.words),
          page.words)
     with open(run.lines, "w", encoding="utf-8") as file:

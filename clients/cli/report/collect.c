@@ -320,8 +320,11 @@ static json_t *names_of(struct gather *gather)
 {
     json_t *names = json_pack("{sb}", gather->run, 1);
     const json_t *rows = member(gather, "checkpoints");
-    for (size_t i = 0; i < json_array_size(rows); i++)
-        json_object_set_new(names, member_text(json_array_get(rows, i), "origin"), json_true());
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const char *origin = member_text(json_array_get(rows, i), "origin");
+        if (origin[0] != '\0')
+            json_object_set_new(names, origin, json_true());
+    }
     return names;
 }
 
