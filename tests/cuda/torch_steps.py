@@ -4,11 +4,12 @@
     python3 tests/cuda/torch_steps.py --dim D --layers L --heads H --kv-heads K --head-dim E
         --hidden F --vocab V --seq T --batch B --steps N [--tied] [--state float32|bf16]
         [--gradients float32|bf16] [--attention cudnn,flash] [--no-compile] [--device cuda|cpu]
+        [--compute bf16|float32]
 
-gpu_bench --torch runs it beside each row. The step is the trainer's on one GPU, written as a user
-of PyTorch would write it for speed: parameters, gradients and moments in float32, products and
-the residual stream in bf16 by casts of the parameters, gradients clipped to a norm of 1, AdamW with
-fused=True, fused attention by cuDNN, or flash where cuDNN does not take the shape. torch.compile
+gpu_bench --torch runs it beside each row, tests/bench/peers/rows_steps.py on CPUs. The step is the
+trainer's on one GPU, written as a user of PyTorch would write it for speed: parameters, gradients
+and moments in float32, products and the residual stream in bf16 by casts of the parameters (or in
+float32), gradients clipped to a norm of 1, AdamW with fused=True, fused attention by cuDNN, or flash where cuDNN does not take the shape. torch.compile
 compiles one block, which serves every layer, and the head with its loss: a whole model takes
 minutes to compile. Nothing is recomputed on purpose. With --state bf16 both moments are bf16,
 rounded to nearest, and AdamW is one compiled function. With --gradients bf16, too, each gradient is
@@ -40,7 +41,7 @@ except (ImportError, OSError) as error:
     print(f"torch_steps: torch is not here: {error}", file=sys.stderr)
     sys.exit(78)
 
-COMPUTE = torch.bfloat16
+TYPES = {"bf16": torch.bfloat16, "float32": torch.float32}
 RATE, BETA1, BETA2, EPS, DECAY, MAX_NORM = 3e-4, 0.9, 0.95, 1e-8, 0.1, 1.0
 THETA, NORM_EPS, DEVIATION = 500000.0, 1e-5, 0.02
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
@@ -115,6 +116,7 @@ class Llama(torch.nn.Module):
         self.norm = torch.nn.Parameter(torch.ones(of.dim))
         self.head = self.table if of.tied else new(of.vocab, of.dim)
         self.cos, self.sin = rope_tables(of.seq, of.head_dim)
+        self.compute = TYPES[of.compute]
         self.head_loss = head_loss
 
     def compile_parts(self):
@@ -123,7 +125,7 @@ class Llama(torch.nn.Module):
         self.head_loss = torch.compile(head_loss, fullgraph=True, dynamic=False)
 
     def forward(self, tokens, targets):
-        x = F.embedding(tokens, self.table).to(COMPUTE)
+        x = F.embedding(tokens, self.table).to(self.compute)
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
         return self.head_loss(x, self.norm, self.head, targets)
@@ -184,8 +186,7 @@ class NarrowAdamW:
 def new_optimizer(model, options):
     if options.state == "bf16":
         return NarrowAdamW(model.parameters(), options.is_compiled, options.gradients == "bf16")
-    return torch.optim.AdamW(model.parameters(), RATE, (BETA1, BETA2), EPS, DECAY,
-                             fused=options.device == "cuda")
+    return torch.optim.AdamW(model.parameters(), RATE, (BETA1, BETA2), EPS, DECAY, fused=True)
 
 
 def step_once(model, optimizer, tokens, targets):
@@ -215,8 +216,9 @@ def timed(device, work):
 
 def chosen_attention(of, device):
     """The name of the kernels that attention takes; not those that write all scores."""
-    q, k = (torch.empty(of.batch, of.seq, heads, of.head_dim, dtype=COMPUTE, device=device,
-                        requires_grad=True).transpose(1, 2) for heads in (of.heads, of.kv_heads))
+    q, k = (torch.empty(of.batch, of.seq, heads, of.head_dim, dtype=TYPES[of.compute],
+                        device=device, requires_grad=True).transpose(1, 2)
+            for heads in (of.heads, of.kv_heads))
     choice = torch._fused_sdp_choice(q, k, k, is_causal=True, enable_gqa=of.heads != of.kv_heads)
     return next((name for name, backend in SDPBackend.__members__.items()
                  if int(backend) == choice), str(choice))
@@ -279,6 +281,8 @@ def read_options():
                         help="on a GPU: the first of these that takes the shape")
     parser.add_argument("--no-compile", dest="is_compiled", action="store_false")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--compute", choices=tuple(TYPES), default="bf16",
+                        help="of products and the residual stream")
     options = parser.parse_args()
     if options.gradients == "bf16" and options.state != "bf16":
         parser.error("--gradients bf16 is with --state bf16")

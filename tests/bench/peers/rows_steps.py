@@ -1,0 +1,71 @@
+"""rows_steps.py - whole training steps on CPUs beside the same model in PyTorch, compiled or not.
+
+The peer is tests/cuda/torch_steps.py, the step that the rows of GPUs stand beside; of its two ways
+the faster one, by a run of each, is taken. Both sides compute in float32 with all cores, on one
+process, the same shape, and as many tokens a step; both update with AdamW and a clipped norm. Rows
+with _avx2 hold both to AVX2, with whatever libraries PyTorch calls.
+"""
+import functools
+import json
+import os
+import subprocess
+
+from measure import ROOT
+from rows_peers import PYTHON
+from rows_train import data_110m, train
+
+TORCH_STEPS = os.path.join(ROOT, "tests/cuda/torch_steps.py")
+SEQ, GOAL, PAIRS = 256, 1.0, 15
+# Of proto/model/model_shape.c; sequences of a step; steps; tokens, where they are not train()'s.
+SHAPES = {
+    "debug": ({"dim": 256, "layers": 10, "heads": 16, "kv-heads": 4, "head-dim": 16,
+               "hidden": 768, "vocab": 4096}, 12, 16, None),
+    "110m": ({"dim": 768, "layers": 12, "heads": 12, "kv-heads": 4, "head-dim": 64,
+              "hidden": 1536, "vocab": 32000}, 4, 8, data_110m),
+}
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+def torch_ms(bench, shape, batch, steps, limits, *options):
+    """Milliseconds of PyTorch's step, the first ones left out."""
+    sizes = [word for name, value in shape.items() for word in (f"--{name}", str(value))]
+    env = {**os.environ, "OMP_NUM_THREADS": str(os.cpu_count()), **limits,
+           "TORCHINDUCTOR_CACHE_DIR": os.path.join(bench.tmp, "inductor" + "".join(limits))}
+    done = subprocess.run(
+        [PYTHON, TORCH_STEPS, *sizes, "--seq", str(SEQ), "--batch", str(batch), "--steps",
+         str(steps), "--device", "cpu", "--compute", "float32", *options],
+        env=env, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError("torch_steps: " + done.stderr[-300:])
+    return json.loads(done.stdout.splitlines()[-1])["ms"]
+
+
+def beside_torch(bench, name, limits, *options):
+    shape, batch, steps, tokens_of = SHAPES[name]
+    peer = functools.partial(torch_ms, bench, shape, batch, steps, limits)
+    compiled, eager = peer(), peer("--no-compile")
+    way = ["--no-compile"] if eager < compiled else []
+    options = ["--kernels.threads", str(os.cpu_count()), "--training.steps", str(steps),
+               "--training.local_batch_size", str(batch), "--canonical.micro_batches", "1",
+               "--training.mixed_precision_param", "float32", "--checkpoint.no_enable",
+               *(tokens_of(bench) if tokens_of else ()), *options]
+    tokens = batch * SEQ
+    row = bench.pairs(f"peer_step_{name}" + ("_avx2" if limits else ""), "tokens/s",
+                      pairs_max=PAIRS, goal=GOAL,
+                      ours=lambda: tokens / train(bench, "none", *options),
+                      reference=lambda: tokens / peer(*way) * 1e3)
+    row.note = f"torch.compile {compiled:.0f} ms, eager {eager:.0f} ms a step"
+    return row
+
+
+def row_peer_step(bench):
+    """tokens/s of whole float32 steps on all cores, beside the faster of torch.compile and eager"""
+    for name in SHAPES:
+        yield beside_torch(bench, name, {})
+
+
+def row_peer_step_avx2(bench):
+    """the same, both held to AVX2"""
+    for name in SHAPES:
+        yield beside_torch(bench, name, AVX2, "--kernels.isa", "avx2")
