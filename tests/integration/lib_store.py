@@ -75,9 +75,9 @@ def comes_to(look, value):
     return comes(lambda: look() == value)
 
 
-def wait_until(is_so, what):
+def wait_until(is_so, what, pause=0.02):
     """what: why the script ends where it does not come; or a function that says so."""
-    assert comes(is_so), what() if callable(what) else what
+    assert comes(is_so, pause=pause), what() if callable(what) else what
 
 
 class Clock:

@@ -181,5 +181,5 @@ def check(code: int) -> None:
 
 
 __all__ = ["Array", "AttemptOptions", "Info", "List", "Loaded", "LoadRequest", "Metadata",
-           "Object", "Options", "Place", "DIMS_MAX", "NEWEST", "byref", "check", "error", "library",
+           "Object", "Options", "Place", "DIMS_MAX", "NEWEST", "byref", "check", "error", "libckpt",
            "sizeof", "text"]
