@@ -9,11 +9,12 @@
 gpu_bench --torch runs it beside each row, tests/bench/peers/rows_steps.py on CPUs. The step is the
 trainer's on one GPU, written as a user of PyTorch would write it for speed: parameters, gradients
 and moments in float32, products and the residual stream in bf16 by casts of the parameters (or in
-float32), gradients clipped to a norm of 1, AdamW with fused=True, fused attention by cuDNN, or flash where cuDNN does not take the shape. torch.compile
-compiles one block, which serves every layer, and the head with its loss: a whole model takes
-minutes to compile. Nothing is recomputed on purpose. With --state bf16 both moments are bf16,
-rounded to nearest, and AdamW is one compiled function. With --gradients bf16, too, each gradient is
-rounded as soon as the backward has made it, and only that is kept. The tokens are one random batch.
+float32), gradients clipped to a norm of 1, AdamW with fused=True, fused attention by cuDNN, or
+flash where cuDNN does not take the shape. torch.compile compiles one block, which serves every
+layer, and the head with its loss: a whole model takes minutes to compile. Nothing is recomputed on
+purpose. With --state bf16 both moments are bf16, rounded to nearest, and AdamW is one compiled
+function. With --gradients bf16, too, each gradient is rounded as soon as the backward has made it,
+and only that is kept. The tokens are one random batch.
 
 The last line is JSON: the median over the last three quarters of the steps (tokens_per_s, ms), the
 last loss, seconds of the first step (it compiles), the attention that was taken, the version of
