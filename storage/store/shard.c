@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HEADER_READS_MAX 2u /* a bucket's answer may have been damaged on the way */
+
 int store_shard_init(struct store_shard *out, struct storage *storage,
                      const struct manifest *manifest, uint32_t shard)
 {
@@ -32,24 +34,33 @@ static int make_key(char out[STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX],
     return shard_key(out, STORAGE_KEY_MAX + 1, &identity);
 }
 
+/* One read of the header, held against the manifest. `header` has room for it. */
+static int fetch_header(struct storage *storage, const struct manifest *manifest, uint32_t shard,
+                        struct shard_expected *expected, const char *key, void *header)
+{
+    const struct manifest_shard *entry = &manifest->shards[shard];
+    uint64_t bytes = 0;
+    int error = storage_fetch(storage, key, header, entry->data_start, &bytes);
+    if (error == ERR_NOT_FOUND)
+        return report_error(ERR_CORRUPT, NULL, "%s is missing", key);
+    ERR_TRY(error);
+    if (bytes != entry->bytes)
+        return report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
+                            (unsigned long long)bytes, (unsigned long long)entry->bytes);
+    return manifest_check_header(expected, manifest, shard, header);
+}
+
 int shard_check_header(struct storage *storage, const struct manifest *manifest, uint32_t shard,
                        struct shard_expected *expected)
 {
-    const struct manifest_shard *entry = &manifest->shards[shard];
     char key[STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX];
-    uint64_t bytes = 0;
     ERR_TRY(make_key(key, manifest, shard));
-    void *header = malloc(entry->data_start);
+    void *header = malloc(manifest->shards[shard].data_start);
     if (!header)
         return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
-    int error = storage_fetch(storage, key, header, entry->data_start, &bytes);
-    if (error == ERR_NOT_FOUND)
-        error = report_error(ERR_CORRUPT, NULL, "%s is missing", key);
-    else if (error == 0 && bytes != entry->bytes)
-        error = report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
-                             (unsigned long long)bytes, (unsigned long long)entry->bytes);
-    else if (error == 0)
-        error = manifest_check_header(expected, manifest, shard, header);
+    int error = ERR_CORRUPT;
+    for (uint32_t i = 0; i < HEADER_READS_MAX && error == ERR_CORRUPT; i++)
+        error = fetch_header(storage, manifest, shard, expected, key, header);
     if (error == ERR_CORRUPT || error == ERR_VERSION)
         error = report_error(error, NULL, "%s: %s", key, report_message());
     free(header);

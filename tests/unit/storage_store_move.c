@@ -205,6 +205,19 @@ static int remove_cut(struct storage *storage, const char *key)
     return end_cut(error);
 }
 
+static int damaged; /* of the next reads of shards so many come with another byte */
+
+static int fetch_damaged(struct storage *storage, const char *key, void *data, size_t size,
+                         uint64_t *out_bytes)
+{
+    int error = storage_memory.fetch(storage, key, data, size, out_bytes);
+    if (error == 0 && size > 100 && strstr(key, "/shard-") != NULL && damaged > 0) {
+        ((char *)data)[100] ^= 1;
+        damaged--;
+    }
+    return error;
+}
+
 static int sync_nothing(struct storage *storage, const char *prefix)
 {
     (void)storage;
@@ -220,8 +233,9 @@ static struct storage *open_parted(void)
     ops.rename = NULL;
     ops.publish = publish_cut;
     ops.remove = remove_cut;
+    ops.fetch = fetch_damaged;
     ops.sync_names = sync_nothing;
-    cut = made = 0;
+    cut = made = damaged = 0;
     assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
     assert_int_equal(make_checkpoint(storage), 0);
     ((struct storage_base *)storage)->ops = &ops;
@@ -336,6 +350,19 @@ TEST(test_move__parted__what_lacks_a_shard_does_not_come_back)
     assert_false(bed_exists(storage, MANIFEST));
     assert_true(bed_exists(storage, "run/trash/" STEP ".1000/manifest.json"));
     storage_close(storage);
+}
+
+TEST(test_move__parted__a_header_that_comes_damaged_once_is_read_again)
+{
+    for (int times = 1; times <= 2; times++) {
+        struct storage *storage = open_parted();
+        assert_int_equal(store_trash_put(storage, GROUP, 1000, false), 0);
+        damaged = times;
+        assert_int_equal(store_trash_take(storage, &in_trash), times == 1 ? 0 : ERR_CORRUPT);
+        assert_int_equal(damaged, 0);
+        assert_true(bed_exists(storage, MANIFEST) == (times == 1) && has_shards(storage));
+        storage_close(storage);
+    }
 }
 
 /* As an undelete's lease is whose holder could not renew it. */
