@@ -256,6 +256,7 @@ static inline uint32_t noise_mix(uint32_t x)
 
 struct kernel_ops {
     const char *name;
+    uint32_t strip_rows; /* rows that a product computes together; 0: the plain twin's, one */
 #define X(slot) item_fn *slot;
     KERNEL_SLOTS(X, X)
 #undef X

@@ -6,12 +6,11 @@
  * scratch, after the threads' own. The plain twin packs nothing. */
 #include "kernels/cpu/job.h"
 
-/* Our own products: bytes of b that are packed at a time, a depth that is enough for that, items
- * for each thread, and what their heights are multiples of (isa/product.c: 6 or 8 rows a strip). */
+/* Our own products: bytes of b that are packed at a time, a depth that is enough for that, and
+ * items for each thread, at least. */
 #define PANELS_BYTES ((size_t)8 << 20)
 #define DEPTH_MAX 4096
 #define ITEMS_A_THREAD 4
-#define PRODUCT_ROWS_STEP 24
 
 /* How many columns of b are packed at a time: as many as fit beside a depth. */
 static size_t columns_of(size_t depth)
@@ -34,18 +33,56 @@ size_t products_scratch(const struct cpu_kernels *k, const struct kernel_shapes 
            larger(PANELS_BYTES, sizeof(float) * depth * PRODUCT_PANELS);
 }
 
-/* False when the library does not take it. */
-static bool product_by_library(const struct job *j, const struct product_args *args, size_t items)
+/* Several products by the library, whose items threads take as those of one. */
+struct library_products {
+    struct library_product of[KERNEL_LINEARS_MAX];
+    uint32_t end[KERNEL_LINEARS_MAX]; /* how many items the products up to this one have */
+};
+
+static void library_products_item(const void *args, uint32_t item, const struct worker *worker)
 {
-    struct library_product product;
-    if (!j->k->library)
+    const struct library_products *all = args;
+    uint32_t i = 0;
+    while (item >= all->end[i])
+        i++;
+    library_product_item(&all->of[i], item - (i > 0 ? all->end[i - 1] : 0), worker);
+}
+
+/* False when the library does not take one of them. */
+static bool products_by_library(const struct job *j, const struct product_args *args, uint32_t num)
+{
+    struct library_products all;
+    size_t items = 0;
+    bool is_taken = j->k->library != NULL;
+    if (!is_taken)
         return false;
     pthread_mutex_lock(&j->k->products);
-    bool is_taken = library_prepare(&product, j->k->library, args);
+    for (uint32_t i = 0; i < num && is_taken; i++) {
+        is_taken = library_prepare(&all.of[i], j->k->library, &args[i]);
+        items += divide_up(args[i].m, args[i].item_rows);
+        all.end[i] = (uint32_t)items;
+    }
     if (is_taken)
-        run(j, library_product_item, &product, items, LIBRARY_SCRATCH);
+        run(j, library_products_item, &all, items, LIBRARY_SCRATCH);
     pthread_mutex_unlock(&j->k->products);
     return is_taken;
+}
+
+/* As many whole strips as cost the thread least that has the most of them, where an item costs half
+ * a strip more than its own. Each thread has several items: others may be slower. */
+static uint32_t rows_of_item(const struct cpu_kernels *k, size_t rows)
+{
+    size_t threads = pool_threads(k->pool), strips = divide_up(rows, k->ops->strip_rows);
+    size_t best = 1, least = SIZE_MAX;
+    for (size_t height = PRODUCT_TILE_ROWS / k->ops->strip_rows; height > 0; height--) {
+        size_t items = divide_up(strips, height);
+        size_t cost = divide_up(items, threads) * (2 * height + 1);
+        if (cost >= least || (height > 1 && items < ITEMS_A_THREAD * threads))
+            continue;
+        least = cost;
+        best = height;
+    }
+    return (uint32_t)best * k->ops->strip_rows;
 }
 
 /* The columns one group after another, and for each the depths in order. Nothing of that shows in
@@ -57,9 +94,7 @@ static void product_by_panels(const struct job *j, const struct product_args *ar
     bool is_cut = a.out == KERNEL_F32 && (a.is_chained || !a.accumulate) && a.k > DEPTH_MAX;
     size_t depth = is_cut ? divide_up(a.k, divide_up(a.k, DEPTH_MAX)) : a.k;
     size_t columns = columns_of(depth);
-    size_t share = divide_up(a.m, ITEMS_A_THREAD * (size_t)pool_threads(j->k->pool));
-    share = round_up(share, PRODUCT_ROWS_STEP);
-    a.item_rows = (uint32_t)(share < PRODUCT_TILE_ROWS ? share : PRODUCT_TILE_ROWS);
+    a.item_rows = rows_of_item(j->k, a.m);
     size_t items = divide_up(a.m, a.item_rows), threads = pool_threads(j->k->pool);
     a.panels = (float *)((char *)j->lane->scratch + threads * round_up(PRODUCT_SCRATCH, 64));
     REQUIRE(threads * round_up(PRODUCT_SCRATCH, 64) + panels_bytes(depth) <=
@@ -75,34 +110,62 @@ static void product_by_panels(const struct job *j, const struct product_args *ar
     }
 }
 
-static void product(const struct job *j, const struct product_args *args)
+/* Each has the bits that it has alone. */
+static void products(const struct job *j, const struct product_args *args, uint32_t num)
 {
-    size_t items = divide_up(args->m, args->item_rows);
-    REQUIRE(args->m > 0 && args->n > 0 && args->k > 0);
-    if (product_by_library(j, args, items))
+    for (uint32_t i = 0; i < num; i++)
+        REQUIRE(args[i].m > 0 && args[i].n > 0 && args[i].k > 0);
+    if (products_by_library(j, args, num))
         return;
-    if (j->k->ops->product_panels)
-        product_by_panels(j, args);
-    else
-        run(j, j->k->ops->product, args, items, 0);
+    for (uint32_t i = 0; i < num; i++) {
+        if (num > 1 && products_by_library(j, &args[i], 1))
+            continue;
+        if (j->k->ops->product_panels)
+            product_by_panels(j, &args[i]);
+        else
+            run(j, j->k->ops->product, &args[i], divide_up(args[i].m, args[i].item_rows), 0);
+    }
+}
+
+static struct product_args linear_args(const struct kernel_linear *a)
+{
+    return (struct product_args){.c = a->out,
+                                 .a = a->x,
+                                 .b = a->w,
+                                 .m = a->rows,
+                                 .n = a->out_dim,
+                                 .k = a->in,
+                                 .item_rows = PRODUCT_ROWS,
+                                 .a_row = a->in,
+                                 .a_column = 1,
+                                 .b_row = 1,
+                                 .b_column = a->in,
+                                 .in = a->dtype,
+                                 .out = a->is_partial ? KERNEL_F32 : a->dtype};
+}
+
+static struct product_args weight_args(const struct kernel_linear_backward_weight *a)
+{
+    return (struct product_args){.c = a->dw,
+                                 .a = a->dout,
+                                 .b = a->x,
+                                 .m = a->out_dim,
+                                 .n = a->in,
+                                 .k = a->rows,
+                                 .item_rows = PRODUCT_ROWS_WEIGHT,
+                                 .a_row = 1,
+                                 .a_column = a->out_dim,
+                                 .b_row = a->in,
+                                 .b_column = 1,
+                                 .accumulate = a->accumulate,
+                                 .in = a->dtype,
+                                 .out = KERNEL_F32};
 }
 
 void cpu_linear(const struct job *j, const struct kernel_linear *a)
 {
-    struct product_args args = {.c = a->out,
-                                .a = a->x,
-                                .b = a->w,
-                                .m = a->rows,
-                                .n = a->out_dim,
-                                .k = a->in,
-                                .item_rows = PRODUCT_ROWS,
-                                .a_row = a->in,
-                                .a_column = 1,
-                                .b_row = 1,
-                                .b_column = a->in,
-                                .in = a->dtype,
-                                .out = a->is_partial ? KERNEL_F32 : a->dtype};
-    product(j, &args);
+    struct product_args args = linear_args(a);
+    products(j, &args, 1);
 }
 
 void cpu_linear_backward_input(const struct job *j, const struct kernel_linear_backward_input *a)
@@ -121,52 +184,42 @@ void cpu_linear_backward_input(const struct job *j, const struct kernel_linear_b
                                 .accumulate = a->accumulate,
                                 .in = a->dtype,
                                 .out = a->is_partial ? KERNEL_F32 : a->dtype};
-    product(j, &args);
+    products(j, &args, 1);
 }
 
 void cpu_linear_backward_weight(const struct job *j, const struct kernel_linear_backward_weight *a)
 {
-    struct product_args args = {.c = a->dw,
-                                .a = a->dout,
-                                .b = a->x,
-                                .m = a->out_dim,
-                                .n = a->in,
-                                .k = a->rows,
-                                .item_rows = PRODUCT_ROWS_WEIGHT,
-                                .a_row = 1,
-                                .a_column = a->out_dim,
-                                .b_row = a->in,
-                                .b_column = 1,
-                                .accumulate = a->accumulate,
-                                .in = a->dtype,
-                                .out = KERNEL_F32};
-    product(j, &args);
+    struct product_args args = weight_args(a);
+    products(j, &args, 1);
 }
 
 void cpu_linears(const struct job *j, const struct kernel_linears *a)
 {
+    struct product_args args[KERNEL_LINEARS_MAX];
     REQUIRE(a->num <= KERNEL_LINEARS_MAX);
     for (uint32_t i = 0; i < a->num; i++)
-        cpu_linear(j, &(struct kernel_linear){.out = a->out[i],
-                                              .x = a->x,
-                                              .w = a->w[i],
-                                              .rows = a->rows,
-                                              .in = a->in,
-                                              .out_dim = a->out_dim[i],
-                                              .dtype = a->dtype});
+        args[i] = linear_args(&(struct kernel_linear){.out = a->out[i],
+                                                      .x = a->x,
+                                                      .w = a->w[i],
+                                                      .rows = a->rows,
+                                                      .in = a->in,
+                                                      .out_dim = a->out_dim[i],
+                                                      .dtype = a->dtype});
+    products(j, args, a->num);
 }
 
 void cpu_linears_backward_weight(const struct job *j,
                                  const struct kernel_linears_backward_weight *a)
 {
+    struct product_args args[KERNEL_LINEARS_MAX];
     REQUIRE(a->num <= KERNEL_LINEARS_MAX);
     for (uint32_t i = 0; i < a->num; i++)
-        cpu_linear_backward_weight(j,
-                                   &(struct kernel_linear_backward_weight){.dw = a->dw[i],
-                                                                           .dout = a->dout[i],
-                                                                           .x = a->x,
-                                                                           .rows = a->rows,
-                                                                           .in = a->in,
-                                                                           .out_dim = a->out_dim[i],
-                                                                           .dtype = a->dtype});
+        args[i] = weight_args(&(struct kernel_linear_backward_weight){.dw = a->dw[i],
+                                                                      .dout = a->dout[i],
+                                                                      .x = a->x,
+                                                                      .rows = a->rows,
+                                                                      .in = a->in,
+                                                                      .out_dim = a->out_dim[i],
+                                                                      .dtype = a->dtype});
+    products(j, args, a->num);
 }

@@ -536,5 +536,6 @@ ITEM(ISA_NAME(digest))
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 #define X(slot) .slot = ISA_NAME(slot),
-const struct kernel_ops ISA_NAME(kernel_ops) = {.name = STRING(ISA), KERNEL_SLOTS(X, X)};
+const struct kernel_ops ISA_NAME(kernel_ops) = {
+    .name = STRING(ISA), .strip_rows = TILE_ROWS, KERNEL_SLOTS(X, X)};
 #undef X

@@ -40,6 +40,7 @@ typedef __m256 native;
 typedef __m128 native;
 #endif
 #define PARTS (LANES / WIDTH)
+#define TILE_ROWS (WIDTH == 16 ? 8 : 6) /* of a strip of our own products */
 
 typedef float lanes __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t lanes_i32 __attribute__((vector_size(4 * WIDTH)));

@@ -25,7 +25,6 @@
 #define ROWS_NARROW 8
 
 /* And for panels: 24 of 32, or 12 of 16. */
-#define TILE_ROWS (WIDTH == 16 ? 8 : 6)
 #define TILE_VECTORS (WIDTH == 16 ? 3 : 2)
 #define PANEL (TILE_VECTORS * WIDTH)
 /* Calls an INLINE function whose last argument is the vectors of a panel. */
