@@ -307,11 +307,12 @@ struct kernel_add {
 };
 /* acc += leaf: one link of the canonical left fold. With `is_first` acc = 0 + leaf, so that a
  * leaf's -0 becomes 0: what was in acc is not read. A sum of bf16, of the fast reduction alone, is
- * rounded after each leaf. */
+ * rounded after each leaf. Then the links of `more` leaves behind it, one after the other. */
 struct kernel_fold {
     void *acc;
     const float *leaf;
-    size_t count;
+    size_t count, stride; /* from leaf to leaf: a multiple of 16 */
+    uint32_t more;
     enum kernel_dtype dtype; /* of acc */
     bool is_first;
 };

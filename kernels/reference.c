@@ -358,8 +358,11 @@ static ITEM(fold)
 {
     const struct kernel_fold *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    for (size_t i = range.begin; i < range.end; i++)
+    for (size_t i = range.begin; i < range.end; i++) {
         put(a->acc, i, (a->is_first ? 0.0f : get(a->acc, i, a->dtype)) + a->leaf[i], a->dtype);
+        for (size_t n = 1; n <= a->more; n++)
+            put(a->acc, i, get(a->acc, i, a->dtype) + a->leaf[n * a->stride + i], a->dtype);
+    }
 }
 
 static ITEM(convert)

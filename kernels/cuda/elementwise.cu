@@ -171,8 +171,7 @@ template <bool BF16> KERNEL(THREADS, 4) void swiglu_backward(struct kernel_swigl
 
 /* ---- Add, fold, convert ---- */
 
-/* BF16: of y; X_BF16: of x. */
-template <bool BF16, bool X_BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
+template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
 {
     const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
@@ -180,26 +179,30 @@ template <bool BF16, bool X_BF16> KERNEL(THREADS, 4) void add(struct kernel_add 
         return;
     float y[N], x[N];
     load_part<BF16>(y, a.y, i, a.count);
-    load_part<X_BF16>(x, a.x, i, a.count);
+    load_part<BF16>(x, a.x, i, a.count);
 #pragma unroll
     for (unsigned j = 0; j < N; j++)
         y[j] = y[j] + x[j];
     store_part<BF16>(a.y, i, a.count, y);
 }
 
-/* The first leaf of a sum: what was there is not read. */
-template <bool BF16> KERNEL(THREADS, 4) void fold_first(struct kernel_fold a)
+/* A sum is read and written once, however many leaves are added to it. */
+template <bool BF16> KERNEL(THREADS, 4) void fold(struct kernel_fold a)
 {
     const unsigned N = wide<BF16>;
     size_t i = first_element<N>();
     if (i >= a.count)
         return;
-    float x[N];
-    load_part<false>(x, a.leaf, i, a.count);
+    float sum[N] = {}, x[N];
+    if (!a.is_first)
+        load_part<BF16>(sum, a.acc, i, a.count);
+    for (uint32_t n = 0; n <= a.more; n++) {
+        load_part<false>(x, a.leaf + n * a.stride, i, a.count);
 #pragma unroll
-    for (unsigned j = 0; j < N; j++)
-        x[j] = 0.0f + x[j];
-    store_part<BF16>(a.acc, i, a.count, x);
+        for (unsigned j = 0; j < N; j++)
+            sum[j] = rounded<BF16>(sum[j] + x[j]);
+    }
+    store_part<BF16>(a.acc, i, a.count, sum);
 }
 
 template <bool BF16> KERNEL(THREADS, 4) void convert(struct kernel_convert a)
@@ -341,19 +344,15 @@ extern "C" int cuda_swiglu_backward(const struct cuda_call *call, const void *ar
 extern "C" int cuda_add(const struct cuda_call *call, const void *args)
 {
     const struct kernel_add &a = *(const struct kernel_add *)args;
-    return a.dtype == KERNEL_BF16 ? flat<true, add<true, true>>(call, a)
-                                  : flat<false, add<false, false>>(call, a);
+    return a.dtype == KERNEL_BF16 ? flat<true, add<true>>(call, a)
+                                  : flat<false, add<false>>(call, a);
 }
 
 extern "C" int cuda_fold(const struct cuda_call *call, const void *args)
 {
     const struct kernel_fold &a = *(const struct kernel_fold *)args;
-    const struct kernel_add sum = {a.acc, a.leaf, a.count, a.dtype};
-    if (a.dtype == KERNEL_BF16)
-        return a.is_first ? flat<true, fold_first<true>>(call, a)
-                          : flat<true, add<true, false>>(call, sum);
-    return a.is_first ? flat<false, fold_first<false>>(call, a)
-                      : flat<false, add<false, false>>(call, sum);
+    return a.dtype == KERNEL_BF16 ? flat<true, fold<true>>(call, a)
+                                  : flat<false, fold<false>>(call, a);
 }
 
 extern "C" int cuda_convert(const struct cuda_call *call, const void *args)

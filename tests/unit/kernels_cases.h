@@ -368,21 +368,22 @@ static inline void case_add(KERNELS)
          .count = ROWS * s->dim, .dtype = s->dtype);
 }
 /* Nothing of a sum that begins is read: it is NaN. Some terms are -0, which 0 + x is not. */
-static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first)
+static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first, uint32_t more)
 {
-    void *sum =
-        is_first ? new_buffer(run, ROWS * s->dim, sums) : random_buffer(run, ROWS * s->dim, sums);
+    size_t count = ROWS * s->dim, stride = (count + 15) / 16 * 16;
+    void *sum = is_first ? new_buffer(run, count, sums) : random_buffer(run, count, sums);
     run->num_outputs = 1;
-    float *leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32);
-    for (size_t i = 0; i < ROWS * s->dim && is_first; i += 3)
+    float *leaf = random_buffer(run, more * stride + count, KERNEL_F32);
+    for (size_t i = 0; i < more * stride + count && is_first; i += 3)
         leaf[i] = -0.0f;
-    POST(k, lane, fold, .acc = sum, .leaf = leaf, .count = ROWS * s->dim, .dtype = sums,
-         .is_first = is_first);
+    POST(k, lane, fold, .acc = sum, .leaf = leaf, .count = count, .stride = stride, .more = more,
+         .dtype = sums, .is_first = is_first);
 }
-CASE(fold, fold_to, KERNEL_F32, false)
-CASE(fold_first, fold_to, KERNEL_F32, true)
-CASE(fold_bf16, fold_to, KERNEL_BF16, false)
-CASE(fold_first_bf16, fold_to, KERNEL_BF16, true)
+CASE(fold, fold_to, KERNEL_F32, false, 0)
+CASE(fold_first, fold_to, KERNEL_F32, true, 0)
+CASE(fold_many, fold_to, KERNEL_F32, false, 3)
+CASE(fold_bf16, fold_to, KERNEL_BF16, false, 0)
+CASE(fold_first_bf16, fold_to, KERNEL_BF16, true, 2)
 static inline void case_convert(KERNELS)
 {
     void *out = new_buffer(run, ROWS * s->dim, s->dtype);
@@ -490,6 +491,7 @@ static const struct kernel_case kernel_cases[] = {
     {"add", case_add, false, KERNEL_ADD},
     {"fold", case_fold, false, KERNEL_FOLD},
     {"fold_first", case_fold_first, false, KERNEL_FOLD},
+    {"fold_many", case_fold_many, false, KERNEL_FOLD},
     {"fold_bf16", case_fold_bf16, false, KERNEL_FOLD},
     {"fold_first_bf16", case_fold_first_bf16, false, KERNEL_FOLD},
     {"convert", case_convert, false, KERNEL_CONVERT},

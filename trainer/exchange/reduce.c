@@ -48,14 +48,23 @@ static void fold(struct exchange *e, struct lane *lane, float *acc, const float 
                 &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
 }
 
-/* A leaf, or a group's sum, to the sum at `acc`. */
+/* Leaves, or groups' sums, one behind the other. */
+struct links {
+    const float *at;
+    size_t count, stride;
+    uint32_t num; /* not 0 */
+};
+
+/* To the sum at `acc`, in their order. */
 static void fold_to(struct exchange *e, struct lane *lane, bool *has_sum, void *acc,
-                    const float *leaf, size_t count)
+                    struct links links)
 {
     kernel_fold(e->plan->kernels, lane,
                 &(struct kernel_fold){.acc = acc,
-                                      .leaf = leaf,
-                                      .count = count,
+                                      .leaf = links.at,
+                                      .count = links.count,
+                                      .stride = links.stride,
+                                      .more = links.num - 1,
                                       .dtype = e->state->gradients,
                                       .is_first = !*has_sum});
     *has_sum = true;
@@ -150,12 +159,12 @@ static int exchange(struct exchange *e, struct lane *lane, const struct op *op)
     }
     ERR_TRY(comm_all_to_all_v(comm, buffers_of(e, first)->send, send_bytes, send_at,
                               buffers_of(e, first)->recv, recv_bytes, recv_at));
-    for (uint32_t r = 0; r < num_data_ranks(e->plan) && rank_has_leaf(e, r, op->leaf); r++) {
-        float *parts = buffers_of(e, first)->recv + r * cp * mine;
-        add_parts(e, lane, parts, mine);
-        fold_to(e, lane, &buffers_of(e, first)->has_sum,
-                sums_at(e, e->accumulators, first->piece_at), parts, mine); /* C3 */
-    }
+    uint32_t r = 0;
+    for (; r < num_data_ranks(e->plan) && rank_has_leaf(e, r, op->leaf); r++)
+        add_parts(e, lane, buffers_of(e, first)->recv + r * cp * mine, mine);
+    struct links links = {buffers_of(e, first)->recv, mine, cp * mine, r};
+    fold_to(e, lane, &buffers_of(e, first)->has_sum, sums_at(e, e->accumulators, first->piece_at),
+            links); /* C3 */
     return 0;
 }
 
@@ -186,17 +195,16 @@ static int exchange_in_replica(struct exchange *e, struct lane *lane, const stru
     if (comm != NULL)
         ERR_TRY(comm_all_to_all_v(comm, send, send_bytes, send_at, buffers_of(e, first)->recv,
                                   recv_bytes, recv_at));
-    for (uint32_t s = 0; s < shards && rank_has_leaf(e, before + s, op->leaf); s++) {
-        float *parts = buffers_of(e, first)->recv + (size_t)s * cp * mine;
-        add_parts(e, lane, parts, mine);
-        for (uint32_t r = 0; r < e->leaves.replicas; r++) {
-            size_t count = bucket_count(e, op->block, op->num_blocks, owner_in(e->plan, r));
-            bool has_sum = buffers_of(e, first)->has_group_sum;
-            fold_to(e, lane, &has_sum, e->group_sums + first->group_at[r], parts, count);
-            parts += count;
-        }
-        buffers_of(e, first)->has_group_sum = true;
+    struct links links = {.at = buffers_of(e, first)->recv, .stride = cp * mine};
+    for (; links.num < shards && rank_has_leaf(e, before + links.num, op->leaf); links.num++)
+        add_parts(e, lane, buffers_of(e, first)->recv + (size_t)links.num * cp * mine, mine);
+    for (uint32_t r = 0; r < e->leaves.replicas && links.num > 0; r++) {
+        bool has_sum = buffers_of(e, first)->has_group_sum;
+        links.count = bucket_count(e, op->block, op->num_blocks, owner_in(e->plan, r));
+        fold_to(e, lane, &has_sum, e->group_sums + first->group_at[r], links);
+        links.at += links.count;
     }
+    buffers_of(e, first)->has_group_sum |= links.num > 0;
     return 0;
 }
 
@@ -238,9 +246,12 @@ int join_run(struct exchange *e, struct lane *lane, const struct op *op)
     if (comm != NULL)
         ERR_TRY(comm_all_to_all_v(comm, e->group_sums, send_bytes, send_at,
                                   buffers_of(e, first)->groups, recv_bytes, recv_at));
-    for (uint32_t r = 0; r < num && leaves_has_group(&e->leaves, r, round); r++)
+    struct links links = {sums, mine, mine, 0};
+    while (links.num < num && leaves_has_group(&e->leaves, links.num, round))
+        links.num++;
+    if (links.num > 0) /* C6 */
         fold_to(e, lane, &buffers_of(e, first)->has_sum,
-                sums_at(e, e->accumulators, first->piece_at), sums + r * mine, mine); /* C6 */
+                sums_at(e, e->accumulators, first->piece_at), links);
     buffers_of(e, first)->has_group_sum = false;
     return 0;
 }
@@ -255,7 +266,7 @@ static void add_packed_by_shard(struct exchange *e, struct lane *lane, const str
             at =
                 pack_rows(e, lane, block, at, i, shard_of(e->plan, &e->plan->table->tensors[i], s));
     fold_to(e, lane, &buffers_of(e, block)->has_sum, sums_at(e, e->accumulators, block->fast_at),
-            buffers_of(e, block)->send, sum_of(block->shard_counts, shards));
+            (struct links){buffers_of(e, block)->send, sum_of(block->shard_counts, shards), 0, 1});
 }
 
 enum way { EXCHANGE, PACK, IN_PLACE };
@@ -316,8 +327,8 @@ int reduce_run(struct exchange *e, struct lane *lane, const struct op *op)
             add_packed_by_shard(e, lane, block);
         else
             fold_to(e, lane, &buffers_of(e, block)->has_sum,
-                    sums_at(e, e->accumulators, block->fast_at), buffers_of(e, block)->leaf,
-                    block->full_count);
+                    sums_at(e, e->accumulators, block->fast_at),
+                    (struct links){buffers_of(e, block)->leaf, block->full_count, 0, 1});
     }
     return 0;
 }
