@@ -112,13 +112,16 @@ struct kernel_embedding {
     uint32_t rows, dim;
     enum kernel_dtype dtype;
 };
-/* dtable = sum over rows in row order of dout (dtable is overwritten). */
+/* dtable = sum over rows in row order of dout (dtable is overwritten). With `is_folded` that is a
+ * leaf, not the first, of a sum in dtable: rows of other tokens, whose leaf is 0, stay as they are.
+ */
 struct kernel_embedding_backward {
     float *dtable;         /* [V,C] */
     const int32_t *tokens; /* [N] */
     const void *dout;      /* [N,C] */
     uint32_t rows, dim, vocab;
     enum kernel_dtype dtype;
+    bool is_folded;
 };
 
 /* out = x / rms(x) * weight; rstd is kept for the backward. With `residual`: x += residual first (x
@@ -169,7 +172,8 @@ struct kernel_linear_backward_input {
     bool is_partial;
     bool is_float8; /* dout and w: operands, w KERNEL_E4M3 */
 };
-/* dw = dout^T x, or dw += dout^T x with `accumulate`. */
+/* dw = dout^T x, or dw += dout^T x with `accumulate`. With `is_folded` alone dw is a sum of leaves
+ * and the product one more: rounded by itself, then added as kernel_fold adds it. */
 struct kernel_linear_backward_weight {
     float *dw;        /* [O,I] */
     const void *dout; /* [N,O] */
@@ -178,6 +182,7 @@ struct kernel_linear_backward_weight {
     enum kernel_dtype dtype;
     enum kernel_float8 dout_format; /* with is_float8 */
     bool accumulate;
+    bool is_folded;
     bool is_float8; /* dout and x: operands, x KERNEL_E4M3 */
 };
 
@@ -201,6 +206,7 @@ struct kernel_linears_backward_weight {
     uint32_t out_dim[KERNEL_LINEARS_MAX];
     uint32_t num, rows, in;
     enum kernel_dtype dtype;
+    bool is_folded;
 };
 
 /* Rotary embedding in place, pairs (2i, 2i+1) as Llama's reference code has them; cos, sin are made
@@ -497,34 +503,34 @@ static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
 /* X(number, name, pointers, last): kernel_<name>(kernels, lane, const struct kernel_<name> *args)
  * for each. The struct begins with so many pointers to memory of the device and ends with the field
  * `last`; nothing lies between its fields, so equal arguments have equal bytes up to there. */
-#define KERNEL_OPS(X)                                               \
-    X(EMBEDDING, embedding, 3, dtype)                               \
-    X(EMBEDDING_BACKWARD, embedding_backward, 3, dtype)             \
-    X(RMSNORM, rmsnorm, 6, dtype)                                   \
-    X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                 \
-    X(LINEAR, linear, 3, is_float8)                                 \
-    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3, is_float8)   \
-    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3, is_float8) \
-    X(LINEARS, linears, 7, dtype)                                   \
-    X(LINEARS_BACKWARD_WEIGHT, linears_backward_weight, 7, dtype)   \
-    X(ROPE, rope, 4, inverse)                                       \
-    X(ATTENTION, attention, 6, dtype)                               \
-    X(ATTENTION_BACKWARD, attention_backward, 10, accumulate)       \
-    X(SWIGLU, swiglu, 4, dtype)                                     \
-    X(SWIGLU_BACKWARD, swiglu_backward, 7, dtype)                   \
-    X(CROSS_ENTROPY, cross_entropy, 4, dtype)                       \
-    X(PACK, pack, 2, dtype)                                         \
-    X(UNPACK, unpack, 2, dtype)                                     \
-    X(ADD, add, 2, dtype)                                           \
-    X(FOLD, fold, 2, is_first)                                      \
-    X(CONVERT, convert, 2, out_dtype)                               \
-    X(ROUND_FLOAT8, round_float8, 3, dtype)                         \
-    X(FLOAT8_LARGEST, float8_largest, 2, dtype)                     \
-    X(FLOAT8_ENCODE, float8_encode, 3, dtype)                       \
-    X(FLOAT8_DECODE, float8_decode, 2, dtype)                       \
-    X(EXTREMES, extremes, 2, dtype)                                 \
-    X(SUM_SQUARES, sum_squares, 2, dtype)                           \
-    X(DIGEST, digest, 2, dtype)                                     \
+#define KERNEL_OPS(X)                                                 \
+    X(EMBEDDING, embedding, 3, dtype)                                 \
+    X(EMBEDDING_BACKWARD, embedding_backward, 3, is_folded)           \
+    X(RMSNORM, rmsnorm, 6, dtype)                                     \
+    X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                   \
+    X(LINEAR, linear, 3, is_float8)                                   \
+    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3, is_float8)     \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3, is_float8)   \
+    X(LINEARS, linears, 7, dtype)                                     \
+    X(LINEARS_BACKWARD_WEIGHT, linears_backward_weight, 7, is_folded) \
+    X(ROPE, rope, 4, inverse)                                         \
+    X(ATTENTION, attention, 6, dtype)                                 \
+    X(ATTENTION_BACKWARD, attention_backward, 10, accumulate)         \
+    X(SWIGLU, swiglu, 4, dtype)                                       \
+    X(SWIGLU_BACKWARD, swiglu_backward, 7, dtype)                     \
+    X(CROSS_ENTROPY, cross_entropy, 4, dtype)                         \
+    X(PACK, pack, 2, dtype)                                           \
+    X(UNPACK, unpack, 2, dtype)                                       \
+    X(ADD, add, 2, dtype)                                             \
+    X(FOLD, fold, 2, is_first)                                        \
+    X(CONVERT, convert, 2, out_dtype)                                 \
+    X(ROUND_FLOAT8, round_float8, 3, dtype)                           \
+    X(FLOAT8_LARGEST, float8_largest, 2, dtype)                       \
+    X(FLOAT8_ENCODE, float8_encode, 3, dtype)                         \
+    X(FLOAT8_DECODE, float8_decode, 2, dtype)                         \
+    X(EXTREMES, extremes, 2, dtype)                                   \
+    X(SUM_SQUARES, sum_squares, 2, dtype)                             \
+    X(DIGEST, digest, 2, dtype)                                       \
     X(ADAMW, adamw, 1, gradients)
 
 enum kernel_op {

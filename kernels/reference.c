@@ -53,15 +53,29 @@ static ITEM(embedding)
                bytes);
 }
 
+/* Column c of the leaf's row of the token that row n has; 0 where a row before n has it, too. */
+static float embedding_leaf(const struct kernel_embedding_backward *a, size_t n, size_t c)
+{
+    float sum = 0;
+    for (size_t before = 0; before < n; before++)
+        if (a->tokens[before] == a->tokens[n])
+            return 0;
+    for (size_t m = n; m < a->rows; m++)
+        if (a->tokens[m] == a->tokens[n])
+            sum += get(a->dout, m * a->dim + c, a->dtype);
+    return sum;
+}
+
 static ITEM(embedding_backward)
 {
-    const struct kernel_embedding_backward *a = args;
+    const struct kernel_embedding_backward *a = &((const struct embedding_backward_args *)args)->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     for (size_t c = columns.begin; c < columns.end; c++) {
-        for (size_t v = 0; v < a->vocab; v++)
+        for (size_t v = 0; v < a->vocab && !a->is_folded; v++)
             a->dtable[v * a->dim + c] = 0;
         for (size_t n = 0; n < a->rows; n++)
-            a->dtable[(size_t)a->tokens[n] * a->dim + c] += get(a->dout, n * a->dim + c, a->dtype);
+            a->dtable[(size_t)a->tokens[n] * a->dim + c] +=
+                a->is_folded ? embedding_leaf(a, n, c) : get(a->dout, n * a->dim + c, a->dtype);
     }
 }
 
@@ -140,6 +154,8 @@ static ITEM(product)
             for (size_t k = 0; k < p->k; k++)
                 sum += (double)get(p->a, m * p->a_row + k * p->a_column, p->in) *
                        get(p->b, k * p->b_row + n * p->b_column, p->in);
+            if (p->is_folded)
+                sum = (float)sum + get(p->c, m * p->n + n, p->out);
             put(p->c, m * p->n + n, sum, p->out);
         }
     }

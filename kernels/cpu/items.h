@@ -67,6 +67,11 @@ static inline size_t round_up(size_t a, size_t b)
 /* ---- Arguments: the operation's struct of kernels.h, or where items need more, one of these;
  * shapes as there ---- */
 
+/* sorted: (token, row) of the rows in that order, where the sums of tokens are made one by one. */
+struct embedding_backward_args {
+    struct kernel_embedding_backward a;
+    uint64_t *sorted;
+};
 struct norm_backward_args {
     struct kernel_rmsnorm_backward a;
     float *partial; /* [segments,C] weight gradients of NORM_ROWS rows each */
@@ -81,6 +86,7 @@ struct product_args {
     uint32_t m, n, k, item_rows;
     size_t a_row, a_column, b_row, b_column;
     bool accumulate;
+    bool is_folded; /* c is added at the end */
     enum kernel_dtype in, out;
     /* Of our own: c is where an element's chain begins, not added at its end; what is in work, and
      * b of it, in panels. A depth that does not begin at 0 goes on from c. */
@@ -307,6 +313,11 @@ void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, 
 /* ---- The library (cpu/linear.c) ---- */
 
 #define LIBRARY_SCRATCH ((size_t)4 << 20) /* bytes per thread; products that need more are ours */
+/* Behind it, an item of a product that is folded. */
+static inline size_t library_leaf(size_t rows, size_t columns)
+{
+    return sizeof(float) * rows * columns;
+}
 
 struct library;
 int library_new(struct library **out, uint32_t num_threads);
@@ -317,6 +328,7 @@ struct library_product {
     const struct product_args *args;
     struct library *owner;
     struct library_entry *whole, *last; /* for items of item_rows, and for the last */
+    item_fn *fold;                      /* the table's, of a product that is folded */
 };
 /* False when the library does not take the product (type or scratch). */
 bool library_prepare(struct library_product *out, struct library *library,

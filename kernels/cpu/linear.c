@@ -16,6 +16,9 @@
  * and primitives; what lies below is shared by the process and locked by oneDNN itself, so rank
  * threads do not disturb each other.
  *
+ * A product that is folded is made in the thread's scratch, item by item, and added from there: the
+ * library would add in an order of its own.
+ *
  * What that costs beside one call on the whole matrix: `tests/bench/run -k products`. Items are not
  * cut in columns too: the library has its best code only for dense results. */
 #include <omp.h>
@@ -178,6 +181,16 @@ bool library_prepare(struct library_product *out, struct library *library,
     return out->whole->usable && out->last->usable;
 }
 
+static void add_leaf(const struct library_product *p, struct range rows, const float *leaf,
+                     const struct worker *worker)
+{
+    struct kernel_fold fold = {.acc = (float *)p->args->c + rows.begin * p->args->n,
+                               .leaf = leaf,
+                               .count = (rows.end - rows.begin) * p->args->n};
+    for (uint32_t i = 0; i < divide_up(fold.count, FLAT_ITEM); i++)
+        p->fold(&fold, i, worker);
+}
+
 void library_product_item(const void *product, uint32_t item, const struct worker *worker)
 {
     const struct library_product *p = product;
@@ -185,9 +198,10 @@ void library_product_item(const void *product, uint32_t item, const struct worke
     struct range rows = item_range(item, a->item_rows, a->m);
     struct library_entry *entry = rows.end == a->m ? p->last : p->whole;
     dnnl_memory_t *memory = entry->memory + (size_t)4 * worker->index;
+    char *leaf = (char *)worker->scratch + LIBRARY_SCRATCH;
+    char *c = (char *)a->c + rows.begin * a->n * kernel_dtype_bytes(a->out);
     void *handles[4] = {(char *)a->a + rows.begin * a->a_row * kernel_dtype_bytes(a->in),
-                        (char *)a->b, (char *)a->c + rows.begin * a->n * kernel_dtype_bytes(a->out),
-                        worker->scratch};
+                        (char *)a->b, a->is_folded ? leaf : c, worker->scratch};
     dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, memory[0]},
                                {DNNL_ARG_WEIGHTS, memory[1]},
                                {DNNL_ARG_DST, memory[2]},
@@ -198,6 +212,8 @@ void library_product_item(const void *product, uint32_t item, const struct worke
     dnnl_stream_t stream = p->owner->streams[worker->index];
     REQUIRE(dnnl_primitive_execute(entry->primitive, stream, 4, args) == dnnl_success);
     REQUIRE(dnnl_stream_wait(stream) == dnnl_success);
+    if (a->is_folded)
+        add_leaf(p, rows, (const float *)(const void *)leaf, worker);
 }
 
 static const char *isa_name(dnnl_cpu_isa_t isa)

@@ -52,18 +52,21 @@ static void library_products_item(const void *args, uint32_t item, const struct 
 static bool products_by_library(const struct job *j, const struct product_args *args, uint32_t num)
 {
     struct library_products all;
-    size_t items = 0;
+    size_t items = 0, leaf = 0;
     bool is_taken = j->k->library != NULL;
     if (!is_taken)
         return false;
     pthread_mutex_lock(&j->k->products);
     for (uint32_t i = 0; i < num && is_taken; i++) {
         is_taken = library_prepare(&all.of[i], j->k->library, &args[i]);
+        all.of[i].fold = j->k->ops->fold;
         items += divide_up(args[i].m, args[i].item_rows);
         all.end[i] = (uint32_t)items;
+        size_t rows = args[i].m < args[i].item_rows ? args[i].m : args[i].item_rows;
+        leaf = larger(leaf, args[i].is_folded ? library_leaf(rows, args[i].n) : 0);
     }
     if (is_taken)
-        run(j, library_products_item, &all, items, LIBRARY_SCRATCH);
+        run(j, library_products_item, &all, items, LIBRARY_SCRATCH + leaf);
     pthread_mutex_unlock(&j->k->products);
     return is_taken;
 }
@@ -91,7 +94,8 @@ static void product_by_panels(const struct job *j, const struct product_args *ar
 {
     struct product_args a = *args;
     a.is_chained = j->k->is_chained && a.in == KERNEL_F32;
-    bool is_cut = a.out == KERNEL_F32 && (a.is_chained || !a.accumulate) && a.k > DEPTH_MAX;
+    bool goes_on = !a.is_folded && (a.is_chained || !a.accumulate); /* by way of c */
+    bool is_cut = a.out == KERNEL_F32 && goes_on && a.k > DEPTH_MAX;
     size_t depth = is_cut ? divide_up(a.k, divide_up(a.k, DEPTH_MAX)) : a.k;
     size_t columns = columns_of(depth);
     a.item_rows = rows_of_item(j->k, a.m);
@@ -146,6 +150,7 @@ static struct product_args linear_args(const struct kernel_linear *a)
 
 static struct product_args weight_args(const struct kernel_linear_backward_weight *a)
 {
+    REQUIRE(!a->accumulate || !a->is_folded);
     return (struct product_args){.c = a->dw,
                                  .a = a->dout,
                                  .b = a->x,
@@ -158,6 +163,7 @@ static struct product_args weight_args(const struct kernel_linear_backward_weigh
                                  .b_row = a->in,
                                  .b_column = 1,
                                  .accumulate = a->accumulate,
+                                 .is_folded = a->is_folded,
                                  .in = a->dtype,
                                  .out = KERNEL_F32};
 }
@@ -220,6 +226,7 @@ void cpu_linears_backward_weight(const struct job *j,
                                                                       .rows = a->rows,
                                                                       .in = a->in,
                                                                       .out_dim = a->out_dim[i],
-                                                                      .dtype = a->dtype});
+                                                                      .dtype = a->dtype,
+                                                                      .is_folded = a->is_folded});
     products(j, args, a->num);
 }

@@ -120,6 +120,11 @@ static size_t norm_scratch(uint32_t rows, uint32_t dim)
     return round_up(divide_up(rows, NORM_ROWS) * dim * sizeof(float), 64);
 }
 
+static size_t sorted_scratch(size_t rows)
+{
+    return rows * sizeof(uint64_t);
+}
+
 /* What each thread adds up by itself. */
 static size_t sums_scratch(const struct cpu_kernels *k, size_t bytes)
 {
@@ -134,11 +139,12 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
                                        .heads = s->heads,
                                        .kv_heads = s->kv_heads,
                                        .head_dim = s->head_dim};
+    size_t width = larger(s->dim, larger(s->hidden, (size_t)s->heads * s->head_dim));
     size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab),
-                      k->library ? LIBRARY_SCRATCH : 0};
+                      k->library ? LIBRARY_SCRATCH + library_leaf(PRODUCT_ROWS_WEIGHT, width) : 0};
     size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim),
                        sums_scratch(k, sizeof(struct kernel_exact_sum)), /* the largest sums */
-                       products_scratch(k, s)};
+                       sorted_scratch((size_t)s->batch * s->seq), products_scratch(k, s)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
         most = larger(most, needs[i]);
@@ -162,9 +168,32 @@ void cpu_embedding(const struct job *j, const struct kernel_embedding *a)
     run(j, j->k->ops->embedding, a, divide_up(a->rows, NORM_ROWS), 0);
 }
 
+/* By gaps (Shell 1959, Knuth's): of some thousands, beside sums of as many rows. */
+static void sort(uint64_t *keys, size_t num)
+{
+    size_t gap = 1;
+    while (gap < num / 3)
+        gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3)
+        for (size_t i = gap; i < num; i++) {
+            uint64_t key = keys[i];
+            size_t at = i;
+            for (; at >= gap && keys[at - gap] > key; at -= gap)
+                keys[at] = keys[at - gap];
+            keys[at] = key;
+        }
+}
+
 void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_backward *a)
 {
-    run(j, j->k->ops->embedding_backward, a, divide_up(a->dim, COLUMN_ITEM), 0);
+    struct embedding_backward_args args = {*a, NULL};
+    if (a->is_folded) {
+        args.sorted = shared_scratch(j, sorted_scratch(a->rows));
+        for (size_t n = 0; n < a->rows; n++)
+            args.sorted[n] = (uint64_t)a->tokens[n] << 32 | n;
+        sort(args.sorted, a->rows);
+    }
+    run(j, j->k->ops->embedding_backward, &args, divide_up(a->dim, COLUMN_ITEM), 0);
 }
 
 /* Of args->x. */

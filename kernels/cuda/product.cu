@@ -152,7 +152,7 @@ static uint32_t pairs_of(uint32_t k)
 /* A product that is added to what is there. */
 static int run_added(const struct cuda_call *call, struct product p)
 {
-    p.is_begun = p.is_added && call->is_chained && p.dtype == KERNEL_F32;
+    p.is_begun = p.is_added && !p.is_folded && call->is_chained && p.dtype == KERNEL_F32;
     p.is_added = p.is_added && !p.is_begun;
     return run(call, p);
 }
@@ -166,8 +166,8 @@ static int run_float8(const struct cuda_call *call, const struct product &p)
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear &a = *(const struct kernel_linear *)args;
-    struct product p = {a.out,        a.x,     a.w,  a.rows, a.out_dim, a.in, true, true, false,
-                        a.is_partial, a.dtype, NULL, NULL,   false,     {},   0,    false};
+    struct product p = {a.out,        a.x,     a.w,  a.rows, a.out_dim, a.in, true, true,  false,
+                        a.is_partial, a.dtype, NULL, NULL,   false,     {},   0,    false, false};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run(call, p);
     p.k = pairs_of(a.in);
@@ -182,7 +182,7 @@ extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const vo
         *(const struct kernel_linear_backward_input *)args;
     struct product p = {a.dx,         a.dout,       a.w,     a.rows, a.in, a.out_dim, true, false,
                         a.accumulate, a.is_partial, a.dtype, NULL,   NULL, false,     {},   0,
-                        false};
+                        false,        false};
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run_added(call, p);
     p.k = pairs_of(a.out_dim);
@@ -198,8 +198,9 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
 {
     const struct kernel_linear_backward_weight &a =
         *(const struct kernel_linear_backward_weight *)args;
-    struct product p = {a.dw, a.dout,  a.x,  a.out_dim, a.in,  a.rows, false, false, a.accumulate,
-                        true, a.dtype, NULL, NULL,      false, {},     0,     false};
+    struct product p = {a.dw, a.dout,  a.x,  a.out_dim, a.in,  a.rows, false, false, false,
+                        true, a.dtype, NULL, NULL,      false, {},     0,     false, a.is_folded};
+    p.is_added = a.accumulate || a.is_folded;
     if (!a.is_float8 || a.dtype != KERNEL_BF16)
         return run_added(call, p);
     p.k = pairs_of(a.rows);
@@ -225,8 +226,8 @@ static void follow(struct product &p, uint32_t num, void *const *c, const void *
 extern "C" int cuda_linears(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linears &a = *(const struct kernel_linears *)args;
-    struct product p = {a.out[0], a.x,     a.w[0], a.rows, a.out_dim[0], a.in, true, true, false,
-                        false,    a.dtype, NULL,   NULL,   false,        {},   0,    false};
+    struct product p = {a.out[0], a.x,     a.w[0], a.rows, a.out_dim[0], a.in, true, true,  false,
+                        false,    a.dtype, NULL,   NULL,   false,        {},   0,    false, false};
     if (a.num == 0 || a.num > KERNEL_LINEARS_MAX)
         return REFUSED;
     follow(p, a.num, a.out, a.w, a.out_dim);
@@ -237,8 +238,9 @@ extern "C" int cuda_linears_backward_weight(const struct cuda_call *call, const 
 {
     const struct kernel_linears_backward_weight &a =
         *(const struct kernel_linears_backward_weight *)args;
-    struct product p = {a.dw[0], a.dout[0], a.x,  a.out_dim[0], a.in,  a.rows, false, false, false,
-                        true,    a.dtype,   NULL, NULL,         false, {},     0,     false};
+    struct product p = {a.dw[0], a.dout[0],   a.x,   a.out_dim[0], a.in, a.rows, false,
+                        false,   a.is_folded, true,  a.dtype,      NULL, NULL,   false,
+                        {},      0,           false, a.is_folded};
     if (a.num == 0 || a.num > KERNEL_LINEARS_MAX)
         return REFUSED;
     follow(p, a.num, (void *const *)a.dw, a.dout, a.out_dim);

@@ -27,7 +27,8 @@ struct product {
     bool a_is_e5m2; /* of those; b is KERNEL_E4M3 */
     struct product_next next[PRODUCT_NEXT_MAX];
     uint32_t num_next;
-    bool is_begun; /* of float operands: sums begin with what is there, which is then not added */
+    bool is_begun;  /* of float operands: sums begin with what is there, which is then not added */
+    bool is_folded; /* is_added, behind the product that it is alone: a leaf of a sum */
 };
 
 #ifdef __cplusplus

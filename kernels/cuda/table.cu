@@ -4,8 +4,9 @@
  * that row's block adds for both, and this one ends. Else it looks through the later rows, as many
  * at a time as it has threads, and adds those of its token in the order of the rows, each thread
  * its columns in registers: the order of cpu/isa/elementwise.c, and its bits. The table was filled
- * with zeros before. Comparing costs rows^2 / threads steps, 8192 rows some tens of thousands of
- * cycles a block: little beside the table, which is written whole. */
+ * with zeros before, or is a sum to which the rows of a leaf are added. Comparing costs rows^2 /
+ * threads steps, 8192 rows some tens of thousands of cycles a block: little beside the table, which
+ * is written whole. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/values.h"
 
@@ -67,16 +68,26 @@ void embedding_dtable(struct kernel_embedding_backward a)
         for (unsigned w = 0; w < WARPS && c < a.dim; w++)
             add_rows<BF16>(sum, a, first + w * WARP, bits[turn][w], c);
     }
-    if (c < a.dim)
-        store<false>(a.dtable, (size_t)token * a.dim + c, sum);
+    if (c >= a.dim)
+        return;
+    size_t at = (size_t)token * a.dim + c;
+    if (a.is_folded) {
+        float there[N];
+        load<false>(there, a.dtable, at);
+#pragma unroll
+        for (unsigned j = 0; j < N; j++)
+            sum[j] = there[j] + sum[j];
+    }
+    store<false>(a.dtable, at, sum);
 }
 
 template <bool BF16, unsigned N>
 static int backward(const struct cuda_call *call, const struct kernel_embedding_backward &a)
 {
     size_t count = (size_t)a.vocab * a.dim;
-    int error =
-        LAUNCH(call->stream, blocks_for(count, THREADS * wide<false>), THREADS, 0, zero_table, a);
+    int error = a.is_folded ? 0
+                            : LAUNCH(call->stream, blocks_for(count, THREADS * wide<false>),
+                                     THREADS, 0, zero_table, a);
     dim3 grid(a.rows, blocks_for(a.dim, THREADS * N));
     return error != 0 ? error
                       : LAUNCH(call->stream, grid, THREADS, 0, (embedding_dtable<BF16, N>), a);

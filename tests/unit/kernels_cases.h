@@ -135,15 +135,20 @@ static inline void case_embedding(KERNELS)
     POST(k, lane, embedding, .out = out, .tokens = tokens, .table = table, .rows = (uint32_t)ROWS,
          .dim = s->dim, .dtype = s->dtype);
 }
-static inline void case_embedding_backward(KERNELS)
+static inline void embedding_backward(KERNELS, bool is_folded)
 {
-    float *dtable = new_buffer(run, (size_t)s->vocab * s->dim, KERNEL_F32);
+    size_t count = (size_t)s->vocab * s->dim;
+    float *dtable =
+        is_folded ? random_buffer(run, count, KERNEL_F32) : new_buffer(run, count, KERNEL_F32);
     run->num_outputs = 1;
     const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
     const void *dout = random_buffer(run, ROWS * s->dim, s->dtype);
     POST(k, lane, embedding_backward, .dtable = dtable, .tokens = tokens, .dout = dout,
-         .rows = (uint32_t)ROWS, .dim = s->dim, .vocab = s->vocab, .dtype = s->dtype);
+         .rows = (uint32_t)ROWS, .dim = s->dim, .vocab = s->vocab, .dtype = s->dtype,
+         .is_folded = is_folded);
 }
+CASE(embedding_backward, embedding_backward, false)
+CASE(embedding_folded, embedding_backward, true)
 /* A largest value, as the bits of a float, that an operation raises. */
 static inline uint32_t *new_largest(struct run *run, float value)
 {
@@ -200,20 +205,25 @@ static inline void linear_backward_input(KERNELS, bool accumulate)
 }
 CASE(linear_dx, linear_backward_input, false)
 CASE(linear_dx_added, linear_backward_input, true)
-static inline void linear_backward_weight(KERNELS, bool accumulate)
+enum { WRITTEN, ADDED, FOLDED };
+static inline void linear_backward_weight(KERNELS, int how)
 {
-    float *dw = random_buffer(run, (size_t)s->hidden * s->dim, KERNEL_F32);
+    size_t count = (size_t)s->hidden * s->dim;
+    float *dw =
+        how != WRITTEN ? random_buffer(run, count, KERNEL_F32) : new_buffer(run, count, KERNEL_F32);
     run->num_outputs = 1;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
     POST(k, lane, linear_backward_weight, .dw = dw, .dout = dout, .x = x, .rows = (uint32_t)ROWS,
-         .in = s->dim, .out_dim = s->hidden, .dtype = s->dtype, .accumulate = accumulate);
+         .in = s->dim, .out_dim = s->hidden, .dtype = s->dtype, .accumulate = how == ADDED,
+         .is_folded = how == FOLDED);
 }
-CASE(linear_dw, linear_backward_weight, false)
-CASE(linear_dw_added, linear_backward_weight, true)
+CASE(linear_dw, linear_backward_weight, WRITTEN)
+CASE(linear_dw_added, linear_backward_weight, ADDED)
+CASE(linear_dw_folded, linear_backward_weight, FOLDED)
 
 /* Three at once, one of another size, so that all have partial tiles or none. */
-static inline void linears(KERNELS, bool is_backward)
+static inline void linears(KERNELS, bool is_backward, bool is_folded)
 {
     const uint32_t out_dim[] = {s->hidden + 8, s->hidden, s->hidden}, n = (uint32_t)ROWS;
     struct kernel_linears f = {.rows = n, .in = s->dim, .dtype = s->dtype};
@@ -222,8 +232,11 @@ static inline void linears(KERNELS, bool is_backward)
     for (uint32_t i = 0; i < 3; i++) {
         size_t count = out_dim[i] * (is_backward ? s->dim : ROWS);
         f.out_dim[i] = b.out_dim[i] = out_dim[i];
-        f.out[i] = b.dw[i] = new_buffer(run, count, is_backward ? KERNEL_F32 : s->dtype);
+        f.out[i] = b.dw[i] = is_folded
+                                 ? random_buffer(run, count, KERNEL_F32)
+                                 : new_buffer(run, count, is_backward ? KERNEL_F32 : s->dtype);
     }
+    b.is_folded = is_folded;
     f.x = b.x = random_buffer(run, ROWS * s->dim, s->dtype);
     size_t width = is_backward ? ROWS : s->dim; /* of gradients or weights */
     for (uint32_t i = 0; i < 3; i++)
@@ -233,8 +246,9 @@ static inline void linears(KERNELS, bool is_backward)
     else
         kernel_linears(k, lane, &f);
 }
-CASE(linears, linears, false)
-CASE(linears_dw, linears, true)
+CASE(linears, linears, false, false)
+CASE(linears_dw, linears, true, false)
+CASE(linears_dw_folded, linears, true, true)
 
 #include "tests/unit/kernels_float8.h"
 
@@ -459,6 +473,7 @@ struct kernel_case {
 static const struct kernel_case kernel_cases[] = {
     {"embedding", case_embedding, false, KERNEL_EMBEDDING},
     {"embedding_backward", case_embedding_backward, false, KERNEL_EMBEDDING_BACKWARD},
+    {"embedding_folded", case_embedding_folded, false, KERNEL_EMBEDDING_BACKWARD},
     {"norm", case_norm, false, KERNEL_RMSNORM},
     {"norm_residual", case_norm_residual, false, KERNEL_RMSNORM},
     {"norm_backward", case_norm_backward, false, KERNEL_RMSNORM_BACKWARD},
@@ -467,8 +482,10 @@ static const struct kernel_case kernel_cases[] = {
     {"linear_dx_added", case_linear_dx_added, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dw", case_linear_dw, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
     {"linear_dw_added", case_linear_dw_added, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"linear_dw_folded", case_linear_dw_folded, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
     {"linears", case_linears, true, KERNEL_LINEARS},
     {"linears_dw", case_linears_dw, true, KERNEL_LINEARS_BACKWARD_WEIGHT},
+    {"linears_dw_folded", case_linears_dw_folded, true, KERNEL_LINEARS_BACKWARD_WEIGHT},
     {"linear_float8", case_linear_float8, true, KERNEL_LINEAR},
     {"linear_dx_float8", case_linear_dx_float8, true, KERNEL_LINEAR_BACKWARD_INPUT},
     {"linear_dw_float8", case_linear_dw_float8, true, KERNEL_LINEAR_BACKWARD_WEIGHT},

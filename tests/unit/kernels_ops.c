@@ -102,6 +102,69 @@ TEST(test_kernels__nan_surfaces_in_loss_attention_and_norm)
     }
 }
 
+/* Of each parameter with each mean and square. */
+#define ZERO_CASES 24
+struct updated {
+    _Alignas(64) float param[ZERO_CASES], exp_avg[ZERO_CASES], exp_avg_sq[ZERO_CASES];
+};
+static struct updated updated_by(const struct engine *e, float gradient, enum kernel_dtype moments,
+                                 float l2)
+{
+    static const float params[] = {0, -0.0f, 1}, means[] = {0, -0.0f, 1e-3f, -0x1p-149f};
+    struct updated u = {0};
+    _Alignas(64) float gradients[ZERO_CASES];
+    for (int i = 0; i < ZERO_CASES; i++) {
+        gradients[i] = gradient;
+        u.param[i] = params[i % 3];
+        if (moments == KERNEL_F32) {
+            u.exp_avg[i] = means[i / 3 % 4];
+            u.exp_avg_sq[i] = i < ZERO_CASES / 2 ? 0 : 0.1f;
+        } else {
+            ((uint16_t *)u.exp_avg)[i] = bf16_of(means[i / 3 % 4]);
+            ((uint16_t *)u.exp_avg_sq)[i] = bf16_of(i < ZERO_CASES / 2 ? 0 : 0.1f);
+        }
+    }
+    struct kernel_adamw_numbers numbers = {.lr = 1e-2f,
+                                           .eps = 1e-8f,
+                                           .weight_decay = l2 > 0 ? 0 : 0.1f,
+                                           .grad_scale = 0.5f,
+                                           .keep1 = 1,
+                                           .rest1 = 0.1f,
+                                           .keep2 = 1,
+                                           .rest2 = 0.05f,
+                                           .bias1 = 0.1f,
+                                           .bias2 = 0.05f,
+                                           .l2 = l2,
+                                           .is_mean = 1};
+    struct kernel_adamw_piece piece = {.param = u.param,
+                                       .exp_avg = u.exp_avg,
+                                       .exp_avg_sq = u.exp_avg_sq,
+                                       .grad = gradients,
+                                       .numbers = &numbers,
+                                       .count = ZERO_CASES,
+                                       .columns = ZERO_CASES};
+    struct kernel_adamw args = {.pieces = &piece, .moments = moments};
+    kernel_adamw_add(&args, ZERO_CASES);
+    kernel_adamw(e->kernels, e->lane, &args);
+    assert_int_equal(lane_settle(e->lane), 0);
+    return u;
+}
+
+/* So a sum of gradients may have either (C3 of trainer/exchange/reduce.c). */
+TEST(test_kernels__a_gradient_of_minus_zero_updates_means_as_zero_does)
+{
+    for (int level = 0; level < NUM_LEVELS; level++) {
+        struct engine e = level_engine(level, 1);
+        for (int i = 0; e.kernels && i < 4; i++) {
+            enum kernel_dtype moments = i / 2 == 0 ? KERNEL_F32 : KERNEL_BF16;
+            struct updated zero = updated_by(&e, 0, moments, i % 2 ? 0.3f : 0);
+            struct updated minus = updated_by(&e, -0.0f, moments, i % 2 ? 0.3f : 0);
+            assert_memory_equal(&zero, &minus, sizeof(zero));
+        }
+        free_engine(&e);
+    }
+}
+
 TEST(test_kernels__bf16_keeps_nan_and_rounds_to_even)
 {
     const uint32_t in[] = {0x7f800001, 0xff800001, 0x7f800000, 0x3f808000, 0x3f818000,

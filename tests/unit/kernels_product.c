@@ -193,6 +193,60 @@ TEST(test_product__of_a_level_by_name_is_one_chain_that_is_added_at_its_end)
     compare_all(&(struct how){"sse2", 2, false, false, true});
 }
 
+/* A leaf of its own, and its fold, beside both in one. */
+static void compare_folded(const struct engine *e, const struct how *how, const struct product *s)
+{
+    struct operands o = make(how, s);
+    size_t count = (size_t)s->out * s->in;
+    float *leaf = numbers(count, 4), *want = numbers(count, 5), *got = numbers(count, 5);
+    void *x = typed(how, o.x, (size_t)s->rows * s->in);
+    void *dout = typed(how, o.out, (size_t)s->rows * s->out);
+    struct kernel_linear_backward_weight args = {.dw = leaf,
+                                                 .dout = dout,
+                                                 .x = x,
+                                                 .rows = s->rows,
+                                                 .in = s->in,
+                                                 .out_dim = s->out,
+                                                 .dtype = how->is_bf16 ? KERNEL_BF16 : KERNEL_F32};
+    kernel_linear_backward_weight(e->kernels, e->lane, &args);
+    POST(e->kernels, e->lane, fold, .acc = want, .leaf = leaf, .count = count);
+    args.dw = got;
+    args.is_folded = true;
+    kernel_linear_backward_weight(e->kernels, e->lane, &args);
+    lane_settle(e->lane);
+    assert_memory_equal(got, want, count * sizeof(float));
+    release(&o);
+    free(leaf);
+    free(want);
+    free(got);
+    free(x);
+    free(dout);
+}
+
+TEST(test_product__that_is_folded_has_the_bits_of_a_leaf_and_its_fold)
+{
+    static const struct how hows[] = {
+        {NULL, 2, false, true, false}, /* by the library */
+        {NULL, 3, false, true, true},     {"avx2", 3, true, true, false},
+        {"avx512", 2, true, true, false}, {"avx2", 2, false, true, true},
+        {"sse2", 2, false, false, false}};
+    static const struct product deep = {4500, 9, 49};
+    for (size_t h = 0; h < sizeof(hows) / sizeof(hows[0]); h++) {
+        struct engine e = {0};
+        struct kernels_options options = {.num_threads = hows[h].threads, .isa = hows[h].isa};
+        if (kernels_new(&e.kernels, &options) != 0)
+            continue;
+        if (hows[h].is_chained)
+            assert_int_equal(kernels_chain_products(e.kernels), 0);
+        engine_lane(&e, new_lane());
+        for (size_t i = 0; i < NUM_PRODUCTS; i++)
+            if (hows[h].isa != NULL || shapes[i].in <= 300) /* the lane's scratch is for that */
+                compare_folded(&e, &hows[h], &shapes[i]);
+        compare_folded(&e, &hows[h], &deep);
+        free_engine(&e);
+    }
+}
+
 /* Deeper than is packed at a time for floats: a result of bf16 is that of floats, rounded. */
 TEST(test_product__of_bf16_is_rounded_once_however_deep)
 {

@@ -304,8 +304,12 @@ static void multiply_three(struct kernels *kernels, struct lane *lane, char *at,
     bool is_backward = which % 2 != 0;
     const uint32_t *out_dim = threes[which / 2].out_dim;
     struct kernel_linears f = {.x = at, .num = 3, .rows = ROWS, .in = IN, .dtype = KERNEL_BF16};
-    struct kernel_linears_backward_weight b = {
-        .x = at + AREA * 4, .num = 3, .rows = ROWS, .in = IN, .dtype = KERNEL_BF16};
+    struct kernel_linears_backward_weight b = {.x = at + AREA * 4,
+                                               .num = 3,
+                                               .rows = ROWS,
+                                               .in = IN,
+                                               .dtype = KERNEL_BF16,
+                                               .is_folded = is_turned};
     uint32_t first = 0;
     for (uint32_t turn = 0; turn < 3; turn++) {
         uint32_t i = is_turned && turn > 0 ? 3 - turn : turn;
@@ -323,7 +327,7 @@ static void multiply_three(struct kernels *kernels, struct lane *lane, char *at,
 }
 
 /* One of the three products of a weight [OUT,IN] on any device, from 3 on of float8 operands; c is
- * float where is_partial. From 6 on products at once. */
+ * float where is_partial, and a weight's gradient folded. From 6 on products at once. */
 #define AT_ONCE 6
 #define WAYS 12
 static void multiply(struct kernels *kernels, struct lane *lane, char *at, int which, bool partial)
@@ -351,8 +355,9 @@ static void multiply(struct kernels *kernels, struct lane *lane, char *at, int w
         POST(kernels, lane, linear_backward_input, c, a, b, ROWS, IN, OUT, KERNEL_BF16, format, is8,
              partial, is8);
     else
-        POST(kernels, lane, linear_backward_weight, c, a, b, ROWS, IN, OUT, KERNEL_BF16, format,
-             false, is8);
+        POST(kernels, lane, linear_backward_weight, .dw = c, .dout = a, .x = b, .rows = ROWS,
+             .in = IN, .out_dim = OUT, .dtype = KERNEL_BF16, .dout_format = format,
+             .is_folded = partial, .is_float8 = is8);
 }
 
 /* Small whole numbers as bf16: every product is exact. */

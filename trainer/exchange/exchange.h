@@ -11,6 +11,7 @@
 /* What a block has on its way. */
 struct block_buffers {
     bool has_sum, has_group_sum; /* in this step, in this group: a leaf of its bucket was added */
+    bool has_folded;             /* in this step: its products have, to the sums themselves */
     void *gathered;              /* whole tensors in the compute dtype */
     uint32_t take_index;
     char *packed;              /* shards as they are gathered */
@@ -26,6 +27,7 @@ struct exchange {
     struct block_buffers *buffers; /* of plan->blocks */
     size_t *lists; /* four lists of as many byte counts or places as the largest group has ranks */
     size_t *lane_lists[NUM_LANES]; /* likewise, of each lane's thread; compute's are `lists` */
+    bool has_folds;                /* sums in place get leaves from what makes them, in this step */
     struct comm_request tied; /* the sum of a tied matrix; not waited for where a call failed */
     struct comm **channels;   /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */
@@ -104,7 +106,8 @@ void gather_move_rows(const struct exchange *e, struct lane *lane, uint32_t tens
 
 /* Sums are of this step from here on. Behind set_leaves. */
 void reduce_begin(struct exchange *e);
-/* Where the block's gradient of one leaf goes. */
+/* Where the block's gradient of one leaf goes: where one rank owns all, that of a product right to
+ * the sum. */
 void reduce_begin_block(struct exchange *e, uint32_t block, float **out_grads);
 /* A leaf of a bucket from all ranks to its owners, and the fold: places, the exchange itself (on
  * any thread; `lane` is that thread's), the end of all places. Collective in the group of owners.

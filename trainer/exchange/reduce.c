@@ -7,8 +7,10 @@
  *       parallel computed it in parts, the parts are added as a balanced binary tree over the index
  *       of their block (model/products.c has the same tree inside of a rank).
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
- *       fold, started from zero. Only kernel_fold adds leaves; the library moves bits. The first
- *       leaf of a step is added to no memory, so sums are not zeroed (fold_to).
+ *       fold, started from zero. The library moves bits. Sums are not zeroed: kernel_fold adds the
+ *       first leaf of a step to no memory. Where one rank owns all, what makes a leaf adds it
+ *       itself, and writes the first (folded_of). So -0 may stand there for 0: no later leaf, no
+ *       norm, and with means of moments (training.numerics above 1) no update tells them apart.
  *   C4  Whoever runs the backwards of a stage runs them in leaf order (plan/pipe.c).
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
  *       the second is added to the first, element by element.
@@ -80,15 +82,53 @@ static uint32_t my_owner(const struct exchange *e)
     return mesh_group_place(&e->plan->mesh, GROUP_OWNERS);
 }
 
+enum way { EXCHANGE, PACK, IN_PLACE };
+
+static enum way way_of(const struct exchange *e, const struct block *block)
+{
+    if (has_groups(e->plan) || (e->plan->is_canonical && num_owners(e) > 1))
+        return EXCHANGE;
+    return e->plan->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
+}
+
+/* Tensors whose leaves are added to the sums by what makes them: a bit each. */
+static uint32_t folded_of(const struct exchange *e, const struct block *block)
+{
+    if (!e->has_folds || way_of(e, block) != IN_PLACE)
+        return 0;
+    return model_foldable(e->plan->model, (uint32_t)(block - e->plan->blocks));
+}
+
+/* Numbers of a block's tensor, which is the i-th. */
+static size_t full_count_of(const struct exchange *e, const struct block *block, uint32_t i)
+{
+    const size_t *at = e->plan->full_at + block->first;
+    return (i + 1 < block->num ? at[i + 1] : block->full_count) - at[i];
+}
+
+static float *leaf_of(const struct exchange *e, const struct block *block, uint32_t i)
+{
+    float *leaf = e->buffers[block - e->plan->blocks].leaf;
+    return leaf != NULL ? leaf + e->plan->full_at[block->first + i] : NULL;
+}
+
+/* The sum of tensor i, where it is in place. */
+static void *sum_in_place(const struct exchange *e, const struct block *block, uint32_t i)
+{
+    return sums_at(e, e->accumulators, block->fast_at + e->plan->full_at[block->first + i]);
+}
+
 void reduce_begin_block(struct exchange *e, uint32_t index, float **out_grads)
 {
     const struct block *block = &e->plan->blocks[index];
-    size_t bytes = block->full_count * sizeof(*buffers_of(e, block)->leaf);
-    buffers_of(e, block)->leaf = memory_take(e->plan->memory, "leaf gradient", index, bytes);
+    struct block_buffers *to = buffers_of(e, block);
+    uint32_t folded = folded_of(e, block);
+    size_t bytes = block->full_count * sizeof(*to->leaf);
+    to->leaf = memory_take(e->plan->memory, "leaf gradient", index, bytes);
     for (uint32_t i = 0; i < block->num; i++)
-        out_grads[i] = buffers_of(e, block)->leaf != NULL
-                           ? buffers_of(e, block)->leaf + e->plan->full_at[block->first + i]
-                           : NULL;
+        out_grads[i] = folded >> i & 1 ? sum_in_place(e, block, i) : leaf_of(e, block, i);
+    model_fold(e->plan->model, folded != 0 && to->has_folded);
+    to->has_folded = true;
 }
 
 static float *pack_rows(struct exchange *e, struct lane *lane, const struct block *block,
@@ -269,13 +309,21 @@ static void add_packed_by_shard(struct exchange *e, struct lane *lane, const str
             (struct links){buffers_of(e, block)->send, sum_of(block->shard_counts, shards), 0, 1});
 }
 
-enum way { EXCHANGE, PACK, IN_PLACE };
-
-static enum way way_of(const struct exchange *e, const struct block *block)
+/* Adds a leaf, but for tensors that are folded already. */
+static void add_in_place(struct exchange *e, struct lane *lane, const struct block *block)
 {
-    if (has_groups(e->plan) || (e->plan->is_canonical && num_owners(e) > 1))
-        return EXCHANGE;
-    return e->plan->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
+    uint32_t folded = folded_of(e, block);
+    bool had_sum = buffers_of(e, block)->has_sum;
+    for (uint32_t i = 0; i < block->num; i++) {
+        size_t count = folded != 0 ? full_count_of(e, block, i) : block->full_count;
+        buffers_of(e, block)->has_sum = had_sum;
+        if ((folded >> i & 1) == 0)
+            fold_to(e, lane, &buffers_of(e, block)->has_sum, sum_in_place(e, block, i),
+                    (struct links){leaf_of(e, block, i), count, 0, 1});
+        if (folded == 0)
+            return; /* all at once */
+    }
+    buffers_of(e, block)->has_sum = true;
 }
 
 static bool is_exchanged(const struct exchange *e)
@@ -285,8 +333,11 @@ static bool is_exchanged(const struct exchange *e)
 
 void reduce_begin(struct exchange *e)
 {
+    const struct config *config = e->plan->config;
+    e->has_folds = e->state->gradients == KERNEL_F32 && config->numerics != 1 &&
+                   !config->watch_numbers; /* which looks at leaves */
     for (uint32_t b = 0; b < num_all_blocks(e->plan); b++)
-        e->buffers[b].has_sum = e->buffers[b].has_group_sum = false;
+        e->buffers[b].has_sum = e->buffers[b].has_group_sum = e->buffers[b].has_folded = false;
     if (!is_exchanged(e) && !rank_has_leaf(e, my_data_rank(e->plan), 0))
         lane_zero(e->plan->lane, e->accumulators,
                   sums_bytes(e->state, reduce_accumulator_count(e)));
@@ -326,9 +377,7 @@ int reduce_run(struct exchange *e, struct lane *lane, const struct op *op)
         if (way_of(e, block) == PACK)
             add_packed_by_shard(e, lane, block);
         else
-            fold_to(e, lane, &buffers_of(e, block)->has_sum,
-                    sums_at(e, e->accumulators, block->fast_at),
-                    (struct links){buffers_of(e, block)->leaf, block->full_count, 0, 1});
+            add_in_place(e, lane, block);
     }
     return 0;
 }

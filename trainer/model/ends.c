@@ -100,7 +100,8 @@ static void embedding_weight(struct model *m, const struct slot *s, float *dtabl
                                                 .rows = m->block_rows,
                                                 .dim = m->s.dim,
                                                 .vocab = vocab,
-                                                .dtype = m->dtype});
+                                                .dtype = m->dtype,
+                                                .is_folded = m->folds});
         tree_add(m, &tree, p);
     }
     tree_give(m, name, m->row_blocks);

@@ -267,6 +267,22 @@ int model_backward(struct model *m, uint32_t slot, uint32_t block, uint32_t halv
                                     : tied_backward(m, slot, halves, w, dw);
 }
 
+uint32_t model_foldable(const struct model *m, uint32_t block)
+{
+    bool is_layer = block >= 1 && block <= m->s.layers;
+    bool is_head = block > m->s.layers;
+    if (m->cut.tp_blocks * m->cut.cp_blocks > 1 || (is_head && model_has_chunks(m)))
+        return 0;
+    if (is_layer)
+        return (1u << ATTENTION_NORM) - 1; /* all products */
+    return block != m->s.layers + 1 ? 1 : m->s.is_tied ? 0 : 1u << OUTPUT;
+}
+
+void model_fold(struct model *m, bool folds)
+{
+    m->folds = folds;
+}
+
 void model_forget(struct model *m, uint32_t slot, uint32_t first, uint32_t end)
 {
     for (uint32_t block = end; block-- > first;) {

@@ -186,6 +186,11 @@ int model_recompute(struct model *model, uint32_t slot, uint32_t block, const vo
 enum { MODEL_INPUT = 1, MODEL_WEIGHT = 2 };
 int model_backward(struct model *model, uint32_t slot, uint32_t block, uint32_t halves,
                    const void *const *w, float *const *dw);
+/* The tensors of a block, a bit each, whose gradients one operation makes: products, and that of
+ * the embedding. 0: they are sums of parts. model_fold: does the next backward add these to sums
+ * that are there in dw (kernel_fold)? It writes the others. */
+uint32_t model_foldable(const struct model *model, uint32_t block);
+void model_fold(struct model *model, bool folds);
 /* Gives what a forward of blocks [first, end) keeps for a backward that does not come. */
 void model_forget(struct model *model, uint32_t slot, uint32_t first, uint32_t end);
 /* Of the slot's first sequence to the host: [T, V]; on a rank that has all of it. */

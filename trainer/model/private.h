@@ -110,6 +110,7 @@ struct model {
     uint32_t num_slots;
     struct slot *slots;
     size_t *lists; /* of a collective: bytes and places of the tp or cp ranks; model_set_lists */
+    bool folds;    /* model_fold */
     struct model_notes *notes; /* NULL: nobody watches */
     struct {
         void *full[2]; /* keys, values: [kv blocks][B, T, K D / kvB] */

@@ -405,7 +405,8 @@ static void weights_together(struct model *m, const struct product_weight *a, ui
         .num = num,
         .rows = m->block_rows,
         .in = a->in,
-        .dtype = m->dtype};
+        .dtype = m->dtype,
+        .is_folded = m->folds};
     for (uint32_t i = 0; i < num; i++) {
         args.dw[i] = to[i];
         args.dout[i] = part_of(m, a[i].dout, a[i].dout_is_cut ? b : 0, p, a[i].out_dim);
@@ -432,6 +433,7 @@ static void weight_part(struct model *m, const struct product_weight *a, float *
                                                 .out_dim = a->out_dim,
                                                 .dtype = m->dtype,
                                                 .dout_format = m->gradient_format,
+                                                .is_folded = m->folds,
                                                 .is_float8 = a->is_float8});
 }
 

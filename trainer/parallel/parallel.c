@@ -311,6 +311,7 @@ void parallel_gpu_memory(const struct parallel *p, struct gpu_memory *out)
                                 .machine_ranks = said > 0 ? said : (uint32_t)config->machine_ranks,
                                 .has_graphs = config->kernels_graphs,
                                 .has_nccl = config->comm_backend == BACKEND_NCCL,
+                                .has_folds = mesh_group_size(&p->plan->mesh, GROUP_OWNERS) == 1,
                                 .has_even_shards = has_even_shards(p->plan)});
 }
 

@@ -81,14 +81,17 @@ static uint64_t stage_bytes(const struct gpu_memory_options *o)
 
 /* ---- graphs ---- */
 
-/* A batch is captured for the first leaf of each slot; later leaves find it. */
+/* A batch is captured for the first leaf of each slot; later leaves find it, but for one that is
+ * the first to be folded. */
 static uint64_t num_graphs(const struct gpu_memory_options *o)
 {
     uint64_t num = 0;
     for (uint32_t i = 0; i < o->program->num_ops; i++) {
         const struct op *op = &o->program->ops[i];
         const uint32_t *first = &o->program->first_slot[op->stage / o->shape->num_ranks];
-        num += op_is_batch(op) && op->leaf < first[1] - first[0];
+        bool is_folded = o->has_folds && op->block > 0 &&
+                         (op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_WEIGHT);
+        num += op_is_batch(op) && op->leaf < first[1] - first[0] + is_folded;
     }
     return num;
 }

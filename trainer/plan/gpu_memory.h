@@ -18,6 +18,7 @@ struct gpu_memory_options {
     const struct program_options *shape;
     uint32_t machine_ranks; /* neighbours that are on one machine */
     bool has_graphs, has_nccl;
+    bool has_folds; /* a first leaf of weights' gradients is another batch than those behind it */
     bool has_even_shards; /* of every block: an all-gather of others is sends */
 };
 void gpu_memory_estimate(struct gpu_memory *out, const struct gpu_memory_options *options);

@@ -29,11 +29,32 @@ INLINE void add_row(float *sum, const void *x, size_t at, size_t width, bool bf1
     }
 }
 
+/* A token's rows are neighbours: their sum is made apart, and added to what is there. */
+static void fold_rows(const struct embedding_backward_args *all, struct range columns)
+{
+    const struct kernel_embedding_backward *a = &all->a;
+    size_t width = columns.end - columns.begin;
+    for (size_t i = 0; i < a->rows;) {
+        float sum[COLUMN_ITEM] = {0};
+        uint64_t token = all->sorted[i] >> 32;
+        for (; i < a->rows && all->sorted[i] >> 32 == token; i++) {
+            size_t at = (uint32_t)all->sorted[i] * (size_t)a->dim + columns.begin;
+            BY_TYPE(a->dtype, add_row, sum, a->dout, at, width);
+        }
+        add_row(a->dtable + token * a->dim + columns.begin, sum, 0, width, false);
+    }
+}
+
 ITEM(ISA_NAME(embedding_backward))
 {
-    const struct kernel_embedding_backward *a = args;
+    const struct embedding_backward_args *all = args;
+    const struct kernel_embedding_backward *a = &all->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     size_t width = columns.end - columns.begin;
+    if (a->is_folded) {
+        fold_rows(all, columns);
+        return;
+    }
     for (size_t v = 0; v < a->vocab; v++)
         memset(a->dtable + v * a->dim + columns.begin, 0, width * sizeof(float));
     for (size_t n = 0; n < a->rows; n++) {

@@ -308,7 +308,7 @@ INLINE void add_panel(struct block block, const struct strips *a, const size_t v
 INLINE void write_tile(const struct product_args *p, struct range rows, const float *tile,
                        size_t tile_row, bool bf16)
 {
-    bool is_added = p->accumulate && !p->is_chained;
+    bool is_added = (p->accumulate && !p->is_chained) || p->is_folded;
     size_t columns = p->columns.end - p->columns.begin;
     for (size_t r = rows.begin; r < rows.end; r++, tile += tile_row) {
         size_t to = r * p->n + p->columns.begin;

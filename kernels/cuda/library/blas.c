@@ -314,8 +314,9 @@ static const struct shape *shape_of(struct cuda_blas *blas, const struct product
                                     cublasStatus_t *out_status)
 {
     bool is_float8 = p->scale_a != NULL;
-    const struct key key = {p->m,        p->n,        p->k,      p->a_by_k,    p->b_by_k,
-                            p->is_added, p->is_float, is_float8, p->a_is_e5m2, batch};
+    bool is_added = p->is_added && !p->is_folded; /* a leaf has the algorithm that it has alone */
+    const struct key key = {p->m,     p->n,        p->k,      p->a_by_k,    p->b_by_k,
+                            is_added, p->is_float, is_float8, p->a_is_e5m2, batch};
     const struct shape *found = find_shape(blas, &key);
     return found ? found : add_shape(blas, &key, NULL, out_status);
 }
