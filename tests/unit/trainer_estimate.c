@@ -256,6 +256,29 @@ TEST(test_estimate__graphs_are_of_a_step_with_one_leaf_and_of_what_is_folded_beh
     assert_int_equal(none.gpu.graphs, 0);
 }
 
+static uint64_t workspace_of(const char *of)
+{
+    struct dry_rank rank;
+    const char *whole = "kernels.device=cuda model.n_layers=1 model.dim=512 model.n_heads=8"
+                        " model.n_kv_heads=2 training.seq_len=4096 canonical.micro_batches=1"
+                        " training.mixed_precision_param=bfloat16 %s";
+    assert_int_equal(estimated(&rank, 1, settings(whole, of)), 0);
+    return rank.gpu.workspace;
+}
+
+TEST(test_estimate__a_librarys_workspace_is_that_of_attention_where_cudnn_has_it)
+{
+    const uint64_t of_cublas = 32 << 20, of_cudnn = 8 * 4096 * (2 * 4096 + 4 * 64);
+    assert_int_equal(workspace_of(""), of_cudnn);
+    assert_int_equal(workspace_of("model.n_kv_heads=8"), of_cudnn - 8 * 4096 * 4 * 64);
+    assert_int_equal(workspace_of("training.mixed_precision_param=float32"), of_cublas);
+    assert_int_equal(workspace_of("model.n_heads=16"), of_cublas); /* of 32 values each */
+    assert_int_equal(workspace_of("training.document_mask=true"), of_cublas);
+    assert_int_equal(workspace_of("kernels.attention=own"), of_cublas);
+    assert_int_equal(workspace_of("memory_estimation.rank_gib=4"), of_cublas);
+    assert_int_equal(workspace_of("kernels.device=cpu"), 0);
+}
+
 /* Rank 1 of three: of each kind what leaves it, in sums of their own. */
 TEST(test_estimate__bytes_sent_are_those_that_leave_the_rank)
 {

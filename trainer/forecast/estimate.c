@@ -83,14 +83,17 @@ int64_t estimate_budget(const struct config *config)
 static void print_gpu(const struct dry_rank *r)
 {
     const struct gpu_memory *gpu = &r->gpu;
-    uint64_t all = r->kept + r->shared + gpu->context + gpu->libraries + gpu->graphs + gpu->nccl;
-    printf("%-28s %12.2f  estimated, like the next three: trainer/plan/gpu_memory.c has sources\n",
+    uint64_t all = r->kept + r->shared + gpu->context + gpu->libraries + gpu->graphs + gpu->nccl +
+                   gpu->workspace;
+    printf("%-28s %12.2f  estimated, like the next four: trainer/plan/gpu_memory.c has sources\n",
            "CUDA's context", (double)gpu->context / mib);
     printf("%-28s %12.2f  code and handles\n", "cuBLASLt, cuDNN, kernels",
            (double)gpu->libraries / mib);
     printf("%-28s %12.2f  by the batches of a step\n", "CUDA graphs", (double)gpu->graphs / mib);
     printf("%-28s %12.2f  by its formula for peers and channels\n", "NCCL's buffers",
            (double)gpu->nccl / mib);
+    printf("%-28s %12.2f  cuBLASLt's, or cuDNN's for gradients of attention where that is more\n",
+           "libraries' workspace", (double)gpu->workspace / mib);
     printf("%-28s %12.2f  about\n", "of a GPU in all", (double)all / mib);
 }
 
@@ -200,9 +203,10 @@ static json_t *json_of_stage(const struct dry_rank *r)
     json_t *layers = json_pack("{s:I, s:I, s:I}", "all", (json_int_t)r->layers[MODEL_KEEP_ALL],
                                "products", (json_int_t)r->layers[MODEL_KEEP_PRODUCTS], "input",
                                (json_int_t)r->layers[MODEL_KEEP_NOTHING]);
-    json_t *gpu = json_pack("{s:I, s:I, s:I, s:I}", "context", (json_int_t)r->gpu.context,
-                            "libraries", (json_int_t)r->gpu.libraries, "graphs",
-                            (json_int_t)r->gpu.graphs, "nccl", (json_int_t)r->gpu.nccl);
+    json_t *gpu =
+        json_pack("{s:I, s:I, s:I, s:I, s:I}", "context", (json_int_t)r->gpu.context, "libraries",
+                  (json_int_t)r->gpu.libraries, "graphs", (json_int_t)r->gpu.graphs, "nccl",
+                  (json_int_t)r->gpu.nccl, "workspace", (json_int_t)r->gpu.workspace);
     return json_pack("{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o, s:o}",
                      "rank", (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves",
                      (json_int_t)r->leaves, "modules", json_of_modules(r), "activations",

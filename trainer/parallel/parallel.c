@@ -301,6 +301,10 @@ void parallel_gpu_memory(const struct parallel *p, struct gpu_memory *out)
 {
     const struct config *config = p->plan->config;
     uint32_t said = ranks_said_on_machine(p->plan);
+    bool is_dry = (p->plan->device->ops->flags & DEVICE_DRY) != 0;
+    bool has_dnn = config->kernels_attention != ATTENTION_OWN && !config->document_mask;
+    struct kernel_shapes shapes;
+    model_kernel_shapes(p->plan->model, &shapes);
     *out = (struct gpu_memory){0};
     if (config->device == DEVICE_CUDA)
         gpu_memory_estimate(out,
@@ -312,7 +316,9 @@ void parallel_gpu_memory(const struct parallel *p, struct gpu_memory *out)
                                 .has_graphs = config->kernels_graphs,
                                 .has_nccl = config->comm_backend == BACKEND_NCCL,
                                 .has_folds = mesh_group_size(&p->plan->mesh, GROUP_OWNERS) == 1,
-                                .has_even_shards = has_even_shards(p->plan)});
+                                .has_even_shards = has_even_shards(p->plan),
+                                .shapes = is_dry ? &shapes : NULL,
+                                .bytes = has_dnn ? (uint64_t)(config->rank_gib * (1 << 30)) : 0});
 }
 
 /* What is not there for memory that the host cannot read. */

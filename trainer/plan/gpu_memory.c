@@ -11,8 +11,12 @@
  *   RECEIVED    machine, in pages of 2 MiB. The receiver has the buffers of computeBuffSizes() in
  *               init.cc: 512 KiB of LL, 4800 KiB of LL128, 4 MiB of Simple. A log of 8 H100 has the
  *               same two sizes, and 32 channels to a peer (NVIDIA/nccl #1685).
- *   NETWORK     transport/net.cc, sharedNetBuffersInit(): a communicator's sends to other machines
- *               share 16 steps of 128 KiB for each channel, its receives likewise.
+ *   WORKSPACE   what cuBLASLt is given (kernels/cuda/library/blas.h). cuDNN's is that of its plans
+ *               for an H200 and a B200 (tests/integration/cuda_plans.py): a score of a head takes 2
+ *               bytes, and where heads share keys, a value of a query's key and value 2 each. Past
+ * a part of the GPU's memory attention is our own (dnn.h). NETWORK     transport/net.cc,
+ * sharedNetBuffersInit(): a communicator's sends to other machines share 16 steps of 128 KiB for
+ * each channel, its receives likewise.
  *
  * A group's buffers are allocated at its first call, those of sends and receives for all channels.
  * An all-gather of equal parts and a sum go around a ring: one neighbour each way. Not counted are
@@ -27,6 +31,8 @@
 #define LIBRARIES (340 * MIB)
 #define GRAPH_NODE ((uint64_t)64 << 10)
 #define NODES_OF_BATCH 20u /* of a layer's backward; a forward has fewer */
+#define WORKSPACE (32 * MIB)
+#define WORKSPACE_PART 16u
 #define CHANNELS 32u
 #define SENT (2 * MIB)
 #define RECEIVED (10 * MIB)
@@ -96,9 +102,28 @@ static uint64_t num_graphs(const struct gpu_memory_options *o)
     return num;
 }
 
+/* ---- workspaces, of which one is in use at a time ---- */
+
+static uint64_t dnn_bytes(const struct kernel_shapes *s)
+{
+    bool is_taken = s->dtype == KERNEL_BF16 && (s->head_dim == 64 || s->head_dim == 128);
+    uint64_t queries = (uint64_t)s->batch * s->heads * s->seq;
+    uint64_t shared = s->heads > s->kv_heads ? 4 * (uint64_t)s->head_dim : 0;
+    return is_taken ? queries * (2 * (uint64_t)s->seq + shared) : 0;
+}
+
+static uint64_t workspace_bytes(const struct gpu_memory_options *o)
+{
+    uint64_t attention = dnn_bytes(o->shapes);
+    bool is_own = attention > o->bytes / WORKSPACE_PART;
+    return !is_own && attention > WORKSPACE ? attention : WORKSPACE;
+}
+
 void gpu_memory_estimate(struct gpu_memory *out, const struct gpu_memory_options *o)
 {
     *out = (struct gpu_memory){.context = CONTEXT, .libraries = LIBRARIES};
+    if (o->shapes != NULL)
+        out->workspace = workspace_bytes(o);
     if (o->has_graphs)
         out->graphs = num_graphs(o) * NODES_OF_BATCH * GRAPH_NODE;
     for (enum group group = 0; group < NUM_GROUPS && o->has_nccl; group++)
