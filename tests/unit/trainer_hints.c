@@ -75,6 +75,30 @@ TEST(test_hints__tensor_parallel_is_to_stay_on_a_machine)
     }
 }
 
+TEST(test_hints__leaves_are_to_be_added_on_a_machine_before_they_leave_it)
+{
+    const char *id = "leaves_across_machines";
+    struct hint_facts facts = plain_facts(), other;
+    facts.degree[AXIS_SHARD] = 16;
+    facts.ranks_on_machine = 4;
+    facts.sums_leaves = true;
+    facts.leaves = 16;
+    want_words(hint_of(&facts, id), "on 4 machines: 4 times what");
+    want_words(hint_of(&facts, id), "replicate_degree = 4 with canonical.groups = 4");
+    other = facts, other.degree[AXIS_PP] = 2, other.degree[AXIS_TP] = 2;
+    want_words(hint_of(&other, id), "on 2 machines: 2 times what");
+    other = facts, other.sums_leaves = false;
+    assert_null(hint_of(&other, id));
+    other = facts, other.ranks_on_machine = 16;
+    assert_null(hint_of(&other, id));
+    other = facts, other.ranks_on_machine = 0; /* no launcher says */
+    assert_null(hint_of(&other, id));
+    other = facts, other.degree[AXIS_TP] = 4; /* a leaf of each machine */
+    assert_null(hint_of(&other, id));
+    other = facts, other.leaves = 18; /* groups have as many leaves */
+    assert_null(hint_of(&other, id));
+}
+
 TEST(test_hints__a_size_that_is_no_multiple_gets_the_nearest)
 {
     static const struct {
@@ -135,10 +159,17 @@ TEST(test_hints__no_flavor_has_one)
     assert_true(num > 10);
 }
 
-/* All three at once have room, with the largest numbers. */
-TEST(test_hints__no_text_is_cut)
+static void want_whole(const struct hint_facts *facts, uint32_t want)
 {
     struct hint hints[HINTS_MAX];
+    assert_int_equal(hints_of_facts(hints, facts), want);
+    for (uint32_t i = 0; i < want; i++)
+        assert_true(strlen(hints[i].text) < HINT_TEXT_BYTES - 1);
+}
+
+/* Of tensor parallel or of leaves across machines, with all others, and the largest numbers. */
+TEST(test_hints__no_text_is_cut)
+{
     struct hint_facts facts = {
         .degree = {65536, 1, 65536, 1, 65536},
         .num_ranks = UINT32_MAX,
@@ -152,9 +183,11 @@ TEST(test_hints__no_text_is_cut)
         .sharers = UINT32_MAX,
         .threads = UINT32_MAX,
         .shape = {.dim = 1 << 23 | 1, .hidden = 1 << 23 | 1, .vocab = 1 << 23 | 1}};
-    assert_int_equal(hints_of_facts(hints, &facts), HINTS_MAX);
-    for (uint32_t i = 0; i < HINTS_MAX; i++)
-        assert_true(strlen(hints[i].text) < HINT_TEXT_BYTES - 1);
+    want_whole(&facts, HINTS_MAX - 1);
+    facts.degree[AXIS_PP] = facts.degree[AXIS_TP] = 1;
+    facts.num_ranks = 65521 * 65521u;
+    facts.sums_leaves = true;
+    want_whole(&facts, HINTS_MAX - 2); /* no pipeline that gathers */
 }
 
 /* Of rank 0 of four: two stages of two shards. */

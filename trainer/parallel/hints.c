@@ -48,6 +48,34 @@ static void tell_tp(char *out, const struct hint_facts *f)
              f->degree[AXIS_TP], n, fits);
 }
 
+/* ---- gradients between machines ---- */
+
+/* A stage's ranks are neighbours. */
+static uint32_t machines_of_stage(const struct hint_facts *f)
+{
+    uint32_t ranks = f->num_ranks / f->degree[AXIS_PP], here = f->ranks_on_machine;
+    return here > 0 && ranks % here == 0 ? ranks / here : 1;
+}
+
+static bool leaves_cross_machines(const struct hint_facts *f)
+{
+    uint32_t machines = machines_of_stage(f), within = f->degree[AXIS_TP] * f->degree[AXIS_CP];
+    return f->sums_leaves && machines > 1 && f->ranks_on_machine > within &&
+           f->ranks_on_machine % within == 0 && f->leaves % machines == 0;
+}
+
+static void tell_leaves(char *out, const struct hint_facts *f)
+{
+    uint32_t machines = machines_of_stage(f);
+    snprintf(out, HINT_TEXT_BYTES,
+             "the gradient of each micro-batch goes to its owners on %u machines: %u times what a "
+             "sum of each machine takes of the network; "
+             "parallelism.data_parallel_replicate_degree = %u with canonical.groups = %u adds on a "
+             "machine first (canonical.groups belongs to a run's bits: set it when one begins)",
+             machines, f->ranks_on_machine / (f->degree[AXIS_TP] * f->degree[AXIS_CP]), machines,
+             machines);
+}
+
 /* ---- sizes ---- */
 
 static const struct size {
@@ -154,6 +182,7 @@ static const struct rule {
 } rules[HINTS_MAX] = {
     {"gathers_per_micro_batch", gathers_per_micro_batch, tell_gathers},
     {"tensor_across_machines", tp_leaves_machine, tell_tp},
+    {"leaves_across_machines", leaves_cross_machines, tell_leaves},
     {"unaligned_sizes", sizes_are_odd, tell_sizes},
     {"few_cores", cores_are_few, tell_cores},
 };
@@ -184,6 +213,8 @@ uint32_t parallel_hints(struct hint *out, const struct parallel *p)
                                .ranks_on_machine = ranks_said_on_machine(p->plan),
                                .drops = p->plan->shape.drops,
                                .micro_steps = p->run.program->num_leaves,
+                               .sums_leaves = p->plan->is_canonical && !has_groups(p->plan),
+                               .leaves = p->plan->leaves.num,
                                .shape = p->plan->table->shape};
     memcpy(facts.degree, p->plan->mesh.degree, sizeof facts.degree);
     add_cores(&facts, p);

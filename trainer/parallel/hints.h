@@ -10,7 +10,7 @@
 
 struct parallel;
 
-#define HINTS_MAX 4u
+#define HINTS_MAX 5u
 #define HINT_TEXT_BYTES 480u
 
 struct hint {
@@ -25,6 +25,8 @@ struct hint_facts {
     bool drops;                            /* blocks are gathered for each use */
     uint32_t micro_steps, gathers, blocks; /* of the step: gathers of its blocks by this rank */
     uint64_t gathered_bytes;               /* of these blocks, whole */
+    bool sums_leaves;                      /* owners get each leaf, not a sum of some */
+    uint32_t leaves;                       /* of a step */
     struct model_shape shape;
     uint32_t cores, sharers, threads; /* cores of so many ranks' threads; 0: not asked */
 };
