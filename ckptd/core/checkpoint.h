@@ -7,6 +7,7 @@
 #include "ckptd/core/tier.h"
 #include "ckptd/machines/sets.h"
 #include "proto/base/checksum.h"
+#include "proto/base/histogram.h"
 #include "proto/format/manifest.h"
 #include "proto/format/retain.h"
 

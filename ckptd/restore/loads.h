@@ -2,10 +2,10 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_LOADS_H
 #define HOLDFAST_CKPTD_RESTORE_LOADS_H
 
-#include "ckptd/core/histogram.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/machines/read_plan.h"
 #include "ckptd/restore/together.h"
+#include "proto/base/histogram.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,6 @@
 #define HOLDFAST_CKPTD_SAVE_OUTCOMES_H
 
 #include "ckptd/core/checkpoint.h"
-#include "ckptd/core/histogram.h"
 
 #include <stdint.h>
 

@@ -5,7 +5,6 @@
 #include "ckptd/bulk/plane.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
-#include "ckptd/core/histogram.h"
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -28,6 +27,7 @@
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
+#include "proto/base/histogram.h"
 #include "proto/format/retain.h"
 #include "storage/storage.h"
 

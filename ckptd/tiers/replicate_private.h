@@ -4,7 +4,6 @@
 #define HOLDFAST_CKPTD_TIERS_REPLICATE_PRIVATE_H
 
 #include "ckptd/core/checkpoint.h"
-#include "ckptd/core/histogram.h"
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/tier.h"
@@ -13,6 +12,7 @@
 #include "ckptd/tiers/precommit_copy.h"
 #include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/shard_copy.h"
+#include "proto/base/histogram.h"
 
 #include <stdbool.h>
 #include <stdint.h>

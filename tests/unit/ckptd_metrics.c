@@ -3,7 +3,7 @@
  * Goal: it holds the numbers of Status, in the text format, always whole, and goes with ckptd.
  * Method: the service of ckptd_bed.h with a short interval; the file is read while it is written
  * again and again, each line held against the format. */
-#include "ckptd/core/histogram.h"
+#include "proto/base/histogram.h"
 #include "tests/unit/ckptd_loading.h"
 #include "tests/unit/suite.h"
 

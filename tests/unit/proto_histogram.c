@@ -1,9 +1,9 @@
-/* ckptd_histogram.c - durations, counted by their length.
+/* proto_histogram.c - durations, counted by their length.
  *
  * Goal: a duration counts at its bound and at every longer one, and at no shorter one; the sum and
  * the number are of all. Method: durations at, below and above each bound; what Status tells of
  * them. */
-#include "ckptd/core/histogram.h"
+#include "proto/base/histogram.h"
 #include "tests/unit/suite.h"
 
 #include <jansson.h>
@@ -29,7 +29,7 @@ TEST(test_histogram__what_equals_a_bound_counts_below_it_and_one_ms_more_does_no
 {
     char bound[24], next[24];
     for (uint32_t i = 0; i < HISTOGRAM_BOUNDS; i++) {
-        struct histogram at = {.sum_ms = 0}, above = {.sum_ms = 0};
+        struct histogram at = {.sum_us = 0}, above = {.sum_us = 0};
         name_bound(bound, i);
         name_bound(next, i + 1);
         histogram_add(&at, INT64_C(1) << i);
@@ -42,7 +42,7 @@ TEST(test_histogram__what_equals_a_bound_counts_below_it_and_one_ms_more_does_no
 
 TEST(test_histogram__bounds_go_from_a_millisecond_to_more_than_an_hour)
 {
-    struct histogram histogram = {.sum_ms = 0};
+    struct histogram histogram = {.sum_us = 0};
     histogram_add(&histogram, 0);
     histogram_add(&histogram, 3600 * 1000);
     histogram_add(&histogram, INT64_MAX / 2);
@@ -53,9 +53,22 @@ TEST(test_histogram__bounds_go_from_a_millisecond_to_more_than_an_hour)
     assert_int_equal(count_up_to(&histogram, "+Inf"), 3);
 }
 
+TEST(test_histogram__bounds_of_requests_go_from_50_us_to_minutes)
+{
+    struct histogram histogram = {.least_us = HISTOGRAM_REQUEST_US};
+    histogram_add_us(&histogram, 50);
+    histogram_add_us(&histogram, 51);
+    histogram_add_us(&histogram, 209715200);
+    histogram_add_us(&histogram, 209715201);
+    assert_int_equal(count_up_to(&histogram, "0.00005"), 1);
+    assert_int_equal(count_up_to(&histogram, "0.00010"), 2);
+    assert_int_equal(count_up_to(&histogram, "209.71520"), 3);
+    assert_int_equal(count_up_to(&histogram, "+Inf"), 4);
+}
+
 TEST(test_histogram__sum_and_count_are_of_all)
 {
-    struct histogram histogram = {.sum_ms = 0};
+    struct histogram histogram = {.sum_us = 0};
     for (int i = 0; i < 3; i++)
         histogram_add(&histogram, 250);
     json_t *told = histogram_describe(&histogram);
