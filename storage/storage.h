@@ -34,6 +34,7 @@
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
+#include "proto/base/histogram.h"
 #include "proto/base/lanes.h"
 #include "proto/base/report.h"
 
@@ -60,6 +61,20 @@ struct storage_bucket; /* storage/bucket/options.h */
 
 enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
 #define STORAGE_OPS 3u
+
+/* What of a store is measured: its requests by storage_op, and behind those of a bucket each try of
+ * what it asks its server, by method. STORAGE_LIST is a GET of names. */
+enum storage_measure {
+    STORAGE_GET = STORAGE_OPS,
+    STORAGE_PUT,
+    STORAGE_HEAD,
+    STORAGE_LIST,
+    STORAGE_POST,
+    STORAGE_DELETE,
+    STORAGE_MEASURES
+};
+/* "read", "write", "sync", "get", "put", ... */
+const char *storage_measure_name(unsigned measure);
 
 struct storage_request {
     enum storage_op op;
@@ -197,13 +212,14 @@ void storage_object_close(struct storage *storage, struct storage_object *object
 uint32_t storage_align(struct storage *storage);
 /* Queues a request; done() always runs, also for errors found at once. */
 void storage_submit(struct storage *storage, struct storage_request *request);
-/* What the requests of this store were since it was opened. Percentiles are of the last few
- * thousand, from submit to done; 0: there was none. */
+/* What the requests of this store were since it was opened, each from submit to done. Percentiles
+ * are of the last few thousand; 0: there was none. */
 struct storage_measured {
     struct storage_measured_op {
-        uint64_t operations, bytes;
+        uint64_t operations, bytes; /* bytes 0 of a SYNC, and of what a bucket asks */
         double p50_seconds, p99_seconds;
-    } of[STORAGE_OPS];
+        struct histogram seconds; /* of all, by HISTOGRAM_REQUEST_US */
+    } of[STORAGE_MEASURES];
     uint32_t in_work; /* submitted, and not done yet */
 };
 void storage_measured(struct storage *storage, struct storage_measured *out);

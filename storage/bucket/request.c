@@ -14,6 +14,7 @@
  * Error codes: "Error responses" of Amazon's S3 API Reference, and what Ceph and Swift answer. */
 #include "storage/bucket/bucket.h"
 
+#include "storage/engine/meter.h"
 #include "storage/http/hash.h"
 #include "storage/http/xml.h"
 
@@ -21,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -253,6 +255,14 @@ static int sign(struct bucket *bucket, struct s3_call *call, struct texts *texts
     return error;
 }
 
+static enum storage_measure measure_of(const struct s3_call *call)
+{
+    unsigned method = STORAGE_GET;
+    while (method < STORAGE_DELETE && strcasecmp(call->method, storage_measure_name(method)) != 0)
+        method++;
+    return method == STORAGE_GET && call->answers_xml ? STORAGE_LIST : (enum storage_measure)method;
+}
+
 static int try_once(struct bucket *bucket, struct s3_call *call, struct texts *texts)
 {
     struct http_connection *connection = NULL;
@@ -267,7 +277,9 @@ static int try_once(struct bucket *bucket, struct s3_call *call, struct texts *t
     http->was_sent = false;
     ERR_TRY(sign(bucket, call, texts));
     ERR_TRY(take_connection(bucket, &connection));
+    uint64_t begun_ns = bucket_now_ns();
     int error = http_perform(connection, http);
+    storage_meter_count(bucket->base.meter, measure_of(call), (bucket_now_ns() - begun_ns) / 1000);
     put_connection(bucket, connection);
     if (error == 0)
         learn_clock(bucket, http);

@@ -1,10 +1,11 @@
-/* meter.c - how many requests a store has carried out, of how many bytes, and in what time.
+/* meter.c - how many requests a store has carried out, of how many bytes, and in what time; of a
+ * bucket also what it asks its server.
  *
  * A request is measured from storage_submit() to storage_done(), so the wait for the device's depth
  * counts: it is what the caller waits. Times lie in buckets of a quarter of an octave of
  * microseconds; a percentile is the upper end of its bucket, at most a quarter too high. When
  * WINDOW requests have been counted each bucket is halved, so percentiles are those of the last few
- * thousand. */
+ * thousand. A histogram has all, for who asks for rates. */
 #include "storage/engine/meter.h"
 
 #include <pthread.h>
@@ -17,11 +18,12 @@
 struct counted {
     uint64_t operations, bytes;
     uint32_t times[BUCKETS], num_times;
+    struct histogram seconds;
 };
 
 struct storage_meter {
     pthread_mutex_t mutex; /* of what follows */
-    struct counted of[STORAGE_OPS];
+    struct counted of[STORAGE_MEASURES];
     uint32_t in_work;
 };
 
@@ -58,11 +60,22 @@ static double percentile(const struct counted *counted, double part)
     return 0;
 }
 
+const char *storage_measure_name(unsigned measure)
+{
+    static const char *const names[] = {"read", "write", "sync", "get",   "put",
+                                        "head", "list",  "post", "delete"};
+    _Static_assert(sizeof names / sizeof *names == STORAGE_MEASURES, "a name for each");
+    return names[measure];
+}
+
 struct storage_meter *storage_meter_new(void)
 {
     struct storage_meter *meter = calloc(1, sizeof *meter);
-    if (meter != NULL)
-        pthread_mutex_init(&meter->mutex, NULL);
+    if (meter == NULL)
+        return NULL;
+    pthread_mutex_init(&meter->mutex, NULL);
+    for (unsigned what = 0; what < STORAGE_MEASURES; what++)
+        meter->of[what].seconds.least_us = HISTOGRAM_REQUEST_US;
     return meter;
 }
 
@@ -84,10 +97,11 @@ void storage_meter_begin(struct storage_meter *meter, struct storage_request *re
     pthread_mutex_unlock(&meter->mutex);
 }
 
-static void count(struct counted *counted, const struct storage_request *request, uint64_t us)
+static void count(struct counted *counted, uint64_t bytes, uint64_t us)
 {
     counted->operations++;
-    counted->bytes += request->error == 0 && request->op != STORAGE_SYNC ? request->bytes : 0;
+    counted->bytes += bytes;
+    histogram_add_us(&counted->seconds, (int64_t)us);
     counted->times[bucket_of(us)]++;
     if (++counted->num_times < WINDOW)
         return;
@@ -101,12 +115,22 @@ void storage_done(struct storage_request *request)
     struct storage_meter *meter = request->meter;
     if (meter != NULL) {
         uint64_t us = now_us() - request->begun_us;
+        bool has_bytes = request->error == 0 && request->op != STORAGE_SYNC;
         pthread_mutex_lock(&meter->mutex);
-        count(&meter->of[request->op], request, us);
+        count(&meter->of[request->op], has_bytes ? request->bytes : 0, us);
         meter->in_work--;
         pthread_mutex_unlock(&meter->mutex);
     }
     request->done(request);
+}
+
+void storage_meter_count(struct storage_meter *meter, enum storage_measure what, uint64_t us)
+{
+    if (meter == NULL)
+        return;
+    pthread_mutex_lock(&meter->mutex);
+    count(&meter->of[what], 0, us);
+    pthread_mutex_unlock(&meter->mutex);
 }
 
 void storage_measured(struct storage *storage, struct storage_measured *out)
@@ -117,10 +141,13 @@ void storage_measured(struct storage *storage, struct storage_measured *out)
         return;
     pthread_mutex_lock(&meter->mutex);
     out->in_work = meter->in_work;
-    for (uint32_t op = 0; op < STORAGE_OPS; op++)
-        out->of[op] = (struct storage_measured_op){.operations = meter->of[op].operations,
-                                                   .bytes = meter->of[op].bytes,
-                                                   .p50_seconds = percentile(&meter->of[op], 0.5),
-                                                   .p99_seconds = percentile(&meter->of[op], 0.99)};
+    for (unsigned what = 0; what < STORAGE_MEASURES; what++) {
+        const struct counted *of = &meter->of[what];
+        out->of[what] = (struct storage_measured_op){.operations = of->operations,
+                                                     .bytes = of->bytes,
+                                                     .p50_seconds = percentile(of, 0.5),
+                                                     .p99_seconds = percentile(of, 0.99),
+                                                     .seconds = of->seconds};
+    }
     pthread_mutex_unlock(&meter->mutex);
 }

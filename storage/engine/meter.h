@@ -9,5 +9,7 @@ struct storage_meter *storage_meter_new(void);
 void storage_meter_free(struct storage_meter *meter);
 /* A request is submitted; storage_done() ends it. */
 void storage_meter_begin(struct storage_meter *meter, struct storage_request *request);
+/* A try of a bucket's has ended; `meter` NULL: while the store is being opened. */
+void storage_meter_count(struct storage_meter *meter, enum storage_measure what, uint64_t us);
 
 #endif

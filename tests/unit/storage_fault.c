@@ -118,6 +118,12 @@ TEST(test_fault__a_store_tells_how_many_requests_it_had_and_how_long_they_took)
     assert_int_equal(writes->bytes, 3 * BYTES);
     assert_true(writes->p50_seconds > 0.8 * middle && writes->p50_seconds < 1.3 * middle);
     assert_true(writes->p99_seconds > 0.8 * most && writes->p99_seconds < 1.3 * most);
+    uint64_t counted = 0;
+    for (uint32_t i = 0; i <= HISTOGRAM_BOUNDS; i++)
+        counted += writes->seconds.counts[i];
+    double counted_s = (double)writes->seconds.sum_us * 1e-6;
+    assert_int_equal(counted, 3);
+    assert_true(counted_s > 0.8 * sum && counted_s <= sum);
     assert_int_equal(measured.of[STORAGE_READ].operations, 0);
     assert_true(measured.of[STORAGE_READ].p99_seconds == 0);
     storage_object_close(storage, object);
