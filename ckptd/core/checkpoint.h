@@ -182,6 +182,7 @@ struct run {
     char fenced[256];   /* by whom */
     struct run_health health;
     struct commit_pace pace;
+    struct histogram save_seconds, load_seconds; /* of those that were committed, and closed */
     char replicas[560];     /* where they differ, of the last save that was compared; "": nowhere */
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* likewise: of its directory, when its names were read last; 0: look

@@ -261,7 +261,9 @@ void restore_close_load(struct service *service, struct rpc_call *call,
     if (error != 0)
         rpc_call_fail(call, error);
     if (is_known && error != ERR_BUSY) {
-        histogram_add(&service->loads->seconds, loop_now_ms() - load->opened_ms);
+        int64_t took_ms = loop_now_ms() - load->opened_ms;
+        histogram_add(&service->loads->seconds, took_ms);
+        histogram_add(&load->checkpoint->run->load_seconds, took_ms);
         load_end(load);
     }
     if (error == 0)

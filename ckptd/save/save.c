@@ -200,6 +200,7 @@ static void report_commit(struct save *save)
     outcomes->newest.names_seconds = seconds_between(durable_ms, named_ms);
     outcomes->newest.manifest_seconds = seconds_between(named_ms, now);
     histogram_add(&outcomes->save, now - save->begun_ms);
+    histogram_add(&save->run->save_seconds, now - save->begun_ms);
     histogram_add(&outcomes->commit, now - durable_ms);
     log_info("commit",
              "run %s, step %llu, attempt %llu committed: %llu bytes in %.3f s (%.3f GB/s; staging "

@@ -11,7 +11,7 @@
 #define RELOAD_S 10
 #define COLUMNS_MAX 9
 
-enum unit { TEXT, PLAIN, BYTES, SECONDS }; /* all but TEXT stand right */
+enum unit { TEXT, PLAIN, BYTES, SECONDS, MILLISECONDS }; /* all but TEXT stand right */
 
 /* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
 static const char style[] =
@@ -59,6 +59,14 @@ static const struct section {
       {"promised to saves", "bytes_promised", BYTES},
       {"left for saves", "bytes_left", BYTES},
       {"hours to full", "hours_to_full", PLAIN}}},
+    {"Requests to tiers",
+     "tier_io",
+     {{"tier", "tier", TEXT},
+      {"request", "op", TEXT},
+      {"count", "operations", PLAIN},
+      {"bytes", "bytes", BYTES},
+      {"median", "p50_seconds", MILLISECONDS},
+      {"99%", "p99_seconds", MILLISECONDS}}},
     {"Far tier",
      "tier",
      {{"store", "store", TEXT},
@@ -133,6 +141,8 @@ static void write_cell(FILE *out, const json_t *value, enum unit unit)
         write_bytes(out, json_number_value(value));
     else if (json_is_number(value) && unit == SECONDS)
         write_seconds(out, json_number_value(value));
+    else if (json_is_number(value) && unit == MILLISECONDS)
+        fprintf(out, "%.2f ms", 1e3 * json_number_value(value));
     else if (json_is_integer(value))
         fprintf(out, "%lld", (long long)json_integer_value(value));
     else if (json_is_number(value))

@@ -11,7 +11,8 @@
  * A run's own numbers have its name as a label, holdfast_run_damaged{run="a"}; so have those of its
  * copies, holdfast_replication_lag_seconds{run="a"}, and those of another node,
  * holdfast_node_lost{node="n2"}, with what it told of itself,
- * holdfast_node_told_disk_bytes_left{node="n2"}. */
+ * holdfast_node_told_disk_bytes_left{node="n2"}. Those of requests have their tier, which may be
+ * another node, and their kind: holdfast_tier_io_seconds{tier="far",op="put"}. */
 #include "ckptd/status/metrics_text.h"
 #include "proto/base/json.h"
 
@@ -21,16 +22,17 @@
 #define NAME_BYTES_MAX 128u
 
 enum kind { GAUGE, COUNTER, HISTOGRAM };
-enum of { SERVICE, RUN, REPLICATION, NODE, DRAIN };
+enum of { SERVICE, RUN, REPLICATION, NODE, DRAIN, TIER_IO };
 
-/* The lists of which each member has a line: where, and the field of its name, which is the label.
- */
+/* The lists of which each member has a line: where, and the field of its name, which is the label,
+ * and perhaps one more, of which the field has the same name. */
 static const struct {
-    const char *prefix, *list, *label, *name;
-} lists[] = {[RUN] = {"run_", "runs", "run", "run"},
-             [REPLICATION] = {"replication_", "nodes.runs", "run", "run"},
-             [NODE] = {"node_", "nodes.peers", "node", "name"},
-             [DRAIN] = {"drain_", "drains", "tier", "tier"}};
+    const char *prefix, *list, *label, *name, *more;
+} lists[] = {[RUN] = {"run_", "runs", "run", "run", NULL},
+             [REPLICATION] = {"replication_", "nodes.runs", "run", "run", NULL},
+             [NODE] = {"node_", "nodes.peers", "node", "name", NULL},
+             [DRAIN] = {"drain_", "drains", "tier", "tier", NULL},
+             [TIER_IO] = {"tier_io_", "tier_io", "tier", "tier", "op"}};
 
 /* clang-format off */
 
@@ -206,6 +208,12 @@ static const struct row {
     {SERVICE, HISTOGRAM, "load_seconds", "Time of loads, from open to close.", NULL},
     {DRAIN, HISTOGRAM, "seconds",
      "Time of a checkpoint's way into another tier: far, local, or a node.", NULL},
+    {TIER_IO, HISTOGRAM, "seconds",
+     "Time of requests to a tier: read, write and sync, of a bucket also each try of get, put, "
+     "head, list, post and delete.", NULL},
+    {TIER_IO, COUNTER, "bytes", "Bytes of its reads and writes.", NULL},
+    {RUN, HISTOGRAM, "save_seconds", "Time of its saves, from begin to commit.", NULL},
+    {RUN, HISTOGRAM, "load_seconds", "Time of its loads, from open to close.", NULL},
     {RUN, GAUGE, "checkpoints", "Checkpoints of the run.", NULL},
     {RUN, GAUGE, "damaged", "Damaged checkpoints of the run.", NULL},
     {RUN, GAUGE, "bytes", "Bytes of its checkpoints.", NULL},
@@ -329,6 +337,7 @@ static void write_head(FILE *out, const char *name, const struct row *row)
 /* Names of runs and nodes need no escape (run_name_valid). */
 static void write_members(FILE *out, const char *name, const struct row *row, const json_t *list)
 {
+    const char *more = lists[row->of].more;
     size_t index;
     json_t *item;
     bool has_head = false;
@@ -341,8 +350,11 @@ static void write_members(FILE *out, const char *name, const struct row *row, co
         if (!has_head)
             write_head(out, name, row);
         has_head = true;
-        snprintf(label, sizeof label, "%s=\"%s\"", lists[row->of].label,
-                 json_string_value(json_object_get(item, lists[row->of].name)));
+        int length = snprintf(label, sizeof label, "%s=\"%s\"", lists[row->of].label,
+                              json_string_value(json_object_get(item, lists[row->of].name)));
+        if (more)
+            snprintf(label + length, sizeof label - (size_t)length, ",%s=\"%s\"", more,
+                     json_string_value(json_object_get(item, more)));
         write_series(out, name, label, row, value);
     }
 }

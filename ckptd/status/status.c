@@ -8,6 +8,7 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
+#include "ckptd/core/tier.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/keep/trash.h"
@@ -25,9 +26,9 @@
 #include "ckptd/status/alarms.h"
 #include "ckptd/status/health.h"
 #include "ckptd/tiers/replicate.h"
+#include "proto/base/histogram.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
-#include "proto/base/histogram.h"
 #include "proto/format/retain.h"
 #include "storage/storage.h"
 
@@ -169,23 +170,50 @@ static json_t *describe_disk(const struct service *service)
         ledger_growth(ledger, now), "hours_to_full", hours < 0 ? json_null() : json_real(hours));
 }
 
-/* Requests to the store, and what the process takes of the machine. */
+static json_t *describe_requests(const struct storage_measured_op *of)
+{
+    return json_pack("{s:I, s:I, s:f, s:f}", "operations", (json_int_t)of->operations, "bytes",
+                     (json_int_t)of->bytes, "p50_seconds", of->p50_seconds, "p99_seconds",
+                     of->p99_seconds);
+}
+
+/* Requests to the store. */
 static json_t *describe_io(const struct service *service)
 {
-    static const char *const names[STORAGE_OPS] = {"read", "write", "sync"};
     struct storage_measured measured;
     storage_measured(service->storage, &measured);
     json_t *io = json_pack("{s:i}", "in_work", (int)measured.in_work);
-    for (uint32_t op = 0; op < STORAGE_OPS; op++) {
-        const struct storage_measured_op *of = &measured.of[op];
-        json_object_set_new(io, names[op],
-                            json_pack("{s:I, s:I, s:f, s:f}", "operations",
-                                      (json_int_t)of->operations, "bytes", (json_int_t)of->bytes,
-                                      "p50_seconds", of->p50_seconds, "p99_seconds",
-                                      of->p99_seconds));
-    }
+    for (unsigned op = 0; op < STORAGE_OPS; op++)
+        json_object_set_new(io, storage_measure_name(op), describe_requests(&measured.of[op]));
     return io;
 }
+
+/* Of each tier and kind of request that it had; a bucket's own (GET, PUT) have no bytes. */
+static json_t *describe_tier_io(const struct service *service)
+{
+    json_t *list = json_array();
+    for (unsigned at = 0; at < NUM_TIERS; at++) {
+        struct storage_measured measured;
+        if (!tier_is_open(service, (enum tier_index)at))
+            continue;
+        storage_measured(service->tiers[at].storage, &measured);
+        for (unsigned op = 0; op < STORAGE_MEASURES; op++) {
+            const struct storage_measured_op *of = &measured.of[op];
+            json_t *row = of->operations > 0 ? describe_requests(of) : NULL;
+            if (!row)
+                continue;
+            json_object_set_new(row, "tier", json_string(tier_name(service, (enum tier_index)at)));
+            json_object_set_new(row, "op", json_string(storage_measure_name(op)));
+            json_object_set_new(row, "seconds", histogram_describe(&of->seconds));
+            if (op >= STORAGE_OPS)
+                json_object_del(row, "bytes");
+            json_array_append_new(list, row);
+        }
+    }
+    return list;
+}
+
+/* What the process takes of the machine. */
 
 static json_t *describe_process(const struct service *service)
 {
@@ -242,6 +270,13 @@ static json_t *describe_far_age(const struct run *run)
     return json_integer(age > 0 ? age : 0);
 }
 
+/* Runs are many, and most of them rest. */
+static json_t *describe_run_seconds(const struct histogram *seconds)
+{
+    static const struct histogram none;
+    return memcmp(seconds, &none, sizeof none) != 0 ? histogram_describe(seconds) : json_null();
+}
+
 static json_t *describe_run(const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
@@ -258,18 +293,20 @@ static json_t *describe_run(const struct run *run)
     while (newest && newest->damaged)
         newest = newest->next;
     return json_pack(
-        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o}", "run",
-        run->name, "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
-        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
-        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
+        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o, s:o, "
+        "s:o}",
+        "run", run->name, "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes,
+        "newest_step", newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
+        "newest_attempt", newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
         "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "far_age_seconds",
         describe_far_age(run), "commit_interval_seconds",
         interval >= 0 ? json_real(interval) : json_null(), "commit_wait_seconds",
         wait >= 0 ? json_integer(wait) : json_null(), "failures_in_row", (int)run->health.failures,
         "last_failure", run->health.reason, "failures_at_client", (int)run->health.at_client,
         "last_failure_at_client", run->health.client_reason, "ranks", (int)ranks.count,
-        "silent_seconds",
-        ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null());
+        "silent_seconds", ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null(),
+        "save_seconds", describe_run_seconds(&run->save_seconds), "load_seconds",
+        describe_run_seconds(&run->load_seconds));
 }
 
 static json_t *describe_runs(const struct service *service)
@@ -328,6 +365,7 @@ static const struct {
     {"catalog", describe_catalog, false},
     {"disk", describe_disk, true},
     {"io", describe_io, false},
+    {"tier_io", describe_tier_io, false},
     {"process", describe_process, false},
     {"tier", describe_tier, true},
     {"mending", describe_mending, false},

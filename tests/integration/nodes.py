@@ -222,7 +222,8 @@ def told(first):
          float(lines['holdfast_node_told_disk_bytes_left{node="n2"}']) > 0 and
          int(lines['holdfast_node_told_alarms{node="n2"}']) > 0 and
          float(lines['holdfast_node_links_control_rtt_seconds{node="n2"}']) > 0 and
-         float(lines['holdfast_node_links_bulk_bytes_per_second_out{node="n3"}']) > 0, lines)
+         float(lines['holdfast_node_links_bulk_bytes_per_second_out{node="n3"}']) > 0 and
+         int(lines['holdfast_tier_io_seconds_count{tier="n3",op="write"}']) > 0, lines)
 
 
 def why_silent(first, third):

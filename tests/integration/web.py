@@ -49,7 +49,7 @@ def places(value, place=""):
 
 
 RENAMED = {"disk_bytes_total": "disk_bytes", "disk_inodes_total": "disk_inodes"}
-NO_METRIC = {"uid", "nodes_members", "nodes_runs", "drains"}
+NO_METRIC = {"uid", "nodes_members", "nodes_runs", "drains", "tier_io"}
 PART = re.compile("(_seconds)_(bucket|buckets|sum|count)($|_.*)")  # of a histogram
 
 

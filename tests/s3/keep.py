@@ -5,12 +5,14 @@ Goal: a node with an empty disk resumes from the bucket, and then has the checkp
 as local, to the byte what was saved, whole; each byte came once. A node that has part of it fetches
 what is missing and nothing else. One that has no room says so and goes on without. A ckptd that is
 killed on the way leaves nothing that is taken for a checkpoint. A drain asks once whether the
-bucket has a shard. Method: the real programs on the strict server of the tests, which counts the
-requests, and the bytes that it gave of each object.
+bucket has a shard, and Status counts each request by its method. Method: the real programs on the
+strict server of the tests, which counts the requests, and the bytes that it gave of each object.
 """
 
+import collections
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +20,21 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
 from lib_server import TABLES, Server, is_data  # noqa: E402
-from lib_store import PATIENCE, SAVER, World, change, wait_until  # noqa: E402
+from lib_store import PATIENCE, SAVER, World, change, comes, wait_until  # noqa: E402
 from lib_tap import end, test  # noqa: E402
 from mend import contents  # noqa: E402
 from tier import drained  # noqa: E402
 
 OPTIONS = "--tier.store", "s3://checkpoints/far", "--tier.quiet", "false"
 RANKS = 6
+LISTS = re.compile("[?&](list-type|uploads|uploadId)=")
+
+
+def kinds(log):
+    """As ckptd counts them: when it probes a bucket that is not open yet."""
+    return collections.Counter(
+        "list" if command == "GET" and LISTS.search(path) else command.lower()
+        for command, path, _ in log if ".holdfast.probe" not in path)
 
 
 class Bed:
@@ -36,11 +46,20 @@ class Bed:
         self.world.save_one(1, ranks=RANKS)
         wait_until(drained(self.world), "the drain")
         self.drain = list(self.server.log)
+        self.is_counted = comes(lambda: self.counted() == kinds(self.server.log))
+        self.requests = self.asked()
         self.run = self.world.listed()[0]["run"]
         self.world.stop()
         self.files = sorted(glob.glob(f"{self.world.store}/{self.run}/step-*/shard-*") +
                             glob.glob(f"{self.world.store}/{self.run}/step-*/manifest.json"))
         self.before = contents(self.files)
+
+    def asked(self):
+        return [row for row in self.world.status()["tier_io"]
+                if row["tier"] == "far" and "bytes" not in row]
+
+    def counted(self):
+        return {row["op"]: row["operations"] for row in self.asked()}
 
     def forget(self):
         shutil.rmtree(self.world.store)
@@ -82,6 +101,11 @@ def sent(bed):
              if "/shard-" in path and command in ("HEAD", "GET") and "uploads=" not in path]
     test("a drain looks for a shard once before it sends it",
          len(looks) == len(set(looks)) == RANKS, looks)
+    test("Status counts what the bucket was asked, by method, and says how long it took",
+         bed.is_counted and {"get", "put", "list"} <= {row["op"] for row in bed.requests} and
+         all(0 < row["p50_seconds"] <= row["p99_seconds"] and
+             row["seconds"]["count"] == row["operations"] for row in bed.requests),
+         (bed.requests, kinds(bed.drain)))
 
 
 def empty_node(bed):

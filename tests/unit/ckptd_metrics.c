@@ -80,6 +80,9 @@ BED_TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_
         {"holdfast_save_seconds_count", 1},
         {"holdfast_save_seconds_bucket{le=\"+Inf\"}", 1},
         {"holdfast_commit_seconds_count", 1},
+        {"holdfast_run_save_seconds_count{run=\"" RUN "\"}", 1},
+        {"holdfast_tier_io_seconds_count{tier=\"local\",op=\"write\"}", -1},
+        {"holdfast_tier_io_bytes_total{tier=\"local\",op=\"write\"}", -1},
         {"holdfast_load_seconds_bucket{le=\"+Inf\"}", 0},
         {"holdfast_disk_bytes_left", -1},
         {"holdfast_io_write_operations_total", -1},
@@ -104,8 +107,10 @@ BED_TEST_BETWEEN(test_metrics__the_numbers_of_status_are_in_the_file, open_with_
         snprintf(bucket, sizeof bucket, "holdfast_save_seconds_bucket{le=\"%.3f\"}", bound);
         assert_true(read_metric(bucket) == (seconds <= bound));
     }
+    assert_true(read_metric("holdfast_run_load_seconds_count{run=\"" RUN "\"}") == -1);
     assert_int_equal(load_all(bed, 7, NULL), 0);
     assert_true(await_metric("holdfast_load_seconds_count", 1));
+    assert_true(read_metric("holdfast_run_load_seconds_count{run=\"" RUN "\"}") == 1);
     for (int i = 0; i < 200; i++) /* while it is replaced all the time */
         assert_true(read_metric("holdfast_pool_segments") == 24);
     peers_close(peers, RANKS);

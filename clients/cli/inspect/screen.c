@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LIST_MAX 8u
+#define TIER_IO_MAX 12u  /* kinds of requests: a bucket has nine */
 #define TEXT_BYTES 1200u /* of what ckptd says: the longest of alarms.c */
 
 static const char *text_of(char out[TEXT_BYTES], const json_t *object, const char *name)
@@ -61,20 +62,42 @@ static void print_room(const json_t *root)
                text_count(member_number(sessions, "loads"), "load").text);
 }
 
-/* Requests to the disk, each from when ckptd asked for it. */
-static void print_io(const json_t *io)
+/* Requests, each from when ckptd asked for it. */
+static void print_requests(const char *name, const json_t *of)
+{
+    char bytes[32];
+    if (member_number(of, "operations") > 0)
+        printf("%-12s %s%s%s; p50 %.2f ms, p99 %.2f ms\n", name,
+               text_count(member_number(of, "operations"), "request").text,
+               json_object_get(of, "bytes") != NULL ? ", " : "",
+               json_object_get(of, "bytes") != NULL
+                   ? text_bytes(bytes, sizeof bytes, member_number(of, "bytes"))
+                   : "",
+               1e3 * json_number_value(json_object_get(of, "p50_seconds")),
+               1e3 * json_number_value(json_object_get(of, "p99_seconds")));
+}
+
+/* To the disk by their names alone; to other tiers, which may be nodes, with the tier's. */
+static void print_io(const json_t *root)
 {
     static const char *const names[] = {"read", "write", "sync"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *of = json_object_get(io, names[i]);
-        char bytes[32];
-        if (member_number(of, "operations") > 0)
-            printf("%-12s %s, %s; p50 %.2f ms, p99 %.2f ms\n", names[i],
-                   text_count(member_number(of, "operations"), "request").text,
-                   text_bytes(bytes, sizeof bytes, member_number(of, "bytes")),
-                   1e3 * json_number_value(json_object_get(of, "p50_seconds")),
-                   1e3 * json_number_value(json_object_get(of, "p99_seconds")));
+    const json_t *tiers = json_object_get(root, "tier_io"), *of;
+    char tier[TEXT_BYTES], op[TEXT_BYTES], name[2 * TEXT_BYTES];
+    size_t index, left_out = 0, printed = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        print_requests(names[i], json_object_get(json_object_get(root, "io"), names[i]));
+    json_array_foreach((json_t *)tiers, index, of)
+    {
+        if (strcmp(member_text(of, "tier"), "local") == 0)
+            continue;
+        snprintf(name, sizeof name, "%s %s", text_of(tier, of, "tier"), text_of(op, of, "op"));
+        if (printed++ < TIER_IO_MAX)
+            print_requests(name, of);
+        else
+            left_out++;
     }
+    if (left_out > 0)
+        printf("  and %s of other tiers (--all)\n", text_count(left_out, "kind").text);
 }
 
 static void print_catalog(const json_t *root)
@@ -337,7 +360,7 @@ void status_print_screen(const json_t *root)
     print_state(root);
     print_alarms(root);
     print_room(root);
-    print_io(json_object_get(root, "io"));
+    print_io(root);
     print_nodes(root);
     print_catalog(root);
     print_work(root);
