@@ -10,6 +10,7 @@
 #include "proto/format/durability.h"
 #include "proto/format/shard.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->connect_ms = options->connect_ms != 0 ? options->connect_ms : CONNECT_MS_DEFAULT;
     ckpt->describe_ms = options->describe_ms != 0 ? options->describe_ms : DESCRIBE_MS_DEFAULT;
     ckpt->busy_ms = options->busy_ms;
+    ckpt->full_hours = -1;
     ckpt->stop = stop_of_thread;
     ckpt->link.socket = -1;
     ckpt->event = -1;
@@ -219,6 +221,9 @@ static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_in
     ERR_TRY(session_call(ckpt, &answer, &request.base, SESSION_SETTLE_MS));
     Holdfast__V1__OpenAttemptReply *reply = (Holdfast__V1__OpenAttemptReply *)answer;
     *out_attempt = reply->attempt;
+    ckpt->full_hours = reply->full_hours < 0 ? INFINITY : reply->full_hours;
+    if (!reply->knows_full)
+        ckpt->full_hours = -1;
     if (out_newest != NULL)
         session_info_take(out_newest, reply->n_checkpoints > 0 ? reply->checkpoints[0] : NULL);
     protobuf_c_message_free_unpacked(answer, NULL);

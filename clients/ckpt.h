@@ -267,6 +267,9 @@ uint32_t ckpt_asked(const struct ckpt *ckpt);
  * removes older ones (its key retention.keep_last is one). -1: a rule does, or ckptd has not said.
  */
 int64_t ckpt_room_saves(const struct ckpt *ckpt);
+/* Of the handle that opened the attempt: hours until ckptd's disk was full then, at the rate of its
+ * last saves less what was removed. INFINITY: it did not fill; -1: ckptd had no rate yet. */
+double ckpt_hours_to_full(const struct ckpt *ckpt);
 
 /* Of the line that ckpt_error() gives, what to do about it; "": nobody knows. */
 const char *ckpt_error_hint(void);

@@ -219,6 +219,11 @@ int64_t ckpt_room_saves(const struct ckpt *ckpt)
     return is_known ? (int64_t)ckpt->room_saves - 1 : -1;
 }
 
+double ckpt_hours_to_full(const struct ckpt *ckpt)
+{
+    return session_handle_is_open(ckpt) ? ckpt->full_hours : -1;
+}
+
 uint32_t ckpt_asked(const struct ckpt *ckpt)
 {
     return session_handle_is_open(ckpt) && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;

@@ -94,6 +94,7 @@ struct ckpt {
     uint64_t num_begins;    /* BeginSaves that were no repetition */
     bool is_last;           /* ckpt_save_last */
     uint64_t room_saves;    /* of DescribeReply */
+    double full_hours;      /* as ckpt_hours_to_full() has it */
     bool compares_replicas; /* ckpt_compares_replicas */
     uint64_t *left;         /* per tensor: bytes that the save in progress has to announce yet */
 

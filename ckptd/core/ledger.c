@@ -3,6 +3,8 @@
 #include "proto/base/report.h"
 #include "storage/storage.h"
 
+#include <stdio.h>
+
 #define MS_PER_HOUR 3600000.0
 
 uint64_t ledger_usable(const struct ledger *ledger, const struct storage_space *space)
@@ -92,19 +94,33 @@ void ledger_note(struct ledger *ledger, int64_t ms, int64_t bytes)
     ledger->changes[ledger->num_changes++ % LEDGER_CHANGES_MAX] = (struct ledger_change){ms, bytes};
 }
 
+/* The number of the oldest change that is remembered, and how long ago that was. */
+static uint32_t oldest(int64_t *out_ms_ago, const struct ledger *ledger, int64_t now_ms)
+{
+    uint32_t first =
+        ledger->num_changes > LEDGER_CHANGES_MAX ? ledger->num_changes - LEDGER_CHANGES_MAX : 0;
+    *out_ms_ago = now_ms - ledger->changes[first % LEDGER_CHANGES_MAX].ms;
+    return first;
+}
+
+bool ledger_knows_growth(const struct ledger *ledger, int64_t now_ms)
+{
+    int64_t ms;
+    oldest(&ms, ledger, now_ms);
+    return ledger->num_changes >= 2 && ms >= LEDGER_SPAN_MS_MIN;
+}
+
 double ledger_growth(const struct ledger *ledger, int64_t now_ms)
 {
-    uint32_t count =
-        ledger->num_changes < LEDGER_CHANGES_MAX ? ledger->num_changes : LEDGER_CHANGES_MAX;
+    int64_t ms;
+    uint32_t first = oldest(&ms, ledger, now_ms);
     double bytes = 0;
-    if (count < 2)
+    if (!ledger_knows_growth(ledger, now_ms))
         return 0;
     /* What the oldest one brought was there when its time began. */
-    uint32_t first = ledger->num_changes - count;
     for (uint32_t i = first + 1; i != ledger->num_changes; i++)
         bytes += (double)ledger->changes[i % LEDGER_CHANGES_MAX].bytes;
-    int64_t ms = now_ms - ledger->changes[first % LEDGER_CHANGES_MAX].ms;
-    return ms >= LEDGER_SPAN_MS_MIN ? bytes / (double)ms * MS_PER_HOUR : 0;
+    return bytes / (double)ms * MS_PER_HOUR;
 }
 
 double ledger_hours_to_full(const struct ledger *ledger, const struct storage_space *space,
@@ -112,6 +128,19 @@ double ledger_hours_to_full(const struct ledger *ledger, const struct storage_sp
 {
     double growth = ledger_growth(ledger, now_ms);
     return growth > 0 ? (double)ledger_room(ledger, space) / growth : -1.0;
+}
+
+void ledger_say_hours(char out[LEDGER_TEXT_BYTES], const struct ledger *ledger,
+                      const struct storage_space *space, int64_t now_ms)
+{
+    double hours = ledger_hours_to_full(ledger, space, now_ms);
+    if (!ledger_knows_growth(ledger, now_ms))
+        snprintf(out, LEDGER_TEXT_BYTES, "when it is full is not known: there is no rate yet");
+    else if (hours < 0)
+        snprintf(out, LEDGER_TEXT_BYTES, "it does not fill at the rate of the last saves");
+    else
+        snprintf(out, LEDGER_TEXT_BYTES, "it is full in %.1f hours at the rate of the last saves",
+                 hours);
 }
 
 bool ledger_must_warn(struct ledger *ledger, const struct storage_space *space, int64_t now_ms,

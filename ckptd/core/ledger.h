@@ -10,7 +10,15 @@
  * LEDGER_INODES_KEPT files are never promised: a removal needs one (its tombstone), and must go on
  * when nothing else fits.
  *
- * How fast the disk fills is measured over the last LEDGER_CHANGES_MAX commits and removals. */
+ * How fast the disk fills is measured over the last LEDGER_CHANGES_MAX commits and removals:
+ *
+ *     growth = (bytes committed, copied or taken back - bytes removed) behind the oldest of them
+ *              / the time from the oldest until now
+ *     hours to full = bytes left for saves (ledger_room) / growth
+ *
+ * What went into the trash counts as removed, and takes room until it is emptied. The rate is not
+ * known with less than two changes, or within LEDGER_SPAN_MS_MIN of the oldest: nothing is guessed
+ * then, nor across a restart. */
 #ifndef HOLDFAST_CKPTD_CORE_LEDGER_H
 #define HOLDFAST_CKPTD_CORE_LEDGER_H
 
@@ -57,11 +65,17 @@ uint64_t ledger_usable(const struct ledger *ledger, const struct storage_space *
 uint64_t ledger_used(const struct storage_space *space);
 /* Of them neither used nor promised. */
 uint64_t ledger_room(const struct ledger *ledger, const struct storage_space *space);
+/* Is the rate known? */
+bool ledger_knows_growth(const struct ledger *ledger, int64_t now_ms);
 /* Bytes per hour, less what was removed; 0 while it is not known. */
 double ledger_growth(const struct ledger *ledger, int64_t now_ms);
-/* Hours until the room is used up; negative: it is not getting less. */
+/* Hours until the room is used up; negative: it is not getting less, or nobody knows. */
 double ledger_hours_to_full(const struct ledger *ledger, const struct storage_space *space,
                             int64_t now_ms);
+/* The same in words, as "it is full in 5.2 hours at the rate of the last saves". */
+#define LEDGER_TEXT_BYTES 80u
+void ledger_say_hours(char out[LEDGER_TEXT_BYTES], const struct ledger *ledger,
+                      const struct storage_space *space, int64_t now_ms);
 /* After a commit of `bytes`: the room got short, and that was not said yet. */
 bool ledger_must_warn(struct ledger *ledger, const struct storage_space *space, int64_t now_ms,
                       uint64_t bytes);

@@ -19,6 +19,7 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/history.h"
 #include "ckptd/core/hooks.h"
+#include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/core/store_key.h"
@@ -149,6 +150,28 @@ void open_take(struct run *run, const struct commit_action *action)
     }
 }
 
+/* When the disk is full, in the log and to the ranks. */
+static void tell_full(Holdfast__V1__OpenAttemptReply *reply, const struct run *run)
+{
+    const struct ledger *ledger = &run->service->ledger;
+    char text[LEDGER_TEXT_BYTES];
+    struct report_text kept;
+    struct storage_space space;
+    int64_t now = loop_now_ms();
+    report_keep(&kept);
+    if (storage_space(run->service->storage, &space) == 0) {
+        ledger_say_hours(text, ledger, &space, now);
+        reply->knows_full = ledger_knows_growth(ledger, now);
+        reply->full_hours = ledger_hours_to_full(ledger, &space, now);
+        bool is_short = reply->full_hours >= 0 && reply->full_hours < LEDGER_WARN_HOURS;
+        log_print(is_short ? LOG_WARN : LOG_INFO, "disk",
+                  "run %s begins attempt %llu with %llu bytes of the disk left: %s", run->name,
+                  (unsigned long long)reply->attempt,
+                  (unsigned long long)ledger_room(ledger, &space), text);
+    }
+    report_restore(&kept, 0);
+}
+
 static void reply_opened(struct run *run, uint64_t number)
 {
     Holdfast__V1__OpenAttemptReply reply = HOLDFAST__V1__OPEN_ATTEMPT_REPLY__INIT;
@@ -164,6 +187,7 @@ static void reply_opened(struct run *run, uint64_t number)
         pointers[reply.n_checkpoints] = &summaries[reply.n_checkpoints];
         resident_summary(&summaries[reply.n_checkpoints++], c);
     }
+    tell_full(&reply, run);
     rpc_call_reply(run->coordinator->opening.call, &reply.base);
 }
 

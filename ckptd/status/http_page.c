@@ -58,6 +58,8 @@ static const struct section {
       {"used", "bytes_used", BYTES},
       {"promised to saves", "bytes_promised", BYTES},
       {"left for saves", "bytes_left", BYTES},
+      {"rate is known", "growth_known", TEXT},
+      {"grows an hour by", "growth_bytes_per_hour", BYTES},
       {"hours to full", "hours_to_full", PLAIN}}},
     {"Requests to tiers",
      "tier_io",

@@ -109,6 +109,7 @@ static const struct row {
     {SERVICE, GAUGE, "disk.bytes_trash",
      "Bytes in the trash, which a save that needs them gets.", NULL},
     {SERVICE, GAUGE, "disk.checkpoints_trash", "Checkpoints in the trash.", NULL},
+    {SERVICE, GAUGE, "disk.growth_known", "The following rate is known.", NULL},
     {SERVICE, GAUGE, "disk.growth_bytes_per_hour",
      "Rate at which the last saves filled the disk.", NULL},
     {SERVICE, GAUGE, "disk.hours_to_full", "Hours until the disk is full at that rate.", NULL},

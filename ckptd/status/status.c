@@ -158,16 +158,17 @@ static json_t *describe_disk(const struct service *service)
         return json_null();
     double hours = ledger_hours_to_full(ledger, &space, now);
     return json_pack(
-        "{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "bytes_total",
-        (json_int_t)space.bytes_total, "bytes_used", (json_int_t)ledger_used(&space), "bytes_free",
-        (json_int_t)space.bytes_free, "usable_fraction", ledger->usable_fraction, "bytes_usable",
-        (json_int_t)ledger_usable(ledger, &space), "bytes_promised",
+        "{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:o}",
+        "bytes_total", (json_int_t)space.bytes_total, "bytes_used", (json_int_t)ledger_used(&space),
+        "bytes_free", (json_int_t)space.bytes_free, "usable_fraction", ledger->usable_fraction,
+        "bytes_usable", (json_int_t)ledger_usable(ledger, &space), "bytes_promised",
         (json_int_t)ledger->promised.bytes, "bytes_left", (json_int_t)ledger_room(ledger, &space),
         "inodes_total", (json_int_t)space.inodes_total, "inodes_free",
         (json_int_t)space.inodes_free, "inodes_promised", (json_int_t)ledger->promised.inodes,
         "bytes_trash", (json_int_t)service->trash->bytes, "checkpoints_trash",
-        (json_int_t)service->trash->checkpoints, "growth_bytes_per_hour",
-        ledger_growth(ledger, now), "hours_to_full", hours < 0 ? json_null() : json_real(hours));
+        (json_int_t)service->trash->checkpoints, "growth_known",
+        (int)ledger_knows_growth(ledger, now), "growth_bytes_per_hour", ledger_growth(ledger, now),
+        "hours_to_full", hours < 0 ? json_null() : json_real(hours));
 }
 
 static json_t *describe_requests(const struct storage_measured_op *of)

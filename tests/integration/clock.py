@@ -19,7 +19,8 @@ import struct
 import subprocess
 import time
 
-from lib_store import YEAR, Clock, World, comes
+import lib_train
+from lib_store import PATIENCE, YEAR, Clock, World, comes
 from lib_tap import end, skip, test
 
 
@@ -89,13 +90,26 @@ def filling(world, clock):
     clock.set(0)
     world.launch(env={**os.environ, "CLOCK_PASSES": "1"})
     world.save([100, 101])
+    code, out, err = world.cli("status", "--server", world.server)
+    test("without a rate nobody guesses when the disk is full",
+         re.search("^full +unknown: ", out, re.M) and
+         "disk left: when it is full is not known" in world.log(), (code, out, err, world.log()))
     clock.set(0, 90)  # of less than a minute the rate says nothing
     code, out, err = world.cli("status", "--server", world.server)
     test("status says in how many hours the disk is full, and which key ends that",
          re.search(r"^full +in \d+(\.\d)? h, unless retention.keep_last removes older", out, re.M),
          (code, out, err))
+    lib_train.make_tokens(world.folder, lib_train.prose())
+    said = subprocess.run(lib_train.command(world.folder, world.server, "filling",
+                                            "--training.steps", 1), capture_output=True, text=True,
+                          timeout=PATIENCE).stderr
+    test("a run hears it when it starts, and the log has it",
+         re.search(r"ckptd's disk is full in \d+\.\d hours at the rate of its last saves", said) and
+         re.search(r"run filling begins attempt 1 with \d+ bytes of the disk left: it is full in "
+                   r"\d+\.\d hours", world.log()), (said, world.log()))
     world.all_verify()  # those that were verified stay in what follows
     world.stop()
+    shutil.rmtree(os.path.join(world.store, "filling"))
 
 
 def monotonic(world):

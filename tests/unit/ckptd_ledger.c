@@ -85,18 +85,27 @@ TEST(test_ledger__the_deficit_is_what_a_promise_lacks)
 TEST(test_ledger__hours_follow_what_comes_and_goes)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
+    char text[LEDGER_TEXT_BYTES];
     assert_true(ledger_hours_to_full(&ledger, &disk, 0) < 0); /* nothing is known */
     ledger_note(&ledger, 0, 7 * (int64_t)GB);
     assert_true(ledger_growth(&ledger, HOUR) == 0);
     ledger_note(&ledger, 1000, 2 * (int64_t)GB);
     assert_true(ledger_growth(&ledger, 1000) == 0); /* a second says nothing about hours */
+    assert_false(ledger_knows_growth(&ledger, LEDGER_SPAN_MS_MIN - 1));
+    assert_true(ledger_knows_growth(&ledger, LEDGER_SPAN_MS_MIN));
+    ledger_say_hours(text, &ledger, &disk, 1000);
+    assert_string_equal(text, "when it is full is not known: there is no rate yet");
     ledger_note(&ledger, HOUR, 4 * (int64_t)GB);
     assert_true(ledger_growth(&ledger, HOUR) == 6.0 * (double)GB);
     assert_true(ledger_hours_to_full(&ledger, &disk, HOUR) == 5.0);
+    ledger_say_hours(text, &ledger, &disk, HOUR);
+    assert_string_equal(text, "it is full in 5.0 hours at the rate of the last saves");
     ledger_note(&ledger, HOUR, -3 * (int64_t)GB);
     assert_true(ledger_hours_to_full(&ledger, &disk, HOUR) == 10.0);
     ledger_note(&ledger, HOUR, -3 * (int64_t)GB);
     assert_true(ledger_hours_to_full(&ledger, &disk, HOUR) < 0); /* as much goes as comes */
+    ledger_say_hours(text, &ledger, &disk, HOUR);
+    assert_string_equal(text, "it does not fill at the rate of the last saves");
 }
 
 TEST(test_ledger__only_the_last_changes_count)

@@ -14,6 +14,7 @@
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,6 +288,10 @@ static void tell_room(const struct snapshot *s)
     int64_t room = ckpt_room_saves(s->ckpt), begin = s->newest_step > 0 ? s->newest_step : 0;
     bool is_timed = config->interval_type == INTERVAL_SECONDS;
     char full[64];
+    double hours = ckpt_hours_to_full(s->ckpt);
+    if (hours >= 0 && hours < INFINITY)
+        log_info("checkpoint", "ckptd's disk is full in %.1f hours at the rate of its last saves",
+                 hours);
     if (room < 0)
         return;
     if (config->interval_type == INTERVAL_AUTO) {

@@ -36,6 +36,20 @@ static void print_state(const json_t *root)
                json_is_true(json_object_get(root, "in_use")) ? "yes, by a ckptd or a tool" : "no");
 }
 
+/* An older ckptd does not say whether it knows the rate. */
+static void print_hours(const json_t *disk)
+{
+    const json_t *hours = json_object_get(disk, "hours_to_full");
+    const json_t *is_known = json_object_get(disk, "growth_known");
+    if (json_is_number(hours))
+        printf("%-12s in %.*f h, unless retention.keep_last removes older checkpoints\n", "full",
+               json_number_value(hours) < 10 ? 1 : 0, json_number_value(hours));
+    else if (is_known != NULL)
+        printf("%-12s %s\n", "full",
+               json_is_true(is_known) ? "never at the present rate: removals free what saves take"
+                                      : "unknown: the rate takes two saves and a minute");
+}
+
 static void print_room(const json_t *root)
 {
     const json_t *disk = json_object_get(root, "disk"), *pool = json_object_get(root, "pool");
@@ -48,10 +62,7 @@ static void print_room(const json_t *root)
                           member_number(disk, is_promised ? "bytes_left" : "bytes_free")),
                is_promised ? "left for saves" : "free",
                text_bytes(all, sizeof all, member_number(disk, "bytes_total")));
-    const json_t *hours = json_object_get(disk, "hours_to_full");
-    if (json_is_number(hours))
-        printf("%-12s in %.*f h, unless retention.keep_last removes older checkpoints\n", "full",
-               json_number_value(hours) < 10 ? 1 : 0, json_number_value(hours));
+    print_hours(disk);
     if (pool != NULL)
         printf("%-12s %llu of %s lent or holding images\n", "memory",
                (unsigned long long)member_number(pool, "segments_used"),
