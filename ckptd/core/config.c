@@ -105,6 +105,9 @@ static const struct option table[] = {
                  64 * GIB, "memory for requests that are not answered yet; more are refused"),
     OPTION_BYTES(struct config, limit_private_bytes, "limits.private_bytes", "0", 0, 64 * TIB,
                  "memory of its own, the pool aside, above which ckptd has an alarm; 0: none"),
+    OPTION_BYTES(struct config, limit_exit_private_bytes, "limits.exit_private_bytes", "0", 0,
+                 64 * TIB,
+                 "memory of its own above which ckptd ends with 75, to be started again; 0: never"),
     OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,
                "wait of a load for memory"),
     OPTION_INT(struct config, limit_reopen_ms, "limits.reopen_ms", 10000, 0, 86400000,
@@ -426,6 +429,10 @@ static int check_relations(struct config *config)
     if (config->pool_bytes % config->segment_bytes != 0)
         return report_error(ERR_INVALID, NULL,
                             "memory.pool_bytes is not a multiple of memory.segment_bytes");
+    if (config->limit_exit_private_bytes > 0 &&
+        config->limit_exit_private_bytes < config->limit_private_bytes)
+        return report_error(ERR_INVALID, "raise it: the alarm comes first",
+                            "limits.exit_private_bytes is less than limits.private_bytes");
     ERR_TRY(check_tier(config));
     ERR_TRY(check_nodes(config));
     return check_rate("pace.write_rate", config->pace_write_rate);

@@ -48,8 +48,9 @@ struct service {
     struct policies policies; /* the configuration's, or as they were read again (reload.c) */
     /* Calls that wait for memory are tried again; restore/ and run/ set what is run. */
     struct timer retry_loads, retry_saves;
-    struct timer look; /* health.c looks whether ckptd can save */
-    bool cannot_save;  /* as it said last */
+    struct timer look;             /* health.c looks whether ckptd can save */
+    struct leak_watch *leak_watch; /* status/leak_watch.c */
+    bool cannot_save;              /* as it said last */
     struct asked {
         uint64_t hash;
         int64_t logged_ms;

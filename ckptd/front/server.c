@@ -50,6 +50,7 @@
 #include "ckptd/save/begin.h"
 #include "ckptd/status/health.h"
 #include "ckptd/status/http_server.h"
+#include "ckptd/status/leak_watch.h"
 #include "ckptd/status/metrics.h"
 #include "ckptd/tiers/majority.h"
 #include "ckptd/tiers/refresh.h"
@@ -208,13 +209,13 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,      reload_open,     history_open,     open_storage,        tier_open,
-    serve_open,     open_pool,       renew_open,       throttle_queue_open, open_sessions,
-    restore_open,   open_runs,       open_catalog,     scan_store,          held_open,
-    refresh_open,   scrub_open,      retain_open,      trash_open,          replicate_open,
-    lead_save_open, join_open,       peer_status_open, rounds_open,         store_watch_start,
-    metrics_open,   open_rpc,        health_open,      listen_open,         network_open,
-    plane_open,     http_server_open};
+    open_loop,       reload_open,  history_open,     open_storage,        tier_open,
+    serve_open,      open_pool,    renew_open,       throttle_queue_open, open_sessions,
+    restore_open,    open_runs,    open_catalog,     scan_store,          held_open,
+    refresh_open,    scrub_open,   retain_open,      trash_open,          replicate_open,
+    lead_save_open,  join_open,    peer_status_open, rounds_open,         store_watch_start,
+    leak_watch_open, metrics_open, open_rpc,         health_open,         listen_open,
+    network_open,    plane_open,   http_server_open};
 
 /* ---- opening ---- */
 
@@ -397,5 +398,6 @@ void service_close(struct service *service)
     history_close(service);
     renew_close(service);
     store_watch_close(service);
+    leak_watch_close(service);
     free(service);
 }

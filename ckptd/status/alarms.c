@@ -9,6 +9,7 @@
 #include "ckptd/core/tier.h"
 #include "ckptd/memory/session.h"
 #include "ckptd/status/health.h"
+#include "ckptd/status/leak_watch.h"
 #include "proto/base/process.h"
 #include "storage/storage.h"
 
@@ -157,11 +158,18 @@ static void look_at_tiers(json_t *list, const struct service *service)
 static void look_at_memory(json_t *list, const struct service *service)
 {
     const uint64_t most = (uint64_t)service->config->limit_private_bytes;
+    const struct leak *leak = leak_watch_seen(service);
     struct process_memory memory;
-    if (most == 0)
-        return;
     process_measure(&memory, "");
-    if (memory.private_memory > most)
+    if (leak_rate(leak) > 0)
+        raise_alarm(
+            list,
+            "ckptd leaks: its memory beside the pool rose in each of the last %u half "
+            "hours, from %llu to %llu bytes, %.0f bytes an hour: restart it between two "
+            "saves, and report it (limits.exit_private_bytes ends it before it is too much)",
+            LEAK_WINDOWS, (unsigned long long)leak->past[0].bytes,
+            (unsigned long long)leak->past[LEAK_WINDOWS - 1].bytes, leak_rate(leak));
+    if (most > 0 && memory.private_memory > most)
         raise_alarm(list,
                     "ckptd takes %llu bytes of memory beside its pool, and limits.private_bytes is "
                     "%llu: a restart between two saves gives them back",

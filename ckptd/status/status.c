@@ -25,6 +25,7 @@
 #include "ckptd/save/save.h"
 #include "ckptd/status/alarms.h"
 #include "ckptd/status/health.h"
+#include "ckptd/status/leak_watch.h"
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/histogram.h"
 #include "proto/base/process.h"
@@ -222,13 +223,15 @@ static json_t *describe_process(const struct service *service)
     uint32_t waiting, under_way;
     process_measure(&memory, "");
     loop_depth(service->loop, &waiting, &under_way);
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i}", "bytes_resident",
-        (json_int_t)memory.resident, "bytes_private", (json_int_t)memory.private_memory,
-        "bytes_private_max", (json_int_t)service->config->limit_private_bytes, "bytes_shared",
-        (json_int_t)memory.shared, "bytes_files", (json_int_t)memory.files, "bytes_pinned",
-        (json_int_t)memory.pinned, "bytes_locked", (json_int_t)memory.locked, "jobs_waiting",
-        (int)waiting, "jobs_under_way", (int)under_way);
+    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:i, s:i}", "bytes_resident",
+                     (json_int_t)memory.resident, "bytes_private",
+                     (json_int_t)memory.private_memory, "bytes_private_max",
+                     (json_int_t)service->config->limit_private_bytes, "bytes_private_exit",
+                     (json_int_t)service->config->limit_exit_private_bytes, "leak_bytes_per_hour",
+                     leak_rate(leak_watch_seen(service)), "bytes_shared", (json_int_t)memory.shared,
+                     "bytes_files", (json_int_t)memory.files, "bytes_pinned",
+                     (json_int_t)memory.pinned, "bytes_locked", (json_int_t)memory.locked,
+                     "jobs_waiting", (int)waiting, "jobs_under_way", (int)under_way);
 }
 
 /* Images of committed checkpoints in memory, and how many of them ckptd read and verified; the

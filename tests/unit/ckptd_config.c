@@ -93,6 +93,13 @@ TEST(test_config__what_means_nothing_is_refused_by_its_name)
     }
     assert_int_equal(load(&config, "--store", "/x", "serve", NULL), ERR_INVALID);
     assert_non_null(strstr(report_message(), "serve"));
+    assert_int_equal(load(&config, "--store", "/x", "--limits.private_bytes", "2GiB",
+                          "--limits.exit_private_bytes", "1GiB", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_message(), "limits.exit_private_bytes"));
+    assert_int_equal(load(&config, "--store", "/x", "--limits.private_bytes", "2GiB",
+                          "--limits.exit_private_bytes", "2GiB", NULL),
+                     0);
     assert_int_equal(load(&config, "--store", "x", "--tier.store", "s3://b/x", "--http.listen",
                           "0.0.0.0:9464", "--http.public", "true", NULL),
                      0);

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""leak - ckptd's own memory grows: it says so, and ends before it is too much.
+
+Goal: memory that grows hour after hour is an alarm with its numbers, in status and in the metrics,
+and ends when it stops; above limits.exit_private_bytes ckptd ends with the code for which it is
+started again, nothing that was committed is lost, and a trainer saves on to the next one; a limit
+that a start is over is a wrong setting. Method: a real ckptd holds the plan of each run that was
+described last, so runs of many tensors make it grow; build/shims/clock.so lets its hours pass. The
+rule itself: ckptd_leak.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import types
+
+import lib_train
+from lib_store import PATIENCE, Clock, World, comes, is_sanitized, wait_until
+from lib_tap import end, need, test
+
+need("grpc", "google.protobuf")
+import grpc  # noqa: E402
+from lib_ranks import Ranks  # noqa: E402
+
+MIB, HALF_HOUR = 1 << 20, 1800
+TENSORS = 10000
+SLICES = [{"name": f"tensor-{at:06}", "dtype": "F32", "shape": [1], "offset": [0], "extent": [1]}
+          for at in range(TENSORS)]
+OFTEN = ("--limits.look_ms", "20", "--limits.runs", "4096", "--limits.connect_ms", "86400000")
+LEAKS = re.compile(r"ckptd leaks: its memory beside the pool rose in each of the last \d+ half "
+                   r"hours, from (\d+) to (\d+) bytes, \d+ bytes an hour")
+
+
+class Grower:
+    """Makes a ckptd hold more, run by run, by calls of ranks that never come."""
+
+    def __init__(self, world):
+        self.world, self.count = world, 0
+
+    def grow(self):
+        self.count += 1
+        name = f"grow-{self.count}"
+        with grpc.insecure_channel(self.world.server) as channel:
+            ranks = Ranks(types.SimpleNamespace(channel=lambda *_: channel), "")
+            attempt = ranks.call("OpenAttempt", run=name, world_size=1).attempt
+            ranks.call("Describe", run=name, attempt=attempt, rank=0, world_size=1, slices=SLICES)
+
+
+def own(world):
+    return world.status()["process"]["bytes_private"]
+
+
+def leaks(world):
+    return [found for text in world.status()["alarms"] if (found := LEAKS.search(text))]
+
+
+def is_told(world, clock):
+    world.launch(*OFTEN, env={**os.environ, "CLOCK_PASSES": "1"})
+    grower, told = Grower(world), []
+    for hours in range(1, 41):
+        before = own(world)
+        while own(world) < before + 3 * MIB:
+            grower.grow()
+        clock.set(0, hours * HALF_HOUR)
+        if told := leaks(world):
+            break
+    process = world.status()["process"]
+    test("memory that grows each half hour is an alarm after four hours, with the numbers",
+         told and hours >= 9 and int(told[0][2]) - int(told[0][1]) >= 16 * MIB and
+         process["leak_bytes_per_hour"] > 0, (hours, world.status()["alarms"], process))
+    for more in range(1, 41):  # nothing comes any more
+        clock.set(0, (hours + more) * HALF_HOUR)
+        if not (told := leaks(world)):
+            break
+    test("which ends when it grows no more",
+         not told and more < 10 and world.status()["process"]["leak_bytes_per_hour"] == 0,
+         (more, told))
+    clock.set(0)
+    world.stop()
+
+
+def ends(world):
+    world.launch(*OFTEN)
+    limit = own(world) + 48 * MIB
+    world.stop()
+    words = ("--limits.exit_private_bytes", str(limit))
+    code, _, err = world.refused("--limits.exit_private_bytes", "1MiB")
+    test("a limit that a start is over is refused with the numbers, and 78", code == 78 and
+         re.search(r"limits.exit_private_bytes = 1048576, and ckptd takes \d+ bytes", err), err)
+    world.launch(*OFTEN, *words)
+    lib_train.make_tokens(world.folder, lib_train.prose())
+    log = os.path.join(world.folder, "trainer.log")
+    with open(log, "wb") as out:
+        trainer = subprocess.Popen(
+            lib_train.command(world.folder, world.server, "on", "--training.steps", 1000000,
+                              "--checkpoint.interval", 5), stdout=out, stderr=out)
+
+    def newest():
+        return max((entry["step"] for entry in world.listed() if entry["run"] == "on"), default=0)
+
+    def said():
+        with open(log, errors="replace") as file:
+            return file.read()[-3000:]
+    wait_until(newest, said)
+    grower = Grower(world)
+    while world.process.poll() is None and grower.count < 100:
+        try:
+            grower.grow()
+        except grpc.RpcError:  # it ends
+            comes(lambda: world.process.poll() is not None)
+    code = world.process.wait(PATIENCE)
+    before = newest()
+    why = rf"\d+ bytes of memory beside its pool, more than limits.exit_private_bytes = {limit},"
+    test("above the limit ckptd ends with 75, and says why",
+         code == 75 and re.search(why, world.log()), (code, world.log()[-3000:]))
+    world.launch(*OFTEN, *words)
+    on = comes(lambda: newest() > before)
+    trainer.send_signal(signal.SIGTERM)
+    code = trainer.wait(PATIENCE)
+    test("what was committed is whole, and the trainer saves on to the next ckptd",
+         on and code == 75 and not world.all_verify(), (code, before, newest(), said()))
+    world.stop()
+
+
+def main():
+    if is_sanitized():
+        print("a sanitizer's memory is not that of ckptd")
+        sys.exit(77)
+    world = World()
+    try:
+        ends(world)
+        is_told(world, Clock(world.folder))
+    finally:
+        world.close()
+    end()
+
+
+main()
