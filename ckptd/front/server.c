@@ -16,6 +16,8 @@
 #include "ckptd/attempt/remote_lease.h"
 #include "ckptd/bulk/plane.h"
 #include "ckptd/core/catalog.h"
+#include "ckptd/core/checkpoint.h"
+#include "ckptd/core/copies.h"
 #include "ckptd/core/history.h"
 #include "ckptd/core/hooks.h"
 #include "ckptd/core/loop.h"
@@ -282,6 +284,18 @@ static bool awaits_last_saves(const struct service *service)
            session_any_rank(service);
 }
 
+/* Which step each run that was saved here goes on from: the node may be taken away now. */
+static void say_what_is_safe(const struct service *service)
+{
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        struct checkpoint *newest = catalog_newest(run);
+        if (run->pace.attempt != 0 && newest)
+            log_info("ckptd", "run %s: step %llu, attempt %llu is safe (%s)", run->name,
+                     (unsigned long long)newest->summary.step,
+                     (unsigned long long)newest->summary.attempt, copies_names(newest));
+    }
+}
+
 static void drain_again(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct service, drain_timer);
@@ -290,6 +304,7 @@ static void drain_again(struct timer *timer)
         service_retry_saves(service);
     }
     if (!service->takes_last_saves && remote_lease_end(service) && is_quiet(service)) {
+        say_what_is_safe(service);
         loop_stop(service->loop);
         return;
     }

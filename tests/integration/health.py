@@ -11,6 +11,7 @@ limits.checkpoints, damaged manifests, a stopped trainer, one without addresses.
 import glob
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -73,6 +74,9 @@ def full(world):
          metric(numbers, f'holdfast_run_newest_age_seconds{{run="{world.run}"}}') < PATIENCE and
          metric(numbers, "holdfast_health_saving") == 0)
     world.stop()
+    test("at its end ckptd says which step of the run is safe, and where", re.search(
+        rf"run {world.run}: step 2, attempt \d+ is safe \(local\)\n.*\bended\n$", world.log()),
+         world.log())
 
 
 def damaged(world):
