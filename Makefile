@@ -64,7 +64,7 @@ SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' 
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps deps-cuda deps-now all client python run format install deb clean FORCE
+.PHONY: help deps deps-cuda deps-now all client python run format install deb image clean FORCE
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile mk/tests.mk mk/cuda.mk | sed 's/:.*## /\t/' | expand -t 12
@@ -73,7 +73,7 @@ deps: ## install every package that is missing (apt; root or sudo)
 deps-cuda: ## nvcc, CUDA's runtime, cuBLASLt, cuDNN and NCCL where the system lacks them, into build/cuda-venv (1.6 GB)
 	@CUDA_VENV=$(CUDA_VENV) deploy/deps cuda
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install deb python,$(MAKECMDGOALS:test-no-uring=test))
+	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install deb image python,$(MAKECMDGOALS:test-no-uring=test))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) cuda ## build every program and library
 client: deps-now $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(BUILD)/ckpt_example ## libckpt alone; CROSS=aarch64-linux-gnu SYSROOT=DIR for another machine
 python: deps-now $(addprefix $(BUILD)/,libckpt.so.1 ckptd ckpt-cli) ## a wheel of the Python package, all inside, into $(BUILD)/wheel
@@ -124,6 +124,8 @@ deb: deps-now all ## Debian packages of the built programs, into $(BUILD)/deb
 	    "$$(git log -1 --format=%cD)" >$(DEB_TREE)/debian/changelog
 	+@cd $(DEB_TREE) && SOURCE=$(CURDIR) debian/rules binary >../log 2>&1 || { tail ../log >&2; exit 1; }
 	@ls $(BUILD)/deb/*.deb
+image: deb ## an OCI image of these packages, into $(BUILD)/image/holdfast.tar
+	@deploy/image $(BUILD)
 clean: ## remove what was built
 	rm -rf $(BUILD)
 

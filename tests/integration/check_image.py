@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""image - the OCI image of the packages: what it runs, as whom, and that pods name what it has.
+
+Goal: the archive of `make image` has digests that fit; ckptd in it starts as its own user with the
+packages' configuration, and saves, loads and lists for ranks outside through the socket; ckpt-cli
+and the trainer in it work; told to end it ends in order. Each program, folder and image that
+deploy/kubernetes names is there. Method: podman, where one can run here; else the root file system
+of the image in namespaces of its own (unshare), as the image's configuration says. The names of
+the tests say which. Kubernetes itself is not here. `make image` comes first, as it needs a network,
+which a test has not: step `long` of tests/check does that.
+"""
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+import lib_train
+from lib_hosts import Refused, own_mounts, run
+from lib_store import BUILD, CLI, PATIENCE, SAVER, comes, is_sanitized
+from lib_tap import end, need, need_programs, test
+
+need("yaml")
+import yaml  # noqa: E402
+
+ARCHIVE = os.path.join(BUILD, "image/holdfast.tar")
+LOAD_S = 600  # podman copies the image
+STORE, SOCKET, DATA = "/var/lib/holdfast", "/run/holdfast", "/data"
+TAG = "holdfast:latest"
+SMALL = ("--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB")
+
+
+def done(*words, **how):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True,
+                          timeout=how.pop("timeout", PATIENCE), **how)
+
+
+class Image:
+    """The archive, unpacked."""
+
+    def __init__(self, archive, folder):
+        self.archive, self.root = archive, os.path.join(folder, "root")
+        with tarfile.open(archive) as tar:
+            tar.extractall(os.path.join(folder, "layout"))
+        self.layout = os.path.join(folder, "layout")
+        with open(os.path.join(self.layout, "index.json"), encoding="utf-8") as file:
+            (entry,) = json.load(file)["manifests"]
+        self.tag = entry["annotations"]["org.opencontainers.image.ref.name"]
+        manifest = json.loads(self.blob(entry))
+        self.spec = json.loads(self.blob(manifest["config"]))
+        self.config = self.spec["config"]
+        (layer,) = manifest["layers"]
+        os.mkdir(self.root)
+        run("tar", "--numeric-owner", "-xpf", self.path_of(layer), "-C", self.root)
+
+    def path_of(self, entry):
+        return os.path.join(self.layout, "blobs", *entry["digest"].split(":"))
+
+    def blob(self, entry):
+        with open(self.path_of(entry), "rb") as file:
+            return file.read()
+
+    def is_whole(self):
+        blobs = glob.glob(os.path.join(self.layout, "blobs/sha256/*"))
+        for path in blobs:
+            with open(path, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != os.path.basename(path):
+                    return False
+        return len(blobs) == 3 and len(self.spec["rootfs"]["diff_ids"]) == 1
+
+
+class Podman:
+    """Containers of an image that podman has loaded into a store of the test's. The runtimes differ
+    in which control groups of a machine they take."""
+
+    def __init__(self, image, folder, mounts):
+        self.base = ["podman", "--root", folder + "/containers", "--runroot", folder + "/podman",
+                     "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
+        self.mounts = [word for there, here in mounts.items() for word in ("-v", f"{here}:{there}")]
+        loaded = done(*self.base, "load", "-i", image.archive, timeout=LOAD_S)
+        if loaded.returncode != 0:
+            raise Refused(loaded.stderr.strip())
+        self.image = loaded.stdout.split()[-1]
+        why = "there is neither crun nor runc"
+        for runtime, groups in (("crun", "disabled"), ("runc", "enabled")):
+            self.how = ["--runtime", runtime, "run", "--rm", "--network", "none", "--cgroups",
+                        groups, "--security-opt", "seccomp=unconfined", "--ulimit",
+                        "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
+            self.name = f"podman, {runtime}"
+            if not shutil.which(runtime):
+                continue
+            tried = done(*self.command("/bin/true"), timeout=LOAD_S)
+            if tried.returncode == 0:
+                return
+            why = tried.stderr.strip()
+        raise Refused(why)
+
+    def command(self, program, *words):
+        """A program of it in place of its entry point; None: as the image says."""
+        entry = ["--entrypoint", program] if program else []
+        return [*self.base, *self.how, *self.mounts, *entry, self.image, *words]
+
+    def close(self):
+        subprocess.run([*self.base, "rmi", "--all", "--force"], capture_output=True, check=False)
+
+
+class Namespaces:
+    """The same without a container tool: mounts, process numbers and network of its own."""
+
+    name = "unshare"
+
+    def __init__(self, image, _, mounts):
+        self.image = image
+        for there, here in mounts.items():
+            os.makedirs(image.root + there, exist_ok=True)
+            run("mount", "--bind", here, image.root + there)
+        run("mount", "-t", "proc", "proc", image.root + "/proc")
+        run("mount", "--rbind", "/dev", image.root + "/dev")
+
+    def command(self, program, *words):
+        config = self.image.config
+        uid, gid = config["User"].split(":")
+        entry = [program] if program else config["Entrypoint"]
+        return ["unshare", "--net", "--ipc", "--root", self.image.root, "--setgid", gid, "--setuid",
+                uid, "--wd", config["WorkingDir"], "env", "-i", *config["Env"], *entry,
+                *(words or (() if program else config["Cmd"]))]
+
+    def close(self):
+        run("umount", "-R", "-l", self.image.root + "/dev")
+
+
+def runner(image, folder, mounts):
+    why = "podman is missing"
+    if shutil.which("podman"):
+        try:
+            return Podman(image, folder, mounts)
+        except (Refused, subprocess.TimeoutExpired) as error:
+            why = f"podman cannot run here: {error}"
+    print(f"# run by unshare in the image's root file system: {' '.join(why.split())[:300]}")
+    return Namespaces(image, folder, mounts)
+
+
+def is_made(image):
+    config = image.config
+    test("the digests of the archive fit",
+         image.is_whole() and image.tag == TAG, image.spec)
+    uid = int(config["User"].split(":")[0])
+    owned = [os.stat(image.root + place).st_uid for place in (STORE, SOCKET)]
+    test("its user is not root, and owns the folders of store and socket",
+         uid > 0 and owned == [uid, uid] and config["Entrypoint"] == ["/usr/bin/ckptd"],
+         (config, owned))
+
+
+def versions(how):
+    told = {name: done(*how.command("/usr/bin/" + name, "--version"), timeout=LOAD_S).stdout
+            for name in ("ckptd", "ckpt-cli", "trainer")}
+    wanted = done(CLI, "--version").stdout.split()[-1]
+    test(f"ckptd, ckpt-cli and the trainer run in it ({how.name})",
+         all(text.split()[-1:] == [wanted] for text in told.values()), (told, wanted))
+
+
+def pods(image):
+    named, places, images = set(), set(), set()
+    for path in glob.glob("deploy/kubernetes/*.yaml"):
+        with open(path, encoding="utf-8") as file:
+            for one in yaml.safe_load_all(file):
+                pod = (one.get("spec", {}).get("template") or {}).get("spec", {})
+                for container in pod.get("containers", []) + pod.get("initContainers", []):
+                    named.add(container["command"][0])
+                    images.add(container["image"])
+                    places |= {mount["mountPath"] for mount in container["volumeMounts"]}
+    missing = [path for path in named if not os.access(image.root + path, os.X_OK)]
+    test("each program that the pods of deploy/kubernetes start is in it, at that place",
+         {"/usr/bin/ckptd", "/usr/bin/trainer"} <= named and not missing, (named, missing))
+    test("they name this image, and its folders of store and socket",
+         images == {TAG} and {STORE, SOCKET} <= places and set(image.config["Volumes"]) <= places,
+         (images, places))
+
+
+def serves(how, folder, config):
+    log = os.path.join(folder, "log")
+    with open(log, "wb") as out:
+        ckptd = subprocess.Popen(how.command(None, *config["Cmd"], *SMALL), stdout=out, stderr=out)
+
+    def said():
+        with open(log, errors="replace") as file:
+            return file.read()[-3000:]
+    server = f"unix:{SOCKET}/ckptd.sock"
+    try:
+        up = comes(lambda: done(CLI, "health", "--server", server).returncode == 0)
+        test(f"its entry point serves by the packages' configuration ({how.name})", up, said())
+        saved = done(SAVER, "save", server, 2, 1, 1)
+        loaded = done(SAVER, "load", server, 2, 1, 1)
+        test("ranks outside, to whom its socket has the same path, save and load",
+             (saved.returncode, loaded.returncode) == (0, 0), (saved, loaded, said()))
+        words = lib_train.command(DATA, server, "book", "--comm.backend", "local",
+                                  "--training.steps", 2)[1:]
+        words[words.index("--metrics.loss_file") + 1] = "/tmp/loss"
+        trained = done(*how.command("/usr/bin/trainer", *words), timeout=4 * PATIENCE)
+        listed = done(*how.command("/usr/bin/ckpt-cli", "list", "book", "--server", server),
+                      timeout=LOAD_S)
+        test("the trainer in it trains and saves, and ckpt-cli in it lists that",
+             trained.returncode == 0 and "book@2-a1" in listed.stdout,
+             (trained.stderr[-2000:], listed, said()))
+    finally:
+        ckptd.send_signal(signal.SIGTERM)
+        code = ckptd.wait(PATIENCE)
+    whole = done(CLI, "verify", "--all", "--store", folder + "/store")
+    test("told to end it ends in order, and what it saved is whole",
+         (code, whole.returncode) == (0, 0), (code, whole, said()))
+
+
+def main():
+    need_programs("unshare")
+    if is_sanitized() or not os.path.exists(ARCHIVE):
+        print(f"there is no {ARCHIVE}: make image, of programs without sanitizers")
+        sys.exit(77)
+    folder, how = tempfile.mkdtemp(prefix="im-", dir=os.environ.get("TMPDIR", "/var/tmp")), None
+    try:
+        own_mounts()
+        image = Image(ARCHIVE, folder)
+        is_made(image)
+        pods(image)
+        uid = int(image.config["User"].split(":")[0])
+        mounts = {STORE: folder + "/store", SOCKET: folder + "/run", DATA: folder + "/data"}
+        for path in mounts.values():
+            os.mkdir(path)
+            os.chown(path, uid, uid)
+        lib_train.make_tokens(folder + "/data", lib_train.prose())
+        os.makedirs(SOCKET, exist_ok=True)
+        run("mount", "--bind", mounts[SOCKET], SOCKET)
+        how = runner(image, folder, mounts)
+        versions(how)
+        serves(how, folder, image.config)
+    except Refused as why:
+        print(f"no image can be made, or run, here: {why}")
+        sys.exit(77)
+    finally:
+        if how:
+            how.close()
+        for path in (SOCKET, *glob.glob(folder + "/root/*"), folder + "/root"):
+            subprocess.run(["umount", "-R", "-l", path], capture_output=True, check=False)
+        with contextlib.suppress(OSError):
+            os.rmdir(SOCKET)
+        shutil.rmtree(folder, ignore_errors=True)
+    end()
+
+
+main()
