@@ -242,7 +242,12 @@ TEST(test_config__what_this_version_lacks_is_refused)
                   "no later");
     check_refused("--replay 9", "debug.replay_step", "checkpoint.enable");
     check_refused("--checkpoint.enable --blame", "debug.replay_blame", "--replay STEP");
-    check_refused("--training.nonfinite roll_back", "roll_back goes back", "checkpoint.enable");
+    check_refused("--training.nonfinite roll_back", "nonfinite = roll_back goes back",
+                  "checkpoint.enable");
+    check_refused("--training.outlying roll_back", "outlying = roll_back goes back",
+                  "checkpoint.enable");
+    check_refused("--training.outlying drop", "training.outlying", "off,warn,skip,roll_back");
+    check_refused("--training.outlying_window 513", "training.outlying_window", "16 to 512");
     check_refused("--checkpoint.partial_fresh output", "partial_fresh = \"output\"",
                   "checkpoint.partial = true");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",

@@ -19,7 +19,10 @@ static struct config config = {.micro_batches = 6,
                                .decay_total_steps = 20,
                                .decay_ratio = -1,
                                .decay_type = DECAY_LINEAR,
-                               .run = "mine"};
+                               .run = "mine",
+                               .text.outlying = "skip"};
+
+#define LINES 5 /* of a start */
 
 static void write_start(uint64_t attempt, int64_t from, double grad_norm)
 {
@@ -43,6 +46,8 @@ static void write_start(uint64_t attempt, int64_t from, double grad_norm)
     jsonl_validation(j, &p, 4);
     jsonl_spike(j, from + 1, &(struct spike){.kind = SPIKE_NONE});
     jsonl_spike(j, from + 1, &(struct spike){.kind = SPIKE_SLOW, .began = 3, .steps = 4});
+    jsonl_outlier(j, from + 1,
+                  &(struct outlier){.is_norm = true, .value = 9, .median = 2, .window = 64});
     jsonl_close(j);
 }
 
@@ -69,15 +74,17 @@ TEST(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples)
     assert_true(json_real_value(json_object_get(restored, "loss")) == 4.5);
     assert_true(json_is_true(json_object_get(restored, "restored")));
     json_decref(restored);
-    for (int i = 0; i < 8; i++) {
-        int64_t from = i < 4 ? 7 : 5;
+    for (int i = 0; i < 2 * LINES; i++) {
+        int64_t from = i < LINES ? 7 : 5;
         assert_non_null(fgets(line, sizeof(line), file));
         json_t *object = json_loads(line, 0, NULL);
-        assert_int_equal(integer(object, "attempt"), i < 4 ? 1 : 2);
-        assert_int_equal(integer(object, i % 4 == 0 ? "start_step" : "step"), from + (i % 4 != 0));
-        if (i % 4 == 0)
-            assert_int_equal(json_integer_value(json_object_get(object, "from_attempt")), i / 4);
-        if (i % 4 == 1) {
+        assert_int_equal(integer(object, "attempt"), i < LINES ? 1 : 2);
+        bool is_start = i % LINES == 0;
+        assert_int_equal(integer(object, is_start ? "start_step" : "step"), from + !is_start);
+        if (is_start)
+            assert_int_equal(json_integer_value(json_object_get(object, "from_attempt")),
+                             i / LINES);
+        if (i % LINES == 1) {
             assert_int_equal(integer(object, "first_sample"), from * 12);
             assert_int_equal(integer(object, "last_sample"), from * 12 + 11);
             const json_t *losses = json_object_get(object, "losses");
@@ -89,12 +96,19 @@ TEST(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples)
             assert_int_equal(integer(calls, "calls"), 24);
             assert_int_equal(integer(calls, "bytes"), 4096);
             assert_int_equal(integer(calls, "sent"), 2048);
-            assert_int_equal(json_is_null(json_object_get(object, "grad_norm")), i > 4);
+            assert_int_equal(json_is_null(json_object_get(object, "grad_norm")), i > LINES);
         }
-        if (i % 4 == 3) {
+        if (i % LINES == 3) {
             assert_string_equal(json_string_value(json_object_get(object, "loss_spike")), "slow");
             assert_int_equal(integer(object, "began"), 3);
             assert_int_equal(integer(object, "steps"), 4);
+        }
+        if (i % LINES == 4) {
+            assert_string_equal(json_string_value(json_object_get(object, "outlying")),
+                                "grad_norm");
+            assert_string_equal(json_string_value(json_object_get(object, "policy")), "skip");
+            assert_true(json_real_value(json_object_get(object, "value")) == 9);
+            assert_int_equal(integer(object, "window"), 64);
         }
         json_decref(object);
     }

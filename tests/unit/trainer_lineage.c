@@ -145,16 +145,17 @@ TEST(test_lineage__what_no_trainer_made_has_no_numerics_and_may_begin_with_any)
     assert_int_equal(go_on(&from, 3, "\"training.numerics\":3"), 0);
 }
 
-TEST(test_lineage__that_samples_are_left_out_is_no_setting_of_a_newer_trainer)
+TEST(test_lineage__that_samples_or_updates_are_left_out_is_no_setting_of_a_newer_trainer)
 {
     char *begun = NULL;
     assert_int_equal(lineage_begin(&begun, config_of(2)), 0);
     json_t *orders = json_loads(begun, 0, NULL);
-    lineage_note_left_out(orders);
+    lineage_note(orders, LINEAGE_LEFT_OUT);
+    lineage_note(orders, LINEAGE_OUTLYING);
     json_t *saved = json_pack("{so}", "orders", orders);
     char *text = json_dumps(saved, JSON_COMPACT);
     struct ckpt_loaded from = loaded_of(TRAINED, "{}", text);
-    assert_int_equal(go_on(&from, 2, "\"training.left_out\":true"), 0);
+    assert_int_equal(go_on(&from, 2, "\"training.left_out\":true,\"training.outlying\":true"), 0);
     free(begun);
     free(text);
     json_decref(saved);

@@ -1,7 +1,8 @@
-/* median.h - the middle of what was measured. */
+/* median.h - the middle of what was measured, and how far the rest lies around it. */
 #ifndef HOLDFAST_TRAINER_BASE_MEDIAN_H
 #define HOLDFAST_TRAINER_BASE_MEDIAN_H
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -17,6 +18,23 @@ static inline double median_of(double *values, uint32_t num)
 {
     qsort(values, num, sizeof(*values), median_order);
     return (values[num / 2] + values[(num - 1) / 2]) / 2;
+}
+
+#define MEDIAN_NORMAL 1.4826 /* deviations of a normal distribution in its median distance */
+
+struct spread {
+    double median, deviation;
+};
+
+/* A deviation is the median distance from the median, as of a normal distribution, and at least
+ * that part of the median. Changes the values. num > 0. */
+static inline struct spread spread_of(double *values, uint32_t num, double least_part)
+{
+    double median = median_of(values, num);
+    for (uint32_t i = 0; i < num; i++)
+        values[i] = fabs(values[i] - median);
+    return (struct spread){median,
+                           fmax(MEDIAN_NORMAL * median_of(values, num), least_part * fabs(median))};
 }
 
 #endif

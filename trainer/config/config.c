@@ -252,9 +252,11 @@ static int check_checkpoint(const struct config *config)
     if (config->last_save_in_hf && config->load_only)
         return report_error(ERR_INVALID, "set one of them; `ckpt-cli export` writes what is saved",
                             "checkpoint.load_only and last_save_in_hf contradict");
-    if (config->nonfinite == NONFINITE_ROLL_BACK && !config->checkpoint_enable)
+    bool is_broken = config->nonfinite == NONFINITE_ROLL_BACK;
+    if ((is_broken || config->outlying == OUTLYING_ROLL_BACK) && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
-                            "training.nonfinite = roll_back goes back to a checkpoint");
+                            "training.%s = roll_back goes back to a checkpoint",
+                            is_broken ? "nonfinite" : "outlying");
     if (config->keep_latest_k == 1)
         return report_error(ERR_INVALID, "keep 2 or more, or 0 for all",
                             "checkpoint.keep_latest_k = 1: the only one could be damaged");

@@ -13,6 +13,7 @@
 
 #define CONFIG_TEXT_MAX 256
 #define CONFIG_ROLL_BACKS_MAX 64 /* of a run */
+#define CONFIG_OUTLYING_WINDOW_MAX 512
 #define CONFIG_RAMP_MAX 32u
 /* training.numerics: the newest. 1, 2: run/optimizer.c; from 3 on: float products in one order
  * (kernels_chain_products). */
@@ -36,7 +37,8 @@ struct config_text {
     char model_name[32], tied_embeddings[8], rope_scaling[8];
     char converters[CONFIG_TEXT_MAX], float8_recipe[32], float8_gradients[16];
     char optimizer_name[16], moments_dtype[16], decay_type[16];
-    char nonfinite[16], dtype[16], mixed_precision_param[16], mixed_precision_reduce[16];
+    char nonfinite[16], outlying[16];
+    char dtype[16], mixed_precision_param[16], mixed_precision_reduce[16];
     char reduction[16], reshard_after_forward[16];
     char cp_rotate_method[16], cp_load_balancer[16], pipeline_schedule[32], pipeline_cut[8];
     char ac_mode[16], selective_ac_option[8];
@@ -130,6 +132,10 @@ struct config {
     enum { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_ROLL_BACK } nonfinite;
     int64_t nonfinite_skips_max;              /* so many in a row end the run */
     int64_t roll_back_steps, roll_back_times; /* at least so many back; how often in a run */
+    /* Of a step whose numbers are finite, and out of line: save/outliers.h; ours. */
+    enum { OUTLYING_OFF, OUTLYING_WARN, OUTLYING_SKIP, OUTLYING_ROLL_BACK } outlying;
+    double outlying_deviations;
+    int64_t outlying_window;
     char kill_switch[CONFIG_TEXT_MAX];        /* a file; "": none */
     enum config_dtype mixed_precision_param;
     enum config_dtype mixed_precision_reduce; /* sums of gradients: added, kept and reduced */

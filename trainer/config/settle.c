@@ -64,6 +64,7 @@ static void settle_enums(struct config *config)
     config->moments_dtype = DTYPE(moments_dtype);
     config->decay_type = PLACE(decay_type, "linear", "sqrt", "cosine");
     config->nonfinite = PLACE(nonfinite, "stop", "skip", "roll_back");
+    config->outlying = PLACE(outlying, "off", "warn", "skip", "roll_back");
     config->mixed_precision_param = DTYPE(mixed_precision_param);
     config->mixed_precision_reduce = DTYPE(mixed_precision_reduce);
     config->reduction = PLACE(reduction, "canonical", "fast");

@@ -247,6 +247,14 @@ const struct option table_of_model[] = {
     CHOICE(text.nonfinite, "training.nonfinite", "stop", "stop,skip,roll_back",
            "when loss or gradient norm is not finite: end with 78 and save nothing, go on without "
            "that step's update, or go back to a checkpoint and leave its samples out (ours)"),
+    CHOICE(text.outlying, "training.outlying", "off", "off,warn,skip,roll_back",
+           "when loss or gradient norm is finite but far above those of the steps before: say so, "
+           "go on without that step's update, or go back as training.nonfinite has it (ours)"),
+    DOUBLE(outlying_deviations, "training.outlying_deviations", 6, 1, 1e9,
+           "so many deviations above the median are too far; a deviation is the median distance "
+           "from it, as of a normal distribution, and at least 1/20 of it (ours)"),
+    INT(outlying_window, "training.outlying_window", 128, 16, CONFIG_OUTLYING_WINDOW_MAX,
+        "steps of that median; none is judged before half as many (ours)"),
     INT(nonfinite_skips_max, "training.nonfinite_skips_max", 10, 1, COUNT_MAX,
         "with skip: so many such steps in a row end the run (ours)"),
     INT(roll_back_steps, "training.roll_back_steps", 1, 1, COUNT_MAX,

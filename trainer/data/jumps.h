@@ -1,5 +1,5 @@
 /* jumps.h - samples that a run leaves out: those of steps that were taken back, as their numbers
- * were not finite (training.nonfinite = "roll_back").
+ * were not finite, or out of line (training.nonfinite, training.outlying = "roll_back").
  *
  * The list is part of the run's progress, and of its checkpoints from then on as "left_out". Where
  * the next sample is the first of a jump, the run goes on behind it. So each start that comes there

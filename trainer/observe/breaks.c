@@ -1,4 +1,4 @@
-/* breaks.c - steps whose numbers are not finite (see breaks.h). */
+/* breaks.c - steps whose numbers are not finite, or out of line (see breaks.h). */
 #include "trainer/observe/breaks.h"
 #include "proto/base/report.h"
 
@@ -12,14 +12,32 @@ double breaks_without_sign(double value)
     return isnan(value) ? (double)NAN : value;
 }
 
-bool breaks_is_finite(struct breaks *b, const struct progress *p)
+#define REASON_BYTES 400
+
+static const char *describe_outlier(char out[REASON_BYTES], const struct outlier *o)
 {
-    bool is_finite = isfinite(p->loss) && isfinite(p->grad_norm);
-    if (is_finite) {
-        b->in_row = 0;
-        b->has_updated = true;
-    }
-    return is_finite;
+    snprintf(out, REASON_BYTES,
+             "its %s %g is %.1f deviations above the median %g of the %u steps before",
+             o->is_norm ? "gradient norm" : "loss", o->value, (o->value - o->median) / o->deviation,
+             o->median, o->window);
+    return out;
+}
+
+enum step_kind breaks_judge(struct breaks *b, struct progress *p)
+{
+    char why[REASON_BYTES];
+    if (!isfinite(p->loss) || !isfinite(p->grad_norm))
+        return STEP_NONFINITE;
+    bool is_outlier = outliers_find(&p->outliers, b->config, p->loss, p->grad_norm, &b->outlier);
+    if (is_outlier && b->config->outlying != OUTLYING_WARN)
+        return STEP_OUTLYING;
+    if (is_outlier && b->rank == 0)
+        log_warn("train", "step %" PRId64 " is out of line: %s", p->step,
+                 describe_outlier(why, &b->outlier));
+    outliers_add(&p->outliers, b->config, p->loss, p->grad_norm);
+    b->in_row = 0;
+    b->has_updated = true;
+    return is_outlier ? STEP_WARNED : STEP_USUAL;
 }
 
 static const char *describe_break(char out[200], const struct breaks *b, const struct progress *p,
@@ -41,25 +59,33 @@ static const char *describe_break(char out[200], const struct breaks *b, const s
     return out;
 }
 
+/* "loss nan, ..., first on rank 3, ..." */
+static const char *describe(char out[REASON_BYTES], const struct breaks *b,
+                            const struct progress *p, const struct step_break *at)
+{
+    char text[200];
+    snprintf(out, REASON_BYTES, "loss %g, gradient norm %g, first on rank %u, stage %u: %s",
+             breaks_without_sign(p->loss), breaks_without_sign(p->grad_norm), at->rank, at->stage,
+             describe_break(text, b, p, at));
+    return out;
+}
+
 static int end_run(const struct breaks *b, const struct progress *p, const struct step_break *at,
-                   const char *text)
+                   const char *why)
 {
     bool is_loaded = at->is_weight && !b->has_updated;
     const char *hint = is_loaded ? "load another checkpoint, or import a model that is whole"
                                  : "lower optimizer.lr, or resume from an older checkpoint";
-    report_error(
-        ERR_INVALID, hint,
-        "%s in step %" PRId64 ": loss %g, gradient norm %g, first on rank %u, stage %u: %s",
-        is_loaded ? "the weights that were loaded are not finite, seen" : "training diverged",
-        p->step, breaks_without_sign(p->loss), breaks_without_sign(p->grad_norm), at->rank,
-        at->stage, text);
+    report_error(ERR_INVALID, hint, "%s in step %" PRId64 ": %s",
+                 is_loaded ? "the weights that were loaded are not finite, seen"
+                           : "training diverged",
+                 p->step, why);
     if (b->rank != 0)
         report_clear();
     return ERR_INVALID;
 }
 
-static int roll_back(struct breaks *b, const struct progress *p, const struct step_break *at,
-                     const char *text)
+static int roll_back(struct breaks *b, const struct progress *p, const char *why)
 {
     uint64_t samples = trainer_config_leaves(b->config, p->step - 1);
     samples *= (uint64_t)b->config->local_batch_size;
@@ -67,38 +93,71 @@ static int roll_back(struct breaks *b, const struct progress *p, const struct st
     if (b->rank == 0)
         log_warn("train",
                  "step %" PRId64 " is taken back (%u of %" PRId64
-                 " times), and made again without samples %" PRIu64 " to %" PRIu64
-                 ": loss %g, gradient norm %g, first on rank %u, stage %u: %s",
+                 " times), and made again without samples %" PRIu64 " to %" PRIu64 ": %s",
                  p->step, p->jumps.num + 1, b->config->roll_back_times, b->bad.first,
-                 p->next_sample - 1, breaks_without_sign(p->loss),
-                 breaks_without_sign(p->grad_norm), at->rank, at->stage, text);
+                 p->next_sample - 1, why);
     return 0;
+}
+
+static bool may_roll_back(const struct breaks *b, const struct progress *p)
+{
+    return p->jumps.num < b->config->roll_back_times;
+}
+
+/* false: too many in a row. */
+static bool skip(struct breaks *b, const struct progress *p, const char *why)
+{
+    if (++b->in_row >= b->config->nonfinite_skips_max)
+        return false;
+    b->skips++;
+    if (b->rank == 0)
+        log_warn("train",
+                 "step %" PRId64 " updates nothing (%" PRId64 " in a row, %" PRId64
+                 " of this start): %s",
+                 p->step, b->in_row, b->skips, why);
+    return true;
+}
+
+int breaks_decide_outlier(struct breaks *b, struct progress *p)
+{
+    char why[REASON_BYTES];
+    describe_outlier(why, &b->outlier);
+    if (p->step == b->config->replay_step) {
+        if (b->rank == 0)
+            log_warn("replay", "step %" PRId64 " is out of line: %s", p->step, why);
+        return 0;
+    }
+    if (b->config->outlying == OUTLYING_ROLL_BACK && may_roll_back(b, p))
+        return roll_back(b, p, why);
+    if (b->config->outlying == OUTLYING_SKIP && skip(b, p, why)) {
+        outliers_skip(&p->outliers, p->step);
+        return 0;
+    }
+    report_error(ERR_INVALID,
+                 "lower optimizer.lr, raise training.outlying_deviations, or resume from an older "
+                 "checkpoint",
+                 "training.outlying = %s does not help any more: step %" PRId64
+                 " is out of line again: %s",
+                 b->config->text.outlying, p->step, why);
+    if (b->rank != 0)
+        report_clear();
+    return ERR_INVALID;
 }
 
 int breaks_decide(struct breaks *b, const struct progress *p, const struct step_break *at)
 {
-    char text[200];
+    char why[REASON_BYTES], text[200];
     bool may_skip = b->config->nonfinite == NONFINITE_SKIP && !at->is_weight;
-    bool skips = may_skip && ++b->in_row < b->config->nonfinite_skips_max;
-    describe_break(text, b, p, at);
+    describe(why, b, p, at);
     if (p->step == b->config->replay_step) {
         if (b->rank == 0)
             log_warn("replay", "step %" PRId64 " is not finite, first on rank %u, stage %u: %s",
-                     p->step, at->rank, at->stage, text);
+                     p->step, at->rank, at->stage, describe_break(text, b, p, at));
         return 0;
     }
-    if (b->config->nonfinite == NONFINITE_ROLL_BACK && !at->is_weight &&
-        p->jumps.num < b->config->roll_back_times)
-        return roll_back(b, p, at, text);
-    if (skips) {
-        b->skips++;
-        if (b->rank == 0)
-            log_warn("train",
-                     "step %" PRId64 " updates nothing (%" PRId64 " in a row, %" PRId64
-                     " of this start): loss %g, gradient norm %g, first on rank %u, stage %u: %s",
-                     p->step, b->in_row, b->skips, breaks_without_sign(p->loss),
-                     breaks_without_sign(p->grad_norm), at->rank, at->stage, text);
+    if (b->config->nonfinite == NONFINITE_ROLL_BACK && !at->is_weight && may_roll_back(b, p))
+        return roll_back(b, p, why);
+    if (may_skip && skip(b, p, why))
         return 0;
-    }
-    return end_run(b, p, at, text);
+    return end_run(b, p, at, why);
 }

@@ -166,6 +166,20 @@ void jsonl_spike(struct jsonl *j, int64_t step, const struct spike *spike)
     end_line(j, line);
 }
 
+void jsonl_outlier(struct jsonl *j, int64_t step, const struct outlier *o)
+{
+    if (j == NULL || j->is_broken)
+        return;
+    json_t *line = begin_line(j, "step", step);
+    json_object_set_new(line, "outlying", json_string(o->is_norm ? "grad_norm" : "loss"));
+    set(line, "value", o->value);
+    set(line, "median", o->median);
+    set(line, "deviation", o->deviation);
+    json_object_set_new(line, "window", json_integer(o->window));
+    json_object_set_new(line, "policy", json_string(j->config->text.outlying));
+    end_line(j, line);
+}
+
 void jsonl_rolled_back(struct jsonl *j, int64_t step, const struct jump *left_out)
 {
     if (j == NULL || j->is_broken)

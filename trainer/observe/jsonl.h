@@ -22,6 +22,11 @@
  * "last_sample": 47}    the step is taken back, those samples are left out (observe/breaks.h); a
  * start follows
  *
+ *     {"attempt": 2, "step": 8, "time": ..., "outlying": "grad_norm", "value": ..., "median": ...,
+ *      "deviation": ..., "window": 64, "policy": "skip"}
+ *         the step is out of line by its grad_norm or its loss (save/outliers.h), and what
+ *         training.outlying makes of it: the line of a step that is not taken back follows
+ *
  * Without checkpoints, and where nothing is saved, the attempt is 0. `time` is in seconds since
  * 1970. A number that is not finite is null. */
 #ifndef HOLDFAST_TRAINER_JSONL_H
@@ -51,6 +56,7 @@ void jsonl_step(struct jsonl *jsonl, const struct progress *progress,
                 const struct step_result *result, const struct data_place *place,
                 const struct step_calls *calls);
 void jsonl_spike(struct jsonl *jsonl, int64_t step, const struct spike *spike);
+void jsonl_outlier(struct jsonl *jsonl, int64_t step, const struct outlier *outlier);
 void jsonl_rolled_back(struct jsonl *jsonl, int64_t step, const struct jump *left_out);
 void jsonl_validation(struct jsonl *jsonl, const struct progress *progress, double loss);
 

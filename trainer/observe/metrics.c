@@ -162,6 +162,11 @@ void metrics_rolled_back(struct metrics *m, int64_t step, const struct jump *lef
     m->is_back = true;
 }
 
+void metrics_outlier(struct metrics *m, int64_t step, const struct outlier *outlier)
+{
+    jsonl_outlier(m->jsonl, step, outlier);
+}
+
 /* A loss file that cannot be written is said once. */
 static void flush_loss(struct metrics *m)
 {

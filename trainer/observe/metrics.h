@@ -55,6 +55,8 @@ void metrics_loaded(struct metrics *metrics);
 void metrics_ready(struct metrics *metrics, const struct snapshot_times *times, int64_t step);
 /* The step is taken back, and the run goes on behind the step that metrics_ready says next. */
 void metrics_rolled_back(struct metrics *metrics, int64_t step, const struct jump *left_out);
+/* The step is out of line; training.outlying says what becomes of it. */
+void metrics_outlier(struct metrics *metrics, int64_t step, const struct outlier *outlier);
 struct validated {
     double loss, seconds;
     uint64_t tokens;

@@ -7,25 +7,21 @@
 #include <math.h>
 #include <string.h>
 
-#define NORMAL 1.4826 /* deviations of a normal distribution in its median distance */
-#define LEAST_SHARE 0.005
-
 static uint32_t window_size(const struct spikes *s)
 {
     uint32_t most = (uint32_t)s->config->spike_window;
     return s->num < most ? s->num : most;
 }
 
+#define LEAST_PART 0.005
+
 /* Of the window. */
-static void measure(const struct spikes *s, double *median, double *deviation)
+static struct spread measure(const struct spikes *s)
 {
     double values[SPIKES_WINDOW_MAX];
     uint32_t num = window_size(s);
     memcpy(values, s->window, num * sizeof(*values));
-    *median = median_of(values, num);
-    for (uint32_t i = 0; i < num; i++)
-        values[i] = fabs(values[i] - *median);
-    *deviation = fmax(NORMAL * median_of(values, num), LEAST_SHARE * fabs(*median));
+    return spread_of(values, num, LEAST_PART);
 }
 
 static struct spike go_on(struct spikes *s, int64_t step, double loss)
@@ -51,7 +47,6 @@ static struct spike go_on(struct spikes *s, int64_t step, double loss)
 
 struct spike spikes_look(struct spikes *s, int64_t step, double loss)
 {
-    double median, deviation;
     struct spike found = {.kind = SPIKE_NONE};
     if (s->config->spike_deviations == 0 || !isfinite(loss))
         return found;
@@ -60,10 +55,10 @@ struct spike spikes_look(struct spikes *s, int64_t step, double loss)
     if (s->is_in || found.kind == SPIKE_LASTS)
         return found;
     if (found.kind == SPIKE_NONE && window_size(s) >= SPIKES_LEAST) {
-        measure(s, &median, &deviation);
-        s->is_in = loss > median + s->config->spike_deviations * deviation;
+        struct spread of = measure(s);
+        s->is_in = loss > of.median + s->config->spike_deviations * of.deviation;
         if (s->is_in)
-            s->now = (struct spike){SPIKE_BEGINS, step, 1, loss, median, deviation};
+            s->now = (struct spike){SPIKE_BEGINS, step, 1, loss, of.median, of.deviation};
         if (s->is_in)
             return s->now;
     }

@@ -13,16 +13,25 @@
 struct step_made {
     struct rank *r;
     struct progress next;
-    bool is_skipped; /* its numbers are not finite: nothing is updated */
+    bool is_skipped; /* its numbers are not finite, or out of line: nothing is updated */
 };
 
-/* What is to be done about a step whose loss or norm is not finite. */
-static int decide_break(struct step_made *made)
+/* Does the step update the weights? What is to be done when its numbers are not finite, or out of
+ * line. */
+static int judge(struct step_made *made)
 {
+    struct rank *r = made->r;
     struct step_break at;
-    ERR_TRY(parallel_find_break(made->r->parallel, &at));
-    ERR_TRY(breaks_decide(&made->r->breaks, &made->next, &at));
-    made->is_skipped = true;
+    enum step_kind kind = breaks_judge(&r->breaks, &made->next);
+    made->is_skipped = kind == STEP_OUTLYING || kind == STEP_NONFINITE;
+    if (kind == STEP_WARNED || kind == STEP_OUTLYING)
+        metrics_outlier(r->metrics, made->next.step, &r->breaks.outlier);
+    if (kind == STEP_OUTLYING)
+        return breaks_decide_outlier(&r->breaks, &made->next);
+    if (kind == STEP_NONFINITE) {
+        ERR_TRY(parallel_find_break(r->parallel, &at));
+        return breaks_decide(&r->breaks, &made->next, &at);
+    }
     return 0;
 }
 
@@ -44,8 +53,9 @@ static int decide(void *user, const struct step_result *result)
     next->grad_norm = result->grad_norm;
     if (config->replay_blame && next->step == config->replay_step)
         ERR_TRY(replay_blame(r, next));
-    if (!breaks_is_finite(&r->breaks, next))
-        return decide_break(made);
+    ERR_TRY(judge(made));
+    if (made->is_skipped)
+        return 0;
     next->optimizer_update++;
     snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
     optimizer_begin(parallel_state(r->parallel), parallel_lane(r->parallel), config,

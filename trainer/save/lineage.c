@@ -10,7 +10,6 @@
 #include <string.h>
 
 #define NUMERICS "training.numerics"
-#define LEFT_OUT "training.left_out"
 #define BALANCER "parallelism.context_parallel_load_balancer"
 #define ORDERS_MAX 1000u /* an older one than the last so many is dropped from the list */
 
@@ -87,14 +86,15 @@ static const char *find_difference(const json_t *ours, const json_t *theirs)
 }
 
 /* A setting of a newer trainer, which decides of bits as the others do; or NULL. What
- * add_other_samples() and lineage_note_left_out() note is none. */
+ * add_other_samples() and lineage_note() note is none. */
 static const char *find_unknown(const json_t *ours, const json_t *theirs)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)theirs, key, value)
     {
-        bool is_note = strncmp(key, "data.", strlen("data.")) == 0 || strcmp(key, LEFT_OUT) == 0;
+        bool is_note = strncmp(key, "data.", strlen("data.")) == 0 ||
+                       strcmp(key, LINEAGE_LEFT_OUT) == 0 || strcmp(key, LINEAGE_OUTLYING) == 0;
         if (!is_note && json_object_get(ours, key) == NULL)
             return key;
     }
@@ -149,11 +149,11 @@ static int pack(char **out, json_t *orders)
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the run's orders");
 }
 
-void lineage_note_left_out(json_t *orders)
+void lineage_note(json_t *orders, const char *what)
 {
     size_t num = json_array_size(orders);
     if (num > 0)
-        json_object_set_new(json_array_get(orders, num - 1), LEFT_OUT, json_true());
+        json_object_set_new(json_array_get(orders, num - 1), what, json_true());
 }
 
 int lineage_begin(char **out, const struct config *config)

@@ -24,9 +24,12 @@
 int lineage_begin(char **out, const struct config *config);
 /* training.numerics of the run that the checkpoint is of; 0: no trainer made it. */
 int64_t lineage_numerics(const struct ckpt_loaded *from);
-/* The samples of `orders` are not all that their settings give: state.left_out has the others. A
- * trainer that does not know this note refuses the checkpoint. */
-void lineage_note_left_out(json_t *orders);
+/* What the settings of `orders` do not say: samples were left out (state.left_out), or updates are,
+ * of steps that are out of line (state.outlying). A trainer that does not know such a note refuses
+ * the checkpoint. */
+#define LINEAGE_LEFT_OUT "training.left_out"
+#define LINEAGE_OUTLYING "training.outlying"
+void lineage_note(json_t *orders, const char *what);
 struct lineage_data {
     int64_t next_sample; /* where reading goes on; -1: where the checkpoint says */
     int64_t skip;        /* and so many behind that */

@@ -116,6 +116,8 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     if (s->history != NULL)
         history_read(s->history, json_object_get(state, "history"));
     int rc = jumps_read(&p->jumps, json_object_get(state, "left_out"));
+    if (rc == 0)
+        rc = outliers_read(&p->outliers, json_object_get(state, "outlying"));
     if (rc == 0 && !is_excluded(s->config, "dataloader"))
         rc = read_place(s, p, state, loaded);
     if (rc == 0)

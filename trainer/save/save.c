@@ -338,8 +338,12 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", metrics_json(s, p));
     if (p->jumps.num > 0) {
         json_object_set_new(state, "left_out", jumps_json(&p->jumps));
-        lineage_note_left_out(json_object_get(state, "orders"));
+        lineage_note(json_object_get(state, "orders"), LINEAGE_LEFT_OUT);
     }
+    if (s->config->outlying != OUTLYING_OFF)
+        json_object_set_new(state, "outlying", outliers_json(&p->outliers));
+    if (s->config->outlying > OUTLYING_WARN)
+        lineage_note(json_object_get(state, "orders"), LINEAGE_OUTLYING);
     if (s->history != NULL && s->history->num > 0) /* last: it is long */
         json_object_set_new(state, "history", history_json(s->history));
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;

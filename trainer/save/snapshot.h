@@ -15,9 +15,9 @@
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
-#include "proto/model/loss_history.h"
 #include "trainer/data/jumps.h"
 #include "trainer/parallel/parallel.h"
+#include "trainer/save/outliers.h"
 
 #include <signal.h>
 
@@ -28,6 +28,7 @@ struct progress {
     int64_t schedule_update;  /* position on the learning-rate curve */
     uint64_t next_sample;     /* global index; where the jumps lead on from it, reading goes on */
     struct jumps jumps;       /* samples that are left out */
+    struct outliers outliers; /* what steps are measured by */
     uint64_t tokens;          /* trained on so far */
     double loss, grad_norm;   /* of the last step */
 };
