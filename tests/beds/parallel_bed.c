@@ -309,6 +309,7 @@ static int train(struct rank *r, void *user)
         if (world->rank == 0) {
             s->outcome->loss[step + 1] = result.loss;
             s->outcome->grad_norm[step + 1] = result.grad_norm;
+            s->outcome->digest[step + 1] = result.tokens_digest;
         }
         if (world->rank == world->size - 1)
             s->stopped_after = step + 1;
@@ -449,6 +450,9 @@ void want_same(const struct outcome *a, const struct outcome *b, struct place pl
     if (memcmp(a->loss, b->loss, sizeof(a->loss)) != 0 ||
         memcmp(a->grad_norm, b->grad_norm, sizeof(a->grad_norm)) != 0)
         fail_msg("%dx%d (pp %d, cp %d, tp %d): the losses or norms differ", place.replicas,
+                 place.shards, place.pp, place.cp, place.tp);
+    if (memcmp(a->digest, b->digest, sizeof(a->digest)) != 0 || a->digest[1] == a->digest[2])
+        fail_msg("%dx%d (pp %d, cp %d, tp %d): the digests of tokens differ", place.replicas,
                  place.shards, place.pp, place.cp, place.tp);
     for (uint32_t i = 0; i < table->num_tensors; i++)
         for (int part = 0; part < PARTS; part++)

@@ -4,9 +4,10 @@
 Goal: whatever a run reads, its losses are the same bits on every mesh dp_replicate x dp_shard and
 over a resume on another one; a manifest holds the place in every source, and weights change without
 losing it; no step waits for a disk that keeps up on average; a damaged block ends training with 78
-and is named; a file of format 1 is verified by one rank of each node; the step line's mfu follows
-its formula. Method: a tiny Llama on corpora of repeated prose; loss files (hexadecimal floats)
-compared byte by byte; manifests read from the store; reads delayed by tests/shims/slow_read.c.
+and is named; a step that is made again of other tokens is told; a file of format 1 is verified by
+one rank of each node; the step line's mfu follows its formula. Method: a tiny Llama on corpora of
+repeated prose; loss files (hexadecimal floats) compared byte by byte; manifests read from the
+store; reads delayed by tests/shims/slow_read.c.
 """
 
 import ctypes
@@ -410,6 +411,44 @@ def damaged(bed):
          (code, said))
 
 
+def told_digests(path):
+    with open(path) as file:
+        lines = [json.loads(line) for line in file]
+    return [(line["attempt"], line["step"], line["first_sample"], line["tokens_digest"],
+             line.get("tokens_differ_from")) for line in lines if "tokens_digest" in line]
+
+
+def changed_tokens(bed):
+    """Between a start that ends as a kill would, behind a step that is not saved, and the next."""
+    text, lines = lib_train.prose(), {}
+    for run in "kept", "changed":
+        bed.tokenize("d", text[:30000])
+        options = ("--training.mixture", bed.mixture(d=1), "--checkpoint.interval", 2,
+                   "--metrics.jsonl_file", bed.path(run + ".jsonl"))
+        code, said = bed.train(run, (1, 2), 6, *options, "--debug.stop_after_step", 5)
+        assert code == 0, said
+        if run == "changed":
+            bed.tokenize("d", text[9000:39000])
+        code, said = bed.train(run, (2, 2), 6, *options)
+        lines[run] = told_digests(bed.path(run + ".jsonl"))
+        assert code == 0 and len(lines[run]) == 7, (lines, said)
+        found = re.findall(r"warn data: (step \d+: samples \d+ to \d+) have other tokens than "
+                           r"attempt 1 had", said)
+        test(f"a step that is made again of {run} tokens is {'not ' * (run == 'kept')}told",
+             found == [] if run == "kept" else found == ["step 5: samples 12 to 14"], said)
+    kept, changed = lines["kept"], lines["changed"]
+    test("on another mesh the same tokens have the same digest, and each step another",
+         kept[4][3] == kept[5][3] and len({line[3] for line in kept}) == 6 and
+         not any(line[4] for line in kept), kept)
+    test("others have others, which the line of JSON says", changed[:5] == kept[:5] and
+         changed[5][:3] == kept[5][:3] and changed[5][3] != kept[5][3] and
+         [line[4] for line in changed] == [None] * 5 + [1, None], (kept, changed))
+    bed.tokenize("d", text[:30000])
+    code, said = bed.train("changed", (1, 1), 6, *options, "--replay", 6)
+    test("a replay with others says so", code == 1 and re.search(
+        r"error replay: step 6 had other tokens: digest [0-9a-f]{16} then", said), (code, said))
+
+
 def slow_disk(bed):
     options = ("--training.mixture", bed.path("large.tokens"), "--training.seq_len", 1024,
                "--canonical.micro_batches", 2, "--training.local_batch_size", 2)
@@ -439,6 +478,7 @@ def main():
         once_per_node(bed)
         nodes_that_differ(bed)
         speed(bed)
+        changed_tokens(bed)
         slow_disk(bed)
         damaged(bed)
         world.stop()

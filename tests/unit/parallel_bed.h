@@ -93,6 +93,7 @@ struct outcome {
     uint32_t num_tensors;
     float *whole[PARTS][32];
     double loss[STEPS_MAX + 1], grad_norm[STEPS_MAX + 1]; /* by step, from 1 */
+    uint64_t digest[STEPS_MAX + 1];                       /* likewise, of tokens */
 };
 
 int open_ahead(struct ahead **out, const struct config *config, struct data *data,

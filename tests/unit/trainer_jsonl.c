@@ -34,6 +34,7 @@ static void write_start(uint64_t attempt, int64_t from, double grad_norm)
                          .schedule_update = from + 1,
                          .next_sample = (uint64_t)(from + 1) * 12,
                          .tokens = 99,
+                         .tokens_digest = 0xab,
                          .loss = 2.5,
                          .grad_norm = grad_norm};
     assert_int_equal(jsonl_open(&j, &config), 0);
@@ -87,6 +88,8 @@ TEST(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples)
         if (i % LINES == 1) {
             assert_int_equal(integer(object, "first_sample"), from * 12);
             assert_int_equal(integer(object, "last_sample"), from * 12 + 11);
+            assert_string_equal(json_string_value(json_object_get(object, "tokens_digest")),
+                                "00000000000000ab");
             const json_t *losses = json_object_get(object, "losses");
             assert_true(json_real_value(json_object_get(losses, "prose")) == 2.5);
             assert_int_equal(json_object_size(losses), 1);
@@ -115,6 +118,66 @@ TEST(test_jsonl__each_line_has_its_attempt_and_a_step_its_samples)
     assert_null(fgets(line, sizeof(line), file));
     fclose(file);
     unlink(config.jsonl_file);
+}
+
+/* Steps 6 to 8 of a start that goes on behind 5; `digest` is that of the first. */
+static void write_steps(uint64_t attempt, const char *run, uint64_t digest, uint64_t next_sample)
+{
+    static const struct history none;
+    struct jsonl *j;
+    struct data_place place = {.num_sources = 1};
+    struct step_result result = {0};
+    struct step_calls calls = {0};
+    snprintf(config.run, sizeof(config.run), "%s", run);
+    assert_int_equal(jsonl_open(&j, &config), 0);
+    jsonl_start(j, &(struct snapshot_times){.attempt = attempt}, 5, &none);
+    for (int64_t step = 6; step <= 8; step++) {
+        struct progress p = {.step = step,
+                             .schedule_update = step,
+                             .next_sample = next_sample + (uint64_t)(step - 6) * 12,
+                             .tokens_digest = digest++};
+        jsonl_step(j, &p, &result, &place, &calls);
+    }
+    jsonl_close(j);
+}
+
+/* Of the last three lines: how many say that they differ from the attempt. */
+static int count_differing(uint64_t attempt)
+{
+    char line[1000];
+    int found[3] = {0};
+    FILE *file = fopen(config.jsonl_file, "re");
+    assert_non_null(file);
+    for (int i = 0; fgets(line, sizeof(line), file) != NULL; i++) {
+        json_t *object = json_loads(line, 0, NULL);
+        const json_t *from = json_object_get(object, "tokens_differ_from");
+        found[i % 3] = from != NULL && json_integer_value(from) == (json_int_t)attempt;
+        assert_true(from == NULL || json_integer_value(from) == (json_int_t)attempt);
+        json_decref(object);
+    }
+    fclose(file);
+    unlink(config.jsonl_file);
+    return found[0] + found[1] + found[2];
+}
+
+TEST(test_jsonl__a_step_made_again_of_other_tokens_is_told_if_it_has_the_same_samples)
+{
+    static const struct {
+        const char *run;
+        uint64_t digest, next_sample;
+        int differ;
+    } cases[] = {{"mine", 1000, 72, 0},  /* the same */
+                 {"mine", 7, 72, 3},     /* other tokens */
+                 {"mine", 7, 84, 0},     /* other samples */
+                 {"another", 7, 72, 0}}; /* it wrote into the same file */
+    const char *base = getenv("TMPDIR");
+    snprintf(config.jsonl_file, sizeof(config.jsonl_file), "%s/again-%d.jsonl",
+             base != NULL ? base : "/tmp", (int)getpid());
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        write_steps(1, "mine", 1000, 72);
+        write_steps(2, cases[i].run, cases[i].digest, cases[i].next_sample);
+        assert_int_equal(count_differing(1), cases[i].differ);
+    }
 }
 
 SUITE(NULL, NULL)

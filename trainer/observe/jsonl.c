@@ -1,9 +1,11 @@
 /* jsonl.c - a run's steps as lines of JSON (see jsonl.h). */
 #include "trainer/observe/jsonl.h"
 #include "proto/base/report.h"
+#include "trainer/observe/digests.h"
 #include "trainer/plan/schedule.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +17,7 @@ struct jsonl {
     FILE *file;
     uint64_t attempt;
     bool is_new, is_broken;
+    struct digests digests;
 };
 
 int jsonl_open(struct jsonl **out, const struct config *config)
@@ -40,6 +43,7 @@ void jsonl_close(struct jsonl *j)
 {
     if (j == NULL)
         return;
+    digests_free(&j->digests);
     fclose(j->file);
     free(j);
 }
@@ -92,6 +96,8 @@ void jsonl_start(struct jsonl *j, const struct snapshot_times *times, int64_t st
     if (j->is_new)
         write_history(j, history);
     j->is_new = false;
+    if (digests_read(&j->digests, j->config->jsonl_file, j->config->run, step) != 0)
+        log_warn("data", "%s; steps are made again without a comparison", report_line());
     if (j->is_broken)
         return;
     j->attempt = times->attempt;
@@ -146,6 +152,12 @@ void jsonl_step(struct jsonl *j, const struct progress *p, const struct step_res
     json_object_set_new(line, "tokens", json_integer((json_int_t)p->tokens));
     json_object_set_new(line, "first_sample", json_integer((json_int_t)(p->next_sample - samples)));
     json_object_set_new(line, "last_sample", json_integer((json_int_t)p->next_sample - 1));
+    char digest[24];
+    snprintf(digest, sizeof(digest), "%016" PRIx64, p->tokens_digest);
+    json_object_set_new(line, "tokens_digest", json_string(digest));
+    int64_t other = digests_compare(&j->digests, p, samples);
+    if (other >= 0)
+        json_object_set_new(line, "tokens_differ_from", json_integer(other));
     set(line, "data_seconds", result->data_seconds);
     add_sources(line, result, place);
     add_calls(line, calls);

@@ -10,10 +10,12 @@
  *     {"attempt": 1, "step": 4, "time": ..., "loss": ..., "restored": true}
  *         in a file that was empty: steps before, as the checkpoint has them (loss_history.h)
  *     {"attempt": 2, "step": 6, "time": ..., "loss": ..., "max_loss": ..., "grad_norm": ..., "lr":
- *      ..., "tokens": ..., "first_sample": 30, "last_sample": 35, "data_seconds": ...,
- *      "calls": {"dp_shard all_gather": {"calls": 24, "bytes": ..., "sent": ...}}}
- *         rank 0's calls of other ranks, by group and kind (flight.h); samples by their place in
- * the run's order; of several sources, "losses" by name
+ *      ..., "tokens": ..., "first_sample": 30, "last_sample": 35, "tokens_digest":
+ *      "91b6...", "data_seconds": ..., "calls": {"dp_shard all_gather": {"calls": 24, "bytes": ...,
+ * "sent": ...}}} rank 0's calls of other ranks, by group and kind (flight.h); samples by their
+ * place in the run's order, with a digest of their tokens; of several sources, "losses" by name. A
+ * step made again of other tokens has the attempt that it differs from as "tokens_differ_from"
+ * (digests.h)
  *     {"attempt": 2, "step": 10, "time": ..., "validation_loss": ...}
  *     {"attempt": 2, "step": 12, "time": ..., "loss_spike": "fast", "began": 9, "steps": 3, "most":
  *      ..., "median": ..., "deviation": ...}     spikes.h: "begins", then how it ends

@@ -397,14 +397,18 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
     if (m->of.rank != 0)
         return;
     history_add(m->of.history, p->step, p->loss);
+    uint64_t samples = (uint64_t)trainer_config_leaves(m->of.config, p->step - 1) *
+                       (uint64_t)m->of.config->local_batch_size;
+    log_debug("data",
+              "step %" PRId64 ": samples %" PRIu64 " to %" PRIu64
+              ", their tokens' digest %016" PRIx64,
+              p->step, p->next_sample - samples, p->next_sample - 1, p->tokens_digest);
     bool is_first = !m->has_stepped;
     if (is_first || m->is_back) {
         m->has_stepped = true;
         m->is_back = false;
         m->logged_step = m->first_step = p->step - 1;
-        m->logged_tokens = p->tokens - (uint64_t)trainer_config_leaves(m->of.config, p->step - 1) *
-                                           (uint64_t)m->of.config->local_batch_size *
-                                           (uint64_t)m->of.config->seq_len;
+        m->logged_tokens = p->tokens - samples * (uint64_t)m->of.config->seq_len;
     }
     if (is_first)
         log_start(m, p, times);

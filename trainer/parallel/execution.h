@@ -40,6 +40,7 @@ struct execution {
     double *losses, *all_losses;
     uint32_t leaf_values; /* that are gathered of each leaf: see gather_losses */
     uint64_t counted;     /* tokens of the step that count; 0: all do */
+    uint64_t digest;      /* of the step's leaves that this rank has to count */
     int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
     bool has_warned_of_masks;
 };

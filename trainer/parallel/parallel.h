@@ -129,6 +129,10 @@ struct step_result {
     unsigned seen;    /* what looks have answered, or-ed; 0 in a step that is dropped */
     bool is_dropped;  /* before the last micro-step: the step is not made, the rest is undefined */
     double data_seconds; /* that this rank has waited for samples */
+    /* Of the step's inputs and targets: the sum mod 2^64 over its leaves of XXH3-64 of the targets,
+     * seeded by that of the inputs, which is seeded by the leaf's number. So every mesh has the
+     * same. */
+    uint64_t tokens_digest;
     /* Of each source when there are several: sum of losses and number of tokens that count. */
     struct source_loss {
         double sum;

@@ -6,6 +6,7 @@
  * losses are gathered and added in double in leaf order. The host reads them when it has waited for
  * the norm: no leaf waits for it. */
 #include "kernels/device.h"
+#include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "trainer/config/hooks.h"
 #include "trainer/config/switches.h"
@@ -109,6 +110,18 @@ static double *values_of(const struct parallel *p, uint32_t leaf)
     return p->run.losses + (size_t)leaf * p->run.leaf_values;
 }
 
+/* Each leaf is counted once, by the last stage's first rank of those that read it. */
+static void add_digest(struct parallel *p, uint32_t micro_step, const struct tokens *raw)
+{
+    const uint32_t *place = p->plan->mesh.place;
+    size_t bytes = rows_of_leaf(p->plan) * sizeof(int32_t);
+    if (place[AXIS_PP] + 1 < p->plan->mesh.degree[AXIS_PP] || place[AXIS_CP] + place[AXIS_TP] > 0)
+        return;
+    uint32_t leaf = leaves_at(&p->exchange.leaves, my_data_rank(p->plan), micro_step);
+    p->run.digest +=
+        checksum_seeded(raw->targets, bytes, checksum_seeded(raw->inputs, bytes, leaf));
+}
+
 /* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
 static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
@@ -124,6 +137,8 @@ static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
             ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
     if (p->run.failure != 0)
         step_clear_tokens(p, &raw);
+    else if (s->input->ahead != NULL)
+        add_digest(p, leaf, &raw);
     if (p->run.leaf_values > 1)
         count_sequences(p, &raw, values + 1 + p->plan->config->local_batch_size);
     step_send_tokens(p, &raw, to);
@@ -179,8 +194,11 @@ static int norm_and_stop(struct parallel *p, struct step *s, const struct op *op
     unsigned seen = input->look != NULL ? input->look(input->user) : 0;
     struct {
         struct kernel_exact_sum sum;
-        int64_t stop, failures, seen[SWITCHES_BITS]; /* ranks that saw it */
-    } all = {.stop = is_asked_to_stop(input), .failures = p->run.failure != 0};
+        int64_t stop, failures, digest[2]; /* low and high half: no sum of them overflows */
+        int64_t seen[SWITCHES_BITS];       /* ranks that saw it */
+    } all = {.stop = is_asked_to_stop(input),
+             .failures = p->run.failure != 0,
+             .digest = {(int64_t)(p->run.digest & UINT32_MAX), (int64_t)(p->run.digest >> 32)}};
     for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
         all.seen[bit] = seen >> bit & 1;
     lane_zero(p->plan->lane, &p->run.numbers->squares, sizeof(all.sum));
@@ -193,6 +211,7 @@ static int norm_and_stop(struct parallel *p, struct step *s, const struct op *op
                                 sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
+    s->out->tokens_digest = (uint64_t)all.digest[0] + ((uint64_t)all.digest[1] << 32);
     s->out->seen = 0;
     for (uint32_t bit = 0; bit < SWITCHES_BITS; bit++)
         s->out->seen |= (all.seen[bit] != 0 ? 1u : 0u) << bit;
@@ -357,6 +376,7 @@ static int begin_step(struct parallel *p, const struct step_input *input)
     bool has_data = input->ahead != NULL;
     bool by_source = has_data && data_info(ahead_data(input->ahead))->num_sources > 1;
     p->run.failure = 0;
+    p->run.digest = 0;
     watch_step(p, input->step);
     set_leaves(p, trainer_config_leaves(p->plan->config, input->step - 1));
     reduce_begin(&p->exchange);

@@ -25,8 +25,17 @@ static bool compare(int64_t step, const char *what, double then, double now)
     return false;
 }
 
-static void explain(const struct config *config)
+static void explain(const struct rank *r)
 {
+    const struct config *config = r->config;
+    uint64_t then = r->recorded.tokens_digest, now = r->progress.tokens_digest;
+    if (then != 0 && then != now) {
+        log_error("replay",
+                  "step %" PRId64 " had other tokens: digest %016" PRIx64 " then, %016" PRIx64
+                  " now: the data were changed",
+                  r->progress.step, then, now);
+        return;
+    }
     log_error("replay", "%s",
               config->reduction == REDUCTION_FAST
                   ? "training.reduction = \"fast\" promises the same bits on no two meshes"
@@ -82,7 +91,7 @@ static bool compare_all(const struct rank *r)
              loss, norm, norm);
     bool has_same = is_as_recorded(r);
     if (!has_same)
-        explain(r->config);
+        explain(r);
     return has_same;
 }
 

@@ -51,6 +51,7 @@ static int decide(void *user, const struct step_result *result)
     next->tokens += samples * (uint64_t)config->seq_len;
     next->loss = result->loss;
     next->grad_norm = result->grad_norm;
+    next->tokens_digest = result->tokens_digest;
     if (config->replay_blame && next->step == config->replay_step)
         ERR_TRY(replay_blame(r, next));
     ERR_TRY(judge(made));

@@ -3,6 +3,7 @@
  * The newest checkpoint has the losses of the run's steps (history.h), and one of the step itself
  * its gradient norm. Two attempts may have made that step with different bits: the norm counts only
  * where its checkpoint has the loss that the newest one has of the step. */
+#include "proto/base/checksum.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
@@ -40,6 +41,11 @@ int snapshot_recorded(struct snapshot *s, int64_t step, struct recorded *out)
     out->grad_norm = json_number_value(metrics);
     out->has_norm = json_is_real(metrics) && history_find(&out->losses, step, &loss) &&
                     loss == json_number_value(theirs);
+    const char *digest =
+        json_string_value(json_object_get(json_object_get(state, "metrics"), "tokens_digest"));
+    if (digest == NULL || strlen(digest) != CHECKSUM_DIGITS ||
+        !checksum_parse(&out->tokens_digest, digest))
+        out->tokens_digest = 0;
     json_decref(state);
     return rc == ERR_NOT_FOUND ? 0 : rc;
 }

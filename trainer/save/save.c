@@ -24,6 +24,7 @@
  * save is tried until it is durable or that time is over: what passes by itself (no free image, no
  * ckptd) may fail any number of times, anything else FINAL_TRIES times. With checkpoint.durability
  * = "bucket" the end waits, in the same time, until ckptd has it in its far tier. */
+#include "proto/base/checksum.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
@@ -318,6 +319,10 @@ static json_t *metrics_json(const struct snapshot *s, const struct progress *p)
         json_object_set_new(metrics, "loss", json_real(p->loss));
         json_object_set_new(metrics, "grad_norm", json_real(p->grad_norm));
     }
+    char digest[CHECKSUM_DIGITS + 1];
+    snprintf(digest, sizeof(digest), "%016" PRIx64, p->tokens_digest);
+    if (p->tokens_digest != 0)
+        json_object_set_new(metrics, "tokens_digest", json_string(digest));
     if (s->pace.step_seconds > 0)
         json_object_set_new(metrics, "step_seconds", json_real(s->pace.step_seconds));
     if (s->times.num_saves > 0)

@@ -30,7 +30,8 @@ struct progress {
     struct jumps jumps;       /* samples that are left out */
     struct outliers outliers; /* what steps are measured by */
     uint64_t tokens;          /* trained on so far */
-    double loss, grad_norm;   /* of the last step */
+    double loss, grad_norm;   /* of the last step, as is: */
+    uint64_t tokens_digest;   /* of struct step_result; 0: not known */
 };
 
 struct snapshot;
@@ -98,6 +99,7 @@ struct recorded {
     struct jumps jumps;    /* likewise */
     bool has_norm;         /* there is one of the step, which has this: */
     double grad_norm;
+    uint64_t tokens_digest; /* likewise; 0: not known */
 };
 /* Rank 0 alone. `step`: the one of which the gradient norm is asked. */
 int snapshot_recorded(struct snapshot *snapshot, int64_t step, struct recorded *out);
