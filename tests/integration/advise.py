@@ -3,13 +3,14 @@
 
 Goal: the interval is the one that loses least, of what the trainer measured and left in its
 checkpoint, or of options; never shorter than a save takes; what is not known is asked for by name.
-A trainer that chooses its interval itself keeps to it.
+A trainer that chooses its interval itself keeps to it, and its bits are those of any other.
 Method: a tiny run of the real trainer, read through its ckptd and from the directory. What each
 interval loses is computed here by another way: restarts and lost work are added up, piece by piece.
 """
 
 import json
 import math
+import os
 import re
 import subprocess
 
@@ -77,7 +78,8 @@ def chosen(world):
         command(world.folder, world.server, "auto", "--training.steps", 200,
                 "--checkpoint.interval", "auto", "--checkpoint.mtbf", "1s",
                 "--checkpoint.async_mode", "disabled", "--lr_scheduler.total_steps", 200,
-                "--metrics.log_freq", 100, "--comm.ranks", 2),
+                "--metrics.log_freq", 100, "--comm.ranks", 2, "--metrics.loss_file",
+                os.path.join(world.folder, "auto.loss")),
         capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     told = re.findall(r"step (\d+) is accepted|interval = auto: a save every (\d+) steps, "
@@ -102,6 +104,21 @@ def chosen(world):
     code, out, said = world.cli("advise", "auto", *world.where, "--mtbf", "1s", "--json")
     test("advise shows the interval that the trainer chose as that of now", code == 0 and
          json.loads(out)["now"]["steps"] == figures[-1], (out, said, figures))
+
+
+def same_bits(world):
+    """As chosen(), but with a fixed interval that no save of the other hits."""
+    losses = [os.path.join(world.folder, run + ".loss") for run in ("auto", "fixed")]
+    done = subprocess.run(
+        command(world.folder, world.server, "fixed", "--training.steps", 200,
+                "--checkpoint.interval", 97, "--lr_scheduler.total_steps", 200,
+                "--metrics.log_freq", 100, "--comm.ranks", 1, "--metrics.loss_file", losses[1]),
+        capture_output=True, text=True, timeout=300)
+    auto, fixed = (open(path).read() for path in losses)
+    code, out, said = world.cli("diff", "auto@200", "fixed@200", *world.where)
+    test("a run that chose its intervals has the losses and weights of one with a fixed interval",
+         done.returncode == 0 and auto == fixed and auto.count("\n") == 200 and code == 0,
+         (done.stderr, out, said))
 
 
 def least(world):
@@ -145,6 +162,7 @@ def main():
         least(world)
         unknown(world)
         chosen(world)
+        same_bits(world)
     finally:
         world.close()
     end()

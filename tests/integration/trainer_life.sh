@@ -233,8 +233,9 @@ check "from a checkpoint that was made before, with the same bits" \
     says again "loaded step 5 " "step 9: the same bits \\(compared: 4 losses\\)"
 check_exit 78 "a step that is not finite ends a run with 78" \
     train broken --debug.nonfinite_at_step 8 --checkpoint.async_mode disabled
-check_exit 0 "it can be made again" again broken 8 --debug.nonfinite_at_step 8
-check "there is nothing to compare it with" says again "nothing is compared: .* of steps 6 to 8"
+check_exit 3 "where a step has no loss to be compared with, a replay ends with 3" \
+    again broken 8 --debug.nonfinite_at_step 8
+check "and names the steps" says again "nothing is compared: .* of steps 6 to 8"
 check_equal "a replay leaves no loss and no attempt" \
     "$(ls "$tmp/again.loss" "$store"/{right,broken}/attempts/* 2>/dev/null | wc -l)" 2
 blamed() { # RANKS

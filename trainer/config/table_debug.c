@@ -33,7 +33,8 @@ const struct option table_of_debug[] = {
         "end behind this step, without a save; -1: off (ours)"),
     INT(replay_step, "debug.replay_step", -1, -1, COUNT_MAX,
         "make this step again from the newest checkpoint before it, compare losses with the run's, "
-        "and end: 0, or 1 when one differs; -1: off (also --replay; ours)"),
+        "and end: 0, 1 when one differs, 3 when there is none to compare; -1: off (also --replay; "
+        "ours)"),
     BOOL(replay_blame, "debug.replay_blame", "false",
          "of debug.replay_step name the module whose numbers are not finite or farthest out of "
          "line, the micro-batches with the largest loss and gradient, and their samples (also "

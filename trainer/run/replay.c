@@ -56,8 +56,8 @@ int replay_begin(struct rank *r)
     return comm_broadcast(r->world, jumps, sizeof(*jumps), 0);
 }
 
-/* The first difference is said. */
-static bool is_as_recorded(const struct rank *r)
+/* The exit code. The first difference is said. */
+static int compare_recorded(const struct rank *r)
 {
     const struct recorded *then = &r->recorded;
     const struct progress *p = &r->progress;
@@ -68,31 +68,32 @@ static bool is_as_recorded(const struct rank *r)
             continue;
         compared++;
         if (!compare(step, "loss", was, is))
-            return false;
+            return REPLAY_DIFFERS;
     }
     if (then->has_norm && !compare(p->step, "gradient norm", then->grad_norm, p->grad_norm))
-        return false;
-    if (compared == 0)
-        log_warn("replay",
-                 "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
-                 " to %" PRId64,
-                 r->loaded_step + 1, p->step);
-    else
-        log_info("replay", "step %" PRId64 ": the same bits (compared: %u losses%s)", p->step,
-                 compared, then->has_norm ? ", the gradient norm" : "");
-    return true;
+        return REPLAY_DIFFERS;
+    if (compared == 0) {
+        log_error("replay",
+                  "nothing is compared: the run's newest checkpoint has no loss of steps %" PRId64
+                  " to %" PRId64,
+                  r->loaded_step + 1, p->step);
+        return REPLAY_NOTHING;
+    }
+    log_info("replay", "step %" PRId64 ": the same bits (compared: %u losses%s)", p->step, compared,
+             then->has_norm ? ", the gradient norm" : "");
+    return EXIT_DONE;
 }
 
-static bool compare_all(const struct rank *r)
+static int compare_all(const struct rank *r)
 {
     const struct progress *p = &r->progress;
     double loss = breaks_without_sign(p->loss), norm = breaks_without_sign(p->grad_norm);
     log_info("replay", "step %" PRId64 ": loss %a (%.9g), gradient norm %a (%.9g)", p->step, loss,
              loss, norm, norm);
-    bool has_same = is_as_recorded(r);
-    if (!has_same)
+    int result = compare_recorded(r);
+    if (result == REPLAY_DIFFERS)
         explain(r);
-    return has_same;
+    return result;
 }
 
 /* The samples of a leaf: their place in the run's order, and where they lie. */
@@ -139,8 +140,8 @@ int replay_blame(struct rank *r, const struct progress *next)
 
 int replay_compare(struct rank *r, int *out_exit)
 {
-    int64_t differs = r->world->rank == 0 && !compare_all(r);
-    ERR_TRY(comm_broadcast(r->world, &differs, sizeof(differs), 0));
-    *out_exit = differs ? REPLAY_DIFFERS : EXIT_DONE;
+    int64_t result = r->world->rank == 0 ? compare_all(r) : EXIT_DONE;
+    ERR_TRY(comm_broadcast(r->world, &result, sizeof(result), 0));
+    *out_exit = (int)result;
     return 0;
 }

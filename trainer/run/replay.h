@@ -9,14 +9,16 @@
 
 #include "trainer/run/rank.h"
 
-#define REPLAY_DIFFERS 1 /* an exit code, as ckpt-cli's of a difference */
+/* Exit codes: as ckpt-cli's of a difference; nothing was compared, which proves nothing. */
+#define REPLAY_DIFFERS 1
+#define REPLAY_NOTHING 3
 
 /* Behind the load: what the run left out, the replay leaves out. Collective. */
 int replay_begin(struct rank *rank);
 /* With debug.replay_blame, of the step whose loss and norm are known: says where to look. `next`:
  * the progress when it is made. Collective. */
 int replay_blame(struct rank *rank, const struct progress *next);
-/* Behind the step. *out_exit: REPLAY_DIFFERS where bits differ. Collective. */
+/* Behind the step. *out_exit: EXIT_DONE where bits are the same, or one of those. Collective. */
 int replay_compare(struct rank *rank, int *out_exit);
 
 #endif
