@@ -2,12 +2,12 @@
 # Goal: before a run, --preflight says of every rank whether its device copies and multiplies right
 # and what the rank in front of it sends arrives, and ends with 78 when one is broken, or far slower
 # than the others; every host has a line, too. --links has a row for each call, payload and group of
-# the mesh, and rates for --suggest. Method: CPUs, as threads and as processes, one of which
-# multiplies by plain C, so it is slow at any load; simulated GPUs (tests/simgpu) that change
-# one bit of one copy or refuse memory.
+# the mesh, and rates, with which --suggest prices a mesh. Method: CPUs, as threads and as
+# processes, one of which multiplies by plain C, so it is slow at any load; simulated GPUs
+# (tests/simgpu) that change one bit of one copy or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 15
+plan 17
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
     shift
@@ -50,8 +50,24 @@ check_equal "the links of all four and of the groups of the mesh are measured" \
     "$(rows links mpirun --allow-run-as-root --oversubscribe -n 4 "$BUILD/trainer" \
         --comm.backend mpi --parallelism.tensor_parallel_degree 2)" \
     "$({ calls 2 dp_shard && calls 2 tp && calls 4 world; } | paste -sd,)"
+measure() {
+    "$BUILD/trainer" --links --json --debug.links_max_bytes 32768 --comm.ranks 2 >"$tmp/rates.json"
+}
+check "they are written as JSON" measure
+suggested() { # with these rates: two meshes of two ranks have them, as text and as JSON
+    local of=("$BUILD/trainer" --suggest --rates "$tmp/rates.json" --comm.ranks 2)
+    of+=(--model.flavor tiny --model.vocab_size 512 --training.seq_len 64)
+    "${of[@]}" >"$tmp/suggested.txt" 2>"$tmp/suggested.log" &&
+        grep -q "^measured: machine_gb_per_s, call_us ($tmp/rates.json)\$" "$tmp/suggested.txt" &&
+        "${of[@]}" --json 2>>"$tmp/suggested.log" | python3 -c 'import json, sys
+measured = json.load(open(sys.argv[1]))["memory_estimation"]
+rates = json.load(sys.stdin)["rates"]
+sys.exit(rates != {"network_gb_per_s": 50, "measured": "machine_gb_per_s, call_us", **measured})
+' "$tmp/rates.json"
+}
+check "--suggest takes them in place of its own, and says so" suggested
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {8..15}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {10..17}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS

@@ -153,6 +153,29 @@ TEST(test_config__an_interval_is_a_number_or_auto)
     assert_true(config.mtbf_seconds == 86400);
 }
 
+TEST(test_config__rates_that_links_measured_take_the_place_of_those_that_are_not_given)
+{
+    static struct config config;
+    write_text(model, "{\"rows\": [], \"memory_estimation\": {\"machine_gb_per_s\": 7.5, "
+                      "\"call_us\": 33}}");
+    assert_int_equal(load_alone(&config, "--training.dataset_path x --suggest --rates %s", model),
+                     0);
+    assert_true(config.machine_gb == 7.5 && config.network_gb == 50 && config.call_us == 33);
+    assert_string_equal(config.rates_measured, "machine_gb_per_s, call_us");
+    assert_int_equal(
+        load_alone(&config, "--training.dataset_path x --rates %s --memory_estimation.call_us 20",
+                   model),
+        0);
+    assert_true(config.machine_gb == 7.5 && config.call_us == 20);
+    assert_string_equal(config.rates_measured, "machine_gb_per_s");
+    write_text(model, "{\"ranks\": []}");
+    assert_int_equal(load_alone(&config, "--training.dataset_path x --rates %s", model),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_line(), "tokenizer.model\": it has no rates of --links (write "
+                                          "it with `trainer --links --json > FILE`"));
+    check_refused("--rates /nowhere/links.json", "/nowhere/links.json", "trainer --links --json");
+}
+
 TEST(test_config__command_line_wins_over_file_wins_over_defaults)
 {
     struct config config;

@@ -8,6 +8,7 @@
  * checked where the mesh is built. */
 #include "trainer/config/config.h"
 
+#include "proto/base/json.h"
 #include "proto/base/options.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
@@ -46,6 +47,8 @@ static const char *const short_keys[] = {"config",
                                          "metrics.log_ranks",
                                          "suggest",
                                          "memory_estimation.suggest",
+                                         "rates",
+                                         "memory_estimation.rates",
                                          NULL};
 
 /* ---- reading ---- */
@@ -342,6 +345,42 @@ static int check_values(struct config *config)
 
 /* ---- all ---- */
 
+/* Rates that --links has measured, in place of the table's. What is given stays. */
+static int read_rates(struct config *config, const bool *is_set)
+{
+    struct {
+        const char *name;
+        double *value;
+    } rates[] = {{"machine_gb_per_s", &config->machine_gb},
+                 {"network_gb_per_s", &config->network_gb},
+                 {"call_us", &config->call_us}};
+    json_error_t reason = {.text = ""};
+    bool is_found = false;
+    if (config->rates_file[0] == '\0')
+        return 0;
+    json_t *root = json_load_file(config->rates_file, 0, &reason);
+    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        char key[64];
+        snprintf(key, sizeof(key), "memory_estimation.%s", rates[i].name);
+        double value = json_number_value(json_at(root, key));
+        if (!(value > 0 && value < 1e9))
+            continue;
+        is_found = true;
+        if (is_given(is_set, key))
+            continue;
+        *rates[i].value = value;
+        size_t at = strlen(config->rates_measured);
+        snprintf(config->rates_measured + at, sizeof(config->rates_measured) - at, "%s%s",
+                 at > 0 ? ", " : "", rates[i].name);
+    }
+    json_decref(root);
+    if (is_found)
+        return 0;
+    return report_error(ERR_INVALID, "write it with `trainer --links --json > FILE`",
+                        "memory_estimation.rates = \"%s\": %s", config->rates_file,
+                        reason.text[0] != '\0' ? reason.text : "it has no rates of --links");
+}
+
 /* torchtitan's sizes of Llama 3 have the scaling of Llama 3.1 since October 2025; ours have the one
  * of their first release. */
 static void note_rope(const struct config *config, const bool *is_set)
@@ -398,6 +437,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         ERR_TRY(options_read_toml(&options, file));
     }
     settle_choices(out);
+    ERR_TRY(read_rates(out, is_set));
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(settle_sizes(out, options.quiet));

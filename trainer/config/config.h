@@ -244,6 +244,8 @@ struct config {
     bool suggest;            /* --suggest: print which meshes fit and end */
     int64_t suggestions, machine_ranks;
     double rank_gib, rank_tflops, machine_gb, network_gb, call_us; /* what they are priced with */
+    char rates_file[CONFIG_TEXT_MAX]; /* of --links, which the last three may be from; "": none */
+    char rates_measured[64];          /* the names of those that are; not a key */
     bool print_program;                   /* --print-program: print the steps' operations and end */
     char timeline_file[CONFIG_TEXT_MAX];  /* --timeline: of one step of all ranks; "": none */
     int64_t timeline_step;                /* which of this start's, from 1 */

@@ -85,6 +85,9 @@ const struct option table_of_debug[] = {
            "GB/s that a rank sends to other machines; 50: a link of 400 Gbit/s (ours)"),
     DOUBLE(call_us, "memory_estimation.call_us", 20, 0, 1e9,
            "microseconds of a call of ranks to each other, beside its bytes (ours)"),
+    STRING(rates_file, "memory_estimation.rates", "",
+           "file of `--links --json`: machine_gb_per_s or network_gb_per_s, and call_us, where they "
+           "are not given, are those that were measured (also --rates; ours)"),
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),
     IGNORED("memory_estimation.disable_fake_mode", "the plan needs no fake tensors"),
 

@@ -317,9 +317,12 @@ static void print_text(const struct config *config, const struct model_table *ta
            (double)model_shape_parameters(&table->shape) * 1e-6, num_ranks, config->micro_batches,
            config->local_batch_size, config->seq_len);
     printf("a rank: %g GiB, %g TFLOP/s; %g GB/s to the %" PRId64
-           " ranks of its machine, %g GB/s to others, %g us a call (memory_estimation.*)\n\n",
+           " ranks of its machine, %g GB/s to others, %g us a call (memory_estimation.*)\n",
            config->rank_gib, config->rank_tflops, config->machine_gb, config->machine_ranks,
            config->network_gb, config->call_us);
+    if (config->rates_measured[0] != '\0')
+        printf("measured: %s (%s)\n", config->rates_measured, config->rates_file);
+    printf("\n");
     printf("%10s %13s %7s %7s %7s %4s %12s %8s %4s %4s  %s\n", "s a step", "tokens/s/rank",
            "% busy", "% idle", "GiB", "pp", "dp_replicate", "dp_shard", "cp", "tp",
            "layers that keep all, products, their input");
@@ -360,11 +363,15 @@ static int print_json(const struct config *config, const struct suggestions *all
     json_t *list = json_array();
     for (uint32_t i = 0; i < all->num && i < config->suggestions; i++)
         json_array_append_new(list, json_of_mesh(config, &all->list[i], num_ranks));
-    json_t *out = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model", shape_name(config), "ranks",
-        (json_int_t)num_ranks, "meshes", (json_int_t)all->num_meshes, "fit", (json_int_t)all->num,
-        "slower", (json_int_t)all->num_slower, "too_large", (json_int_t)all->num_large, "idle",
-        (json_int_t)all->num_idle, "refused", (json_int_t)all->num_refused, "suggestions", list);
+    json_t *rates = json_pack("{s:f, s:f, s:f, s:s}", "machine_gb_per_s", config->machine_gb,
+                              "network_gb_per_s", config->network_gb, "call_us", config->call_us,
+                              "measured", config->rates_measured);
+    json_t *out = json_pack("{s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "model",
+                            shape_name(config), "ranks", (json_int_t)num_ranks, "rates", rates,
+                            "meshes", (json_int_t)all->num_meshes, "fit", (json_int_t)all->num,
+                            "slower", (json_int_t)all->num_slower, "too_large",
+                            (json_int_t)all->num_large, "idle", (json_int_t)all->num_idle,
+                            "refused", (json_int_t)all->num_refused, "suggestions", list);
     return estimate_print_json(out);
 }
 
