@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Goal: before a run, --preflight says of every rank whether its device copies and multiplies right
 # and what the rank in front of it sends arrives, and ends with 78 when one is broken, or far slower
-# than the others; every host has a line, too. --links has a row for each call, payload and group of
-# the mesh, and rates, with which --suggest prices a mesh. Method: CPUs, as threads and as
-# processes, one of which multiplies by plain C, so it is slow at any load; simulated GPUs
-# (tests/simgpu) that change one bit of one copy or refuse memory.
+# than the others; every host has lines for itself, its ranks' calls and its disk. --links has a row
+# for each call, payload and group of the mesh, and rates, with which --suggest prices a mesh.
+# Method: CPUs, as threads and as processes, one of which multiplies by plain C, so it is slow at
+# any load; simulated GPUs (tests/simgpu) that change one bit of one copy or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 17
+plan 21
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
     shift
@@ -22,6 +22,19 @@ check_equal "each has a line, and says that it is not compared" \
     "$(states threads)$(grep -c 'not compared: fewer than 3 ranks' "$tmp/threads.out")" "ok ok 1"
 check "two processes are fit" look processes mpirun --allow-run-as-root --oversubscribe -n 2 \
     "$BUILD/trainer" --comm.backend mpi
+disk_is_measured() { # by ckptd's own writes, and by fio where it is
+    mkdir -p "$tmp/disk"
+    look disk "$BUILD/trainer" --comm.ranks 2 --debug.preflight_folder "$tmp/disk" &&
+        awk -v fio="$(command -v fio)" '$1 == "disk" { n++; ok = $3 > 0 && $4 > 0 && $5 > 0 &&
+            (fio == "") == ($6 == 0) } END { exit n != 1 || !ok }' "$tmp/disk.out" &&
+        [ -z "$(ls -A "$tmp/disk")" ]
+}
+check "the disk of a folder is measured, and left as it was" disk_is_measured
+no_disk() {
+    look none "$BUILD/trainer" --comm.ranks 2 --debug.preflight_folder "$tmp/none/such" &&
+        grep -q "warning: host .*: its disk could not be measured" "$tmp/none.out"
+}
+check "a folder that is not there is warned of" no_disk
 slow_is_named() { # three ranks of one host, and one of another
     local got=0 of=("$BUILD/trainer" --preflight --comm.backend mpi)
     mpirun --allow-run-as-root --oversubscribe -n 3 -x HOLDFAST_HOST=a "${of[@]}" : \
@@ -37,6 +50,9 @@ check "one clock is not ahead of itself" \
 check_equal "each host has a line with its ranks, and what there is" \
     "$(awk '$1 == "node" && $5 > 0 && $6 > 0 { print $2, $3, $4 ~ /^[13]\/[1-9]/ }' \
         "$tmp/slow.out" | paste -sd,)" "a 3 1,b 1 1"
+check_equal "the ranks of a host have rates of sums and gathers, and so have all together" \
+    "$(awk '$1 == "calls" && $4 > 0 && $5 > 0 && $6 > 0 && $7 > 0 { print $2, $3 }' \
+        "$tmp/slow.out" | paste -sd,)" "a 3,(all) 4"
 rows() { # OUTPUT [COMMAND...]: a line for each group and call of how many rows
     "${@:2}" --links --debug.links_max_bytes 131072 >"$tmp/$1.out" 2>"$tmp/$1.log" || return
     awk '/_/ && $8 > 0 { print $1, $2, $3 }' "$tmp/$1.out" | sort | uniq -c | awk '{$1 = $1} 1' |
@@ -67,16 +83,17 @@ sys.exit(rates != {"network_gb_per_s": 50, "measured": "machine_gb_per_s, call_u
 }
 check "--suggest takes them in place of its own, and says so" suggested
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {10..17}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {13..21}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS
     SIMGPU=$2 look "$1" "$BUILD/tests/trainer_on_simgpu" --kernels.device cuda \
         --comm.backend nccl --comm.ranks "$3"
 }
-check_equal "so are those of two GPUs by NCCL" \
+check_equal "so are those of two GPUs by NCCL, and copies to them and back" \
     "$(SIMGPU=devices=2,seed=7 rows nccl "$BUILD/tests/trainer_on_simgpu" --kernels.device cuda \
-        --comm.backend nccl --comm.ranks 2)" "$(calls 2 world | paste -sd,)"
+        --comm.backend nccl --comm.ranks 2)" \
+    "$({ echo "2 device 1 to_device" && echo "2 device 1 to_host" && calls 2 world; } | paste -sd,)"
 check "two GPUs are fit" gpus good devices=2,seed=7 2
 check_equal "and named as nvidia-smi and the kernel's log name them" \
     "$(grep -o 'GPU-[0-9a-f-]* at [0-9a-f:.]*' "$tmp/good.out" | paste -sd,)" \
@@ -95,4 +112,6 @@ check "so does a product of other numbers" \
     broken product flip=100000:6 1 "products: a product of small integers is wrong"
 check "so does what another rank sent otherwise than it says" \
     broken link devices=2,flip=4194304:12 2 "links: what rank [01] sent came with other bits"
+check "so does a sum of other numbers than the ranks have" \
+    broken calls devices=2,flip=4194304:23 2 "calls: a sum or a gather of all ranks' numbers"
 check "memory that is refused is named" broken memory fail=cudaMalloc:1 1 "out of memory"

@@ -26,6 +26,9 @@ static void make_equal(void)
         f->host[0] = (char)('a' + i);
         f->node.memory_rate = 10e9;
         f->node.memory_alone = 12e9;
+        f->node.calls = (struct call_rates){{1e9, 4e9}, {2e9, 5e9}};
+        f->node.disk =
+            (struct disk_facts){.write = 2e9, .durable = 1e9, .read = 3e9, .fio_write = 2e9};
         f->node.threads = 2;
         f->node.shm_bytes = 1ull << 30;
         strcpy(f->node.kernel, "6.1");
@@ -74,6 +77,16 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
          "memory, all ranks at once, at 24"},
         {offsetof(struct finding, node.memory_alone), 0.4, BROKEN,
          "memory, one rank alone, at 40 % of the median, 4.8 of 12 GB/s: "},
+        {offsetof(struct finding, node.calls.sum[0]), 0.51, FIT, ""},
+        {offsetof(struct finding, node.calls.sum[1]), 0.4, SLOW,
+         "sums of 4 MiB among its ranks at 40 % of the median, 1.6 of 4 GB/s: slow memory, link"},
+        {offsetof(struct finding, node.calls.gather[1]), 0.09, BROKEN,
+         "gathers of 4 MiB among its ranks at 9 % of the median, "},
+        {offsetof(struct finding, node.disk.write), 0.4, SLOW,
+         "its disk's writes at 40 % of the median, 0.8 of 2 GB/s: a slow or full disk"},
+        {offsetof(struct finding, node.disk.durable), 0.05, BROKEN,
+         "its disk's writes with syncs at 5 % of the median, "},
+        {offsetof(struct finding, node.disk.fio_write), 0.4, SLOW, "its disk's writes by fio at"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         make_equal();

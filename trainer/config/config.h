@@ -136,7 +136,7 @@ struct config {
     enum { OUTLYING_OFF, OUTLYING_WARN, OUTLYING_SKIP, OUTLYING_ROLL_BACK } outlying;
     double outlying_deviations;
     int64_t outlying_window;
-    char kill_switch[CONFIG_TEXT_MAX];        /* a file; "": none */
+    char kill_switch[CONFIG_TEXT_MAX]; /* a file; "": none */
     enum config_dtype mixed_precision_param;
     enum config_dtype mixed_precision_reduce; /* sums of gradients: added, kept and reduced */
     enum { REDUCTION_CANONICAL, REDUCTION_FAST } reduction;
@@ -240,13 +240,14 @@ struct config {
     bool estimate;      /* --estimate: print what a step takes and end */
     bool estimate_json; /* --json: of an estimate, or a preflight */
     bool preflight, links;
+    char preflight_folder[CONFIG_TEXT_MAX]; /* of each host's disk; "": no disk is tried */
     int64_t links_max_bytes; /* --preflight: look whether the ranks are fit to train, and end */
     bool suggest;            /* --suggest: print which meshes fit and end */
     int64_t suggestions, machine_ranks;
     double rank_gib, rank_tflops, machine_gb, network_gb, call_us; /* what they are priced with */
     char rates_file[CONFIG_TEXT_MAX]; /* of --links, which the last three may be from; "": none */
     char rates_measured[64];          /* the names of those that are; not a key */
-    bool print_program;                   /* --print-program: print the steps' operations and end */
+    bool print_program;               /* --print-program: print the steps' operations and end */
     char timeline_file[CONFIG_TEXT_MAX];  /* --timeline: of one step of all ranks; "": none */
     int64_t timeline_step;                /* which of this start's, from 1 */
     bool profiling;                       /* profiling.enable_profiling: as run/trace.h has it */

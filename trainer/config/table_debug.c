@@ -62,6 +62,9 @@ const struct option table_of_debug[] = {
          "look whether each rank's device copies and multiplies right and whether ranks reach each "
          "other, print a line for each rank, and end: 0, or 78 when one is broken (also "
          "--preflight; ours)"),
+    STRING(preflight_folder, "debug.preflight_folder", "",
+           "folder of every host in which --preflight writes and reads 256 MiB as ckptd would, by "
+           "`ckpt-cli bench io`, and by fio where it is installed; empty: none (ours)"),
     BOOL(
         links, "debug.links", "false",
         "measure the calls of each group of the mesh, from 32 KiB on, print a table, and end (also "
@@ -85,9 +88,10 @@ const struct option table_of_debug[] = {
            "GB/s that a rank sends to other machines; 50: a link of 400 Gbit/s (ours)"),
     DOUBLE(call_us, "memory_estimation.call_us", 20, 0, 1e9,
            "microseconds of a call of ranks to each other, beside its bytes (ours)"),
-    STRING(rates_file, "memory_estimation.rates", "",
-           "file of `--links --json`: machine_gb_per_s or network_gb_per_s, and call_us, where they "
-           "are not given, are those that were measured (also --rates; ours)"),
+    STRING(
+        rates_file, "memory_estimation.rates", "",
+        "file of `--links --json`: machine_gb_per_s or network_gb_per_s, and call_us, where they "
+        "are not given, are those that were measured (also --rates; ours)"),
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),
     IGNORED("memory_estimation.disable_fake_mode", "the plan needs no fake tensors"),
 

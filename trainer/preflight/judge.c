@@ -19,6 +19,9 @@ struct bound {
     bool is_of_host;
 };
 
+#define SLOW_CALLS "slow memory, link or neighbour"
+#define SLOW_DISK "a slow or full disk, or a neighbour that writes"
+
 static const struct bound bounds[] = {
     {"products", "GFLOP/s", "slow core, clock or neighbour", 1e9,
      offsetof(struct finding, product_rate), 0.85, 0.5, false},
@@ -30,6 +33,22 @@ static const struct bound bounds[] = {
      offsetof(struct finding, node.memory_rate), 0.85, 0.25, true},
     {"memory, one rank alone,", "GB/s", "slow memory or neighbour", 1e9,
      offsetof(struct finding, node.memory_alone), 0.85, 0.5, true},
+    {"sums of 64 KiB among its ranks", "GB/s", SLOW_CALLS, 1e9,
+     offsetof(struct finding, node.calls.sum[0]), 0.5, 0.1, true},
+    {"sums of 4 MiB among its ranks", "GB/s", SLOW_CALLS, 1e9,
+     offsetof(struct finding, node.calls.sum[1]), 0.5, 0.1, true},
+    {"gathers of 64 KiB among its ranks", "GB/s", SLOW_CALLS, 1e9,
+     offsetof(struct finding, node.calls.gather[0]), 0.5, 0.1, true},
+    {"gathers of 4 MiB among its ranks", "GB/s", SLOW_CALLS, 1e9,
+     offsetof(struct finding, node.calls.gather[1]), 0.5, 0.1, true},
+    {"its disk's writes", "GB/s", SLOW_DISK, 1e9, offsetof(struct finding, node.disk.write), 0.5,
+     0.1, true},
+    {"its disk's writes with syncs", "GB/s", SLOW_DISK, 1e9,
+     offsetof(struct finding, node.disk.durable), 0.5, 0.1, true},
+    {"its disk's reads", "GB/s", SLOW_DISK, 1e9, offsetof(struct finding, node.disk.read), 0.5, 0.1,
+     true},
+    {"its disk's writes by fio", "GB/s", SLOW_DISK, 1e9,
+     offsetof(struct finding, node.disk.fio_write), 0.5, 0.1, true},
 };
 
 /* ---- hosts ---- */
@@ -152,6 +171,8 @@ static void warn(struct finding *all, uint32_t num, uint32_t i)
     if (node->shm_bytes <= PREFLIGHT_SHM_WARN)
         add_text(text, "/dev/shm has %.0f MiB: NCCL and MPI need more",
                  (double)node->shm_bytes / (1 << 20));
+    if (node->disk.has_failed)
+        add_text(text, "its disk could not be measured (ckpt-cli bench io)");
     if (node->ring_error != 0)
         add_text(text, "io_uring is refused: %s", strerror(node->ring_error));
     if (fabs(node->clock) - node->round_trip / 2 > PREFLIGHT_CLOCK_WARN)

@@ -34,6 +34,7 @@ struct links {
     struct rank_bench bench;
     struct mesh mesh;
     char *send, *receive; /* [bytes_max] each, of the device */
+    char *host;           /* likewise, where a device has memory of its own; else NULL */
     size_t bytes_max;
     double *seconds;             /* [TIMES_MAX] */
     double *of_ranks;            /* [ranks] */
@@ -93,8 +94,7 @@ static int call(struct links *l, struct comm *group, enum link_call which, size_
     }
 }
 
-/* Where sums of floats are the library's, or the host's. */
-static bool can_sum(const struct comm *group)
+bool links_can_sum(const struct comm *group)
 {
     return group->device_lane == NULL || (group->ops->flags & COMM_SUMS_ON_DEVICE);
 }
@@ -141,24 +141,41 @@ static int measure(struct links *l, struct comm *group, enum link_call which, si
 
 /* ---- what is said ---- */
 
-static void say_row(struct links *l, const struct comm *group, enum link_call which, size_t bytes,
-                    const struct link_times *times)
+struct row {
+    const char *group, *call;
+    uint32_t ranks;
+    size_t bytes;
+    double bus_factor;
+    struct link_times times;
+};
+
+static void print_row(struct links *l, const struct row *row)
 {
-    double rate = (double)bytes / times->median;
-    double bus = rate * links_bus_factor(which, group->size);
+    double rate = (double)row->bytes / row->times.median, bus = rate * row->bus_factor;
+    const struct link_times *times = &row->times;
     if (l->rank->config->estimate_json)
         json_array_append_new(l->rows,
-                              json_pack("{ss si ss sI sf sf sf sf sf}", "group", group->name,
-                                        "ranks", (int)group->size, "call", call_names[which],
-                                        "bytes", (json_int_t)bytes, "least_seconds", times->least,
+                              json_pack("{ss si ss sI sf sf sf sf sf}", "group", row->group,
+                                        "ranks", (int)row->ranks, "call", row->call, "bytes",
+                                        (json_int_t)row->bytes, "least_seconds", times->least,
                                         "median_seconds", times->median, "p99_seconds", times->p99,
                                         "bytes_per_second", rate, "bus_bytes_per_second", bus));
     else
-        printf("%-10s %6u  %-10s %11zu %12.1f %12.1f %12.1f %10.3f %10.3f\n", group->name,
-               group->size, call_names[which], bytes, 1e6 * times->least, 1e6 * times->median,
+        printf("%-10s %6u  %-10s %11zu %12.1f %12.1f %12.1f %10.3f %10.3f\n", row->group,
+               row->ranks, row->call, row->bytes, 1e6 * times->least, 1e6 * times->median,
                1e6 * times->p99, rate / 1e9, bus / 1e9);
+}
+
+static void say_row(struct links *l, const struct comm *group, enum link_call which, size_t bytes,
+                    const struct link_times *times)
+{
+    struct row row = {
+        group->name, call_names[which], group->size, bytes, links_bus_factor(which, group->size),
+        *times};
+    print_row(l, &row);
     if (group->size < l->rank->world->size)
         return;
+    double bus = row.bus_factor * (double)bytes / times->median;
     if (which != LINK_SUM && bus > l->bus_best)
         l->bus_best = bus;
     if (l->call_least == 0 || times->median < l->call_least)
@@ -191,13 +208,48 @@ static int measure_group(struct links *l, struct comm *group)
     struct link_times times;
     group->device_lane = l->rank->device != NULL ? l->bench.lane : NULL;
     for (enum link_call which = 0; which < NUM_LINK_CALLS; which++) {
-        if (which == LINK_SUM && !can_sum(group))
+        if (which == LINK_SUM && !links_can_sum(group))
             continue;
         for (size_t bytes = BYTES_MIN; bytes <= l->bytes_max; bytes *= BYTES_STEP) {
             ERR_TRY(measure(l, group, which, bytes, &times));
             if (l->rank->world->rank == 0)
                 say_row(l, group, which, bytes, &times);
         }
+    }
+    return 0;
+}
+
+/* Between the host's memory and the devices, by all ranks at once; the slowest counts. */
+static int measure_copies(struct links *l, bool is_to_device, size_t bytes)
+{
+    void *to = is_to_device ? l->send : l->host, *from = is_to_device ? l->host : l->send;
+    struct row row = {.group = "device",
+                      .call = is_to_device ? "to_device" : "to_host",
+                      .ranks = 1,
+                      .bytes = bytes,
+                      .bus_factor = 1};
+    uint32_t num = times_of(bytes);
+    for (uint32_t i = 0; i < num + WARM_UPS; i++) {
+        double longest;
+        ERR_TRY(comm_barrier(l->rank->world));
+        double start = clock_seconds();
+        lane_copy(l->bench.lane, to, from, bytes);
+        ERR_TRY(lane_settle(l->bench.lane));
+        ERR_TRY(slowest(l, clock_seconds() - start, &longest));
+        if (i >= WARM_UPS)
+            l->seconds[i - WARM_UPS] = longest;
+    }
+    row.times = links_times(l->seconds, num);
+    if (l->rank->world->rank == 0)
+        print_row(l, &row);
+    return 0;
+}
+
+static int measure_all_copies(struct links *l)
+{
+    for (size_t bytes = BYTES_MIN; bytes <= l->bytes_max && l->host != NULL; bytes *= BYTES_STEP) {
+        ERR_TRY(measure_copies(l, true, bytes));
+        ERR_TRY(measure_copies(l, false, bytes));
     }
     return 0;
 }
@@ -234,7 +286,7 @@ static bool are_on_one_host(const struct comm *world)
 static int take(struct links *l)
 {
     uint32_t size = l->rank->world->size;
-    void *send = NULL, *receive = NULL;
+    void *send = NULL, *receive = NULL, *host = NULL;
     l->bytes_max = (size_t)l->rank->config->links_max_bytes;
     l->seconds = calloc(TIMES_MAX, sizeof *l->seconds);
     l->of_ranks = calloc(size, sizeof *l->of_ranks);
@@ -247,6 +299,10 @@ static int take(struct links *l)
     l->send = send;
     ERR_TRY(device_alloc(l->bench.device, &receive, l->bytes_max, ON_DEVICE));
     l->receive = receive;
+    if (l->rank->device != NULL) {
+        ERR_TRY(device_alloc(l->bench.device, &host, l->bytes_max, PINNED));
+        l->host = host;
+    }
     lane_zero(l->bench.lane, l->send, l->bytes_max);
     lane_zero(l->bench.lane, l->receive, l->bytes_max);
     return lane_settle(l->bench.lane);
@@ -258,6 +314,7 @@ static void give(struct links *l)
     if (l->bench.device != NULL) {
         device_free(l->bench.device, l->send);
         device_free(l->bench.device, l->receive);
+        device_free(l->bench.device, l->host);
     }
     rank_bench_close(&l->bench);
     json_decref(l->rows);
@@ -278,6 +335,7 @@ static int measure_all(struct links *l)
     if (world->rank == 0 && !l->rank->config->estimate_json)
         printf("%-10s %6s  %-10s %11s %12s %12s %12s %10s %10s\n", "GROUP", "RANKS", "CALL",
                "BYTES", "LEAST US", "MEDIAN US", "P99 US", "ALG GB/S", "BUS GB/S");
+    ERR_TRY(measure_all_copies(l));
     ERR_TRY(measure_groups(l));
     return world->rank == 0 ? print_end(l, are_on_one_host(world)) : 0;
 }

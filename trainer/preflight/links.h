@@ -6,7 +6,8 @@
  * share a link share it here, too. A call of `bytes`: what each rank has when an all-gather has
  * ended, what it sends and receives in an all-to-all or around a ring, what it adds up. The bus's
  * rate is what the links between n ranks carry for it, by the formulas of nccl-tests'
- * PERFORMANCE.md: bytes / time, times (n - 1) / n, of a sum 2 (n - 1) / n, of a ring 1. */
+ * PERFORMANCE.md: bytes / time, times (n - 1) / n, of a sum 2 (n - 1) / n, of a ring 1.
+ * Where ranks have GPUs, copies to them and back come first, by all ranks at once. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_LINKS_H
 #define HOLDFAST_TRAINER_PREFLIGHT_LINKS_H
 
@@ -21,6 +22,8 @@ struct link_times {
 
 /* What the bus carries for a byte of the call's payload. */
 double links_bus_factor(enum link_call call, uint32_t ranks);
+/* Where sums of floats are the library's, or the host's. */
+bool links_can_sum(const struct comm *group);
 /* Sorts `seconds`. num > 0. */
 struct link_times links_times(double *seconds, uint32_t num);
 

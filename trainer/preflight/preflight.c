@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define COPY_BYTES (32u << 20)
-#define LINK_BYTES (4u << 20)
+#define LINK_BYTES TRIAL_BYTES
 #define TIMES                                                                                    \
     4           /* of which the fastest counts; the first one, which plans or connects, does not \
                  */
@@ -284,10 +284,52 @@ static int add_up(struct trial *t)
     return 0;
 }
 
+static void note_wrong(struct trial *t, bool is_wrong)
+{
+    if (is_wrong && t->found->problem[0] == '\0')
+        snprintf(t->found->problem, sizeof t->found->problem,
+                 "calls: a sum or a gather of all ranks' numbers came with others");
+}
+
+/* Sums and gathers, among the ranks of each host and, where there are several, among all. */
+static int measure_calls(struct trial *t, struct comm *group, const struct buffers *b,
+                         const struct finding *all)
+{
+    struct comm *world = t->rank->world, *here = NULL;
+    struct trial_room room = {t->bench.lane, b->from, b->to, b->device};
+    bool is_wrong = false;
+    int rc = 0;
+    ERR_TRY(comm_split(world, &here, preflight_speaker(all, world->rank), world->rank));
+    here->name = "host";
+    here->device_lane = group->device_lane;
+    if (here->size > 1)
+        rc = collectives_measure(&t->found->node.calls, here, &room, &is_wrong);
+    if (rc == 0)
+        rc = comm_barrier(world);
+    if (rc == 0 && preflight_hosts(all, world->size) > 1)
+        rc = collectives_measure(&t->found->calls, group, &room, &is_wrong);
+    note_wrong(t, is_wrong);
+    if (rc == 0)
+        rc = comm_barrier(world); /* who leaves a group ends it for the others */
+    comm_free(here);
+    return rc;
+}
+
+/* The first rank of each host, all at once; the others wait. */
+static int measure_disks(struct trial *t, const struct finding *all)
+{
+    const struct comm *world = t->rank->world;
+    const char *folder = t->rank->config->preflight_folder;
+    if (folder[0] != '\0' && preflight_speaker(all, world->rank) == world->rank)
+        disk_measure(&t->found->node.disk, folder);
+    return comm_barrier(t->rank->world);
+}
+
 static int look_together(struct trial *t, const struct finding *all)
 {
     struct comm *group = NULL;
     struct buffers buffers = {0};
+    ERR_TRY(measure_disks(t, all));
     ERR_TRY(add_up(t));
     ERR_TRY(node_measure(&t->node, &t->found->node, t->rank->world, all));
     if (t->rank->world->size == 1)
@@ -295,9 +337,11 @@ static int look_together(struct trial *t, const struct finding *all)
     ERR_TRY(comm_split(t->rank->world, &group, 0, t->rank->world->rank));
     group->name = "preflight";
     group->device_lane = t->rank->device != NULL ? t->bench.lane : NULL;
-    int rc = take_buffers(&buffers, t->bench.device, 2 * (size_t)LINK_BYTES);
+    int rc = take_buffers(&buffers, t->bench.device, 2 * LINK_BYTES);
     if (rc == 0)
         rc = exchange_with(t, group, &buffers);
+    if (rc == 0)
+        rc = measure_calls(t, group, &buffers, all);
     if (rc == 0)
         rc = comm_barrier(t->rank->world); /* who leaves a group ends it for the others */
     free_buffers(&buffers, t->bench.device);

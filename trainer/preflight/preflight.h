@@ -2,10 +2,11 @@
  *
  * Each rank opens its device, copies to it and back, and multiplies small integers, whose product
  * is exact in any order, so that every device has to have the same bits. The first rank of a host
- * speaks for it: cores, limits, memory, clock, versions (node.c). Where all can, each
- * sends to the rank behind it, around, and all gather from all: what moves by NCCL, MPI or memory
- * in training moves the same way here. Then rates are compared (judge.c). No data, no
- * model and no ckptd are needed. */
+ * speaks for it: cores, limits, memory, clock, versions (node.c), with debug.preflight_folder the
+ * disk (disk.c). Where all can, each sends to the rank behind it, around. The ranks of a host sum
+ * and gather, then all ranks (collectives.c): what moves by NCCL, MPI or memory in training moves
+ * the same way here. Then rates are compared (judge.c). No data, no model and no ckptd are needed.
+ */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 
@@ -15,7 +16,21 @@
 
 #define PREFLIGHT_TEXT_BYTES 384
 
-/* What a rank sees of its host. memory_alone is of its first rank only. */
+/* Bus rates of calls by the payload, bytes/s, as links.h has them; 0: not tried. */
+#define PREFLIGHT_PAYLOADS 2
+#define PREFLIGHT_PAYLOAD_BYTES (size_t)64 << 10, (size_t)4 << 20
+struct call_rates {
+    double sum[PREFLIGHT_PAYLOADS], gather[PREFLIGHT_PAYLOADS];
+};
+
+/* Bytes/s of one file after the other, written as ckptd does; 0: not tried. */
+struct disk_facts {
+    bool has_failed;
+    double write, durable, read; /* durable: with the syncs */
+    double fio_write;            /* by fio; 0: there is none */
+};
+
+/* What a rank sees of its host. memory_alone and disk are of its first rank only. */
 struct node_facts {
     cpu_set_t cores;                  /* that this rank may use; none: not known */
     uint32_t threads;                 /* of this rank, for products on the CPU; 0: it has a GPU */
@@ -26,6 +41,8 @@ struct node_facts {
     char huge_pages[16];              /* transparent ones: always, madvise or never */
     double clock, round_trip;         /* seconds ahead of rank 0's host; of the shortest round */
     char kernel[64], version[64];     /* the system's; of this program */
+    struct call_rates calls;          /* among the ranks of the host */
+    struct disk_facts disk;           /* where debug.preflight_folder is */
 };
 
 enum fitness { FIT, SLOW, BROKEN };
@@ -39,6 +56,7 @@ struct finding {
     double copy_rate;                 /* bytes/s, to the device and back */
     double product_rate;              /* floating-point operations/s */
     double link_rate;                 /* bytes/s from the rank in front of it; 0: not tried */
+    struct call_rates calls;          /* among all ranks, where they are on several hosts */
     struct node_facts node;
     char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; the judge adds the rates that are low */
     char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by the judge; "": none */
@@ -52,7 +70,7 @@ struct finding {
  *
  *     products, memory of one rank alone    0.85  0.5
  *     copies, memory of all ranks at once   0.85  0.25   other processes disturb them
- *     links                                 0.5   0.1
+ *     links, calls of a host's ranks, disk  0.5   0.1
  *
  * On a host with more threads than cores ranks disturb each other: none is broken by its rates.
  * ERR_MEMORY. */

@@ -54,6 +54,41 @@ static void print_nodes(const struct finding *all, uint32_t num)
             printf("preflight: warning: host %s: %s\n", all[i].host, all[i].warning);
 }
 
+static void print_calls(const char *host, uint32_t ranks, const struct call_rates *calls)
+{
+    if (calls->gather[0] > 0)
+        printf("calls  %-20s %5u %14.3f %14.3f %14.3f %14.3f\n", host, ranks, calls->sum[0] / 1e9,
+               calls->sum[1] / 1e9, calls->gather[0] / 1e9, calls->gather[1] / 1e9);
+}
+
+/* Of the ranks of each host, and of all. */
+static void print_all_calls(const struct finding *all, uint32_t num)
+{
+    if (num == 1)
+        return;
+    printf("%-6s %-20s %5s %14s %14s %14s %14s\n", "CALLS", "HOST", "RANKS", "SUM 64K GB/S",
+           "SUM 4M GB/S", "GATHER 64K", "GATHER 4M");
+    for (uint32_t i = 0; i < num; i++)
+        if (preflight_speaker(all, i) == i)
+            print_calls(all[i].host, preflight_sum(all, num, i).ranks, &all[i].node.calls);
+    print_calls("(all)", num, &all[0].calls);
+}
+
+static void print_disks(const struct finding *all, uint32_t num)
+{
+    const struct disk_facts *first = &all[0].node.disk;
+    if (first->write <= 0 && !first->has_failed) /* none was asked for */
+        return;
+    printf("%-6s %-20s %14s %14s %14s %14s\n", "DISK", "HOST", "WRITE GB/S", "WITH SYNCS",
+           "READ GB/S", "FIO WRITE");
+    for (uint32_t i = 0; i < num; i++) {
+        const struct disk_facts *disk = &all[i].node.disk;
+        if (preflight_speaker(all, i) == i)
+            printf("disk   %-20s %14.3f %14.3f %14.3f %14.3f\n", all[i].host, disk->write / 1e9,
+                   disk->durable / 1e9, disk->read / 1e9, disk->fio_write / 1e9);
+    }
+}
+
 int preflight_print(const struct finding *all, uint32_t num)
 {
     uint32_t hosts = preflight_hosts(all, num);
@@ -62,6 +97,8 @@ int preflight_print(const struct finding *all, uint32_t num)
     for (uint32_t i = 0; i < num; i++)
         print_rank(&all[i], i);
     print_nodes(all, num);
+    print_all_calls(all, num);
+    print_disks(all, num);
     for (uint32_t i = 0; i < num; i++)
         if (all[i].fitness != FIT)
             printf("preflight: rank %u (host %s): %s\n", i, all[i].host, all[i].problem);
@@ -94,18 +131,36 @@ static json_t *limit_json(uint64_t limit)
     return limit == UINT64_MAX ? json_null() : json_integer((json_int_t)limit);
 }
 
+/* null: not tried */
+static json_t *calls_json(const struct call_rates *calls)
+{
+    if (calls->gather[0] <= 0)
+        return json_null();
+    return json_pack("{s[ff] s[ff]}", "all_reduce", calls->sum[0], calls->sum[1], "all_gather",
+                     calls->gather[0], calls->gather[1]);
+}
+
+static json_t *disk_json(const struct disk_facts *disk)
+{
+    if (disk->write <= 0)
+        return json_null();
+    return json_pack("{sf sf sf sf}", "write", disk->write, "durable", disk->durable, "read",
+                     disk->read, "fio_write", disk->fio_write);
+}
+
 static json_t *node_json(const struct finding *all, uint32_t num, uint32_t i)
 {
     const struct node_facts *node = &all[i].node;
     struct node_sum sum = preflight_sum(all, num, i);
-    return json_pack("{ss si si si sf sf so so sI sb ss sf sf ss ss ss}", "host", all[i].host,
+    return json_pack("{ss si si si sf sf so so sI sb ss sf sf ss ss ss so so}", "host", all[i].host,
                      "ranks", (int)sum.ranks, "cores", (int)sum.cores, "threads", (int)sum.threads,
                      "memory_bytes_per_second", sum.memory_rate, "memory_alone_bytes_per_second",
                      node->memory_alone, "memlock_bytes", limit_json(node->memlock), "nofile",
                      limit_json(node->nofile), "shm_bytes", (json_int_t)node->shm_bytes, "io_uring",
                      node->ring_error == 0, "huge_pages", node->huge_pages, "clock_seconds",
                      node->clock, "round_trip_seconds", node->round_trip, "kernel", node->kernel,
-                     "version", node->version, "warning", all[i].warning);
+                     "version", node->version, "warning", all[i].warning, "calls_bytes_per_second",
+                     calls_json(&node->calls), "disk_bytes_per_second", disk_json(&node->disk));
 }
 
 int preflight_print_json(const struct finding *all, uint32_t num)
@@ -117,11 +172,11 @@ int preflight_print_json(const struct finding *all, uint32_t num)
         if (preflight_speaker(all, i) == i)
             json_array_append_new(nodes, node_json(all, num, i));
     }
-    json_t *root =
-        json_pack("{so so sb sb si si si}", "ranks", ranks, "nodes", nodes, "ranks_compared",
-                  num >= PREFLIGHT_COMPARED, "nodes_compared", hosts >= PREFLIGHT_COMPARED, "ok",
-                  (int)preflight_count(all, num, FIT), "slow", (int)preflight_count(all, num, SLOW),
-                  "broken", (int)preflight_count(all, num, BROKEN));
+    json_t *root = json_pack(
+        "{so so so sb sb si si si}", "ranks", ranks, "nodes", nodes, "calls_bytes_per_second",
+        calls_json(&all[0].calls), "ranks_compared", num >= PREFLIGHT_COMPARED, "nodes_compared",
+        hosts >= PREFLIGHT_COMPARED, "ok", (int)preflight_count(all, num, FIT), "slow",
+        (int)preflight_count(all, num, SLOW), "broken", (int)preflight_count(all, num, BROKEN));
     char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL)

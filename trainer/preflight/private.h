@@ -20,6 +20,22 @@ int node_measure(const struct node_trial *trial, struct node_facts *out, struct 
                  const struct finding *all);
 void node_free(struct node_trial *trial);
 
+/* ---- together (collectives.c) ---- */
+
+#define TRIAL_BYTES ((size_t)4 << 20) /* the most that is sent */
+/* The host's two buffers, [TRIAL_BYTES] each, and the device's, of twice as much. */
+struct trial_room {
+    struct lane *lane;
+    void *from, *to, *device;
+};
+/* *out_wrong: set where other numbers came than were sent. Collective in the group. */
+int collectives_measure(struct call_rates *out, struct comm *group, const struct trial_room *room,
+                        bool *out_wrong);
+
+/* ---- the disk (disk.c) ---- */
+
+void disk_measure(struct disk_facts *out, const char *folder);
+
 /* ---- what is said (judge.c, print.c) ---- */
 
 /* The first rank of the host of rank i. */

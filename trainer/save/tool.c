@@ -37,7 +37,7 @@ extern char **environ;
 
 /* ---- running it ---- */
 
-static void find_program(char out[PATH_MAX])
+void tool_find(char out[PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 16);
     char *slash = NULL;
@@ -72,7 +72,7 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
     char program[PATH_MAX];
     const char *argv[ARGUMENTS_MAX + 1];
     size_t count = 1;
-    find_program(program);
+    tool_find(program);
     argv[0] = program;
     for (; arguments[count - 1] != NULL; count++) {
         CHECK(count < ARGUMENTS_MAX);
@@ -112,7 +112,7 @@ static int check_program(void)
 {
     char program[PATH_MAX];
     static const char *const arguments[] = {"--version", "export", NULL};
-    find_program(program);
+    tool_find(program);
     return strchr(program, '/') != NULL ? 0 : run_tool(arguments, NULL);
 }
 

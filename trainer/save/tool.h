@@ -6,9 +6,12 @@
 #include "proto/model/model_shape.h"
 #include "trainer/config/config.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 
+/* Beside the trainer's own program, or by its name. */
+void tool_find(char out[PATH_MAX]);
 /* Is checkpoint.initial_load_path a folder of Hugging Face, or a run of a store that no ckptd of
  * ours serves (STORE:RUN)? Then it is imported. Else it names a run of our ckptd. */
 bool tool_must_import(const struct config *config);

@@ -1,0 +1,133 @@
+/* collectives.c - what the ranks of a host, and all ranks, do together (see preflight.h).
+ *
+ * Sums and gathers go by the transport that a step has. What comes is looked at: of each number of
+ * a sum one rank has 1 and the others 0, which rounds nothing; every second time all have 0, where
+ * no other bit is lost. Each rank gathers what the others have. */
+#include "kernels/device.h"
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
+#include "trainer/comm/comm.h"
+#include "trainer/preflight/links.h"
+#include "trainer/preflight/private.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMES 4 /* of which the fastest counts; one in front of them connects */
+
+/* A group, and what it works with. */
+struct together {
+    struct comm *group;
+    const struct trial_room *room;
+    size_t *lists; /* [2 x ranks] of bytes and places of a gather */
+    bool is_wrong; /* other numbers came than were sent */
+};
+
+static uint32_t float_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static void set_floats(void *at, size_t bytes, const struct comm *group, float value)
+{
+    for (size_t i = 0; i < bytes / sizeof(float); i++)
+        ((float *)at)[i] = i % group->size == group->rank ? value : 0.0f;
+}
+
+static void set_words(void *at, size_t bytes, uint32_t value)
+{
+    for (size_t i = 0; i < bytes / sizeof value; i++)
+        ((uint32_t *)at)[i] = value;
+}
+
+static bool has_words(const void *at, size_t bytes, uint32_t value)
+{
+    for (size_t i = 0; i < bytes / sizeof value; i++)
+        if (((const uint32_t *)at)[i] != value)
+            return false;
+    return true;
+}
+
+/* Of the payload `bytes`; *best: seconds of the fastest. */
+static int sum(struct together *t, size_t bytes, double *best)
+{
+    const struct trial_room *r = t->room;
+    for (int i = 0; i <= TIMES; i++) {
+        float value = i % 2 == 0 ? 1.0f : 0.0f;
+        set_floats(r->from, bytes, t->group, value);
+        lane_copy(r->lane, r->device, r->from, bytes);
+        ERR_TRY(lane_settle(r->lane));
+        ERR_TRY(comm_barrier(t->group));
+        double start = clock_seconds();
+        ERR_TRY(comm_all_reduce_floats(t->group, r->device, bytes / sizeof(float), sizeof(float)));
+        ERR_TRY(lane_settle(r->lane));
+        *best = i > 0 ? fmin(*best, clock_seconds() - start) : INFINITY;
+        lane_copy(r->lane, r->to, r->device, bytes);
+        ERR_TRY(lane_settle(r->lane));
+        t->is_wrong |= !has_words(r->to, bytes, float_bits(value));
+    }
+    return 0;
+}
+
+static int gather(struct together *t, size_t bytes, double *best)
+{
+    const struct trial_room *r = t->room;
+    uint32_t size = t->group->size;
+    size_t part = bytes / size / sizeof(uint32_t) * sizeof(uint32_t);
+    char *receive = (char *)r->device + TRIAL_BYTES;
+    for (uint32_t i = 0; i < size; i++) {
+        t->lists[i] = part;
+        t->lists[size + i] = i * part;
+    }
+    for (int i = 0; i <= TIMES; i++) {
+        set_words(r->from, part, t->group->rank + 1);
+        lane_copy(r->lane, r->device, r->from, part);
+        ERR_TRY(lane_settle(r->lane));
+        ERR_TRY(comm_barrier(t->group));
+        double start = clock_seconds();
+        ERR_TRY(comm_all_gather_v(t->group, r->device, part, receive, t->lists, t->lists + size));
+        ERR_TRY(lane_settle(r->lane));
+        *best = i > 0 ? fmin(*best, clock_seconds() - start) : INFINITY;
+        lane_copy(r->lane, r->to, receive, part * size);
+        ERR_TRY(lane_settle(r->lane));
+        for (uint32_t from = 0; from < size; from++)
+            t->is_wrong |= !has_words((const char *)r->to + from * part, part, from + 1);
+    }
+    return 0;
+}
+
+static double bus_rate(const struct comm *group, enum link_call call, size_t bytes, double seconds)
+{
+    return links_bus_factor(call, group->size) * (double)bytes / seconds;
+}
+
+static int measure(struct together *t, struct call_rates *out)
+{
+    static const size_t payloads[PREFLIGHT_PAYLOADS] = {PREFLIGHT_PAYLOAD_BYTES};
+    double seconds;
+    for (size_t i = 0; i < PREFLIGHT_PAYLOADS; i++) {
+        if (links_can_sum(t->group)) {
+            ERR_TRY(sum(t, payloads[i], &seconds));
+            out->sum[i] = bus_rate(t->group, LINK_SUM, payloads[i], seconds);
+        }
+        ERR_TRY(gather(t, payloads[i], &seconds));
+        out->gather[i] = bus_rate(t->group, LINK_ALL_GATHER, payloads[i], seconds);
+    }
+    return 0;
+}
+
+int collectives_measure(struct call_rates *out, struct comm *group, const struct trial_room *room,
+                        bool *out_wrong)
+{
+    struct together t = {.group = group, .room = room};
+    t.lists = calloc(2 * (size_t)group->size, sizeof *t.lists);
+    if (t.lists == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a group of %u ranks", group->size);
+    int rc = measure(&t, out);
+    free(t.lists);
+    *out_wrong |= t.is_wrong;
+    return rc;
+}
