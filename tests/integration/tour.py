@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""tour - docs/tour.md as its reader does it.
+
+Goal: each command of the page runs as it stands there, and prints what the page shows. Method: the
+page's blocks are a script of one bash, in a folder of its own; "$ " begins a command, other lines
+are what it prints. A number stands for any number, and "..." for what the page leaves out: of a
+line, or of lines. The pictures that the page shows are not made again.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+
+from lib_store import BUILD
+from lib_tap import end, test
+
+PAGE = "docs/tour.md"
+PATIENCE = 100 * int(os.environ.get("TEST_TIME_SCALE", "1"))
+NUMBER = re.compile(r"0x[\da-f.]+p[+-]\d+|\d[\d.,:]*(?:e[+-]\d+)?")
+
+
+def commands(text):
+    """[command, [line that it shows]] of the indented blocks."""
+    found = []
+    for line in re.findall(r"^    (.*)", text, re.M):
+        if line.startswith("$ "):
+            found.append([line[2:], []])
+        elif found and found[-1][0].endswith("\\"):
+            found[-1][0] += "\n" + line
+        elif line:
+            found[-1][1].append(line)
+    return found
+
+
+def pattern(line):
+    """A regular expression for a line of the page."""
+    return r"\s+".join(".*".join(re.escape(NUMBER.sub("0", part)) for part in word.split("..."))
+                       for word in line.split())
+
+
+def shows(lines, output):
+    """Are the page's lines there, in their order?"""
+    printed = [NUMBER.sub("0", line) for line in output.splitlines()]
+    for line in lines:
+        wanted = re.compile(r"\s*" + pattern(line) + r"\s*$")
+        while line != "..." and printed and not wanted.match(printed[0]):
+            printed.pop(0)
+        if line != "..." and not printed:
+            return line
+    return None
+
+
+def run(script, folder):
+    """What it printed. Its processes have a group of their own, which ends with it."""
+    path = os.path.join(folder, "said")
+    with open(path, "w") as out:
+        bash = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=out,
+                                stderr=subprocess.STDOUT, start_new_session=True,
+                                env=dict(os.environ, TMPDIR=folder, NO_COLOR="1"))
+    try:
+        bash.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        print("# it took too long")
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(bash.pid, signal.SIGKILL)
+    with open(path) as file:
+        return file.read()
+
+
+def main():
+    with open(PAGE, encoding="utf-8") as file:
+        steps = commands(file.read().replace("$PWD/build", BUILD))
+    script = "".join(f"{command}\necho \"@@@ {number} $?\"\n"
+                     for number, (command, _) in enumerate(steps))
+    with tempfile.TemporaryDirectory() as folder:
+        said = run(script, folder)
+    for number, (command, lines) in enumerate(steps):
+        mark = re.search(rf"@@@ {number} (\d+)\n", said)
+        output, said = (said[:mark.start()], said[mark.end():]) if mark else (said, "")
+        name = command.split("\n")[0]
+        missing = shows(lines, output)
+        test(f"{name}: does, and prints what the page shows",
+             mark and mark[1] == "0" and missing is None, f"status {mark and mark[1]}, missing: {missing}\n{output}")
+    test("the page has commands", len(steps) > 5)
+    end()
+
+
+main()
