@@ -82,8 +82,9 @@ def main():
         output, said = (said[:mark.start()], said[mark.end():]) if mark else (said, "")
         name = command.split("\n")[0]
         missing = shows(lines, output)
-        test(f"{name}: does, and prints what the page shows",
-             mark and mark[1] == "0" and missing is None, f"status {mark and mark[1]}, missing: {missing}\n{output}")
+        status = mark and mark[1]
+        test(f"{name}: does, and prints what the page shows", status == "0" and missing is None,
+             f"status {status}, missing: {missing}\n{output}")
     test("the page has commands", len(steps) > 5)
     end()
 
