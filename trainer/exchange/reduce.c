@@ -112,9 +112,11 @@ static float *leaf_of(const struct exchange *e, const struct block *block, uint3
     return leaf != NULL ? leaf + e->plan->full_at[block->first + i] : NULL;
 }
 
-/* The sum of tensor i, where it is in place. */
+/* The sum of tensor i, where it is in place; NULL: a plan is made. */
 static void *sum_in_place(const struct exchange *e, const struct block *block, uint32_t i)
 {
+    if (e->accumulators == NULL)
+        return NULL;
     return sums_at(e, e->accumulators, block->fast_at + e->plan->full_at[block->first + i]);
 }
 
