@@ -90,6 +90,9 @@ TEST(test_outliers__a_step_far_above_the_median_is_one_and_does_not_count_itself
     struct progress p = go(&b, 7), last;
     p.loss = 100; /* half a window is not there yet */
     assert_int_equal(breaks_judge(&b, &p), STEP_USUAL);
+    p = go(&b, 8);
+    p.loss = 100;
+    assert_int_equal(breaks_judge(&b, &p), STEP_OUTLYING);
     p = go(&b, 20);
     assert_int_equal(p.outliers.loss.num, 16); /* the last ones */
     p.loss = 2.35 + 6.1 * 1.4826 * 0.2;        /* the median distance is 0.2 */
