@@ -22,6 +22,8 @@ SILENT = 61
 THREADS_MAX = 130  # 18 without peers; 32 workers and 32 for transfers; 8 for errands; gRPC's own
 RESIDENT_MAX = 0.7  # MB for each: a channel of gRPC, and what it has under way
 ADDRESSES_MAX = 1.6  # GB, for 16 buffers of 16 MiB, and the stacks of the threads
+# A heap of malloc takes 64 MiB of addresses: how many there are depends on which threads met.
+os.environ["GLIBC_TUNABLES"] = "glibc.malloc.arena_max=4"
 
 
 def silent_nodes(port):

@@ -87,10 +87,11 @@ class Bed:
         return sorted(key.text[len(prefix) + 1:] for key in root.iter() if key.tag.endswith("Key"))
 
     def is_uploading(self, prefix):
-        """Is an object there of which not all parts have come?"""
+        """Are there tensors of which not all parts have come? (Not the probe of a new prefix.)"""
         quoted = urllib.parse.quote(prefix + "/", safe="")
         root = ElementTree.fromstring(self.curl(f"?prefix={quoted}&uploads="))
-        return any(key.tag.endswith("Key") for key in root.iter())
+        return any(key.tag.endswith("Key") and key.text.endswith(".safetensors")
+                   for key in root.iter())
 
     def holds_the_local_export(self, prefix):
         assert self.names(prefix) == sorted(os.listdir(self.local)), self.names(prefix)

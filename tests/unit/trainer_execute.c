@@ -115,8 +115,14 @@ static int run_step(struct rank *r, void *user)
     if (r->world->rank == f->rank)
         fail_calls(r->p);
     /* Whose program needs nothing more of the rank that fails learns it here. */
-    return parallel_agree(r->world,
-                          execute_program(r->p, r->p->run.program, &f->execution[r->world->rank]));
+    int rc = parallel_agree(
+        r->world, execute_program(r->p, r->p->run.program, &f->execution[r->world->rank]));
+    if (r->world
+            ->is_lost) { /* with MPI, which may still write what it receives: nothing is freed */
+        fprintf(stderr, "rank %u: %s\n", r->world->rank, report_line());
+        comm_abort(r->world, EXIT_RUN_AGAIN);
+    }
+    return rc;
 }
 
 static int failing_rank(struct comm *world, void *user)
@@ -127,10 +133,6 @@ static int failing_rank(struct comm *world, void *user)
     int rc = on_rank(world, &options);
     f->result[world->rank] = rc;
     snprintf(f->said[world->rank], sizeof(f->said[0]), "%s", rc != 0 ? report_line() : "");
-    if (world->is_lost) { /* with MPI */
-        fprintf(stderr, "rank %u: %s\n", world->rank, report_line());
-        comm_abort(world, EXIT_RUN_AGAIN);
-    }
     f->num_ended += world->rank != f->rank;
     return rc;
 }
