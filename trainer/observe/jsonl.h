@@ -10,20 +10,20 @@
  *     {"attempt": 1, "step": 4, "time": ..., "loss": ..., "restored": true}
  *         in a file that was empty: steps before, as the checkpoint has them (loss_history.h)
  *     {"attempt": 2, "step": 6, "time": ..., "loss": ..., "max_loss": ..., "grad_norm": ..., "lr":
- *      ..., "tokens": ..., "first_sample": 30, "last_sample": 35, "tokens_digest":
- *      "91b6...", "data_seconds": ..., "calls": {"dp_shard all_gather": {"calls": 24, "bytes": ...,
- * "sent": ...}}} rank 0's calls of other ranks, by group and kind (flight.h); samples by their
- * place in the run's order, with a digest of their tokens; of several sources, "losses" by name. A
- * step made again of other tokens has the attempt that it differs from as "tokens_differ_from"
- * (digests.h)
+ *      ..., "tokens": ..., "first_sample": 30, "last_sample": 35, "tokens_digest": "91b6...",
+ *      "data_seconds": ..., "calls": {"dp_shard all_gather": {"calls": 24, "bytes": ..., "sent":
+ *      ...}}}
+ *         rank 0's calls of other ranks, by group and kind (flight.h); samples by their place in
+ *         the run's order, with a digest of their tokens; of several sources, "losses" by name. A
+ *         step made again of other tokens has the attempt that it differs from as
+ *         "tokens_differ_from" (digests.h)
  *     {"attempt": 2, "step": 10, "time": ..., "validation_loss": ...}
  *     {"attempt": 2, "step": 12, "time": ..., "loss_spike": "fast", "began": 9, "steps": 3, "most":
  *      ..., "median": ..., "deviation": ...}     spikes.h: "begins", then how it ends
  *
  *     {"attempt": 2, "step": 8, "time": ..., "rolled_back": true, "first_sample": 42,
- * "last_sample": 47}    the step is taken back, those samples are left out (observe/breaks.h); a
- * start follows
- *
+ *      "last_sample": 47}
+ *         the step is taken back, those samples are left out (observe/breaks.h); a start follows
  *     {"attempt": 2, "step": 8, "time": ..., "outlying": "grad_norm", "value": ..., "median": ...,
  *      "deviation": ..., "window": 64, "policy": "skip"}
  *         the step is out of line by its grad_norm or its loss (save/outliers.h), and what
