@@ -364,7 +364,9 @@ static void park(struct beginning *beginning)
 static void advance(struct beginning *beginning)
 {
     struct session *session;
-    int error = session_find_rank(&session, beginning->service, beginning->request->session);
+    struct service *service = beginning->service;
+    bool has_held = beginning->is_waiting_said && beginning->request->is_last; /* others back */
+    int error = session_find_rank(&session, service, beginning->request->session);
     if (error == 0 && beginning->number != session->num_begins)
         error = report_error(ERR_ABORTED, NULL, "the rank asked again");
     if (error == 0) {
@@ -386,9 +388,8 @@ static void advance(struct beginning *beginning)
         error = refuse_memory(session);
     if (error != 0)
         rpc_call_fail(beginning->call, error);
-    /* What was held back for it goes on, unless its rank asks again soon. */
-    struct service *service = beginning->service;
-    if (beginning->is_waiting_said && beginning->request->is_last && !service->retry_saves.armed)
+    /* They go on, unless its rank asks again soon. The request has gone with the answer. */
+    if (has_held && !service->retry_saves.armed)
         loop_timer(service->loop, &service->retry_saves, error != 0 ? LAST_PAUSE_MS : 0);
     free(beginning);
 }

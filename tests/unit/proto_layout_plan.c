@@ -178,8 +178,8 @@ static struct layout_table *plan_apart(const struct slice *slices, uint32_t rank
 {
     struct layout_table *table = NULL;
     struct slice **split = NULL;
-    const struct slice *list[64];
-    uint32_t counts[64];
+    const struct slice *list[64] = {NULL};
+    uint32_t counts[64] = {0};
     for (uint32_t r = 0; r < ranks; r++) {
         list[r] = &slices[r * num];
         counts[r] = num;
