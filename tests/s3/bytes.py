@@ -77,6 +77,12 @@ class Bed:
         with self.server.lock:  # it is not there while it is replaced
             return key in self.server.objects and self.server.objects[key].data == self.good[key]
 
+    def is_mended(self, key):
+        """And out of quarantine, which ckptd ends behind the last object that it puts."""
+        with self.server.lock:
+            is_quarantined = any("/quarantine/" in other for other in self.server.objects)
+        return self.is_good(key) and not is_quarantined
+
     def changed(self, stride):
         """Each in turn is another byte while the caller looks: key and place."""
         for key, data in sorted(self.good.items()):
@@ -102,10 +108,13 @@ def each_is_mended_from_the_local_copy_to_the_byte(bed):
                      "--scrub.period_s", "0")
     for key, at in bed.changed(MENDS):
         count += 1
-        wait_until(lambda: bed.is_good(key), lambda: (key, at, bed.world.status()["far_scrub"],
+        wait_until(lambda: bed.is_mended(key), lambda: (key, at, bed.world.status()["far_scrub"],
                                                       bed.world.log()[-2000:]))
     # Not `count`: two looks may find one byte, and one mending two, when each ends late.
-    wait_until(lambda: bed.world.status()["tier"]["mended"] > 0, bed.world.log)
+    assert bed.world.status()["tier"]["mended"] > 0, bed.world.log()
+    read = bed.world.status()["far_scrub"]["checkpoints_read"]
+    wait_until(lambda: bed.world.status()["far_scrub"]["checkpoints_read"] > read + 1 and
+               all(bed.is_mended(key) for key in bed.good), bed.world.log)
     print(f"# SEED={SEED}, {count} bytes")
     bed.world.stop()
     code, out, err = bed.world.cli("verify", "--store", FAR, "small@1")
