@@ -70,7 +70,7 @@ check "a rank runs on each host" test -e "$tmp/two.dir/start-1/rank-0.pid" -a \
     -e "$tmp/two.dir/start-1/rank-1.far"
 check_equal "and uses the ckptd of its host" "$(for host in ctl n1 n2; do ranks_at "$host"; done |
     paste -sd' ')" "1 1 0"
-is_replicated() { grep -q 'is durable (replicated)' "$tmp/two.log"; }
+is_replicated() { grep -q 'drain: run two, .* durability replicated' "$tmp/ctl.log"; }
 wait_for 40 is_replicated || give_up "no checkpoint would survive a host" "$tmp/two.log"
 end_node n1
 check "a lost host ends the start" wait_for 40 has_starts two 2

@@ -111,7 +111,7 @@ at_their_nodes || # a rank that was cut off comes again; who was, and why, is in
     { status_of n1 && status_of n2 && tail -n 25 "$tmp"/n[12].log "$tmp"/{lost,few}.log; } |
     sed 's/^/# /'
 check "each rank uses the ckptd of its node" wait_for 20 at_their_nodes
-is_replicated() { grep -q 'is durable (replicated)' "$tmp/lost.log"; }
+is_replicated() { grep -q 'drain: run lost, .* durability replicated' "$tmp"/n[12].log; }
 wait_for 40 is_replicated || give_up "no checkpoint would survive a node" "$tmp/lost.log"
 end_node n2
 
