@@ -2,11 +2,15 @@
  * (tests/device): the bits of the CPU.
  *
  * Goal: every read and write of the host is ordered behind the lanes, and reaches the device's
- * memory by copies alone. Method: parallel_bed.h on meshes of every axis, several seeds of delays.
- * A host that touches the device's memory dies; one that reads too early has NaN or old numbers. */
+ * memory by copies alone. A leaf's communication lets the thread that computes go on. Method:
+ * parallel_bed.h on meshes of every axis, several seeds of delays. A host that touches the device's
+ * memory dies; one that reads too early has NaN or old numbers. Waits for all that a lane
+ * computes are counted. */
 #include "tests/device/async.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
+
+#include <stdatomic.h>
 
 #define BLOCKS "canonical.micro_batches=2 canonical.tp_blocks=2 canonical.cp_blocks="
 #define ROTATE " parallelism.context_parallel_rotate_method="
@@ -39,6 +43,46 @@ TEST(test_device__every_axis_has_the_bits_of_the_cpu)
     want_same_on_device((struct place){1, 1, 1, 2, 0, 0}, 1, 4);
     want_same_on_device((struct place){1, 1, 1, 0, 2, 2}, 0, 5);
     want_same_on_device((struct place){1, 1, 1, 0, 2, 0}, 2, 6);
+}
+
+static struct lane *computing[2];
+static atomic_uint num_computing, num_waits;
+
+static int open_noting(struct device *device, struct lane **out, const char *name,
+                       enum lane_kind kind)
+{
+    ERR_TRY(device_async.lane_open(device, out, name, kind));
+    if (kind == LANE_COMPUTES)
+        computing[num_computing++] = *out;
+    return 0;
+}
+
+static int settle_counting(struct lane *lane, const struct mark *mark)
+{
+    num_waits += mark == NULL && (lane == computing[0] || lane == computing[1]);
+    return device_async.settle(lane, mark);
+}
+
+static unsigned waits_of(unsigned leaves)
+{
+    const struct place two_shards = {1, 2, 1, 0, 0, 0};
+    struct device_ops counting = device_async;
+    counting.lane_open = open_noting;
+    counting.settle = settle_counting;
+    num_computing = num_waits = 0;
+    assert_int_equal(device_open(&bed_device, &device_async, NULL), 0);
+    bed_device->ops = &counting;
+    free_outcomes(outcome_of(two_shards, 1, settings("canonical.micro_batches=%u", leaves)));
+    assert_int_equal(num_computing, 2);
+    device_close(bed_device);
+    bed_device = NULL;
+    return num_waits;
+}
+
+/* Each leaf has gathers and exchanges beside what it computes. */
+TEST(test_device__leaves_do_not_wait_on_the_host_for_what_is_computed)
+{
+    assert_int_equal(waits_of(6), waits_of(2));
 }
 
 SUITE(make_tokens, remove_tokens)

@@ -1,8 +1,9 @@
 /* execute.c - runs the program of a step, operation by operation.
  *
  * The thread that walks the program computes. It posts gathers and exchanges on lanes of their own,
- * each a thread with a queue, and waits where the program says `after`. Where communicators do not
- * allow threads, what is posted has ended at once: the same order, the same places, no overlap.
+ * each a thread with a queue, and waits where the program says `after`. The lane's thread waits
+ * until the device has computed what is in front; meanwhile more is queued. Where communicators do
+ * not allow threads, what is posted has ended at once: the same order, the same places, no overlap.
  * Places in memory are taken when an operation is posted, and given back when it has been waited
  * for, by the walking thread alone.
  *
@@ -188,12 +189,14 @@ struct side_lanes {
     struct device *device;
     struct lane *here[NUM_LANES]; /* of the rank's device: what a lane's thread posts on */
     struct lane *of[NUM_LANES];
+    struct mark ready[NUM_LANES][UNDER_WAY_MAX]; /* of compute, in front of each under way */
 };
 
 struct side_work {
     struct parallel *p;
     const struct program *program; /* which outlives the step */
     const struct op *op;
+    const struct mark *ready;
     uint32_t slot;
 };
 
@@ -340,8 +343,12 @@ static int run_side_work(void *args)
 {
     const struct side_work *work = args;
     struct lane *lane = work->p->run.sides->here[work->op->lane];
-    begin_op(work->p, work->program, work->op);
-    int rc = run_for(work->p, lane, work->op, work->slot);
+    lane_wait(lane, work->ready);
+    int rc = lane_settle(lane); /* here: the thread that computes goes on, ahead of its device */
+    if (rc == 0) {
+        begin_op(work->p, work->program, work->op);
+        rc = run_for(work->p, lane, work->op, work->slot);
+    }
     if (rc == 0)
         rc = lane_settle(lane); /* who waits for the thread's mark waits for this, too */
     if (rc != 0) /* now: whoever would notice may be waiting for what waits for this */
@@ -355,14 +362,16 @@ static void post_side(struct parallel *p, const struct program *program, struct 
 {
     uint32_t slot = program_slot(program, &p->plan->shape, op->stage, op->leaf);
     CHECK(ring->num < UNDER_WAY_MAX);
-    struct under_way *at = &ring->ops[(ring->first + ring->num++) % UNDER_WAY_MAX];
+    uint32_t place = (ring->first + ring->num++) % UNDER_WAY_MAX;
+    struct under_way *at = &ring->ops[place];
     *at = (struct under_way){.op = op, .after = (uint32_t)(op - program->ops) + 1};
     take_for(p, op, slot);
     if (memory_is_recording(p->plan->memory))
         return;
     struct lane *lane = p->run.sides->of[op->lane];
-    (void)lane_settle(p->plan->lane); /* all compute in front is over; it keeps its error */
-    lane_call(lane, run_side_work, &(struct side_work){p, program, op, slot},
+    struct mark *ready = &p->run.sides->ready[op->lane][place];
+    lane_mark(p->plan->lane, ready);
+    lane_call(lane, run_side_work, &(struct side_work){p, program, op, ready, slot},
               sizeof(struct side_work));
     lane_mark(lane, &at->mark);
 }
