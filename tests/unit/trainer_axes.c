@@ -9,7 +9,7 @@
 
 /* A mesh and a mode, as the settings give them. */
 struct mode {
-    uint32_t pp, replicate, shard, cp, tp; /* 0: 1 */
+    uint32_t pp, replicate, shard, cp, tp, parts; /* 0: 1 */
     bool is_tied, is_zero, is_fast, has_groups, has_ring, has_codes, has_lanes;
     enum pipe_schedule schedule;
 };
@@ -18,7 +18,7 @@ static void shape(struct bed *bed, const struct mode *m)
 {
     struct program_options *o = &bed->o;
     uint32_t copies = program_degree(o, AXIS_REPLICATE) * program_degree(o, AXIS_CP);
-    uint32_t owners = copies * program_degree(o, AXIS_SHARD);
+    uint32_t owners = copies * program_degree(o, AXIS_SHARD) * program_degree(o, AXIS_PARTS);
     o->adds_fast = m->is_fast;
     o->collects = m->is_fast ? owners > 1 : copies > 1 && !m->is_zero;
     o->spreads = m->is_zero && copies > 1;
@@ -39,6 +39,7 @@ static void bed_open(struct bed *bed, const struct mode *m, uint32_t layers, uin
                                        .is_tied = m->is_tied,
                                        .num_ranks = pp,
                                        .degree = {pp, m->replicate, m->shard, m->cp, m->tp},
+                                       .parts = m->parts,
                                        .schedule = m->schedule,
                                        .num_leaves = num_leaves,
                                        .drops = pp == 1},
@@ -114,6 +115,7 @@ static const struct mode fsdp = {.shard = 4}, hsdp = {.replicate = 2, .shard = 2
                          zero = {.replicate = 2, .shard = 2, .is_zero = true},
                          fast = {.replicate = 2, .shard = 2, .is_fast = true},
                          groups = {.replicate = 2, .shard = 2, .has_groups = true},
+                         parts = {.shard = 4, .parts = 2, .has_groups = true},
                          tensor = {.shard = 2, .tp = 4}, context = {.shard = 2, .cp = 2},
                          ring = {.shard = 2, .cp = 2, .tp = 2, .has_ring = true},
                          codes = {.shard = 4, .has_codes = true},
@@ -150,6 +152,9 @@ static const struct plant plants[] = {
     {&fast, 0, OP_COLLECT, GROUP, 1, GROUP_SHARD, "sums: cut over dp_shard, where a partial sum"},
     {&groups, 0, OP_EXCHANGE, GROUP, 0, GROUP_OWNERS, "cut over dp_replicate, where a partial sum"},
     {&groups, 0, OP_JOIN, DROP_CALL, 0, 0, "a partial sum over dp_replicate, where cut"},
+    {&parts, 0, OP_EXCHANGE, GROUP, 0, GROUP_OWNERS, "cut over the parts of dp_shard, where a"},
+    {&parts, 0, OP_JOIN, DROP_CALL, 0, 0, "a partial sum over the parts of dp_shard, where cut"},
+    {&parts, 0, OP_JOIN, GROUP, 0, GROUP_REPLICA, "cut over dp_shard, where a partial sum"},
     {&groups, 0, OP_JOIN, REMOVE, 0, 0, "the group in front has not been added"},
     {&groups, 0, OP_JOIN, DOUBLE, 0, 0, "it comes twice"},
     {&zero, 0, OP_SPREAD, DROP_CALL, 0, 0, "parameters: cut over dp_replicate, where whole"},
@@ -235,6 +240,7 @@ TEST(test_axes__every_mesh_mode_and_schedule_passes)
                          .has_codes = bits >> 10 & 1,
                          .has_lanes = bits >> 11 & 1};
         m.is_fast = m.is_fast && !m.has_groups; /* which divide sums */
+        m.parts = m.has_groups && m.is_tied ? m.shard : 1;
         for (size_t s = 0; s < (m.pp > 1 ? NUM_SCHEDULES : 1); s++) {
             m.schedule = m.pp > 1 ? schedules[s] : PIPE_1F1B;
             want_pass(&m, 2, 4);

@@ -101,15 +101,17 @@ static const char *draw_mesh(struct place place, const struct any_run *run)
     const char *rotate =
         shares_heads ? ONE_OF("allgather", "alltoall", "ulysses") : ONE_OF("allgather", "alltoall");
     const char *zero = ONE_OF("0", "1", "2"), *bucket = ONE_OF("0", "1");
+    uint32_t parts = divisor_of(place.shards);
     return settings("activation_checkpoint.mode=%s activation_checkpoint.selective_ac_option=%s"
                     " parallelism.fsdp_reshard_after_forward=%s"
                     " parallelism.pipeline_parallel_schedule=%s"
                     " parallelism.pipeline_parallel_cut=%s"
                     " parallelism.module_fqns_per_model_part=%s"
                     " parallelism.context_parallel_rotate_method=%s parallelism.zero_stage=%s"
-                    " parallelism.bucket_cap_mb=%s parallelism.disable_loss_parallel=%s",
+                    " parallelism.bucket_cap_mb=%s parallelism.disable_loss_parallel=%s"
+                    " parallelism.data_parallel_shard_parts=%u",
                     mode, option, reshard, schedule, cut, names, rotate, zero, bucket,
-                    ONE_OF("false", "true"));
+                    ONE_OF("false", "true"), parts);
 }
 
 /* ---- the test ---- */

@@ -127,6 +127,7 @@ static void want_row(const struct row *row, unsigned way)
 #define SCHEDULE "parallelism.pipeline_parallel_schedule"
 
 #define GROUPS(leaves, groups) "canonical.micro_batches=" leaves " canonical.groups=" groups
+#define SHARD_PARTS(number) "parallelism.data_parallel_shard_parts=" number
 #define BUCKETS "parallelism.bucket_cap_mb=1"
 #define AT_ONCE "parallelism.exchange_behind=0"
 #define HEADS(blocks) "canonical.tp_blocks=" blocks
@@ -135,8 +136,9 @@ static void want_row(const struct row *row, unsigned way)
 
 /* Pairs of modes on few ranks are in trainer_compositions.c, meshes of all axes at random in
  * trainer_mesh_any.c. Here: ranks that do not divide leaves, stages in turn; more and fewer groups
- * than replicas, and shards that do not divide them; with four heads and two of keys, ranks that
- * share a head of keys; rings and shared heads of two and four ranks. */
+ * than replicas, and shards that do not divide them; parts of shards that have them; with four
+ * heads and two of keys, ranks that share a head of keys; rings and shared heads of two and four
+ * ranks. */
 TEST(test_meshes__every_axis_gives_the_same_bits)
 {
     static const struct row rows[] = {
@@ -149,6 +151,9 @@ TEST(test_meshes__every_axis_gives_the_same_bits)
         {{3, 1, 1, 0, 0, 0}, GROUPS("4", "2") " masked", BUCKETS},
         {{2, 2, 1, 0, 2, 0}, GROUPS("8", "4") " " CHUNKS("2"), ""},
         {{1, 3, 1, 2, 0, 0}, GROUPS("4", "2"), AT_ONCE},
+        {{1, 6, 1, 0, 0, 0}, GROUPS("12", "3"), SHARD_PARTS("3")},
+        {{2, 4, 1, 0, 0, 0}, GROUPS("8", "4"), SHARD_PARTS("2") " parallelism.zero_stage=2"},
+        {{1, 4, 1, 0, 2, 0}, GROUPS("6", "6") " " CHUNKS("2"), SHARD_PARTS("4") " " BUCKETS},
         {{1, 1, 1, 1, 1, 4}, HEADS("4"), ""},
         {{1, 3, 1, 1, 1, 4}, HEADS("4"), ""},
         {{2, 2, 1, 2, 1, 2}, HEADS("4"), SCHEDULE "=ZBH1"},

@@ -186,6 +186,34 @@ TEST(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum)
     assert_int_equal(mesh_rank_of(&mesh, mesh.place), 13);
 }
 
+/* Of 16 shards: as many as there are machines, unless one had no group of leaves. */
+TEST(test_parallel__shards_are_in_parts_of_a_machine_where_leaves_are_in_groups)
+{
+    static const struct {
+        int64_t groups, machine_ranks, cp, parts; /* as given; 0: not */
+        uint32_t want;                            /* 0: refused */
+    } cases[] = {{1, 4, 1, 0, 1}, {4, 4, 1, 0, 4},  {8, 4, 1, 0, 4},  {2, 4, 1, 0, 1},
+                 {4, 8, 1, 0, 2}, {4, 32, 1, 0, 1}, {4, 5, 1, 0, 1},  {8, 4, 2, 0, 8},
+                 {4, 4, 1, 8, 8}, {4, 4, 1, 1, 1},  {1, 4, 1, 16, 1}, {4, 4, 1, 3, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config config = configure("");
+        struct mesh mesh = {.world = NULL};
+        config.groups = cases[i].groups;
+        config.machine_ranks = cases[i].machine_ranks;
+        config.shard_parts = cases[i].parts;
+        config.cp = cases[i].cp;
+        int rc = mesh_init(&mesh, &config, 13, 16 * (uint32_t)config.cp);
+        assert_int_equal(rc, cases[i].want > 0 ? 0 : ERR_INVALID);
+        if (rc != 0)
+            continue;
+        assert_int_equal(mesh.parts, cases[i].want);
+        assert_int_equal(mesh_group_size(&mesh, GROUP_REPLICAS), cases[i].want);
+        assert_int_equal(mesh_group_size(&mesh, GROUP_SHARD), 16);
+        for (enum group group = 0; group < NUM_GROUPS; group++)
+            assert_int_equal(mesh_group_rank(&mesh, group, mesh_group_place(&mesh, group)), 13);
+    }
+}
+
 /* ---- replicas ---- */
 
 /* What each rank of 3 x 2 was told before and after one bit of one replica changed. */

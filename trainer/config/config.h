@@ -148,6 +148,7 @@ struct config {
     int64_t loss_chunks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
+    int64_t shard_parts;            /* 0: by machine_ranks */
     enum { RESHARD_DEFAULT, RESHARD_ALWAYS, RESHARD_NEVER } reshard_after_forward;
     int64_t zero_stage;    /* 0 to 2: what copies of a shard divide among them */
     int64_t bucket_cap_mb; /* 0: each block's gradient is exchanged alone */

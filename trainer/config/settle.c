@@ -5,6 +5,7 @@
 #include "proto/base/options.h"
 #include "proto/base/report.h"
 #include "proto/wire/rpc.h"
+#include "trainer/config/launched.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -313,6 +314,17 @@ static int settle_ckptd(struct config *config)
     return address_parse(&address, config->ckptd_address);
 }
 
+/* Of a run that starts; a plan alone has what is given. */
+static void settle_machine(struct config *config)
+{
+    const char *said = launched(LAUNCHED_LOCAL_SIZE);
+    long ranks = said != NULL ? strtol(said, NULL, 10) : 0;
+    if (config->comm_backend == BACKEND_LOCAL)
+        ranks = (long)config->comm_ranks;
+    if (!config->estimate && ranks > 0)
+        config->machine_ranks = ranks;
+}
+
 int settle_sizes(struct config *config, bool quiet)
 {
     ERR_TRY(read_ramp(config));
@@ -321,6 +333,7 @@ int settle_sizes(struct config *config, bool quiet)
     ERR_TRY(settle_selective(config));
     ERR_TRY(settle_memory_budget(config));
     settle_blocks(config);
+    settle_machine(config);
     ERR_TRY(settle_validation(config));
     ERR_TRY(settle_interval(config));
     ERR_TRY(settle_ckptd(config));

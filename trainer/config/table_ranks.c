@@ -6,6 +6,10 @@ const struct option table_of_ranks[] = {
         "copies of the sharded model"),
     INT(dp_shard, "parallelism.data_parallel_shard_degree", -1, -1, RANKS_MAX,
         "ranks that share one copy (FSDP); -1: all that are left"),
+    INT(shard_parts, "parallelism.data_parallel_shard_parts", 0, 0, RANKS_MAX,
+        "with canonical.groups above 1: parts of data_parallel_shard_degree, each of which sums "
+        "groups of its own before they go to the others; 0: one for each machine, where "
+        "canonical.groups is a multiple of them (ours)"),
     CHOICE(text.reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "default",
            "default,always,never", "drop gathered weights after the forward pass"),
     INT(zero_stage, "parallelism.zero_stage", 0, 0, 2,

@@ -168,6 +168,7 @@ int programs_plan(struct rank_plan *plan, const struct state *state, const uint8
     plan->shape.num_ranks = plan->mesh.degree[AXIS_PP];
     plan->shape.rank = plan->mesh.place[AXIS_PP];
     memcpy(plan->shape.degree, plan->mesh.degree, sizeof(plan->shape.degree));
+    plan->shape.parts = plan->mesh.parts;
     plan->shape.adds_fast = !plan->is_canonical;
     plan->shape.num_leaves = leaves_micro_steps(&plan->leaves);
     plan->shape.round_leaves = has_groups(plan) ? leaves_round(&plan->leaves) : 0;

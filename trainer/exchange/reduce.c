@@ -15,15 +15,17 @@
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
  *       the second is added to the first, element by element.
  *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
- *       fold, from zero, the groups' sums in the order of the groups; replicas compute whole groups
- *       (data/leaves.h).
+ *       fold, from zero, the groups' sums in the order of the groups; replicas, or parts of one
+ *       (plan/mesh.h), compute whole groups (data/leaves.h).
  *
  * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
  * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
  * leaf. Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but
- * take part. With groups the leaves of a replica stay within it (shard x cp): an owner there folds
- * what it and those of its place in other replicas own, and behind a group's last leaf they send
- * each other their groups' sums, to fold them in their order. With the last leaf the pieces of a
+ * take part. With groups the leaves of a replica, or of a part of it, stay within it (shard x cp):
+ * an owner there folds what it and those of its place in the others own, and behind a group's last
+ * leaf they send each other their groups' sums, to fold them in their order. So with a part for
+ * each machine a leaf stays on it, and what leaves it is one sum a group. Below a replica is such a
+ * part wherever there are any. With the last leaf the pieces of a
  * shard are gathered among its copies (replicate x cp; gather.c), unless with ZeRO each of them
  * updates its own pieces.
  *
@@ -217,7 +219,8 @@ static int exchange_in_replica(struct exchange *e, struct lane *lane, const stru
     struct comm *comm = comm_of(e, op, CALL_DEAL);
     uint32_t num = mesh_group_size(&e->plan->mesh, GROUP_REPLICA),
              cp = e->plan->mesh.degree[AXIS_CP];
-    uint32_t shards = e->leaves.shards, before = e->plan->mesh.place[AXIS_REPLICATE] * shards;
+    uint32_t shards = e->leaves.shards;
+    uint32_t before = mesh_group_place(&e->plan->mesh, GROUP_REPLICAS) * shards;
     bool is_mine = rank_has_leaf(e, my_data_rank(e->plan), op->leaf);
     size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
     size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
@@ -272,7 +275,8 @@ int join_run(struct exchange *e, struct lane *lane, const struct op *op)
     const struct block *first = &e->plan->blocks[op->block];
     struct comm *comm = comm_of(e, op, CALL_DEAL);
     uint32_t num = e->leaves.replicas, round = op->leaf / leaves_round(&e->leaves);
-    bool is_mine = leaves_has_group(&e->leaves, e->plan->mesh.place[AXIS_REPLICATE], round);
+    bool is_mine =
+        leaves_has_group(&e->leaves, mesh_group_place(&e->plan->mesh, GROUP_REPLICAS), round);
     size_t *lists = e->lane_lists[LANE_REDUCE], *send_bytes = lists, *send_at = lists + num;
     size_t *recv_bytes = lists + 2 * num, *recv_at = lists + 3 * num;
     size_t mine = bucket_count(e, op->block, op->num_blocks, my_owner(e));

@@ -11,7 +11,7 @@ enum state { WHOLE, CUT, PARTIAL, DIFFERENT, ANY };
 static const char *const names[] = {"whole", "cut", "a partial sum", "different by rank"};
 
 struct buffer {
-    uint8_t over[NUM_AXES]; /* enum state; over an axis of degree 1 it does not matter */
+    uint8_t over[NUM_CUTS]; /* enum state; over an axis of degree 1 it does not matter */
 };
 
 /* Of a block, all of which one rank of the pipeline has. */
@@ -26,10 +26,10 @@ struct axes {
     const char *reason; /* the text, or NULL */
 };
 
-/* In the order pp, dp_replicate, dp_shard, cp, tp. The parameters of a block between steps, and
- * their gradient of a leaf. */
-static const struct buffer resting = {{CUT, WHOLE, CUT, WHOLE, CUT}},
-                           gradient = {{CUT, PARTIAL, PARTIAL, PARTIAL, CUT}};
+/* In the order pp, dp_replicate, dp_shard, cp, tp, the parts of dp_shard. The parameters of a block
+ * between steps, and their gradient of a leaf. */
+static const struct buffer resting = {{CUT, WHOLE, CUT, WHOLE, CUT, CUT}},
+                           gradient = {{CUT, PARTIAL, PARTIAL, PARTIAL, CUT, PARTIAL}};
 
 /* A tied matrix is on both ends of the pipeline, where each has a summand of its gradient. */
 static struct buffer of_block(const struct axes *a, uint32_t block, struct buffer buffer,
@@ -78,7 +78,7 @@ static void refuse(struct axes *a, const char *buffer, enum axis axis, enum stat
 static void want(struct axes *a, const char *name, const struct buffer *is,
                  const struct buffer *wanted)
 {
-    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+    for (uint32_t axis = 0; axis < NUM_CUTS; axis++)
         if (program_degree(a->o, axis) > 1 && wanted->over[axis] != ANY &&
             is->over[axis] != wanted->over[axis])
             refuse(a, name, axis, is->over[axis], wanted->over[axis]);
@@ -98,7 +98,7 @@ static void call(struct axes *a, const char *name, struct buffer *buffer, const 
     };
     if (call->kind == CALL_NONE)
         return;
-    for (uint32_t axis = 0; axis < NUM_AXES; axis++) {
+    for (uint32_t axis = 0; axis < NUM_CUTS; axis++) {
         if (!(mesh_group_axes(call->group) >> axis & 1) || program_degree(a->o, axis) == 1)
             continue;
         if (buffer->over[axis] != rules[call->kind].from)
@@ -131,8 +131,8 @@ static void make_own(struct axes *a, const char *name, const struct op *op, stru
 /* A leaf's gradient for those who add it: each rank its own, or to owners, of a replica or all. */
 static void exchange(struct axes *a, const struct op *op, uint32_t block)
 {
-    static const struct buffer owned = {{ANY, CUT, CUT, CUT, CUT}},
-                               of_replica = {{ANY, PARTIAL, CUT, CUT, CUT}};
+    static const struct buffer owned = {{ANY, CUT, CUT, CUT, CUT, CUT}},
+                               of_replica = {{ANY, PARTIAL, CUT, CUT, CUT, PARTIAL}};
     struct buffer own = of_block(a, block, gradient, PARTIAL);
     const struct buffer *wanted = a->o->round_leaves > 0 ? &of_replica : &owned;
     a->blocks[block].sums = own;
@@ -141,8 +141,8 @@ static void exchange(struct axes *a, const struct op *op, uint32_t block)
 
 static void run_bucket(struct axes *a, const struct op *op)
 {
-    static const struct buffer joined = {{ANY, CUT, CUT, CUT, CUT}},
-                               collected = {{ANY, WHOLE, CUT, WHOLE, CUT}};
+    static const struct buffer joined = {{ANY, CUT, CUT, CUT, CUT, CUT}},
+                               collected = {{ANY, WHOLE, CUT, WHOLE, CUT, CUT}};
     for (uint32_t block = op->block; block < op->block + op->num_blocks; block++)
         if (op->kind == OP_EXCHANGE)
             exchange(a, op, block);
@@ -208,14 +208,14 @@ static void spread(struct axes *a, uint32_t rank, const struct op *op)
 /* ---- operations ---- */
 
 /* The squares of a rank's part are a summand; losses are of the last stage, of its own leaves. */
-static const struct buffer summands = {{PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL}},
-                           losses = {{DIFFERENT, CUT, CUT, WHOLE, WHOLE}},
-                           all_whole = {{WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
-                           scales = {{CUT, WHOLE, CUT, WHOLE, CUT}},
-                           common_scales = {{CUT, WHOLE, WHOLE, WHOLE, CUT}},
-                           keys = {{DIFFERENT, DIFFERENT, DIFFERENT, CUT, CUT}},
-                           keys_around = {{DIFFERENT, DIFFERENT, DIFFERENT, WHOLE, CUT}},
-                           gathered = {{ANY, WHOLE, WHOLE, WHOLE, CUT}};
+static const struct buffer summands = {{PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL}},
+                           losses = {{DIFFERENT, CUT, CUT, WHOLE, WHOLE, CUT}},
+                           all_whole = {{WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
+                           scales = {{CUT, WHOLE, CUT, WHOLE, CUT, CUT}},
+                           common_scales = {{CUT, WHOLE, WHOLE, WHOLE, CUT, WHOLE}},
+                           keys = {{DIFFERENT, DIFFERENT, DIFFERENT, CUT, CUT, DIFFERENT}},
+                           keys_around = {{DIFFERENT, DIFFERENT, DIFFERENT, WHOLE, CUT, DIFFERENT}},
+                           gathered = {{ANY, WHOLE, WHOLE, WHOLE, CUT, WHOLE}};
 
 static void run(struct axes *a, uint32_t rank, const struct op *op)
 {

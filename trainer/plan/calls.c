@@ -6,13 +6,17 @@
 
 uint32_t program_degree(const struct program_options *o, enum axis axis)
 {
-    uint32_t degree = axis == AXIS_PP ? o->num_ranks : o->degree[axis];
+    uint32_t parts = o->parts > 0 ? o->parts : 1;
+    uint32_t degree = axis == AXIS_PP      ? o->num_ranks
+                      : axis == AXIS_PARTS ? parts
+                      : axis == AXIS_SHARD ? o->degree[axis] / parts
+                                           : o->degree[axis];
     return degree > 0 ? degree : 1;
 }
 
 bool program_has_group(const struct program_options *o, enum group group)
 {
-    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+    for (uint32_t axis = 0; axis < NUM_CUTS; axis++)
         if ((mesh_group_axes(group) >> axis & 1) && program_degree(o, axis) > 1)
             return true;
     return false;

@@ -2,7 +2,10 @@
  *
  * rank = (((pp * R + replicate) * F + shard) * C + cp) * T + tp: pipeline stages are outermost,
  * tensor-parallel ranks are neighbours. A group is all ranks that differ in its axes alone, in the
- * order of their ranks. */
+ * order of their ranks.
+ *
+ * With canonical.groups shards are in parts of neighbours, as the ranks of one machine: each part
+ * sums groups of leaves of its own, as a replica does, before they go to other machines. */
 #ifndef HOLDFAST_TRAINER_PLAN_MESH_H
 #define HOLDFAST_TRAINER_PLAN_MESH_H
 
@@ -11,6 +14,9 @@
 #include "trainer/data/leaves.h"
 
 enum axis { AXIS_PP, AXIS_REPLICATE, AXIS_SHARD, AXIS_CP, AXIS_TP, NUM_AXES };
+/* Of what groups and their checks see: there AXIS_SHARD is within one of the parts. */
+#define AXIS_PARTS ((enum axis)NUM_AXES)
+#define NUM_CUTS (NUM_AXES + 1)
 
 enum group {
     GROUP_PP,     /* the stages of one pipeline */
@@ -21,8 +27,8 @@ enum group {
     GROUP_PEERS,  /* replicate x cp x tp: who hold the same rows of what tp leaves whole */
     GROUP_OWNERS, /* replicate x shard x cp: who own pieces of the same sums of gradients */
     /* With canonical.groups: */
-    GROUP_REPLICA,  /* shard x cp: who own the sums of a replica's group of leaves */
-    GROUP_REPLICAS, /* replicate: who add them to the sums of all groups */
+    GROUP_REPLICA,  /* shard x cp, of a part: who own the sums of its group of leaves */
+    GROUP_REPLICAS, /* replicate x parts: who add them to the sums of all groups */
     GROUP_CP,
     GROUP_RING, /* the same ranks, for a lane of its own; where keys and values go around */
     GROUP_TP,
@@ -33,6 +39,7 @@ enum group {
 
 struct mesh {
     uint32_t degree[NUM_AXES], place[NUM_AXES];
+    uint32_t parts; /* of the shards */
     bool has_leaf_groups, has_ring, has_sums;
     uint32_t tp_blocks;          /* the run's */
     struct comm *world;          /* borrowed */
@@ -59,7 +66,7 @@ uint32_t mesh_group_on_machine(const struct mesh *mesh, enum group group, uint32
 /* Of the longest step. */
 struct leaves mesh_leaves(const struct mesh *mesh, const struct config *config);
 const char *mesh_axis_name(enum axis axis);
-/* Bits of enum axis; of GROUP_WORLD, too. */
+/* Bits of enum axis, AXIS_PARTS among them; of GROUP_WORLD, too. */
 uint32_t mesh_group_axes(enum group group);
 
 #endif

@@ -111,6 +111,7 @@ struct program_options {
     const uint8_t *keep;              /* [L] enum model_keep */
     uint32_t num_ranks, rank, chunks; /* of the pipeline */
     uint32_t degree[NUM_AXES];        /* of the mesh but its pipeline; 0 is 1 */
+    uint32_t parts;                   /* of its shards; 0 is 1 */
     bool adds_fast; /* a rank has its own sums of all until OP_COLLECT: the fast reduction */
     const uint32_t *first_block; /* [num_ranks * chunks + 1] of each stage, and the end */
     enum pipe_schedule schedule;
@@ -143,6 +144,7 @@ void program_free(struct program *program);
 int program_overlap(struct program *program, const struct program_options *options);
 /* calls.c: what each operation calls. */
 void program_add_calls(struct program *program, const struct program_options *options);
+/* AXIS_PARTS, too; that of AXIS_SHARD is within one of them. */
 uint32_t program_degree(const struct program_options *options, enum axis axis);
 /* Has the group more than one rank? */
 bool program_has_group(const struct program_options *options, enum group group);
