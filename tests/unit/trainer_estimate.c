@@ -242,6 +242,22 @@ TEST(test_estimate__nccl_takes_buffers_for_peers_of_the_machine_rings_and_the_ne
                      128 + 384);
 }
 
+/* Four machines of four: of a leaf's gradient 12 / 15 leave one, of a machine's sum 3 / 16. */
+TEST(test_estimate__a_machines_sum_leaves_it_in_place_of_its_leaves)
+{
+    const char *of = "memory_estimation.enable=true memory_estimation.machine_ranks=4"
+                     " canonical.micro_batches=16 canonical.groups=%d";
+    struct dry_rank leaves, sums;
+    uint64_t gradient = 0;
+    assert_int_equal(estimated(&leaves, 16, settings(of, 1)), 0);
+    assert_int_equal(estimated(&sums, 16, settings(of, 4)), 0);
+    for (uint32_t i = 0; i < leaves.num_sent; i++)
+        if (leaves.sent[i].kind == COMM_ALL_TO_ALL)
+            gradient += leaves.sent[i].sent / 15 * 16;
+    double less = (double)(leaves.away - sums.away), all = (double)gradient;
+    assert_float_equal(less, all * (12 - 3) / 16, 0.01 * all);
+}
+
 TEST(test_estimate__graphs_are_of_a_step_with_one_leaf_and_of_what_is_folded_behind_it)
 {
     struct dry_rank one, more, none;

@@ -84,7 +84,9 @@ TEST(test_hints__leaves_are_to_be_added_on_a_machine_before_they_leave_it)
     facts.sums_leaves = true;
     facts.leaves = 16;
     want_words(hint_of(&facts, id), "on 4 machines: 4 times what");
-    want_words(hint_of(&facts, id), "replicate_degree = 4 with canonical.groups = 4");
+    want_words(hint_of(&facts, id), "of the network; canonical.groups = 4 adds");
+    other = facts, other.degree[AXIS_REPLICATE] = 8, other.degree[AXIS_SHARD] = 2;
+    want_words(hint_of(&other, id), "replicate_degree = 4 with canonical.groups = 4");
     other = facts, other.degree[AXIS_PP] = 2, other.degree[AXIS_TP] = 2;
     want_words(hint_of(&other, id), "on 2 machines: 2 times what");
     other = facts, other.sums_leaves = false;

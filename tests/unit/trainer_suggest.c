@@ -39,6 +39,9 @@ TEST(test_suggest__a_call_lasts_what_its_links_carry)
     assert_float_equal(rates_call(&rates, &mesh, shard, &receive), 3 + 80 / 10.0, 1e-12);
     assert_float_equal(rates_call(&rates, &mesh, tp, &receive), 3 + 80 / 400.0, 1e-12);
     assert_float_equal(rates_call(&rates, &mesh, tp, &send), 0, 0);
+    assert_int_equal(rates_away(4, &mesh, tp, &gather), 0);
+    assert_int_equal(rates_away(4, &mesh, shard, &gather), 560 / 2);
+    assert_int_equal(rates_away(4, &mesh, shard, &all), 480);
     mesh_free_groups(&mesh);
     comm_free(world);
 }
@@ -127,6 +130,26 @@ static struct suggestions suggest_within(uint64_t bytes)
     return suggest(settings("model.n_layers=4 memory_estimation.rank_gib=%.12f"
                             " memory_estimation.suggestions=35",
                             (double)bytes / (1u << 30)));
+}
+
+/* Eight shards on two machines: two groups are faster, which is told of the first mesh. */
+TEST(test_suggest__groups_are_told_where_leaves_go_to_other_machines)
+{
+    static const struct {
+        int machine_ranks, groups, want;
+    } cases[] = {{4, 1, 2}, {8, 1, 0}, {4, 2, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct suggestions all = suggest(
+            settings("memory_estimation.suggest=true memory_estimation.machine_ranks=%d"
+                     " memory_estimation.call_us=1 model.n_layers=1 model.dim=512 model.n_heads=8"
+                     " training.seq_len=2048 training.mixed_precision_param=bfloat16"
+                     " parallelism.zero_stage=1 canonical.micro_batches=8 canonical.groups=%d",
+                     cases[i].machine_ranks, cases[i].groups));
+        assert_int_equal(all.groups, cases[i].want);
+        assert_int_equal(all.grouped_seconds > 0 &&
+                         all.grouped_seconds<all.list[0].seconds, cases[i].want> 0);
+        suggestions_free(&all);
+    }
 }
 
 /* Between the leanest and the largest of those that keep all, and less than any takes. */

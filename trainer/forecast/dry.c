@@ -170,7 +170,8 @@ struct counter {
     const struct kernels *kernels;
     uint64_t before;
     const struct rates *rates; /* NULL: nothing lasts */
-    double *seconds;           /* [operations] */
+    uint32_t machine_ranks;
+    double *seconds; /* [operations] */
 };
 
 /* A block's part of an image, of which copies write each a part. */
@@ -205,6 +206,7 @@ static void count_call(void *user, const struct comm *comm, const struct comm_ca
 {
     struct counter *c = user;
     struct flight_mark mark = flight_mark(comm->flight);
+    c->out->away += rates_away(c->machine_ranks, parallel_mesh_of(c->p), comm, call);
     if (c->rates != NULL && mark.at.what != NULL)
         c->seconds[mark.at.index] += rates_call(c->rates, parallel_mesh_of(c->p), comm, call);
 }
@@ -253,7 +255,11 @@ static int count_step(struct counter *c, const struct config *config, struct com
 static int count_rank(struct parallel *p, const struct parallel_options *options,
                       const struct rates *rates, struct dry_rank *out)
 {
-    struct counter counter = {.p = p, .out = out, .kernels = options->kernels, .rates = rates};
+    struct counter counter = {.p = p,
+                              .out = out,
+                              .kernels = options->kernels,
+                              .rates = rates,
+                              .machine_ranks = (uint32_t)options->config->machine_ranks};
     counter.seconds = calloc(parallel_program(p)->num_ops, sizeof(*counter.seconds));
     int rc = counter.seconds != NULL
                  ? count_step(&counter, options->config, options->world)

@@ -43,6 +43,7 @@ struct dry_rank {
     uint64_t work[NUM_OP_KINDS]; /* floating-point operations; OP_KEYS are of what they belong to */
     struct flight_sum sent[FLIGHT_SUMS_MAX];
     uint32_t num_sent;
+    uint64_t away; /* of what is sent: to other machines (plan/rates.h) */
     double bubble;
     /* Where there are rates: the critical path of the rank's program, which waits for no other
      * stage; and its products alone. */

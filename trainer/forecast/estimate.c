@@ -133,7 +133,9 @@ static void print_stage(const struct dry_rank *r, const struct config *config)
     printf("%-28s", "sent in a step, MiB");
     for (enum traffic t = 0; t < NUM_TRAFFIC; t++)
         printf("  %s %.2f", traffic_names[t], (double)estimate_traffic(r, t) / mib);
-    printf("\n");
+    printf(
+        "\n%-28s %12.2f  MiB over its own link; a ring's, over those of all ranks of a machine\n",
+        "of it to other machines", (double)r->away / mib);
 }
 
 static void print_text(const struct config *config, const struct model_table *table,
@@ -207,14 +209,14 @@ static json_t *json_of_stage(const struct dry_rank *r)
         json_pack("{s:I, s:I, s:I, s:I, s:I}", "context", (json_int_t)r->gpu.context, "libraries",
                   (json_int_t)r->gpu.libraries, "graphs", (json_int_t)r->gpu.graphs, "nccl",
                   (json_int_t)r->gpu.nccl, "workspace", (json_int_t)r->gpu.workspace);
-    return json_pack("{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o, s:o}",
-                     "rank", (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves",
-                     (json_int_t)r->leaves, "modules", json_of_modules(r), "activations",
-                     (json_int_t)r->activations, "on_their_way", (json_int_t)r->gathered, "other",
-                     (json_int_t)r->scratch, "kept", (json_int_t)r->kept, "shared",
-                     (json_int_t)r->shared, "host", (json_int_t)r->host, "gpu_about", gpu,
-                     "checkpoint_image", (json_int_t)r->image, "sent", sent, "calls",
-                     json_of_calls(r), "layers_keep", layers);
+    return json_pack(
+        "{s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:I, s:o, s:o}", "rank",
+        (json_int_t)r->rank, "stage", (json_int_t)r->stage_rank, "leaves", (json_int_t)r->leaves,
+        "modules", json_of_modules(r), "activations", (json_int_t)r->activations, "on_their_way",
+        (json_int_t)r->gathered, "other", (json_int_t)r->scratch, "kept", (json_int_t)r->kept,
+        "shared", (json_int_t)r->shared, "host", (json_int_t)r->host, "gpu_about", gpu,
+        "checkpoint_image", (json_int_t)r->image, "sent", sent, "sent_away", (json_int_t)r->away,
+        "calls", json_of_calls(r), "layers_keep", layers);
 }
 
 static json_t *json_of_hints(const struct dry_rank *r)

@@ -19,11 +19,13 @@ struct suggestion {
 struct suggestions {
     struct suggestion *list; /* those that fit, fastest first */
     uint32_t num, capacity;
-    uint32_t num_meshes;  /* all that there are; of the others: */
-    uint32_t num_idle;    /* have more data ranks than micro-batches */
-    uint32_t num_refused; /* by the model's sizes, or the settings */
-    uint32_t num_large;   /* take more than a rank has, whatever is computed again */
-    uint32_t num_slower;  /* would, and are slower than memory_estimation.suggestions others */
+    uint32_t groups;        /* canonical.groups that would make the first one faster; 0: none */
+    double grouped_seconds; /* of its step then */
+    uint32_t num_meshes;    /* all that there are; of the others: */
+    uint32_t num_idle;      /* have more data ranks than micro-batches */
+    uint32_t num_refused;   /* by the model's sizes, or the settings */
+    uint32_t num_large;     /* take more than a rank has, whatever is computed again */
+    uint32_t num_slower;    /* would, and are slower than memory_estimation.suggestions others */
 };
 
 /* All meshes of `num_ranks`, with the settings of `config` but for its degrees. Where

@@ -64,16 +64,20 @@ static bool leaves_cross_machines(const struct hint_facts *f)
            f->ranks_on_machine % within == 0 && f->leaves % machines == 0;
 }
 
+/* A replica within a machine sums no group of its machine. */
 static void tell_leaves(char *out, const struct hint_facts *f)
 {
-    uint32_t machines = machines_of_stage(f);
+    uint32_t machines = machines_of_stage(f), within = f->degree[AXIS_TP] * f->degree[AXIS_CP];
+    bool has_parts = f->degree[AXIS_SHARD] * within % f->ranks_on_machine == 0;
+    char mesh[80] = "";
+    if (!has_parts)
+        snprintf(mesh, sizeof(mesh), "parallelism.data_parallel_replicate_degree = %u with ",
+                 machines);
     snprintf(out, HINT_TEXT_BYTES,
              "the gradient of each micro-batch goes to its owners on %u machines: %u times what a "
-             "sum of each machine takes of the network; "
-             "parallelism.data_parallel_replicate_degree = %u with canonical.groups = %u adds on a "
-             "machine first (canonical.groups belongs to a run's bits: set it when one begins)",
-             machines, f->ranks_on_machine / (f->degree[AXIS_TP] * f->degree[AXIS_CP]), machines,
-             machines);
+             "sum of each machine takes of the network; %scanonical.groups = %u adds on a machine "
+             "first (canonical.groups belongs to a run's bits: set it when one begins)",
+             machines, f->ranks_on_machine / within, mesh, machines);
 }
 
 /* ---- sizes ---- */

@@ -4,13 +4,12 @@
 #include <math.h>
 
 /* Ranks of the communicator that are on this rank's machine. */
-static uint32_t ranks_here(const struct rates *rates, const struct mesh *mesh,
-                           const struct comm *comm)
+static uint32_t ranks_here(uint32_t machine_ranks, const struct mesh *mesh, const struct comm *comm)
 {
     for (enum group group = 0; group < NUM_GROUPS; group++)
         if (mesh->of[group] == comm)
-            return mesh_group_on_machine(mesh, group, rates->machine_ranks);
-    return comm->size < rates->machine_ranks ? comm->size : rates->machine_ranks;
+            return mesh_group_on_machine(mesh, group, machine_ranks);
+    return comm->size < machine_ranks ? comm->size : machine_ranks;
 }
 
 /* Each rank sends to each: those of other machines over its own link, beside the others. */
@@ -30,7 +29,7 @@ static double in_ring(const struct rates *rates, double bytes, uint32_t here, ui
 double rates_call(const struct rates *rates, const struct mesh *mesh, const struct comm *comm,
                   const struct comm_call *call)
 {
-    uint32_t here = ranks_here(rates, mesh, comm), all = comm->size;
+    uint32_t here = ranks_here(rates->machine_ranks, mesh, comm), all = comm->size;
     double bytes = (double)comm_call_sent(comm, call), lasts = 0;
     if (all == 1)
         return 0;
@@ -50,4 +49,16 @@ double rates_call(const struct rates *rates, const struct mesh *mesh, const stru
         lasts = in_ring(rates, bytes, here, all);
     }
     return rates->call_seconds + lasts;
+}
+
+uint64_t rates_away(uint32_t machine_ranks, const struct mesh *mesh, const struct comm *comm,
+                    const struct comm_call *call)
+{
+    uint32_t here = ranks_here(machine_ranks, mesh, comm), all = comm->size;
+    uint64_t bytes = comm_call_sent(comm, call);
+    if (here == all)
+        return 0;
+    if (call->kind == COMM_ALL_TO_ALL)
+        return bytes * (all - here) / (all - 1);
+    return call->kind == COMM_SEND ? bytes : bytes / here;
 }

@@ -19,4 +19,8 @@ struct rates {
 double rates_call(const struct rates *rates, const struct mesh *mesh, const struct comm *comm,
                   const struct comm_call *call);
 
+/* Bytes of a call that leave this rank's machine over its own link, counted likewise. */
+uint64_t rates_away(uint32_t machine_ranks, const struct mesh *mesh, const struct comm *comm,
+                    const struct comm_call *call);
+
 #endif
