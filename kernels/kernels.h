@@ -114,11 +114,13 @@ struct kernel_embedding {
 };
 /* dtable = sum over rows in row order of dout (dtable is overwritten). With `is_folded` that is a
  * leaf, not the first, of a sum in dtable: rows of other tokens, whose leaf is 0, stay as they are.
- */
+ * With `seen` rows that are 0 there have no sum yet: those of tokens get the leaf, and become 1; of
+ * all other rows nothing is written. */
 struct kernel_embedding_backward {
     float *dtable;         /* [V,C] */
     const int32_t *tokens; /* [N] */
     const void *dout;      /* [N,C] */
+    uint32_t *seen;        /* [V] or NULL; then is_folded does not count */
     uint32_t rows, dim, vocab;
     enum kernel_dtype dtype;
     bool is_folded;
@@ -304,11 +306,13 @@ struct kernel_unpack {
     enum kernel_dtype dtype;
 };
 
-/* y += x. */
+/* y += x. With `seen`, of rows of so many elements those alone that are not 0 there; what x has of
+ * the others is not read. */
 struct kernel_add {
     void *y;
     const void *x;
-    size_t count;
+    const uint32_t *seen; /* [count / width] or NULL */
+    size_t count, width;
     enum kernel_dtype dtype;
 };
 /* acc += leaf: one link of the canonical left fold. With `is_first` acc = 0 + leaf, so that a
@@ -505,7 +509,7 @@ static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
  * `last`; nothing lies between its fields, so equal arguments have equal bytes up to there. */
 #define KERNEL_OPS(X)                                                 \
     X(EMBEDDING, embedding, 3, dtype)                                 \
-    X(EMBEDDING_BACKWARD, embedding_backward, 3, is_folded)           \
+    X(EMBEDDING_BACKWARD, embedding_backward, 4, is_folded)           \
     X(RMSNORM, rmsnorm, 6, dtype)                                     \
     X(RMSNORM_BACKWARD, rmsnorm_backward, 6, dtype)                   \
     X(LINEAR, linear, 3, is_float8)                                   \
@@ -521,7 +525,7 @@ static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
     X(CROSS_ENTROPY, cross_entropy, 4, dtype)                         \
     X(PACK, pack, 2, dtype)                                           \
     X(UNPACK, unpack, 2, dtype)                                       \
-    X(ADD, add, 2, dtype)                                             \
+    X(ADD, add, 3, dtype)                                             \
     X(FOLD, fold, 2, is_first)                                        \
     X(CONVERT, convert, 2, out_dtype)                                 \
     X(ROUND_FLOAT8, round_float8, 3, dtype)                           \

@@ -53,13 +53,20 @@ static ITEM(embedding)
                bytes);
 }
 
+static bool is_first_of_token(const struct kernel_embedding_backward *a, size_t n)
+{
+    for (size_t before = 0; before < n; before++)
+        if (a->tokens[before] == a->tokens[n])
+            return false;
+    return true;
+}
+
 /* Column c of the leaf's row of the token that row n has; 0 where a row before n has it, too. */
 static float embedding_leaf(const struct kernel_embedding_backward *a, size_t n, size_t c)
 {
     float sum = 0;
-    for (size_t before = 0; before < n; before++)
-        if (a->tokens[before] == a->tokens[n])
-            return 0;
+    if (!is_first_of_token(a, n))
+        return 0;
     for (size_t m = n; m < a->rows; m++)
         if (a->tokens[m] == a->tokens[n])
             sum += get(a->dout, m * a->dim + c, a->dtype);
@@ -70,12 +77,16 @@ static ITEM(embedding_backward)
 {
     const struct kernel_embedding_backward *a = &((const struct embedding_backward_args *)args)->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
+    bool is_folded = a->is_folded || a->seen;
     for (size_t c = columns.begin; c < columns.end; c++) {
-        for (size_t v = 0; v < a->vocab && !a->is_folded; v++)
+        for (size_t v = 0; v < a->vocab && !is_folded; v++)
             a->dtable[v * a->dim + c] = 0;
-        for (size_t n = 0; n < a->rows; n++)
-            a->dtable[(size_t)a->tokens[n] * a->dim + c] +=
-                a->is_folded ? embedding_leaf(a, n, c) : get(a->dout, n * a->dim + c, a->dtype);
+        for (size_t n = 0; n < a->rows; n++) {
+            float *sum = &a->dtable[(size_t)a->tokens[n] * a->dim + c];
+            if (a->seen && a->seen[a->tokens[n]] == 0 && is_first_of_token(a, n))
+                *sum = 0;
+            *sum += is_folded ? embedding_leaf(a, n, c) : get(a->dout, n * a->dim + c, a->dtype);
+        }
     }
 }
 
@@ -367,7 +378,8 @@ static ITEM(add)
     const struct kernel_add *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        put(a->y, i, get(a->y, i, a->dtype) + get(a->x, i, a->dtype), a->dtype);
+        if (!a->seen || a->seen[i / a->width] != 0)
+            put(a->y, i, get(a->y, i, a->dtype) + get(a->x, i, a->dtype), a->dtype);
 }
 
 static ITEM(fold)

@@ -187,13 +187,15 @@ static void sort(uint64_t *keys, size_t num)
 void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_backward *a)
 {
     struct embedding_backward_args args = {*a, NULL};
-    if (a->is_folded) {
+    if (a->is_folded || a->seen) {
         args.sorted = shared_scratch(j, sorted_scratch(a->rows));
         for (size_t n = 0; n < a->rows; n++)
             args.sorted[n] = (uint64_t)a->tokens[n] << 32 | n;
         sort(args.sorted, a->rows);
     }
     run(j, j->k->ops->embedding_backward, &args, divide_up(a->dim, COLUMN_ITEM), 0);
+    for (size_t n = 0; n < a->rows && a->seen; n++)
+        a->seen[a->tokens[n]] = 1;
 }
 
 /* Of args->x. */

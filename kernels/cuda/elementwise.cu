@@ -186,6 +186,24 @@ template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
     store_part<BF16>(a.y, i, a.count, y);
 }
 
+/* Rows that were seen; a block goes through some of all. */
+template <bool BF16, unsigned N> KERNEL(THREADS, 4) void add_seen(struct kernel_add a)
+{
+    for (size_t row = blockIdx.x; row < a.count / a.width; row += gridDim.x) {
+        if (a.seen[row] == 0)
+            continue;
+        for (size_t c = threadIdx.x * N; c < a.width; c += THREADS * N) {
+            float y[N], x[N];
+            load<BF16>(y, a.y, row * a.width + c);
+            load<BF16>(x, a.x, row * a.width + c);
+#pragma unroll
+            for (unsigned j = 0; j < N; j++)
+                y[j] = y[j] + x[j];
+            store<BF16>(a.y, row * a.width + c, y);
+        }
+    }
+}
+
 /* A sum is read and written once, however many leaves are added to it. */
 template <bool BF16> KERNEL(THREADS, 4) void fold(struct kernel_fold a)
 {
@@ -341,9 +359,24 @@ extern "C" int cuda_swiglu_backward(const struct cuda_call *call, const void *ar
                                   : flat<false, swiglu_backward<false>>(call, a);
 }
 
+#define SEEN_BLOCKS 2048u
+
+template <bool BF16, unsigned N>
+static int rows_seen(const struct cuda_call *call, const struct kernel_add &a)
+{
+    size_t rows = a.count / a.width;
+    return LAUNCH(call->stream, rows < SEEN_BLOCKS ? (unsigned)rows : SEEN_BLOCKS, THREADS, 0,
+                  (add_seen<BF16, N>), a);
+}
+
 extern "C" int cuda_add(const struct cuda_call *call, const void *args)
 {
     const struct kernel_add &a = *(const struct kernel_add *)args;
+    bool is_wide = a.seen && a.width % wide<true> == 0;
+    if (a.seen && a.dtype == KERNEL_BF16)
+        return is_wide ? rows_seen<true, wide<true>>(call, a) : rows_seen<true, 1>(call, a);
+    if (a.seen)
+        return is_wide ? rows_seen<false, wide<false>>(call, a) : rows_seen<false, 1>(call, a);
     return a.dtype == KERNEL_BF16 ? flat<true, add<true>>(call, a)
                                   : flat<false, add<false>>(call, a);
 }

@@ -4,9 +4,10 @@
  * that row's block adds for both, and this one ends. Else it looks through the later rows, as many
  * at a time as it has threads, and adds those of its token in the order of the rows, each thread
  * its columns in registers: the order of cpu/isa/elementwise.c, and its bits. The table was filled
- * with zeros before, or is a sum to which the rows of a leaf are added. Comparing costs rows^2 /
- * threads steps, 8192 rows some tens of thousands of cycles a block: little beside the table, which
- * is written whole. */
+ * with zeros before, or is a sum to which the rows of a leaf are added. Where rows are noted as
+ * seen, those that were not get their first leaf, and the others are left alone. Comparing costs
+ * rows^2 / threads steps, 8192 rows some tens of thousands of cycles a block: little beside a table
+ * that is written whole. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/values.h"
 
@@ -71,7 +72,7 @@ void embedding_dtable(struct kernel_embedding_backward a)
     if (c >= a.dim)
         return;
     size_t at = (size_t)token * a.dim + c;
-    if (a.is_folded) {
+    if (a.seen ? a.seen[token] != 0 : a.is_folded) {
         float there[N];
         load<false>(there, a.dtable, at);
 #pragma unroll
@@ -81,16 +82,28 @@ void embedding_dtable(struct kernel_embedding_backward a)
     store<false>(a.dtable, at, sum);
 }
 
+/* Behind all that ask. */
+KERNEL(THREADS, 8) void mark_seen(struct kernel_embedding_backward a)
+{
+    uint32_t row = blockIdx.x * THREADS + threadIdx.x;
+    if (row < a.rows)
+        a.seen[a.tokens[row]] = 1;
+}
+
 template <bool BF16, unsigned N>
 static int backward(const struct cuda_call *call, const struct kernel_embedding_backward &a)
 {
     size_t count = (size_t)a.vocab * a.dim;
-    int error = a.is_folded ? 0
-                            : LAUNCH(call->stream, blocks_for(count, THREADS * wide<false>),
-                                     THREADS, 0, zero_table, a);
+    int error = a.is_folded || a.seen
+                    ? 0
+                    : LAUNCH(call->stream, blocks_for(count, THREADS * wide<false>), THREADS, 0,
+                             zero_table, a);
     dim3 grid(a.rows, blocks_for(a.dim, THREADS * N));
-    return error != 0 ? error
-                      : LAUNCH(call->stream, grid, THREADS, 0, (embedding_dtable<BF16, N>), a);
+    if (error == 0)
+        error = LAUNCH(call->stream, grid, THREADS, 0, (embedding_dtable<BF16, N>), a);
+    return error != 0 || !a.seen
+               ? error
+               : LAUNCH(call->stream, blocks_for(a.rows, THREADS), THREADS, 0, mark_seen, a);
 }
 
 extern "C" int cuda_embedding_backward(const struct cuda_call *call, const void *args)

@@ -147,6 +147,22 @@ static inline void embedding_backward(KERNELS, bool is_folded)
          .rows = (uint32_t)ROWS, .dim = s->dim, .vocab = s->vocab, .dtype = s->dtype,
          .is_folded = is_folded);
 }
+/* Words that are 0 or 1. */
+static inline uint32_t *random_seen(struct run *run, size_t count)
+{
+    return (uint32_t *)random_ids(run, count, 2, false);
+}
+/* Rows that were not seen, and are not of this leaf, keep what they have. */
+static inline void case_embedding_seen(KERNELS)
+{
+    float *dtable = random_buffer(run, (size_t)s->vocab * s->dim, KERNEL_F32);
+    uint32_t *seen = random_seen(run, s->vocab);
+    run->num_outputs = 2;
+    const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
+    const void *dout = random_buffer(run, ROWS * s->dim, s->dtype);
+    POST(k, lane, embedding_backward, .dtable = dtable, .tokens = tokens, .dout = dout,
+         .seen = seen, .rows = (uint32_t)ROWS, .dim = s->dim, .vocab = s->vocab, .dtype = s->dtype);
+}
 CASE(embedding_backward, embedding_backward, false)
 CASE(embedding_folded, embedding_backward, true)
 /* A largest value, as the bits of a float, that an operation raises. */
@@ -381,6 +397,14 @@ static inline void case_add(KERNELS)
     POST(k, lane, add, .y = y, .x = random_buffer(run, ROWS * s->dim, s->dtype),
          .count = ROWS * s->dim, .dtype = s->dtype);
 }
+static inline void case_add_seen(KERNELS)
+{
+    void *y = random_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
+    POST(k, lane, add, .y = y, .x = x, .seen = random_seen(run, ROWS), .count = ROWS * s->dim,
+         .width = s->dim, .dtype = s->dtype);
+}
 /* Nothing of a sum that begins is read: it is NaN. Some terms are -0, which 0 + x is not. */
 static inline void fold_to(KERNELS, enum kernel_dtype sums, bool is_first, uint32_t more)
 {
@@ -474,6 +498,7 @@ static const struct kernel_case kernel_cases[] = {
     {"embedding", case_embedding, false, KERNEL_EMBEDDING},
     {"embedding_backward", case_embedding_backward, false, KERNEL_EMBEDDING_BACKWARD},
     {"embedding_folded", case_embedding_folded, false, KERNEL_EMBEDDING_BACKWARD},
+    {"embedding_seen", case_embedding_seen, false, KERNEL_EMBEDDING_BACKWARD},
     {"norm", case_norm, false, KERNEL_RMSNORM},
     {"norm_residual", case_norm_residual, false, KERNEL_RMSNORM},
     {"norm_backward", case_norm_backward, false, KERNEL_RMSNORM_BACKWARD},
@@ -506,6 +531,7 @@ static const struct kernel_case kernel_cases[] = {
     {"pack", case_pack, false, KERNEL_PACK},
     {"unpack", case_unpack, false, KERNEL_UNPACK},
     {"add", case_add, false, KERNEL_ADD},
+    {"add_seen", case_add_seen, false, KERNEL_ADD},
     {"fold", case_fold, false, KERNEL_FOLD},
     {"fold_first", case_fold_first, false, KERNEL_FOLD},
     {"fold_many", case_fold_many, false, KERNEL_FOLD},

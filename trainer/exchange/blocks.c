@@ -92,6 +92,21 @@ static void lay_out_block(struct rank_plan *plan, struct state *state, uint32_t 
     plan->fast_count += sum_of(block->shard_counts, plan->mesh.degree[AXIS_SHARD]);
 }
 
+/* Where one rank has all leaves, the sums of a tied output are where the state's are, and those of
+ * the embedding, which has few rows, beside all others: it is added to them (reduce.c). */
+static void swap_tied_sums(struct rank_plan *plan)
+{
+    struct block *in = &plan->blocks[0], *out = &plan->blocks[plan->table->num_blocks];
+    size_t piece_at = in->piece_at, fast_at = in->fast_at;
+    if (!is_tied(plan) || !in->is_here || !out->is_here ||
+        mesh_group_size(&plan->mesh, GROUP_OWNERS) > 1 || has_groups(plan))
+        return;
+    in->piece_at = out->piece_at;
+    in->fast_at = out->fast_at;
+    out->piece_at = piece_at;
+    out->fast_at = fast_at;
+}
+
 /* One replica's pieces behind the other's, those of a bucket one behind the other. */
 static int lay_out_groups(struct rank_plan *plan)
 {
@@ -139,6 +154,7 @@ int blocks_lay_out(struct rank_plan *plan, struct state *state)
     }
     for (uint32_t b = 0; b < num_blocks; b++)
         lay_out_block(plan, state, b);
+    swap_tied_sums(plan);
     if (has_groups(plan))
         ERR_TRY(lay_out_groups(plan));
     state->is_tied_apart = is_tied(plan) && plan->mesh.degree[AXIS_PP] > 1;

@@ -32,6 +32,7 @@ struct exchange {
     struct comm **channels;   /* [NUM_WAYS][stages]; NULL: messages of the pipeline have tags */
     /* Buffers of the whole run. */
     void *accumulators;     /* of state.gradients */
+    uint32_t *seen;         /* [rows] of the tied embedding: have a sum in this step; or NULL */
     float *group_sums;      /* of the group at hand, for all replicas' pieces; NULL: one group */
     void *compute_params;   /* copy of state.param as it is gathered, or state.param itself */
     uint32_t *largest;      /* [num_codes] of each part on all shards: bits of |x|; or NULL */
@@ -120,8 +121,12 @@ void reduce_give(struct exchange *e, uint32_t first, uint32_t num);
 void join_take(struct exchange *e, uint32_t first, uint32_t num);
 int join_run(struct exchange *e, struct lane *lane, const struct op *op);
 void join_give(struct exchange *e, uint32_t first, uint32_t num);
-/* Numbers of a rank's sums of a step, those of the tied output behind the others. */
+/* Numbers of a rank's sums of a step; those of a tied matrix are there twice, one behind the
+ * others.
+ */
 size_t reduce_accumulator_count(const struct exchange *e);
+/* Rows of a tied embedding that are noted where they have a sum; 0: all have one. */
+size_t reduce_seen_rows(const struct exchange *e);
 /* The fast sums of a block, over its shards and their copies. Collective in both groups. */
 int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint32_t block);
 /* The end of a step: both sums of a tied matrix. Collective. */

@@ -13,7 +13,8 @@
  *       norm, and with means of moments (training.numerics above 1) no update tells them apart.
  *   C4  Whoever runs the backwards of a stage runs them in leaf order (plan/pipe.c).
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
- *       the second is added to the first, element by element.
+ *       one is added to the other, element by element. Where one rank has all leaves, rows without
+ *       a token have no first fold: 0 is not added to them, with which -0 may stay, too.
  *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
  *       fold, from zero, the groups' sums in the order of the groups; replicas, or parts of one
  *       (plan/mesh.h), compute whole groups (data/leaves.h).
@@ -122,6 +123,33 @@ static void *sum_in_place(const struct exchange *e, const struct block *block, u
     return sums_at(e, e->accumulators, block->fast_at + e->plan->full_at[block->first + i]);
 }
 
+static const struct block *tied_output(const struct exchange *e)
+{
+    return &e->plan->blocks[e->plan->table->num_blocks];
+}
+
+/* Both sums of a tied matrix are on this rank. */
+static bool is_beside(const struct exchange *e)
+{
+    return is_tied(e->plan) && e->plan->blocks[0].is_here && tied_output(e)->is_here;
+}
+
+/* Where one rank has all leaves, as few rows of the embedding have a gradient as there are tokens:
+ * they alone are added to the output's sums, which lie where the state's are (blocks.c). */
+size_t reduce_seen_rows(const struct exchange *e)
+{
+    const struct block *in = &e->plan->blocks[0];
+    bool is_whole = is_beside(e) && num_owners(e) == 1 && way_of(e, in) == IN_PLACE;
+    return is_whole && model_foldable(e->plan->model, 0) != 0
+               ? tp_box(e->plan, &e->plan->table->tensors[in->first])->extent[0]
+               : 0;
+}
+
+static bool adds_rows(const struct exchange *e)
+{
+    return e->has_folds && e->seen != NULL;
+}
+
 void reduce_begin_block(struct exchange *e, uint32_t index, float **out_grads)
 {
     const struct block *block = &e->plan->blocks[index];
@@ -131,7 +159,8 @@ void reduce_begin_block(struct exchange *e, uint32_t index, float **out_grads)
     to->leaf = memory_take(e->plan->memory, "leaf gradient", index, bytes);
     for (uint32_t i = 0; i < block->num; i++)
         out_grads[i] = folded >> i & 1 ? sum_in_place(e, block, i) : leaf_of(e, block, i);
-    model_fold(e->plan->model, folded != 0 && to->has_folded);
+    model_fold(e->plan->model, folded != 0 && to->has_folded,
+               index == 0 && adds_rows(e) ? e->seen : NULL);
     to->has_folded = true;
 }
 
@@ -344,6 +373,8 @@ void reduce_begin(struct exchange *e)
                    !config->watch_numbers; /* which looks at leaves */
     for (uint32_t b = 0; b < num_all_blocks(e->plan); b++)
         e->buffers[b].has_sum = e->buffers[b].has_group_sum = e->buffers[b].has_folded = false;
+    if (adds_rows(e))
+        lane_zero(e->plan->lane, e->seen, reduce_seen_rows(e) * sizeof(*e->seen));
     if (!is_exchanged(e) && !rank_has_leaf(e, my_data_rank(e->plan), 0))
         lane_zero(e->plan->lane, e->accumulators,
                   sums_bytes(e->state, reduce_accumulator_count(e)));
@@ -432,12 +463,18 @@ static void *sum_at(const struct exchange *e, const struct block *block)
     return sums_at(e, e->accumulators, e->plan->is_canonical ? block->piece_at : block->fast_at);
 }
 
-/* acc += the tied matrix's other sum. */
-static void add_sum(struct exchange *e, void *acc, const void *other, size_t count)
+/* acc += the tied matrix's other sum. `seen`: its rows that have one, or NULL. */
+static void add_sum(struct exchange *e, void *acc, const void *other, size_t count,
+                    const uint32_t *seen)
 {
-    kernel_add(
-        e->plan->kernels, e->plan->lane,
-        &(struct kernel_add){.y = acc, .x = other, .count = count, .dtype = e->state->gradients});
+    const struct model_tensor *tensor = &e->plan->table->tensors[e->plan->blocks[0].first];
+    kernel_add(e->plan->kernels, e->plan->lane,
+               &(struct kernel_add){.y = acc,
+                                    .x = other,
+                                    .seen = seen,
+                                    .count = count,
+                                    .width = width_of(e->plan, tensor),
+                                    .dtype = e->state->gradients});
 }
 
 /* C5, where embedding and output are on the two ends of a pipeline: both ranks add the other's sum,
@@ -456,19 +493,23 @@ static int swap_tied(struct exchange *e, struct comm *comm, const struct block *
         if (rc == 0)
             rc = comm_wait(comm, &e->tied);
         if (rc == 0)
-            add_sum(e, sum_at(e, block), other, sum_count(e, block));
+            add_sum(e, sum_at(e, block), other, sum_count(e, block), NULL);
     }
     memory_give(e->plan->memory, "sum of the tied matrix", 0);
     return rc;
 }
 
-/* The output's sum of a tied matrix to the embedding's. C5. */
+/* One sum of a tied matrix to the other, which is where the state's are. C5. */
 static int add_tied(struct exchange *e, const struct op *op)
 {
-    const struct block *in = &e->plan->blocks[0],
-                       *out = &e->plan->blocks[e->plan->table->num_blocks];
-    if (in->is_here && out->is_here && !memory_is_recording(e->plan->memory))
-        add_sum(e, sum_at(e, in), sum_at(e, out), sum_count(e, in));
+    const struct block *in = &e->plan->blocks[0], *out = tied_output(e);
+    bool is_out = in->piece_at > out->piece_at;
+    size_t rows = adds_rows(e) ? reduce_seen_rows(e) : 0;
+    size_t count =
+        rows > 0 ? rows * width_of(e->plan, &e->plan->table->tensors[in->first]) : sum_count(e, in);
+    if (is_beside(e) && !memory_is_recording(e->plan->memory))
+        add_sum(e, sum_at(e, is_out ? out : in), sum_at(e, is_out ? in : out), count,
+                rows > 0 ? e->seen : NULL);
     if (in->is_here != out->is_here)
         return swap_tied(e, comm_of(e, op, CALL_SWAP), in->is_here ? in : out);
     return 0;
@@ -553,7 +594,5 @@ void reduce_sum_weights(struct exchange *e, struct kernel_exact_sum *sum,
 size_t reduce_accumulator_count(const struct exchange *e)
 {
     size_t count = e->plan->is_canonical ? e->plan->piece_count : e->plan->fast_count;
-    const struct block *output = &e->plan->blocks[e->plan->table->num_blocks];
-    bool is_beside = is_tied(e->plan) && e->plan->blocks[0].is_here && output->is_here;
-    return is_beside ? count + sum_count(e, output) : count;
+    return is_beside(e) ? count + sum_count(e, tied_output(e)) : count;
 }

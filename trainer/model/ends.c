@@ -97,6 +97,7 @@ static void embedding_weight(struct model *m, const struct slot *s, float *dtabl
             &(struct kernel_embedding_backward){.dtable = tree_at(&tree, p),
                                                 .tokens = tokens + first,
                                                 .dout = at_byte(dout, first * row),
+                                                .seen = m->seen,
                                                 .rows = m->block_rows,
                                                 .dim = m->s.dim,
                                                 .vocab = vocab,

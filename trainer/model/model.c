@@ -278,9 +278,10 @@ uint32_t model_foldable(const struct model *m, uint32_t block)
     return block != m->s.layers + 1 ? 1 : m->s.is_tied ? 0 : 1u << OUTPUT;
 }
 
-void model_fold(struct model *m, bool folds)
+void model_fold(struct model *m, bool folds, uint32_t *seen)
 {
     m->folds = folds;
+    m->seen = seen;
 }
 
 void model_forget(struct model *m, uint32_t slot, uint32_t first, uint32_t end)

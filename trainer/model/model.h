@@ -188,9 +188,10 @@ int model_backward(struct model *model, uint32_t slot, uint32_t block, uint32_t 
                    const void *const *w, float *const *dw);
 /* The tensors of a block, a bit each, whose gradients one operation makes: products, and that of
  * the embedding. 0: they are sums of parts. model_fold: does the next backward add these to sums
- * that are there in dw (kernel_fold)? It writes the others. */
+ * that are there in dw (kernel_fold)? It writes the others. With `seen` that of the embedding does
+ * so row by row (kernel_embedding_backward). */
 uint32_t model_foldable(const struct model *model, uint32_t block);
-void model_fold(struct model *model, bool folds);
+void model_fold(struct model *model, bool folds, uint32_t *seen);
 /* Gives what a forward of blocks [first, end) keeps for a backward that does not come. */
 void model_forget(struct model *model, uint32_t slot, uint32_t first, uint32_t end);
 /* Of the slot's first sequence to the host: [T, V]; on a rank that has all of it. */

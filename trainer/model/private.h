@@ -111,6 +111,7 @@ struct model {
     struct slot *slots;
     size_t *lists; /* of a collective: bytes and places of the tp or cp ranks; model_set_lists */
     bool folds;    /* model_fold */
+    uint32_t *seen;
     struct model_notes *notes; /* NULL: nobody watches */
     struct {
         void *full[2]; /* keys, values: [kv blocks][B, T, K D / kvB] */

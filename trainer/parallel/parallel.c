@@ -45,6 +45,9 @@ static void take_kept(struct parallel *p)
     p->exchange.accumulators =
         memory_take(m, "gradient accumulators", 0,
                     sums_bytes(&p->state, reduce_accumulator_count(&p->exchange)));
+    if (reduce_seen_rows(&p->exchange) > 0)
+        p->exchange.seen = memory_take(m, "rows of the embedding with a gradient", 0,
+                                       reduce_seen_rows(&p->exchange) * sizeof(uint32_t));
     if (has_groups(p->plan))
         p->exchange.group_sums =
             memory_take(m, "sums of a group", 0, p->plan->group_count * sizeof(float));

@@ -41,7 +41,10 @@ static void fold_rows(const struct embedding_backward_args *all, struct range co
             size_t at = (uint32_t)all->sorted[i] * (size_t)a->dim + columns.begin;
             BY_TYPE(a->dtype, add_row, sum, a->dout, at, width);
         }
-        add_row(a->dtable + token * a->dim + columns.begin, sum, 0, width, false);
+        float *to = a->dtable + token * a->dim + columns.begin;
+        if (a->seen && a->seen[token] == 0)
+            memset(to, 0, width * sizeof(float));
+        add_row(to, sum, 0, width, false);
     }
 }
 
@@ -51,7 +54,7 @@ ITEM(ISA_NAME(embedding_backward))
     const struct kernel_embedding_backward *a = &all->a;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     size_t width = columns.end - columns.begin;
-    if (a->is_folded) {
+    if (a->is_folded || a->seen) {
         fold_rows(all, columns);
         return;
     }
@@ -166,7 +169,14 @@ ITEM(ISA_NAME(box))
 ITEM(ISA_NAME(add))
 {
     const struct kernel_add *a = args;
-    BY_TYPE(a->dtype, add_range, a->y, a->x, item_range(item, FLAT_ITEM, a->count));
+    struct range all = item_range(item, FLAT_ITEM, a->count), part = all;
+    for (; part.begin < all.end; part.begin = part.end) {
+        size_t row = a->seen ? part.begin / a->width : 0;
+        size_t end = a->seen ? (row + 1) * a->width : all.end;
+        part.end = end < all.end ? end : all.end;
+        if (!a->seen || a->seen[row] != 0)
+            BY_TYPE(a->dtype, add_range, a->y, a->x, part);
+    }
 }
 
 INLINE void fold_range(void *y, const float *x, struct range range, bool bf16, bool is_first)
