@@ -98,7 +98,7 @@ const char *settings(const char *format, ...)
 
 int try_configure(struct config *out, const char *of)
 {
-    char text[4 * SETTINGS_BYTES], *argv[80] = {(char[]){"test"}}, *rest = NULL;
+    char text[4 * SETTINGS_BYTES], *argv[80] = {(char[]){"test"}}, *words[80], *rest = NULL;
     int argc = 1;
     /* 11 is no multiple of most numbers of ranks. */
     snprintf(text, sizeof(text),
@@ -114,9 +114,10 @@ int try_configure(struct config *out, const char *of)
         assert_true(file != NULL ? asprintf(&argv[argc++], "--training.dataset_path=%s", file) > 0
                                  : asprintf(&argv[argc++], "--%s", word) > 0);
     }
-    int rc = trainer_config_load(out, argc, argv);
+    memcpy(words, argv, sizeof(argv));
+    int rc = trainer_config_load(out, argc, argv); /* may put others into argv */
     while (argc > 1)
-        free(argv[--argc]);
+        free(words[--argc]);
     return rc;
 }
 
