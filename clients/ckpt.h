@@ -263,6 +263,8 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
 #define CKPT_ASKED_STOP 1u
 #define CKPT_ASKED_NO_SAVE 2u
 uint32_t ckpt_asked(const struct ckpt *ckpt);
+/* Seconds that are left for it, negative when they are over; INFINITY: no time was given. */
+double ckpt_asked_within(const struct ckpt *ckpt);
 /* How many saves of the run, as it was described, ckptd's disk has room for, where no rule of ckptd
  * removes older ones (its key retention.keep_last is one). -1: a rule does, or ckptd has not said.
  */

@@ -20,6 +20,7 @@
 #include "proto/format/durability.h"
 #include "proto/format/replica.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +126,10 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;
     struct ckpt_save *save = &ckpt->save;
     save->id = reply->save;
-    arena_want(ckpt->control, reply->asked); /* of a ckptd on another node */
+    arena_want(ckpt->control, reply->asked, /* of a ckptd on another node */
+               reply->asked_within_s != 0
+                   ? (uint32_t)(session_clock_ns() / 1000000000u) + reply->asked_within_s
+                   : 0);
     save->image = reply->image;
     save->step = step;
     save->error = 0;
@@ -227,6 +231,12 @@ double ckpt_hours_to_full(const struct ckpt *ckpt)
 uint32_t ckpt_asked(const struct ckpt *ckpt)
 {
     return session_handle_is_open(ckpt) && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
+}
+
+double ckpt_asked_within(const struct ckpt *ckpt)
+{
+    uint32_t until_s = ckpt_asked(ckpt) != 0 ? arena_asked_until_s(ckpt->control) : 0;
+    return until_s != 0 ? until_s - 1e-9 * (double)session_clock_ns() : INFINITY;
 }
 
 /* Pushes one entry; waits while the ring is full. ckptd may not look before it is woken. */

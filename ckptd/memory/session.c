@@ -223,15 +223,15 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms)
     return count;
 }
 
-uint32_t session_ask(const struct run *run, uint32_t asked)
+uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s)
 {
     const struct service *service = run->service;
-    uint32_t count = 0;
+    uint32_t count = 0, until_s = grace_s != 0 ? (uint32_t)(loop_now_ms() / 1000) + grace_s : 0;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         const struct session *session = &service->sessions->rows[i];
         if (session->token == 0 || session->run != run || !session->control)
             continue;
-        arena_want(session->control, asked);
+        arena_want(session->control, asked, until_s);
         count++;
     }
     return count;

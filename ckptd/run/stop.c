@@ -2,7 +2,8 @@
  *
  * ckptd writes the request into the control page of each rank that is connected here. A rank reads
  * that in every step, and tells the others; so any node of a run will do. Nothing is kept: a rank
- * that comes later is not asked, and a start after it trains. The journal says who asked. */
+ * that comes later is not asked, and a start after it trains. The journal says who asked. A time in
+ * which the ranks should have ended goes with the request, as this host's CLOCK_MONOTONIC. */
 #include "ckptd/run/stop.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -12,16 +13,20 @@
 
 #include <stdio.h>
 
+#define STOP_GRACE_MAX 86400u /* seconds; more is as good as no limit */
+
 void stop_call(struct service *service, struct rpc_call *call,
                const Holdfast__V1__StopRequest *request)
 {
     Holdfast__V1__StopReply reply = HOLDFAST__V1__STOP_REPLY__INIT;
     struct run *run = NULL;
-    char detail[64];
+    uint32_t grace_s =
+        request->grace_seconds < STOP_GRACE_MAX ? request->grace_seconds : STOP_GRACE_MAX;
+    char detail[96], within[32] = "";
     int error = run_find(&run, service, request->run, false);
     if (error == 0)
-        reply.ranks =
-            session_ask(run, ARENA_ASKED_STOP | (request->without_save ? ARENA_ASKED_NO_SAVE : 0));
+        reply.ranks = session_ask(
+            run, ARENA_ASKED_STOP | (request->without_save ? ARENA_ASKED_NO_SAVE : 0), grace_s);
     if (error == 0 && reply.ranks == 0)
         error = report_error(ERR_NOT_FOUND, "ask the ckptd of a node that trains it",
                              "no rank of run %s is connected to this ckptd", run->name);
@@ -29,7 +34,10 @@ void stop_call(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    snprintf(detail, sizeof detail, "%u ranks are to end%s", reply.ranks,
+    reply.grace_seconds = grace_s;
+    if (grace_s != 0)
+        snprintf(within, sizeof within, " within %u s", grace_s);
+    snprintf(detail, sizeof detail, "%u ranks are to end%s%s", reply.ranks, within,
              request->without_save ? " without a save" : "");
     history_note(run, &(struct history_event){.name = "stop", .call = call, .detail = detail});
     rpc_call_reply(call, &reply.base);

@@ -113,6 +113,14 @@ static int clean_image(struct beginning *beginning, struct image *image)
     return GOES_ON;
 }
 
+/* Of what is asked of the rank; of no moment where it has the same control page. */
+static uint32_t asked_within_s(const struct session *session)
+{
+    int64_t until_s = session->control ? arena_asked_until_s(session->control) : 0;
+    int64_t left_s = until_s - loop_now_ms() / 1000;
+    return until_s == 0 ? 0 : (uint32_t)(left_s > 1 ? left_s : 1);
+}
+
 static void reply_begun(const struct beginning *beginning, const struct save *save,
                         struct session *session, uint32_t slot)
 {
@@ -122,6 +130,7 @@ static void reply_begun(const struct beginning *beginning, const struct save *sa
                      image->num_segments);
     reply.save = save->id;
     reply.asked = session->control ? arena_asked(session->control) : 0;
+    reply.asked_within_s = asked_within_s(session);
     reply.image = slot;
     reply.segments = image->segments;
     reply.generations = image->generations;

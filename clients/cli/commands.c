@@ -110,6 +110,8 @@ const struct option command_settings[] = {
                                 "seconds that training waits for a save, instead of those"),
     [WITHOUT_SAVE] = OPTION_BOOL(struct cli, is_unsaved, "without-save", "false",
                                  "what was trained since the last save is lost"),
+    [GRACE] = OPTION_INT(struct cli, grace_s, "grace", 0, 0, 86400,
+                         "seconds in which the ranks should have ended; 0: no limit"),
     [SETTINGS] = OPTION_BOOL(struct cli, is_settings, "settings", "false",
                              "compare with what they were made, and no tensors"),
     [EXPECT] = OPTION_BYTES(struct cli, expected, "expect", "0", 0, 1ll << 60,
@@ -385,11 +387,13 @@ const struct command commands[] = {
      "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
      "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
     {"stop", "RUN", "let the ranks of a run save and end", 1, 1,
-     BIT(SERVER) | OF_A_RUN | BIT(WITHOUT_SAVE) | BIT(YES), cli_stop,
+     BIT(SERVER) | OF_A_RUN | BIT(WITHOUT_SAVE) | BIT(GRACE) | BIT(YES), cli_stop,
      "The trainer saves behind the step that it is in and ends with 78, as with the file of\n"
      "training.kill_switch_path: no launcher starts it again. A person may, at once: nothing of\n"
      "the request is kept. Who may save into the run may stop it; history and the log say who "
      "did.\n"
+     "With --grace it saves if the longest save of this start fits into what is left of that\n"
+     "time; else it begins none, and waits for the saves that ckptd has.\n"
      "Ranks of another program end if it asks libckpt (ckpt_asked). 66: no rank of the run is\n"
      "connected to this ckptd. Of several nodes any that has a rank will do.\n"},
     {"server", "ACTION", "history, scrub, rescan, reload, attempt", 0, 0, 0, NULL,

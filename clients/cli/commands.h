@@ -56,6 +56,7 @@ enum setting {
     STEP_TIME,
     SAVE_TIME,
     WITHOUT_SAVE,
+    GRACE,
     SETTINGS,
     EXPECT,
     BYTES,

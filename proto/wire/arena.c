@@ -189,14 +189,22 @@ bool arena_is_busy(struct arena_control *control)
 
 /* ---- what is asked ---- */
 
-void arena_want(struct arena_control *control, uint32_t asked)
+void arena_want(struct arena_control *control, uint32_t asked, uint32_t until_s)
 {
-    __atomic_or_fetch(&control->asked, asked, __ATOMIC_RELAXED);
+    uint32_t before = __atomic_load_n(&control->asked_until_s, __ATOMIC_RELAXED);
+    if (until_s != 0 && (before == 0 || until_s < before))
+        __atomic_store_n(&control->asked_until_s, until_s, __ATOMIC_RELAXED);
+    __atomic_or_fetch(&control->asked, asked, __ATOMIC_RELEASE);
 }
 
 uint32_t arena_asked(const struct arena_control *control)
 {
-    return __atomic_load_n(&control->asked, __ATOMIC_RELAXED);
+    return __atomic_load_n(&control->asked, __ATOMIC_ACQUIRE);
+}
+
+uint32_t arena_asked_until_s(const struct arena_control *control)
+{
+    return __atomic_load_n(&control->asked_until_s, __ATOMIC_RELAXED);
 }
 
 /* ---- descriptors ---- */

@@ -82,7 +82,9 @@ struct arena_control {
     uint32_t phase;          /* written by the rank: an enum arena_phase, or anything */
     uint32_t spoke_s; /* written by the rank: CLOCK_MONOTONIC at the newest phase; 0: unknown */
     uint32_t asked;   /* written by ckptd: enum arena_asked */
-    uint8_t pad0[4];
+    /* Written by ckptd before `asked`: CLOCK_MONOTONIC, rounded down, at which the rank should have
+     * ended; 0: whenever it has (an older ckptd writes nothing here). */
+    uint32_t asked_until_s;
     uint64_t head; /* written by the rank: next entry to fill; free-running */
     uint8_t pad1[56];
     uint64_t tail; /* written by ckptd: next entry to read; free-running */
@@ -113,9 +115,12 @@ bool arena_set_phase(struct arena_control *control, enum arena_phase phase);
 /* ckptd: is the rank in a busy phase? If so, the eventfd tells when it ends. */
 bool arena_is_busy(struct arena_control *control);
 
-/* ckptd asks the rank for what is in `asked` too, from now on; the rank looks. */
-void arena_want(struct arena_control *control, uint32_t asked);
+/* ckptd asks the rank for what is in `asked` too, from now on; the rank looks. `until_s` as
+ * asked_until_s has it: of several times the earliest counts. */
+void arena_want(struct arena_control *control, uint32_t asked, uint32_t until_s);
 uint32_t arena_asked(const struct arena_control *control);
+/* Behind arena_asked(). */
+uint32_t arena_asked_until_s(const struct arena_control *control);
 
 enum arena_request_kind {
     ARENA_REQUEST_CONTROL = 1,  /* reply carries: control memfd, eventfd to write after pushing */

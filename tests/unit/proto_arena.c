@@ -268,6 +268,24 @@ TEST(test_arena_reserve__too_much_is_out_of_memory)
     assert_null(base);
 }
 
+/* ---- what is asked ---- */
+
+TEST(test_arena_want__requests_add_up_and_the_earliest_end_counts)
+{
+    struct arena_control *control = new_control();
+    arena_want(control, ARENA_ASKED_STOP, 0);
+    assert_int_equal(arena_asked(control), ARENA_ASKED_STOP);
+    assert_int_equal(arena_asked_until_s(control), 0);
+    arena_want(control, ARENA_ASKED_NO_SAVE, 500);
+    assert_int_equal(arena_asked(control), ARENA_ASKED_STOP | ARENA_ASKED_NO_SAVE);
+    arena_want(control, ARENA_ASKED_STOP, 600);
+    arena_want(control, ARENA_ASKED_STOP, 0);
+    assert_int_equal(arena_asked_until_s(control), 500);
+    arena_want(control, ARENA_ASKED_STOP, 400);
+    assert_int_equal(arena_asked_until_s(control), 400);
+    free(control);
+}
+
 /* ---- phases ---- */
 
 TEST(test_arena_phase__only_busy_is_busy)

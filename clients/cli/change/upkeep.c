@@ -172,16 +172,21 @@ int cli_scrub(const struct cli *cli)
 
 /* ---- stop ---- */
 
-static int print_stop(const struct cli *cli, uint32_t ranks)
+static int print_stop(const struct cli *cli, const Holdfast__V1__StopReply *reply)
 {
-    if (!cli->is_json) {
-        printf("%s of run '%s' %s to %s behind the step in work\n", text_count(ranks, "rank").text,
-               cli->args[0], ranks == 1 ? "is" : "are",
-               cli->is_unsaved ? "end without a save" : "save and end");
-        return 0;
-    }
-    return text_pack("{ss sI sb}", "run", cli->args[0], "ranks", (json_int_t)ranks, "saves",
-                     (int)!cli->is_unsaved);
+    char within[40] = "";
+    if (cli->is_json)
+        return text_pack("{ss sI sb sI}", "run", cli->args[0], "ranks", (json_int_t)reply->ranks,
+                         "saves", (int)!cli->is_unsaved, "grace_seconds",
+                         (json_int_t)reply->grace_seconds);
+    if (reply->grace_seconds != 0)
+        snprintf(within, sizeof within, ", within %u s", reply->grace_seconds);
+    printf("%s of run '%s' %s to %s behind the step in work%s\n",
+           text_count(reply->ranks, "rank").text, cli->args[0], reply->ranks == 1 ? "is" : "are",
+           cli->is_unsaved ? "end without a save" : "save and end", within);
+    if (reply->grace_seconds != (uint32_t)cli->grace_s)
+        log_warn("cli", "this ckptd is older than --grace: the ranks know no limit of time");
+    return 0;
 }
 
 int cli_stop(const struct cli *cli)
@@ -195,8 +200,9 @@ int cli_stop(const struct cli *cli)
                              "it goes on"));
     request.run = selection.run;
     request.without_save = cli->is_unsaved;
+    request.grace_seconds = (uint32_t)cli->grace_s;
     ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
-    int error = print_stop(cli, ((const Holdfast__V1__StopReply *)answer)->ranks);
+    int error = print_stop(cli, (const Holdfast__V1__StopReply *)answer);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }

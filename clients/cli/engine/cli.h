@@ -55,7 +55,7 @@ struct cli {
     char mtbf[32], restart_time[32];
     double step_time, save_time;
     int64_t nodes;
-    int64_t bytes, block, depth;
+    int64_t bytes, block, depth, grace_s;
     double time_s;
     char write[4096];
     int64_t seed;
