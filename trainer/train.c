@@ -79,11 +79,11 @@ static int train(struct rank *r, int *out_exit)
     if (r->world->rank == 0)
         switches_log_stop(seen);
     bool saves = !(seen & SWITCH_STOP_UNSAVED) && !ends_unsaved(config, p->step);
-    if (p->step > 0 && saves) /* step 0 is what a new start begins with */
-        ERR_TRY(snapshot_save_final(r->snapshot, p));
-    if (r->world->rank == 0)
-        log_info("train", "%s after step %" PRId64, p->step < config->steps ? "stopped" : "done",
-                 p->step);
+    rc = p->step > 0 && saves /* step 0 is what a new start begins with */
+             ? snapshot_save_final(r->snapshot, p)
+             : 0;
+    rank_say_end(r);
+    ERR_TRY(rc);
     bool is_end = p->step >= config->steps || ends_unsaved(config, p->step);
     *out_exit = is_end ? EXIT_DONE : switches_exit_code(seen);
     if (p->step == config->replay_step)

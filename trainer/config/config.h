@@ -98,6 +98,7 @@ struct config {
     bool no_decay_norms; /* ours */
     bool cpu_offload;
     double exit_lead_seconds; /* ours */
+    int64_t grace_seconds;    /* from a signal to the end; 0: no limit; ours */
     /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps,
      * T), D = decay_ratio < 0 ? T - W : min(round(T * decay_ratio), T - W), S = T + 1 - W - D, and
      * the update number s from 0: factor = s < W ? (s + 1) / W : s < W + S ? 1 : min_lr_factor + (1

@@ -238,6 +238,10 @@ const struct option table_of_model[] = {
     DOUBLE(exit_lead_seconds, "training.exit_lead_seconds", 10, 0, 1e7,
            "least time before the end of a batch job ($HOLDFAST_JOB_END_TIME, SLURM's) at which a "
            "run saves and ends with 79; more where steps and saves take longer; 0: never (ours)"),
+    INT(grace_seconds, "training.grace_seconds", 0, 0, 86400,
+        "seconds between a signal that ends a run and its end by force, as of a spot instance: "
+        "the last step is saved if the longest save of this start fits into them, else what "
+        "ckptd has accepted is waited for; 0: no limit but checkpoint.final_seconds (ours)"),
     DOUBLE(exit_memory_gib, "training.exit_memory_gib", 0, 0, 1e7,
            "save and end with 75 when the memory that is a process's own, not a file's nor shared "
            "with ckptd, reaches so many GiB on some rank, as a leak does; 0: no limit (ours)"),

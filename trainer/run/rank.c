@@ -13,6 +13,7 @@
 #include "trainer/plan/program.h"
 #include "trainer/run/introduce.h"
 #include "trainer/run/samples.h"
+#include "trainer/run/signals.h"
 #include "trainer/run/timeouts.h"
 #include "trainer/run/trace.h"
 #include "trainer/save/environment.h"
@@ -231,6 +232,7 @@ static int open_snapshot(struct rank *r)
                                         .history = &r->history,
                                         .environment = r->environment,
                                         .want_stop = r->want_stop,
+                                        .asked_at = signals_asked_at,
                                         .note_copy = note_copy,
                                         .user = r};
     return snapshot_open(&r->snapshot, &snapshot);
@@ -352,6 +354,21 @@ int rank_roll_back(struct rank *r)
     r->progress.jumps = jumps;
     r->config->load_below = 0;
     return parallel_agree(r->world, open_ahead(r));
+}
+
+void rank_say_end(const struct rank *r)
+{
+    const char *how = r->progress.step < r->config->steps ? "stopped" : "done";
+    long long step = r->progress.step, durable = snapshot_durable_step(r->snapshot);
+    if (r->world->rank != 0)
+        return;
+    if (durable == step || !snapshot_is_taken(r->snapshot))
+        log_info("train", "%s after step %lld", how, step);
+    else if (durable >= 0)
+        log_info("train", "%s after step %lld; step %lld is the newest durable one", how, step,
+                 durable);
+    else
+        log_info("train", "%s after step %lld; none is durable", how, step);
 }
 
 static int write_floats(const char *path, const float *values, size_t count)

@@ -59,6 +59,8 @@ bool rank_is_first_on_node(const struct rank *rank);
 /* By the tokenizer's vocabulary, without data: a model that does not fit the machine's memory is
  * refused before its corpus is tokenized, which may take hours. */
 int rank_check_fits(const struct rank *rank);
+/* The last line of a start that trained: behind which step it ended, and which one is durable. */
+void rank_say_end(const struct rank *rank);
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);

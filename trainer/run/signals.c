@@ -2,10 +2,14 @@
 #include "trainer/run/signals.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
+#include "trainer/base/clock.h"
 #include "trainer/comm/flight.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <unistd.h>
+
+static _Atomic int64_t asked_ns; /* CLOCK_MONOTONIC */
 
 struct watch {
     sigset_t waited_for, others;
@@ -36,11 +40,18 @@ static void *take_signals(void *user)
             flight_dump_all("asked by a signal");
             continue;
         }
+        if (*watch->stop == 0)
+            asked_ns = (int64_t)(1e9 * clock_seconds());
         *watch->stop = 1;
         if (number == SIGINT && ++interrupts > 1)
             end_at_once(number);
     }
     return NULL;
+}
+
+double signals_asked_at(void)
+{
+    return 1e-9 * (double)asked_ns;
 }
 
 static bool is_ignored(int number)

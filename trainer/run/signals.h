@@ -20,5 +20,7 @@
  * SIGQUIT the stacks of all threads, also when every rank hangs. A crash prints stacks, too.
  * Errors: ERR_BUSY, no thread. */
 int signals_start(volatile sig_atomic_t *out_stop);
+/* When the first of those that set it came, as clock_seconds() has it; 0: none has. Any thread. */
+double signals_asked_at(void);
 
 #endif

@@ -2,7 +2,7 @@
 #include "trainer/run/timeouts.h"
 #include "trainer/config/hooks.h"
 
-#define DURABLE_SECONDS 600 /* that a save may take to become durable (save/save.c) */
+#define DURABLE_SECONDS 600 /* that a save may take to become durable (save/final.c) */
 
 static const char init_key[] = "comm.init_timeout_seconds";
 static const char train_key[] = "comm.train_timeout_seconds";

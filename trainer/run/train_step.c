@@ -13,7 +13,8 @@
 struct step_made {
     struct rank *r;
     struct progress next;
-    bool is_skipped; /* its numbers are not finite, or out of line: nothing is updated */
+    bool is_skipped;  /* its numbers are not finite, or out of line: nothing is updated */
+    bool is_too_late; /* there is no time to save it: likewise, and it is not made */
 };
 
 /* Does the step update the weights? What is to be done when its numbers are not finite, or out of
@@ -54,6 +55,13 @@ static int decide(void *user, const struct step_result *result)
     next->tokens_digest = result->tokens_digest;
     if (config->replay_blame && next->step == config->replay_step)
         ERR_TRY(replay_blame(r, next));
+    if (result->stop || (result->seen & SWITCHES_STOP)) {
+        bool has_time;
+        ERR_TRY(snapshot_has_time(r->snapshot, &has_time));
+        made->is_skipped = made->is_too_late = !has_time;
+        if (!has_time)
+            return 0;
+    }
     ERR_TRY(judge(made));
     if (made->is_skipped)
         return 0;
@@ -120,6 +128,7 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
     snapshot_phase(r->snapshot, false);
     ERR_TRY(rc);
     *out_stop = out->stop || (out->seen & SWITCHES_STOP);
+    out->is_dropped = out->is_dropped || made.is_too_late;
     if (out->is_dropped)
         return 0;
     parallel_params_updated(r->parallel);

@@ -482,7 +482,7 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
     } while (retry);
     ERR_TRY(rc);
     s->times.load_seconds = clock_seconds() - start;
-    s->durable_step = p->step;
+    s->durable_step = s->newest_durable = p->step;
     *out_loaded = true;
     return 0;
 }

@@ -65,12 +65,15 @@ struct snapshot {
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
     double polled_at;
+    int64_t newest_durable;           /* -1: none is known */
     int settled_rc;                   /* how the newest whose end is known ended */
     bool has_failed;                  /* some save failed after its copy */
     bool must_stop;                   /* a save failed, and checkpoint.required is set */
     char warned[2 * REPORT_TEXT_MAX]; /* the last warning of a save */
     const volatile sig_atomic_t *want_stop;
-    double deadline; /* of the end; 0: it has not begun */
+    double (*asked_at)(void); /* NULL: nobody knows */
+    double grace_end; /* by which the run should have ended, as ranks agreed; INFINITY: whenever */
+    double deadline;  /* of the end; 0: it has not begun */
     struct snapshot_times times;
     struct pace { /* rank 0: of training, measured from save to save */
         double at, waited;
@@ -84,6 +87,24 @@ struct snapshot {
 bool snapshot_is_rank_0(const struct snapshot *s);
 /* open.c: checkpoint.durability. */
 enum ckpt_level snapshot_level(const struct snapshot *s);
+
+/* save.c */
+/* A step without its waits for saves, since the save before; with its validations. */
+void snapshot_measure_step(struct snapshot *s, int64_t step);
+/* Replicas that differ end training, and leave a run without this checkpoint. Collective. */
+int snapshot_compare(struct snapshot *s, int64_t step);
+/* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */
+int snapshot_begin_save(struct snapshot *s, const struct progress *p, double start);
+/* Until the copy in progress is made; all ranks learn how it went. */
+int snapshot_end_copy(struct snapshot *s);
+/* The save of the step is copied, or was begun before: its end is waited for. */
+void snapshot_add_pending(struct snapshot *s, int64_t step, double since);
+/* Rank 0: of which pending saves is the end known by now? */
+void snapshot_ask_pending(struct snapshot *s);
+/* Until the pending saves have ended; all ranks get rank 0's answer for the newest. */
+int snapshot_wait_pending(struct snapshot *s);
+/* final.c: of the wait for a pending save that began at `start`. */
+double snapshot_seconds_left(struct snapshot *s, double start);
 
 /* open.c: by which a tensor of the state is saved. */
 void snapshot_name(char out[SNAPSHOT_NAME_BYTES], const struct model_tensor *tensor,

@@ -1,4 +1,4 @@
-/* save.c - saves of all ranks, and the last one (see snapshot.h).
+/* save.c - saves of all ranks (see snapshot.h); final.c has the last one.
  *
  * Save. The replicas compare what they hold (replicas.h). Every rank begins; if one could not,
  * those that could abort, and the step is skipped. Then each rank's copy thread (copier.h) copies
@@ -16,14 +16,7 @@
  * checkpoint.busy_wait_seconds. With "replace" no rank's begin waits; if one found no image, all
  * give the save up, rank 0 has the newest that waits behind another make way, if there is one
  * (ckpt_save_make_way), and all begin again: they wait at most REPLACE_MS for what is under way of
- * that one. A step that made way is lost if training dies before the later one is copied.
- *
- * The end. What is pending and the last save share checkpoint.final_seconds, by rank 0's clock.
- * They begin with the last save, or earlier, when rank 0 is asked to stop while it waits for
- * another. A call of libckpt that has begun is not broken off (ckpt.h has its bounds). The last
- * save is tried until it is durable or that time is over: what passes by itself (no free image, no
- * ckptd) may fail any number of times, anything else FINAL_TRIES times. With checkpoint.durability
- * = "bucket" the end waits, in the same time, until ckptd has it in its far tier. */
+ * that one. A step that made way is lost if training dies before the later one is copied. */
 #include "proto/base/checksum.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
@@ -41,15 +34,11 @@
 #include <string.h>
 #include <time.h>
 
-#define DURABLE_SECONDS 600.0  /* for one save; then it counts as failed */
 #define ASK_MS 1000u           /* of a question that waits for the end of a save */
 #define HURRY_MS 1u            /* of one that comes back at once, and tells that somebody waits */
 #define PAUSE_SECONDS_MIN 0.01 /* between two of those, doubling */
 #define PAUSE_SECONDS_MAX 0.05
-#define POLL_SECONDS 1.0            /* between two questions for a pending save */
-#define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
-#define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */
-#define FINAL_PAUSE_SECONDS_MAX 4.0
+#define POLL_SECONDS 1.0         /* between two questions for a pending save */
 #define REPLACE_MS 5000u         /* for the image of a save that made way */
 #define WAIT_SECONDS_SAID 0.1    /* a begin that took longer is worth a line */
 #define DURABLE_SECONDS_SAID 1.0 /* and a wait for the end of a save */
@@ -137,6 +126,7 @@ static void settle_oldest(struct snapshot *s, int rc)
     s->settled_rc = rc;
     if (rc == 0) {
         note_saved(s, oldest->step);
+        s->newest_durable = oldest->step;
         s->durable_seconds = s->polled_at - oldest->since;
         s->times.longest_save_seconds = fmax(s->times.longest_save_seconds, s->durable_seconds);
         log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
@@ -169,30 +159,10 @@ static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
     return rc;
 }
 
-static void ask_pending(struct snapshot *s)
+void snapshot_ask_pending(struct snapshot *s)
 {
     while (s->num_pending > 0 && ask_oldest(s, 0) != ERR_TIMEOUT)
         continue;
-}
-
-static void begin_end(struct snapshot *s)
-{
-    if (s->deadline == 0)
-        s->deadline = clock_seconds() + (double)s->config->final_seconds;
-}
-
-/* Of the wait for a pending save that began at `start`. */
-static double seconds_left(struct snapshot *s, double start)
-{
-    if (s->want_stop != NULL && *s->want_stop != 0)
-        begin_end(s);
-    return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - clock_seconds());
-}
-
-static void sleep_for(double seconds)
-{
-    long whole = (long)seconds;
-    nanosleep(&(struct timespec){whole, (long)((seconds - (double)whole) * 1e9)}, NULL);
 }
 
 /* Rank 0, until the oldest pending save has ended or its time is over. A question that waits learns
@@ -201,24 +171,25 @@ static void sleep_for(double seconds)
  * ckptd would keep to its manners (pace.write_rate) for a save that all of training waits for. */
 static void await_oldest(struct snapshot *s)
 {
-    double start = clock_seconds(), left = seconds_left(s, start), pause = PAUSE_SECONDS_MIN;
+    double start = clock_seconds(), left = snapshot_seconds_left(s, start),
+           pause = PAUSE_SECONDS_MIN;
     double said = INFINITY; /* the deadline that was said */
     int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
     for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, HURRY_MS)) {
-        left = seconds_left(s, start);
+        left = snapshot_seconds_left(s, start);
         if (said != s->deadline && clock_seconds() - start >= DURABLE_SECONDS_SAID) {
             log_info("checkpoint", "waiting for step %" PRId64 " to become durable, at most %.0f s",
                      s->pending[0].step, left);
             said = s->deadline;
         }
-        sleep_for(fmin(pause, left));
+        clock_sleep(fmin(pause, left));
         pause = fmin(2 * pause, PAUSE_SECONDS_MAX);
     }
     if (rc == ERR_TIMEOUT)
         settle_oldest(s, rc);
 }
 
-static void add_pending(struct snapshot *s, int64_t step, double since)
+void snapshot_add_pending(struct snapshot *s, int64_t step, double since)
 {
     s->pending_step = step;
     if (!snapshot_is_rank_0(s))
@@ -240,7 +211,7 @@ void snapshot_poll(struct snapshot *s)
     if (s->ckpt == NULL || s->num_pending == 0 || s->copying_step >= 0)
         return;
     if (clock_seconds() - s->polled_at >= POLL_SECONDS)
-        ask_pending(s);
+        snapshot_ask_pending(s);
 }
 
 /* Rank 0, until all pending saves have ended; the result is that of the newest. */
@@ -251,8 +222,7 @@ static int settle_all(struct snapshot *s)
     return s->settled_rc;
 }
 
-/* Until the pending saves have ended; all ranks get rank 0's answer for the newest. */
-static int wait_pending(struct snapshot *s)
+int snapshot_wait_pending(struct snapshot *s)
 {
     uint32_t first;
     if (s->pending_step < 0)
@@ -277,8 +247,7 @@ static json_t *choices_json(struct kernels *kernels)
     return lines;
 }
 
-/* A step without its waits for saves, since the save before; with its validations. */
-static void measure_step(struct snapshot *s, int64_t step)
+void snapshot_measure_step(struct snapshot *s, int64_t step)
 {
     struct pace now = {clock_seconds(), s->times.save_seconds, step, s->pace.step_seconds};
     if (s->pace.at > 0 && step > s->pace.step)
@@ -299,7 +268,7 @@ bool snapshot_is_due(struct snapshot *s, int64_t step)
         return false;
     if (!s->interval.is_begun || step <= s->interval.since) { /* a start, or steps made again */
         interval_begin(&s->interval, step - 1);
-        measure_step(s, step);
+        snapshot_measure_step(s, step);
     }
     double wait = mean_wait(s);
     bool is_waited_for = s->config->async_mode == ASYNC_DURABLE; /* the wait has it */
@@ -361,7 +330,7 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
 {
     if (!snapshot_is_rank_0(s))
         return ckpt_save_begin_within(s->ckpt, out, (uint64_t)p->step, NULL, busy_ms);
-    ask_pending(s);
+    snapshot_ask_pending(s);
     if (s->has_failed && s->config->checkpoint_required && s->deadline == 0)
         return report_error(ERR_ABORTED,
                             "see the messages before; set checkpoint.required to "
@@ -419,8 +388,7 @@ static int make_way(struct snapshot *s, int64_t step)
     return report_restore(&text, (int)answer[0]);
 }
 
-/* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */
-static int save(struct snapshot *s, const struct progress *p, double start)
+int snapshot_begin_save(struct snapshot *s, const struct progress *p, double start)
 {
     CHECK(s->copying_step < 0);
     uint32_t first = 0;
@@ -443,8 +411,7 @@ static int save(struct snapshot *s, const struct progress *p, double start)
     return 0;
 }
 
-/* Until the copy in progress is made; all ranks learn how it went. */
-static int end_copy(struct snapshot *s)
+int snapshot_end_copy(struct snapshot *s)
 {
     if (s->copying_step < 0)
         return 0;
@@ -458,13 +425,18 @@ static int end_copy(struct snapshot *s)
     double waited = s->begin_seconds + times.waited_seconds + agreed_at - agree_start;
     s->times.save_seconds += waited;
     s->times.num_saves++;
-    add_pending(s, step, times.ended_at);
+    snapshot_add_pending(s, step, times.ended_at);
     if (snapshot_is_rank_0(s))
         log_info("checkpoint",
                  "step %" PRId64 " is accepted (in ckptd's memory): %.1f MiB per rank copied in "
                  "%.1f ms, training waited %.1f ms",
                  step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3, waited * 1e3);
     return 0;
+}
+
+int64_t snapshot_durable_step(const struct snapshot *s)
+{
+    return s->newest_durable > s->durable_step ? s->newest_durable : s->durable_step;
 }
 
 unsigned snapshot_asked(const struct snapshot *s)
@@ -475,8 +447,7 @@ unsigned snapshot_asked(const struct snapshot *s)
     return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
 }
 
-/* Replicas that differ end training, and leave a run without this checkpoint. */
-static int compare(struct snapshot *s, int64_t step)
+int snapshot_compare(struct snapshot *s, int64_t step)
 {
     int rc = replicas_compare(s->replicas);
     if (rc != 0 && report_message()[0] != 0)
@@ -503,15 +474,15 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
     if (!snapshot_is_taken(s))
         return 0;
     double start = clock_seconds();
-    measure_step(s, p->step);
+    snapshot_measure_step(s, p->step);
     interval_begin(&s->interval, p->step);
-    ERR_TRY(compare(s, p->step));
-    int rc = save(s, p, start);
+    ERR_TRY(snapshot_compare(s, p->step));
+    int rc = snapshot_begin_save(s, p, start);
     if (rc == 0 && s->config->async_mode != ASYNC_AT_ONCE)
-        rc = end_copy(s);
+        rc = snapshot_end_copy(s);
     if (rc == 0 && s->config->async_mode == ASYNC_DURABLE) {
         double copied_at = clock_seconds();
-        rc = wait_pending(s);
+        rc = snapshot_wait_pending(s);
         s->times.save_seconds += clock_seconds() - copied_at;
     }
     return judge(s, rc);
@@ -519,118 +490,12 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
 
 int snapshot_copied(struct snapshot *s)
 {
-    return judge(s, end_copy(s));
+    return judge(s, snapshot_end_copy(s));
 }
 
 int snapshot_settle(struct snapshot *s)
 {
     ERR_TRY(snapshot_copied(s));
-    (void)wait_pending(s); /* one that failed is said, and an older one is loaded */
+    (void)snapshot_wait_pending(s); /* one that failed is said, and an older one is loaded */
     return 0;
-}
-
-/* All ranks: ERR_TIMEOUT when the time for the end is over. */
-static int check_deadline(const struct snapshot *s)
-{
-    uint32_t first;
-    bool is_over = snapshot_is_rank_0(s) && clock_seconds() >= s->deadline;
-    return parallel_agree_quietly(s->mesh->world, is_over ? ERR_TIMEOUT : 0, &first);
-}
-
-/* One try of the last save, until it is durable or has failed. A step that is committed already, or
- * being written, is only waited for: an answer of ckptd may have been lost. */
-static int try_final(struct snapshot *s, const struct progress *p)
-{
-    int rc = save(s, p, clock_seconds());
-    if (rc == 0)
-        rc = end_copy(s);
-    else if (rc == ERR_EXISTS)
-        add_pending(s, p->step, clock_seconds());
-    return rc == 0 || rc == ERR_EXISTS ? wait_pending(s) : rc;
-}
-
-/* Does it pass by itself, without a word about the save? */
-static bool may_pass(int rc)
-{
-    return rc == ERR_BUSY || rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
-}
-
-/* Rank 0: until the last checkpoint survives as much as it must. */
-static int await_level(struct snapshot *s, int64_t step)
-{
-    int rc = ERR_TIMEOUT;
-    log_info("checkpoint", "waiting for step %" PRId64 " to be durable (%s), at most %.0f s", step,
-             s->config->text.durability, seconds_left(s, clock_seconds()));
-    while (may_pass(rc) && clock_seconds() < s->deadline) {
-        rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, snapshot_level(s), ASK_MS);
-        if (may_pass(rc) && rc != ERR_TIMEOUT)
-            sleep_for(PAUSE_SECONDS_MAX);
-    }
-    if (rc == 0)
-        log_info("checkpoint", "step %" PRId64 " is durable (%s)", step,
-                 ckpt_save_durability(s->ckpt));
-    return rc;
-}
-
-/* All ranks; the last checkpoint is durable on the node. */
-static int end_at_level(struct snapshot *s, int64_t step)
-{
-    uint32_t first;
-    if (snapshot_level(s) == CKPT_LEVEL_LOCAL)
-        return 0;
-    int rc = snapshot_is_rank_0(s) ? await_level(s, step) : 0;
-    if (rc != 0)
-        rc = report_error(
-            err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
-            "the last checkpoint, of step %" PRId64
-            ", is on the node's disk, but not durable as checkpoint.durability = \"%s\" says: %s",
-            step, s->config->text.durability, report_line());
-    return parallel_agree_quietly(s->mesh->world, rc, &first);
-}
-
-int snapshot_save_final(struct snapshot *s, const struct progress *p)
-{
-    if (!snapshot_is_taken(s))
-        return 0;
-    measure_step(s, p->step);
-    ckpt_save_last(s->ckpt);
-    begin_end(s);
-    int rc = end_copy(s);
-    if (rc == ERR_STALE)
-        return rc;
-    rc = wait_pending(s);
-    if (s->durable_step != p->step)
-        ERR_TRY(compare(s, p->step));
-    if (s->durable_step != p->step && s->config->last_save_model_only &&
-        p->step == s->config->steps) {
-        if (snapshot_is_rank_0(s))
-            log_warn("checkpoint", "the last checkpoint will have no optimizer state "
-                                   "(checkpoint.last_save_model_only)");
-        ERR_TRY(snapshot_leave_moments_out(s));
-    }
-    double pause = FINAL_PAUSE_SECONDS_MIN;
-    for (int tries = 0; tries < FINAL_TRIES && s->durable_step != p->step;
-         tries += may_pass(rc) ? 0 : 1) {
-        int over = check_deadline(s);
-        if (over != 0) {
-            rc = over;
-            break;
-        }
-        rc = try_final(s, p);
-        if (rc == ERR_STALE)
-            return rc;
-        if (rc == 0)
-            continue;
-        sleep_for(pause);
-        pause = fmin(2 * pause, FINAL_PAUSE_SECONDS_MAX);
-    }
-    if (s->durable_step == p->step)
-        return end_at_level(s, p->step);
-    bool is_late = clock_seconds() >= s->deadline;
-    rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again when ckptd can save",
-                      "the last checkpoint, of step %" PRId64 ", could not be saved%s", p->step,
-                      is_late ? " within checkpoint.final_seconds" : "");
-    if (!snapshot_is_rank_0(s))
-        report_clear(); /* once is enough */
-    return rc;
 }

@@ -49,6 +49,7 @@ struct snapshot_options {
      * ERR_ABORTED; from when rank 0 sees it while it waits for a save, checkpoint.final_seconds are
      * left. */
     const volatile sig_atomic_t *want_stop;
+    double (*asked_at)(void); /* when, as clock_seconds(); 0: not yet. NULL: nobody knows */
     /* Of what snapshot_post_copy lets go, on the thread that copies; NULL: nobody is told. */
     void (*note_copy)(void *user, const struct op *op, bool is_end);
     void *user;
@@ -120,15 +121,21 @@ int snapshot_export(struct snapshot *snapshot, int64_t step);
 /* Has a failed save ended training (checkpoint.required)? The last save is due all the same. Of
  * NULL: no. */
 bool snapshot_must_stop(const struct snapshot *snapshot);
+/* Some rank was asked to stop: is there time to save behind the step? False: its time is cut
+ * (grace.h), and the longest save of this start does not fit into the rest. */
+int snapshot_has_time(struct snapshot *snapshot, bool *out);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_ABORTED after
  * FINAL_TRIES failures that do not pass by themselves, ERR_TIMEOUT after checkpoint.final_seconds.
- * Does nothing when this step is durable already. */
+ * Does nothing when this step is durable already; begins nothing without the time for it. */
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);
 /* What `ckpt-cli stop` asks of this rank: a mask of SWITCH_STOP and SWITCH_STOP_UNSAVED. Not
  * collective. */
 unsigned snapshot_asked(const struct snapshot *snapshot);
+/* The newest step that is known to be durable; -1: none is, or there are no checkpoints. Not
+ * collective. */
+int64_t snapshot_durable_step(const struct snapshot *snapshot);
 /* Rank 0, behind each step: with checkpoint.interval = "auto", should a save come behind this one?
  * Not collective. */
 bool snapshot_is_due(struct snapshot *snapshot, int64_t step);

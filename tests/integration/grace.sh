@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Goal: a run that is given a time to end in saves its last step if that fits, and begins nothing if
+# not: what ckptd had accepted is durable, the last line names it, and started again the run has the
+# numbers of one to which nothing happened. Method: steps of one micro-batch, so a trainer that is
+# held within a step (debug.pause_at_step) is past its last one; SIGTERM with time enough, and with
+# less than its saves took to a store whose every operation takes 2.5 s; and `ckpt-cli stop --grace`
+# with time for what is accepted alone.
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+delay=2500 # ms of an operation of the slow store
+plan 18
+make_tiny
+sed -i 's/^micro_batches = .*/micro_batches = 1/' "$tiny"
+
+train() { # RUN [SETTING...]
+    in_background "$@"
+    ended
+    [ "$status" = 0 ]
+}
+goes_on() { # RUN: to its end, with the numbers of an undisturbed one
+    check "$1: started again it ends with 0" train "$1"
+    check "$1: every step has the undisturbed loss" same "$1"
+}
+same() { # RUN
+    sort -u "$tmp/$1.loss" | sort -n | cmp "$tmp/right.sorted" -
+}
+last_line() { # RUN TEXT: of rank 0
+    tail -n 1 "$tmp/$1.log" | grep -qF -- "info train: $2"
+}
+is_stored() { # RUN@STEP
+    "$BUILD/ckpt-cli" verify "$1" --store "$store" >/dev/null 2>&1
+}
+
+start_ckptd
+check "an undisturbed run ends with 0" train right
+sort -n "$tmp/right.loss" >"$tmp/right.sorted"
+
+held enough 8 --training.grace_seconds 60
+ends_by TERM 75 "SIGTERM with time enough ends with 75"
+check "the step that was past its last micro-step is saved" is_stored enough@8
+check "and is the one that the last line names" last_line enough "stopped after step 8"
+goes_on enough
+
+stop_ckptd
+start_ckptd --store "fault:delay_us=${delay}000:local:$tmp/store"
+held short 8 --training.grace_seconds 1
+check "a save to a slow disk becomes durable" wait_for 60 is_stored short@5
+ends_by TERM 75 "SIGTERM with less time than that save took ends with 75"
+check "no save is begun, and the step at hand is not made" \
+    says short "step 7 is not saved: [01]\.[0-9] s are left to end in, and the longest save took"
+check "the last line names the newest durable step" \
+    last_line short "stopped after step 7; step 5 is the newest durable one"
+took=$(sed -nE 's/.*step 5 is durable .* at most ([0-9]+)\.[0-9]+ s after.*/\1/p' "$tmp/short.log")
+note "the save took at most $took s and a part"
+
+held accepted 7
+"$BUILD/ckpt-cli" stop accepted --grace "$((took + 1))" --server "$server" >"$tmp/stop.out"
+check "ckpt-cli stop --grace tells the time" \
+    grep -q "^2 ranks of run 'accepted' are to save .*, within $((took + 1)) s$" "$tmp/stop.out"
+ends_by TERM 78 "with time for what is accepted alone it ends with 78"
+check "what was accepted is durable" is_stored accepted@5
+check "and the last line says that no more is" \
+    last_line accepted "stopped after step 7; step 5 is the newest durable one"
+stop_ckptd
+start_ckptd
+goes_on short
+goes_on accepted

@@ -1,0 +1,228 @@
+/* final.c - the last save, and the time for it (see snapshot.h).
+ *
+ * What is pending and the last save share checkpoint.final_seconds, by rank 0's clock. They begin
+ * with the last save, or earlier, when rank 0 is asked to stop while it waits for another. A call
+ * of libckpt that has begun is not broken off (ckpt.h has its bounds). The last save is tried until
+ * it is durable or that time is over: what passes by itself (no free image, no ckptd) may fail any
+ * number of times, anything else FINAL_TRIES times. With checkpoint.durability = "bucket" the end
+ * waits, in the same time, until ckptd has it in its far tier.
+ *
+ * Who asks for an end may also say in how much time (grace.h). That cuts checkpoint.final_seconds,
+ * and a last save is begun only if the longest one of this start fits into the rest: else what
+ * ckptd has accepted is waited for, and nothing is begun. Then a step is not made, either, behind
+ * which that is known (snapshot_has_time). */
+#include "proto/base/report.h"
+#include "trainer/base/clock.h"
+#include "trainer/save/grace.h"
+#include "trainer/save/private.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#define DURABLE_SECONDS 600.0 /* for one save; then it counts as failed */
+#define ASK_MS 1000u          /* of a question that waits for the end of a save */
+#define FINAL_PAUSE_AT_LEVEL 0.05
+#define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
+#define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */
+#define FINAL_PAUSE_SECONDS_MAX 4.0
+
+/* ---- the time ---- */
+
+/* Of this rank; INFINITY: it was given all the time it needs. */
+static double own_grace_left(const struct snapshot *s)
+{
+    double asked_at = s->asked_at != NULL ? s->asked_at() : 0;
+    double left = grace_left(asked_at, (double)s->config->grace_seconds, clock_seconds());
+    return s->ckpt != NULL ? fmin(left, ckpt_asked_within(s->ckpt)) : left;
+}
+
+static void begin_end(struct snapshot *s)
+{
+    double now = clock_seconds();
+    if (s->deadline == 0)
+        s->deadline = now + (double)s->config->final_seconds;
+    s->deadline = fmin(s->deadline, now + own_grace_left(s));
+}
+
+double snapshot_seconds_left(struct snapshot *s, double start)
+{
+    if ((s->want_stop != NULL && *s->want_stop != 0) || snapshot_asked(s) != 0)
+        begin_end(s);
+    return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - clock_seconds());
+}
+
+/* All ranks: until when it should have ended. */
+static int agree_on_grace(struct snapshot *s)
+{
+    double left = own_grace_left(s);
+    ERR_TRY(grace_agree(s->mesh->world, &left));
+    s->grace_end = clock_seconds() + left;
+    return 0;
+}
+
+/* Rank 0: what the longest save of this start took, or one that is pending has taken so far. */
+static double longest_save(struct snapshot *s)
+{
+    snapshot_ask_pending(s);
+    double pending = s->num_pending > 0 ? clock_seconds() - s->pending[0].since : 0;
+    return fmax(s->times.longest_save_seconds, pending);
+}
+
+/* All ranks: ERR_TIMEOUT when it is too late to begin a save that should end by then. */
+static int check_time(struct snapshot *s, double end)
+{
+    uint32_t first;
+    bool is_over = false;
+    if (snapshot_is_rank_0(s))
+        is_over = !grace_allows(end - clock_seconds(), isinf(s->grace_end) ? 0 : longest_save(s));
+    return parallel_agree_quietly(s->mesh->world, is_over ? ERR_TIMEOUT : 0, &first);
+}
+
+int snapshot_has_time(struct snapshot *s, bool *out)
+{
+    *out = true;
+    if (!snapshot_is_taken(s))
+        return 0;
+    ERR_TRY(agree_on_grace(s));
+    if (isinf(s->grace_end))
+        return 0;
+    int rc = check_time(s, s->grace_end);
+    *out = rc == 0;
+    return rc == ERR_TIMEOUT ? 0 : rc;
+}
+
+/* ---- the last save ---- */
+
+/* One try of the last save, until it is durable or has failed. A step that is committed already, or
+ * being written, is only waited for: an answer of ckptd may have been lost. */
+static int try_final(struct snapshot *s, const struct progress *p)
+{
+    int rc = snapshot_begin_save(s, p, clock_seconds());
+    if (rc == 0)
+        rc = snapshot_end_copy(s);
+    else if (rc == ERR_EXISTS)
+        snapshot_add_pending(s, p->step, clock_seconds());
+    return rc == 0 || rc == ERR_EXISTS ? snapshot_wait_pending(s) : rc;
+}
+
+/* Does it pass by itself, without a word about the save? */
+static bool may_pass(int rc)
+{
+    return rc == ERR_BUSY || rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
+}
+
+/* Rank 0: until the last checkpoint survives as much as it must. */
+static int await_level(struct snapshot *s, int64_t step)
+{
+    int rc = ERR_TIMEOUT;
+    log_info("checkpoint", "waiting for step %" PRId64 " to be durable (%s), at most %.0f s", step,
+             s->config->text.durability, snapshot_seconds_left(s, clock_seconds()));
+    while (may_pass(rc) && clock_seconds() < s->deadline) {
+        rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, snapshot_level(s), ASK_MS);
+        if (may_pass(rc) && rc != ERR_TIMEOUT)
+            clock_sleep(FINAL_PAUSE_AT_LEVEL);
+    }
+    if (rc == 0)
+        log_info("checkpoint", "step %" PRId64 " is durable (%s)", step,
+                 ckpt_save_durability(s->ckpt));
+    return rc;
+}
+
+/* All ranks; the last checkpoint is durable on the node. */
+static int end_at_level(struct snapshot *s, int64_t step)
+{
+    uint32_t first;
+    if (snapshot_level(s) == CKPT_LEVEL_LOCAL)
+        return 0;
+    int rc = snapshot_is_rank_0(s) ? await_level(s, step) : 0;
+    if (rc != 0)
+        rc = report_error(
+            err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
+            "the last checkpoint, of step %" PRId64
+            ", is on the node's disk, but not durable as checkpoint.durability = \"%s\" says: %s",
+            step, s->config->text.durability, report_line());
+    return parallel_agree_quietly(s->mesh->world, rc, &first);
+}
+
+/* Until the last checkpoint is durable. The result of the newest try was `rc`. */
+static int save_last(struct snapshot *s, const struct progress *p, int rc)
+{
+    double pause = FINAL_PAUSE_SECONDS_MIN;
+    for (int tries = 0; tries < FINAL_TRIES && s->durable_step != p->step;
+         tries += may_pass(rc) ? 0 : 1) {
+        int over = check_time(s, s->deadline);
+        if (over != 0)
+            return over;
+        rc = try_final(s, p);
+        if (rc == ERR_STALE)
+            return rc;
+        if (rc == 0)
+            continue;
+        clock_sleep(pause);
+        pause = fmin(2 * pause, FINAL_PAUSE_SECONDS_MAX);
+    }
+    return rc;
+}
+
+static int fail_last(const struct snapshot *s, int64_t step, int rc)
+{
+    bool is_late = clock_seconds() >= s->deadline || rc == ERR_TIMEOUT;
+    rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again when ckptd can save",
+                      "the last checkpoint, of step %" PRId64 ", could not be saved%s", step,
+                      !is_late              ? ""
+                      : isinf(s->grace_end) ? " within checkpoint.final_seconds"
+                                            : " in the time that was given");
+    if (!snapshot_is_rank_0(s))
+        report_clear(); /* once is enough */
+    return rc;
+}
+
+/* There is no time to save the step: nothing is begun. */
+static void leave_unsaved(const struct snapshot *s, int64_t step)
+{
+    if (snapshot_is_rank_0(s))
+        log_warn("checkpoint",
+                 "step %" PRId64 " is not saved: %.1f s are left to end in, and the longest save "
+                 "took %.1f s",
+                 step, s->grace_end - clock_seconds(), s->times.longest_save_seconds);
+}
+
+/* Before the last save of the run's last step, if its moments are not wanted. */
+static int drop_moments(struct snapshot *s, int64_t step)
+{
+    if (!s->config->last_save_model_only || step != s->config->steps)
+        return 0;
+    if (snapshot_is_rank_0(s))
+        log_warn("checkpoint", "the last checkpoint will have no optimizer state "
+                               "(checkpoint.last_save_model_only)");
+    return snapshot_leave_moments_out(s);
+}
+
+int snapshot_save_final(struct snapshot *s, const struct progress *p)
+{
+    if (!snapshot_is_taken(s))
+        return 0;
+    snapshot_measure_step(s, p->step);
+    ckpt_save_last(s->ckpt);
+    ERR_TRY(agree_on_grace(s));
+    begin_end(s);
+    s->deadline = fmin(s->deadline, s->grace_end);
+    int rc = snapshot_end_copy(s);
+    if (rc == ERR_STALE)
+        return rc;
+    rc = snapshot_wait_pending(s);
+    if (s->durable_step == p->step)
+        return end_at_level(s, p->step);
+    int late = isinf(s->grace_end) ? 0 : check_time(s, s->deadline);
+    if (late == ERR_TIMEOUT) {
+        leave_unsaved(s, p->step);
+        return 0;
+    }
+    ERR_TRY(late);
+    ERR_TRY(snapshot_compare(s, p->step));
+    ERR_TRY(drop_moments(s, p->step));
+    rc = save_last(s, p, rc);
+    if (rc == ERR_STALE)
+        return rc;
+    return s->durable_step == p->step ? end_at_level(s, p->step) : fail_last(s, p->step, rc);
+}
