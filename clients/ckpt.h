@@ -265,6 +265,22 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
 uint32_t ckpt_asked(const struct ckpt *ckpt);
 /* Seconds that are left for it, negative when they are over; INFINITY: no time was given. */
 double ckpt_asked_within(const struct ckpt *ckpt);
+
+/* What the rank is doing, so that ckptd can tell it when the rank dies, by whatever signal, or
+ * hangs. */
+struct ckpt_doing {
+    uint32_t size;            /* sizeof(struct ckpt_doing) */
+    uint32_t operation, part; /* a place in the step, and its micro-batch; UINT32_MAX: unknown */
+    uint64_t number;          /* of a call: counted from 1 */
+    uint64_t step, bytes;
+    const char *what, *of, *lane; /* "all_gather", "dp_shard", "gather": 23 bytes of each */
+};
+/* A call begins, or ends; the lane, one of at most 8, is in an operation from now on. Some stores,
+ * so cheap enough for each; without a session, or with an older ckptd, nothing. By one thread at a
+ * time, and as ckpt_phase. Of a rank on another node than its ckptd nothing is seen. */
+void ckpt_note_call(struct ckpt *ckpt, const struct ckpt_doing *doing);
+void ckpt_note_end(struct ckpt *ckpt, uint64_t number);
+void ckpt_note_lane(struct ckpt *ckpt, const struct ckpt_doing *doing);
 /* How many saves of the run, as it was described, ckptd's disk has room for, where no rule of ckptd
  * removes older ones (its key retention.keep_last is one). -1: a rule does, or ckptd has not said.
  */

@@ -204,6 +204,7 @@ static int make_ring(struct ckpt *ckpt, uint64_t token)
     if (pages == MAP_FAILED)
         return report_errno(ERR_MEMORY, "could not make a ring", "mmap");
     ckpt->control = pages;
+    ckpt->control_bytes = sizeof *ckpt->control; /* notes stay here: nobody reads them */
     *ckpt->control = (struct arena_control){.magic = ARENA_MAGIC,
                                             .version = ARENA_VERSION,
                                             .entries = ARENA_RING_ENTRIES,

@@ -216,6 +216,42 @@ void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
         wake_ckptd(ckpt);
 }
 
+static bool takes_notes(const struct ckpt *ckpt)
+{
+    return session_handle_is_open(ckpt) && session_has_notes(ckpt);
+}
+
+static struct arena_note note_of(const struct ckpt_doing *doing, uint64_t number)
+{
+    return (struct arena_note){.number = number,
+                               .step = doing->step,
+                               .bytes = doing->bytes,
+                               .operation = doing->operation,
+                               .part = doing->part};
+}
+
+void ckpt_note_call(struct ckpt *ckpt, const struct ckpt_doing *doing)
+{
+    struct arena_note note = note_of(doing, doing->number);
+    if (takes_notes(ckpt) && note.number != 0)
+        arena_note_call(&ckpt->control->notes, &note,
+                        &(struct arena_text){doing->what, doing->of, doing->lane});
+}
+
+void ckpt_note_end(struct ckpt *ckpt, uint64_t number)
+{
+    if (takes_notes(ckpt))
+        arena_note_end(&ckpt->control->notes, number);
+}
+
+void ckpt_note_lane(struct ckpt *ckpt, const struct ckpt_doing *doing)
+{
+    struct arena_note note = note_of(doing, 1);
+    if (takes_notes(ckpt))
+        arena_note_lane(&ckpt->control->notes, &note,
+                        &(struct arena_text){doing->what, doing->of, doing->lane});
+}
+
 int64_t ckpt_room_saves(const struct ckpt *ckpt)
 {
     bool is_known =

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -139,8 +140,12 @@ static int map_control(struct ckpt *ckpt)
     struct arena_request request = arena_request_make(ARENA_REQUEST_CONTROL, ckpt->link.token);
     ERR_TRY(arena_link_fetch(&ckpt->link, fds, &request, 2));
     ckpt->event = fds[1];
-    const uint64_t bytes = sizeof(struct arena_control);
-    int error = arena_link_map((void **)&ckpt->control, fds[0], bytes, bytes);
+    struct stat about;
+    bool has_notes =
+        fstat(fds[0], &about) == 0 && about.st_size >= (off_t)sizeof(struct arena_control);
+    ckpt->control_bytes = has_notes ? sizeof(struct arena_control) : ARENA_CONTROL_BYTES_LEAST;
+    int error =
+        arena_link_map((void **)&ckpt->control, fds[0], ckpt->control_bytes, ckpt->control_bytes);
     if (error == 0 &&
         (ckpt->control->magic != ARENA_MAGIC || ckpt->control->version != ARENA_VERSION ||
          ckpt->control->entries != ARENA_RING_ENTRIES ||
@@ -281,12 +286,19 @@ int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t 
 
 /* ---- life of a session ---- */
 
+bool session_has_notes(const struct ckpt *ckpt)
+{
+    return ckpt->control != NULL && ckpt->control_bytes == sizeof *ckpt->control;
+}
+
 void session_drop(struct ckpt *ckpt)
 {
+    if (session_has_notes(ckpt)) /* before the connection's end, by which ckptd looks */
+        arena_note_leave(&ckpt->control->notes);
     remote_close(ckpt);
     arena_link_close(&ckpt->link);
     if (ckpt->control != NULL)
-        munmap(ckpt->control, sizeof *ckpt->control);
+        munmap(ckpt->control, ckpt->control_bytes);
     ckpt->control = NULL;
     if (ckpt->event >= 0)
         close(ckpt->event);

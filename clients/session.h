@@ -18,6 +18,7 @@
 #include "proto/layout/layout.h"
 #include "proto/wire/arena.h"
 #include "proto/wire/arena_link.h"
+#include "proto/wire/arena_notes.h"
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"
 
@@ -81,6 +82,7 @@ struct ckpt {
 
     /* The session; link.socket < 0: there is none. */
     struct arena_link link;
+    uint64_t control_bytes; /* of it that are mapped */
     struct arena_control *control;
     int event; /* eventfd to wake ckptd after a push */
     uint64_t image_bytes, segment_bytes;
@@ -158,6 +160,7 @@ bool session_alive(const struct ckpt *ckpt);
  * most SESSION_HELLO_AGAIN_MS for ckptd, and SESSION_DESCRIBE_AGAIN_MS for the other ranks. */
 int session_renew(struct ckpt *ckpt);
 void session_drop(struct ckpt *ckpt);
+bool session_has_notes(const struct ckpt *ckpt); /* of what the rank is doing */
 /* Drops the session and the mappings too. */
 void session_forget(struct ckpt *ckpt);
 /* Fills out[i] with the writable mapping of pool segment segments[i], segment i of an image. */

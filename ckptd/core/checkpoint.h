@@ -164,6 +164,7 @@ struct run {
     struct service *service;
     struct fault unreadable;         /* why the start could not read it; code 0: it could */
     uint64_t newest_attempt;         /* durable; from the store */
+    uint64_t lost_attempt;           /* of which a rank was lost here last */
     struct sets sets;                /* the nodes that its newest attempt counts on */
     uint64_t *sets_seen;             /* tiers/refresh.c: of which file at each peer; owned */
     uint32_t look_index;             /* likewise: among the runs of the look that begins */

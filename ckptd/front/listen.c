@@ -175,7 +175,7 @@ static void drop_connection(struct connection *connection)
     free(connection);
     if (session) {
         session->connection = NULL;
-        session_end(session, "its connection ended");
+        session_lost(session);
     }
 }
 

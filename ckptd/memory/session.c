@@ -12,6 +12,7 @@
  * rest is random, so a token of another boot is unknown. */
 #include "ckptd/memory/session.h"
 #include "ckptd/core/checkpoint.h"
+#include "ckptd/core/history.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
 #include "ckptd/memory/image.h"
@@ -196,6 +197,7 @@ struct session_ranks session_ranks_of(const struct run *run)
 {
     const struct service *service = run->service;
     struct session_ranks out = {.silent_ms = -1};
+    const struct session *silent_one = NULL;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
         const struct session *session = &service->sessions->rows[i];
         if (session->token == 0 || !session->is_rank || session->run != run)
@@ -206,8 +208,11 @@ struct session_ranks session_ranks_of(const struct run *run)
         if (phase != 0 && silent > out.silent_ms) {
             out.silent = session->rank;
             out.silent_ms = silent > 0 ? silent : 0;
+            silent_one = session;
         }
     }
+    if (silent_one)
+        (void)arena_notes_tell(out.doing, &silent_one->control->notes);
     return out;
 }
 
@@ -380,6 +385,23 @@ void session_end(struct session *session, const char *why)
     if (was_rank && !service->draining)
         events_of(service)->phase_changed(
             service); /* nobody says any more when its busy phase ends */
+}
+
+void session_lost(struct session *session)
+{
+    struct run *run = session->run;
+    char doing[ARENA_TELL_MAX], detail[ARENA_TELL_MAX + 64], by[32];
+    if (session->is_rank && session->control && arena_notes_tell(doing, &session->control->notes)) {
+        log_warn("session", "run %s, attempt %llu: rank %u is gone: %s", run->name,
+                 (unsigned long long)session->attempt, session->rank, doing);
+        snprintf(detail, sizeof detail, "attempt %llu, %s", (unsigned long long)session->attempt,
+                 doing);
+        snprintf(by, sizeof by, "rank %u", session->rank);
+        if (run->lost_attempt != session->attempt) /* others of it go with this one */
+            history_note(run, &(struct history_event){.name = "lost", .by = by, .detail = detail});
+        run->lost_attempt = session->attempt;
+    }
+    session_end(session, "its connection ended");
 }
 
 void session_end_older(struct run *run, uint64_t attempt)

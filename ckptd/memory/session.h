@@ -4,7 +4,7 @@
 
 #include "ckptd/core/loop.h"
 #include "proto/format/shard.h"
-#include "proto/wire/arena.h"
+#include "proto/wire/arena_notes.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -83,6 +83,8 @@ int session_new_rank(struct session **out, struct service *service,
 /* ERR_BUSY. A session without a run's rank serves loads. */
 int session_new(struct session **out, struct service *service, struct run *run);
 void session_end(struct session *session, const char *why);
+/* Its connection has ended. A rank that has not left by itself is logged, with what it was in. */
+void session_lost(struct session *session);
 void session_drain(struct session *session);
 /* The rank is done with the image of `save`; 0: with all. */
 void session_let_go(struct session *session, uint64_t save);
@@ -101,6 +103,7 @@ struct session_ranks {
     uint32_t count;    /* that are connected, or just come */
     uint32_t silent;   /* the rank that has been silent longest, of those that tell their phases */
     int64_t silent_ms; /* for how long; -1: none tells them, or none is here */
+    char doing[ARENA_TELL_MAX]; /* what that one is in, as it notes it; "": it notes nothing */
 };
 struct session_ranks session_ranks_of(const struct run *run);
 bool session_is_there(const struct service *service, uint64_t token);

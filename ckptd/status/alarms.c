@@ -66,8 +66,9 @@ static void look_at_ranks(json_t *list, const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
     if (ranks.silent_ms > run->service->config->limit_hang_ms)
-        raise_alarm(list, "run %s hangs: rank %u of %u here has done nothing for %lld s", run->name,
-                    ranks.silent, ranks.count, (long long)ranks.silent_ms / 1000);
+        raise_alarm(list, "run %s hangs: rank %u of %u here has done nothing for %lld s%s%s",
+                    run->name, ranks.silent, ranks.count, (long long)ranks.silent_ms / 1000,
+                    ranks.doing[0] != '\0' ? ": " : "", ranks.doing);
 }
 
 /* The disk fills up, and no rule helps. */

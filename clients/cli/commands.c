@@ -402,6 +402,9 @@ const struct command commands[] = {
      WHERE | OF_A_RUN, cli_history,
      "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
      "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
+     "lost: a rank died, by a signal or with its node, in the call that is named, the first of "
+     "its\n"
+     "attempt;\n"
      "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
      "killed may lose the events of the last second; its log has them.\n"},
     {"server scrub", "ACTION [RUN]",

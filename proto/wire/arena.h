@@ -24,6 +24,7 @@
 #define HOLDFAST_PROTO_WIRE_ARENA_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define ARENA_MAGIC 0x31616e657261666cull
@@ -69,6 +70,24 @@ enum arena_asked {
     ARENA_ASKED_NO_SAVE = 2, /* and not to save it */
 };
 
+/* What the rank is doing (arena_notes.h): a call, or a lane's operation. */
+#define ARENA_NOTE_TEXT 24u
+struct arena_note {
+    uint64_t number; /* of a call: from 1 on; of a lane 1; 0: there is none, or it is changing */
+    uint64_t step, since_ns, until_ns; /* CLOCK_MONOTONIC; until 0: it has not ended */
+    uint64_t bytes;                    /* 0: none, or not known */
+    uint32_t operation, part; /* of the step's program; its micro-batch. UINT32_MAX: not known */
+    char what[ARENA_NOTE_TEXT], of[ARENA_NOTE_TEXT], lane[ARENA_NOTE_TEXT];
+};
+#define ARENA_LANES 8u
+#define ARENA_CALLS 16u /* the last ones: calls[number % ARENA_CALLS] */
+struct arena_notes {
+    uint32_t has_left; /* 1: the rank has ended the session itself */
+    uint32_t pad;
+    struct arena_note lanes[ARENA_LANES], calls[ARENA_CALLS];
+};
+_Static_assert(sizeof(struct arena_notes) == 8 + 120 * (ARENA_LANES + ARENA_CALLS), "layout");
+
 struct arena_control {
     uint64_t magic;
     uint32_t version;
@@ -90,8 +109,14 @@ struct arena_control {
     uint64_t tail; /* written by ckptd: next entry to read; free-running */
     uint8_t pad2[56];
     struct arena_entry ring[ARENA_RING_ENTRIES];
+    /* Written by the rank. A ckptd of before there were notes has a descriptor that ends here, and
+     * a libckpt of then maps no more. */
+    struct arena_notes notes;
 };
-_Static_assert(sizeof(struct arena_control) == 192 + 32 * ARENA_RING_ENTRIES, "layout");
+#define ARENA_CONTROL_BYTES_LEAST (192u + 32u * ARENA_RING_ENTRIES)
+_Static_assert(offsetof(struct arena_control, notes) == ARENA_CONTROL_BYTES_LEAST, "layout");
+_Static_assert(sizeof(struct arena_control) <= (ARENA_CONTROL_BYTES_LEAST | 4095) + 1,
+               "notes take no page more");
 
 /* Producer and consumer of the ring. push: false when full. pop: copies the oldest entry out, false
  * when empty; a head that a hostile peer pushed more than a ring ahead is reported as ERR_CORRUPT.

@@ -287,6 +287,10 @@ static void calls_are_invalid(struct ckpt *ckpt, struct ckpt_save *save)
     assert_int_equal(ckpt_room_saves(ckpt), -1);
     assert_true(ckpt_hours_to_full(ckpt) == -1);
     ckpt_phase(ckpt, CKPT_PHASE_QUIET);
+    struct ckpt_doing doing = {.size = sizeof doing, .number = 1, .what = "wait", .lane = "main"};
+    ckpt_note_call(ckpt, &doing);
+    ckpt_note_lane(ckpt, &doing);
+    ckpt_note_end(ckpt, 1);
     ckpt_save_abort(save);
     ckpt_save_last(ckpt);
     ckpt_compares_replicas(ckpt);

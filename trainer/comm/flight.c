@@ -23,6 +23,7 @@ struct flight {
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     uint32_t num_sums;
     struct flight_program program; /* next NULL: there is none */
+    struct flight_mirror mirror;   /* begin NULL: there is none */
     struct flight *next;           /* in all_flights */
 };
 
@@ -170,6 +171,15 @@ void flight_follow(struct flight *flight, const struct flight_program *program)
     pthread_mutex_unlock(&flight->lock);
 }
 
+void flight_set_mirror(struct flight *flight, const struct flight_mirror *mirror)
+{
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&flight->lock);
+    flight->mirror = mirror != NULL ? *mirror : (struct flight_mirror){0};
+    pthread_mutex_unlock(&flight->lock);
+}
+
 /* NULL: it has no place yet. The lock is held. */
 static struct flight_lane *find_lane(struct flight *flight, const char *lane)
 {
@@ -205,6 +215,8 @@ void flight_enter(struct flight *flight, const char *lane, const struct flight_p
         flight_ring_keep_text(flight->ring, place->what);
         flight_ring_keep_text(flight->ring, of->due.what);
     }
+    if (flight->mirror.begin != NULL)
+        flight->mirror.enter(flight->mirror.user, lane, place);
     pthread_mutex_unlock(&flight->lock);
 }
 
@@ -316,6 +328,8 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
     atomic_signal_fence(memory_order_release); /* where SIGKILL cuts, it is not counted */
     flight->ring->count = id;
     add_to_sums(flight, &record, comm_call_sent(comm, call));
+    if (flight->mirror.begin != NULL)
+        flight->mirror.begin(flight->mirror.user, &record);
     pthread_mutex_unlock(&flight->lock);
     return id;
 }
@@ -343,6 +357,8 @@ void flight_end(struct flight *flight, uint64_t id, int rc)
         record->state = rc == 0 ? FLIGHT_DONE : FLIGHT_FAILED;
         record->ended_ns = now_ns();
     }
+    if (flight->mirror.begin != NULL)
+        flight->mirror.end(flight->mirror.user, id);
     pthread_mutex_unlock(&flight->lock);
 }
 

@@ -85,6 +85,16 @@ struct flight_mark flight_mark(struct flight *flight); /* of this thread */
 #define FLIGHT_TEXT_MAX 256u
 void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX]);
 
+/* Is told of each call as it begins and ends, and of each operation that a lane enters, by the
+ * thread that does; one at a time, as the recorder's lock is held. NULL: nobody is. */
+struct flight_mirror {
+    void (*begin)(void *user, const struct flight_record *record);
+    void (*end)(void *user, uint64_t id);
+    void (*enter)(void *user, const char *lane, const struct flight_place *place);
+    void *user;
+};
+void flight_set_mirror(struct flight *flight, const struct flight_mirror *mirror);
+
 uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call);
 void flight_start(struct flight *flight, uint64_t id);
 void flight_end(struct flight *flight, uint64_t id, int rc);

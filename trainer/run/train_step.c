@@ -120,6 +120,7 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
                                .user = &made,
                                .copies = &copies};
     timeouts_set(r->world->flight, r->config, r->has_stepped ? TIMEOUT_TRAIN : TIMEOUT_INIT);
+    snapshot_begins_step(r->snapshot, r->progress.step + 1);
     if (r->world->flight != NULL)
         flight_clear_sums(r->world->flight);
     int rc = trace_step(r->trace, r->parallel, &input, out);

@@ -353,6 +353,7 @@ int snapshot_take(struct snapshot *s)
                  "checkpoint.keep_latest_k = %" PRId64
                  " is a wish: ckptd follows it where its retention.trainers is set",
                  s->config->keep_latest_k);
+    snapshot_note(s, true);
     tell_expected(s);
     if (snapshot_is_rank_0(s))
         tell_room(s);
@@ -422,6 +423,7 @@ int snapshot_leave_moments_out(struct snapshot *s)
     s->bytes = s->state->count * sizeof(float);
     s->has_no_moments = true;
     s->attempt = 0;
+    snapshot_note(s, false);
     ckpt_close(s->ckpt);
     s->ckpt = NULL;
     ERR_TRY(parallel_agree(world, 0));
@@ -438,6 +440,7 @@ void snapshot_close(struct snapshot *s)
 {
     if (s == NULL)
         return;
+    snapshot_note(s, false);
     copier_close(s->copier); /* the last user of the handle */
     if (s->ckpt != NULL)
         ckpt_close(s->ckpt);

@@ -31,6 +31,7 @@ struct snapshot {
     const struct state *state;
     struct kernels *kernels;
     struct ckpt *ckpt;                     /* NULL: checkpoint.enable is off */
+    uint64_t doing_step;                   /* that is under way, for whoever asks what it is */
     uint64_t attempt;                      /* 0: none, a reader */
     int64_t newest_step;                   /* seen before the load; -1: none */
     int64_t checked_step, checked_attempt; /* the checkpoint that was found to be of this run */
@@ -88,6 +89,8 @@ bool snapshot_is_rank_0(const struct snapshot *s);
 /* open.c: checkpoint.durability. */
 enum ckpt_level snapshot_level(const struct snapshot *s);
 
+/* doing.c: what this rank does is noted where ckptd sees it. */
+void snapshot_note(struct snapshot *s, bool is_on);
 /* save.c */
 /* A step without its waits for saves, since the save before; with its validations. */
 void snapshot_measure_step(struct snapshot *s, int64_t step);

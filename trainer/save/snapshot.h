@@ -128,6 +128,8 @@ int snapshot_has_time(struct snapshot *snapshot, bool *out);
  * FINAL_TRIES failures that do not pass by themselves, ERR_TIMEOUT after checkpoint.final_seconds.
  * Does nothing when this step is durable already; begins nothing without the time for it. */
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
+/* The step begins: what this rank does is noted as done in it (doing.c). Not collective. */
+void snapshot_begins_step(struct snapshot *snapshot, int64_t step);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);
 /* What `ckpt-cli stop` asks of this rank: a mask of SWITCH_STOP and SWITCH_STOP_UNSAVED. Not

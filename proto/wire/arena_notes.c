@@ -1,0 +1,145 @@
+/* arena_notes.c - what a rank is doing (see arena_notes.h). */
+#include "proto/wire/arena_notes.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- the rank ---- */
+
+static void put_text(char out[static ARENA_NOTE_TEXT], const char *text)
+{
+    size_t length = text != NULL ? strnlen(text, ARENA_NOTE_TEXT - 1) : 0;
+    memcpy(out, text != NULL ? text : "", length);
+    out[length] = '\0';
+}
+
+/* The number is 0 while the rest changes. */
+static void put(struct arena_note *at, const struct arena_note *note, const struct arena_text *text)
+{
+    __atomic_store_n(&at->number, 0, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_RELEASE); /* SIGKILL cuts between two stores */
+    at->step = note->step;
+    at->since_ns = now_ns();
+    at->until_ns = 0;
+    at->bytes = note->bytes;
+    at->operation = note->operation;
+    at->part = note->part;
+    put_text(at->what, text->what);
+    put_text(at->of, text->of);
+    put_text(at->lane, text->lane);
+    __atomic_store_n(&at->number, note->number, __ATOMIC_RELEASE);
+}
+
+void arena_note_call(struct arena_notes *notes, const struct arena_note *note,
+                     const struct arena_text *text)
+{
+    put(&notes->calls[note->number % ARENA_CALLS], note, text);
+}
+
+void arena_note_end(struct arena_notes *notes, uint64_t number)
+{
+    struct arena_note *at = &notes->calls[number % ARENA_CALLS];
+    if (at->number == number)
+        __atomic_store_n(&at->until_ns, now_ns(), __ATOMIC_RELAXED);
+}
+
+void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
+                     const struct arena_text *text)
+{
+    uint32_t i = 0;
+    while (i < ARENA_LANES && notes->lanes[i].number != 0 &&
+           strncmp(notes->lanes[i].lane, text->lane, ARENA_NOTE_TEXT - 1) != 0)
+        i++;
+    if (i < ARENA_LANES)
+        put(&notes->lanes[i], note, text);
+}
+
+void arena_note_leave(struct arena_notes *notes)
+{
+    __atomic_store_n(&notes->has_left, 1, __ATOMIC_RELEASE);
+}
+
+/* ---- ckptd ---- */
+
+/* A copy whose texts end and can be printed. False: there is none, or it is being written. */
+static bool take(struct arena_note *out, const struct arena_note *at)
+{
+    char *texts[] = {out->what, out->of, out->lane};
+    uint64_t number = __atomic_load_n(&at->number, __ATOMIC_ACQUIRE);
+    memcpy(out, at, sizeof(*out));
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (number == 0 || __atomic_load_n(&at->number, __ATOMIC_RELAXED) != number)
+        return false;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        texts[i][ARENA_NOTE_TEXT - 1] = '\0';
+        for (char *c = texts[i]; *c != '\0'; c++)
+            *c = *c < ' ' || *c > '~' || *c == '"' || *c == '\\' ? '?' : *c;
+    }
+    return true;
+}
+
+static double seconds(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns ? 1e-9 * (double)(to_ns - from_ns) : 0;
+}
+
+static size_t tell(char *out, size_t room, const struct arena_note *note, const char *how)
+{
+    char operation[40] = "", bytes[40] = "";
+    uint64_t now = now_ns();
+    bool has_ended = note->until_ns != 0;
+    if (note->operation != UINT32_MAX)
+        snprintf(operation, sizeof(operation), ", operation %u", note->operation);
+    if (note->bytes != 0)
+        snprintf(bytes, sizeof(bytes), ", %llu bytes", (unsigned long long)note->bytes);
+    int length =
+        snprintf(out, room, "%s %s%s%s (lane %s%s%s) %s%.1f s%s", how, note->what,
+                 note->of[0] != '\0' ? " of " : "", note->of, note->lane, operation, bytes,
+                 has_ended ? "" : "for ", seconds(has_ended ? note->until_ns : note->since_ns, now),
+                 has_ended ? " ago" : "");
+    return length > 0 && (size_t)length < room ? (size_t)length : room - 1;
+}
+
+/* Which of two is to be told. */
+static bool is_later(const struct arena_note *one, const struct arena_note *other)
+{
+    return other->number == 0 || one->since_ns > other->since_ns;
+}
+
+bool arena_notes_tell(char out[ARENA_TELL_MAX], const struct arena_notes *notes)
+{
+    struct arena_note note, first = {.number = 0}, last = first, lane = first, done = first;
+    out[0] = '\0';
+    if (__atomic_load_n(&notes->has_left, __ATOMIC_ACQUIRE) != 0)
+        return false;
+    for (uint32_t i = 0; i < ARENA_CALLS; i++) {
+        if (!take(&note, &notes->calls[i]))
+            continue;
+        if (note.until_ns != 0) {
+            done = is_later(&note, &done) ? note : done;
+            continue;
+        }
+        first = first.number == 0 || note.since_ns < first.since_ns ? note : first;
+        last = is_later(&note, &last) ? note : last;
+    }
+    for (uint32_t i = 0; i < ARENA_LANES; i++)
+        if (take(&note, &notes->lanes[i]) && is_later(&note, &lane))
+            lane = note;
+    const struct arena_note *most = first.number != 0 ? &first : lane.number != 0 ? &lane : &done;
+    if (most->number == 0)
+        return false;
+    int at = snprintf(out, ARENA_TELL_MAX, "step %llu", (unsigned long long)most->step);
+    size_t end = (size_t)at + tell(out + at, ARENA_TELL_MAX - (size_t)at, most,
+                                   most == &done ? ", behind" : ", in");
+    if (first.number != last.number)
+        (void)tell(out + end, ARENA_TELL_MAX - end, &last, ", and in");
+    return true;
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Goal: of a rank that hangs, or dies by SIGKILL, ckptd and ckpt-cli tell in which call of which
+# step it was, and for how long; of ranks that end by themselves nothing. Method: two ranks, each a
+# process; rank 0 is held within a step, so rank 1 waits for it in a collective, and is killed.
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
+plan 7
+make_tiny
+start_ckptd --limits.hang_ms 1000
+ranks() { # RUN [SETTING...]: in the background, its id in $pid
+    "${mpi[@]}" -n 2 "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" --comm.backend mpi \
+        --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" "${@:2}" \
+        >>"$tmp/$1.log" 2>&1 &
+    pid=$!
+    started_pids+=("$pid")
+}
+status_has() { # PATTERN
+    "$BUILD/ckpt-cli" status --server "$server" --json >"$tmp/status" &&
+        grep -qE "$1" "$tmp/status"
+}
+rank_1() { # the trainer whose place is 1
+    local one
+    for one in $(pgrep -P "$pid" trainer); do
+        ! grep -zqx OMPI_COMM_WORLD_RANK=1 "/proc/$one/environ" || echo "$one"
+    done
+}
+
+ranks ends
+ended
+check_equal "an undisturbed run ends with 0" "$status" 0
+check_equal "and of its ranks none is said to be gone" "$(grep -c "is gone" "$tmp/ckptd.log")" 0
+
+ranks held --debug.pause_at_step 8
+paused held 8
+doing="step 8, in [a-z_ ]+ of [a-z_]+ \(lane [a-z]+, operation [0-9]+, [0-9]+ bytes\) for [0-9.]+ s"
+check "an alarm names a rank that hangs, and its step" wait_for 20 \
+    status_has "run held hangs: rank [01] of 2 here has done nothing for [0-9]+ s: step 8, in "
+check "status has it for programs" status_has '"silent_doing": ?"step 8, in '
+kill -KILL "$(rank_1)"
+ended
+check "ckptd's log says in which call the killed rank was" wait_for 10 \
+    grep -qE "warn session: run held, attempt 1: rank 1 is gone: $doing" "$tmp/ckptd.log"
+"$BUILD/ckpt-cli" server history held --server "$server" >"$tmp/history"
+check "so does the run's history" \
+    grep -qE " lost +- +rank 1: attempt 1, step 8, in " "$tmp/history"
+check_equal "once for the attempt" "$(grep -c " lost " "$tmp/history")" 1

@@ -1,0 +1,104 @@
+/* proto_arena_notes.c - what a rank notes of its work, and what ckptd tells of it.
+ *
+ * Goal: of a rank that dies or hangs the call or operation that it was in is told; of one that left
+ * nothing; whatever bytes stand there, the text is short and can be printed. Method: notes in
+ * memory of the test; then any bytes.
+ */
+#include "proto/wire/arena_notes.h"
+#include "tests/unit/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct arena_note call_of(uint64_t number, uint32_t operation)
+{
+    return (struct arena_note){
+        .number = number, .step = 7, .bytes = 4096, .operation = operation, .part = 2};
+}
+
+static const struct arena_text gather = {"all_gather", "dp_shard", "gather"},
+                               sum = {"all_reduce of integers", "world", "compute"};
+
+/* Without its times. */
+static const char *told(const struct arena_notes *notes)
+{
+    static char text[ARENA_TELL_MAX];
+    (void)arena_notes_tell(text, notes);
+    for (char *at = text; (at = strstr(at, " s")) != NULL; at += 2)
+        for (char *digit = at - 1; digit > text && strchr("0123456789.", *digit); digit--)
+            *digit = 'N';
+    return text;
+}
+
+TEST(test_arena_notes__a_call_under_way_is_told)
+{
+    struct arena_notes notes = {0};
+    char text[ARENA_TELL_MAX];
+    assert_false(arena_notes_tell(text, &notes));
+    assert_string_equal(text, "");
+    for (uint64_t number = 1; number <= 20; number++) {
+        struct arena_note note = call_of(number, (uint32_t)number);
+        arena_note_call(&notes, &note, &gather);
+        if (number < 20)
+            arena_note_end(&notes, number);
+    }
+    assert_true(arena_notes_tell(text, &notes));
+    assert_string_equal(told(&notes), "step 7, in all_gather of dp_shard (lane gather, operation "
+                                      "20, 4096 bytes) for NNN s");
+    struct arena_note other = call_of(21, UINT32_MAX);
+    arena_note_call(&notes, &other, &sum);
+    assert_string_equal(told(&notes),
+                        "step 7, in all_gather of dp_shard (lane gather, operation 20, 4096 bytes) "
+                        "for NNN s, and in all_reduce of integers of world (lane compute, 4096 "
+                        "bytes) for NNN s");
+    arena_note_end(&notes, 20);
+    arena_note_end(&notes, 4); /* long overwritten: nothing ends */
+    assert_string_equal(told(&notes), "step 7, in all_reduce of integers of world (lane compute, "
+                                      "4096 bytes) for NNN s");
+}
+
+TEST(test_arena_notes__without_a_call_the_operation_is_told)
+{
+    struct arena_notes notes = {0};
+    struct arena_note note = call_of(1, 3);
+    arena_note_call(&notes, &note, &gather);
+    arena_note_end(&notes, 1);
+    assert_string_equal(told(&notes), "step 7, behind all_gather of dp_shard (lane gather, "
+                                      "operation 3, 4096 bytes) NNN s ago");
+    note.bytes = 0;
+    for (uint32_t i = 0; i < 2 * ARENA_LANES; i++) { /* more lanes than there is room for */
+        char lane[8] = {'l', (char)('a' + i)};
+        arena_note_lane(&notes, &note, &(struct arena_text){"forward", NULL, lane});
+    }
+    arena_note_lane(&notes, &note, &(struct arena_text){"backward", NULL, "lb"});
+    assert_string_equal(told(&notes), "step 7, in backward (lane lb, operation 3) for NNN s");
+}
+
+TEST(test_arena_notes__a_rank_that_left_is_no_loss)
+{
+    struct arena_notes notes = {0};
+    struct arena_note note = call_of(1, 3);
+    arena_note_call(&notes, &note, &gather);
+    arena_note_leave(&notes);
+    char text[ARENA_TELL_MAX];
+    assert_false(arena_notes_tell(text, &notes));
+    assert_string_equal(text, "");
+}
+
+TEST(test_arena_notes__any_bytes_make_a_short_text)
+{
+    struct arena_notes notes;
+    char text[ARENA_TELL_MAX];
+    for (unsigned round = 0; round < 2000; round++) {
+        for (size_t i = 0; i < sizeof(notes); i++)
+            ((unsigned char *)&notes)[i] = (unsigned char)(rand() % (round % 2 ? 256 : 2) * 255);
+        notes.has_left = 0;
+        memset(text, 1, sizeof(text));
+        (void)arena_notes_tell(text, &notes);
+        assert_in_range(strnlen(text, sizeof(text)), 0, sizeof(text) - 1);
+        for (const char *c = text; *c != '\0'; c++)
+            assert_in_range(*c, ' ', '~');
+    }
+}
+
+SUITE(NULL, NULL)

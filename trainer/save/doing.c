@@ -1,0 +1,53 @@
+/* doing.c - the flight recorder's mirror in ckptd's memory (see snapshot.h).
+ *
+ * A rank that is killed or hangs takes its own recorder with it, unless comm.save_traces_folder
+ * keeps that in a file. What it does is noted in the page that it shares with ckptd, too, which
+ * then names the rank, the call and the operation in its log, its history and its status. */
+#include "trainer/comm/comm.h"
+#include "trainer/comm/flight.h"
+#include "trainer/save/private.h"
+
+static void note_call(void *user, const struct flight_record *record)
+{
+    const struct snapshot *s = user;
+    bool is_placed = record->place.what != NULL;
+    ckpt_note_call(s->ckpt,
+                   &(struct ckpt_doing){.size = sizeof(struct ckpt_doing),
+                                        .operation = is_placed ? record->place.index : UINT32_MAX,
+                                        .part = is_placed ? record->place.leaf : UINT32_MAX,
+                                        .number = record->id,
+                                        .step = s->doing_step,
+                                        .bytes = record->bytes,
+                                        .what = comm_kind_name(record->kind),
+                                        .of = record->group,
+                                        .lane = record->lane});
+}
+
+static void note_end(void *user, uint64_t id)
+{
+    const struct snapshot *s = user;
+    ckpt_note_end(s->ckpt, id);
+}
+
+static void note_lane(void *user, const char *lane, const struct flight_place *place)
+{
+    const struct snapshot *s = user;
+    ckpt_note_lane(s->ckpt, &(struct ckpt_doing){.size = sizeof(struct ckpt_doing),
+                                                 .operation = place->index,
+                                                 .part = place->leaf,
+                                                 .step = s->doing_step,
+                                                 .what = place->what,
+                                                 .lane = lane});
+}
+
+void snapshot_note(struct snapshot *s, bool is_on)
+{
+    struct flight_mirror mirror = {note_call, note_end, note_lane, s};
+    if (s->ckpt != NULL)
+        flight_set_mirror(s->mesh->world->flight, is_on ? &mirror : NULL);
+}
+
+void snapshot_begins_step(struct snapshot *s, int64_t step)
+{
+    s->doing_step = (uint64_t)step;
+}
