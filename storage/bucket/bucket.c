@@ -15,6 +15,8 @@
 #include <string.h>
 
 #define PROBE_FOLDER ".holdfast.probe/"
+#define PROBE_SECONDS 3600 /* after so many no probe is under way */
+#define PROBES_SWEPT 16u   /* at one opening */
 #define BUDGET_FIRST 200.0
 #define BRIEF_S 3u /* each request of an opening that is to be brief */
 
@@ -204,6 +206,39 @@ static int probe(struct bucket *bucket)
     return error;
 }
 
+struct left_probes {
+    char names[PROBES_SWEPT][64];
+    uint32_t num;
+};
+
+static int visit_probe(void *user, const struct storage_entry *entry)
+{
+    struct left_probes *left = user;
+    if (!entry->is_dir && strlen(entry->name) < sizeof left->names[0])
+        strcpy(left->names[left->num++], entry->name);
+    return left->num == PROBES_SWEPT;
+}
+
+/* Objects of processes that were killed within their probe. One that may still be in it keeps its
+ * own, whose loss would look as if the server kept no promise. Best effort: whoever may not list or
+ * remove here goes on without. */
+static void sweep_probes(struct bucket *bucket)
+{
+    struct left_probes left = {.num = 0};
+    struct http_call there;
+    char key[S3_KEY_BYTES], name[sizeof PROBE_FOLDER + sizeof left.names[0]];
+    bucket_key(key, bucket, PROBE_FOLDER);
+    (void)bucket_list_at(bucket, key, visit_probe, &left);
+    for (uint32_t i = 0; i < left.num; i++) {
+        snprintf(name, sizeof name, "%s%s", PROBE_FOLDER, left.names[i]);
+        bucket_key(key, bucket, name);
+        if (s3_head(bucket, &there, key) == 0 && there.changed != 0 &&
+            there.date - there.changed > PROBE_SECONDS)
+            (void)bucket_remove_at(bucket, key);
+    }
+    report_clear();
+}
+
 /* Who reads finds out here that there is no such bucket, or no right to it. */
 static int visit_none(void *user, const struct storage_entry *entry)
 {
@@ -214,8 +249,11 @@ static int visit_none(void *user, const struct storage_entry *entry)
 static int greet(struct bucket *bucket)
 {
     char prefix[S3_KEY_BYTES];
-    if (!bucket->read_only)
-        return probe(bucket);
+    if (!bucket->read_only) {
+        ERR_TRY(probe(bucket));
+        sweep_probes(bucket);
+        return 0;
+    }
     bucket_key(prefix, bucket, "");
     int found = bucket_list_at(bucket, prefix, visit_none, NULL);
     return found == 1 ? 0 : found;

@@ -98,6 +98,28 @@ def uploads_that_nobody_ends_are_removed_when_they_are_old(_):
         assert files == "1" and int(size) > 0 and not server.uploads
 
 
+def a_probe_that_was_killed_goes_at_a_later_opening(_):
+    server = Server("put")
+    server.fault = Fault(2, "stall", match=lambda request: ".holdfast.probe" in request.path)
+    server.stall_s = 1
+    first = subprocess.Popen([PROGRAM, "drive", WHERE], stdin=subprocess.PIPE,
+                             stdout=subprocess.DEVNULL, env=environment(server.environment))
+    wait_until(lambda: server.fault.done > 0, "the probe")
+    first.kill()
+    first.communicate()
+    server.settle()
+    server.fault = None
+
+    def probes():
+        return [key for key in server.objects if ".holdfast.probe/" in key]
+    assert len(probes()) == 1, server.objects
+    Driver(WHERE, server.environment).close()
+    assert len(probes()) == 1, "it may still be under way"
+    server.clock_s += 3700
+    Driver(WHERE, server.environment).close()
+    assert not probes() and not server.bugs
+
+
 def a_lease_ends_by_the_servers_clock_and_lives_while_it_is_renewed(_):
     server = Server("put")
     short = {"HOLDFAST_S3_LEASE_S": "3"}
@@ -332,6 +354,7 @@ TESTS = [
     a_sum_that_the_writer_has_made_is_sent_and_none_is_made_again,
     uploads_are_listed_once_a_directory_and_anew_after_one_was_left,
     uploads_that_nobody_ends_are_removed_when_they_are_old,
+    a_probe_that_was_killed_goes_at_a_later_opening,
     a_lease_ends_by_the_servers_clock_and_lives_while_it_is_renewed,
     of_two_writers_one_has_the_lock_and_a_dead_one_is_followed,
     a_listing_of_many_pages_is_whole,
