@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Goal: of a rank that hangs, or dies by SIGKILL, ckptd and ckpt-cli tell in which call of which
-# step it was, and for how long; of ranks that end by themselves nothing. Method: two ranks, each a
-# process; rank 0 is held within a step, so rank 1 waits for it in a collective, and is killed.
+# step it was, and for how long; of ranks that end by themselves nothing. A rank that waits in vain
+# says where its threads are. Method: two ranks, each a process; rank 0 is held within a step, so
+# rank 1 waits for it in a collective, and is killed; in another run rank 1 is stopped.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
-plan 7
+plan 9
 make_tiny
 start_ckptd --limits.hang_ms 1000
 ranks() { # RUN [SETTING...]: in the background, its id in $pid
@@ -46,3 +47,12 @@ check "ckptd's log says in which call the killed rank was" wait_for 10 \
 check "so does the run's history" \
     grep -qE " lost +- +rank 1: attempt 1, step 8, in " "$tmp/history"
 check_equal "once for the attempt" "$(grep -c " lost " "$tmp/history")" 1
+
+ranks late --training.steps 1000000 --comm.train_timeout_seconds 2
+wait_for 40 says late "step: +10 " || give_up "late does not train" "$tmp/late.log"
+kill -STOP "$(rank_1)"
+ended
+check "a rank that waits for a stopped one too long ends" says late \
+    "rank 0 of [a-z_]+ waited longer than comm.train_timeout_seconds in "
+check "and prints the stacks of its threads" says late \
+    "stacks of process [0-9]+: a wait for other ranks was too long" "trainer\(\+0x"

@@ -1,7 +1,9 @@
 /* calls.c - every call of a communicator passes here, and through the flight recorder. */
 #include "proto/base/report.h"
+#include "proto/base/stacks.h"
 #include "trainer/comm/private.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 static const char *const names[NUM_COMM_KINDS] = {
@@ -116,8 +118,11 @@ int comm_compare(const struct comm *comm, const struct comm_call *call, const st
 
 int comm_late(const struct comm *comm, const struct comm_call *call)
 {
+    static atomic_flag is_dumped = ATOMIC_FLAG_INIT;
     char site[COMM_SITE_MAX];
     comm_tell_site(call, site);
+    if (!atomic_flag_test_and_set(&is_dumped)) /* other lanes come to wait for the same */
+        stacks_dump_all("a wait for other ranks was too long");
     return report_error(ERR_UNAVAILABLE, "see which rank did not come, and start the run again",
                         "rank %u of %s waited longer than %s in %s at %s", comm->rank, comm->name,
                         flight_limit_setting(comm->flight), names[call->kind], site);
