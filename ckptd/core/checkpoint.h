@@ -162,9 +162,13 @@ struct run {
     char name[RUN_NAME_MAX + 1];
     uint64_t tag; /* number of the run within this process, from 1 */
     struct service *service;
-    struct fault unreadable;         /* why the start could not read it; code 0: it could */
-    uint64_t newest_attempt;         /* durable; from the store */
-    uint64_t lost_attempt;           /* of which a rank was lost here last */
+    struct fault unreadable; /* why the start could not read it; code 0: it could */
+    uint64_t newest_attempt; /* durable; from the store */
+    struct {                 /* the rank that was lost here last, the first of: */
+        uint64_t attempt;    /* 0: none was */
+        int64_t at_ms;
+        char text[480]; /* "rank 1 of attempt 7: step 12, in ..." */
+    } lost;
     struct sets sets;                /* the nodes that its newest attempt counts on */
     uint64_t *sets_seen;             /* tiers/refresh.c: of which file at each peer; owned */
     uint32_t look_index;             /* likewise: among the runs of the look that begins */

@@ -387,20 +387,29 @@ void session_end(struct session *session, const char *why)
             service); /* nobody says any more when its busy phase ends */
 }
 
-void session_lost(struct session *session)
+static void note_lost(const struct session *session, const char *doing)
 {
     struct run *run = session->run;
-    char doing[ARENA_TELL_MAX], detail[ARENA_TELL_MAX + 64], by[32];
-    if (session->is_rank && session->control && arena_notes_tell(doing, &session->control->notes)) {
-        log_warn("session", "run %s, attempt %llu: rank %u is gone: %s", run->name,
-                 (unsigned long long)session->attempt, session->rank, doing);
-        snprintf(detail, sizeof detail, "attempt %llu, %s", (unsigned long long)session->attempt,
-                 doing);
-        snprintf(by, sizeof by, "rank %u", session->rank);
-        if (run->lost_attempt != session->attempt) /* others of it go with this one */
-            history_note(run, &(struct history_event){.name = "lost", .by = by, .detail = detail});
-        run->lost_attempt = session->attempt;
-    }
+    unsigned long long attempt = session->attempt;
+    char by[32];
+    log_warn("session", "run %s, attempt %llu: rank %u is gone: %s", run->name, attempt,
+             session->rank, doing);
+    if (run->lost.attempt == attempt) /* others of it go with the first */
+        return;
+    run->lost.attempt = attempt;
+    run->lost.at_ms = loop_now_ms();
+    int length = snprintf(by, sizeof by, "rank %u", session->rank);
+    snprintf(run->lost.text, sizeof run->lost.text, "%s of attempt %llu: %s", by, attempt, doing);
+    history_note(run, &(struct history_event){.name = "lost",
+                                              .by = by,
+                                              .detail = run->lost.text + length + strlen(" of ")});
+}
+
+void session_lost(struct session *session)
+{
+    char doing[ARENA_TELL_MAX];
+    if (session->is_rank && session->control && arena_notes_tell(doing, &session->control->notes))
+        note_lost(session, doing);
     session_end(session, "its connection ended");
 }
 

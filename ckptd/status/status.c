@@ -298,7 +298,7 @@ static json_t *describe_run(const struct run *run)
         newest = newest->next;
     return json_pack(
         "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:s, s:i, s:o, s:o, "
-        "s:s, s:o, s:o}",
+        "s:s, s:s, s:o, s:o, s:o}",
         "run", run->name, "checkpoints", checkpoints, "damaged", damaged, "bytes", bytes,
         "newest_step", newest ? json_integer((json_int_t)newest->summary.step) : json_null(),
         "newest_attempt", newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
@@ -310,8 +310,11 @@ static json_t *describe_run(const struct run *run)
         "last_failure_at_client", run->health.client_reason, "ranks", (int)ranks.count,
         "silent_seconds", ranks.silent_ms >= 0 ? json_integer(ranks.silent_ms / 1000) : json_null(),
         "silent_rank", ranks.silent_ms >= 0 ? json_integer(ranks.silent) : json_null(),
-        "silent_doing", ranks.doing, "save_seconds", describe_run_seconds(&run->save_seconds),
-        "load_seconds", describe_run_seconds(&run->load_seconds));
+        "silent_doing", ranks.doing, "last_lost", run->lost.text, "last_lost_seconds",
+        run->lost.attempt != 0 ? json_integer((loop_now_ms() - run->lost.at_ms) / 1000)
+                               : json_null(),
+        "save_seconds", describe_run_seconds(&run->save_seconds), "load_seconds",
+        describe_run_seconds(&run->load_seconds));
 }
 
 static json_t *describe_runs(const struct service *service)

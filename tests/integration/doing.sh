@@ -2,12 +2,13 @@
 # Goal: of a rank that hangs, or dies by SIGKILL, ckptd and ckpt-cli tell in which call of which
 # step it was, and for how long; of ranks that end by themselves nothing. A rank that waits in vain
 # says where its threads are. Method: two ranks, each a process; rank 0 is held within a step, so
-# rank 1 waits for it in a collective, and is killed; in another run rank 1 is stopped.
+# rank 1 waits for it in a collective, and is killed; in another run rank 1 is stopped. Then
+# the launcher starts the ranks.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
-plan 9
+plan 10
 make_tiny
 start_ckptd --limits.hang_ms 1000
 ranks() { # RUN [SETTING...]: in the background, its id in $pid
@@ -45,7 +46,7 @@ check "ckptd's log says in which call the killed rank was" wait_for 10 \
     grep -qE "warn session: run held, attempt 1: rank 1 is gone: $doing" "$tmp/ckptd.log"
 "$BUILD/ckpt-cli" server history held --server "$server" >"$tmp/history"
 check "so does the run's history" \
-    grep -qE " lost +- +rank 1: attempt 1, step 8, in " "$tmp/history"
+    grep -qE " lost +- +rank 1: attempt 1: step 8, in " "$tmp/history"
 check_equal "once for the attempt" "$(grep -c " lost " "$tmp/history")" 1
 
 ranks late --training.steps 1000000 --comm.train_timeout_seconds 2
@@ -56,3 +57,13 @@ check "a rank that waits for a stopped one too long ends" says late \
     "rank 0 of [a-z_]+ waited longer than comm.train_timeout_seconds in "
 check "and prints the stacks of its threads" says late \
     "stacks of process [0-9]+: a wait for other ranks was too long" "trainer\(\+0x"
+
+"$PYTHON" deploy/launch --config "$tiny" --ranks 2 --server "$server" --dir "$tmp/launch" \
+    --restarts-max 0 -- --job.run again --debug.pause_at_step 8 >"$tmp/again.log" 2>&1 &
+pid=$!
+started_pids+=("$pid")
+paused again 8
+kill -KILL "$(cat "$tmp/launch/start-1/rank-1.pid")"
+ended
+check "the launcher says in what the rank was that died" says again \
+    "launch: ckptd says of run again: rank 1 of attempt 1: step 8, in [a-z_ ]+ of [a-z_]+ "
