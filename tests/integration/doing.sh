@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
-plan 10
+plan 12
 make_tiny
 start_ckptd --limits.hang_ms 1000
 ranks() { # RUN [SETTING...]: in the background, its id in $pid
@@ -29,13 +29,16 @@ rank_1() { # the trainer whose place is 1
     done
 }
 
-ranks ends
+ranks ends --metrics.prometheus_file "$tmp/ends.prom"
 ended
 check_equal "an undisturbed run ends with 0" "$status" 0
 check_equal "and of its ranks none is said to be gone" "$(grep -c "is gone" "$tmp/ckptd.log")" 0
+check_exit 1 "its numbers for Prometheus go with it" test -e "$tmp/ends.prom"
 
-ranks held --debug.pause_at_step 8
+ranks held --debug.pause_at_step 8 --metrics.prometheus_file "$tmp/held.prom"
 paused held 8
+check "Prometheus gets the step that a run is at" \
+    grep -qx 'holdfast_trainer_step{run="held"} 7' "$tmp/held.prom"
 doing="step 8, in [a-z_ ]+ of [a-z_]+ \(lane [a-z]+, operation [0-9]+, [0-9]+ bytes\) for [0-9.]+ s"
 check "an alarm names a rank that hangs, and its step" wait_for 20 \
     status_has "run held hangs: rank [01] of 2 here has done nothing for [0-9]+ s: step 8, in "

@@ -69,6 +69,7 @@ struct config {
     double data_wait_max_percent;    /* of a step, before a warning; 0: never; ours */
     double spike_deviations;         /* as observe/spikes.h has it; 0: never; ours */
     int64_t spike_window, spike_fast_steps, spike_steps;
+    char prometheus_file[CONFIG_TEXT_MAX];    /* "": none; ours */
     char jsonl_file[CONFIG_TEXT_MAX];         /* metrics.jsonl_file, as observe/jsonl.h has it */
     bool tensorboard;                         /* metrics.enable_tensorboard */
     char tensorboard_folder[CONFIG_TEXT_MAX]; /* metrics.save_tb_folder, below dump_folder */

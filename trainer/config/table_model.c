@@ -44,6 +44,9 @@ const struct option table_of_model[] = {
         "file for a line of JSON per step: attempt, step, losses, gradient norm, range of "
         "samples; in a new one the losses that the checkpoint has of the steps before come first "
         "(observe/jsonl.h; ours)"),
+    STRING(prometheus_file, "metrics.prometheus_file", "",
+           "file for Prometheus' node_exporter (NAME.prom in its textfile directory), replaced at "
+           "each step line and removed at the end (observe/textfile.h; ours)"),
     DOUBLE(peak_tflops, "metrics.peak_tflops", 0, 0, 1e9,
            "of one rank's processor in the compute type, for mfu in the step line; 0: that of a "
            "known GPU "

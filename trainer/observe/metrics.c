@@ -12,6 +12,7 @@
 #include "trainer/observe/jsonl.h"
 #include "trainer/observe/spikes.h"
 #include "trainer/observe/tensorboard.h"
+#include "trainer/observe/textfile.h"
 #include "trainer/observe/waits.h"
 #include "trainer/plan/schedule.h"
 
@@ -39,6 +40,7 @@ struct metrics {
     uint64_t logged_tokens; /* of the run at the last line */
     double data_seconds;
     struct source_loss sources[DATA_SOURCES_MAX];
+    bool has_textfile;                         /* and it can be written */
     bool has_stepped, is_back, loss_is_broken; /* is_back: no step is made since */
 };
 
@@ -99,6 +101,11 @@ static int open_files(struct metrics *m)
     snprintf(folder, sizeof(folder), "%s/%s", config->dump_folder, config->tensorboard_folder);
     if (config->tensorboard)
         ERR_TRY(tensorboard_open(&m->board, folder));
+    if (config->prometheus_file[0] != 0 &&
+        textfile_write(config->prometheus_file, config->run, NULL, 0) != 0)
+        return report_error(ERR_INVALID, "make its folder, or name another file", "%s",
+                            report_line());
+    m->has_textfile = config->prometheus_file[0] != 0;
     return config->jsonl_file[0] != 0 ? jsonl_open(&m->jsonl, config) : 0;
 }
 
@@ -124,6 +131,8 @@ void metrics_close(struct metrics *m)
         return;
     if (m->loss_file != NULL)
         fclose(m->loss_file);
+    if (m->has_textfile)
+        unlink(m->of.config->prometheus_file);
     tensorboard_close(m->board);
     jsonl_close(m->jsonl);
     free(m);
@@ -309,6 +318,39 @@ static void add_to_board(struct metrics *m, const struct progress *p, const stru
         tensorboard_add(m->board, p->step, scalars, m->of.peak_tflops > 0 ? num : num - 2);
 }
 
+static void write_textfile(struct metrics *m, const struct progress *p, const struct speed *s,
+                           double max_loss, struct memory_use memory)
+{
+    const struct config *config = m->of.config;
+    double ranks = m->of.num_ranks;
+    const struct textfile_value values[] = {
+        {"time_seconds", "When this was written, since 1970.", (double)time(NULL)},
+        {"step", "The last step that was made.", (double)p->step},
+        {"steps", "Of the run (training.steps).", (double)config->steps},
+        {"loss", "Of that step, a mean over its tokens.", p->loss},
+        {"max_loss", "Of its micro-batch with most.", max_loss},
+        {"grad_norm", "Before clipping.", p->grad_norm},
+        {"learning_rate", "Of that step.", schedule_lr(config, p->schedule_update - 1)},
+        {"tokens_total", "Trained on in the run.", (double)p->tokens},
+        {"ranks", "Of this start.", ranks},
+        {"tokens_per_second", "Of all ranks.", s->tps * ranks},
+        {"flops_per_second", "Of a rank.", 1e12 * s->tflops},
+        {"step_seconds", "A step, on average since the step line before.", s->seconds},
+        {"data_wait_seconds", "Of those: rank 0 waited for samples.", s->data_seconds},
+        {"save_wait_ratio", "Part of the time that training waited for saves.",
+         s->save_share / 100},
+        {"memory_bytes", "Of rank 0, or of its GPU.", memory.gib * (double)(1 << 30)},
+        {"memory_ratio", "Part of what there is.", memory.percent / 100},
+        {"mfu_ratio", "Model FLOPs by the peak of the processor.", s->mfu / 100},
+    };
+    size_t num = sizeof(values) / sizeof(values[0]);
+    if (!m->has_textfile || textfile_write(config->prometheus_file, config->run, values,
+                                           m->of.peak_tflops > 0 ? num : num - 1) == 0)
+        return;
+    log_warn("train", "%s; it ends here", report_line());
+    m->has_textfile = false;
+}
+
 static void log_step(struct metrics *m, const struct progress *p, double max_loss,
                      const struct snapshot_times *times)
 {
@@ -330,6 +372,7 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
              describe_mfu(mfu, m, &speed), speed.seconds, speed.data_seconds, speed.data_share,
              describe_saves(saves, m, &speed), with_commas(tokens_text, p->tokens), sources);
     add_to_board(m, p, &speed, max_loss, memory);
+    write_textfile(m, p, &speed, max_loss, memory);
     if (m->logged_step > m->first_step) /* the reader was not ahead of the first */
         waits_look(&m->waits, p->step, speed.data_share, speed.data_seconds);
     m->logged_at = time;
