@@ -266,6 +266,10 @@ uint32_t ckpt_asked(const struct ckpt *ckpt);
 /* Seconds that are left for it, negative when they are over; INFINITY: no time was given. */
 double ckpt_asked_within(const struct ckpt *ckpt);
 
+/* How often `ckpt-cli save` asked for a save, in the session of the handle: a new one begins at 0.
+ * As ckpt_asked, but a rank on another node than its ckptd is not asked. */
+uint32_t ckpt_saves_asked(const struct ckpt *ckpt);
+
 /* What the rank is doing, so that ckptd can tell it when the rank dies, by whatever signal, or
  * hangs. */
 struct ckpt_doing {

@@ -269,6 +269,12 @@ uint32_t ckpt_asked(const struct ckpt *ckpt)
     return session_handle_is_open(ckpt) && ckpt->control != NULL ? arena_asked(ckpt->control) : 0;
 }
 
+uint32_t ckpt_saves_asked(const struct ckpt *ckpt)
+{
+    bool is_open = session_handle_is_open(ckpt) && ckpt->control != NULL;
+    return is_open ? arena_saves_asked(ckpt->control) : 0;
+}
+
 double ckpt_asked_within(const struct ckpt *ckpt)
 {
     uint32_t until_s = ckpt_asked(ckpt) != 0 ? arena_asked_until_s(ckpt->control) : 0;

@@ -288,6 +288,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(ForceAttempt, ForceAttemptRequest, force_attempt, force_call, UNLESS_DRY(RIGHT_OPERATE),     \
       true, false)                                                                                 \
     X(Stop, StopRequest, stop, stop_call, RIGHT_STOP, true, false)                                 \
+    X(AskSave, AskSaveRequest, ask_save, ask_save_call, RIGHT_STOP, true, false)                   \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                      \
     X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)             \
     X(Peer, PeerRequest, peer, serve_peer, serve_right(request), false, false)                     \

@@ -242,6 +242,20 @@ uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s)
     return count;
 }
 
+uint32_t session_ask_save(const struct run *run)
+{
+    const struct service *service = run->service;
+    uint32_t count = 0;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        if (session->token == 0 || session->run != run || !session->control)
+            continue;
+        arena_want_save(session->control);
+        count++;
+    }
+    return count;
+}
+
 bool session_any_of(const struct run *run)
 {
     const struct service *service = run->service;

@@ -98,6 +98,8 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms);
 /* The run's ranks that are connected are asked for it (enum arena_asked), within `grace_s` unless
  * that is 0; how many those are. */
 uint32_t session_ask(const struct run *run, uint32_t asked, uint32_t grace_s);
+/* Likewise for a save. */
+uint32_t session_ask_save(const struct run *run);
 /* How the run's ranks here are. */
 struct session_ranks {
     uint32_t count;    /* that are connected, or just come */

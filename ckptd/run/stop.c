@@ -1,4 +1,4 @@
-/* stop.c - Stop: the ranks of a run are asked to end, by anybody who may.
+/* stop.c - Stop and AskSave: the ranks of a run are asked to end, or to save, by anybody who may.
  *
  * ckptd writes the request into the control page of each rank that is connected here. A rank reads
  * that in every step, and tells the others; so any node of a run will do. Nothing is kept: a rank
@@ -15,6 +15,12 @@
 
 #define STOP_GRACE_MAX 86400u /* seconds; more is as good as no limit */
 
+static int none_is_here(const struct run *run)
+{
+    return report_error(ERR_NOT_FOUND, "ask the ckptd of a node that trains it",
+                        "no rank of run %s is connected to this ckptd", run->name);
+}
+
 void stop_call(struct service *service, struct rpc_call *call,
                const Holdfast__V1__StopRequest *request)
 {
@@ -28,8 +34,7 @@ void stop_call(struct service *service, struct rpc_call *call,
         reply.ranks = session_ask(
             run, ARENA_ASKED_STOP | (request->without_save ? ARENA_ASKED_NO_SAVE : 0), grace_s);
     if (error == 0 && reply.ranks == 0)
-        error = report_error(ERR_NOT_FOUND, "ask the ckptd of a node that trains it",
-                             "no rank of run %s is connected to this ckptd", run->name);
+        error = none_is_here(run);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;
@@ -40,5 +45,25 @@ void stop_call(struct service *service, struct rpc_call *call,
     snprintf(detail, sizeof detail, "%u ranks are to end%s%s", reply.ranks, within,
              request->without_save ? " without a save" : "");
     history_note(run, &(struct history_event){.name = "stop", .call = call, .detail = detail});
+    rpc_call_reply(call, &reply.base);
+}
+
+void ask_save_call(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__AskSaveRequest *request)
+{
+    Holdfast__V1__AskSaveReply reply = HOLDFAST__V1__ASK_SAVE_REPLY__INIT;
+    struct run *run = NULL;
+    char detail[64];
+    int error = run_find(&run, service, request->run, false);
+    if (error == 0)
+        reply.ranks = session_ask_save(run);
+    if (error == 0 && reply.ranks == 0)
+        error = none_is_here(run);
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    snprintf(detail, sizeof detail, "%u ranks are to save", reply.ranks);
+    history_note(run, &(struct history_event){.name = "ask save", .call = call, .detail = detail});
     rpc_call_reply(call, &reply.base);
 }

@@ -1,4 +1,4 @@
-/* stop.h - Stop: an operator ends a run; see stop.c. */
+/* stop.h - Stop and AskSave: an operator ends a run, or wants a save of it; see stop.c. */
 #ifndef HOLDFAST_CKPTD_RUN_STOP_H
 #define HOLDFAST_CKPTD_RUN_STOP_H
 
@@ -9,5 +9,7 @@ struct service;
 
 void stop_call(struct service *service, struct rpc_call *call,
                const Holdfast__V1__StopRequest *request);
+void ask_save_call(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__AskSaveRequest *request);
 
 #endif

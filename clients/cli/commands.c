@@ -396,6 +396,13 @@ const struct command commands[] = {
      "time; else it begins none, and waits for the saves that ckptd has.\n"
      "Ranks of another program end if it asks libckpt (ckpt_asked). 66: no rank of the run is\n"
      "connected to this ckptd. Of several nodes any that has a rank will do.\n"},
+    {"save", "RUN", "let the ranks of a run save, and go on", 1, 1, BIT(SERVER) | OF_A_RUN,
+     cli_save,
+     "The trainer saves behind the step that it is in, once, as with the file of\n"
+     "checkpoint.save_switch_path. Who may save into the run may ask; history and the log say who "
+     "did.\n"
+     "Ranks of another program save if it asks libckpt (ckpt_saves_asked). 66: no rank of the run\n"
+     "is connected to this ckptd. A ckptd of before this command refuses it.\n"},
     {"server", "ACTION", "history, scrub, rescan, reload, attempt", 0, 0, 0, NULL,
      "What a ckptd did, and what it can be asked to do while it serves.\n"},
     {"server history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,

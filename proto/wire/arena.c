@@ -202,6 +202,16 @@ uint32_t arena_asked(const struct arena_control *control)
     return __atomic_load_n(&control->asked, __ATOMIC_ACQUIRE);
 }
 
+void arena_want_save(struct arena_control *control)
+{
+    __atomic_add_fetch(&control->saves_asked, 1, __ATOMIC_RELAXED);
+}
+
+uint32_t arena_saves_asked(const struct arena_control *control)
+{
+    return __atomic_load_n(&control->saves_asked, __ATOMIC_RELAXED);
+}
+
 uint32_t arena_asked_until_s(const struct arena_control *control)
 {
     return __atomic_load_n(&control->asked_until_s, __ATOMIC_RELAXED);

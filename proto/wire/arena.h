@@ -106,8 +106,9 @@ struct arena_control {
     uint32_t asked_until_s;
     uint64_t head; /* written by the rank: next entry to fill; free-running */
     uint8_t pad1[56];
-    uint64_t tail; /* written by ckptd: next entry to read; free-running */
-    uint8_t pad2[56];
+    uint64_t tail;        /* written by ckptd: next entry to read; free-running */
+    uint32_t saves_asked; /* written by ckptd: how often it asked the rank for a save */
+    uint8_t pad2[52];
     struct arena_entry ring[ARENA_RING_ENTRIES];
     /* Written by the rank. A ckptd of before there were notes has a descriptor that ends here, and
      * a libckpt of then maps no more. */
@@ -144,6 +145,9 @@ bool arena_is_busy(struct arena_control *control);
  * asked_until_s has it: of several times the earliest counts. */
 void arena_want(struct arena_control *control, uint32_t asked, uint32_t until_s);
 uint32_t arena_asked(const struct arena_control *control);
+/* ckptd asks the rank for one more save; the rank looks how often that was. */
+void arena_want_save(struct arena_control *control);
+uint32_t arena_saves_asked(const struct arena_control *control);
 /* Behind arena_asked(). */
 uint32_t arena_asked_until_s(const struct arena_control *control);
 

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 command -v mpirun >/dev/null || { echo "mpirun is missing: make deps installs it"; exit 77; }
-plan 12
+plan 15
 make_tiny
 start_ckptd --limits.hang_ms 1000
 ranks() { # RUN [SETTING...]: in the background, its id in $pid
@@ -51,6 +51,15 @@ check "ckptd's log says in which call the killed rank was" wait_for 10 \
 check "so does the run's history" \
     grep -qE " lost +- +rank 1: attempt 1: step 8, in " "$tmp/history"
 check_equal "once for the attempt" "$(grep -c " lost " "$tmp/history")" 1
+
+ranks asked --training.steps 1000000 --checkpoint.interval 1000000
+wait_for 40 says asked "step: +10 " || give_up "asked does not train" "$tmp/asked.log"
+check "ckpt-cli save asks the ranks" grep -q "^2 ranks of run 'asked' are to save behind the step" \
+    <("$BUILD/ckpt-cli" save asked --server "$server")
+check "they save" wait_for 20 says asked "step [0-9]+ is durable"
+kill_ours TERM "$pid"
+ended
+check_equal "once, and then the last step" "$(grep -c "is durable" "$tmp/asked.log")" 2
 
 ranks late --training.steps 1000000 --comm.train_timeout_seconds 2
 wait_for 40 says late "step: +10 " || give_up "late does not train" "$tmp/late.log"

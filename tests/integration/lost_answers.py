@@ -116,8 +116,9 @@ def what_looks(world):
                            ("History", {"run": world.run}), ("Reload", {}),
                            ("Gc", {}), ("Scrub", {"action": 1})):
         test(f"{method}: answered", says(world, method, **fields) == "OK")
-    test("Stop: refused as the first time, where no rank is", says(world, "Stop", run=world.run) ==
-         "NOT_FOUND")
+    for method in ("Stop", "AskSave"):
+        test(f"{method}: refused as the first time, where no rank is",
+             says(world, method, run=world.run) == "NOT_FOUND")
     said = says(world, "ForceAttempt", run=world.run, dry_run=True)
     test("ForceAttempt: refused as the first time, where there are no nodes",
          said == "INVALID_ARGUMENT", said)

@@ -34,7 +34,7 @@ from lib_tap import test  # noqa: E402
 LOOK = {"Hello"}
 SEE = {"List", "Show", "History", "WaitSave"}
 OF_ALL = {"Status", "Rescan"}  # name no run
-SAVE = {"OpenAttempt", "Describe", "Stop"}
+SAVE = {"OpenAttempt", "Describe", "Stop", "AskSave"}
 SESSION_SAVE = {"BeginSave", "AbortSave"}  # name a session, here one that is not there
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "KeepVerified", "Remove", "Undelete",
            "Reload", "ForceAttempt"}
@@ -57,7 +57,7 @@ MAY = {
 # The run a, in the field that each request has for it; the others have none.
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
                         "Release", "History", "Remove", "Undelete", "ForceAttempt", "Stop",
-                        "KeepVerified"),
+                        "AskSave", "KeepVerified"),
                        b"\x0a\x01a"),
        "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
        **dict.fromkeys(("Join", "BeginPart", "ReportPart"), b"\x0a\x01a"),

@@ -26,7 +26,7 @@ from lib_terminal import AT_WORK, bar_is_wrong, on_a_terminal
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"rm", "undelete", "adopt", "rename", "tag", "untag", "list", "show", "pin", "unpin",
-         "follow", "status", "health", "watchdog", "server", "advise", "stop",
+         "follow", "status", "health", "watchdog", "server", "advise", "stop", "save",
          "doctor", "report"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
 TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others

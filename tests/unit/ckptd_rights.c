@@ -40,9 +40,9 @@ static const struct ask asks[] = {
     {"Undelete", "", true, false},       {"Undelete", "dry_run", false, false},
     {"ForceAttempt", "", true, false},   {"ForceAttempt", "dry_run", false, false},
     {"KeepVerified", "", true, false},   {"Stop", "", false, false},
-    {"OpenBulk", "", false, false},      {"Peer", "", false, true},
-    {"Join", "", false, true},           {"BeginPart", "", false, true},
-    {"ReportPart", "", false, true},
+    {"AskSave", "", false, false},       {"OpenBulk", "", false, false},
+    {"Peer", "", false, true},           {"Join", "", false, true},
+    {"BeginPart", "", false, true},      {"ReportPart", "", false, true},
 };
 #define NUM_ASKS (sizeof asks / sizeof *asks)
 

@@ -13,6 +13,7 @@
  * which that is known (snapshot_has_time). */
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
+#include "trainer/config/switches.h"
 #include "trainer/save/grace.h"
 #include "trainer/save/private.h"
 
@@ -46,7 +47,7 @@ static void begin_end(struct snapshot *s)
 
 double snapshot_seconds_left(struct snapshot *s, double start)
 {
-    if ((s->want_stop != NULL && *s->want_stop != 0) || snapshot_asked(s) != 0)
+    if ((s->want_stop != NULL && *s->want_stop != 0) || (snapshot_asked(s) & SWITCHES_STOP) != 0)
         begin_end(s);
     return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - clock_seconds());
 }

@@ -31,6 +31,7 @@ struct snapshot {
     const struct state *state;
     struct kernels *kernels;
     struct ckpt *ckpt;                     /* NULL: checkpoint.enable is off */
+    uint32_t saves_heeded;                 /* of ckpt_saves_asked() */
     uint64_t doing_step;                   /* that is under way, for whoever asks what it is */
     uint64_t attempt;                      /* 0: none, a reader */
     int64_t newest_step;                   /* seen before the load; -1: none */

@@ -406,6 +406,7 @@ int snapshot_begin_save(struct snapshot *s, const struct progress *p, double sta
                  p->step, seconds);
     s->copying_step = p->step;
     s->begin_seconds = seconds;
+    s->saves_heeded = ckpt_saves_asked(s->ckpt);
     memset(s->ops, 0, s->state->num_slices * sizeof(*s->ops));
     copier_start(s->copier);
     return 0;
@@ -442,8 +443,9 @@ int64_t snapshot_durable_step(const struct snapshot *s)
 unsigned snapshot_asked(const struct snapshot *s)
 {
     uint32_t asked = snapshot_is_taken(s) ? ckpt_asked(s->ckpt) : 0;
+    uint32_t saves = snapshot_is_taken(s) ? ckpt_saves_asked(s->ckpt) : 0;
     if ((asked & CKPT_ASKED_STOP) == 0)
-        return 0;
+        return saves > s->saves_heeded ? SWITCH_SAVE : 0;
     return asked & CKPT_ASKED_NO_SAVE ? SWITCH_STOP_UNSAVED : SWITCH_STOP;
 }
 

@@ -132,8 +132,8 @@ int snapshot_save_final(struct snapshot *snapshot, const struct progress *progre
 void snapshot_begins_step(struct snapshot *snapshot, int64_t step);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);
-/* What `ckpt-cli stop` asks of this rank: a mask of SWITCH_STOP and SWITCH_STOP_UNSAVED. Not
- * collective. */
+/* What `ckpt-cli stop` and `ckpt-cli save` ask of this rank: SWITCH_STOP, SWITCH_STOP_UNSAVED, or
+ * until a save is begun SWITCH_SAVE. Not collective. */
 unsigned snapshot_asked(const struct snapshot *snapshot);
 /* The newest step that is known to be durable; -1: none is, or there are no checkpoints. Not
  * collective. */

@@ -207,6 +207,25 @@ int cli_stop(const struct cli *cli)
     return error;
 }
 
+int cli_save(const struct cli *cli)
+{
+    Holdfast__V1__AskSaveRequest request = HOLDFAST__V1__ASK_SAVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct selection selection;
+    int error = 0;
+    ERR_TRY(selection_parse_run(&selection, cli->args[0]));
+    request.run = selection.run;
+    ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
+    uint32_t ranks = ((const Holdfast__V1__AskSaveReply *)answer)->ranks;
+    if (cli->is_json)
+        error = text_pack("{ss sI}", "run", cli->args[0], "ranks", (json_int_t)ranks);
+    else
+        printf("%s of run '%s' %s to save behind the step in work\n",
+               text_count(ranks, "rank").text, cli->args[0], ranks == 1 ? "is" : "are");
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
 /* ---- history ---- */
 
 static void print_event(const json_t *line)

@@ -110,6 +110,7 @@ int cli_health(const struct cli *cli);
 int cli_watchdog(const struct cli *cli);
 int cli_reload(const struct cli *cli);
 int cli_stop(const struct cli *cli);
+int cli_save(const struct cli *cli);
 int cli_attempt(const struct cli *cli);
 int cli_rescan(const struct cli *cli);
 int cli_scrub(const struct cli *cli);
