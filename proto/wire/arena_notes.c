@@ -70,13 +70,13 @@ void arena_note_leave(struct arena_notes *notes)
 /* ---- ckptd ---- */
 
 /* A copy whose texts end and can be printed. False: there is none, or it is being written. */
-static bool take(struct arena_note *out, const struct arena_note *at)
+static bool take(struct arena_note *out, struct arena_note *at)
 {
     char *texts[] = {out->what, out->of, out->lane};
     uint64_t number = __atomic_load_n(&at->number, __ATOMIC_ACQUIRE);
     memcpy(out, at, sizeof(*out));
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (number == 0 || __atomic_load_n(&at->number, __ATOMIC_RELAXED) != number)
+    /* Adds nothing: as a release it comes after the copy. */
+    if (number == 0 || __atomic_fetch_add(&at->number, 0, __ATOMIC_ACQ_REL) != number)
         return false;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         texts[i][ARENA_NOTE_TEXT - 1] = '\0';
@@ -114,7 +114,7 @@ static bool is_later(const struct arena_note *one, const struct arena_note *othe
     return other->number == 0 || one->since_ns > other->since_ns;
 }
 
-bool arena_notes_tell(char out[ARENA_TELL_MAX], const struct arena_notes *notes)
+bool arena_notes_tell(char out[ARENA_TELL_MAX], struct arena_notes *notes)
 {
     struct arena_note note, first = {.number = 0}, last = first, lane = first, done = first;
     out[0] = '\0';

@@ -31,6 +31,6 @@ void arena_note_leave(struct arena_notes *notes);
  * last. False, and "": the rank has noted nothing, or has left. Any bytes in, printable text out.
  */
 #define ARENA_TELL_MAX 400u
-bool arena_notes_tell(char out[ARENA_TELL_MAX], const struct arena_notes *notes);
+bool arena_notes_tell(char out[ARENA_TELL_MAX], struct arena_notes *notes);
 
 #endif

@@ -20,7 +20,7 @@ static const struct arena_text gather = {"all_gather", "dp_shard", "gather"},
                                sum = {"all_reduce of integers", "world", "compute"};
 
 /* Without its times. */
-static const char *told(const struct arena_notes *notes)
+static const char *told(struct arena_notes *notes)
 {
     static char text[ARENA_TELL_MAX];
     (void)arena_notes_tell(text, notes);
