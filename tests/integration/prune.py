@@ -189,7 +189,8 @@ def known_damage(world, served):
     said = says(f"a list with damage in it ends with 1 ({how})", "list", *where, code=1)
     test("which names both", said.count("DAMAGED") == 2, said)
     said = says(f"a prune goes on ({how})", f"prune {world.run} --keep-last 2 --json", *where)
-    test("what was found damaged counts nowhere", plan_of(said) ==
+    plan = {step: kept.removeprefix("leased, ") for step, kept in plan_of(said).items()}
+    test("what was found damaged counts nowhere", plan ==  # ckptd may be reading it
          {6: "unverifiable", 4: "unverifiable", 2: "last, good, proven"}, said)
     if served:
         says("what verify finds it tells ckptd, which proves it itself", f"verify {world.run}@6",

@@ -156,9 +156,15 @@ def notified(world):
          told == ["READY=1", "STOPPING=1"] and code == 0, (told, code))
     world.launch(before=("env", "--ignore-signal=HUP"))
     world.process.send_signal(signal.SIGHUP)
-    with open(f"/proc/{world.process.pid}/status") as file:
-        masks = {name: int(mask, 16) for name, mask in
-                 re.findall(r"^(Sig\w+):\s*(\w+)$", file.read(), re.M)}
+    masks = {}
+
+    def are_its_own():  # while it starts a thread, libc blocks all
+        with open(f"/proc/{world.process.pid}/status") as file:
+            masks.update((name, int(mask, 16)) for name, mask in
+                         re.findall(r"^(Sig\w+):\s*(\w+)$", file.read(), re.M))
+        return not masks["SigBlk"] >> (signal.SIGWINCH - 1) & 1
+
+    wait_until(are_its_own, lambda: masks)
     ignored = masks["SigIgn"] & ~masks["SigBlk"]  # what is blocked is waited for
     serves = world.cli("health", *world.where)[0] == 0
     test("a ckptd that is to outlive its terminal ignores that this is closed",
