@@ -149,7 +149,7 @@ struct proven_place {
     int64_t begun;        /* seconds since the epoch */
 };
 
-/* What of a run was proven there: keep/scrub_log.c. */
+/* What of a run was proven there: scrub/scrub_log.c. */
 struct proven {
     uint64_t number; /* of the object that holds it; 0: none */
     bool is_known;   /* it was read since the start, or since another ckptd wrote it */
@@ -170,7 +170,7 @@ struct run {
         char text[480]; /* "rank 1 of attempt 7: step 12, in ..." */
     } lost;
     struct sets sets;                /* the nodes that its newest attempt counts on */
-    uint64_t *sets_seen;             /* tiers/refresh.c: of which file at each peer; owned */
+    uint64_t *sets_seen;             /* refresh/refresh.c: of which file at each peer; owned */
     uint32_t look_index;             /* likewise: among the runs of the look that begins */
     struct checkpoint *checkpoints;  /* newest first */
     struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
@@ -179,7 +179,7 @@ struct run {
     struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
     bool retain_again;               /* there was a commit meanwhile */
     struct fault unpruned[2];        /* why the rules removed nothing: in the local, the far tier */
-    struct scrub_cursor scrubbed;    /* keep/scrub_pass.c, */
+    struct scrub_cursor scrubbed;    /* scrub/scrub_pass.c, */
     struct proven proven;            /* in the far tier */
     bool scrub_asked;                /* likewise: a pass over it is due */
     uint64_t

@@ -29,7 +29,7 @@ struct service {
     struct storage *storage; /* the local tier's */
     struct tier tiers[NUM_TIERS];
     struct crew *peer_crew; /* tier.c: of all peers; NULL: there is none */
-    uint32_t num_lost;      /* tiers/refresh.c: peers that are lost */
+    uint32_t num_lost;      /* refresh/refresh.c: peers that are lost */
     struct rpc_server *rpc;
     uint64_t boot_id;
     int64_t start_s; /* by the wall clock */
@@ -76,13 +76,13 @@ struct service {
     struct retention *retention;   /* keep/retain.c */
     struct trash *trash;           /* keep/trash.c */
     struct trash *far_trash;       /* likewise; NULL: there is no far tier */
-    struct scrub *scrub;           /* keep/scrub.c; NULL: off */
+    struct scrub *scrub;           /* scrub/scrub.c; NULL: off */
     struct scrub *far_scrub;       /* likewise; also NULL: there is no far tier */
     struct reload *reload;         /* reload.c */
     struct journals *journals;     /* history.c */
     struct replication
         *replications[NUM_TIERS];         /* tiers/replicate.c; NULL: there is no such tier */
-    struct refresh *refreshes[NUM_TIERS]; /* tiers/refresh.c; likewise */
+    struct refresh *refreshes[NUM_TIERS]; /* refresh/refresh.c; likewise */
     struct choices *choices;              /* copies.c; NULL: each is made anew */
     struct queue *queue;                  /* tiers/queue.c; NULL: there is no other tier */
     struct timer remote_leases;           /* attempt/remote_lease.c */

@@ -23,7 +23,7 @@
  *
  * The start of ckptd does not need the far tier: an outage there must not keep a node from saving
  * on its own disk, and from loading. Until the tier was reached storage_absent stands in its place,
- * which refuses all; each look (tiers/refresh.c), the first of which a drain repeats every
+ * which refuses all; each look (refresh/refresh.c), the first of which a drain repeats every
  * tier.retry_ms, tries to open it. A bucket is open when its probe has gone well, so nothing drains
  * before conditional writes are known to hold.
  *

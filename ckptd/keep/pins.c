@@ -18,7 +18,7 @@
 #include "ckptd/core/history.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
 #include "proto/wire/ckpt.pb-c.h"

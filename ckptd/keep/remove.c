@@ -25,7 +25,7 @@
 #include "ckptd/keep/trash.h"
 #include "ckptd/memory/resident.h"
 #include "ckptd/memory/session.h"
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "proto/base/report.h"
 #include "proto/base/toml.h"
 #include "proto/format/flaw.h"

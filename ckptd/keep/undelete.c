@@ -21,7 +21,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/trash.h"
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "proto/base/array.h"
 #include "proto/base/report.h"
 #include "proto/format/flaw.h"

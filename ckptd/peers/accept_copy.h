@@ -7,7 +7,7 @@
 #ifndef HOLDFAST_CKPTD_PEERS_ACCEPT_COPY_H
 #define HOLDFAST_CKPTD_PEERS_ACCEPT_COPY_H
 
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "proto/format/manifest.h"
 
 #include <stdbool.h>

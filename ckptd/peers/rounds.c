@@ -1,7 +1,7 @@
 /* rounds.c - which peers are there, what they hold and tell, when nobody asks: every nodes.look_ms.
  *
  * Who waits for a level at a node that sends no copies hears of it so. A peer that has not answered
- * for nodes.lost_ms is lost (tier.is_lost, set by tiers/refresh.c): its copies count no more,
+ * for nodes.lost_ms is lost (tier.is_lost, set by refresh/refresh.c): its copies count no more,
  * and those of all checkpoints that it had are made anew elsewhere. When it answers they count
  * again. What others have open here ends with their silence. */
 #include "ckptd/peers/rounds.h"
@@ -9,7 +9,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/peers/peer_status.h"
 #include "ckptd/peers/serve.h"
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "ckptd/tiers/replicate.h"
 #include "proto/base/report.h"
 

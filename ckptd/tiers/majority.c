@@ -21,7 +21,7 @@
 #include "ckptd/core/service.h"
 #include "ckptd/machines/quorum.h"
 #include "ckptd/machines/sets.h"
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "proto/base/report.h"
 
 #include <stdatomic.h>

@@ -8,9 +8,9 @@
 #include "ckptd/core/loop.h"
 #include "ckptd/core/tier.h"
 #include "ckptd/machines/transfer.h"
+#include "ckptd/refresh/refresh.h"
 #include "ckptd/tiers/hold.h"
 #include "ckptd/tiers/precommit_copy.h"
-#include "ckptd/tiers/refresh.h"
 #include "ckptd/tiers/shard_copy.h"
 #include "proto/base/histogram.h"
 

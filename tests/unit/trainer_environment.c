@@ -6,7 +6,7 @@
  * environments. */
 #include "tests/unit/suite.h"
 #include "trainer/comm/comm.h"
-#include "trainer/save/environment.h"
+#include "trainer/record/environment.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * them, and as an import does. */
 #include "proto/base/report.h"
 #include "tests/unit/suite.h"
-#include "trainer/save/lineage.h"
+#include "trainer/record/lineage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * Method: metadata of checkpoints as ckpt_metadata() gives them, made of a model's table. That
  * weights have the bits, on every mesh, integration/partial.py tells. */
 #include "tests/unit/suite.h"
-#include "trainer/save/partial.h"
+#include "trainer/record/partial.h"
 
 #include "proto/base/options.h"
 #include "proto/base/report.h"

@@ -134,7 +134,7 @@ struct config {
     enum { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_ROLL_BACK } nonfinite;
     int64_t nonfinite_skips_max;              /* so many in a row end the run */
     int64_t roll_back_steps, roll_back_times; /* at least so many back; how often in a run */
-    /* Of a step whose numbers are finite, and out of line: save/outliers.h; ours. */
+    /* Of a step whose numbers are finite, and out of line: record/outliers.h; ours. */
     enum { OUTLYING_OFF, OUTLYING_WARN, OUTLYING_SKIP, OUTLYING_ROLL_BACK } outlying;
     double outlying_deviations;
     int64_t outlying_window;
@@ -207,7 +207,7 @@ struct config {
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */
     char initial_load_path[CONFIG_TEXT_MAX];    /* "" or a folder, RUN[@STEP], STORE:RUN[@STEP] */
     bool initial_load_in_hf, initial_load_model_only;
-    bool partial; /* checkpoint.partial: save/partial.h; ours */
+    bool partial; /* checkpoint.partial: record/partial.h; ours */
     enum { PARTIAL_MEAN, PARTIAL_FRESH } partial_rows;
     char partial_fresh[CONFIG_TEXT_MAX]; /* parts of tensors' names */
     bool last_save_model_only, last_save_in_hf;

@@ -7,7 +7,7 @@
  * samples, in a run as often as training.roll_back_times says (run/rank.h). A run whose weights are
  * not finite ends at once.
  *
- * Out of line (save/outliers.h). With training.outlying = warn it is said. skip and roll_back do
+ * Out of line (record/outliers.h). With training.outlying = warn it is said. skip and roll_back do
  * what they do of one that is not finite, within the same bounds: both kinds count.
  *
  * The step that a replay is for is said only, and ends it anyway. All ranks see the same numbers,

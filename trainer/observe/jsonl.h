@@ -26,7 +26,7 @@
  *         the step is taken back, those samples are left out (observe/breaks.h); a start follows
  *     {"attempt": 2, "step": 8, "time": ..., "outlying": "grad_norm", "value": ..., "median": ...,
  *      "deviation": ..., "window": 64, "policy": "skip"}
- *         the step is out of line by its grad_norm or its loss (save/outliers.h), and what
+ *         the step is out of line by its grad_norm or its loss (record/outliers.h), and what
  *         training.outlying makes of it: the line of a step that is not taken back follows
  *
  * Without checkpoints, and where nothing is saved, the attempt is 0. `time` is in seconds since

@@ -11,12 +11,12 @@
 #include "trainer/model/shape.h"
 #include "trainer/observe/peaks.h"
 #include "trainer/plan/program.h"
+#include "trainer/record/environment.h"
 #include "trainer/run/introduce.h"
 #include "trainer/run/samples.h"
 #include "trainer/run/signals.h"
 #include "trainer/run/timeouts.h"
 #include "trainer/run/trace.h"
-#include "trainer/save/environment.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <errno.h>

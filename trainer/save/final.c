@@ -21,7 +21,6 @@
 #include <math.h>
 
 #define DURABLE_SECONDS 600.0 /* for one save; then it counts as failed */
-#define ASK_MS 1000u          /* of a question that waits for the end of a save */
 #define FINAL_PAUSE_AT_LEVEL 0.05
 #define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
 #define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */

@@ -10,7 +10,7 @@
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
 #include "trainer/data/manifest.h"
-#include "trainer/save/lineage.h"
+#include "trainer/record/lineage.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>

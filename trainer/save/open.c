@@ -10,7 +10,7 @@
 #include "proto/base/stream_copy.h"
 #include "trainer/base/clock.h"
 #include "trainer/config/hooks.h"
-#include "trainer/save/lineage.h"
+#include "trainer/record/lineage.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>

@@ -4,10 +4,10 @@
 
 #include "clients/ckpt.h"
 #include "proto/base/report.h"
+#include "trainer/record/identity.h"
+#include "trainer/record/partial.h"
 #include "trainer/save/folder_files.h"
-#include "trainer/save/identity.h"
 #include "trainer/save/interval.h"
-#include "trainer/save/partial.h"
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
 #include "trainer/snapshot/copier.h"
@@ -18,6 +18,7 @@
 #define STATE_PARTS ((uint32_t)NUM_STATE_PARTS)
 #define SNAPSHOT_NAME_BYTES 96u
 #define PENDING_MAX 4u /* saves whose end is looked for */
+#define ASK_MS 1000u   /* of a question that waits for the end of a save */
 
 /* A save that was copied and is not known to be durable. */
 struct pending {

@@ -23,7 +23,7 @@
 #include "trainer/base/clock.h"
 #include "trainer/config/switches.h"
 #include "trainer/data/manifest.h"
-#include "trainer/save/lineage.h"
+#include "trainer/record/lineage.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
@@ -34,7 +34,6 @@
 #include <string.h>
 #include <time.h>
 
-#define ASK_MS 1000u           /* of a question that waits for the end of a save */
 #define HURRY_MS 1u            /* of one that comes back at once, and tells that somebody waits */
 #define PAUSE_SECONDS_MIN 0.01 /* between two of those, doubling */
 #define PAUSE_SECONDS_MAX 0.05

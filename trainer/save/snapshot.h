@@ -17,7 +17,7 @@
 
 #include "trainer/data/jumps.h"
 #include "trainer/parallel/parallel.h"
-#include "trainer/save/outliers.h"
+#include "trainer/record/outliers.h"
 
 #include <signal.h>
 

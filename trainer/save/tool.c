@@ -12,7 +12,7 @@
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "proto/layout/safetensors.h"
-#include "trainer/save/partial.h"
+#include "trainer/record/partial.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* partial.c - see partial.h. */
-#include "trainer/save/partial.h"
+#include "trainer/record/partial.h"
 
 #include "kernels/device.h"
 #include "proto/base/memfile.h"

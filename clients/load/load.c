@@ -26,7 +26,7 @@
  *
  * Bounds: a ckptd that went away is waited for at most AGAIN_WAIT_MS, a busy one as load_view.c
  * says. */
-#include "clients/load.h"
+#include "clients/load/load.h"
 
 #include "proto/base/report.h"
 

@@ -1,13 +1,13 @@
 /* identity.c - what a checkpoint says about the run that made it (see identity.h). */
-#include "trainer/save/identity.h"
+#include "trainer/record/identity.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "trainer/config/config.h"
 #include "trainer/data/manifest.h"
 #include "trainer/model/model.h"
 #include "trainer/model/shape.h"
-#include "trainer/save/environment.h"
-#include "trainer/save/partial.h"
+#include "trainer/record/environment.h"
+#include "trainer/record/partial.h"
 
 #include <inttypes.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* outliers.c - steps whose numbers are out of line (see outliers.h). */
-#include "trainer/save/outliers.h"
+#include "trainer/record/outliers.h"
 
 #include "proto/base/report.h"
 #include "trainer/base/median.h"

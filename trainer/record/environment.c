@@ -3,7 +3,7 @@
  * Each rank makes a text of what it finds, without its host and command. The hashes of those texts
  * are gathered; of each that is not rank 0's, the lowest rank that has it sends the text. So the
  * traffic does not grow with the ranks that are alike. */
-#include "trainer/save/environment.h"
+#include "trainer/record/environment.h"
 #include "proto/base/checksum.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"

@@ -8,7 +8,7 @@
  *
  * Memory: the room, a block where boxes are copied at once. What a device copies, or what comes
  * over the network, waits for an answer each time: there it is ROOM_BYTES. */
-#include "clients/load.h"
+#include "clients/load/load.h"
 
 #include "proto/base/report.h"
 #include "proto/format/shard.h"

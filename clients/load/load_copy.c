@@ -8,7 +8,7 @@
  *
  * A block that came damaged was in its place before it was asked for again: on an error the
  * contents of the slices are undefined, as ckpt.h says. */
-#include "clients/load.h"
+#include "clients/load/load.h"
 
 #include "proto/base/array.h"
 #include "proto/base/report.h"

@@ -1,7 +1,7 @@
 /* load.h - a load in work: what load_newest.c (the calls), load.c (plan, boxes), load_view.c (bytes
  * of shards), load_check.c and load_copy.c share. */
-#ifndef HOLDFAST_CLIENTS_LOAD_H
-#define HOLDFAST_CLIENTS_LOAD_H
+#ifndef HOLDFAST_CLIENTS_LOAD_LOAD_H
+#define HOLDFAST_CLIENTS_LOAD_LOAD_H
 
 #include "clients/offline.h"
 #include "clients/remote.h"

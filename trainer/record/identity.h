@@ -6,8 +6,8 @@
  * tensors would not tell: heads, rotary base, epsilon. Another ISA, library or dtype, other
  * settings, another environment (environment.h) and other tokens are said, and training goes on.
  * What a checkpoint does not say, as one that was imported, is not compared. */
-#ifndef HOLDFAST_TRAINER_IDENTITY_H
-#define HOLDFAST_TRAINER_IDENTITY_H
+#ifndef HOLDFAST_TRAINER_RECORD_IDENTITY_H
+#define HOLDFAST_TRAINER_RECORD_IDENTITY_H
 
 #include "clients/ckpt.h"
 

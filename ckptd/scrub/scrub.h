@@ -1,8 +1,8 @@
 /* scrub.h - reads committed checkpoints again, slowly, so that damage is found while there is still
  * another copy or an older checkpoint; see scrub.c. On the service thread, but for what says
  * otherwise. */
-#ifndef HOLDFAST_CKPTD_KEEP_SCRUB_H
-#define HOLDFAST_CKPTD_KEEP_SCRUB_H
+#ifndef HOLDFAST_CKPTD_SCRUB_SCRUB_H
+#define HOLDFAST_CKPTD_SCRUB_SCRUB_H
 
 #include "proto/format/retain.h"
 #include "proto/wire/ckpt.pb-c.h"

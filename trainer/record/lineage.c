@@ -1,5 +1,5 @@
 /* lineage.c - the orders that a run has had (see lineage.h). */
-#include "trainer/save/lineage.h"
+#include "trainer/record/lineage.h"
 
 #include "proto/base/json.h"
 #include "proto/base/report.h"

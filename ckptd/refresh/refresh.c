@@ -9,11 +9,11 @@
  * One look at a tier at a time, of the whole tier; who comes meanwhile waits for the next one. An
  * error of a look changes nothing, but that a tier which does not answer is offline until one goes
  * well. A look during which this ckptd has removed something there is made again. */
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
-#include "ckptd/tiers/refresh_private.h"
+#include "ckptd/refresh/refresh_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

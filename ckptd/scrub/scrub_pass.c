@@ -20,7 +20,7 @@
  * (proto/format/verified.h). */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
-#include "ckptd/keep/scrub_private.h"
+#include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "proto/format/retain.h"

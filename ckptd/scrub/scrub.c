@@ -26,13 +26,13 @@
  * An operator starts a pass at once, of one run or of all that have checkpoints, or pauses the
  * scrub of all tiers until the next start of it or of ckptd. Paused, it holds no checkpoint; the
  * place is kept. */
-#include "ckptd/keep/scrub.h"
+#include "ckptd/scrub/scrub.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/keep/scrub_private.h"
 #include "ckptd/restore/loads.h"
+#include "ckptd/scrub/scrub_private.h"
 #include "proto/base/report.h"
 #include "storage/store/store.h"
 

@@ -13,8 +13,8 @@
  * A resume whose samples are not those that an undisturbed run would read next is allowed, and
  * listed, too: with data.next_sample, data.hash and data.seed from there on. So a loss that falls
  * because samples come again has its reason in the checkpoint. */
-#ifndef HOLDFAST_TRAINER_LINEAGE_H
-#define HOLDFAST_TRAINER_LINEAGE_H
+#ifndef HOLDFAST_TRAINER_RECORD_LINEAGE_H
+#define HOLDFAST_TRAINER_RECORD_LINEAGE_H
 
 #include "clients/ckpt.h"
 #include "proto/base/json.h"

@@ -15,7 +15,7 @@
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
 #include "ckptd/core/sets_file.h"
-#include "ckptd/tiers/refresh_private.h"
+#include "ckptd/refresh/refresh_private.h"
 #include "proto/base/address.h"
 #include "proto/base/array.h"
 #include "proto/format/retain.h"

@@ -1,12 +1,12 @@
 /* scrub_private.h - the scrub of a tier, for scrub.c, which runs it, scrub_read.c, which reads, and
  * the two orders in which checkpoints are read: scrub_pass.c and scrub_log.c. */
-#ifndef HOLDFAST_CKPTD_KEEP_SCRUB_PRIVATE_H
-#define HOLDFAST_CKPTD_KEEP_SCRUB_PRIVATE_H
+#ifndef HOLDFAST_CKPTD_SCRUB_SCRUB_PRIVATE_H
+#define HOLDFAST_CKPTD_SCRUB_SCRUB_PRIVATE_H
 
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
-#include "ckptd/keep/scrub.h"
+#include "ckptd/scrub/scrub.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
 #include "storage/store/store.h"

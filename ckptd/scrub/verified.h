@@ -1,6 +1,6 @@
 /* verified.h - KeepVerified; see verified.c. On the service thread; it answers its call once. */
-#ifndef HOLDFAST_CKPTD_KEEP_VERIFIED_H
-#define HOLDFAST_CKPTD_KEEP_VERIFIED_H
+#ifndef HOLDFAST_CKPTD_SCRUB_VERIFIED_H
+#define HOLDFAST_CKPTD_SCRUB_VERIFIED_H
 
 #include "proto/wire/ckpt.pb-c.h"
 #include "proto/wire/rpc.h"

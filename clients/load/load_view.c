@@ -2,7 +2,7 @@
  * after the other, or blocks that are read from a store's directory.
  *
  * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
-#include "clients/load.h"
+#include "clients/load/load.h"
 
 #include "proto/base/report.h"
 

@@ -7,7 +7,7 @@
  *
  * The checkpoint is leased until the note is durable: a removal meanwhile would leave a directory
  * with the note alone. */
-#include "ckptd/keep/verified.h"
+#include "ckptd/scrub/verified.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"

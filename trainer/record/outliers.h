@@ -9,8 +9,8 @@
  * The numbers of those steps are part of the run's progress, and of its checkpoints as "outlying".
  * So a start on any mesh judges a step as the undisturbed run does. Medians and comparisons are
  * exact: where losses have the same bits, so has the judgement. */
-#ifndef HOLDFAST_TRAINER_SAVE_OUTLIERS_H
-#define HOLDFAST_TRAINER_SAVE_OUTLIERS_H
+#ifndef HOLDFAST_TRAINER_RECORD_OUTLIERS_H
+#define HOLDFAST_TRAINER_RECORD_OUTLIERS_H
 
 #include "proto/model/loss_history.h"
 #include "trainer/config/config.h"

@@ -13,7 +13,7 @@
  *
  * Bounds: each checkpoint that is passed over is older than the one before. The other ranks are
  * waited for at most TOGETHER_MS; ckptd ends the load of one that is idle sooner. */
-#include "clients/load.h"
+#include "clients/load/load.h"
 
 #include "proto/base/report.h"
 

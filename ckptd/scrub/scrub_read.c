@@ -1,7 +1,7 @@
 /* scrub_read.c - the jobs of the scrub: on a worker it reads some blocks of a checkpoint and holds
  * each against its checksum. */
 #include "ckptd/core/catalog.h"
-#include "ckptd/keep/scrub_private.h"
+#include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 #include "storage/store/store.h"

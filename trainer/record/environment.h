@@ -13,8 +13,8 @@
  *                there. The kernels, which the identity has beside it, are compared, too
  *
  * It is bounded: ENVIRONMENT_*_MAX. "left_out" counts variables, and ranks that differ. */
-#ifndef HOLDFAST_TRAINER_ENVIRONMENT_H
-#define HOLDFAST_TRAINER_ENVIRONMENT_H
+#ifndef HOLDFAST_TRAINER_RECORD_ENVIRONMENT_H
+#define HOLDFAST_TRAINER_RECORD_ENVIRONMENT_H
 
 #include "proto/base/json.h"
 

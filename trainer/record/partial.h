@@ -9,8 +9,8 @@
  * Rank 0 looks and adds the rows up, one after the other in double; all ranks get its numbers. So
  * what a run begins with has the same bits on every mesh. A run's own checkpoint is never taken in
  * part. */
-#ifndef HOLDFAST_TRAINER_PARTIAL_H
-#define HOLDFAST_TRAINER_PARTIAL_H
+#ifndef HOLDFAST_TRAINER_RECORD_PARTIAL_H
+#define HOLDFAST_TRAINER_RECORD_PARTIAL_H
 
 #include "clients/ckpt.h"
 #include "trainer/comm/comm.h"

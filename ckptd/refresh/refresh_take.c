@@ -14,7 +14,7 @@
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/service.h"
 #include "ckptd/memory/resident.h"
-#include "ckptd/tiers/refresh_private.h"
+#include "ckptd/refresh/refresh_private.h"
 #include "proto/format/retain.h"
 
 #include <inttypes.h>

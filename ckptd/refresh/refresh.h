@@ -1,8 +1,8 @@
 /* refresh.h - what a tier holds, the local one like the others, read into the catalog while ckptd
  * serves; see refresh.c. One look at a tier at a time; who comes meanwhile waits for the next. On
  * the service thread. */
-#ifndef HOLDFAST_CKPTD_TIERS_REFRESH_H
-#define HOLDFAST_CKPTD_TIERS_REFRESH_H
+#ifndef HOLDFAST_CKPTD_REFRESH_REFRESH_H
+#define HOLDFAST_CKPTD_REFRESH_REFRESH_H
 
 #include "ckptd/core/loop.h"
 #include "ckptd/core/tier.h"

@@ -1,11 +1,11 @@
 /* refresh_private.h - looks at a tier, for refresh.c, which begins them and knows who waits,
  * refresh_read.c, which reads the tier, and refresh_take.c, which tells the catalog. */
-#ifndef HOLDFAST_CKPTD_TIERS_REFRESH_PRIVATE_H
-#define HOLDFAST_CKPTD_TIERS_REFRESH_PRIVATE_H
+#ifndef HOLDFAST_CKPTD_REFRESH_REFRESH_PRIVATE_H
+#define HOLDFAST_CKPTD_REFRESH_REFRESH_PRIVATE_H
 
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/machines/sets.h"
-#include "ckptd/tiers/refresh.h"
+#include "ckptd/refresh/refresh.h"
 #include "proto/format/manifest.h"
 #include "proto/format/places.h"
 

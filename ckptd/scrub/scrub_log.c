@@ -16,7 +16,7 @@
  * nothing; a time in the future proves nothing. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
-#include "ckptd/keep/scrub_private.h"
+#include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
 
