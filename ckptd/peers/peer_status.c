@@ -151,6 +151,8 @@ json_t *peer_status_describe(const struct service *service, uint32_t peer)
     json_t *text = json_copy(telling->said);
     double seconds = (double)(loop_now_ms() - telling->said_ms) / 1000.0;
     json_object_set_new(text, "seconds_ago", json_real(seconds));
+    if (service->tiers[TIER_PEER + peer].silent_since_ms != 0) /* they are of before */
+        json_object_del(text, "alarms");
     return text;
 }
 

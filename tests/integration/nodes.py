@@ -200,9 +200,10 @@ def told(first):
          told["disk"]["bytes_left"] > 0 and told["pool"]["bytes"] == own["pool"]["bytes"] and
          told["saves"] == [] and same_behind(told, own) and
          "nodes" not in told and 0 <= told["seconds_ago"] < 60, (told, own))
-    test("and what the silent one told last is there with its age",
+    test("and what the silent one told last is there with its age, but no alarm of then",
          peers["n3"]["told"]["seconds_ago"] > peers["n3"]["silent_seconds"] and
-         peers["n3"]["told"]["pool"]["bytes"] > 0, peers["n3"])
+         peers["n3"]["told"]["pool"]["bytes"] > 0 and "alarms" not in peers["n3"]["told"] and
+         "alarms" in peers["n2"]["told"], peers["n3"])
     links = {name: peer["links"] for name, peer in peers.items()}
     test("each plane of a link has a round-trip time, and the bytes that went over it",
          0 < links["n2"]["control"]["rtt_seconds"] < 2 and
