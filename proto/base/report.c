@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -215,8 +216,10 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_program[64];                /* guarded by log_lock */
 static char log_areas[LOG_AREAS_MAX];       /* guarded by log_lock */
 static char log_origin[LOG_ORIGIN_MAX + 1]; /* with a blank behind; set before other threads log */
-static int log_some_area_on;                /* atomic: spares the lock while all debug is off */
-static bool log_process_hushed;             /* atomic */
+static pthread_mutex_t shown_lock = PTHREAD_MUTEX_INITIALIZER;
+static char log_shown[256];     /* guarded by shown_lock; "": nothing is shown */
+static int log_some_area_on;    /* atomic: spares the lock while all debug is off */
+static bool log_process_hushed; /* atomic */
 static _Thread_local bool log_thread_hushed;
 
 bool report_print_version(const char *program, int argc, char *const *argv)
@@ -313,6 +316,40 @@ static void write_all(const char *data, size_t bytes)
     }
 }
 
+#define EMPTY_LINE "\r\033[K"
+#define COLUMNS 80 /* of a terminal that does not say */
+
+bool log_has_terminal(void)
+{
+    return isatty(STDERR_FILENO) == 1;
+}
+
+void log_show(const char *text)
+{
+    struct winsize size;
+    bool has_size = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    if (!log_has_terminal())
+        return;
+    pthread_mutex_lock(&shown_lock);
+    /* The last column stays free: behind a full line a terminal goes on in the next. */
+    snprintf(log_shown, sizeof(log_shown), "%.*s", (has_size ? size.ws_col : COLUMNS) - 1,
+             text != NULL ? text : "");
+    write_all(EMPTY_LINE, strlen(EMPTY_LINE));
+    write_all(log_shown, strlen(log_shown));
+    pthread_mutex_unlock(&shown_lock);
+}
+
+/* In one call, so that lines of processes do not mix. */
+static void write_line(const char *line, size_t bytes)
+{
+    pthread_mutex_lock(&shown_lock);
+    if (log_shown[0] != '\0')
+        write_all(EMPTY_LINE, strlen(EMPTY_LINE));
+    write_all(line, bytes);
+    write_all(log_shown, strlen(log_shown));
+    pthread_mutex_unlock(&shown_lock);
+}
+
 void log_print(enum log_level level, const char *area, const char *format, ...)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
@@ -323,7 +360,7 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
 
     char line[LOG_LINE_MAX];
     const char *no_color = getenv("NO_COLOR");
-    bool color = isatty(STDERR_FILENO) && !(no_color && no_color[0]) && colors[level][0];
+    bool color = log_has_terminal() && !(no_color && no_color[0]) && colors[level][0];
     size_t start = (size_t)snprintf(line, sizeof(line), "%s", color ? colors[level] : "");
     size_t length = start + format_time(line + start, sizeof(line) - start);
     length += (size_t)snprintf(line + length, sizeof(line) - length, " %s%s %.64s: ", log_origin,
@@ -340,7 +377,7 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
         length = sizeof(line) - reserve - 1;
     report_make_printable(line + start);
     length += (size_t)snprintf(line + length, reserve, "%s\n", color ? "\033[0m" : "");
-    write_all(line, length);
+    write_line(line, length);
     errno = saved_errno;
 }
 

@@ -106,6 +106,10 @@ void log_set_origin(const char *origin);
 void log_hush(bool is_process);
 void log_print(enum log_level level, const char *area, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* How far work is: a line behind the log's last one, cut to the width of a terminal; nowhere else
+ * is there any. The next one replaces it, the log's lines go above it, and NULL removes it. */
+bool log_has_terminal(void);
+void log_show(const char *text);
 /* A warning of a kind that others can cause without end, such as that a connection was refused: a
  * line a second, with how many were left out since the one before. The caller guards `limit`, which
  * is zero at first. */

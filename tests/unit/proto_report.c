@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #define LINE_FORM "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
@@ -278,6 +280,53 @@ TEST(test_log__colour_only_on_terminals_without_no_color)
         assert_true((strstr(buffer, "\033[31m") != NULL) == !no_color);
         assert_true((strstr(buffer, "\033[0m") != NULL) == !no_color);
     }
+}
+
+TEST(test_log__lines_go_above_what_is_shown)
+{
+    static const char *const want[] = {"\r\033[Kstep 1 of 9", "\r\033[K2", "one\nstep 1 of 9",
+                                       "\r\033[Kstep 2 of 9", "\r\033[Kthree"};
+    int master, slave;
+    char buffer[1024] = {0}, *at = buffer;
+    struct capture capture;
+    struct termios modes;
+    if (openpty(&master, &slave, NULL, NULL, NULL) != 0) {
+        print_message("# SKIP there is no pseudo terminal\n");
+        skip();
+    }
+    assert_int_equal(tcgetattr(slave, &modes), 0);
+    modes.c_oflag &= ~(tcflag_t)OPOST;
+    assert_int_equal(tcsetattr(slave, TCSANOW, &modes), 0);
+    assert_int_equal(ioctl(slave, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = 15}), 0);
+    begin_capture_into(&capture, slave, master);
+    log_show("step 1 of 9");
+    log_info("train", "one");
+    log_show("step 2 of 9, and more than there is room for");
+    log_show("three");
+    log_show(NULL);
+    log_info("train", "four");
+    dup2(capture.saved, STDERR_FILENO);
+    close(capture.saved);
+    ssize_t n = read(master, buffer, sizeof(buffer) - 1);
+    close(master);
+    assert_true(n > 0);
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        char *found = strstr(at, want[i]);
+        if (found == NULL)
+            fail_msg("'%s' is not in '%s'", want[i], at);
+        at = found + strlen(want[i]);
+    }
+    assert_null(strstr(buffer, "more than"));
+    assert_true(buffer[n - 1] == '\n'); /* nothing is shown any more */
+}
+
+TEST(test_log__nothing_is_shown_elsewhere)
+{
+    struct capture capture;
+    begin_capture(&capture);
+    log_show("step 1 of 9");
+    log_show(NULL);
+    assert_string_equal(end_capture(&capture), "");
 }
 
 #define NUM_THREADS 4
