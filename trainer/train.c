@@ -53,7 +53,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
             break;
         if (p->step <= before) /* it was taken back */
             continue;
-        metrics_step(r->metrics, p, &result, snapshot_times(r->snapshot));
+        ERR_TRY(train_step_made(r, &result));
         stop = stop || ends_unsaved(config, p->step);
         if (r->world->rank == 0)
             data_warn_of_repeats(r->data, sample, p->next_sample);

@@ -19,9 +19,10 @@ import struct
 import time
 
 import lib_program
+import lib_train
 from lib_store import CLI, World, change, sealed, uncommit, write_llama
 from lib_tap import end, test
-from lib_terminal import AT_WORK, bar_is_wrong, on_a_terminal
+from lib_terminal import AT_WORK, CLEARED, bar_is_wrong, on_a_terminal
 
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
@@ -336,6 +337,19 @@ def hostile_models(tools):
     test("nor one of a model that is imported, or refused", not bad and count >= 8, (count, bad))
 
 
+def trainer(tools):
+    lib_train.make_tokens(tools.world.folder, lib_train.prose())
+    command = lib_train.command(tools.world.folder, tools.world.server, "shown",
+                                "--checkpoint.no_enable", "--training.steps", 40)
+    shown, code, _ = on_a_terminal(*command, columns=60)
+    lines = [line.replace("\x1b[K", "") for line in re.split(r"[\r\n]", shown)]
+    bars = [line for line in lines if re.match(r"step \d+ of 40 \[#*\.*\] ", line)]
+    test("a run's last line says how far it is, and is left empty",
+         code == 0 and bars and max(map(len, bars)) < 60 and shown.rindex(CLEARED) >
+         shown.rindex(bars[-1]) and any(re.search(r" step: 40 +loss:", line) for line in lines),
+         shown[-2000:])
+
+
 def main():
     print(f"# SEED={seed}")
     tools = Tools()
@@ -347,6 +361,7 @@ def main():
         hostile_manifests(tools)
         hostile_names(tools)
         hostile_models(tools)
+        trainer(tools)
     finally:
         tools.world.close()
     end()

@@ -7,6 +7,7 @@
 #include "proto/base/report.h"
 #include "tests/unit/parallel_bed.h"
 #include "tests/unit/suite.h"
+#include "trainer/base/clock.h"
 #include "trainer/comm/flight.h"
 #include "trainer/parallel/execution.h"
 #include "trainer/run/timeouts.h"
@@ -251,6 +252,23 @@ TEST(test_comm_flight__a_rank_that_is_stuck_is_found_in_its_program)
     assert_non_null(strstr(at, "\"next_name\": \"drop\""));
     assert_non_null(strstr(at, "\"lane\": \"gather\""));
     free(s.dump);
+}
+
+TEST(test_flight__the_time_of_calls_that_overlap_counts_once)
+{
+    struct flight *flight = flight_new(0);
+    assert_non_null(flight);
+    double began = clock_seconds();
+    flight_call_begins(flight);
+    clock_sleep(0.02);
+    flight_call_begins(flight);
+    flight_call_ends(flight);
+    flight_call_ends(flight);
+    double called = flight_called_seconds(flight), took = clock_seconds() - began;
+    assert_true(called >= 0.02 && called <= took);
+    clock_sleep(0.01); /* of which nothing counts */
+    assert_true(flight_called_seconds(flight) == called);
+    flight_free(flight);
 }
 
 SUITE(make_tokens, remove_tokens)

@@ -136,7 +136,9 @@ static bool is_silent(int rc)
 
 static int run(struct comm *comm, const struct comm_call *call)
 {
+    flight_call_begins(comm->flight);
     int rc = comm->ops->run(comm, call);
+    flight_call_ends(comm->flight);
     bool is_told = comm->ops->is_failed != NULL && comm->ops->is_failed(comm);
     if (rc != 0 && !is_silent(rc) && !is_told) {
         struct report_text text;

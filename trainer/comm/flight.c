@@ -22,6 +22,8 @@ struct flight {
     _Atomic(const char *) limit_setting;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     uint32_t num_sums;
+    uint32_t num_called; /* calls that are under way */
+    uint64_t called_since_ns, called_ns;
     struct flight_program program; /* next NULL: there is none */
     struct flight_mirror mirror;   /* begin NULL: there is none */
     struct flight *next;           /* in all_flights */
@@ -295,6 +297,38 @@ void flight_clear_sums(struct flight *flight)
     pthread_mutex_lock(&flight->lock);
     flight->num_sums = 0;
     pthread_mutex_unlock(&flight->lock);
+}
+
+void flight_call_begins(struct flight *flight)
+{
+    if (flight == NULL)
+        return;
+    uint64_t now = now_ns();
+    pthread_mutex_lock(&flight->lock);
+    if (flight->num_called++ == 0)
+        flight->called_since_ns = now;
+    pthread_mutex_unlock(&flight->lock);
+}
+
+void flight_call_ends(struct flight *flight)
+{
+    if (flight == NULL)
+        return;
+    uint64_t now = now_ns();
+    pthread_mutex_lock(&flight->lock);
+    if (--flight->num_called == 0 && now > flight->called_since_ns)
+        flight->called_ns += now - flight->called_since_ns;
+    pthread_mutex_unlock(&flight->lock);
+}
+
+double flight_called_seconds(struct flight *flight)
+{
+    if (flight == NULL)
+        return 0;
+    pthread_mutex_lock(&flight->lock);
+    double seconds = 1e-9 * (double)flight->called_ns;
+    pthread_mutex_unlock(&flight->lock);
+    return seconds;
 }
 
 /* That of its place: flight_enter has kept it. */

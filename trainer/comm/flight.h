@@ -113,6 +113,14 @@ struct flight_sum {
 uint32_t flight_sums(struct flight *flight, struct flight_sum out[FLIGHT_SUMS_MAX]);
 void flight_clear_sums(struct flight *flight);
 
+/* A call of other ranks begins, and has returned: comm_run's. Several may be under way at a time,
+ * on lanes of their own. */
+void flight_call_begins(struct flight *flight);
+void flight_call_ends(struct flight *flight);
+/* For how long since the recorder was made at least one was under way: this rank waited for others,
+ * or moved data. */
+double flight_called_seconds(struct flight *flight);
+
 /* JSON: {"rank": .., "reason": "..", "lanes": [where each is, what is next], "entries": [oldest
  * ..]}.
  */

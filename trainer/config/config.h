@@ -67,6 +67,7 @@ struct config {
     char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss
                                         hexfloat-grad-norm" */
     double data_wait_max_percent;    /* of a step, before a warning; 0: never; ours */
+    double straggler_percent;        /* of their time; 0: never; ours */
     double spike_deviations;         /* as observe/spikes.h has it; 0: never; ours */
     int64_t spike_window, spike_fast_steps, spike_steps;
     char prometheus_file[CONFIG_TEXT_MAX];    /* "": none; ours */

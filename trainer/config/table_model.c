@@ -31,6 +31,9 @@ const struct option table_of_model[] = {
     DOUBLE(data_wait_max_percent, "metrics.data_wait_max_percent", 10, 0, 100,
            "a step line whose steps have waited for samples for more of their time comes with a "
            "warning; 0: never (ours)"),
+    DOUBLE(straggler_percent, "metrics.straggler_percent", 20, 0, 100,
+           "of their time: a rank that waits less for others than they do, by so much, holds them "
+           "up, and is named (observe/stragglers.h); 0: never (ours)"),
     DOUBLE(spike_deviations, "metrics.spike_deviations", 6, 0, 1e9,
            "a loss so many deviations above the median is said to be a spike; 0: never (ours)"),
     INT(spike_window, "metrics.spike_window", 64, 16, 1024,

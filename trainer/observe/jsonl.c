@@ -192,6 +192,19 @@ void jsonl_outlier(struct jsonl *j, int64_t step, const struct outlier *o)
     end_line(j, line);
 }
 
+void jsonl_straggler(struct jsonl *j, int64_t step, const struct straggler *late)
+{
+    if (j == NULL || j->is_broken)
+        return;
+    json_t *line = begin_line(j, "step", step);
+    json_object_set_new(line, "straggler", json_integer(late->rank));
+    json_object_set_new(line, "host", json_string(late->host));
+    json_object_set_new(line, "late", json_integer(late->num_late));
+    set(line, "percent", late->percent);
+    set(line, "others", late->others);
+    end_line(j, line);
+}
+
 void jsonl_rolled_back(struct jsonl *j, int64_t step, const struct jump *left_out)
 {
     if (j == NULL || j->is_broken)

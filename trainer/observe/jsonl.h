@@ -29,6 +29,9 @@
  *         the step is out of line by its grad_norm or its loss (record/outliers.h), and what
  *         training.outlying makes of it: the line of a step that is not taken back follows
  *
+ *     {"attempt": 2, "step": 20, "time": ..., "straggler": 5, "host": "n2", "late": 1, "percent":
+ *      ..., "others": ...}     stragglers.h: `late` ranks of that host
+ *
  * Without checkpoints, and where nothing is saved, the attempt is 0. `time` is in seconds since
  * 1970. A number that is not finite is null. */
 #ifndef HOLDFAST_TRAINER_JSONL_H
@@ -36,6 +39,7 @@
 
 #include "trainer/comm/flight.h"
 #include "trainer/observe/spikes.h"
+#include "trainer/observe/stragglers.h"
 #include "trainer/save/snapshot.h"
 
 struct jsonl;
@@ -59,6 +63,7 @@ void jsonl_step(struct jsonl *jsonl, const struct progress *progress,
                 const struct step_calls *calls);
 void jsonl_spike(struct jsonl *jsonl, int64_t step, const struct spike *spike);
 void jsonl_outlier(struct jsonl *jsonl, int64_t step, const struct outlier *outlier);
+void jsonl_straggler(struct jsonl *jsonl, int64_t step, const struct straggler *late);
 void jsonl_rolled_back(struct jsonl *jsonl, int64_t step, const struct jump *left_out);
 void jsonl_validation(struct jsonl *jsonl, const struct progress *progress, double loss);
 

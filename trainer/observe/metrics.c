@@ -8,6 +8,7 @@
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
 #include "trainer/base/memory_check.h"
+#include "trainer/observe/bar.h"
 #include "trainer/observe/breaks.h"
 #include "trainer/observe/jsonl.h"
 #include "trainer/observe/spikes.h"
@@ -34,6 +35,7 @@ struct metrics {
     struct spikes spikes;
     double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
     double ready_at;              /* when the first step began */
+    double bar_at;                /* when the bar was shown */
     double logged_at;
     int64_t first_step, logged_step;
     /* Since the last line: */
@@ -129,6 +131,8 @@ void metrics_close(struct metrics *m)
 {
     if (m == NULL)
         return;
+    if (m->bar_at > 0)
+        log_show(NULL);
     if (m->loss_file != NULL)
         fclose(m->loss_file);
     if (m->has_textfile)
@@ -174,6 +178,22 @@ void metrics_rolled_back(struct metrics *m, int64_t step, const struct jump *lef
 void metrics_outlier(struct metrics *m, int64_t step, const struct outlier *outlier)
 {
     jsonl_outlier(m->jsonl, step, outlier);
+}
+
+void metrics_straggler(struct metrics *m, int64_t step, const struct straggler *late)
+{
+    if (m->of.rank != 0)
+        return;
+    char more[48] = "";
+    if (late->num_late > 1)
+        snprintf(more, sizeof(more), " (and %u more there)", late->num_late - 1);
+    log_warn("train",
+             "step %" PRId64 ": rank %u on %s%s holds the others up: it waited %.1f%% of its time "
+             "for other ranks, the others of its stage %.1f%% (metrics.straggler_percent = %g): "
+             "see that host's clocks, heat and load (trainer --preflight)",
+             step, late->rank, late->host, more, late->percent, late->others,
+             m->of.config->straggler_percent);
+    jsonl_straggler(m->jsonl, step, late);
 }
 
 /* A loss file that cannot be written is said once. */
@@ -468,4 +488,6 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
     struct spike spike = spikes_look(&m->spikes, p->step, p->loss);
     spikes_say(&spike, p->step);
     jsonl_spike(m->jsonl, p->step, &spike);
+    bar_show(&m->bar_at, p->step, m->of.config->steps,
+             (clock_seconds() - m->ready_at) / (double)(p->step - m->first_step));
 }

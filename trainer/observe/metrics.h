@@ -20,6 +20,8 @@
  * that training has waited for saves; tokens, trained on in the run so far; epoch, how often
  * the source has been read; with several sources, loss and epoch of each since the last line.
  *
+ * On a terminal a last line says how far the run is (bar.h).
+ *
  * After the first step a line counts what rank 0 has called of other ranks. Losses that leap are
  * said as they come (spikes.h).
  *
@@ -30,6 +32,7 @@
 #ifndef HOLDFAST_TRAINER_METRICS_H
 #define HOLDFAST_TRAINER_METRICS_H
 
+#include "trainer/observe/stragglers.h"
 #include "trainer/save/snapshot.h"
 
 struct metrics;
@@ -57,6 +60,8 @@ void metrics_ready(struct metrics *metrics, const struct snapshot_times *times, 
 void metrics_rolled_back(struct metrics *metrics, int64_t step, const struct jump *left_out);
 /* The step is out of line; training.outlying says what becomes of it. */
 void metrics_outlier(struct metrics *metrics, int64_t step, const struct outlier *outlier);
+/* A rank holds the others up. */
+void metrics_straggler(struct metrics *metrics, int64_t step, const struct straggler *late);
 struct validated {
     double loss, seconds;
     uint64_t tokens;

@@ -186,6 +186,7 @@ static int open_ahead(struct rank *r)
 static int open_metrics(struct rank *r)
 {
     bool is_float = r->config->mixed_precision_param == DTYPE_FLOAT32;
+    r->stragglers.config = r->config;
     double peak = r->config->peak_tflops;
     struct metrics_options options = {
         .config = r->config,

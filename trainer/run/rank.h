@@ -5,6 +5,7 @@
 #include "trainer/config/switches.h"
 #include "trainer/observe/breaks.h"
 #include "trainer/observe/metrics.h"
+#include "trainer/observe/stragglers.h"
 
 #include <signal.h>
 
@@ -26,6 +27,7 @@ struct rank {
     struct history history; /* rank 0's goes into checkpoints */
     struct switches switches;
     struct breaks breaks;
+    struct stragglers stragglers;
     struct progress progress;
     int64_t loaded_step;      /* behind which this start goes on */
     bool has_stepped;         /* in this start */

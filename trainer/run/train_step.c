@@ -1,6 +1,7 @@
 /* train_step.c - one training step of a rank (see train_step.h). */
 #include "trainer/run/train_step.h"
 #include "proto/base/report.h"
+#include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/plan/schedule.h"
@@ -123,7 +124,11 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
     snapshot_begins_step(r->snapshot, r->progress.step + 1);
     if (r->world->flight != NULL)
         flight_clear_sums(r->world->flight);
+    double began = clock_seconds(), called = flight_called_seconds(r->world->flight);
     int rc = trace_step(r->trace, r->parallel, &input, out);
+    if (r->has_stepped) /* the first one warms up */
+        stragglers_add(&r->stragglers, clock_seconds() - began,
+                       flight_called_seconds(r->world->flight) - called);
     timeouts_set(r->world->flight, r->config, TIMEOUT_SERVER);
     r->has_stepped = true;
     snapshot_phase(r->snapshot, false);
@@ -136,5 +141,16 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
     if (r->breaks.bad.count > 0)
         return rank_roll_back(r);
     r->progress = made.next;
+    return 0;
+}
+
+int train_step_made(struct rank *r, const struct step_result *result)
+{
+    struct straggler late;
+    metrics_step(r->metrics, &r->progress, result, snapshot_times(r->snapshot));
+    ERR_TRY(
+        stragglers_compare(&r->stragglers, parallel_mesh_of(r->parallel), r->progress.step, &late));
+    if (late.num_late > 0)
+        metrics_straggler(r->metrics, r->progress.step, &late);
     return 0;
 }

@@ -10,5 +10,7 @@
 
 /* *out_stop: some rank was asked to stop, by a signal or a switch. Collective. */
 int train_step(struct rank *rank, struct step_result *out, bool *out_stop);
+/* Says what the step was like, and who held the others up. Collective. */
+int train_step_made(struct rank *rank, const struct step_result *result);
 
 #endif
