@@ -56,6 +56,13 @@ const char *device_identity(struct device *device)
     return device->ops->identity ? device->ops->identity(device) : "";
 }
 
+void device_health(struct device *device, struct device_health *out)
+{
+    *out = (struct device_health){-1, -1, -1, -1, -1, -1, -1, -1, -1};
+    if (device->ops->health)
+        device->ops->health(device, out);
+}
+
 int device_room(struct device *device, struct device_room *out)
 {
     *out = (struct device_room){0};

@@ -66,6 +66,18 @@ struct device_room {
     uint32_t devices;   /* like it in this system, itself included */
 };
 
+/* What the driver's own management says of a device; -1: it does not say. */
+struct device_health {
+    int64_t memory_errors; /* that were not corrected, since the driver was loaded */
+    int64_t rows_failed;  /* 1: a row of its memory should be replaced by a spare one, and cannot */
+    int64_t rows_pending; /* 1: the next reset does so */
+    int64_t bus_width, bus_width_max; /* lanes of PCIe */
+    int64_t links, links_max;         /* to other devices, that are up; of so many */
+    int64_t celsius;
+    int64_t slowed; /* of enum device_slowed: why its clocks are low at the moment */
+};
+enum device_slowed { DEVICE_SLOWED_HEAT = 1, DEVICE_SLOWED_POWER = 2, DEVICE_SLOWED_HARDWARE = 4 };
+
 /* A point in a lane's work. The caller's, zero before its first use; a device may keep something
  * of its own in `event`, which it frees when it is closed. Used again, it means the later point. */
 struct mark {
@@ -99,6 +111,8 @@ struct device_ops {
     /* (optional) Which piece of hardware it is, as its maker's tools and the kernel's log name it.
      * The device's memory. */
     const char *(*identity)(struct device *device);
+    /* (optional) Writes what it knows; the rest stays. */
+    void (*health)(struct device *device, struct device_health *out);
     /* (optional) Memory that somebody else has becomes PINNED, until unpin, whose caller has
      * settled all that is queued with it. Without it, or when it fails (ERR_MEMORY,
      * ERR_UNAVAILABLE), lanes copy from and to that memory, too, but hold up who posts. */
@@ -145,6 +159,7 @@ bool device_owns(struct device *device, const void *at);
 int device_room(struct device *device, struct device_room *out);
 uint32_t device_memory_node(struct device *device);
 const char *device_identity(struct device *device); /* "": it has none */
+void device_health(struct device *device, struct device_health *out);
 int device_pin(struct device *device, void *at, size_t bytes, bool is_read_only);
 void device_unpin(struct device *device, void *at); /* also of what could not be pinned */
 

@@ -18,6 +18,7 @@
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/library/blas.h"
 #include "kernels/cuda/library/dnn.h"
+#include "kernels/cuda/library/nvml.h"
 #include "kernels/cuda/run.h"
 #include "proto/base/report.h"
 
@@ -147,6 +148,14 @@ static void cuda_close(struct device *base)
     }
     pthread_mutex_destroy(&device->lock);
     free(device);
+}
+
+static void cuda_health(struct device *base, struct device_health *out)
+{
+    char uuid[64]; /* in front of its place on the bus */
+    const char *identity = ((struct cuda_device *)base)->identity;
+    snprintf(uuid, sizeof(uuid), "%.*s", (int)strcspn(identity, " "), identity);
+    nvml_look(out, uuid);
 }
 
 static const char *cuda_identity(struct device *base)
@@ -413,6 +422,7 @@ const struct device_ops device_cuda = {
     .room = cuda_memory_room,
     .memory_node = cuda_memory_node,
     .identity = cuda_identity,
+    .health = cuda_health,
     .pin = cuda_memory_pin,
     .unpin = cuda_memory_unpin,
     .lane_open = cuda_lane_open,

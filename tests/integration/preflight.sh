@@ -7,7 +7,7 @@
 # any load; simulated GPUs (tests/simgpu) that change one bit of one copy or refuse memory.
 . "$(dirname "$0")/lib.sh"
 
-plan 21
+plan 23
 look() { # OUTPUT TRAINER [SETTING...]
     local to=$1
     shift
@@ -83,7 +83,7 @@ sys.exit(rates != {"network_gb_per_s": 50, "measured": "machine_gb_per_s, call_u
 }
 check "--suggest takes them in place of its own, and says so" suggested
 if [ ! -x "$BUILD/tests/trainer_on_simgpu" ]; then
-    for i in {13..21}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
+    for i in {13..23}; do echo "ok $i - on GPUs # SKIP NVIDIA's headers are not here"; done
     exit
 fi
 gpus() { # OUTPUT SIMGPU RANKS
@@ -99,6 +99,11 @@ check_equal "and named as nvidia-smi and the kernel's log name them" \
     "$(grep -o 'GPU-[0-9a-f-]* at [0-9a-f:.]*' "$tmp/good.out" | paste -sd,)" \
     "$(printf 'GPU-%s at %s\n' 00102030-4050-6070-8090-a0b0c0d0e0f0 0000:00:00.0 \
         01112131-4151-6171-8191-a1b1c1d1e1f1 0000:01:00.0 | paste -sd,)"
+health() { # OUTPUT: of each rank errors, lanes, links, heat
+    awk '$1 == "gpu" { print $3, $4, $5, $6, $7 }' "$tmp/$1.out" | paste -sd,
+}
+check_equal "NVIDIA's library says how they are" "$(health good)" \
+    "0 0 16/16 18/18 45,1 0 16/16 18/18 45"
 broken() { # OUTPUT SIMGPU RANKS PROBLEM
     local got=0
     gpus "$1" "$2" "$3" || got=$?
@@ -115,3 +120,9 @@ check "so does what another rank sent otherwise than it says" \
 check "so does a sum of other numbers than the ranks have" \
     broken calls devices=2,flip=4194304:23 2 "calls: a sum or a gather of all ranks' numbers"
 check "memory that is refused is named" broken memory fail=cudaMalloc:1 1 "out of memory"
+sick() { # of two the last one
+    gpus hot devices=2,sick=heat 2 &&
+        grep -q "rank 1 .*: its clocks are slowed by heat, at 93 degrees" "$tmp/hot.out" &&
+        broken ecc devices=2,sick=errors 2 "rank 1 .*: 3 errors of its memory"
+}
+check "one that is not well is named, and broken when its memory has had errors" sick

@@ -70,6 +70,7 @@ struct simgpu {
     char fail_call[48];
     uint64_t fail_at, fail_calls;
     bool fails_for_ever;
+    char sick[16];    /* what the last device has; "": nothing */
     char folder[192]; /* of bytes between processes; "": there is one process */
     /* Of copies onto devices, and from them: what arrives has another bit. */
     struct flip {

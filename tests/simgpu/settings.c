@@ -46,6 +46,8 @@ static void set_one(char *setting)
         simgpu.driver = (int)number;
     else if (strcmp(setting, "fail") == 0)
         set_fail(value);
+    else if (strcmp(setting, "sick") == 0)
+        snprintf(simgpu.sick, sizeof(simgpu.sick), "%s", value);
     else if (strcmp(setting, "folder") == 0)
         simgpu_begin_processes(value);
     else if (strcmp(setting, "flip") == 0)
@@ -71,6 +73,7 @@ static void set_all(const char *settings)
     simgpu.algorithm = simgpu.dropped = 0;
     simgpu.has_no_peers = simgpu.registers_read_only = false;
     simgpu.fail_at = simgpu.fail_calls = 0;
+    simgpu.sick[0] = '\0';
     simgpu.flip.at = simgpu.torn.at = 0;
     memset(simgpu.lost, 0, sizeof(simgpu.lost));
     for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest))

@@ -39,10 +39,11 @@
  *                                   below `dropped` are not offered
  *   fail=CALL:N                     the N-th call of that name fails, once; N+: it and all later.
  *                                   "kernel": the launch succeeds and the device is lost later
- *   folder=PATH                     GPUs of several processes exchange by files there
- *   flip=BYTES:N                    of the copies of at least so many bytes onto devices the N-th
- *                                   has another bit when it arrives
- *   torn=BYTES:N                    the same of copies from devices
+ *   sick=WHAT                       the last GPU has errors, rows (that cannot be replaced),
+ * pending (rows), bus (half of its lanes), links (one down), heat folder=PATH GPUs of several
+ * processes exchange by files there flip=BYTES:N                    of the copies of at least so
+ * many bytes onto devices the N-th has another bit when it arrives torn=BYTES:N the same of copies
+ * from devices
  */
 #ifndef HOLDFAST_TESTS_SIMGPU_H
 #define HOLDFAST_TESTS_SIMGPU_H

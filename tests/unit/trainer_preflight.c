@@ -22,7 +22,8 @@ static void make_equal(void)
     memset(all, 0, sizeof all);
     for (uint32_t i = 0; i < RANKS; i++) {
         struct finding *f = &all[i];
-        *f = (struct finding){.copy_rate = 20e9, .product_rate = 600e9, .link_rate = 50e9};
+        *f = (struct finding){
+            .copy_rate = 20e9, .product_rate = 600e9, .link_rate = 50e9, .links_up = 18};
         f->host[0] = (char)('a' + i);
         f->node.memory_rate = 10e9;
         f->node.memory_alone = 12e9;
@@ -54,6 +55,33 @@ TEST(test_preflight__equal_ranks_are_fit_and_nothing_is_said)
     }
 }
 
+TEST(test_preflight__a_gpu_that_is_not_well_is_named)
+{
+    static const struct {
+        struct device_health health;
+        enum fitness want;
+        const char *says;
+    } table[] = {
+        {{-1, -1, -1, -1, -1, -1, -1, -1, -1}, FIT, ""},
+        {{0, 0, 0, 16, 16, 0, 0, 60, 0}, FIT, ""},
+        {{.memory_errors = 3}, BROKEN, "3 errors of its memory since the driver was loaded"},
+        {{.rows_failed = 1}, BROKEN, "a row of its memory cannot be replaced"},
+        {{.rows_pending = 1}, SLOW, "rows of its memory are replaced at a reset"},
+        {{.bus_width = 8, .bus_width_max = 16}, SLOW, "its bus has 8 of 16 lanes"},
+        {{.slowed = DEVICE_SLOWED_HEAT, .celsius = 93}, SLOW, "slowed by heat, at 93 degrees"},
+        {{.slowed = DEVICE_SLOWED_POWER}, SLOW, "slowed by its power supply"},
+        {{.slowed = DEVICE_SLOWED_HARDWARE}, SLOW, "slowed by its hardware"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        make_equal();
+        all[2].health = table[i].health;
+        judge(RANKS);
+        assert_int_equal(all[2].fitness, table[i].want);
+        assert_non_null(strstr(all[2].problem, table[i].says));
+        assert_int_equal(preflight_count(all, RANKS, FIT), RANKS - (table[i].want != FIT));
+    }
+}
+
 TEST(test_preflight__what_is_far_below_the_median_is_odd)
 {
     static const struct {
@@ -68,6 +96,8 @@ TEST(test_preflight__what_is_far_below_the_median_is_odd)
         {offsetof(struct finding, product_rate), 0.49, BROKEN, "products at 49 % of the median, "},
         {offsetof(struct finding, copy_rate), 0.26, SLOW, "copies at 26 % of the median, "},
         {offsetof(struct finding, copy_rate), 0.24, BROKEN, "copies at 24 % of the median, "},
+        {offsetof(struct finding, links_up), 17. / 18, SLOW,
+         "NVLinks at 94 % of the median, 17 of 18 that are up: a link is down"},
         {offsetof(struct finding, link_rate), 0.51, FIT, ""},
         {offsetof(struct finding, link_rate), 0.49, SLOW, "links at 49 % of the median, "},
         {offsetof(struct finding, link_rate), 0.09, BROKEN, "links at 9 % of the median, "},

@@ -29,6 +29,8 @@ static const struct bound bounds[] = {
      false},
     {"links", "GB/s", "slow link, of this rank or the one in front of it", 1e9,
      offsetof(struct finding, link_rate), 0.5, 0.1, false},
+    {"NVLinks", "that are up", "a link is down", 1, offsetof(struct finding, links_up), 1, 0,
+     false},
     {"memory, all ranks at once,", "GB/s a rank", "slow memory or neighbour", 1e9,
      offsetof(struct finding, node.memory_rate), 0.85, 0.25, true},
     {"memory, one rank alone,", "GB/s", "slow memory or neighbour", 1e9,
@@ -157,6 +159,39 @@ static void judge_rate(struct finding *all, uint32_t num, const struct bound *bo
     }
 }
 
+/* ---- GPUs ---- */
+
+/* Those that are in both. */
+static const struct {
+    int64_t bit;
+    const char *by;
+} slowed_by[] = {{DEVICE_SLOWED_HEAT, "heat"},
+                 {DEVICE_SLOWED_POWER, "its power supply"},
+                 {DEVICE_SLOWED_HARDWARE, "its hardware"}};
+
+static void judge_health(struct finding *f)
+{
+    const struct device_health *has = &f->health;
+    enum fitness fitness = has->memory_errors > 0 || has->rows_failed > 0 ? BROKEN : SLOW;
+    size_t length = strlen(f->problem);
+    if (has->memory_errors > 0)
+        add_text(f->problem, "%lld errors of its memory since the driver was loaded: reset it",
+                 (long long)has->memory_errors);
+    if (has->rows_failed > 0)
+        add_text(f->problem, "a row of its memory cannot be replaced: it needs a repair");
+    if (has->rows_pending > 0)
+        add_text(f->problem, "rows of its memory are replaced at a reset: reset it");
+    if (has->bus_width > 0 && has->bus_width < has->bus_width_max)
+        add_text(f->problem, "its bus has %lld of %lld lanes: see how it sits, and the BIOS",
+                 (long long)has->bus_width, (long long)has->bus_width_max);
+    for (size_t i = 0; i < sizeof slowed_by / sizeof slowed_by[0]; i++)
+        if (has->slowed > 0 && (has->slowed & slowed_by[i].bit) != 0)
+            add_text(f->problem, "its clocks are slowed by %s, at %lld degrees", slowed_by[i].by,
+                     (long long)has->celsius);
+    if (strlen(f->problem) > length && fitness > f->fitness)
+        f->fitness = fitness;
+}
+
 /* ---- warnings ---- */
 
 static void warn(struct finding *all, uint32_t num, uint32_t i)
@@ -189,8 +224,10 @@ int preflight_judge(struct finding *all, uint32_t num)
     double *values = calloc(2 * (size_t)num, sizeof *values);
     if (values == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks", num);
-    for (uint32_t i = 0; i < num; i++)
+    for (uint32_t i = 0; i < num; i++) {
         all[i].fitness = all[i].problem[0] != '\0' ? BROKEN : FIT;
+        judge_health(&all[i]);
+    }
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         judge_rate(all, num, &bounds[i], values, values + num);
     for (uint32_t i = 0; i < num; i++)

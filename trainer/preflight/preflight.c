@@ -46,6 +46,8 @@ static int open_trial(struct trial *t)
     ERR_TRY(rank_bench_open(&t->bench, t->rank, "preflight"));
     snprintf(t->found->device, sizeof t->found->device, "%s", kernels_describe(t->rank->kernels));
     snprintf(t->found->identity, sizeof t->found->identity, "%s", device_identity(t->bench.device));
+    device_health(t->bench.device, &t->found->health);
+    t->found->links_up = fmax(0, (double)t->found->health.links);
     ERR_TRY(device_room(t->bench.device, &room));
     t->found->memory_all = room.all;
     t->found->memory_free = room.free;

@@ -10,6 +10,7 @@
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 
+#include "kernels/device.h"
 #include "trainer/run/rank.h"
 
 #include <sched.h>
@@ -56,7 +57,9 @@ struct finding {
     double copy_rate;                 /* bytes/s, to the device and back */
     double product_rate;              /* floating-point operations/s */
     double link_rate;                 /* bytes/s from the rank in front of it; 0: not tried */
-    struct call_rates calls;          /* among all ranks, where they are on several hosts */
+    struct device_health health;
+    double links_up;         /* NVLinks; 0: none, or not known */
+    struct call_rates calls; /* among all ranks, where they are on several hosts */
     struct node_facts node;
     char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; the judge adds the rates that are low */
     char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by the judge; "": none */
@@ -71,6 +74,10 @@ struct finding {
  *     products, memory of one rank alone    0.85  0.5
  *     copies, memory of all ranks at once   0.85  0.25   other processes disturb them
  *     links, calls of a host's ranks, disk  0.5   0.1
+ *     NVLinks that are up                   1     none
+ *
+ * A GPU whose memory has had errors, or cannot replace a row, is broken. One whose clocks are
+ * slowed, that has fewer lanes of its bus than there are, or waits for a reset is slow.
  *
  * On a host with more threads than cores ranks disturb each other: none is broken by its rates.
  * ERR_MEMORY. */

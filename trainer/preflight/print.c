@@ -89,6 +89,44 @@ static void print_disks(const struct finding *all, uint32_t num)
     }
 }
 
+static bool says_health(const struct finding *f)
+{
+    return f->device[0] != '\0' && f->health.links_max >= 0;
+}
+
+static const char *number_text(char out[24], int64_t value)
+{
+    snprintf(out, 24, value < 0 ? "?" : "%lld", (long long)value);
+    return out;
+}
+
+static void print_gpu(const struct finding *f, uint32_t rank)
+{
+    const struct device_health *has = &f->health;
+    char up[24], all[24], width[24], width_max[24], errors[24], celsius[24], links[52], lanes[52];
+    snprintf(links, sizeof links, "%s/%s", number_text(up, has->links),
+             number_text(all, has->links_max));
+    snprintf(lanes, sizeof lanes, "%s/%s", number_text(width, has->bus_width),
+             number_text(width_max, has->bus_width_max));
+    printf("gpu    %-20s %5u %14s %14s %14s %14s\n", f->host, rank,
+           number_text(errors, has->memory_errors), lanes, links,
+           number_text(celsius, has->celsius));
+}
+
+/* Of those that say anything. */
+static void print_gpus(const struct finding *all, uint32_t num)
+{
+    uint32_t told = 0;
+    for (uint32_t i = 0; i < num; i++) {
+        if (!says_health(&all[i]))
+            continue;
+        if (told++ == 0)
+            printf("%-6s %-20s %5s %14s %14s %14s %14s\n", "GPU", "HOST", "RANK", "MEMORY ERRORS",
+                   "PCIE LANES", "NVLINKS", "CELSIUS");
+        print_gpu(&all[i], i);
+    }
+}
+
 int preflight_print(const struct finding *all, uint32_t num)
 {
     uint32_t hosts = preflight_hosts(all, num);
@@ -99,6 +137,7 @@ int preflight_print(const struct finding *all, uint32_t num)
     print_nodes(all, num);
     print_all_calls(all, num);
     print_disks(all, num);
+    print_gpus(all, num);
     for (uint32_t i = 0; i < num; i++)
         if (all[i].fitness != FIT)
             printf("preflight: rank %u (host %s): %s\n", i, all[i].host, all[i].problem);
@@ -115,14 +154,33 @@ int preflight_print(const struct finding *all, uint32_t num)
 
 /* ---- as JSON ---- */
 
+/* null: not known */
+static json_t *number_json(int64_t value)
+{
+    return value < 0 ? json_null() : json_integer(value);
+}
+
+static json_t *health_json(const struct finding *f)
+{
+    const struct device_health *has = &f->health;
+    if (!says_health(f))
+        return json_null();
+    return json_pack("{so so so so so so so so so}", "memory_errors",
+                     number_json(has->memory_errors), "rows_failed", number_json(has->rows_failed),
+                     "rows_pending", number_json(has->rows_pending), "bus_width",
+                     number_json(has->bus_width), "bus_width_max", number_json(has->bus_width_max),
+                     "links", number_json(has->links), "links_max", number_json(has->links_max),
+                     "celsius", number_json(has->celsius), "slowed", number_json(has->slowed));
+}
+
 static json_t *rank_json(const struct finding *f, uint32_t rank)
 {
-    return json_pack("{si ss ss ss ss ss sI sI sf sf sf}", "rank", (int)rank, "host", f->host,
+    return json_pack("{si ss ss ss ss ss so sI sI sf sf sf}", "rank", (int)rank, "host", f->host,
                      "state", words[f->fitness], "problem", f->problem, "device", f->device,
-                     "identity", f->identity, "memory_bytes", (json_int_t)f->memory_all,
-                     "memory_free_bytes", (json_int_t)f->memory_free, "copy_bytes_per_second",
-                     f->copy_rate, "product_flops", f->product_rate, "link_bytes_per_second",
-                     f->link_rate);
+                     "identity", f->identity, "health", health_json(f), "memory_bytes",
+                     (json_int_t)f->memory_all, "memory_free_bytes", (json_int_t)f->memory_free,
+                     "copy_bytes_per_second", f->copy_rate, "product_flops", f->product_rate,
+                     "link_bytes_per_second", f->link_rate);
 }
 
 /* null: unlimited */
