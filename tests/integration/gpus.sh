@@ -11,7 +11,7 @@
 snapshots=(--checkpoint.async_mode async_with_pinned_mem)
 twins=(--parallelism.data_parallel_replicate_degree 2 --parallelism.data_parallel_shard_degree 1
     --kernels.graphs false)
-plan 42
+plan 43
 
 check "the CPU trains" train cpu - 1
 check "two GPUs with shards have them, snapshots during the step" \
@@ -158,6 +158,8 @@ check "so does the trainer that ships" shipped
 check_equal "and one line says why" "$(grep -c "CUDA: no GPU to compute on: " "$tmp/none.log")" 1
 lost() { train lost "$late,fail=kernel:300" 1; }
 check_exit 75 "a run whose GPU is lost ends to be started again" lost
+check "its GPU and the step are named" \
+    says lost " error .*: rank 0 on GPU-00102030-[0-9a-f-]* at [0-9a-f:.]*, in step [0-9]*: CUDA: "
 check "started again it has the same bits" train_same lost $early 1
 
 # A bit of a weight, then one of a moment, has changed when it arrives; then none has.
@@ -199,7 +201,7 @@ lost_together() {
 }
 check_exit 75 "eight ranks on a GPU that is lost end, too" lost_together
 check_equal "and one line says why" "$(grep " error " "$tmp/together.log" |
-    grep -c "rank [0-7]: CUDA: .*(cudaErrorLaunchFailure)")" 1
+    grep -c "rank [0-7] on GPU-[0-9a-f-]* at [0-9a-f:.]*.*: CUDA: .*(cudaErrorLaunchFailure)")" 1
 never_there() { ! train never "devices=1,fail=cudaMemcpyAsync:2+" 2; }
 one_line() { [ "$(grep -c " error .*: CUDA: a copy was refused" "$tmp/never.log")" = 1 ]; }
 check "so it does when it is lost at the start" eval 'never_there && one_line'

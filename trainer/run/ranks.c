@@ -1,5 +1,6 @@
 /* ranks.c - the ranks of a process (see ranks.h). */
 #include "trainer/run/ranks.h"
+#include "kernels/device.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
 #include "trainer/comm/comm.h"
@@ -8,7 +9,9 @@
 #include "trainer/config/launched.h"
 #include "trainer/run/seed.h"
 
+#include <inttypes.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 struct launch {
@@ -39,6 +42,17 @@ static bool are_threads(const struct config *config)
            (config->comm_backend == BACKEND_NCCL && config_num_launched() == 1);
 }
 
+/* With the GPU by the names of its maker's tools and the kernel's log, and the step. */
+static void say_error(const struct rank *rank)
+{
+    const char *gpu = rank->device != NULL ? device_identity(rank->device) : "";
+    char step[40] = "";
+    if (rank->has_stepped)
+        snprintf(step, sizeof(step), ", in step %" PRId64, rank->progress.step + 1);
+    log_error("train", "rank %u%s%s%s: %s", rank->world->rank, gpu[0] != '\0' ? " on " : "", gpu,
+              gpu[0] != '\0' ? step : "", report_line());
+}
+
 static int with_world(struct comm *world, void *user)
 {
     struct launch *launch = user;
@@ -54,7 +68,7 @@ static int with_world(struct comm *world, void *user)
     if (rc == 0)
         rc = launch->work(&rank, &exit_code);
     if (rc != 0 && report_message()[0] != 0)
-        log_error("train", "rank %u: %s", world->rank, report_line());
+        say_error(&rank);
     if (world->is_lost)
         comm_abort(world, exit_code_of(rc));
     rank_close(&rank);
