@@ -209,6 +209,8 @@ void history_note(struct run *run, const struct history_event *event)
     struct service *service = run->service;
     struct history *history = &run->history;
     history_log(run->name, event);
+    if (service->is_closing) /* nobody would learn that it was written, nor wait for it */
+        return;
     char *line = make_line(event);
     size_t bytes = line ? strlen(line) + 1 : 0;
     if (!history->lines)

@@ -422,7 +422,9 @@ static void note_lost(const struct session *session, const char *doing)
 void session_lost(struct session *session)
 {
     char doing[ARENA_TELL_MAX];
-    if (session->is_rank && session->control && arena_notes_tell(doing, &session->control->notes))
+    /* At its end ckptd itself ends the connections. */
+    if (session->is_rank && session->control && !session->run->service->is_closing &&
+        arena_notes_tell(doing, &session->control->notes))
         note_lost(session, doing);
     session_end(session, "its connection ended");
 }
