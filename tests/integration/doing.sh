@@ -61,7 +61,8 @@ kill_ours TERM "$pid"
 ended
 check_equal "once, and then the last step" "$(grep -c "is durable" "$tmp/asked.log")" 2
 
-ranks late --training.steps 1000000 --comm.train_timeout_seconds 2
+# Without saves, in which a rank may wait longer.
+ranks late --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2
 wait_for 40 says late "step: +10 " || give_up "late does not train" "$tmp/late.log"
 kill -STOP "$(rank_1)"
 ended

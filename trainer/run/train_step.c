@@ -148,8 +148,11 @@ int train_step_made(struct rank *r, const struct step_result *result)
 {
     struct straggler late;
     metrics_step(r->metrics, &r->progress, result, snapshot_times(r->snapshot));
-    ERR_TRY(
-        stragglers_compare(&r->stragglers, parallel_mesh_of(r->parallel), r->progress.step, &late));
+    timeouts_set(r->world->flight, r->config, TIMEOUT_TRAIN); /* nobody waits for a server here */
+    int rc =
+        stragglers_compare(&r->stragglers, parallel_mesh_of(r->parallel), r->progress.step, &late);
+    timeouts_set(r->world->flight, r->config, TIMEOUT_SERVER);
+    ERR_TRY(rc);
     if (late.num_late > 0)
         metrics_straggler(r->metrics, r->progress.step, &late);
     return 0;
