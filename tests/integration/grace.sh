@@ -4,12 +4,13 @@
 # numbers of one to which nothing happened. Method: steps of one micro-batch, so a trainer that is
 # held within a step (debug.pause_at_step) is past its last one; SIGTERM with time enough, and with
 # less than its saves took to a store whose every operation takes 2 s; and `ckpt-cli stop --grace`
-# with time for what is accepted alone.
+# with time for what is accepted alone. With checkpoint.durability = "bucket" it is a second tier
+# that is so slow. An export is not begun in a time that was given: the next start makes it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 delay=2000 # ms of each operation of the slow store
-plan 18
+plan 29
 make_tiny
 sed -i 's/^micro_batches = .*/micro_batches = 1/' "$tiny"
 
@@ -28,8 +29,8 @@ same() { # RUN
 last_line() { # RUN TEXT: of rank 0
     tail -n 1 "$tmp/$1.log" | grep -qF -- "info train: $2"
 }
-is_stored() { # RUN@STEP
-    "$BUILD/ckpt-cli" verify "$1" --store "$store" >/dev/null 2>&1
+is_stored() { # RUN@STEP [STORE]
+    "$BUILD/ckpt-cli" verify "$1" --store "${2:-$store}" >/dev/null 2>&1
 }
 
 start_ckptd
@@ -64,6 +65,26 @@ check "what was accepted is durable" is_stored accepted@5
 check "and the last line says that no more is" \
     last_line accepted "stopped after step 7; step 5 is the newest durable one"
 stop_ckptd
+start_ckptd --tier.store "fault:least_us=${delay}000:local:$tmp/far"
+# Each save is waited for, so how fast this node's disk is is known before the run is held.
+held bucket 8 --training.grace_seconds 3 --checkpoint.durability bucket \
+    --checkpoint.async_mode disabled
+check "a save reaches the slow second tier" wait_for 60 is_stored bucket@5 "$tmp/far"
+ends_by TERM 75 "SIGTERM with less time than a save takes to that tier ends with 75"
+check "no save is begun that would be on this node's disk alone" \
+    says bucket "step 7 is not saved: [0-3]\.[0-9] s are left .* the longest save took [0-9]+\."
+check "the last line names the newest step in that tier" \
+    last_line bucket "stopped after step 7; step 5 is the newest durable one"
+stop_ckptd
 start_ckptd
 goes_on short
 goes_on accepted
+goes_on bucket
+
+export_to=(--checkpoint.last_save_in_hf --checkpoint.export_folder "$tmp/exported")
+held exported 18 --training.steps 18 --training.grace_seconds 60 "${export_to[@]}"
+ends_by TERM 0 "SIGTERM within a run's last step ends with 0"
+check "the step is saved" is_stored exported@18
+check "and not exported" says exported "the weights of step 18 are not exported in the time"
+check "which the next start does" train exported --training.steps 18 "${export_to[@]}"
+check "into the folder" test -f "$tmp/exported/config.json"

@@ -60,12 +60,15 @@ static int agree_on_grace(struct snapshot *s)
     return 0;
 }
 
-/* Rank 0: what the longest save of this start took, or one that is pending has taken so far. */
+/* Rank 0: what the longest save of this start took until it was as durable as it must be, or one
+ * that is not has taken so far. */
 static double longest_save(struct snapshot *s)
 {
     snapshot_ask_pending(s);
-    double pending = s->num_pending > 0 ? clock_seconds() - s->pending[0].since : 0;
-    return fmax(s->times.longest_save_seconds, pending);
+    double now = clock_seconds(), longest = s->times.longest_save_seconds;
+    if (s->num_pending > 0)
+        longest = fmax(longest, now - s->pending[0].since);
+    return s->spreading.step >= 0 ? fmax(longest, now - s->spreading.since) : longest;
 }
 
 /* All ranks: ERR_TIMEOUT when it is too late to begin a save that should end by then. */
@@ -178,13 +181,13 @@ static int fail_last(const struct snapshot *s, int64_t step, int rc)
 }
 
 /* There is no time to save the step: nothing is begun. */
-static void leave_unsaved(const struct snapshot *s, int64_t step)
+static void leave_unsaved(struct snapshot *s, int64_t step)
 {
     if (snapshot_is_rank_0(s))
         log_warn("checkpoint",
                  "step %" PRId64 " is not saved: %.1f s are left to end in, and the longest save "
                  "took %.1f s",
-                 step, s->grace_end - clock_seconds(), s->times.longest_save_seconds);
+                 step, s->grace_end - clock_seconds(), longest_save(s));
 }
 
 /* Before the last save of the run's last step, if its moments are not wanted. */

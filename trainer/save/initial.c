@@ -13,6 +13,7 @@
 #include "trainer/save/tool.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -283,6 +284,14 @@ int snapshot_export(struct snapshot *s, int64_t step)
 {
     if (s->ckpt == NULL || !s->config->last_save_in_hf)
         return 0;
+    if (!isinf(s->grace_end)) { /* every rank knows the same */
+        if (snapshot_is_rank_0(s))
+            log_warn("checkpoint",
+                     "the weights of step %" PRId64 " are not exported in the time that "
+                     "was given to end in: start the run again for it",
+                     step);
+        return 0;
+    }
     return parallel_agree(s->mesh->world,
                           snapshot_is_rank_0(s) ? tool_export(s->config, step, s->want_stop) : 0);
 }

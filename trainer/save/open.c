@@ -382,7 +382,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->asked_at = options->asked_at;
     s->grace_end = INFINITY;
     s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
-    s->newest_durable = -1;
+    s->newest_durable = s->spreading.step = -1;
     int rc = 0;
     if (s->config->checkpoint_enable) {
         rc = identity_write(&s->identity_json, &s->data_json, &s->of);

@@ -67,6 +67,9 @@ struct snapshot {
     /* Rank 0 alone: saves whose end is not known yet, the oldest first. */
     struct pending pending[PENDING_MAX];
     uint32_t num_pending;
+    /* Rank 0 alone: a save that is durable here and not yet as checkpoint.durability says, whose
+     * time until then is being measured; step < 0: there is none. */
+    struct pending spreading;
     double polled_at;
     int64_t newest_durable;           /* -1: none is known */
     int settled_rc;                   /* how the newest whose end is known ended */

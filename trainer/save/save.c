@@ -128,6 +128,8 @@ static void settle_oldest(struct snapshot *s, int rc)
         s->newest_durable = oldest->step;
         s->durable_seconds = s->polled_at - oldest->since;
         s->times.longest_save_seconds = fmax(s->times.longest_save_seconds, s->durable_seconds);
+        if (snapshot_level(s) != CKPT_LEVEL_LOCAL && s->spreading.step < 0)
+            s->spreading = *oldest;
         log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
                  oldest->step, ckpt_save_durability(s->ckpt), s->polled_at - oldest->since);
         if (ckpt_save_warning(s->ckpt)[0] != 0)
@@ -158,10 +160,28 @@ static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
     return rc;
 }
 
+/* Rank 0: how long does a save take until it is as durable as it must be at the end? One at a time
+ * is measured. A save that ckptd knows no more, as retention has removed it, tells nothing. */
+static void ask_spreading(struct snapshot *s)
+{
+    if (s->spreading.step < 0)
+        return;
+    int rc = ckpt_save_wait_for(s->ckpt, (uint64_t)s->spreading.step, snapshot_level(s), 0);
+    s->polled_at = clock_seconds();
+    if (rc == 0)
+        s->times.longest_save_seconds =
+            fmax(s->times.longest_save_seconds, s->polled_at - s->spreading.since);
+    else
+        report_clear();
+    if (!is_unknown(rc) && rc != ERR_BUSY)
+        s->spreading.step = -1;
+}
+
 void snapshot_ask_pending(struct snapshot *s)
 {
     while (s->num_pending > 0 && ask_oldest(s, 0) != ERR_TIMEOUT)
         continue;
+    ask_spreading(s);
 }
 
 /* Rank 0, until the oldest pending save has ended or its time is over. A question that waits learns
@@ -207,7 +227,7 @@ void snapshot_phase(struct snapshot *s, bool is_busy)
 
 void snapshot_poll(struct snapshot *s)
 {
-    if (s->ckpt == NULL || s->num_pending == 0 || s->copying_step >= 0)
+    if (s->ckpt == NULL || s->copying_step >= 0 || (s->num_pending == 0 && s->spreading.step < 0))
         return;
     if (clock_seconds() - s->polled_at >= POLL_SECONDS)
         snapshot_ask_pending(s);

@@ -59,7 +59,9 @@ struct snapshot_times {
     double attempt_seconds, load_seconds; /* of the start */
     uint64_t loaded_bytes;                /* this rank's */
     double save_seconds; /* that training has waited for saves so far, but for the last one */
-    double longest_save_seconds; /* from the copy to durable, as rank 0 saw it; 0: none is yet */
+    /* From the copy until it was as durable as checkpoint.durability says, as rank 0 saw it; 0: no
+     * save was yet. */
+    double longest_save_seconds;
     uint32_t num_saves;          /* those saves */
     uint64_t attempt;            /* of this start; 0: it takes none */
     uint64_t from_attempt; /* which saved what this start has loaded; 0: it has loaded nothing */
