@@ -110,7 +110,7 @@ int stragglers_compare(struct stragglers *s, const struct mesh *mesh, int64_t st
         notes != NULL && bytes != NULL
             ? gather(s, world, notes, bytes)
             : report_error(ERR_MEMORY, NULL, "no memory for the waits of %u ranks", world->size);
-    if (rc == 0 && notes[0].seconds >= STRAGGLER_SECONDS_MIN) {
+    if (rc == 0 && world->rank == 0 && s->own.seconds >= STRAGGLER_SECONDS_MIN) {
         *out = stragglers_find(notes, world->size, s->config->straggler_percent);
         out->num_late = stragglers_judge(s, out) ? out->num_late : 0;
     }

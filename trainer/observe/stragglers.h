@@ -47,7 +47,7 @@ struct straggler stragglers_find(const struct straggler_note *notes, uint32_t nu
 bool stragglers_judge(struct stragglers *stragglers, const struct straggler *found);
 
 void stragglers_add(struct stragglers *stragglers, double seconds, double called);
-/* All ranks, after a step. out->num_late > 0: it is to be said. ERR_MEMORY; those of comm.h. */
+/* All ranks, after a step. On rank 0 out->num_late > 0: report it. ERR_MEMORY; those of comm.h. */
 int stragglers_compare(struct stragglers *stragglers, const struct mesh *mesh, int64_t step,
                        struct straggler *out);
 
