@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""tour - docs/tour.md as its reader does it.
+"""pages - docs/tour.md, operations.md and cluster.md as their readers do them.
 
-Goal: each command of the page runs as it stands there, and prints what the page shows. Method: the
-page's blocks are a script of one bash, in a folder of its own; "$ " begins a command, other lines
-are what it prints. A number stands for any number, and "..." for what the page leaves out: of a
-line, or of lines. The pictures that the page shows are not made again.
+Goal: each command of a page runs as it stands there; of the tour, it prints what the page shows.
+Method: the indented blocks of a page are a script of one bash, in a folder of its own. In the tour
+"$ " begins a command, other lines are what it prints. A number stands for any number, and "..." for
+what the page leaves out: of a line, or of lines. The pictures that it shows are not made again. Of
+the other pages every line is a command, and none may fail. Sections that need another program
+(Prometheus, an image) run where check_prometheus.py and check_image.py run.
 """
 
 import contextlib
@@ -17,7 +19,8 @@ import tempfile
 from lib_store import BUILD
 from lib_tap import end, test
 
-PAGE = "docs/tour.md"
+PLACE = "/var/tmp/hf"  # of the pages
+ELSEWHERE = ("promtool", "podman")  # in a section: another test has it
 PATIENCE = 100 * int(os.environ.get("TEST_TIME_SCALE", "1"))
 NUMBER = re.compile(r"0x[\da-f.]+p[+-]\d+|\d[\d.,:]*(?:e[+-]\d+)?")
 
@@ -70,9 +73,13 @@ def run(script, folder):
         return file.read()
 
 
-def main():
-    with open(PAGE, encoding="utf-8") as file:
-        steps = commands(file.read().replace("$PWD/build", BUILD))
+def read(page):
+    with open(f"docs/{page}", encoding="utf-8") as file:
+        return file.read()
+
+
+def tour():
+    steps = commands(read("tour.md").replace("$PWD/build", BUILD))
     script = "".join(f"{command}\necho \"@@@ {number} $?\"\n"
                      for number, (command, _) in enumerate(steps))
     with tempfile.TemporaryDirectory() as folder:
@@ -85,8 +92,31 @@ def main():
         status = mark and mark[1]
         test(f"{name}: does, and prints what the page shows", status == "0" and missing is None,
              f"status {status}, missing: {missing}\n{output}")
-    test("the page has commands", len(steps) > 5)
-    end()
+    test("the tour has commands", len(steps) > 5)
 
 
-main()
+def blocks(page):
+    """(heading, its indented lines) of a page's sections that are run here."""
+    for section in re.split(r"^#+ ", read(page), flags=re.M)[1:]:
+        lines = re.findall(r"^    (.*)", section, re.M)
+        if lines and not any(word in section for word in ELSEWHERE):
+            yield section.split("\n")[0], "\n".join(lines) + "\n"
+
+
+def operations():
+    found = [(page, *block) for page in ("operations.md", "cluster.md") for block in blocks(page)]
+    script = "set -E -o pipefail; trap 'echo \"@@@ failed: $BASH_COMMAND\"' ERR\n" + "".join(
+        f"{text}echo '@@@ {number}'\n" for number, (_, _, text) in enumerate(found))
+    with tempfile.TemporaryDirectory() as folder:
+        said = run(script.replace(PLACE, folder + "/hf").replace("build/", BUILD + "/"), folder)
+    for number, (page, heading, _) in enumerate(found):
+        output, mark, rest = said.partition(f"@@@ {number}\n")
+        said = rest if mark else said
+        test(f"{page}, {heading}: every command ends with 0", mark and "@@@ failed" not in output,
+             output)
+    test("both pages have commands", len({page for page, _, _ in found}) == 2 and len(found) > 5)
+
+
+tour()
+operations()
+end()
