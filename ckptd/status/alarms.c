@@ -143,13 +143,17 @@ static void look_at_tiers(json_t *list, const struct service *service)
     for (int at = 0; at < NUM_TIERS; at++) {
         const struct tier *tier = &service->tiers[at];
         const char *name = tier_name(service, (enum tier_index)at);
-        long long silent_s = (long long)(loop_now_ms() - tier->silent_since_ms) / 1000;
+        int64_t silent_ms = loop_now_ms() - tier->silent_since_ms;
+        long long silent_s = (long long)silent_ms / 1000;
+        /* The ckptds of a cluster start one after the other: one refused call of a node is no
+         * alarm. */
+        bool may_start = at != TIER_FAR && silent_ms < service->config->nodes_look_ms;
         if (!tier->storage || at == TIER_LOCAL)
             continue;
         if (tier->is_lost)
             raise_alarm(list, "node %s is lost: it has not answered for %lld s: %s", name, silent_s,
                         tier->offline);
-        else if (tier->silent_since_ms != 0)
+        else if (tier->silent_since_ms != 0 && !may_start)
             raise_alarm(list, "%s%s has not answered for %lld s: %s",
                         at == TIER_FAR ? "the tier " : "node ", name, silent_s, tier->offline);
     }

@@ -253,7 +253,7 @@ def kept(cluster):
     first, _, third = cluster.nodes
     first.kill()
     first.start("--retention.keep_last", "2", "--metrics.file", first.folder + "/numbers",
-                "--metrics.every_ms", "100")
+                "--metrics.every_ms", "100", "--nodes.look_ms", "1000")
     first.save_one(50, ranks=2)
     first.run = first.listed(*first.where)[0]["run"]
     wait_until(lambda: first.entry(first.run, 50).get("durability") == "replicated", first.said)
