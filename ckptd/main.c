@@ -112,12 +112,12 @@ static int serve(struct service *service, const struct config *config, const sig
 {
     pthread_t thread;
     siginfo_t who = {0};
-    const struct timespec look = {.tv_sec = 1}; /* for a service that gives up */
+    const struct timespec interval = {.tv_sec = 1}; /* for a service that gives up */
     int number = 0;
     if (pthread_create(&thread, NULL, run_service, service) != 0)
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
     do { /* anybody may send SIGUSR2 */
-        number = sigtimedwait(signals, &who, &look);
+        number = sigtimedwait(signals, &who, &interval);
         if (number == SIGUSR1)
             reload_ask(service);
     } while ((number < 0 || number == SIGUSR1 || number == SIGUSR2) && !atomic_load(&has_ended) &&

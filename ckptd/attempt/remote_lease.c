@@ -75,7 +75,7 @@ static int hash_names(char out[STORE_IDENTITY_BYTES], const struct config *confi
     return 0;
 }
 
-static int identify(char out[STORE_IDENTITY_BYTES], const struct service *service)
+static int identify_store(char out[STORE_IDENTITY_BYTES], const struct service *service)
 {
     return service->config->members.count > 0 ? hash_names(out, service->config)
                                               : store_identity_of(out, service->storage);
@@ -87,7 +87,7 @@ static void copy_text(char *out, size_t size, const json_t *root, const char *na
     snprintf(out, size, "%s", text ? text : "");
 }
 
-static int parse(struct remote_lease_text *out, const char *text, const char *folder)
+static int parse_lease(struct remote_lease_text *out, const char *text, const char *folder)
 {
     json_t *root;
     json_error_t reason;
@@ -121,7 +121,7 @@ static int read_lease(struct remote_lease_text *out, struct service *service, co
                                    sizeof text));
     if (number == 0)
         return 0;
-    ERR_TRY(parse(out, text, folder));
+    ERR_TRY(parse_lease(out, text, folder));
     out->seen.number = number;
     out->seen.is_ours = strcmp(out->store, own) == 0;
     return 0;
@@ -133,8 +133,8 @@ static void format_time(char out[32], time_t at)
     strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &utc));
 }
 
-static int publish(const struct service *service, const char *folder, uint64_t number,
-                   const struct remote_lease_text *lease, bool is_ended)
+static int publish_lease(const struct service *service, const char *folder, uint64_t number,
+                         const struct remote_lease_text *lease, bool is_ended)
 {
     char now[32], boot[17];
     format_time(now, time(NULL));
@@ -161,23 +161,23 @@ static int folder_of(char out[STORAGE_KEY_MAX + 1], const char *run)
 
 static void work_read(struct job *job)
 {
-    struct remote_lease_look *look = CONTAINER_OF(job, struct remote_lease_look, job);
+    struct remote_lease_query *query = CONTAINER_OF(job, struct remote_lease_query, job);
     char folder[STORAGE_KEY_MAX + 1], own[STORE_IDENTITY_BYTES];
-    int error = identify(own, look->service);
+    int error = identify_store(own, query->service);
     if (error == 0)
-        error = folder_of(folder, look->run);
+        error = folder_of(folder, query->run);
     if (error == 0)
-        error = read_lease(&look->found, look->service, folder, own);
+        error = read_lease(&query->found, query->service, folder, own);
     if (error != 0)
-        fault_take(&look->fault, error);
+        fault_take(&query->fault, error);
 }
 
-static int renew(struct remote_lease *lease, struct run *run)
+static int renew_lease(struct remote_lease *lease, struct run *run)
 {
     char folder[STORAGE_KEY_MAX + 1];
     struct remote_lease_text found;
     if (lease->own[0] == '\0') {
-        ERR_TRY(identify(found.store, run->service));
+        ERR_TRY(identify_store(found.store, run->service));
         memcpy(lease->own, found.store, sizeof lease->own);
     }
     memcpy(lease->text.store, lease->own, sizeof lease->own);
@@ -186,8 +186,8 @@ static int renew(struct remote_lease *lease, struct run *run)
     lease->renewal.seen = found.seen;
     lease->step = tenure_renew(&lease->renewal);
     if (lease->step == TENURE_PUBLISH || lease->step == TENURE_END)
-        return publish(run->service, folder, found.seen.number, &lease->text,
-                       lease->step == TENURE_END);
+        return publish_lease(run->service, folder, found.seen.number, &lease->text,
+                             lease->step == TENURE_END);
     lease->text = found;
     return 0;
 }
@@ -195,24 +195,24 @@ static int renew(struct remote_lease *lease, struct run *run)
 static void work_renew(struct job *job)
 {
     struct remote_lease *lease = CONTAINER_OF(job, struct remote_lease, job);
-    int error = renew(lease, lease->run);
+    int error = renew_lease(lease, lease->run);
     if (error != 0)
         fault_take(&lease->fault, error);
 }
 
 /* ---- on the service thread ---- */
 
-static void was_read(struct event *event)
+static void lease_read(struct event *event)
 {
-    struct remote_lease_look *look = CONTAINER_OF(event, struct remote_lease_look, job.done);
-    look->go_on(look);
+    struct remote_lease_query *query = CONTAINER_OF(event, struct remote_lease_query, job.done);
+    query->go_on(query);
 }
 
-void remote_lease_read(struct remote_lease_look *look)
+void remote_lease_read(struct remote_lease_query *query)
 {
-    look->fault = (struct fault){0};
-    look->job = (struct job){.work = work_read, .done.run = was_read};
-    tier_work(look->service, TIER_FAR, &look->job);
+    query->fault = (struct fault){0};
+    query->job = (struct job){.work = work_read, .done.run = lease_read};
+    tier_work(query->service, TIER_FAR, &query->job);
 }
 
 int remote_lease_report(const char *run, const struct remote_lease_text *text, int code)
@@ -235,7 +235,7 @@ int remote_lease_check(const struct run *run, uint64_t attempt)
                         run->fenced);
 }
 
-static void fence(struct run *run, const struct remote_lease *lease)
+static void fence_run(struct run *run, const struct remote_lease *lease)
 {
     run->fenced_attempt = lease->renewal.attempt;
     snprintf(run->fenced, sizeof run->fenced,
@@ -243,7 +243,7 @@ static void fence(struct run *run, const struct remote_lease *lease)
              (unsigned long long)run->fenced_attempt, (unsigned long long)lease->text.seen.attempt,
              lease->text.host, lease->text.since);
     log_error("session", "run %s: %s", run->name, run->fenced);
-    durability_look(run->service);
+    durability_check_waiters(run->service);
 }
 
 static void renewed(struct event *event)
@@ -265,7 +265,7 @@ static void renewed(struct event *event)
     if (is_current && fault->code == 0 && lease->step == TENURE_PUBLISH)
         lease->is_forced = false;
     if (is_current && fault->code == 0 && lease->step == TENURE_LOST)
-        fence(run, lease);
+        fence_run(run, lease);
     if (!is_current && attempt)
         remote_lease_opened(run);
 }
@@ -296,7 +296,7 @@ static struct remote_lease *lease_of(struct run *run)
     return coordinator->far_lease;
 }
 
-static void start(struct run *run)
+static void start_renewal(struct run *run)
 {
     const struct coordinator *coordinator = run->coordinator;
     struct remote_lease *lease = run->coordinator->far_lease;
@@ -342,20 +342,20 @@ void remote_lease_opened(struct run *run)
 {
     run->fenced_attempt = 0;
     if (remote_lease_is_used(run->service))
-        start(run);
+        start_renewal(run);
 }
 
-static void look_at_all(struct timer *timer)
+static void check_all_runs(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct service, remote_leases);
     for (struct run *run = service->catalog->runs; run; run = run->next)
-        start(run);
+        start_renewal(run);
     loop_timer(service->loop, &service->remote_leases, service->config->tier_lease_ms);
 }
 
 void remote_lease_open(struct service *service)
 {
-    service->remote_leases.run = look_at_all;
+    service->remote_leases.run = check_all_runs;
     if (remote_lease_is_used(service))
         loop_timer(service->loop, &service->remote_leases, service->config->tier_lease_ms);
 }
@@ -364,7 +364,7 @@ bool remote_lease_end(struct service *service)
 {
     bool is_over = true;
     for (struct run *run = service->catalog->runs; run; run = run->next) {
-        start(run);
+        start_renewal(run);
         const struct remote_lease *lease = run->coordinator->far_lease;
         is_over &= !lease || (!lease->busy && !lease->is_held);
     }

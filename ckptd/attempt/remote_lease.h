@@ -37,19 +37,19 @@ struct remote_lease {
 };
 
 /* A look by a start. */
-struct remote_lease_look {
+struct remote_lease_query {
     struct service *service;
     const char *run; /* lives as long as the look */
     struct remote_lease_text found;
     struct fault fault;
     struct job job;
-    void (*go_on)(struct remote_lease_look *look);
+    void (*go_on)(struct remote_lease_query *query);
 };
 
 bool remote_lease_is_used(const struct service *service);
 bool remote_lease_is_busy(const struct run *run);
 void remote_lease_open(struct service *service); /* behind tier_open: renewals begin */
-void remote_lease_read(struct remote_lease_look *look);
+void remote_lease_read(struct remote_lease_query *query);
 /* A start goes on that saw lease `passed`, 0: none; then its attempt is open. ERR_MEMORY. */
 int remote_lease_pass(struct run *run, uint64_t passed, bool is_forced);
 void remote_lease_opened(struct run *run);

@@ -17,7 +17,7 @@ static void stop_using(struct bulk_handle *opened)
 }
 
 /* In use from now on, until an error or stop_using(). */
-static int use(struct bulk_handle *opened, const struct bulk_request *request, bool writes)
+static int use_handle(struct bulk_handle *opened, const struct bulk_request *request, bool writes)
 {
     struct handle *handle;
     ERR_TRY(handles_use(opened->handles, &handle, opened->who, request->save));
@@ -35,7 +35,7 @@ static int use(struct bulk_handle *opened, const struct bulk_request *request, b
 
 static int begin_opened(struct bulk_entered *entered, const struct bulk_request *request)
 {
-    return use(&entered->opened, request, false);
+    return use_handle(&entered->opened, request, false);
 }
 
 static int block_opened(struct bulk_entered *entered, const struct bulk_request *request,
@@ -63,7 +63,7 @@ static int put_opened(struct bulk_entered *entered, const struct bulk_request *r
     if (!opened->room)
         return report_error(ERR_MEMORY, NULL, "no memory for a block");
     *to = opened->room;
-    return use(opened, request, true);
+    return use_handle(opened, request, true);
 }
 
 static int came_opened(struct bulk_entered *entered, const struct bulk_request *request, int error)

@@ -96,7 +96,7 @@ static void get_end(struct bulk_entered *entered)
     entered->source->get_end(entered);
 }
 
-static int refuse(void)
+static int refuse_operation(void)
 {
     return report_error(ERR_DENIED, NULL, "the ticket is for reading a stored checkpoint");
 }
@@ -105,7 +105,7 @@ static int put_begin(struct bulk_entered *entered, const struct bulk_request *re
                      struct tls_stream *cut)
 {
     const struct bulk_ops *source = entered->source;
-    return source->put_begin ? source->put_begin(entered, request, to, cut) : refuse();
+    return source->put_begin ? source->put_begin(entered, request, to, cut) : refuse_operation();
 }
 
 static int put_end(struct bulk_entered *entered, const struct bulk_request *request, int error)
@@ -117,7 +117,7 @@ static int ask(struct bulk_entered *entered, const struct bulk_request *request,
                struct bulk_answer *answer)
 {
     const struct bulk_ops *source = entered->source;
-    return source->ask ? source->ask(entered, request, answer) : refuse();
+    return source->ask ? source->ask(entered, request, answer) : refuse_operation();
 }
 
 static bool may_cost(void *user, const struct principal *peer, uint32_t cost)
@@ -173,8 +173,8 @@ static int choose_storage(struct storage **out, const struct checkpoint *checkpo
                         (unsigned long long)checkpoint->summary.step, checkpoint->run->name);
 }
 
-static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *request,
-                 struct ticket_right *right, Holdfast__V1__CheckpointSummary *summary)
+static int grant_ticket(struct service *service, const Holdfast__V1__OpenBulkRequest *request,
+                        struct ticket_right *right, Holdfast__V1__CheckpointSummary *summary)
 {
     struct checkpoint *checkpoint;
     struct session *session;
@@ -204,7 +204,7 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
     struct principal principal;
     uint8_t ticket[BULK_TICKET_BYTES];
     char who[RPC_WHO_MAX];
-    int error = grant(service, request, &right, &summary);
+    int error = grant_ticket(service, request, &right, &summary);
     if (error == 0 && !rpc_call_principal(call, &principal, who))
         error = report_error(ERR_DENIED, NULL, "the connection has gone");
     if (error == 0)

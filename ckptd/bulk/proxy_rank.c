@@ -364,7 +364,7 @@ static int map_writable(struct proxy_rank *proxy, unsigned char **out, uint32_t 
 
 /* ---- what arrived; with the mutex ---- */
 
-static bool has(const struct proxy_rank *proxy, uint32_t number)
+static bool has_number(const struct proxy_rank *proxy, uint32_t number)
 {
     return number < proxy->num_have && (proxy->have[number / 8] >> number % 8 & 1) != 0;
 }
@@ -440,7 +440,7 @@ static int check_put(struct proxy_rank *proxy, const struct bulk_request *reques
         return fail_over();
     ERR_TRY(turn_to_save(proxy, request->save));
     end_other(proxy, request->save, request->number);
-    if (has(proxy, request->number))
+    if (has_number(proxy, request->number))
         return report_error(ERR_EXISTS, NULL, "block %u is there already", request->number);
     return grow_have(proxy, request->number);
 }
@@ -562,7 +562,7 @@ static int ask_session(struct bulk_entered *entered, const struct bulk_request *
         proxy->has_left = true;
     else if (request->verb == BULK_HAVE) {
         end_other(proxy, request->save, request->number);
-        answer->bytes = request->save == proxy->save && has(proxy, request->number);
+        answer->bytes = request->save == proxy->save && has_number(proxy, request->number);
     } else
         error = end_save(proxy, request);
     pthread_mutex_unlock(&proxy->mutex);

@@ -151,7 +151,7 @@ bool catalog_is_promised(const struct run *run, uint64_t step, uint64_t attempt)
     return checkpoint;
 }
 
-static void promise(struct checkpoint *checkpoint)
+static void add_promised(struct checkpoint *checkpoint)
 {
     struct run *run = checkpoint->run;
     checkpoint->is_promised = true;
@@ -186,7 +186,7 @@ int catalog_new(struct checkpoint **out, struct run *run, uint64_t step, uint64_
     copies_init(checkpoint);
     checkpoint->summary.step = step;
     checkpoint->summary.attempt = attempt;
-    promise(checkpoint);
+    add_promised(checkpoint);
     return 0;
 }
 
@@ -231,8 +231,8 @@ void catalog_merge(struct checkpoint *into, struct checkpoint *from)
 }
 
 /* What `entry` knows beyond that which is in the list; it goes. NULL: it is of another save. */
-static struct checkpoint *merge(struct checkpoint *there, struct checkpoint *entry,
-                                const struct manifest_summary *summary)
+static struct checkpoint *merge_entry(struct checkpoint *there, struct checkpoint *entry,
+                                      const struct manifest_summary *summary)
 {
     bool is_same = strcmp(there->summary.nonce, summary->nonce) == 0;
     if (is_same)
@@ -262,7 +262,7 @@ struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest
     if (!is_anywhere)
         entry->copies.local.is_there = true;
     if (is_at(*at, summary->step, summary->attempt))
-        return merge(*at, entry, summary);
+        return merge_entry(*at, entry, summary);
     entry->summary = *summary;
     entry->next = *at;
     *at = entry;
@@ -271,7 +271,7 @@ struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest
 }
 
 /* That tier has it. */
-static void found_in(struct checkpoint *checkpoint, enum tier_index tier)
+static void note_copy(struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (!copies_at(checkpoint, tier)->is_there)
         copies_forget(checkpoint, tier);
@@ -287,7 +287,7 @@ static void found_in(struct checkpoint *checkpoint, enum tier_index tier)
 
 void catalog_completed(struct checkpoint *checkpoint, enum tier_index tier)
 {
-    found_in(checkpoint, tier);
+    note_copy(checkpoint, tier);
     copies_note(checkpoint, tier)->is_part = false;
 }
 
@@ -295,7 +295,7 @@ void catalog_mended(struct checkpoint *checkpoint, enum tier_index tier)
 {
     copies_note(checkpoint, tier)->is_damaged = false;
     checkpoint->is_suspect &= tier != TIER_LOCAL;
-    found_in(checkpoint, tier);
+    note_copy(checkpoint, tier);
 }
 
 bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)
@@ -337,7 +337,7 @@ struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt
     return is_at(found, step, attempt) ? found : NULL;
 }
 
-struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt)
+struct checkpoint *catalog_next_older(struct run *run, uint64_t step, uint64_t attempt)
 {
     struct checkpoint *found = *find_place(run, step, attempt);
     return is_at(found, step, attempt) ? found->next : found;
@@ -352,7 +352,7 @@ void catalog_take_out(struct checkpoint *checkpoint)
         at = &(*at)->next;
     *at = checkpoint->next;
     run->service->catalog->num_checkpoints--;
-    promise(checkpoint);
+    add_promised(checkpoint);
 }
 
 /* ---- pins ---- */

@@ -74,7 +74,7 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
                 enum tier_index tier, const struct places *places);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The one behind it in the list, also when it is not there itself; or NULL. */
-struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
+struct checkpoint *catalog_next_older(struct run *run, uint64_t step, uint64_t attempt);
 /* Takes one out of the list that is not in use and has no image in memory (memory/resident.h). Then
  * catalog_drop, or catalog_enter again. */
 void catalog_take_out(struct checkpoint *checkpoint);

@@ -171,7 +171,7 @@ struct run {
     } lost;
     struct sets sets;                /* the nodes that its newest attempt counts on */
     uint64_t *sets_seen;             /* refresh/refresh.c: of which file at each peer; owned */
-    uint32_t look_index;             /* likewise: among the runs of the look that begins */
+    uint32_t refresh_index;          /* likewise: among the runs of the look that begins */
     struct checkpoint *checkpoints;  /* newest first */
     struct checkpoint *promised;     /* not in the list: see catalog_is_promised() */
     uint64_t adopting;               /* the attempt of keep/admit.c's work; 0: none */
@@ -190,8 +190,8 @@ struct run {
     struct histogram save_seconds, load_seconds; /* of those that were committed, and closed */
     char replicas[560];     /* where they differ, of the last save that was compared; "": nowhere */
     struct history history; /* history.c */
-    uint64_t looked_stamp;  /* likewise: of its directory, when its names were read last; 0: look
-                               again */
+    uint64_t refreshed_stamp; /* likewise: of its directory, when its names were read last; 0: look
+                              again */
 };
 
 /* Nothing may remove it now. */

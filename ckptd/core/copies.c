@@ -38,7 +38,7 @@ static void unlink_copy(struct copy *copy)
 }
 
 /* As if nothing had been heard of it. */
-static void clear(struct copy *copy)
+static void reset_copy(struct copy *copy)
 {
     *copy = (struct copy){
         .checkpoint = copy->checkpoint, .tier = copy->tier, .next = copy->next, .at = copy->at};
@@ -132,7 +132,7 @@ void copies_forget(struct checkpoint *checkpoint, enum tier_index tier)
     if (!known->checkpoint)
         return;
     if (!tier_is_peer(tier)) {
-        clear(copies_note(checkpoint, tier));
+        reset_copy(copies_note(checkpoint, tier));
         return;
     }
     uint32_t place = find_peer(copies, tier);
@@ -242,7 +242,7 @@ static struct copy *note_part(struct checkpoint *checkpoint, enum tier_index tie
     struct copy *copy = copies_note(checkpoint, tier);
     if (copy->is_there)
         return copy;
-    clear(copy);
+    reset_copy(copy);
     copy->is_there = copy->is_part = true; /* it has the manifest, too: commit.I10 */
     return copy;
 }
@@ -374,13 +374,13 @@ static bool are_known(const struct checkpoint *checkpoint)
 /* What was chosen during the look that is under way; of another look: nothing. */
 struct chosen {
     const struct checkpoint *checkpoint;
-    uint64_t look;
+    uint64_t scan;
     uint32_t num, sites[PLACEMENT_COPIES_MAX];
 };
 #define CHOSEN_MAX 64u
 
 struct choices {
-    uint64_t look, next_look; /* 0: none is under way */
+    uint64_t scan, next_scan; /* 0: none is under way */
     struct chosen chosen[CHOSEN_MAX];
 };
 
@@ -396,17 +396,17 @@ void copies_close(struct service *service)
     service->choices = NULL;
 }
 
-void copies_begin_look(const struct service *service)
+void copies_begin_scan(const struct service *service)
 {
-    service->choices->look = ++service->choices->next_look;
+    service->choices->scan = ++service->choices->next_scan;
 }
 
-void copies_end_look(const struct service *service)
+void copies_end_scan(const struct service *service)
 {
-    service->choices->look = 0;
+    service->choices->scan = 0;
 }
 
-static void choose(struct chosen *out, const struct checkpoint *checkpoint)
+static void choose_sites(struct chosen *out, const struct checkpoint *checkpoint)
 {
     struct site sites[MEMBERS_PEERS_MAX + 1];
     uint32_t count = list_sites(sites, checkpoint);
@@ -419,14 +419,14 @@ static void choose(struct chosen *out, const struct checkpoint *checkpoint)
 static const struct chosen *find_chosen(struct chosen *room, const struct checkpoint *checkpoint)
 {
     struct choices *choices = checkpoint->run->service->choices;
-    uint64_t look = choices ? choices->look : 0;
+    uint64_t scan = choices ? choices->scan : 0;
     struct chosen *at = room;
-    if (look != 0)
+    if (scan != 0)
         at = &choices->chosen[(uintptr_t)checkpoint / sizeof *checkpoint % CHOSEN_MAX];
-    if (look != 0 && at->look == look && at->checkpoint == checkpoint)
+    if (scan != 0 && at->scan == scan && at->checkpoint == checkpoint)
         return at;
-    choose(at, checkpoint);
-    at->look = look;
+    choose_sites(at, checkpoint);
+    at->scan = scan;
     return at;
 }
 

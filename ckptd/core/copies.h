@@ -27,8 +27,8 @@ enum tier_index copies_out_of_reach(const struct checkpoint *checkpoint);
 bool copies_were_lost(const struct checkpoint *checkpoint);
 /* Between these nothing of what nodes hold changes, and a choice that was made counts for all
  * drains that ask for it. */
-void copies_begin_look(const struct service *service);
-void copies_end_look(const struct service *service);
+void copies_begin_scan(const struct service *service);
+void copies_end_scan(const struct service *service);
 int copies_open(struct service *service);
 void copies_close(struct service *service);
 /* Is that node to get a whole copy? placement.c */

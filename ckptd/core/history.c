@@ -164,7 +164,7 @@ struct said {
     char by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
 };
 
-static void say(struct said *out, const struct history_event *event)
+static void describe_event(struct said *out, const struct history_event *event)
 {
     char who[RPC_WHO_MAX] = "";
     struct principal principal;
@@ -180,7 +180,7 @@ void history_log(const char *run, const struct history_event *event)
 {
     struct said said;
     char which[64] = "";
-    say(&said, event);
+    describe_event(&said, event);
     if (event->attempt != 0)
         snprintf(which, sizeof which, ", step %llu, attempt %llu", (unsigned long long)event->step,
                  (unsigned long long)event->attempt);
@@ -193,7 +193,7 @@ static char *make_line(const struct history_event *event)
     char time[32];
     struct said said;
     manifest_now(time);
-    say(&said, event);
+    describe_event(&said, event);
     json_t *line = json_pack("{ss ss}", "time", time, "event", event->name);
     if (event->attempt != 0)
         json_object_update_new(line, json_pack("{sI sI}", "step", (json_int_t)event->step,
@@ -243,7 +243,7 @@ static void work_read(struct job *job)
         fault_take(&journal->fault, error);
 }
 
-static void was_read(struct event *event)
+static void journal_read(struct event *event)
 {
     struct journal *journal = CONTAINER_OF(event, struct journal, job.done);
     Holdfast__V1__HistoryReply reply = HOLDFAST__V1__HISTORY_REPLY__INIT;
@@ -276,6 +276,6 @@ void history_call(struct service *service, struct rpc_call *call,
     *journal = (struct journal){.service = service,
                                 .run = run,
                                 .call = call,
-                                .job = {.work = work_read, .done.run = was_read}};
+                                .job = {.work = work_read, .done.run = journal_read}};
     loop_work(service->loop, &journal->job);
 }

@@ -55,7 +55,7 @@ int ledger_promise(struct ledger *ledger, struct ledger_promise *out,
     return 0;
 }
 
-static uint64_t beyond(uint64_t wanted, uint64_t there)
+static uint64_t excess(uint64_t wanted, uint64_t there)
 {
     return wanted > there ? wanted - there : 0;
 }
@@ -64,11 +64,11 @@ struct ledger_promise ledger_deficit(const struct ledger *ledger, const struct s
                                      uint64_t bytes, uint64_t inodes)
 {
     uint64_t promised = ledger->promised.bytes + bytes;
-    uint64_t usable = beyond(ledger_used(space) + promised, ledger_usable(ledger, space));
-    uint64_t on_disk = beyond(promised, space->bytes_free);
+    uint64_t usable = excess(ledger_used(space) + promised, ledger_usable(ledger, space));
+    uint64_t on_disk = excess(promised, space->bytes_free);
     uint64_t files = ledger->promised.inodes + LEDGER_INODES_KEPT + inodes;
     return (struct ledger_promise){usable > on_disk ? usable : on_disk,
-                                   space->inodes_total > 0 ? beyond(files, space->inodes_free) : 0};
+                                   space->inodes_total > 0 ? excess(files, space->inodes_free) : 0};
 }
 
 void ledger_take(struct ledger *ledger, struct ledger_promise *promise, uint64_t bytes,

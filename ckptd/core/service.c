@@ -53,7 +53,7 @@ static void go_offline(struct service *service, const char *why, bool is_away)
     service->is_away = is_away;
     snprintf(service->offline, sizeof service->offline, "%s", why);
     log_error("storage", "the store is offline, nothing more is saved: %s", why);
-    service_look(service);
+    service_check_health(service);
 }
 
 void service_go_offline(struct service *service, const char *why)
@@ -73,7 +73,7 @@ void service_come_back(struct service *service)
     service->is_away = false;
     service->offline[0] = '\0';
     log_info("storage", "the store is back where it was, and saves go on");
-    service_look(service);
+    service_check_health(service);
     service_retry_saves(service);
 }
 
@@ -97,10 +97,10 @@ void service_give_up(struct service *service, const struct fault *fault)
     service_drain(service);
 }
 
-void service_look(struct service *service)
+void service_check_health(struct service *service)
 {
     if (service->loop)
-        loop_timer(service->loop, &service->look, 0);
+        loop_timer(service->loop, &service->health_timer, 0);
 }
 
 /* By timers: whoever calls is in the middle of something. */

@@ -48,7 +48,7 @@ struct service {
     struct policies policies; /* the configuration's, or as they were read again (reload.c) */
     /* Calls that wait for memory are tried again; restore/ and run/ set what is run. */
     struct timer retry_loads, retry_saves;
-    struct timer look;             /* health.c looks whether ckptd can save */
+    struct timer health_timer;     /* health.c looks whether ckptd can save */
     struct leak_watch *leak_watch; /* status/leak_watch.c */
     bool cannot_save;              /* as it said last */
     struct asked {
@@ -87,7 +87,7 @@ struct service {
     struct queue *queue;                  /* tiers/queue.c; NULL: there is no other tier */
     struct timer remote_leases;           /* attempt/remote_lease.c */
     struct timer replicate_soon;          /* tiers/replicate.c, */
-    int64_t replicate_looked_ms;          /* likewise: the last look at all queues */
+    int64_t replicate_checked_ms;         /* likewise: the last look at all queues */
     struct buffers *peer_buffers; /* tiers/shard_copy.c: of all peers; NULL: there is none */
     struct durability_waiter *durability_waiters; /* tiers/wait_durability.c */
     struct serving *serving;                      /* peers/serve.c */
@@ -118,7 +118,7 @@ void service_retry_waiting(struct service *service);
 /* A save or a session ended: BeginSave calls that wait are tried again. */
 void service_retry_saves(struct service *service);
 /* Whether ckptd can save may have changed: health.c looks soon. */
-void service_look(struct service *service);
+void service_check_health(struct service *service);
 void service_random(void *out, size_t bytes);
 /* Until the files of tls.directory end, so that nobody is let in any more; below 0: they have.
  * False: no other machine comes in. */

@@ -105,8 +105,8 @@ static int check_next(const struct sets *next, struct storage *storage, const ch
     return error;
 }
 
-static int take(struct sets *out, struct storage *storage, const char *key, const char *text,
-                size_t bytes, const char *kept)
+static int publish_number(struct sets *out, struct storage *storage, const char *key,
+                          const char *text, size_t bytes, const char *kept)
 {
     char run[STORAGE_KEY_MAX];
     bool is_attempt;
@@ -124,7 +124,7 @@ static int take(struct sets *out, struct storage *storage, const char *key, cons
 int sets_file_take(struct sets *out, struct storage *storage, const char *key, const char *text,
                    size_t bytes)
 {
-    return take(out, storage, key, text, bytes, text);
+    return publish_number(out, storage, key, text, bytes, text);
 }
 
 int sets_file_take_last(struct sets *out, struct storage *storage, const char *key,
@@ -133,7 +133,7 @@ int sets_file_take_last(struct sets *out, struct storage *storage, const char *k
     char *held;
     *out = (struct sets){0};
     ERR_TRY(sets_held_text(&held, text, strlen(text)));
-    int error = take(out, storage, key, text, strlen(text), held);
+    int error = publish_number(out, storage, key, text, strlen(text), held);
     out->is_held |= error == 0;
     free(held);
     return error;

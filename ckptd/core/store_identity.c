@@ -58,7 +58,8 @@ int store_identity_of(char out[STORE_IDENTITY_BYTES], struct storage *local)
     return error == ERR_NOT_FOUND ? make_identity(out, local, OWN) : error;
 }
 
-static int refuse(const char *place, const char *found, const char *identity, const char *hint)
+static int refuse_identity(const char *place, const char *found, const char *identity,
+                           const char *hint)
 {
     return report_error(ERR_MISMATCH, hint,
                         "the far tier %s is another store than before: %s%s, not of %s", place,
@@ -83,7 +84,7 @@ int store_identity_take(char out[STORE_IDENTITY_BYTES], struct storage *far, str
              "and start ckptd again",
              note);
     if (remembered == 0)
-        return strcmp(found, out) == 0 ? 0 : refuse(place, found, out, hint);
+        return strcmp(found, out) == 0 ? 0 : refuse_identity(place, found, out, hint);
     memcpy(out, found, STORE_IDENTITY_BYTES);
     return publish_identity(local, note, out);
 }
@@ -96,5 +97,5 @@ int store_identity_check(struct storage *far, const char *identity, const char *
         return error;
     return strcmp(found, identity) == 0
                ? 0
-               : refuse(place, found, identity, "bring that back, then restart ckptd");
+               : refuse_identity(place, found, identity, "bring that back, then restart ckptd");
 }

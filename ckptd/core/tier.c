@@ -288,7 +288,7 @@ static int visit_none(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-int tier_look(bool *out_is_final, const struct config *config)
+int tier_check(bool *out_is_final, const struct config *config)
 {
     struct storage_bucket bucket = {.part_bytes = BUCKET_PART_MIN, .connections = 1};
     struct storage_where where;

@@ -43,7 +43,7 @@ struct tier {
 int tier_open(struct service *service);
 /* Would a start reach the far tier? Changes nothing, waits as long as the store does. Of an error:
  * does it keep ckptd from starting, or is it one that ckptd starts without? */
-int tier_look(bool *out_is_final, const struct config *config);
+int tier_check(bool *out_is_final, const struct config *config);
 /* Makes the directory of a far tier a store; other kinds need nothing. */
 int tier_make_store(const struct config *config);
 /* Whoever wants to know of the far tier, or sends there, calls this first, on its crew: opens it if

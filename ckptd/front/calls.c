@@ -71,7 +71,7 @@ static void do_status(struct service *service, struct rpc_call *call,
 {
     Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
     if (!request->own) {
-        health_look(service); /* grpc.health.v1 says the same from here on */
+        health_check(service); /* grpc.health.v1 says the same from here on */
         peer_status_refresh(service);
     }
     char *text = service_status(service, request->own, request->expected_bytes);
@@ -238,20 +238,20 @@ static bool is_granted(struct service *service, struct rpc_call *call,
 }
 
 /* Handlers that tell of checkpoints look first whether some came or went without ckptd. */
-#define LOOKS_FIRST(name, type, function)                                                        \
+#define REFRESHES_FIRST(name, type, function)                                                    \
     static void now_##name(struct service *service, struct rpc_call *call,                       \
                            const ProtobufCMessage *request)                                      \
     {                                                                                            \
         function(service, call, (const Holdfast__V1__##type *)request);                          \
     }                                                                                            \
-    static void look_and_##name(struct service *service, struct rpc_call *call,                  \
-                                const Holdfast__V1__##type *request)                             \
+    static void refresh_and_##name(struct service *service, struct rpc_call *call,               \
+                                   const Holdfast__V1__##type *request)                          \
     {                                                                                            \
         refresh_first(service, service->config->tier_look_ms, call, &request->base, now_##name); \
     }
-LOOKS_FIRST(list, ListRequest, list_call)
-LOOKS_FIRST(show, ShowRequest, list_show)
-LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
+REFRESHES_FIRST(list, ListRequest, list_call)
+REFRESHES_FIRST(show, ShowRequest, list_show)
+REFRESHES_FIRST(load, OpenLoadRequest, restore_open_load)
 
 /* What a call takes is a right; rights.c says which role has it. A dry run takes only a look. The
  * request is at hand where the right is asked.
@@ -267,13 +267,13 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                   \
     X(TellReplicas, TellReplicasRequest, tell_replicas, compare_call, RIGHT_SAVE, false, true)     \
     X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                 \
-    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, RIGHT_LOAD, false, true)                \
+    X(OpenLoad, OpenLoadRequest, open_load, refresh_and_load, RIGHT_LOAD, false, true)             \
     X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, RIGHT_LOAD, false, true)        \
     X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, RIGHT_LOAD, false,  \
       true)                                                                                        \
     X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, RIGHT_LOAD, false, true)        \
-    X(List, ListRequest, list, look_and_list, RIGHT_LOOK, false, false)                            \
-    X(Show, ShowRequest, show, look_and_show, RIGHT_LOOK, false, false)                            \
+    X(List, ListRequest, list, refresh_and_list, RIGHT_LOOK, false, false)                         \
+    X(Show, ShowRequest, show, refresh_and_show, RIGHT_LOOK, false, false)                         \
     X(Prune, PruneRequest, prune, retain_prune, UNLESS_DRY(RIGHT_PRUNE), true, false)              \
     X(Pin, PinRequest, pin, pins_call, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)    \
     X(Release, ReleaseRequest, release, admit_release, RIGHT_OPERATE, true, false)                 \

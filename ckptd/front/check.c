@@ -164,7 +164,7 @@ static bool check_tier(const struct config *config)
     bool is_final;
     if (config->tier_store[0] == '\0')
         return true;
-    if (tier_look(&is_final, config) == 0)
+    if (tier_check(&is_final, config) == 0)
         printf("tier: %s answers\n", config->tier_store);
     else if (is_final)
         return fail();

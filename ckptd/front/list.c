@@ -53,7 +53,7 @@ static int find_page(struct run **out_run, struct checkpoint **out, struct servi
             return report_error(ERR_INVALID, "give `next` of the page before",
                                 "\"%.120s\" does not name a page", request->page);
         error = run_find(out_run, service, name, false);
-        *out = error == 0 ? catalog_behind(*out_run, step, attempt) : NULL;
+        *out = error == 0 ? catalog_next_older(*out_run, step, attempt) : NULL;
         return error;
     }
     if (request->run[0])

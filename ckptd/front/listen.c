@@ -56,7 +56,7 @@ struct listener {
 
 struct listeners {
     struct service *service;
-    struct timer look; /* whether the sockets have their names */
+    struct timer check_timer; /* whether the sockets have their names */
     struct connection *connections;
     struct listener rpc, arena;
     struct shut_out shut_out;
@@ -420,9 +420,9 @@ static void restore_listener(struct listener *listener, struct service *service)
                   report_line());
 }
 
-static void look_at_listeners(struct timer *timer)
+static void check_listeners(struct timer *timer)
 {
-    struct listeners *door = CONTAINER_OF(timer, struct listeners, look);
+    struct listeners *door = CONTAINER_OF(timer, struct listeners, check_timer);
     struct service *service = door->service;
     if (!service->draining) {
         restore_listener(&door->arena, service);
@@ -448,9 +448,9 @@ int listen_open(struct service *service)
     if (error == 0)
         error = open_listener(&door->rpc, service);
     door->service = service;
-    door->look.run = look_at_listeners;
+    door->check_timer.run = check_listeners;
     if (error == 0)
-        loop_timer(service->loop, &door->look, service->config->limit_look_ms);
+        loop_timer(service->loop, &door->check_timer, service->config->limit_look_ms);
     return error;
 }
 
@@ -458,7 +458,7 @@ void listen_close(struct service *service)
 {
     if (!service->listeners)
         return;
-    loop_timer_cancel(service->loop, &service->listeners->look);
+    loop_timer_cancel(service->loop, &service->listeners->check_timer);
     shut_out_end(&service->listeners->shut_out);
     close_listener(&service->listeners->rpc);
     close_listener(&service->listeners->arena);

@@ -178,7 +178,7 @@ static int check_files(const struct admission *admission)
 
 /* ---- Adopt: the commit ---- */
 
-static int publish(struct admission *admission)
+static int publish_adopted(struct admission *admission)
 {
     struct storage *storage = admission->service->storage;
     ERR_TRY(storage_sync_names(storage, admission->prefix));
@@ -187,7 +187,7 @@ static int publish(struct admission *admission)
     return error;
 }
 
-static int adopt(struct admission *admission)
+static int adopt_directory(struct admission *admission)
 {
     struct storage *storage = admission->service->storage;
     struct storage_hold *lease = NULL;
@@ -205,7 +205,7 @@ static int adopt(struct admission *admission)
     if (error == 0 && admission->has_note)
         error = store_put_cursor(storage, run, &admission->note);
     if (error == 0)
-        error = publish(admission);
+        error = publish_adopted(admission);
     storage_release(storage, lease);
     return error;
 }
@@ -213,7 +213,7 @@ static int adopt(struct admission *admission)
 static void work_adopt(struct job *job)
 {
     struct admission *admission = CONTAINER_OF(job, struct admission, job);
-    int error = adopt(admission);
+    int error = adopt_directory(admission);
     if (error != 0)
         fault_take(&admission->fault, error);
 }

@@ -166,8 +166,8 @@ bool gc_is_removing(const struct service *service)
     return service->collecting && service->collecting->is_removing;
 }
 
-static bool is_of(const struct store_rubbish *item, const char *run, uint64_t step,
-                  uint64_t attempt)
+static bool is_about(const struct store_rubbish *item, const char *run, uint64_t step,
+                     uint64_t attempt)
 {
     char name[STORAGE_KEY_MAX + 1];
     uint64_t its_step, its_attempt;
@@ -180,7 +180,7 @@ static bool list_has(const struct store_rubbish_list *list, const char *run, uin
                      uint64_t attempt)
 {
     for (size_t i = 0; i < list->count; i++)
-        if (store_rubbish_goes(&list->items[i]) && is_of(&list->items[i], run, step, attempt))
+        if (store_rubbish_goes(&list->items[i]) && is_about(&list->items[i], run, step, attempt))
             return true;
     return false;
 }
@@ -240,7 +240,7 @@ static size_t count_found(struct collecting *collecting)
     return collecting->stores[0].list.count + collecting->stores[1].list.count;
 }
 
-static int answer(struct collecting *collecting)
+static int send_answer(struct collecting *collecting)
 {
     size_t count = count_found(collecting);
     Holdfast__V1__GcReply reply = HOLDFAST__V1__GC_REPLY__INIT;
@@ -259,12 +259,12 @@ static int answer(struct collecting *collecting)
     return error;
 }
 
-static void finish(struct collecting *collecting)
+static void finish_gc(struct collecting *collecting)
 {
     struct service *service = collecting->service;
     int error = fault_raise(&collecting->fault);
     if (error == 0)
-        error = answer(collecting);
+        error = send_answer(collecting);
     if (error != 0)
         rpc_call_fail(collecting->call, error);
     service->collecting = NULL;
@@ -314,10 +314,10 @@ static void removed(struct event *event)
         for (size_t i = 0; i < collecting->stores[at].list.count; i++)
             num_gone += store_rubbish_goes(&collecting->stores[at].list.items[i]);
     log_info("gc", "removed %zu of %zu findings of rubbish", num_gone, count_found(collecting));
-    finish(collecting);
+    finish_gc(collecting);
 }
 
-static void found(struct event *event)
+static void search_done(struct event *event)
 {
     struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
     if (collecting->fault.code == 0) {
@@ -328,7 +328,7 @@ static void found(struct event *event)
             fault_take(&collecting->fault, error);
     }
     if (collecting->fault.code != 0 || collecting->is_dry || count_found(collecting) == 0) {
-        finish(collecting);
+        finish_gc(collecting);
         return;
     }
     collecting->is_removing = true;
@@ -356,7 +356,7 @@ void gc_collect(struct service *service, struct rpc_call *call,
     collecting->is_dry = request->dry_run;
     snprintf(collecting->far_offline, sizeof collecting->far_offline, "%s",
              service->tiers[TIER_FAR].offline);
-    collecting->job = (struct job){.work = work_find, .done.run = found};
+    collecting->job = (struct job){.work = work_find, .done.run = search_done};
     service->collecting = collecting;
     work(collecting);
 }

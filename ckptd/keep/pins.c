@@ -116,7 +116,7 @@ static void note_pin(struct checkpoint *checkpoint, enum tier_index tier, struct
     *pin = (struct pin){0};
 }
 
-static void answer(struct pinning *pinning)
+static void send_answer(struct pinning *pinning)
 {
     Holdfast__V1__PinReply reply = HOLDFAST__V1__PIN_REPLY__INIT;
     struct checkpoint *checkpoint = catalog_find(pinning->run, pinning->step, pinning->attempt);
@@ -140,7 +140,7 @@ static void answer(struct pinning *pinning)
 
 static void pinned_far(struct event *event)
 {
-    answer(CONTAINER_OF(event, struct pinning, job.done));
+    send_answer(CONTAINER_OF(event, struct pinning, job.done));
 }
 
 static bool is_for_far(const struct pinning *pinning)
@@ -169,7 +169,7 @@ static void pinned_here(struct event *event)
         fault_take(&pinning->fault, report_error(ERR_NOT_FOUND, "pin it at their ckptd",
                                                  "%s is on other nodes alone", pinning->prefix));
     if (!pinning->is_far) {
-        answer(pinning);
+        send_answer(pinning);
         return;
     }
     pinning->job = (struct job){.work = work_pin_far, .done.run = pinned_far};

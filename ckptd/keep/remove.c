@@ -183,8 +183,8 @@ static void removed(struct event *event)
         settle_checkpoint(removal);
     else
         settle_run(removal);
-    trash_look(removal->service, TIER_LOCAL);
-    trash_look(removal->service, TIER_FAR);
+    trash_sweep_soon(removal->service, TIER_LOCAL);
+    trash_sweep_soon(removal->service, TIER_FAR);
     if (removal->fault.code == 0) {
         ledger_note(&removal->service->ledger, loop_now_ms(), -(int64_t)removal->reply.bytes);
         log_info("remove", "%s is removed: %llu checkpoints, %llu bytes%s", removal->prefix,
@@ -277,7 +277,7 @@ static void note_terms(struct removal *removal)
     removal->to_trash = removal->reply.trash_seconds > 0;
 }
 
-static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
+static int begin_removal(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
 {
     struct service *service = removal->service;
     bool is_whole = request->attempt == 0;
@@ -305,7 +305,7 @@ static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *req
 
 /* A journal that is being written would come back behind the removal of its run, and so would the
  * term of its trash. */
-static void start(struct timer *timer)
+static void start_removal(struct timer *timer)
 {
     struct removal *removal = CONTAINER_OF(timer, struct removal, timer);
     struct loop *loop = removal->service->loop;
@@ -331,7 +331,7 @@ void remove_call(struct service *service, struct rpc_call *call,
     removal->call = call;
     holdfast__v1__remove_reply__init(&removal->reply);
     removal->reply.durability = (char *)(uintptr_t)DURABILITY_LOCAL;
-    int error = begin(removal, request);
+    int error = begin_removal(removal, request);
     if (error != 0 || request->dry_run) {
         if (error != 0)
             rpc_call_fail(call, error);
@@ -345,6 +345,6 @@ void remove_call(struct service *service, struct rpc_call *call,
         report_error(ERR_BUSY, "try again", "run %s is being removed", removal->run->name);
         fault_take(&removal->run->unreadable, ERR_BUSY);
     }
-    removal->timer.run = start;
-    start(&removal->timer);
+    removal->timer.run = start_removal;
+    start_removal(&removal->timer);
 }

@@ -72,7 +72,7 @@ static void fill_entry(Holdfast__V1__PruneEntry *out, const struct pruning *prun
     out->error = out->reasons == 0 ? (char *)(uintptr_t)candidate->fault.message : out->error;
 }
 
-static void answer(struct pruning *pruning)
+static void send_answer(struct pruning *pruning)
 {
     Holdfast__V1__PruneReply reply = HOLDFAST__V1__PRUNE_REPLY__INIT;
     Holdfast__V1__PruneEntry *entries = calloc(pruning->count + 1, sizeof *entries);
@@ -93,7 +93,7 @@ static void answer(struct pruning *pruning)
     free(pointers);
 }
 
-static void finish(struct pruning *pruning)
+static void finish_pruning(struct pruning *pruning)
 {
     if (!pruning->call)
         pruning->run->unpruned[pruning->tier == TIER_FAR] = pruning->fault;
@@ -105,7 +105,7 @@ static void finish(struct pruning *pruning)
             log_warn("retain", "run %s: nothing was removed: %s", pruning->run->name,
                      report_line());
     } else if (pruning->call) {
-        answer(pruning);
+        send_answer(pruning);
     }
     struct run *run = pruning->run;
     bool was_local = pruning->tier == TIER_LOCAL && !pruning->call;
@@ -199,14 +199,14 @@ static void removed(struct event *event)
     if (count > 0 && pruning->tier == TIER_LOCAL)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     if (count > 0 && pruning->trash > 0)
-        trash_look(pruning->service, pruning->tier);
+        trash_sweep_soon(pruning->service, pruning->tier);
     log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
               count, pruning->count, (unsigned long long)bytes);
-    finish(pruning);
+    finish_pruning(pruning);
 }
 
 /* Takes what the plan gives up out of everybody's reach. False: there is nothing to remove. */
-static bool choose(struct pruning *pruning)
+static bool take_out_chosen(struct pruning *pruning)
 {
     bool any = false;
     for (uint32_t i = 0; i < pruning->count; i++) {
@@ -265,7 +265,7 @@ static void note_read(struct pruning *pruning)
 }
 
 /* What the looks have found out: the catalog is told, whatever becomes of the plan. */
-static void note_looks(struct pruning *pruning)
+static void note_checks(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count; i++) {
         const struct candidate *candidate = &pruning->candidates[i];
@@ -295,13 +295,14 @@ static void note_looks(struct pruning *pruning)
 static void planned(struct event *event)
 {
     struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
-    note_looks(pruning);
+    note_checks(pruning);
     if (pruning->fault.code == 0)
         note_read(pruning);
     if (pruning->reads_metrics) /* what is best is known now */
-        replicate_look(pruning->service);
-    if (pruning->fault.code != 0 || pruning->is_dry || pruning->only_reads || !choose(pruning)) {
-        finish(pruning);
+        replicate_check_queues(pruning->service);
+    if (pruning->fault.code != 0 || pruning->is_dry || pruning->only_reads ||
+        !take_out_chosen(pruning)) {
+        finish_pruning(pruning);
         return;
     }
     pruning->job = (struct job){.work = work_remove, .done.run = removed};

@@ -110,7 +110,7 @@ static int read_metrics(struct pruning *pruning)
 }
 
 /* Is it there? A look that failed proves nothing: the plan keeps it, and counts on it no more. */
-static int look_at(void *user, uint32_t index)
+static int check_copy(void *user, uint32_t index)
 {
     struct pruning *pruning = user;
     struct candidate *candidate = &pruning->candidates[index];
@@ -179,8 +179,8 @@ void retain_work_plan(struct job *job)
     if (error == 0)
         error = read_metrics(pruning);
     if (error == 0 && !pruning->only_reads) {
-        error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed, look_at,
-                                 pruning);
+        error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed,
+                                 check_copy, pruning);
         if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
             error = 0;
     }

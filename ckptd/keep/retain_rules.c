@@ -21,7 +21,7 @@
 #define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
 
 /* Has a plan begun? */
-static bool apply(struct run *run, const struct plan_options *options)
+static bool begin_plan(struct run *run, const struct plan_options *options)
 {
     bool has_rule = retain_check(&options->rules) == 0;
     if (!has_rule)
@@ -40,7 +40,7 @@ void retain_apply_far(struct run *run)
     const struct plan_options options = {
         .rules = policy_rules(policy, &policy->far), .metric = policy->metric, .tier = TIER_FAR};
     if (tier_has_far(run->service))
-        apply(run, &options);
+        begin_plan(run, &options);
 }
 
 void retain_apply(struct run *run)
@@ -55,7 +55,7 @@ void retain_apply(struct run *run)
                                          .reads_metrics = is_for_far,
                                          .only_reads = is_for_far && retain_check(&rules) != 0};
     run->retain_again = run->pruning != NULL;
-    if (!run->retain_again && !apply(run, &options))
+    if (!run->retain_again && !begin_plan(run, &options))
         retain_apply_far(run);
     report_restore(&text, 0);
 }

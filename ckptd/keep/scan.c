@@ -74,7 +74,7 @@ static int step_dir(char *out, size_t size, const struct scan *scan, const struc
 }
 
 /* On any thread; touches its step and nothing else. */
-static int look_at_step(void *user, size_t index)
+static int read_step(void *user, size_t index)
 {
     const struct scan *scan = user;
     struct step *step = &scan->steps[index];
@@ -182,7 +182,7 @@ static int scan_steps(struct scan *scan)
 {
     int error = list_steps(scan);
     if (error == 0)
-        error = storage_for_many(scan->service->storage, scan->num_steps, look_at_step, scan);
+        error = storage_for_many(scan->service->storage, scan->num_steps, read_step, scan);
     for (size_t i = 0; i < scan->num_steps; i++) {
         struct step *step = &scan->steps[i];
         if (error == 0 && step->error != 0 && !step->fault)

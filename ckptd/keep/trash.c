@@ -31,8 +31,8 @@
 #include <string.h>
 #include <time.h>
 
-#define TRASH_LOOK_MS 60000
-#define FAR_LOOK_MS 600000 /* each costs two requests a run */
+#define TRASH_SWEEP_MS 60000
+#define FAR_SWEEP_MS 600000 /* each costs two requests a run */
 #define SOON_MS 1000
 #define JUMP_MS 60000 /* a wall clock that is set by less has not jumped */
 
@@ -98,7 +98,7 @@ static int add_item(void *user, const struct store_trashed *item)
     return 0;
 }
 
-static void empty(struct sweep *sweep, struct emptied *item, const char *why)
+static void empty_item(struct sweep *sweep, struct emptied *item, const char *why)
 {
     int error = store_trash_empty(storage_of(sweep), &item->item);
     item->is_gone = true; /* also one that stays is no room that a save could count on */
@@ -154,7 +154,8 @@ static void work_sweep(struct job *job)
             note_next(sweep, item);
             continue;
         }
-        empty(sweep, item, is_over ? "its term in the trash is over" : "a save needs its space");
+        empty_item(sweep, item,
+                   is_over ? "its term in the trash is over" : "a save needs its space");
         files += item->item.files;
         bytes += item->item.bytes;
     }
@@ -162,11 +163,11 @@ static void work_sweep(struct job *job)
 
 static void start_sweep(struct trash *trash);
 
-static void end_look(struct trash *trash)
+static void end_sweep(struct trash *trash)
 {
     trash->is_busy = trash->makes_room = false;
     if (trash->must_again)
-        trash_look(trash->service, trash->tier);
+        trash_sweep_soon(trash->service, trash->tier);
     trash->must_again = false;
 }
 
@@ -175,7 +176,7 @@ static void swept(struct event *event)
     struct sweep *sweep = CONTAINER_OF(event, struct sweep, job.done);
     struct service *service = sweep->service;
     struct trash *trash = trash_of(service, sweep->tier);
-    int64_t period = trash->tier == TIER_FAR ? FAR_LOOK_MS : TRASH_LOOK_MS;
+    int64_t period = trash->tier == TIER_FAR ? FAR_SWEEP_MS : TRASH_SWEEP_MS;
     int64_t next = sweep->next_s > 0 && sweep->next_s < (uint64_t)period / 1000
                        ? (int64_t)sweep->next_s * 1000 + SOON_MS
                        : period;
@@ -193,9 +194,9 @@ static void swept(struct event *event)
     free(sweep->items);
     free(sweep->runs);
     free(sweep);
-    end_look(trash);
+    end_sweep(trash);
     service_retry_saves(service);
-    service_look(service);
+    service_check_health(service);
 }
 
 /* ---- beginning ---- */
@@ -244,7 +245,7 @@ static void start_sweep(struct trash *trash)
     tier_work(service, trash->tier, &sweep->job);
 }
 
-static void look_now(struct timer *timer)
+static void sweep_now(struct timer *timer)
 {
     struct trash *trash = CONTAINER_OF(timer, struct trash, timer);
     struct service *service = trash->service;
@@ -252,10 +253,10 @@ static void look_now(struct timer *timer)
         trash->must_again = true;
     else if (!service->draining && !service->offline[0] && !service->tiers[trash->tier].offline[0])
         start_sweep(trash);
-    loop_timer(service->loop, timer, TRASH_LOOK_MS);
+    loop_timer(service->loop, timer, TRASH_SWEEP_MS);
 }
 
-void trash_look(struct service *service, enum tier_index tier)
+void trash_sweep_soon(struct service *service, enum tier_index tier)
 {
     struct trash *trash = trash_of(service, tier);
     if (!trash)
@@ -268,8 +269,8 @@ void trash_reloaded(struct service *service)
 {
     if (service->far_trash)
         service->far_trash->must_note = true;
-    trash_look(service, TIER_LOCAL);
-    trash_look(service, TIER_FAR);
+    trash_sweep_soon(service, TIER_LOCAL);
+    trash_sweep_soon(service, TIER_FAR);
 }
 
 int trash_begin(struct service *service)
@@ -282,7 +283,7 @@ int trash_begin(struct service *service)
 
 void trash_end(struct service *service)
 {
-    end_look(service->trash);
+    end_sweep(service->trash);
 }
 
 bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files)
@@ -296,7 +297,7 @@ bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files)
         trash->wanted_bytes = bytes;
     if (trash->wanted_files < files)
         trash->wanted_files = files;
-    trash_look(service, TIER_LOCAL);
+    trash_sweep_soon(service, TIER_LOCAL);
     return true;
 }
 
@@ -308,7 +309,7 @@ static int open_one(struct trash **out, struct service *service, enum tier_index
     trash->service = service;
     trash->tier = tier;
     trash->must_note = true;
-    trash->timer.run = look_now;
+    trash->timer.run = sweep_now;
     trash->clock_ms = wall_ms() - loop_now_ms();
     loop_timer(service->loop, &trash->timer, ms);
     return 0;

@@ -33,7 +33,7 @@ void trash_close(struct service *service);
  * not at all. */
 uint64_t trash_term(const struct run *run, enum tier_index tier);
 /* Something went in or out: look soon, in that tier. Where there is no such tier: nothing. */
-void trash_look(struct service *service, enum tier_index tier);
+void trash_sweep_soon(struct service *service, enum tier_index tier);
 /* Terms may have changed: in all tiers. */
 void trash_reloaded(struct service *service);
 /* A save lacks so much. True: the oldest in the trash are removed until so much is free, and saves

@@ -57,7 +57,7 @@ struct undeleting {
     enum tier_index tier; /* that a worker is at */
     int64_t until_ms;
     struct fault fault, far_fault; /* the latter: what keeps the far trash from being looked into */
-    struct refresh_waiter look;
+    struct refresh_waiter refresh;
     struct timer timer;
     struct job job;
 };
@@ -157,7 +157,7 @@ static void work_in(struct undeleting *undeleting, enum tier_index tier,
 
 /* ---- into the list ---- */
 
-static int enter(struct undeleting *undeleting, struct found *found)
+static int add_to_list(struct undeleting *undeleting, struct found *found)
 {
     struct run *run = undeleting->run;
     struct checkpoint *checkpoint;
@@ -186,7 +186,7 @@ static int enter(struct undeleting *undeleting, struct found *found)
 static void note_taken(struct undeleting *undeleting, struct found *found)
 {
     struct run *run = undeleting->run;
-    int error = found->tier == TIER_LOCAL ? enter(undeleting, found) : 0;
+    int error = found->tier == TIER_LOCAL ? add_to_list(undeleting, found) : 0;
     if (error != 0) /* a look at the store finds it */
         fault_take(&found->fault, error);
     if (found->tier == TIER_LOCAL)
@@ -205,7 +205,7 @@ static void note_taken(struct undeleting *undeleting, struct found *found)
 
 /* ---- the answer ---- */
 
-static int answer(const struct undeleting *undeleting)
+static int send_answer(const struct undeleting *undeleting)
 {
     Holdfast__V1__UndeleteReply reply = HOLDFAST__V1__UNDELETE_REPLY__INIT;
     Holdfast__V1__UndeleteEntry *entries = calloc(undeleting->count + 1, sizeof *entries);
@@ -238,7 +238,7 @@ static int answer(const struct undeleting *undeleting)
     return error;
 }
 
-static void finish(struct undeleting *undeleting, int error)
+static void finish_call(struct undeleting *undeleting, int error)
 {
     if (error != 0)
         rpc_call_fail(undeleting->call, error);
@@ -258,19 +258,19 @@ static int find_nothing(const struct undeleting *undeleting)
                         "nothing of that is in the trash of run %s", undeleting->run->name);
 }
 
-static void end(struct undeleting *undeleting)
+static void end_undelete(struct undeleting *undeleting)
 {
     int error = fault_raise(&undeleting->fault);
     if (error == 0)
         error = find_nothing(undeleting);
-    finish(undeleting, error == 0 ? answer(undeleting) : error);
+    finish_call(undeleting, error == 0 ? send_answer(undeleting) : error);
 }
 
-static void looked(struct refresh_waiter *waiter)
+static void refreshed(struct refresh_waiter *waiter)
 {
-    struct undeleting *undeleting = CONTAINER_OF(waiter, struct undeleting, look);
+    struct undeleting *undeleting = CONTAINER_OF(waiter, struct undeleting, refresh);
     undeleting->service->trash->num_waiting--;
-    end(undeleting); /* where the look came to nothing the next one has it */
+    end_undelete(undeleting); /* where the look came to nothing the next one has it */
 }
 
 static void undeleted(struct event *event)
@@ -287,14 +287,14 @@ static void undeleted(struct event *event)
     trash_end(service);
     service->catalog->events->changed(service);
     if (!undeleting->request->dry_run)
-        trash_look(service, TIER_LOCAL);
+        trash_sweep_soon(service, TIER_LOCAL);
     if (!is_any_far) {
-        end(undeleting);
+        end_undelete(undeleting);
         return;
     }
     service->trash->num_waiting++;
-    undeleting->look.go_on = looked;
-    refresh_tier(service, TIER_FAR, &undeleting->look, service->config->tier_wait_ms);
+    undeleting->refresh.go_on = refreshed;
+    refresh_tier(service, TIER_FAR, &undeleting->refresh, service->config->tier_wait_ms);
 }
 
 static void undeleted_here(struct event *event)
@@ -315,7 +315,7 @@ static int check_run(const struct run *run)
                : 0;
 }
 
-static void begin(struct timer *timer)
+static void begin_undelete(struct timer *timer)
 {
     struct undeleting *undeleting = CONTAINER_OF(timer, struct undeleting, timer);
     struct service *service = undeleting->service;
@@ -335,7 +335,7 @@ static void begin(struct timer *timer)
         return;
     }
     if (error != 0) {
-        finish(undeleting, error);
+        finish_call(undeleting, error);
         return;
     }
     undeleting->run->adopting = ADOPTING_ALL;
@@ -354,7 +354,7 @@ void undelete_call(struct service *service, struct rpc_call *call,
     undeleting->call = call;
     undeleting->request = request;
     undeleting->until_ms = loop_now_ms() + BUSY_WAIT_MS;
-    undeleting->timer.run = begin;
+    undeleting->timer.run = begin_undelete;
     service->trash->num_waiting++;
-    begin(&undeleting->timer);
+    begin_undelete(&undeleting->timer);
 }

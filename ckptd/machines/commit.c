@@ -81,7 +81,7 @@ static void push_save(struct commit_actions *actions, enum commit_action_kind ki
     push(actions, (struct commit_action){.kind = kind, .save = save->id, .rank = -1});
 }
 
-static struct commit_save *find(struct commit *commit, uint64_t id)
+static struct commit_save *find_save(struct commit *commit, uint64_t id)
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
         if (commit->saves[i].state != COMMIT_FREE && commit->saves[i].id == id)
@@ -147,8 +147,9 @@ void commit_init(struct commit *commit, uint64_t newest_attempt)
 /* ---- giving up ---- */
 
 /* STAGING, NAMING or PUBLISHING (absent) -> DISCARDING. */
-static void discard(struct commit *commit, struct commit_save *save, struct commit_actions *actions,
-                    int64_t rank, int error, const char *reason)
+static void discard_save(struct commit *commit, struct commit_save *save,
+                         struct commit_actions *actions, int64_t rank, int error,
+                         const char *reason)
 {
     CHECK(save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING); /* commit.I7 */
     save->state = COMMIT_DISCARDING;
@@ -192,10 +193,10 @@ static void name_next(struct commit *commit, struct commit_actions *actions)
 void commit_failed(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                    int64_t rank, int error, const char *reason)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     /* Later than STAGING every shard is durable: nothing of a rank can fail any more. */
     if (save && save->state == COMMIT_STAGING)
-        discard(commit, save, actions, rank, error, reason);
+        discard_save(commit, save, actions, rank, error, reason);
     name_next(commit, actions);
 }
 
@@ -214,8 +215,8 @@ void commit_rank_died(struct commit *commit, struct commit_actions *actions, uin
         struct commit_save *save = &commit->saves[i];
         if (save->state == COMMIT_STAGING && rank < save->world_size &&
             save->ranks[rank] < RANK_ENDED)
-            discard(commit, save, actions, rank, ERR_ABORTED,
-                    "a rank ended before it had announced its part");
+            discard_save(commit, save, actions, rank, ERR_ABORTED,
+                         "a rank ended before it had announced its part");
     }
     commit_let_go(commit, attempt, rank);
     name_next(commit, actions);
@@ -225,7 +226,7 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
         if (commit->saves[i].state == COMMIT_STAGING)
-            discard(commit, &commit->saves[i], actions, -1, ERR_ABORTED, reason);
+            discard_save(commit, &commit->saves[i], actions, -1, ERR_ABORTED, reason);
 }
 
 uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions)
@@ -239,7 +240,7 @@ uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions)
     }
     if (!newest)
         return 0;
-    discard(commit, newest, actions, -1, ERR_ABORTED, "it made way for a later save");
+    discard_save(commit, newest, actions, -1, ERR_ABORTED, "it made way for a later save");
     return newest->id;
 }
 
@@ -253,7 +254,7 @@ static void forget_steps(struct commit *commit)
     commit->latest_max = commit->sealed = 0;
 }
 
-static void take(struct commit *commit, struct commit_actions *actions)
+static void take_number(struct commit *commit, struct commit_actions *actions)
 {
     CHECK(commit_num_saves(commit) == 0); /* commit.I4 */
     commit->state = RUN_TAKING;
@@ -270,10 +271,10 @@ void commit_hear(struct commit *commit, uint64_t attempt)
 }
 
 /* A save left the table: was it the last one that an open waits for? */
-static void settle(struct commit *commit, struct commit_actions *actions)
+static void settle_saves(struct commit *commit, struct commit_actions *actions)
 {
     if (commit->state == RUN_SETTLING && commit_num_saves(commit) == 0)
-        take(commit, actions);
+        take_number(commit, actions);
 }
 
 void commit_yield(struct commit *commit, struct commit_actions *actions)
@@ -281,8 +282,8 @@ void commit_yield(struct commit *commit, struct commit_actions *actions)
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
         struct commit_save *save = &commit->saves[i];
         if (save->state == COMMIT_STAGING && save->num_ended < save->world_size)
-            discard(commit, save, actions, -1, ERR_ABORTED,
-                    "a new attempt began before every rank ended");
+            discard_save(commit, save, actions, -1, ERR_ABORTED,
+                         "a new attempt began before every rank ended");
     }
 }
 
@@ -301,7 +302,7 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
     commit->world_size = world_size;
     commit->state = RUN_SETTLING;
     commit->take_tries = 0;
-    settle(commit, actions);
+    settle_saves(commit, actions);
     return 0;
 }
 
@@ -312,13 +313,13 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
     if (error == 0 || error == ERR_EXISTS)
         commit->attempt = number; /* commit.I5: this number is used up, by us or by another */
     if (error == ERR_EXISTS && ++commit->take_tries < COMMIT_TAKE_TRIES) {
-        take(commit, actions);
+        take_number(commit, actions);
         return;
     }
     if (commit->take_again && error == 0) {
         commit->take_again = false;
         commit->take_tries = 0;
-        take(commit, actions);
+        take_number(commit, actions);
         return;
     }
     commit->take_again = false;
@@ -446,9 +447,9 @@ void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
         if (is_left_by(&commit->saves[i], rank, step))
-            discard(commit, &commit->saves[i], actions, rank, ERR_ABORTED,
-                    commit->saves[i].step < step ? "a rank went on to a later save"
-                                                 : "a rank began it again");
+            discard_save(commit, &commit->saves[i], actions, rank, ERR_ABORTED,
+                         commit->saves[i].step < step ? "a rank went on to a later save"
+                                                      : "a rank began it again");
     commit_let_go(commit, commit->attempt, rank);
     name_next(commit, actions);
 }
@@ -466,7 +467,7 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
             save = &commit->saves[i];
     const struct commit_save *known = commit_find_step(commit, step);
     if (known)
-        save = find(commit, known->id);
+        save = find_save(commit, known->id);
     CHECK(save &&
           (!known || save->state == COMMIT_STAGING)); /* commit.I6: it waits for this rank */
     if (!known) {
@@ -490,7 +491,7 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
 void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                   uint32_t rank)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     (void)actions;
     if (!save || save->state != COMMIT_STAGING || rank >= save->world_size ||
         save->ranks[rank] != RANK_BEGUN)
@@ -502,7 +503,7 @@ void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_
 void commit_durable_at(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                        uint32_t rank, uint32_t node)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     CHECK(node < COMMIT_NODES_MAX);
     if (!save || save->state != COMMIT_STAGING || rank >= save->world_size ||
         save->ranks[rank] != RANK_ENDED)
@@ -523,12 +524,12 @@ void commit_durable(struct commit *commit, struct commit_actions *actions, uint6
 void commit_names_synced(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                          int error)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     if (!save || save->state != COMMIT_NAMING)
         return;
     if (error != 0) {
-        discard(commit, save, actions, -1, error,
-                "the names of its files could not be made durable");
+        discard_save(commit, save, actions, -1, error,
+                     "the names of its files could not be made durable");
         name_next(commit, actions);
         return;
     }
@@ -544,18 +545,18 @@ static void end_published(struct commit *commit, struct commit_actions *actions,
     push(actions, *action);
     save->state = COMMIT_FREE;
     name_next(commit, actions);
-    settle(commit, actions);
+    settle_saves(commit, actions);
 }
 
 void commit_published(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                       enum commit_outcome outcome, int error)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     if (!save || save->state != COMMIT_PUBLISHING)
         return;
     if (outcome == OUTCOME_ABSENT) { /* commit.I3 */
-        discard(commit, save, actions, -1, error,
-                error == ERR_ABORTED ? "it was refused" : "its manifest could not be written");
+        discard_save(commit, save, actions, -1, error,
+                     error == ERR_ABORTED ? "it was refused" : "its manifest could not be written");
         name_next(commit, actions);
         return;
     }
@@ -577,7 +578,7 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
 void commit_placed(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                    uint32_t node, int error)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     if (!save || save->state != COMMIT_PLACING || node == 0 || node >= COMMIT_NODES_MAX ||
         !has_bit(save->holders, node))
         return;
@@ -596,9 +597,9 @@ void commit_placed(struct commit *commit, struct commit_actions *actions, uint64
 
 void commit_discarded(struct commit *commit, struct commit_actions *actions, uint64_t save_id)
 {
-    struct commit_save *save = find(commit, save_id);
+    struct commit_save *save = find_save(commit, save_id);
     if (!save || save->state != COMMIT_DISCARDING)
         return;
     save->state = COMMIT_FREE;
-    settle(commit, actions);
+    settle_saves(commit, actions);
 }

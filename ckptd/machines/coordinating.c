@@ -71,7 +71,7 @@ struct coordinating_loss coordinating_reported(struct coordinating *of_save, str
         fanout_has(&of_save->fanout, report->node);
         commit_placed(commit, actions, save, report->node, 0);
     } else if (report->num_parts == 0) { /* coordinating.C5 */
-        return coordinating_look(commit, actions, save, ranks, report->node);
+        return coordinating_check_ranks(commit, actions, save, ranks, report->node);
     }
     return (struct coordinating_loss){COORDINATING_NONE, 0, 0};
 }
@@ -105,9 +105,10 @@ static enum coordinating_loss_kind find_loss(const struct commit_save *save, uin
     return restarted == 0 && known->is_unnamed ? COORDINATING_UNNAMED : COORDINATING_NONE;
 }
 
-struct coordinating_loss coordinating_look(struct commit *commit, struct commit_actions *actions,
-                                           uint64_t save_id, const struct coordinating_ranks *ranks,
-                                           uint32_t restarted)
+struct coordinating_loss coordinating_check_ranks(struct commit *commit,
+                                                  struct commit_actions *actions, uint64_t save_id,
+                                                  const struct coordinating_ranks *ranks,
+                                                  uint32_t restarted)
 {
     const struct commit_save *save = commit_find(commit, save_id);
     struct coordinating_loss loss = {COORDINATING_NONE, 0, 0};

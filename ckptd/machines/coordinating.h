@@ -77,9 +77,10 @@ struct coordinating_loss {
 bool coordinating_hear_boot(uint64_t *known, uint64_t boot);
 /* `restarted`: that node has; 0: a look at who is silent. The save fails, or is kept, when it waits
  * for a rank that has left. */
-struct coordinating_loss coordinating_look(struct commit *commit, struct commit_actions *actions,
-                                           uint64_t save, const struct coordinating_ranks *ranks,
-                                           uint32_t restarted);
+struct coordinating_loss coordinating_check_ranks(struct commit *commit,
+                                                  struct commit_actions *actions, uint64_t save,
+                                                  const struct coordinating_ranks *ranks,
+                                                  uint32_t restarted);
 
 /* ---- events of a report, and the answer ---- */
 

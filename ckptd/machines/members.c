@@ -9,7 +9,7 @@
 
 #define ITEM_MAX 400
 
-static int refuse(const char *item, const char *why)
+static int refuse_member(const char *item, const char *why)
 {
     return report_error(ERR_INVALID, "write NAME@DOMAIN=HOST:PORT, as n2@rack-b=10.0.0.2:7070",
                         "nodes.peers: \"%.200s\" %s", item, why);
@@ -60,17 +60,17 @@ static int add(struct members *members, const char *own, const char *item)
     struct address address;
     const char *at = item;
     if (members->count == MEMBERS_PEERS_MAX)
-        return refuse(item, "is one more than the 255 peers that a node has");
+        return refuse_member(item, "is one more than the 255 peers that a node has");
     if (!take_name(peer->name, &at, '@') || !take_name(peer->domain, &at, '='))
-        return refuse(item, "names no node and domain");
+        return refuse_member(item, "names no node and domain");
     if (strlen(at) >= sizeof peer->address || address_parse(&address, at) != 0 ||
         address.kind != ADDRESS_TLS)
-        return refuse(item, "has no address");
+        return refuse_member(item, "has no address");
     size_t length = strlen(peer->name);
     if (members_find(members, peer->name, length) < members->count)
-        return refuse(item, "is there twice");
+        return refuse_member(item, "is there twice");
     if (strcmp(peer->name, own) == 0)
-        return refuse(item, "is this node itself");
+        return refuse_member(item, "is this node itself");
     uint32_t place = find_place(members, peer->name, length);
     memmove(&members->by_name[place + 1], &members->by_name[place],
             (members->count - place) * sizeof members->by_name[0]);
@@ -87,7 +87,7 @@ int members_parse(struct members *out, const char *own, const char *text)
         char item[ITEM_MAX];
         size_t length = strcspn(text, ", ");
         if (length >= sizeof item)
-            return refuse(text, "is too long");
+            return refuse_member(text, "is too long");
         memcpy(item, text, length);
         item[length] = '\0';
         ERR_TRY(add(out, own, item));

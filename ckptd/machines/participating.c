@@ -119,7 +119,7 @@ struct participating_line participating_add(struct participating_report *report,
 
 /* ---- the coordinator's answer ---- */
 
-static enum participating_action heed(Holdfast__V1__PartVerdict verdict, bool is_placed)
+static enum participating_action apply_verdict(Holdfast__V1__PartVerdict verdict, bool is_placed)
 {
     static const enum participating_action actions[][2] = {
         [HOLDFAST__V1__PART_VERDICT__VERDICT_WAIT] = {PARTICIPATING_WAIT, PARTICIPATING_WAIT},
@@ -139,7 +139,7 @@ enum participating_action participating_answered(struct participating *part,
 {
     if (is_deaf(part))
         return PARTICIPATING_NOTHING;
-    enum participating_action action = heed(verdict, part->state == PARTICIPATING_PLACED);
+    enum participating_action action = apply_verdict(verdict, part->state == PARTICIPATING_PLACED);
     part->is_reporting = false;
     if (report->num_durable > part->num_named)
         part->num_named = report->num_durable;

@@ -44,7 +44,7 @@ static enum precommit_action drop(struct precommit *precommit)
 }
 
 /* precommit.E3. */
-static enum precommit_action look_whether_at_rest(struct precommit *precommit, bool is_moving)
+static enum precommit_action check_at_rest(struct precommit *precommit, bool is_moving)
 {
     if (is_moving || precommit->is_claiming)
         return PRECOMMIT_NOTHING;
@@ -79,7 +79,7 @@ enum precommit_action precommit_claimed(struct precommit *precommit, bool is_our
 enum precommit_action precommit_rested(struct precommit *precommit, bool has_failed, bool is_moving)
 {
     enum precommit_action action = has_failed ? drop(precommit) : PRECOMMIT_NOTHING;
-    return action == PRECOMMIT_NOTHING ? look_whether_at_rest(precommit, is_moving) : action;
+    return action == PRECOMMIT_NOTHING ? check_at_rest(precommit, is_moving) : action;
 }
 
 enum precommit_action precommit_ended(struct precommit *precommit, const void *save,

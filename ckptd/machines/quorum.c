@@ -38,7 +38,7 @@ const struct quorum_set *quorum_lacks(const struct quorum *quorum)
     return NULL;
 }
 
-enum quorum_state quorum_look(const struct quorum *quorum)
+enum quorum_state quorum_check(const struct quorum *quorum)
 {
     if (!quorum_lacks(quorum))
         return QUORUM_HELD;
@@ -71,5 +71,5 @@ enum quorum_state quorum_heard(struct quorum *quorum, uint32_t site, enum public
         return QUORUM_TAKEN;            /* quorum.Q3 */
     if (outcome == PUBLICATION_DURABLE) /* quorum.Q2 */
         node_set_add(&quorum->holders, site);
-    return quorum_look(quorum);
+    return quorum_check(quorum);
 }

@@ -31,7 +31,7 @@ enum quorum_state {
 /* This node holds it; there is no set yet. */
 struct quorum quorum_begin(uint32_t sites);
 /* Is it decided before a peer is asked? */
-enum quorum_state quorum_look(const struct quorum *quorum);
+enum quorum_state quorum_check(const struct quorum *quorum);
 /* The sites to ask now, each once: at the beginning, and after an answer that leaves it at ASKS.
  * `by_name`: the peers in an order that all nodes share; a peer's site is one more. `answering`:
  * the sites that are not known to be away. */

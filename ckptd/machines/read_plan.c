@@ -197,7 +197,7 @@ static bool lacks(const struct read_shard *shard, const struct read_load *load, 
 
 /* ---- asking ---- */
 
-static void ask(struct read_shard *shard, struct read_range range)
+static void ask_range(struct read_shard *shard, struct read_range range)
 {
     CHECK(shard->state != READ_IDLE);
     uint32_t first = range.first > shard->first ? range.first : shard->first;
@@ -227,14 +227,14 @@ static void ask_rest(struct read_shard *shard)
     for (uint32_t chunk = chunk_of(shard, shard->file.data_start); chunk < end; chunk++)
         if (*at(shard, chunk) == READ_CHUNK_MISSING)
             return;
-    ask(shard, (struct read_range){0, shard->num_chunks});
+    ask_range(shard, (struct read_range){0, shard->num_chunks});
 }
 
 void read_plan_ask(struct read_shard *shard, const struct read_load *load, uint32_t number)
 {
     const struct read_want *want = &load->shards[number];
     for (uint32_t i = 0; i < want->num_ranges && !all_is_asked(shard); i++)
-        ask(shard, load->ranges[want->first_range + i]);
+        ask_range(shard, load->ranges[want->first_range + i]);
     ask_rest(shard);
 }
 
@@ -242,7 +242,7 @@ void read_plan_ask_from(struct read_shard *shard, uint64_t byte)
 {
     uint32_t chunk = chunk_of(shard, byte);
     if (!read_plan_has(shard, chunk) && !is_asked(shard, chunk))
-        ask(shard, (struct read_range){chunk, shard->num_chunks});
+        ask_range(shard, (struct read_range){chunk, shard->num_chunks});
     ask_rest(shard);
 }
 

@@ -78,7 +78,7 @@ static struct transfer_action step(const struct transfer *transfer)
     }
 }
 
-static struct transfer_action go_on(struct transfer *transfer, enum transfer_state state)
+static struct transfer_action advance_to(struct transfer *transfer, enum transfer_state state)
 {
     transfer->state = state;
     transfer->failures = 0;
@@ -120,7 +120,7 @@ struct transfer_action transfer_begin(struct transfer *transfer, uint32_t shards
         return nothing;
     CHECK(shards > 0 && retry_ms > 0);
     *transfer = (struct transfer){.shards = shards, .retry_ms = retry_ms};
-    return go_on(transfer, TRANSFER_CLAIMING);
+    return advance_to(transfer, TRANSFER_CLAIMING);
 }
 
 struct transfer_action transfer_claimed(struct transfer *transfer, enum publication outcome)
@@ -131,7 +131,7 @@ struct transfer_action transfer_claimed(struct transfer *transfer, enum publicat
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
     if (outcome != PUBLICATION_DURABLE) /* transfer.T4 */
         return rest(transfer, TRANSFER_CLAIMING);
-    return go_on(transfer, TRANSFER_COPYING);
+    return advance_to(transfer, TRANSFER_COPYING);
 }
 
 struct transfer_action transfer_copied(struct transfer *transfer, uint32_t shard, int error,
@@ -144,14 +144,15 @@ struct transfer_action transfer_copied(struct transfer *transfer, uint32_t shard
     if (error != 0)
         return rest(transfer, TRANSFER_COPYING);
     transfer->shard++;
-    return go_on(transfer, transfer->shard < transfer->shards ? TRANSFER_COPYING : TRANSFER_NAMING);
+    return advance_to(transfer,
+                      transfer->shard < transfer->shards ? TRANSFER_COPYING : TRANSFER_NAMING);
 }
 
 struct transfer_action transfer_named(struct transfer *transfer, int error)
 {
     if (!is_in(transfer, TRANSFER_NAMING))
         return nothing;
-    return error != 0 ? rest(transfer, TRANSFER_NAMING) : go_on(transfer, TRANSFER_PUBLISHING);
+    return error != 0 ? rest(transfer, TRANSFER_NAMING) : advance_to(transfer, TRANSFER_PUBLISHING);
 }
 
 struct transfer_action transfer_published(struct transfer *transfer, enum publication outcome)
@@ -178,7 +179,7 @@ struct transfer_action transfer_settled(struct transfer *transfer, enum publicat
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
     if (outcome == PUBLICATION_UNKNOWN) /* transfer.T3 */
         return rest(transfer, TRANSFER_SETTLING);
-    return go_on(transfer, TRANSFER_PUBLISHING); /* with the same nonce: at most one effect */
+    return advance_to(transfer, TRANSFER_PUBLISHING); /* with the same nonce: at most one effect */
 }
 
 struct transfer_action transfer_rested(struct transfer *transfer)

@@ -113,7 +113,7 @@ static int fail_backing(uint32_t index, uint64_t bytes)
 
 /* Backs a segment with pages of 2 MiB; returns how much of it. A refusal is ordinary (an older
  * kernel, memory in small pieces); the rest is taken by fallocate. */
-static uint64_t collapse(const struct segment *segment, uint64_t bytes)
+static uint64_t back_with_huge_pages(const struct segment *segment, uint64_t bytes)
 {
     uint64_t whole = bytes / ARENA_HUGE_BYTES * ARENA_HUGE_BYTES;
     /* A range without any page is refused. */
@@ -178,7 +178,7 @@ static int take_memory(struct segment *segment, uint64_t bytes, uint32_t index, 
                        uint32_t wanted)
 {
     choose_node(segment, bytes, wanted);
-    segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
+    segment->huge_bytes = huge ? back_with_huge_pages(segment, bytes) : 0;
     if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
         return fail_backing(index, bytes);
     segment->asked_for = wanted;
@@ -321,11 +321,11 @@ int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, struct 
                             "%u segments were wanted, %u of %u are free", count, pool->num_free,
                             pool->count);
     /* First round: what needs no cleaning. */
-    for (uint32_t taken = 0, looked = 0; taken < count;
-         looked++, pool->next = (pool->next + 1) % pool->count) {
+    for (uint32_t taken = 0, checked = 0; taken < count;
+         checked++, pool->next = (pool->next + 1) % pool->count) {
         struct segment *segment = &pool->segments[pool->next];
-        CHECK(looked < 2 * pool->count);
-        if (segment->lent || (looked < pool->count && !is_ready(segment, owner)))
+        CHECK(checked < 2 * pool->count);
+        if (segment->lent || (checked < pool->count && !is_ready(segment, owner)))
             continue;
         segment->lent = true;
         change_owner(segment, owner);
@@ -368,7 +368,7 @@ static void register_segment(struct pool *pool, const struct segment *segment)
 }
 
 /* The memory of a bare one. The last says that the pool is full. */
-static int fill(struct pool *pool, struct segment *segment)
+static int fill_segment(struct pool *pool, struct segment *segment)
 {
     uint32_t before = atomic_fetch_add(&pool->num_begun, 1);
     int error = check_available(pool->count * pool->segment_bytes,
@@ -390,7 +390,7 @@ static int fill(struct pool *pool, struct segment *segment)
 }
 
 /* A new file in the place of the old one, whose memory goes first: the pool is a budget. */
-static int renew(struct pool *pool, struct segment *segment)
+static int renew_segment(struct pool *pool, struct segment *segment)
 {
     uint32_t index = index_of(pool, segment);
     struct segment fresh = {.fd = -1, .fd_read_only = -1, .base = segment->base};
@@ -421,7 +421,7 @@ static int renew(struct pool *pool, struct segment *segment)
 /* Under its lock. As long as a mark is on nobody is lent it, so what is set meanwhile is void; a
  * bare one was never lent, whatever its other marks say. The marks are read against the order in
  * which change_owner() sets them, so that a dirty one is known to be stale, too. */
-static int clean(struct pool *pool, struct segment *segment)
+static int clean_segment(struct pool *pool, struct segment *segment)
 {
     bool dirty = segment->dirty, stale = segment->stale, bare = segment->bare;
     bool elsewhere = !bare && is_elsewhere(segment, segment->wanted);
@@ -429,9 +429,9 @@ static int clean(struct pool *pool, struct segment *segment)
     if (!dirty && !stale && !bare && !elsewhere)
         return 0; /* another worker was faster; it may be in use already */
     if (bare)
-        error = fill(pool, segment);
+        error = fill_segment(pool, segment);
     else if (stale || elsewhere)
-        error = renew(pool, segment);
+        error = renew_segment(pool, segment);
     else
         memset(segment->base, 0, pool->segment_bytes);
     if (error != 0)
@@ -448,7 +448,7 @@ int pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
     for (uint32_t i = 0; i < count && error == 0; i++) {
         struct segment *segment = &pool->segments[segments[i]];
         pthread_mutex_lock(&segment->lock);
-        error = clean(pool, segment);
+        error = clean_segment(pool, segment);
         pthread_mutex_unlock(&segment->lock);
     }
     return error;
@@ -493,7 +493,7 @@ int pool_renew(struct pool *pool, bool *out_more)
     if (!segment)
         return 0;
     bool bare = segment->bare;
-    int error = clean(pool, segment);
+    int error = clean_segment(pool, segment);
     pthread_mutex_unlock(&segment->lock);
     *out_more = error == 0;
     /* Where a stale one fails, whoever needs the segment tries again, and hears why not. */

@@ -217,7 +217,7 @@ static void replaced(struct event *event)
     image_rewrite(stage->image);
 }
 
-static void was_read_back(struct event *event);
+static void shard_read_back(struct event *event);
 
 static void work_read_back(struct job *job)
 {
@@ -232,10 +232,10 @@ static void close_or_read(struct stage *stage)
     if (stage->is_read_back || !stage->service->config->verify_after_write)
         start_job(stage, work_close, closed);
     else
-        start_job(stage, work_read_back, was_read_back);
+        start_job(stage, work_read_back, shard_read_back);
 }
 
-static void was_read_back(struct event *event)
+static void shard_read_back(struct event *event)
 {
     struct stage *stage = end_job(event, "its file was read back (storage.verify_after_write)");
     if (stage)

@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-#define PLACE_LOOK_MS 1000
+#define PLACE_CHECK_MS 1000
 
 int store_watch_note(struct service *service, const char *where)
 {
@@ -30,7 +30,7 @@ int store_watch_check(const struct store_watch *place)
     return place ? directory_check(&place->directory) : 0;
 }
 
-static void work_look(struct job *job)
+static void work_check(struct job *job)
 {
     struct store_watch *place = CONTAINER_OF(job, struct store_watch, job);
     int error = store_watch_check(place);
@@ -38,7 +38,7 @@ static void work_look(struct job *job)
         fault_take(&place->fault, error);
 }
 
-static void looked(struct event *event)
+static void checked(struct event *event)
 {
     struct store_watch *place = CONTAINER_OF(event, struct store_watch, job.done);
     struct service *service = place->service;
@@ -47,15 +47,15 @@ static void looked(struct event *event)
     else
         service_come_back(service);
     if (!service->offline[0] || service->is_away)
-        loop_timer(service->loop, &place->timer, PLACE_LOOK_MS);
+        loop_timer(service->loop, &place->timer, PLACE_CHECK_MS);
 }
 
-static void look_again(struct timer *timer)
+static void check_again(struct timer *timer)
 {
     struct store_watch *place = CONTAINER_OF(timer, struct store_watch, timer);
     struct service *service = place->service;
     place->fault = (struct fault){0};
-    place->job = (struct job){.work = work_look, .done.run = looked};
+    place->job = (struct job){.work = work_check, .done.run = checked};
     loop_work(service->loop, &place->job);
 }
 
@@ -64,8 +64,8 @@ int store_watch_start(struct service *service)
     struct store_watch *place = service->store_watch;
     if (!place || !place->directory.path)
         return 0;
-    place->timer.run = look_again;
-    loop_timer(service->loop, &place->timer, PLACE_LOOK_MS);
+    place->timer.run = check_again;
+    loop_timer(service->loop, &place->timer, PLACE_CHECK_MS);
     return 0;
 }
 

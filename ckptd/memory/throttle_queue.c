@@ -32,7 +32,7 @@
 /* One report in so many wakes us, and the last of an image that is under way. */
 #define REPORTS_AWAITED 8u
 
-static void look_again(struct timer *timer);
+static void start_due_later(struct timer *timer);
 
 int throttle_queue_open(struct service *service)
 {
@@ -50,7 +50,7 @@ int throttle_queue_open(struct service *service)
         return report_error(ERR_MEMORY, NULL, "no memory for the gate");
     throttle_init(&service->throttle_queue->pace, &options);
     service->throttle_queue->service = service;
-    service->throttle_queue->timer.run = look_again;
+    service->throttle_queue->timer.run = start_due_later;
     return 0;
 }
 
@@ -72,8 +72,8 @@ static bool is_urgent(const struct chunk *chunk)
 static bool is_busy(struct service *service, int64_t now_ms)
 {
     struct throttle_queue *gate = service->throttle_queue;
-    if (gate->pace.options.quiet && gate->looked_ms != now_ms) {
-        gate->looked_ms = now_ms;
+    if (gate->pace.options.quiet && gate->checked_ms != now_ms) {
+        gate->checked_ms = now_ms;
         gate->busy = session_num_busy(service) > 0;
     }
     return gate->busy;
@@ -81,9 +81,9 @@ static bool is_busy(struct service *service, int64_t now_ms)
 
 static uint32_t bytes_of(const struct chunk *chunk)
 {
-    uint64_t start, end;
-    image_chunk_range(chunk->image, chunk->index, &start, &end);
-    return (uint32_t)(end - start);
+    uint64_t start_chunk, end;
+    image_chunk_range(chunk->image, chunk->index, &start_chunk, &end);
+    return (uint32_t)(end - start_chunk);
 }
 
 /* ---- letting go ---- */
@@ -100,7 +100,7 @@ static struct chunk *take_out(struct throttle_queue *gate, struct chunk **at, st
     return chunk;
 }
 
-static void start(struct throttle_queue *gate, struct chunk *chunk)
+static void start_chunk(struct throttle_queue *gate, struct chunk *chunk)
 {
     chunk->is_paced = true;
     chunk->is_awaited = ++gate->num_started % REPORTS_AWAITED == 0;
@@ -109,7 +109,7 @@ static void start(struct throttle_queue *gate, struct chunk *chunk)
 }
 
 /* Starts what may begin, oldest first; sees to it that the next is looked at in time. */
-static void look(struct service *service)
+static void start_due(struct service *service)
 {
     struct throttle_queue *gate = service->throttle_queue;
     while (gate->first) {
@@ -121,20 +121,20 @@ static void look(struct service *service)
                 loop_timer(service->loop, &gate->timer, wait_ms);
             return;
         }
-        start(gate, take_out(gate, &gate->first, NULL));
+        start_chunk(gate, take_out(gate, &gate->first, NULL));
     }
     loop_timer_cancel(service->loop, &gate->timer);
 }
 
-static void look_again(struct timer *timer)
+static void start_due_later(struct timer *timer)
 {
-    look(CONTAINER_OF(timer, struct throttle_queue, timer)->service);
+    start_due(CONTAINER_OF(timer, struct throttle_queue, timer)->service);
 }
 
 void throttle_queue_phase_changed(struct service *service)
 {
-    service->throttle_queue->looked_ms = -1;
-    look(service);
+    service->throttle_queue->checked_ms = -1;
+    start_due(service);
 }
 
 /* Takes out what waits of `image`; with NULL what is urgent, which is started. */
@@ -152,7 +152,7 @@ static void take_out_all(struct service *service, const struct image *image)
         struct chunk *chunk = take_out(gate, at, before);
         throttle_leave(&gate->pace, loop_now_ms());
         if (!image)
-            start(gate, chunk);
+            start_chunk(gate, chunk);
     }
 }
 
@@ -186,7 +186,7 @@ void throttle_queue_start_chunk(struct image *image, uint32_t index)
     gate->last = chunk;
     /* Who is not alone waits for what wakes those before it. */
     if (gate->num_held++ == 0)
-        look(service);
+        start_due(service);
 }
 
 void throttle_queue_chunk_ended(struct chunk *chunk)
@@ -196,5 +196,5 @@ void throttle_queue_chunk_ended(struct chunk *chunk)
         return;
     chunk->is_paced = chunk->is_awaited = false;
     service->throttle_queue->in_flight--;
-    look(service);
+    start_due(service);
 }

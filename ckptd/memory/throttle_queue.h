@@ -19,7 +19,7 @@ struct throttle_queue {
     struct chunk *first, *last;
     uint32_t num_held, in_flight, num_started;
     bool busy; /* some rank was, at looked_ms */
-    int64_t looked_ms;
+    int64_t checked_ms;
     struct timer timer;
 };
 

@@ -72,14 +72,14 @@ static void go_on(struct refresh_waiter *waiter)
     struct run *run;
     if (!service->is_closing && run_find(&run, service, arrival->summary.run, false) == 0) {
         service->hooks->apply_retention(run);
-        replicate_look(service);
+        replicate_check_queues(service);
     }
     arrival->done(arrival);
 }
 
 /* The copy is listed now, and is whole (serve.P1). The node that sent it has one itself, or a part.
  */
-static void looked(struct refresh_waiter *waiter)
+static void complete_listed(struct refresh_waiter *waiter)
 {
     struct accept_copy *arrival = CONTAINER_OF(waiter, struct accept_copy, look);
     struct service *service = arrival->service;
@@ -111,7 +111,7 @@ void accept_copy_announce(struct accept_copy *arrival)
              summary->run, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              arrival->from, (unsigned long long)summary->bytes, summary->shards,
              arrival->is_in_memory ? ", in memory" : "");
-    arrival->look.go_on = looked;
+    arrival->look.go_on = complete_listed;
     if (arrival->is_in_memory)
         refresh_tier(service, TIER_MEMORY, &arrival->look, service->config->tier_wait_ms);
     else

@@ -35,7 +35,7 @@ void handles_close(struct handles *handles, struct storage *storage)
 }
 
 /* With the mutex. Where the pointer to it lies; NULL: `who` has none of that token. */
-static struct handle **find(struct handles *handles, const char *who, uint64_t token)
+static struct handle **find_handle(struct handles *handles, const char *who, uint64_t token)
 {
     for (struct handle **at = &handles->first; *at; at = &(*at)->next)
         if ((*at)->token == token && strcmp((*at)->who, who) == 0) /* serve.P3 */
@@ -91,7 +91,7 @@ int handles_new(struct handles *handles, struct handle **out, const struct princ
                         who->role == ROLE_NODE ? HANDLES_MAX : HANDLES_EACH);
 }
 
-static int unknown(void)
+static int report_unknown(void)
 {
     return report_error(ERR_UNAVAILABLE, "open it again", "there is no such handle here");
 }
@@ -99,13 +99,13 @@ static int unknown(void)
 int handles_use(struct handles *handles, struct handle **out, const char *who, uint64_t token)
 {
     pthread_mutex_lock(&handles->mutex);
-    struct handle **at = find(handles, who, token);
+    struct handle **at = find_handle(handles, who, token);
     if (at) {
         *out = *at;
         (*at)->busy++;
     }
     pthread_mutex_unlock(&handles->mutex);
-    return at ? 0 : unknown();
+    return at ? 0 : report_unknown();
 }
 
 void handles_used(struct handles *handles, struct handle *handle)
@@ -122,14 +122,14 @@ void handles_used(struct handles *handles, struct handle *handle)
 int handles_take(struct handles *handles, struct handle **out, const char *who, uint64_t token)
 {
     pthread_mutex_lock(&handles->mutex);
-    struct handle **at = find(handles, who, token);
+    struct handle **at = find_handle(handles, who, token);
     bool is_busy = at && (*at)->busy > 0;
     if (at && !is_busy)
         *out = take_out(handles, at);
     pthread_mutex_unlock(&handles->mutex);
     if (is_busy)
         return report_error(ERR_BUSY, "try again", "the handle is in use");
-    return at ? 0 : unknown();
+    return at ? 0 : report_unknown();
 }
 
 struct handle *handles_take_silent(struct handles *handles, int64_t silent_ms)

@@ -133,7 +133,7 @@ static int fill_part(struct reporting *reporting, const struct stage *stage)
     return line.has_digests ? fill_digests(reporting, index, stage) : 0;
 }
 
-static int fill(struct reporting *reporting, const struct save *save)
+static int fill_report(struct reporting *reporting, const struct save *save)
 {
     Holdfast__V1__ReportPartRequest *request = &reporting->request;
     uint32_t room = save->num_begun + 1;
@@ -172,12 +172,12 @@ static int sync_names(struct peer_call *peer_call)
                : 0;
 }
 
-static void perform(struct save *save, enum participating_action action);
+static void perform_action(struct save *save, enum participating_action action);
 
 /* ---- the manifest ---- */
 
-static int publish(struct storage *storage, const struct manifest_summary *summary,
-                   const void *text, size_t bytes)
+static int write_manifest(struct storage *storage, const struct manifest_summary *summary,
+                          const void *text, size_t bytes)
 {
     char key[STORAGE_KEY_MAX];
     ERR_TRY(manifest_key(key, sizeof key, summary));
@@ -204,7 +204,7 @@ int part_place(struct manifest_summary *out, struct storage *storage, const void
         return report_error(ERR_CORRUPT, NULL, "the manifest of another save came");
     ERR_TRY(shard_dir_key(dir, sizeof dir, out->run, out->step, out->attempt));
     ERR_TRY(store_put_places(storage, out, places));
-    ERR_TRY(publish(storage, out, text, bytes));
+    ERR_TRY(write_manifest(storage, out, text, bytes));
     ERR_TRY(storage_sync_names(storage, dir)); /* it may have been there before */
     store_unmark(storage, dir);
     return 0;
@@ -251,7 +251,8 @@ static void placed(struct event *event)
         log_error("commit", "run %s, step %llu: its manifest could not be written: %s",
                   save->run->name, (unsigned long long)save->step, save->fault.message);
     save->fault = (struct fault){0}; /* it is tried again */
-    perform(save, participating_placed(&save->part, is_durable, save->manifest_tier != TIER_LOCAL));
+    perform_action(
+        save, participating_placed(&save->part, is_durable, save->manifest_tier != TIER_LOCAL));
 }
 
 /* Where the manifest is: in the answer, or at the node that it names. */
@@ -276,11 +277,12 @@ static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply 
     return 0;
 }
 
-static void place(struct save *save, const Holdfast__V1__ReportPartReply *reply)
+static void place_manifest(struct save *save, const Holdfast__V1__ReportPartReply *reply)
 {
     if (take_manifest(save, reply) != 0) { /* asked again, the coordinator sends it itself */
         log_warn("commit", "%s", report_line());
-        perform(save, participating_placed(&save->part, false, save->manifest_tier != TIER_LOCAL));
+        perform_action(save,
+                       participating_placed(&save->part, false, save->manifest_tier != TIER_LOCAL));
         return;
     }
     save->durable_ms = save->named_ms = loop_now_ms();
@@ -322,7 +324,7 @@ static void perform_answer(struct save *save, enum participating_action action,
 {
     switch (action) {
     case PARTICIPATING_PLACE:
-        place(save, reply);
+        place_manifest(save, reply);
         return;
     case PARTICIPATING_DONE:
         end_committed(save, reply->replicas);
@@ -334,12 +336,12 @@ static void perform_answer(struct save *save, enum participating_action action,
         end_over(save, reply->reason[0] ? reply->reason : "its coordinator has given it up");
         return;
     default:
-        perform(save, action);
+        perform_action(save, action);
     }
 }
 
-static void heed(struct save *save, const struct reporting *reporting,
-                 const Holdfast__V1__ReportPartReply *reply)
+static void handle_answer(struct save *save, const struct reporting *reporting,
+                          const Holdfast__V1__ReportPartReply *reply)
 {
     bool was_accepted = save->is_accepted;
     enum participating_action action =
@@ -373,9 +375,9 @@ static void reported(struct peer_call *peer_call)
     if (save && peer_call->fault.code != 0) {
         log_debug("commit", "run %s, step %llu: no answer of its coordinator: %s", run->name,
                   (unsigned long long)save->step, peer_call->fault.message);
-        perform(save, participating_unanswered(&save->part));
+        perform_action(save, participating_unanswered(&save->part));
     } else if (save) {
-        heed(save, reporting, (const Holdfast__V1__ReportPartReply *)peer_call->reply);
+        handle_answer(save, reporting, (const Holdfast__V1__ReportPartReply *)peer_call->reply);
     }
     free_reporting(reporting);
 }
@@ -387,10 +389,10 @@ static void send_report(struct save *save)
     unsigned tier = catalog_tier_of(service, save->run->coordinator->attempt->coordinator);
     bool is_peer = tier != NUM_TIERS && tier != TIER_LOCAL;
     struct reporting *reporting = is_peer ? calloc(1, sizeof *reporting) : NULL;
-    if (!reporting || fill(reporting, save) != 0) {
+    if (!reporting || fill_report(reporting, save) != 0) {
         if (reporting)
             free_reporting(reporting);
-        perform(save, participating_unanswered(&save->part));
+        perform_action(save, participating_unanswered(&save->part));
         return;
     }
     reporting->peer_call =
@@ -409,7 +411,7 @@ static void report_again(struct timer *timer)
     part_report(CONTAINER_OF(timer, struct save, report));
 }
 
-static void perform(struct save *save, enum participating_action action)
+static void perform_action(struct save *save, enum participating_action action)
 {
     save->report.run = report_again;
     if (action == PARTICIPATING_SEND)
@@ -420,7 +422,7 @@ static void perform(struct save *save, enum participating_action action)
 
 void part_report(struct save *save)
 {
-    perform(save, participating_changed(&save->part));
+    perform_action(save, participating_changed(&save->part));
 }
 
 void part_completed(struct run *run, const struct manifest_summary *summary)
@@ -428,7 +430,7 @@ void part_completed(struct run *run, const struct manifest_summary *summary)
     for (struct save *save = run->coordinator->saves; save; save = save->next)
         if (save->is_part && save->step == summary->step &&
             strcmp(save->nonce, summary->nonce) == 0)
-            perform(save, participating_completed(&save->part));
+            perform_action(save, participating_completed(&save->part));
 }
 
 /* ---- leaving ---- */

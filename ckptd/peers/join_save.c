@@ -203,7 +203,7 @@ static void fail_join(struct run *run, const struct fault *fault)
 }
 
 /* The coordinator was started again: it is told of the ranks once more. */
-static void tell_again(struct run *run)
+static void repeat_join(struct run *run)
 {
     if (run->coordinator->follow)
         joining_forgotten(&run->coordinator->follow->joining);
@@ -350,7 +350,7 @@ static void answered(struct peer_call *peer_call)
                    report_error(ERR_CORRUPT, NULL, "a save has an impossible nonce"));
     else if (peer_call->fault.code == ERR_UNAVAILABLE &&
              run_find(&run, peer_call->service, part->run, false) == 0)
-        tell_again(run);
+        repeat_join(run);
     peer_call_end(peer_call);
     free(part->state);
     free(part);
@@ -518,7 +518,7 @@ static void settle_again(struct timer *timer)
     settle_arrival(CONTAINER_OF(timer, struct arrival, timer));
 }
 
-static enum participating_entry decide(const struct run *run, const struct arrival *arrival)
+static enum participating_entry decide_entry(const struct run *run, const struct arrival *arrival)
 {
     const struct coordinator *coordinator = run->coordinator;
     const struct attempt *attempt = arrival->attempt;
@@ -558,7 +558,7 @@ static void settle_arrival(struct arrival *arrival)
     if (error == 0)
         error = run_find(&run, service, arrival->request->run, true);
     if (error == 0)
-        entry = decide(run, arrival);
+        entry = decide_entry(run, arrival);
     if (entry == PARTICIPATING_SETTLE || entry == PARTICIPATING_GIVE_UP) {
         settle_older(run, arrival, entry == PARTICIPATING_GIVE_UP);
         return;

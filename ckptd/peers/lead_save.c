@@ -33,7 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_MS 500
+#define CHECK_MS 500
 #define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 65536u) /* of what an answer carries */
 #define NO_NONCE "00000000000000000000000000000000"
 
@@ -100,8 +100,8 @@ static bool give_up_left(struct run *run, uint32_t restarted)
         const struct coordinating_ranks ranks = {rank_of, save};
         if (save->is_part)
             continue;
-        const struct coordinating_loss loss =
-            coordinating_look(&run->coordinator->machine, &actions, save->id, &ranks, restarted);
+        const struct coordinating_loss loss = coordinating_check_ranks(
+            &run->coordinator->machine, &actions, save->id, &ranks, restarted);
         note_fault(save, report_loss(run->service, &loss));
         run_perform(run, &actions);
         if (loss.kind != COORDINATING_NONE)
@@ -110,7 +110,7 @@ static bool give_up_left(struct run *run, uint32_t restarted)
     return false;
 }
 
-static void give_up(struct lead_save *lead, uint32_t restarted)
+static void give_up_saves(struct lead_save *lead, uint32_t restarted)
 {
     for (struct run *run = lead->service->catalog->runs; run; run = run->next)
         while (give_up_left(run, restarted)) {
@@ -120,7 +120,7 @@ static void give_up(struct lead_save *lead, uint32_t restarted)
 static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id)
 {
     if (coordinating_hear_boot(&lead->boot_id[node], boot_id))
-        give_up(lead, node);
+        give_up_saves(lead, node);
 }
 
 /* ---- Join ---- */
@@ -486,11 +486,11 @@ void lead_save_report(struct service *service, struct rpc_call *call,
 
 /* ---- beginning and end ---- */
 
-static void look(struct timer *timer)
+static void check_nodes(struct timer *timer)
 {
     struct lead_save *lead = CONTAINER_OF(timer, struct lead_save, timer);
-    give_up(lead, 0);
-    loop_timer(lead->service->loop, timer, LOOK_MS);
+    give_up_saves(lead, 0);
+    loop_timer(lead->service->loop, timer, CHECK_MS);
 }
 
 int lead_save_open(struct service *service)
@@ -501,8 +501,8 @@ int lead_save_open(struct service *service)
     if (!service->lead_save)
         return report_error(ERR_MEMORY, NULL, "no memory for other nodes");
     service->lead_save->service = service;
-    service->lead_save->timer.run = look;
-    loop_timer(service->loop, &service->lead_save->timer, LOOK_MS);
+    service->lead_save->timer.run = check_nodes;
+    loop_timer(service->loop, &service->lead_save->timer, CHECK_MS);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 
 #define CALL_MS 5000u
 
-static int perform(struct peer_call *peer_call)
+static int perform_call(struct peer_call *peer_call)
 {
     char path[96];
     if (peer_call->before)
@@ -18,20 +18,20 @@ static int perform(struct peer_call *peer_call)
     snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", peer_call->method);
     ERR_TRY(rpc_client_call(peer_call->service->tiers[TIER_PEER + peer_call->peer].client, path,
                             peer_call->request, peer_call->reply_type, &peer_call->reply, CALL_MS));
-    return peer_call->behind ? peer_call->behind(peer_call) : 0;
+    return peer_call->then ? peer_call->then(peer_call) : 0;
 }
 
 static void work(struct job *job)
 {
     struct peer_call *peer_call = CONTAINER_OF(job, struct peer_call, job);
-    int error = perform(peer_call);
+    int error = perform_call(peer_call);
     if (error == 0)
         return;
     fault_take(&peer_call->fault, error);
     peer_call_end(peer_call);
 }
 
-static void worked(struct event *event)
+static void call_ended(struct event *event)
 {
     struct peer_call *peer_call = CONTAINER_OF(event, struct peer_call, job.done);
     peer_call->done(peer_call);
@@ -39,7 +39,7 @@ static void worked(struct event *event)
 
 void peer_call_send(struct peer_call *peer_call)
 {
-    peer_call->job = (struct job){.work = work, .done.run = worked};
+    peer_call->job = (struct job){.work = work, .done.run = call_ended};
     struct followers *followers = peer_call->service->followers;
     if (peer_call->method)
         crew_work_in(followers->crew, &followers->lanes[peer_call->peer], &peer_call->job);

@@ -33,7 +33,7 @@ struct peer_call {
     /* On the crew, or NULL: before the call, an error leaves it out; behind it, when it went well.
      */
     int (*before)(struct peer_call *peer_call);
-    int (*behind)(struct peer_call *peer_call);
+    int (*then)(struct peer_call *peer_call);
     void (*done)(struct peer_call *peer_call); /* on the service thread */
     ProtobufCMessage *reply;                   /* NULL after an error */
     struct fault fault;

@@ -77,7 +77,7 @@ static double now_seconds(void)
 }
 
 /* The connection is there by now, and the answer costs the other node nothing. */
-static int measure(double *out, struct rpc_client *client)
+static int measure_rtt(double *out, struct rpc_client *client)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *reply = NULL;
@@ -107,13 +107,13 @@ static void work_ask(struct job *job)
                  telling->service->config->members.peers[telling->peer].name, report_line());
     telling->is_refused = error != 0;
     protobuf_c_message_free_unpacked(reply, NULL);
-    if (error == 0 && measure(&telling->answer_seconds, client) != 0)
+    if (error == 0 && measure_rtt(&telling->answer_seconds, client) != 0)
         telling->answer_seconds = telling->rtt_seconds; /* as it was */
 }
 
 /* ---- on the service thread ---- */
 
-static void asked(struct event *event)
+static void status_received(struct event *event)
 {
     struct telling *telling = CONTAINER_OF(event, struct telling, job.done);
     telling->is_asking = false;
@@ -132,7 +132,7 @@ void peer_status_ask(struct service *service, uint32_t peer)
     if (telling->is_asking)
         return;
     telling->is_asking = true;
-    telling->job = (struct job){.work = work_ask, .done.run = asked};
+    telling->job = (struct job){.work = work_ask, .done.run = status_received};
     tier_work(service, (enum tier_index)(TIER_PEER + peer), &telling->job);
 }
 

@@ -31,16 +31,16 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
 }
 
 /* The newest whole checkpoint, and the newest that is replicated: what a lost node costs. */
-struct behind {
+struct backlog {
     const struct checkpoint *newest, *replicated;
     int checkpoints;
     json_int_t bytes, lag_seconds;
 };
 
-static struct behind measure(const struct run *run)
+static struct backlog measure_backlog(const struct run *run)
 {
     const struct checkpoint *newest = catalog_newest(run), *replicated = newest;
-    struct behind out = {.newest = newest};
+    struct backlog out = {.newest = newest};
     json_int_t bytes = 0, lag = 0;
     while (replicated && catalog_durability(replicated) < DURABLE_REPLICATED) {
         out.checkpoints += !replicated->damaged;
@@ -62,26 +62,26 @@ static json_t *step_of(const struct checkpoint *checkpoint)
 
 static json_t *describe_run(const struct run *run)
 {
-    const struct behind behind = measure(run);
+    const struct backlog backlog = measure_backlog(run);
     json_t *sets = sets_describe(&run->sets);
     return json_pack("{s:s, s:o, s:o, s:i, s:I, s:I, s:o, s:b}", "run", run->name, "newest_step",
-                     step_of(behind.newest), "replicated_step", step_of(behind.replicated),
-                     "checkpoints_behind", behind.checkpoints, "bytes_behind", behind.bytes,
-                     "lag_seconds", behind.lag_seconds, "attempt_nodes", sets ? sets : json_null(),
+                     step_of(backlog.newest), "replicated_step", step_of(backlog.replicated),
+                     "checkpoints_behind", backlog.checkpoints, "bytes_behind", backlog.bytes,
+                     "lag_seconds", backlog.lag_seconds, "attempt_nodes", sets ? sets : json_null(),
                      "attempt_held", (int)run->sets.is_held);
 }
 
-json_t *peers_describe_behind(const struct service *service)
+json_t *peers_describe_lag(const struct service *service)
 {
-    struct behind all = {.checkpoints = 0};
+    struct backlog all = {.checkpoints = 0};
     if (service->config->members.count == 0)
         return json_null();
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
-        const struct behind behind = measure(run);
-        all.checkpoints += behind.checkpoints;
-        all.bytes += behind.bytes;
-        if (behind.lag_seconds > all.lag_seconds)
-            all.lag_seconds = behind.lag_seconds;
+        const struct backlog backlog = measure_backlog(run);
+        all.checkpoints += backlog.checkpoints;
+        all.bytes += backlog.bytes;
+        if (backlog.lag_seconds > all.lag_seconds)
+            all.lag_seconds = backlog.lag_seconds;
     }
     return json_pack("{s:i, s:I, s:I}", "checkpoints", all.checkpoints, "bytes", all.bytes,
                      "lag_seconds", all.lag_seconds);
@@ -108,10 +108,10 @@ json_t *peers_describe(const struct service *service)
         json_decref(runs);
         return json_null();
     }
-    queue_begin_look(service);
+    queue_begin_scan(service);
     for (uint32_t i = 0; i < config->members.count; i++)
         json_array_append_new(peers, describe_peer(service, i));
-    queue_end_look(service);
+    queue_end_scan(service);
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         json_array_append_new(runs, describe_run(run));
     return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o}", "name", config->nodes_name, "domain",

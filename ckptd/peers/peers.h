@@ -8,6 +8,6 @@ struct json_t;
 /* NULL of JSON where there are no peers. */
 struct json_t *peers_describe(const struct service *service);
 /* What of all runs is on too few nodes; likewise. */
-struct json_t *peers_describe_behind(const struct service *service);
+struct json_t *peers_describe_lag(const struct service *service);
 
 #endif

@@ -30,7 +30,7 @@
 #include <string.h>
 
 #define FIRST_MS 200
-#define LOOK_MS 1000
+#define RETRY_MS 1000
 
 struct asking {
     struct peer_call peer_call;
@@ -94,7 +94,7 @@ static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply
                             asking->step, asking->attempt);
 }
 
-static int heed(struct peer_call *peer_call)
+static int perform_verdict(struct peer_call *peer_call)
 {
     struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     const Holdfast__V1__ReportPartReply *reply =
@@ -113,14 +113,14 @@ static int heed(struct peer_call *peer_call)
 
 /* ---- on the service thread ---- */
 
-static void enter(struct asking *asking)
+static void add_to_catalog(struct asking *asking)
 {
     struct checkpoint *checkpoint;
     if (catalog_add(&checkpoint, asking->run, &asking->summary, TIER_LOCAL, &asking->places) != 0)
         log_warn("catalog", "%s", report_line()); /* the next start lists it */
 }
 
-static void settle(struct asking *asking)
+static void settle_part(struct asking *asking)
 {
     struct checkpoint *part = catalog_find(asking->run, asking->step, asking->attempt);
     if (!part || !catalog_has_flaw(part, FLAW_IN_DOUBT) || !resident_take_out(part))
@@ -133,17 +133,17 @@ static void settle(struct asking *asking)
                  ? "belongs to a checkpoint, as its coordinator says"
                  : "was given up, as its coordinator says, and is removed");
     if (asking->action == PARTICIPATING_KEEP)
-        enter(asking);
+        add_to_catalog(asking);
 }
 
-static void asked(struct peer_call *peer_call)
+static void verdict_received(struct peer_call *peer_call)
 {
     struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
     struct service *service = peer_call->service;
     bool is_settled = peer_call->fault.code == 0 && asking->part.state == PARTICIPATING_OVER;
     if (is_settled)
-        settle(asking);
-    loop_timer(service->loop, &service->followers->timer, is_settled ? 1 : LOOK_MS);
+        settle_part(asking);
+    loop_timer(service->loop, &service->followers->timer, is_settled ? 1 : RETRY_MS);
     peer_call_end(peer_call);
     places_free(&asking->places);
     free(asking);
@@ -166,14 +166,14 @@ static const struct checkpoint *find_in_doubt(struct followers *followers)
     return found ? found : first;
 }
 
-static void look(struct timer *timer)
+static void ask_next_part(struct timer *timer)
 {
     struct followers *followers = CONTAINER_OF(timer, struct followers, timer);
     struct service *service = followers->service;
     const struct checkpoint *part = find_in_doubt(followers);
     struct asking *asking = part ? calloc(1, sizeof *asking) : NULL;
     if (!asking) {
-        loop_timer(service->loop, timer, LOOK_MS);
+        loop_timer(service->loop, timer, RETRY_MS);
         return;
     }
     holdfast__v1__report_part_request__init(&asking->request);
@@ -190,14 +190,14 @@ static void look(struct timer *timer)
                            .request = &asking->request.base,
                            .reply_type = &holdfast__v1__report_part_reply__descriptor,
                            .before = read_mark,
-                           .behind = heed,
-                           .done = asked};
+                           .then = perform_verdict,
+                           .done = verdict_received};
     peer_call_send(&asking->peer_call);
 }
 
 void recover_parts_start(struct service *service)
 {
     service->followers->service = service;
-    service->followers->timer.run = look;
+    service->followers->timer.run = ask_next_part;
     loop_timer(service->loop, &service->followers->timer, FIRST_MS);
 }

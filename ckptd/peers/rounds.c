@@ -18,20 +18,20 @@
 struct rounds {
     struct service *service;
     struct timer timer;
-    struct refresh_waiter looks[MEMBERS_PEERS_MAX];
-    bool is_looking[MEMBERS_PEERS_MAX];
+    struct refresh_waiter waiters[MEMBERS_PEERS_MAX];
+    bool is_polling[MEMBERS_PEERS_MAX];
 };
 
-static void looked(struct refresh_waiter *look)
+static void peer_refreshed(struct refresh_waiter *poll_round)
 {
-    struct service *service = look->service;
+    struct service *service = poll_round->service;
     if (service->is_closing || !service->rounds)
         return;
-    service->rounds->is_looking[look->tier - TIER_PEER] = false;
-    replicate_look_soon(service);
+    service->rounds->is_polling[poll_round->tier - TIER_PEER] = false;
+    replicate_check_queues_soon(service);
 }
 
-static void look(struct timer *timer)
+static void poll_round(struct timer *timer)
 {
     struct rounds *rounds = CONTAINER_OF(timer, struct rounds, timer);
     struct service *service = rounds->service;
@@ -40,11 +40,11 @@ static void look(struct timer *timer)
     for (uint32_t i = 0; i < service->config->members.count; i++) {
         if (!service->tiers[TIER_PEER + i].offline[0]) /* its next look says when it is back */
             peer_status_ask(service, i);
-        if (rounds->is_looking[i])
+        if (rounds->is_polling[i])
             continue;
-        rounds->is_looking[i] = true;
-        rounds->looks[i] = (struct refresh_waiter){.go_on = looked};
-        refresh_tier(service, (enum tier_index)(TIER_PEER + i), &rounds->looks[i],
+        rounds->is_polling[i] = true;
+        rounds->waiters[i] = (struct refresh_waiter){.go_on = peer_refreshed};
+        refresh_tier(service, (enum tier_index)(TIER_PEER + i), &rounds->waiters[i],
                      service->config->nodes_wait_ms);
     }
 }
@@ -57,7 +57,7 @@ int rounds_open(struct service *service)
     if (!service->rounds)
         return report_error(ERR_MEMORY, NULL, "no memory to look at the nodes");
     service->rounds->service = service;
-    service->rounds->timer.run = look;
+    service->rounds->timer.run = poll_round;
     loop_timer(service->loop, &service->rounds->timer, service->config->nodes_look_ms);
     return 0;
 }

@@ -371,15 +371,15 @@ static void free_errand(struct errand *errand)
     free(errand);
 }
 
-static void reply(struct errand *errand)
+static void send_reply(struct errand *errand)
 {
-    Holdfast__V1__PeerReply reply = HOLDFAST__V1__PEER_REPLY__INIT;
-    reply.handle = errand->handle ? errand->handle->token : 0;
-    reply.bytes = errand->bytes;
-    reply.data = (ProtobufCBinaryData){errand->data_bytes, errand->data};
-    reply.n_entries = errand->num_entries;
-    reply.entries = errand->entries;
-    rpc_call_reply(errand->call, &reply.base);
+    Holdfast__V1__PeerReply send_reply = HOLDFAST__V1__PEER_REPLY__INIT;
+    send_reply.handle = errand->handle ? errand->handle->token : 0;
+    send_reply.bytes = errand->bytes;
+    send_reply.data = (ProtobufCBinaryData){errand->data_bytes, errand->data};
+    send_reply.n_entries = errand->num_entries;
+    send_reply.entries = errand->entries;
+    rpc_call_reply(errand->call, &send_reply.base);
 }
 
 static void announced(struct accept_copy *arrival)
@@ -463,7 +463,7 @@ static void performed(struct event *event)
         return;
     }
     note_attempt(errand);
-    reply(errand);
+    send_reply(errand);
     if (errand->arrival.is_commit)
         accept_copy_announce(&errand->arrival);
     else
@@ -497,7 +497,7 @@ static enum tier_index find_tier(const struct errand *errand)
                                                             : TIER_LOCAL;
 }
 
-static int start(struct errand *errand)
+static int start_errand(struct errand *errand)
 {
     const Holdfast__V1__PeerRequest *request = errand->request;
     if (!is_known(request))
@@ -540,7 +540,7 @@ void serve_peer(struct service *service, struct rpc_call *call,
     }
     *errand = (struct errand){.service = service, .call = call, .request = request};
     int error = rpc_call_principal(call, &errand->principal, who)
-                    ? start(errand)
+                    ? start_errand(errand)
                     : report_error(ERR_DENIED, NULL, "the connection has gone");
     if (error != 0) {
         rpc_call_fail(call, error);

@@ -61,25 +61,25 @@ static void waited_enough(struct timer *timer)
 
 /* ---- a look ---- */
 
-static int note_known(struct look *look)
+static int note_known(struct scan *scan)
 {
-    struct service *service = look->service;
-    bool is_local = look->tier == TIER_LOCAL;
-    struct look_run *to;
+    struct service *service = scan->service;
+    bool is_local = scan->tier == TIER_LOCAL;
+    struct scan_run *to;
     for (struct run *run = service->catalog->runs; run; run = run->next) {
         if (run->unreadable.code != 0)
             continue;
-        run->look_index = look->num_runs;
-        ERR_TRY(look_add_run(&to, look, run->name, true));
-        to->stamp = run->looked_stamp;
-        to->seen = tier_is_peer(look->tier) ? run->sets_seen[look->tier - TIER_PEER] : 0;
+        run->refresh_index = scan->num_runs;
+        ERR_TRY(scan_add_run(&to, scan, run->name, true));
+        to->stamp = run->refreshed_stamp;
+        to->seen = tier_is_peer(scan->tier) ? run->sets_seen[scan->tier - TIER_PEER] : 0;
     }
-    for (const struct copy *copy = service->tiers[look->tier].copies; copy; copy = copy->next) {
+    for (const struct copy *copy = service->tiers[scan->tier].copies; copy; copy = copy->next) {
         const struct checkpoint *c = copy->checkpoint;
         if (!copy->is_there || c->is_promised || c->run->unreadable.code != 0)
             continue;
-        ERR_TRY(look_add_step(&look->runs[c->run->look_index],
-                              &(struct look_step){.step = c->summary.step,
+        ERR_TRY(scan_add_step(&scan->runs[c->run->refresh_index],
+                              &(struct scan_step){.step = c->summary.step,
                                                   .attempt = c->summary.attempt,
                                                   .is_known = true,
                                                   .is_part = copy->is_part && !is_local,
@@ -88,37 +88,37 @@ static int note_known(struct look *look)
     return 0;
 }
 
-static void looked(struct event *event);
+static void scan_ended(struct event *event);
 
-static void start_look(struct refresh *refresh)
+static void start_scan(struct refresh *refresh)
 {
     struct service *service = refresh->service;
-    struct look *look = calloc(1, sizeof *look);
-    int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at a tier");
-    if (look) {
-        *look = (struct look){
+    struct scan *scan = calloc(1, sizeof *scan);
+    int error = scan ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at a tier");
+    if (scan) {
+        *scan = (struct scan){
             .service = service,
             .tier = refresh->tier,
             .stamp = refresh->stamp,
             .changes = refresh->changes,
             .tells_why =
                 tier_is_peer(refresh->tier) && service->tiers[refresh->tier].silent_since_ms != 0,
-            .job = {.work = look_work, .done.run = looked},
+            .job = {.work = scan_work, .done.run = scan_ended},
         };
-        error = note_known(look);
+        error = note_known(scan);
     }
     if (error != 0) {
         struct fault fault = {0};
-        look_free(look);
+        scan_free(scan);
         if (refresh->coming)
             fault_take(&fault, error);
         let_go_on(&refresh->coming, &fault);
         return;
     }
-    refresh->now = look;
+    refresh->now = scan;
     refresh->present = refresh->coming;
     refresh->coming = NULL;
-    tier_work(service, refresh->tier, &look->job);
+    tier_work(service, refresh->tier, &scan->job);
 }
 
 /* Whoever waited for it waits for another, which begins. */
@@ -129,7 +129,7 @@ static void repeat(struct refresh *refresh)
         end = &(*end)->next;
     *end = refresh->present;
     refresh->present = NULL;
-    start_look(refresh);
+    start_scan(refresh);
 }
 
 /* A peer that is silent for long is lost, until it answers. */
@@ -154,48 +154,48 @@ static void note_silence(struct service *service, enum tier_index at, bool answe
             tier_name(service, at), (long long)(now - tier->silent_since_ms) / 1000);
 }
 
-static void note_answer(const struct look *look)
+static void note_answer(const struct scan *scan)
 {
-    struct service *service = look->service;
-    struct tier *tier = &service->tiers[look->tier];
-    const char *name = tier_name(service, look->tier);
-    bool was_offline = tier->offline[0], answers = look->fault.code == 0;
+    struct service *service = scan->service;
+    struct tier *tier = &service->tiers[scan->tier];
+    const char *name = tier_name(service, scan->tier);
+    bool was_offline = tier->offline[0], answers = scan->fault.code == 0;
     tier->offline[0] = '\0';
-    note_silence(service, look->tier, answers);
+    note_silence(service, scan->tier, answers);
     if (answers) {
         tier->is_unknown = false;
         if (was_offline)
             log_info("tier", "the tier %s answers again", name);
         return;
     }
-    snprintf(tier->offline, sizeof tier->offline, "%s", look->fault.message);
+    snprintf(tier->offline, sizeof tier->offline, "%s", scan->fault.message);
     if (!was_offline)
         log_error("tier", "the tier %s cannot be read: %s", name, tier->offline);
 }
 
-static void looked(struct event *event)
+static void scan_ended(struct event *event)
 {
-    struct look *look = CONTAINER_OF(event, struct look, job.done);
-    struct refresh *refresh = look->service->refreshes[look->tier];
-    struct fault fault = look->fault;
-    bool is_old = fault.code == 0 && look->changes != refresh->changes;
-    if (!is_old && look->tier != TIER_LOCAL)
-        note_answer(look);
+    struct scan *scan = CONTAINER_OF(event, struct scan, job.done);
+    struct refresh *refresh = scan->service->refreshes[scan->tier];
+    struct fault fault = scan->fault;
+    bool is_old = fault.code == 0 && scan->changes != refresh->changes;
+    if (!is_old && scan->tier != TIER_LOCAL)
+        note_answer(scan);
     else if (fault.code != 0)
         log_debug("catalog", "a look at the store came to nothing: %s", fault.message);
     if (!is_old && fault.code == 0) {
-        look_take(look);
-        refresh->looked_ms = loop_now_ms();
+        scan_apply(scan);
+        refresh->scanned_ms = loop_now_ms();
     }
     refresh->now = NULL;
-    look_free(look);
+    scan_free(scan);
     if (is_old) {
         repeat(refresh);
         return;
     }
     let_go_on(&refresh->present, &fault);
     if (refresh->coming && !refresh->now)
-        start_look(refresh);
+        start_scan(refresh);
 }
 
 void refresh_tier(struct service *service, enum tier_index tier, struct refresh_waiter *waiter,
@@ -210,7 +210,7 @@ void refresh_tier(struct service *service, enum tier_index tier, struct refresh_
     refresh->coming = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
     if (!refresh->now)
-        start_look(refresh);
+        start_scan(refresh);
 }
 
 void refresh_changed(struct service *service)
@@ -232,7 +232,7 @@ int refresh_open(struct service *service)
         refresh->tier = tier;
         service->refreshes[tier] = refresh;
         if (tier != TIER_LOCAL)
-            start_look(refresh);
+            start_scan(refresh);
     }
     return 0;
 }
@@ -257,7 +257,7 @@ void refresh_close(struct service *service)
         service->refreshes[tier] = NULL;
         if (!refresh)
             continue;
-        look_free(refresh->now);
+        scan_free(refresh->now);
         for (uint32_t i = 0; i < refresh->num_skipped; i++)
             free(refresh->skipped[i]);
         free(refresh);
@@ -272,15 +272,15 @@ struct first {
     struct rpc_call *call;
     const ProtobufCMessage *request;
     void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
-    struct first_look {
+    struct first_scan {
         struct refresh_waiter waiter;
         struct first *first;
-    } looks[]; /* of each tier that was not looked at for long */
+    } scans[]; /* of each tier that was not looked at for long */
 };
 
 static void handle_now(struct refresh_waiter *waiter)
 {
-    struct first *first = CONTAINER_OF(waiter, struct first_look, waiter)->first;
+    struct first *first = CONTAINER_OF(waiter, struct first_scan, waiter)->first;
     if (--first->num_waiting > 0)
         return;
     first->handle(first->service, first->call, first->request);
@@ -295,7 +295,8 @@ static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *s
     out[count++] = TIER_LOCAL;
     for (enum tier_index tier = TIER_PEER; tier < NUM_TIERS; tier++) {
         const struct refresh *refresh = service->refreshes[tier];
-        if (refresh && (refresh->looked_ms == 0 || loop_now_ms() - refresh->looked_ms > max_age_ms))
+        if (refresh &&
+            (refresh->scanned_ms == 0 || loop_now_ms() - refresh->scanned_ms > max_age_ms))
             out[count++] = tier;
     }
     return count;
@@ -310,7 +311,7 @@ void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call 
     enum tier_index old[NUM_TIERS];
     uint32_t count = service->draining ? 0 : find_old(old, service, max_age_ms);
     struct first *first =
-        count > 0 ? calloc(1, sizeof *first + count * sizeof first->looks[0]) : NULL;
+        count > 0 ? calloc(1, sizeof *first + count * sizeof first->scans[0]) : NULL;
     if (!first) {
         handle(service, call, request);
         return;
@@ -321,10 +322,10 @@ void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call 
     first->handle = handle;
     first->num_waiting = count;
     for (uint32_t i = 0; i < count; i++) { /* the last may free it */
-        struct first_look *look = &first->looks[i];
-        look->first = first;
-        look->waiter.go_on = handle_now;
-        refresh_tier(service, old[i], &look->waiter,
+        struct first_scan *scan = &first->scans[i];
+        scan->first = first;
+        scan->waiter.go_on = handle_now;
+        refresh_tier(service, old[i], &scan->waiter,
                      old[i] == TIER_LOCAL ? REFRESH_STORE_MS : FAR_WAIT_MS);
     }
 }
@@ -337,7 +338,7 @@ struct asking {
     uint64_t added, vanished; /* before */
 };
 
-static void answer(struct refresh_waiter *waiter)
+static void answer_rescan(struct refresh_waiter *waiter)
 {
     struct asking *asking = CONTAINER_OF(waiter, struct asking, waiter);
     const struct refresh *refresh = waiter->service->refreshes[TIER_LOCAL];
@@ -363,12 +364,12 @@ void refresh_call(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    *asking = (struct asking){.waiter.go_on = answer,
+    *asking = (struct asking){.waiter.go_on = answer_rescan,
                               .call = call,
                               .added = refresh->added,
                               .vanished = refresh->vanished};
     refresh->stamp = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next)
-        run->looked_stamp = 0; /* names are read in any case */
+        run->refreshed_stamp = 0; /* names are read in any case */
     refresh_tier(service, TIER_LOCAL, &asking->waiter, REFRESH_STORE_MS);
 }

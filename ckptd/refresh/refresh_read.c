@@ -29,64 +29,64 @@
 
 #define FRESH_MS 2000 /* a directory's time that is younger may not change with the next change */
 
-static struct storage *storage_of(const struct look *look)
+static struct storage *storage_of(const struct scan *scan)
 {
-    return look->service->tiers[look->tier].storage;
+    return scan->service->tiers[scan->tier].storage;
 }
 
-int look_add_run(struct look_run **out, struct look *look, const char *name, bool is_known)
+int scan_add_run(struct scan_run **out, struct scan *scan, const char *name, bool is_known)
 {
-    ERR_TRY(array_reserve(&look->runs, &look->room_runs, look->num_runs, sizeof *look->runs));
-    *out = &look->runs[look->num_runs++];
-    **out = (struct look_run){.is_known = is_known};
+    ERR_TRY(array_reserve(&scan->runs, &scan->room_runs, scan->num_runs, sizeof *scan->runs));
+    *out = &scan->runs[scan->num_runs++];
+    **out = (struct scan_run){.is_known = is_known};
     snprintf((*out)->name, sizeof(*out)->name, "%s", name);
     return 0;
 }
 
-int look_add_step(struct look_run *run, const struct look_step *step)
+int scan_add_step(struct scan_run *run, const struct scan_step *step)
 {
     ERR_TRY(array_reserve(&run->steps, &run->room_steps, run->num_steps, sizeof *run->steps));
     run->steps[run->num_steps++] = *step;
     return 0;
 }
 
-void look_free(struct look *look)
+void scan_free(struct scan *scan)
 {
-    for (uint32_t i = 0; look && i < look->num_runs; i++) {
-        for (uint32_t k = 0; k < look->runs[i].num_steps; k++) {
-            struct look_step *step = &look->runs[i].steps[k];
+    for (uint32_t i = 0; scan && i < scan->num_runs; i++) {
+        for (uint32_t k = 0; k < scan->runs[i].num_steps; k++) {
+            struct scan_step *step = &scan->runs[i].steps[k];
             if (step->news)
                 places_free(&step->news->places);
             free(step->news);
             free(step->pin.note);
         }
-        free(look->runs[i].steps);
-        sets_free(&look->runs[i].sets);
+        free(scan->runs[i].steps);
+        sets_free(&scan->runs[i].sets);
     }
-    if (look) {
-        free(look->runs);
-        free(look->due);
+    if (scan) {
+        free(scan->runs);
+        free(scan->due);
     }
-    free(look);
+    free(scan);
 }
 
 /* ---- names ---- */
 
 static int visit_run(void *user, const struct storage_entry *entry)
 {
-    struct look *look = user;
-    struct look_run *run;
+    struct scan *scan = user;
+    struct scan_run *run;
     if (!entry->is_dir || !run_name_valid(entry->name))
         return 0;
-    for (uint32_t i = 0; i < look->num_runs; i++)
-        if (strcmp(look->runs[i].name, entry->name) == 0)
+    for (uint32_t i = 0; i < scan->num_runs; i++)
+        if (strcmp(scan->runs[i].name, entry->name) == 0)
             return 0;
-    return look_add_run(&run, look, entry->name, false);
+    return scan_add_run(&run, scan, entry->name, false);
 }
 
 static int visit_attempt(void *user, const struct storage_entry *entry)
 {
-    struct look_run *run = user;
+    struct scan_run *run = user;
     char *end;
     unsigned long long number = strtoull(entry->name, &end, 10);
     if (*end == '\0' && number > run->attempt && number < UINT64_MAX)
@@ -96,34 +96,34 @@ static int visit_attempt(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-uint64_t look_sets_mark(const struct look_run *run)
+uint64_t scan_sets_mark(const struct scan_run *run)
 {
     return 2 * run->attempt + (run->held >= run->attempt);
 }
 
 static int compare_steps(const void *a, const void *b)
 {
-    const struct look_step *x = a, *y = b;
+    const struct scan_step *x = a, *y = b;
     return store_newest_first(&(struct store_name){.step = x->step, .attempt = x->attempt},
                               &(struct store_name){.step = y->step, .attempt = y->attempt});
 }
 
-static void sort(struct look_run *run)
+static void sort(struct scan_run *run)
 {
     if (run->num_steps > 0)
         qsort(run->steps, run->num_steps, sizeof *run->steps, compare_steps);
 }
 
 /* Among the first `count`, which are sorted. */
-static struct look_step *find_step(const struct look_run *run, uint32_t count, uint64_t step,
+static struct scan_step *find_step(const struct scan_run *run, uint32_t count, uint64_t step,
                                    uint64_t attempt)
 {
-    const struct look_step key = {.step = step, .attempt = attempt};
+    const struct scan_step key = {.step = step, .attempt = attempt};
     return count > 0 ? bsearch(&key, run->steps, count, sizeof key, compare_steps) : NULL;
 }
 
 /* Which of the known steps are there, and which steps are not known. */
-static int list_steps(struct look_run *run, struct storage *storage)
+static int list_steps(struct scan_run *run, struct storage *storage)
 {
     struct store_names names;
     uint32_t num_known = run->num_steps;
@@ -131,10 +131,10 @@ static int list_steps(struct look_run *run, struct storage *storage)
     sort(run);
     for (uint32_t i = 0; i < names.count && error == 0; i++) {
         const struct store_name *name = &names.list[i];
-        struct look_step *step = find_step(run, num_known, name->step, name->attempt);
+        struct scan_step *step = find_step(run, num_known, name->step, name->attempt);
         if (!step) {
-            error = look_add_step(
-                run, &(struct look_step){.step = name->step, .attempt = name->attempt});
+            error = scan_add_step(
+                run, &(struct scan_step){.step = name->step, .attempt = name->attempt});
             step = &run->steps[run->num_steps - 1];
         }
         if (error == 0) {
@@ -149,9 +149,9 @@ static int list_steps(struct look_run *run, struct storage *storage)
 
 static int visit_pin(void *user, const struct storage_entry *entry)
 {
-    const struct look_run *run = user;
+    const struct scan_run *run = user;
     uint64_t step, attempt;
-    struct look_step *found = !entry->is_dir && retain_parse(entry->name, &step, &attempt)
+    struct scan_step *found = !entry->is_dir && retain_parse(entry->name, &step, &attempt)
                                   ? find_step(run, run->num_steps, step, attempt)
                                   : NULL;
     if (found)
@@ -173,17 +173,17 @@ static int read_stamp(bool *out_is_same, uint64_t *stamp, struct storage *storag
 /* On any thread; touches its run and nothing else. */
 static int list_run(void *user, size_t index)
 {
-    const struct look *look = user;
-    struct storage *storage = storage_of(look);
-    struct look_run *run = &look->runs[index];
-    bool is_local = look->tier == TIER_LOCAL, is_same = false;
+    const struct scan *scan = user;
+    struct storage *storage = storage_of(scan);
+    struct scan_run *run = &scan->runs[index];
+    bool is_local = scan->tier == TIER_LOCAL, is_same = false;
     char attempts[STORAGE_KEY_MAX];
     int error = is_local ? read_stamp(&is_same, &run->stamp, storage, run->name) : 0;
     if (is_same || (error != 0 && error != ERR_NOT_FOUND)) /* else the run is gone */
         return error;
     snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
     error = is_local && run->is_known ? 0 : storage_list(storage, attempts, visit_attempt, run);
-    if (error == 0 && tier_is_peer(look->tier) && look_sets_mark(run) != run->seen)
+    if (error == 0 && tier_is_peer(scan->tier) && scan_sets_mark(run) != run->seen)
         error = sets_file_find(&run->sets, storage, run->name);
     if (error == 0)
         error = list_steps(run, storage);
@@ -195,7 +195,7 @@ static int list_run(void *user, size_t index)
 
 /* ---- what is not known ---- */
 
-static int make_news(struct look_step *step)
+static int make_news(struct scan_step *step)
 {
     step->news = calloc(1, sizeof *step->news);
     return step->news ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at a tier");
@@ -211,17 +211,17 @@ static int manifest_is_there(struct storage *storage, const struct manifest_summ
 
 /* Without a file of places all shards are here, if the manifest is still there: a removal takes
  * that first. */
-static int read_parts(struct storage *storage, const struct look_run *run, struct look_step *step)
+static int read_parts(struct storage *storage, const struct scan_run *run, struct scan_step *step)
 {
     ERR_TRY(make_news(step));
-    struct look_news *news = step->news;
+    struct scan_news *news = step->news;
     ERR_TRY(store_read_summary(&news->summary, storage, run->name, step->step, step->attempt));
     ERR_TRY(store_read_places(&news->places, storage, &news->summary));
     return news->places.num_shards > 0 ? 0 : manifest_is_there(storage, &news->summary);
 }
 
 /* Only a manifest makes it a checkpoint. The next look tries again what could not be read. */
-static int read_summary(struct storage *storage, const struct look_run *run, struct look_step *step)
+static int read_summary(struct storage *storage, const struct scan_run *run, struct scan_step *step)
 {
     struct manifest_summary named = {.step = step->step, .attempt = step->attempt};
     snprintf(named.run, sizeof named.run, "%s", run->name);
@@ -240,10 +240,10 @@ static int read_summary(struct storage *storage, const struct look_run *run, str
 }
 
 /* A directory that has come into the local store. */
-static int check_newcomer(struct storage *storage, const char *run, struct look_step *step)
+static int check_newcomer(struct storage *storage, const char *run, struct scan_step *step)
 {
     char prefix[STORAGE_KEY_MAX], note[PIN_NOTE_MAX] = "";
-    struct look_news *news = step->news;
+    struct scan_news *news = step->news;
     ERR_TRY(
         store_look_whole(&news->summary, &news->places, storage, run, step->step, step->attempt));
     ERR_TRY(store_check(storage, &news->summary, 0));
@@ -255,7 +255,7 @@ static int check_newcomer(struct storage *storage, const char *run, struct look_
     return 0;
 }
 
-static int look_at_newcomer(struct storage *storage, const char *run, struct look_step *step)
+static int read_newcomer(struct storage *storage, const char *run, struct scan_step *step)
 {
     ERR_TRY(make_news(step));
     int error = check_newcomer(storage, run, step);
@@ -265,35 +265,35 @@ static int look_at_newcomer(struct storage *storage, const char *run, struct loo
 }
 
 /* A listing may lag. */
-static bool needs_summary(const struct look_step *step)
+static bool needs_summary(const struct scan_step *step)
 {
     return !step->is_known || !step->is_there || step->is_part;
 }
 
-static int find_due(struct look *look)
+static int find_due(struct scan *scan)
 {
-    for (uint32_t i = 0; i < look->num_runs; i++)
-        for (uint32_t k = 0; look->runs[i].has_names && k < look->runs[i].num_steps; k++) {
-            struct look_step *step = &look->runs[i].steps[k];
+    for (uint32_t i = 0; i < scan->num_runs; i++)
+        for (uint32_t k = 0; scan->runs[i].has_names && k < scan->runs[i].num_steps; k++) {
+            struct scan_step *step = &scan->runs[i].steps[k];
             bool is_due =
-                look->tier == TIER_LOCAL ? !step->is_known : needs_summary(step) || step->is_pinned;
+                scan->tier == TIER_LOCAL ? !step->is_known : needs_summary(step) || step->is_pinned;
             if (!is_due)
                 continue;
-            ERR_TRY(array_reserve(&look->due, &look->room_due, look->num_due, sizeof *look->due));
-            look->due[look->num_due++] = (struct look_due){&look->runs[i], step};
+            ERR_TRY(array_reserve(&scan->due, &scan->room_due, scan->num_due, sizeof *scan->due));
+            scan->due[scan->num_due++] = (struct scan_due){&scan->runs[i], step};
         }
     return 0;
 }
 
 /* On any thread; touches its step and nothing else. */
-static int look_at_step(void *user, size_t index)
+static int read_step(void *user, size_t index)
 {
-    const struct look *look = user;
-    struct storage *storage = storage_of(look);
-    const struct look_run *run = look->due[index].run;
-    struct look_step *step = look->due[index].step;
-    if (look->tier == TIER_LOCAL)
-        return look_at_newcomer(storage, run->name, step);
+    const struct scan *scan = user;
+    struct storage *storage = storage_of(scan);
+    const struct scan_run *run = scan->due[index].run;
+    struct scan_step *step = scan->due[index].step;
+    if (scan->tier == TIER_LOCAL)
+        return read_newcomer(storage, run->name, step);
     if (needs_summary(step))
         ERR_TRY(read_summary(storage, run, step));
     return step->is_pinned
@@ -304,7 +304,7 @@ static int look_at_step(void *user, size_t index)
 /* ---- all of it ---- */
 
 /* A peer that has not answered a call. */
-static int say_why(const struct config *config, enum tier_index tier)
+static int report_unanswered(const struct config *config, enum tier_index tier)
 {
     const char *at = config->members.peers[tier - TIER_PEER].address;
     struct address address;
@@ -313,31 +313,31 @@ static int say_why(const struct config *config, enum tier_index tier)
                                        : ERR_UNAVAILABLE;
 }
 
-static int list_runs(struct look *look)
+static int list_runs(struct scan *scan)
 {
     bool is_same = false;
-    if (look->tier == TIER_LOCAL)
-        ERR_TRY(read_stamp(&is_same, &look->stamp, storage_of(look), ""));
-    return is_same ? 0 : storage_list(storage_of(look), "", visit_run, look);
+    if (scan->tier == TIER_LOCAL)
+        ERR_TRY(read_stamp(&is_same, &scan->stamp, storage_of(scan), ""));
+    return is_same ? 0 : storage_list(storage_of(scan), "", visit_run, scan);
 }
 
-void look_work(struct job *job)
+void scan_work(struct job *job)
 {
-    struct look *look = CONTAINER_OF(job, struct look, job);
-    int error = tier_reach(look->service, look->tier);
-    struct storage *storage = storage_of(look);
-    if (look->tier == TIER_LOCAL && !storage_is_shared(storage))
+    struct scan *scan = CONTAINER_OF(job, struct scan, job);
+    int error = tier_reach(scan->service, scan->tier);
+    struct storage *storage = storage_of(scan);
+    if (scan->tier == TIER_LOCAL && !storage_is_shared(storage))
         return; /* nobody else can change it */
     if (error == 0)
-        error = list_runs(look);
+        error = list_runs(scan);
     if (error == 0)
-        error = storage_for_many(storage, look->num_runs, list_run, look);
+        error = storage_for_many(storage, scan->num_runs, list_run, scan);
     if (error == 0)
-        error = find_due(look);
+        error = find_due(scan);
     if (error == 0)
-        error = storage_for_many(storage, look->num_due, look_at_step, look);
-    if (error == ERR_UNAVAILABLE && look->tells_why)
-        error = say_why(look->service->config, look->tier);
+        error = storage_for_many(storage, scan->num_due, read_step, scan);
+    if (error == ERR_UNAVAILABLE && scan->tells_why)
+        error = report_unanswered(scan->service->config, scan->tier);
     if (error != 0)
-        fault_take(&look->fault, error);
+        fault_take(&scan->fault, error);
 }

@@ -30,7 +30,7 @@ static void note_newest(struct run *run, uint64_t attempt)
     run->service->catalog->events->saw(run);
 }
 
-static void note_in_history(struct run *run, const char *name, const struct look_step *step)
+static void note_in_history(struct run *run, const char *name, const struct scan_step *step)
 {
     history_note(run, &(struct history_event){.name = name,
                                               .step = step->step,
@@ -40,7 +40,7 @@ static void note_in_history(struct run *run, const char *name, const struct look
 
 /* ---- what has come ---- */
 
-static int check_newcomer(const struct run *run, const struct look_step *step)
+static int check_newcomer(const struct run *run, const struct scan_step *step)
 {
     const struct service *service = run->service;
     if (run->pruning || run->adopting != 0 ||
@@ -54,7 +54,7 @@ static int check_newcomer(const struct run *run, const struct look_step *step)
     return 0;
 }
 
-static void note_newcomer(struct run *run, const struct look_step *step)
+static void note_newcomer(struct run *run, const struct scan_step *step)
 {
     uint64_t bytes = step->news->summary.bytes;
     note_newest(run, step->attempt);
@@ -69,7 +69,7 @@ static void note_newcomer(struct run *run, const struct look_step *step)
 
 /* What was not there, or a part of it: that may have all shards by now. What a save or a removal
  * has is left to that. */
-static int enter_step(struct run *run, struct look_step *step, enum tier_index tier)
+static int enter_step(struct run *run, struct scan_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
     bool is_local = tier == TIER_LOCAL, is_new = is_local && !checkpoint;
@@ -95,7 +95,8 @@ static int enter_step(struct run *run, struct look_step *step, enum tier_index t
 }
 
 /* What Rescan tells, and nobody else. */
-static void skip(struct refresh *refresh, const struct look_run *from, const struct look_step *step)
+static void note_skipped(struct refresh *refresh, const struct scan_run *from,
+                         const struct scan_step *step)
 {
     char text[512];
     if (refresh->num_skipped == REFRESH_SKIPPED_MAX)
@@ -108,7 +109,7 @@ static void skip(struct refresh *refresh, const struct look_run *from, const str
         refresh->skipped[refresh->num_skipped++] = copy;
 }
 
-static void log_unlisted(const struct run *run, const struct look_step *step, const char *name,
+static void log_unlisted(const struct run *run, const struct scan_step *step, const char *name,
                          int error)
 {
     if (error == ERR_EXISTS)
@@ -120,7 +121,7 @@ static void log_unlisted(const struct run *run, const struct look_step *step, co
 
 /* ---- what has gone ---- */
 
-static void note_gone(struct run *run, const struct look_step *step, enum tier_index tier,
+static void note_gone(struct run *run, const struct scan_step *step, enum tier_index tier,
                       bool was_volatile)
 {
     const char *name = tier_name(run->service, tier);
@@ -142,7 +143,7 @@ static void note_gone(struct run *run, const struct look_step *step, enum tier_i
 }
 
 /* It was there, and nothing finds it. False: it is in use, and stays meanwhile. */
-static bool leave_step(struct run *run, const struct look_step *step, enum tier_index tier)
+static bool leave_step(struct run *run, const struct scan_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
     if (!checkpoint || !copies_at(checkpoint, tier)->is_there)
@@ -161,7 +162,7 @@ static bool leave_step(struct run *run, const struct look_step *step, enum tier_
 
 /* On the disk or in memory: a node may have been started again with another setting. The pins of
  * the far tier are as they lie there. */
-static void note_copy(struct run *run, struct look_step *step, enum tier_index tier)
+static void note_copy(struct run *run, struct scan_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
     if (!checkpoint || !copies_at(checkpoint, tier)->is_there)
@@ -175,66 +176,66 @@ static void note_copy(struct run *run, struct look_step *step, enum tier_index t
 }
 
 /* False: it could not be taken yet. */
-static bool take_step(struct look *look, struct run *run, struct look_run *from,
-                      struct look_step *step)
+static bool take_step(struct scan *scan, struct run *run, struct scan_run *from,
+                      struct scan_step *step)
 {
     if (!step->is_there)
-        return !step->is_known || leave_step(run, step, look->tier);
+        return !step->is_known || leave_step(run, step, scan->tier);
     if (step->is_known && !step->is_part)
         return true;
-    int error = enter_step(run, step, look->tier);
-    if (error != 0 && look->tier == TIER_LOCAL)
-        skip(look->service->refreshes[look->tier], from, step);
+    int error = enter_step(run, step, scan->tier);
+    if (error != 0 && scan->tier == TIER_LOCAL)
+        note_skipped(scan->service->refreshes[scan->tier], from, step);
     else if (error != 0)
-        log_unlisted(run, step, tier_name(look->service, look->tier), error);
+        log_unlisted(run, step, tier_name(scan->service, scan->tier), error);
     return error == 0;
 }
 
-static bool is_any(const struct look *look, const struct look_run *from)
+static bool is_any(const struct scan *scan, const struct scan_run *from)
 {
     for (uint32_t i = 0; i < from->num_steps; i++)
         if (from->steps[i].is_there || from->steps[i].is_known)
             return from->has_names;
-    return from->has_names && (from->attempt > 0 || (look->tier == TIER_LOCAL && from->is_known));
+    return from->has_names && (from->attempt > 0 || (scan->tier == TIER_LOCAL && from->is_known));
 }
 
-static void take_run(struct look *look, struct look_run *from)
+static void take_run(struct scan *scan, struct scan_run *from)
 {
     struct run *run = NULL;
-    enum tier_index tier = look->tier;
+    enum tier_index tier = scan->tier;
     bool is_local = tier == TIER_LOCAL, is_all = true;
-    if (!is_any(look, from) ||
-        run_find(&run, look->service, from->name, !is_local || !from->is_known) != 0)
+    if (!is_any(scan, from) ||
+        run_find(&run, scan->service, from->name, !is_local || !from->is_known) != 0)
         return;
     note_newest(run, from->attempt);
     /* What a removal has taken out of the list is left to it. */
     bool is_changing = !is_local && (run->pruning || run->adopting == UINT64_MAX);
     for (uint32_t i = 0; i < from->num_steps; i++) {
-        struct look_step *step = &from->steps[i];
+        struct scan_step *step = &from->steps[i];
         if (step->is_there && !is_local)
             note_newest(run, step->attempt);
         if (!is_changing)
-            is_all &= take_step(look, run, from, step);
+            is_all &= take_step(scan, run, from, step);
         if (!is_changing || tier == TIER_FAR)
             note_copy(run, step, tier);
     }
     if (is_local)
-        run->looked_stamp = is_all ? from->stamp : 0;
+        run->refreshed_stamp = is_all ? from->stamp : 0;
     if (!tier_is_peer(tier))
         return;
     sets_merge(&run->sets, &from->sets);
-    run->sets_seen[tier - TIER_PEER] = look_sets_mark(from);
+    run->sets_seen[tier - TIER_PEER] = scan_sets_mark(from);
 }
 
-void look_take(struct look *look)
+void scan_apply(struct scan *scan)
 {
-    struct refresh *refresh = look->service->refreshes[look->tier];
+    struct refresh *refresh = scan->service->refreshes[scan->tier];
     uint64_t added = refresh->added;
     while (refresh->num_skipped > 0)
         free(refresh->skipped[--refresh->num_skipped]);
-    for (uint32_t i = 0; i < look->num_runs; i++)
-        take_run(look, &look->runs[i]);
-    refresh->stamp = look->stamp;
+    for (uint32_t i = 0; i < scan->num_runs; i++)
+        take_run(scan, &scan->runs[i]);
+    refresh->stamp = scan->stamp;
     if (refresh->added > added)
-        look->service->catalog->events->changed(look->service);
+        scan->service->catalog->events->changed(scan->service);
 }

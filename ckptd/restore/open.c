@@ -94,7 +94,8 @@ static void fail_opening(struct opening *opening, int error)
     free_opening(opening);
 }
 
-static void skip(struct opening *opening, const struct checkpoint *checkpoint, const char *why)
+static void skip_checkpoint(struct opening *opening, const struct checkpoint *checkpoint,
+                            const char *why)
 {
     char text[sizeof checkpoint->damage + 64];
     if (opening->num_skipped == SKIPPED_MAX)
@@ -129,13 +130,13 @@ static bool is_away(struct opening *opening, const struct checkpoint *checkpoint
         return false;
     snprintf(why, sizeof why, "shards of it lie on %s, which does not answer",
              tier_name(opening->service, tier));
-    skip(opening, checkpoint, why);
+    skip_checkpoint(opening, checkpoint, why);
     return true;
 }
 
 /* Takes the checkpoint that was found, or the one that the ranks which load together chose.
  * ERR_CORRUPT. */
-static int take(struct opening *opening, struct checkpoint *found)
+static int take_checkpoint(struct opening *opening, struct checkpoint *found)
 {
     const Holdfast__V1__OpenLoadRequest *request = opening->request;
     struct session *session = NULL;
@@ -150,7 +151,7 @@ static int take(struct opening *opening, struct checkpoint *found)
 }
 
 /* ERR_NOT_FOUND; ERR_CORRUPT when a step was named and is damaged. */
-static int choose(struct opening *opening)
+static int choose_checkpoint(struct opening *opening)
 {
     struct checkpoint *found = opening->run->checkpoints, *away = NULL;
     for (uint32_t i = 0; i < opening->num_skipped; i++)
@@ -173,7 +174,7 @@ static int choose(struct opening *opening)
                                 (unsigned long long)found->summary.step,
                                 (unsigned long long)found->summary.attempt, opening->run->name,
                                 found->damage);
-        skip(opening, found, found->damage);
+        skip_checkpoint(opening, found, found->damage);
         if (opening->request->step >= 0)
             return report_error(
                 ERR_CORRUPT, "load another step", "step %llu of run %s is damaged: %s",
@@ -181,7 +182,7 @@ static int choose(struct opening *opening)
     }
     found = found ? found : away; /* the load says what it lacks */
     if (found)
-        return take(opening, found);
+        return take_checkpoint(opening, found);
     char step[32] = "";
     if (opening->request->step >= 0)
         snprintf(step, sizeof step, " of step %lld", (long long)opening->request->step);
@@ -231,7 +232,7 @@ static void opened(struct event *event);
 
 static void start_opening(struct opening *opening)
 {
-    int error = choose(opening);
+    int error = choose_checkpoint(opening);
     if (error != 0) {
         fail_opening(opening, error);
         return;

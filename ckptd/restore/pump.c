@@ -30,7 +30,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-static void perform(struct image *image, enum read_action action);
+static void perform_action(struct image *image, enum read_action action);
 
 bool pump_is_in_parts(const struct checkpoint *checkpoint, uint32_t shard)
 {
@@ -79,7 +79,7 @@ static void file_opened(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
     held_enter_far(image->checkpoint, &image->far_hold);
-    perform(image, read_plan_opened(&image->reading, image->fault.code == 0));
+    perform_action(image, read_plan_opened(&image->reading, image->fault.code == 0));
 }
 
 static void open_file(struct image *image)
@@ -142,7 +142,7 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
     if (!had_room && read_plan_has_room(&loads->plan, false))
         service_retry_waiting(image->service);
     loads->events->grew(image);
-    perform(image, action);
+    perform_action(image, action);
 }
 
 /* ---- the end ---- */
@@ -159,7 +159,7 @@ static void work_close_file(struct job *job)
 static void file_closed(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
-    perform(image, read_plan_closed(&image->reading));
+    perform_action(image, read_plan_closed(&image->reading));
 }
 
 /* Have loads, with this image, read all of a checkpoint in the local tier that was not known whole?
@@ -221,7 +221,7 @@ static void end_pass(struct image *image, bool is_done)
     service_retry_waiting(service); /* perhaps no load wants the image any more */
 }
 
-static void perform(struct image *image, enum read_action action)
+static void perform_action(struct image *image, enum read_action action)
 {
     switch (action) {
     case READ_OPEN:
@@ -277,7 +277,7 @@ void pump_begin(struct image *image)
     image->identity = checksum_shard_identity(checkpoint->summary.nonce, image->shard,
                                               checkpoint->summary.shards);
     ask_all(image);
-    perform(image, action);
+    perform_action(image, action);
 }
 
 /* An image without segments: of the whole shard, or of a part that has the byte. */

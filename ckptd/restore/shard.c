@@ -226,7 +226,7 @@ static void drop_image(const struct shard_wait *wait, struct image *image)
 }
 
 /* Lends what the call needs, or reads it, or waits for it. */
-static void answer(struct shard_wait *wait, struct load *load)
+static void answer_call(struct shard_wait *wait, struct load *load)
 {
     const struct checkpoint *checkpoint = load->checkpoint;
     const struct manifest_shard *saved = &checkpoint->manifest->shards[wait->shard];
@@ -272,7 +272,7 @@ static void begin_wait(struct shard_wait *wait)
     if (error != 0)
         fail_wait(wait, error);
     else
-        answer(wait, load);
+        answer_call(wait, load);
 }
 
 void restore_load_shard(struct service *service, struct rpc_call *call,

@@ -126,7 +126,7 @@ bool together_is_over(const struct together *together)
 
 /* ---- those of a service ---- */
 
-static struct together **find(const struct run *run, uint64_t attempt)
+static struct together **find_group(const struct run *run, uint64_t attempt)
 {
     struct together **at = &run->service->loads->together;
     while (*at && ((*at)->run != run || (*at)->attempt != attempt))
@@ -136,10 +136,10 @@ static struct together **find(const struct run *run, uint64_t attempt)
 
 static struct together *find_of(const struct together_member *member)
 {
-    return *find(member->run, member->attempt);
+    return *find_group(member->run, member->attempt);
 }
 
-static void forget(struct together **at)
+static void forget_group(struct together **at)
 {
     struct together *together = *at;
     *at = together->next;
@@ -167,7 +167,7 @@ static enum together_fate fate_of(const struct checkpoint *checkpoint)
 /* The group of the session's attempt, made where every rank is here; NULL: none. */
 static struct together *group_of(const struct session *session)
 {
-    struct together **at = find(session->run, session->attempt);
+    struct together **at = find_group(session->run, session->attempt);
     if (!*at && session_ranks_of(session->run).count == session->world_size)
         *at = together_new(session->run, session->attempt, session->world_size);
     return *at;
@@ -234,15 +234,15 @@ void together_end(const struct together_member *member)
     together_fail(together, member->rank, member->loads,
                   fate_of(checkpoint_of(member->run, member->loads)));
     if (together_is_over(together))
-        forget(find(member->run, member->attempt));
+        forget_group(find_group(member->run, member->attempt));
 }
 
 void together_leave(const struct session *session)
 {
-    struct together **at = session->is_rank ? find(session->run, session->attempt) : NULL;
+    struct together **at = session->is_rank ? find_group(session->run, session->attempt) : NULL;
     if (!at || !*at)
         return;
     (*at)->ranks[session->rank] = TOGETHER_DONE; /* together.L5 */
     if (together_is_over(*at) || session_ranks_of(session->run).count <= 1)
-        forget(at);
+        forget_group(at);
 }

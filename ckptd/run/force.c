@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 /* Who asks is a person who waits; nodes.wait_ms is for starts. */
-#define LOOK_MS 5000
+#define ASK_MS 5000
 
 struct forcing {
     struct service *service;
@@ -29,7 +29,7 @@ struct forcing {
     struct majority_waiter asked;
 };
 
-static int force(struct run *run, const struct forcing *forcing)
+static int force_attempt(struct run *run, const struct forcing *forcing)
 {
     char detail[96];
     if (forcing->asked.fault.code == 0)
@@ -39,7 +39,7 @@ static int force(struct run *run, const struct forcing *forcing)
     if (forcing->asked.fault.code != ERR_UNAVAILABLE)
         return fault_raise(&forcing->asked.fault);
     snprintf(detail, sizeof detail, "%u of %u nodes answer; newest attempt known here: %llu",
-             forcing->asked.num_looked, forcing->service->config->members.count + 1,
+             forcing->asked.num_answered, forcing->service->config->members.count + 1,
              (unsigned long long)run->newest_attempt);
     run->coordinator->is_forced = true;
     history_note(run,
@@ -58,13 +58,13 @@ static void asked(struct majority_waiter *waiter)
     struct quorum quorum;
     int error = run_find(&run, forcing->service, forcing->request->run, false);
     if (error == 0 && !forcing->request->dry_run)
-        error = force(run, forcing);
+        error = force_attempt(run, forcing);
     if (error == 0)
         error = majority_next(&sets, &quorum, forcing->service, run);
     if (error == 0) {
         reply.newest_attempt = run->newest_attempt;
         reply.nodes = forcing->service->config->members.count + 1;
-        reply.answered = waiter->num_looked;
+        reply.answered = waiter->num_answered;
         reply.is_majority = waiter->fault.code == 0;
         reply.n_sets = sets.count;
         reply.sets = sets.names;
@@ -96,5 +96,5 @@ void force_call(struct service *service, struct rpc_call *call,
     }
     *forcing = (struct forcing){
         .service = service, .call = call, .request = request, .asked.go_on = asked};
-    majority_look(service, request->run, &forcing->asked, LOOK_MS);
+    majority_refresh_peers(service, request->run, &forcing->asked, ASK_MS);
 }

@@ -43,7 +43,7 @@
 
 #define REPLY_CHECKPOINTS_MAX 64u
 #define PARTS_WAIT_MS 3000
-#define LOOK_MS 100 /* between two looks at who has the run */
+#define CHECK_MS 100 /* between two looks at who has the run */
 
 static void work_take(struct job *job)
 {
@@ -75,7 +75,7 @@ static void taken(struct event *event)
     if (work->fault.code == 0 && work->has_quorum && attempt->sets.count > 1) {
         char key[STORAGE_KEY_MAX + 1];
         store_key_of_attempt(key, run->name, work->number);
-        majority_tell(run->service, key, attempt->sets.nonce);
+        majority_publish_held(run->service, key, attempt->sets.nonce);
     }
     end_take(run, work);
 }
@@ -274,10 +274,10 @@ struct newcomer {
     struct timer timer;
     int64_t came_ms;
     bool is_alone; /* most of the nodes did not answer, and it goes on */
-    struct remote_lease_look lease;
+    struct remote_lease_query lease;
     struct tenure_start tenure; /* what its looks at the lease have found */
     int64_t watched_since_ms;
-    struct refresh_waiter looked;
+    struct refresh_waiter refreshed;
     struct majority_waiter asked;
 };
 
@@ -292,7 +292,7 @@ static bool is_same_launcher(const struct run *run, struct rpc_call *call,
            principal_is_same(&principal, &run->coordinator->holder.principal);
 }
 
-static enum takeover decide(const struct run *run, const struct newcomer *newcomer)
+static enum takeover decide_takeover(const struct run *run, const struct newcomer *newcomer)
 {
     const struct config *config = run->service->config;
     int64_t now = loop_now_ms();
@@ -326,8 +326,8 @@ static int report_held(const struct run *run, const Holdfast__V1__OpenAttemptReq
                         "the run %s is being trained by %s; %s", run->name, who, step);
 }
 
-static void hold(struct run *run, struct rpc_call *call,
-                 const Holdfast__V1__OpenAttemptRequest *request)
+static void note_holder(struct run *run, struct rpc_call *call,
+                        const Holdfast__V1__OpenAttemptRequest *request)
 {
     struct holder *holder = &run->coordinator->holder;
     time_t now = time(NULL);
@@ -349,7 +349,7 @@ static void open_run(struct run *run, const struct newcomer *newcomer)
         rpc_call_fail(
             run->coordinator->opening.call,
             report_error(ERR_STALE, NULL, "another start of the run came after this one"));
-    hold(run, call, request);
+    note_holder(run, call, request);
     quota_note_owner(run, call);
     run->coordinator->is_alone = newcomer->is_alone;
     run->coordinator->opening.call = call;
@@ -376,9 +376,9 @@ static bool awaits_parts(struct run *run, const struct newcomer *newcomer)
     return any;
 }
 
-static void look(struct newcomer *newcomer);
+static void check_holder(struct newcomer *newcomer);
 
-static void unpark(struct newcomer *newcomer)
+static void unpark_start(struct newcomer *newcomer)
 {
     struct newcomer **at = &newcomer->service->newcomers;
     while (*at != newcomer)
@@ -386,15 +386,15 @@ static void unpark(struct newcomer *newcomer)
     *at = newcomer->next;
 }
 
-static void look_again(struct timer *timer)
+static void check_holder_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
-    unpark(newcomer);
-    look(newcomer);
+    unpark_start(newcomer);
+    check_holder(newcomer);
 }
 
 /* Until `run`, after `ms`. */
-static void park(struct newcomer *newcomer, void (*run)(struct timer *), int64_t ms)
+static void park_start(struct newcomer *newcomer, void (*run)(struct timer *), int64_t ms)
 {
     struct newcomer **at = &newcomer->service->newcomers;
     while (*at)
@@ -406,7 +406,7 @@ static void park(struct newcomer *newcomer, void (*run)(struct timer *), int64_t
 }
 
 /* Opened, parked, or refused. */
-static void look(struct newcomer *newcomer)
+static void check_holder(struct newcomer *newcomer)
 {
     const Holdfast__V1__OpenAttemptRequest *request = newcomer->request;
     struct run *run = NULL;
@@ -415,9 +415,9 @@ static void look(struct newcomer *newcomer)
         error = run_find(&run, newcomer->service, request->run, true);
     if (error == 0 && run->adopting > run->newest_attempt)
         error = catalog_report_adopting(run);
-    enum takeover answer = error == 0 ? decide(run, newcomer) : TAKEOVER_REFUSED;
+    enum takeover answer = error == 0 ? decide_takeover(run, newcomer) : TAKEOVER_REFUSED;
     if (answer == TAKEOVER_WAIT || (answer != TAKEOVER_REFUSED && awaits_parts(run, newcomer))) {
-        park(newcomer, look_again, LOOK_MS);
+        park_start(newcomer, check_holder_again, CHECK_MS);
         return;
     }
     if (error == 0 && answer == TAKEOVER_REFUSED) {
@@ -448,7 +448,7 @@ static void ask_nodes(struct newcomer *newcomer);
 static void ask_nodes_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
-    unpark(newcomer);
+    unpark_start(newcomer);
     ask_nodes(newcomer);
 }
 
@@ -472,12 +472,12 @@ static void asked_nodes(struct majority_waiter *waiter)
     newcomer->is_alone = waiter->fault.code == ERR_UNAVAILABLE && may_go_alone(newcomer);
     if (waiter->fault.code == 0 || newcomer->is_alone) {
         newcomer->came_ms = loop_now_ms(); /* the wait for the run begins now */
-        look(newcomer);
+        check_holder(newcomer);
         return;
     }
     if (!service->is_closing && !service->draining &&
         loop_now_ms() - newcomer->came_ms < config->nodes_wait_ms) {
-        park(newcomer, ask_nodes_again, config->tier_retry_ms);
+        park_start(newcomer, ask_nodes_again, config->tier_retry_ms);
         return;
     }
     rpc_call_fail(newcomer->call, fault_raise(&waiter->fault));
@@ -490,20 +490,20 @@ static void ask_nodes(struct newcomer *newcomer)
     struct run *run = NULL;
     (void)run_find(&run, service, newcomer->request->run, false);
     if (!majority_is_needed(service, run)) {
-        look(newcomer);
+        check_holder(newcomer);
         return;
     }
     newcomer->asked = (struct majority_waiter){.go_on = asked_nodes};
-    majority_look(service, newcomer->request->run, &newcomer->asked,
-                  service->config->nodes_wait_ms);
+    majority_refresh_peers(service, newcomer->request->run, &newcomer->asked,
+                           service->config->nodes_wait_ms);
 }
 
 /* ---- who trains it elsewhere ---- */
 
-static void look_at_lease(struct timer *timer)
+static void query_lease(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
-    unpark(newcomer);
+    unpark_start(newcomer);
     remote_lease_read(&newcomer->lease);
 }
 
@@ -521,23 +521,23 @@ static void refuse_stranger(struct newcomer *newcomer)
 }
 
 /* tenure.T1 to T3. */
-static void looked_at_lease(struct remote_lease_look *look)
+static void lease_queried(struct remote_lease_query *check_holder)
 {
-    struct newcomer *newcomer = CONTAINER_OF(look, struct newcomer, lease);
+    struct newcomer *newcomer = CONTAINER_OF(check_holder, struct newcomer, lease);
     struct tenure_start *tenure = &newcomer->tenure;
     int64_t now = loop_now_ms();
     newcomer->watched_since_ms = tenure->watched != 0 ? newcomer->watched_since_ms : now;
-    tenure->seen = look->found.seen;
-    tenure->is_unknown = look->fault.code != 0;
+    tenure->seen = check_holder->found.seen;
+    tenure->is_unknown = check_holder->fault.code != 0;
     tenure->watched_ms = now - newcomer->watched_since_ms;
-    tenure->every_ms = look->found.every_ms;
+    tenure->every_ms = check_holder->found.every_ms;
     if (tenure->is_unknown)
         log_warn("session", "run %s is started, though it may be trained elsewhere: %s",
-                 newcomer->request->run, look->fault.message);
+                 newcomer->request->run, check_holder->fault.message);
     enum tenure_answer answer = tenure_decide(tenure);
     tenure->watched = tenure->watched != 0 ? tenure->watched : tenure->seen.number;
     if (answer == TENURE_WATCH && !newcomer->service->is_closing && !newcomer->service->draining) {
-        park(newcomer, look_at_lease, tenure->every_ms / 4 + 1);
+        park_start(newcomer, query_lease, tenure->every_ms / 4 + 1);
         return;
     }
     if (answer == TENURE_REFUSED) {
@@ -552,9 +552,9 @@ static void ask_lease(struct newcomer *newcomer)
 {
     struct service *service = newcomer->service;
     newcomer->tenure.is_forced = newcomer->request->take_over;
-    newcomer->lease = (struct remote_lease_look){
-        .service = service, .run = newcomer->request->run, .go_on = looked_at_lease};
-    if (newcomer->looked.fault.code == 0 && remote_lease_is_used(service) &&
+    newcomer->lease = (struct remote_lease_query){
+        .service = service, .run = newcomer->request->run, .go_on = lease_queried};
+    if (newcomer->refreshed.fault.code == 0 && remote_lease_is_used(service) &&
         run_name_valid(newcomer->request->run)) {
         remote_lease_read(&newcomer->lease);
         return;
@@ -563,18 +563,18 @@ static void ask_lease(struct newcomer *newcomer)
     ask_nodes(newcomer);
 }
 
-static void look_far_again(struct timer *timer)
+static void refresh_far_again(struct timer *timer)
 {
     struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
-    unpark(newcomer);
-    refresh_tier(newcomer->service, TIER_FAR, &newcomer->looked, time_left(newcomer));
+    unpark_start(newcomer);
+    refresh_tier(newcomer->service, TIER_FAR, &newcomer->refreshed, time_left(newcomer));
 }
 
 /* What others have committed and opened is known now. Without that a start would train on from an
  * older checkpoint than there is: it waits for the far tier, then ends. */
-static void looked_far(struct refresh_waiter *waiter)
+static void far_refreshed(struct refresh_waiter *waiter)
 {
-    struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, looked);
+    struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, refreshed);
     struct service *service = newcomer->service;
     const struct fault *fault = &waiter->fault;
     if (fault->code == 0 || (!attempt_needs_far(service) && !service->is_closing)) {
@@ -586,7 +586,7 @@ static void looked_far(struct refresh_waiter *waiter)
     }
     if (!service->is_closing && !service->draining &&
         loop_now_ms() - newcomer->came_ms < service->config->tier_wait_ms) {
-        park(newcomer, look_far_again, service->config->tier_retry_ms);
+        park_start(newcomer, refresh_far_again, service->config->tier_retry_ms);
         return;
     }
     rpc_call_fail(
@@ -606,9 +606,9 @@ void attempt_open(struct service *service, struct rpc_call *call,
     }
     *newcomer = (struct newcomer){
         .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
-    newcomer->looked.go_on = looked_far;
+    newcomer->refreshed.go_on = far_refreshed;
     if (tier_has_far(service))
-        refresh_tier(service, TIER_FAR, &newcomer->looked, time_left(newcomer));
+        refresh_tier(service, TIER_FAR, &newcomer->refreshed, time_left(newcomer));
     else
         ask_nodes(newcomer);
 }

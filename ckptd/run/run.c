@@ -78,7 +78,7 @@ const struct catalog_events coordinator_events = {.made = made,
                                                   .freed = freed,
                                                   .saw = saw,
                                                   .is_idle = is_idle,
-                                                  .changed = replicate_look};
+                                                  .changed = replicate_check_queues};
 
 /* ---- what is decided, and by whom it is done ---- */
 

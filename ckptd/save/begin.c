@@ -71,7 +71,7 @@ struct beginning {
     struct part_asking asking; /* what the coordinator has answered */
 };
 
-static void advance(struct beginning *beginning);
+static void advance_call(struct beginning *beginning);
 
 /* ---- an image ---- */
 
@@ -91,7 +91,7 @@ static void cleaned(struct event *event)
     beginning->image->readers--;
     image_settle(beginning->image);
     if (beginning->fault.code == 0) {
-        advance(beginning);
+        advance_call(beginning);
     } else {
         rpc_call_fail(beginning->call, fault_raise(&beginning->fault));
         free(beginning);
@@ -173,7 +173,7 @@ static void asked(struct part_asking *asking)
     beginning->image->readers--;
     image_settle(beginning->image);
     if (asking->fault.code == 0) {
-        advance(beginning);
+        advance_call(beginning);
         return;
     }
     rpc_call_fail(beginning->call, fault_raise(&asking->fault));
@@ -250,7 +250,7 @@ static int begin_part(struct session *session, struct beginning *beginning, uint
 }
 
 /* 0 when the call is answered, or GOES_ON. */
-static int begin(struct session *session, struct beginning *beginning)
+static int begin_stage(struct session *session, struct beginning *beginning)
 {
     const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     struct run *run = session->run;
@@ -311,7 +311,7 @@ static bool waits_last(const struct beginning *beginning)
 }
 
 /* No save is held back for it any more; whoever parks it again says so first. */
-static void leave(struct beginning *beginning)
+static void release_turn(struct beginning *beginning)
 {
     struct service *service = beginning->service;
     loop_timer_cancel(service->loop, &beginning->timer);
@@ -319,22 +319,22 @@ static void leave(struct beginning *beginning)
 }
 
 /* Out of the parked ones. */
-static void unpark(struct beginning *beginning)
+static void unpark_call(struct beginning *beginning)
 {
     struct beginning **at = &beginning->service->beginnings;
     while (*at != beginning)
         at = &(*at)->next;
     *at = beginning->next;
-    leave(beginning);
+    release_turn(beginning);
 }
 
 static void wait_is_over(struct timer *timer)
 {
     struct beginning *beginning = CONTAINER_OF(timer, struct beginning, timer);
-    unpark(beginning);
+    unpark_call(beginning);
     beginning->until_ms = 0;
     beginning->has_awaited_room = true;
-    advance(beginning); /* the last try; its error is the answer */
+    advance_call(beginning); /* the last try; its error is the answer */
 }
 
 static void say_waiting(struct beginning *beginning, const struct session *session)
@@ -356,7 +356,7 @@ static int refuse_memory(const struct session *session)
                         "there is no memory for the image of rank %u", session->rank);
 }
 
-static void park(struct beginning *beginning)
+static void park_call(struct beginning *beginning)
 {
     struct service *service = beginning->service;
     struct beginning **at = &service->beginnings;
@@ -370,7 +370,7 @@ static void park(struct beginning *beginning)
 }
 
 /* One step further: answered and freed, parked, or in the hands of a worker. */
-static void advance(struct beginning *beginning)
+static void advance_call(struct beginning *beginning)
 {
     struct session *session;
     struct service *service = beginning->service;
@@ -380,7 +380,7 @@ static void advance(struct beginning *beginning)
         error = report_error(ERR_ABORTED, NULL, "the rank asked again");
     if (error == 0) {
         session_drain(session); /* the end of the save before may still be in the ring */
-        error = begin(session, beginning);
+        error = begin_stage(session, beginning);
     }
     if (error == GOES_ON)
         return;
@@ -390,7 +390,7 @@ static void advance(struct beginning *beginning)
     }
     if (error == AWAITS_ROOM || (error == ERR_BUSY && loop_now_ms() < beginning->until_ms)) {
         say_waiting(beginning, session);
-        park(beginning);
+        park_call(beginning);
         return;
     }
     if (error == ERR_BUSY && beginning->lacks_memory)
@@ -429,10 +429,10 @@ void save_begin(struct service *service, struct rpc_call *call,
     if (session_find(&session, service, request->session) == 0)
         beginning->number = ++session->num_begins;
     if (former) {
-        unpark(former);
-        advance(former); /* it hears that there is a newer one */
+        unpark_call(former);
+        advance_call(former); /* it hears that there is a newer one */
     }
-    advance(beginning);
+    advance_call(beginning);
 }
 
 static void begin_again(struct timer *timer)
@@ -442,8 +442,8 @@ static void begin_again(struct timer *timer)
     service->beginnings = NULL;
     while (beginning) {
         struct beginning *next = beginning->next;
-        leave(beginning);
-        advance(beginning); /* parked again, in the same order, while there is no image */
+        release_turn(beginning);
+        advance_call(beginning); /* parked again, in the same order, while there is no image */
         beginning = next;
     }
 }
@@ -452,7 +452,7 @@ void save_begin_close(struct service *service)
 {
     while (service->beginnings) {
         struct beginning *beginning = service->beginnings;
-        unpark(beginning);
+        unpark_call(beginning);
         rpc_call_fail(beginning->call, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
         free(beginning);
     }

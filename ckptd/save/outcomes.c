@@ -38,11 +38,11 @@ static void note_failure(struct run *run, int code, const char *reason)
     report_make_printable(run->health.reason); /* it may have been cut */
     run->health.is_store |= is_store;
     run->health.code = code;
-    service_look(run->service);
+    service_check_health(run->service);
 }
 
 /* For WaitSave. */
-static void remember(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
+static void remember_failure(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
 {
     struct outcomes *outcomes = run->service->outcomes;
     struct failure *failure = &outcomes->failures[outcomes->num_failures++ % FAILURES_MAX];
@@ -54,14 +54,14 @@ static void remember(struct run *run, uint64_t step, uint64_t attempt, const cha
 
 void outcomes_made_way(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
 {
-    remember(run, step, attempt, reason);
+    remember_failure(run, step, attempt, reason);
     log_info("commit", "run %s, step %llu, attempt %llu is not committed: %s", run->name,
              (unsigned long long)step, (unsigned long long)attempt, reason);
 }
 
 void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code, const char *reason)
 {
-    remember(run, step, attempt, reason);
+    remember_failure(run, step, attempt, reason);
     run->service->outcomes->failed++;
     log_print(is_repeat(run, code) ? LOG_DEBUG : LOG_WARN, "commit",
               "run %s, step %llu, attempt %llu failed: %s", run->name, (unsigned long long)step,
@@ -101,7 +101,7 @@ void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
     snprintf(health->client_reason, sizeof health->client_reason, "%s", reason);
     report_make_printable(health->client_reason);
     if (outcomes_find(run->service, run->name, step, attempt))
-        service_look(run->service);
+        service_check_health(run->service);
     else
         outcomes_failed(run, step, attempt, ERR_ABORTED, health->client_reason);
 }
@@ -121,5 +121,5 @@ void outcomes_committed(struct run *run, uint64_t attempt)
 {
     run->health = (struct run_health){0};
     note_interval(&run->pace, attempt);
-    service_look(run->service);
+    service_check_health(run->service);
 }

@@ -96,7 +96,7 @@ static int merge_digests(struct save *save)
 
 /* After ERR_IO the manifest may be back after a power loss. ERR_EXISTS: somebody's manifest has our
  * name, though the catalog knows none: whose the files are is not for us to guess. */
-static enum commit_outcome judge_publish(int error)
+static enum commit_outcome classify_error(int error)
 {
     if (error == 0)
         return OUTCOME_DURABLE;
@@ -145,7 +145,7 @@ static int write_manifest(struct save *save)
         error = store_put_places(save->service->storage, &save->summary, &save->places);
     if (error == 0) {
         error = store_commit(save->service->storage, save->dir, text, bytes); /* commit.I11 */
-        save->outcome = judge_publish(error);
+        save->outcome = classify_error(error);
         save->manifest_hash = checksum_bytes(text, bytes);
     }
     if (save->outcome == OUTCOME_DURABLE && save->places.num_shards > 0) {

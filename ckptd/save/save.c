@@ -373,7 +373,7 @@ void save_committed(struct run *run, const struct commit_action *action)
     save_free(save);
     outcomes_committed(run, attempt);
     run->service->hooks->apply_retention(run);
-    replicate_look(run->service);
+    replicate_check_queues(run->service);
 }
 
 /* ---- failed ---- */
@@ -544,7 +544,7 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
     return stage_begin(&save->stages[session->rank], &options, session, slot);
 }
 
-static void offer(const struct save *save)
+static void offer_shards(const struct save *save)
 {
     const struct precommit_save early = {.run = save->run->name,
                                          .step = save->step,
@@ -560,7 +560,7 @@ static void offer(const struct save *save)
 void save_all_begun(struct save *save)
 {
     if (!save->is_part && save->places.num_shards == 0 && !save->discarding)
-        offer(save);
+        offer_shards(save);
 }
 
 /* The node of the first rank becomes whole by itself (tiers/queue.c). The mark is there since the
@@ -573,7 +573,7 @@ void save_part_written(struct save *save, uint32_t rank, uint64_t bytes)
         !first->created)
         return;
     if (!save->is_offered)
-        offer(save);
+        offer_shards(save);
     save->is_offered = true;
     const struct precommit_told told = {
         .rank = rank,

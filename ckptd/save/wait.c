@@ -93,7 +93,7 @@ const char *save_warning_text(char out[SAVE_WARNING_BYTES], const struct checkpo
 
 /* ---- in a hurry ---- */
 
-static void hurry(struct save *save)
+static void hurry_save(struct save *save)
 {
     save->urgent = true;
     for (uint32_t i = 0; i < save->world_size; i++)
@@ -105,14 +105,14 @@ static void hurry_until(const struct save *save)
 {
     for (struct save *older = save->run->coordinator->saves; older; older = older->next)
         if (older->step <= save->step && !older->urgent)
-            hurry(older);
+            hurry_save(older);
     throttle_queue_hurry(save->service);
 }
 
 void save_hurry_run(struct run *run)
 {
     for (struct save *save = run->coordinator->saves; save; save = save->next)
-        hurry(save);
+        hurry_save(save);
     throttle_queue_hurry(run->service);
 }
 

@@ -144,7 +144,7 @@ static void rest(struct scrub *scrub)
     scrub_wait(scrub, ms < IDLE_MS_MIN ? IDLE_MS_MIN : ms < most ? ms : most);
 }
 
-static void go_on(struct timer *timer)
+static void continue_scrub(struct timer *timer)
 {
     struct scrub *scrub = CONTAINER_OF(timer, struct scrub, timer);
     struct service *service = scrub->service;
@@ -192,7 +192,7 @@ static int open_order(struct scrub **out, struct service *service, const struct 
     scrub->order = order;
     scrub->service = service;
     scrub->buffer = buffer;
-    scrub->timer.run = go_on;
+    scrub->timer.run = continue_scrub;
     scrub->rests = true;
     *out = scrub;
     scrub_wait(scrub, service->config->scrub_start_ms);
@@ -227,8 +227,8 @@ void scrub_close(struct service *service)
 
 /* ---- what an operator asks for ---- */
 
-static int ask(bool *out_is_elsewhere, struct service *service,
-               const Holdfast__V1__ScrubRequest *request)
+static int request_pass(bool *out_is_elsewhere, struct service *service,
+                        const Holdfast__V1__ScrubRequest *request)
 {
     struct scrub *scrub = service->scrub;
     struct run *run = NULL;
@@ -259,7 +259,7 @@ void scrub_call(struct service *service, struct rpc_call *call,
     bool is_elsewhere = false;
     int error = service_check_open(service);
     if (error == 0)
-        error = ask(&is_elsewhere, service, request);
+        error = request_pass(&is_elsewhere, service, request);
     reply.elsewhere = is_elsewhere;
     if (error == 0)
         rpc_call_reply(call, &reply.base);

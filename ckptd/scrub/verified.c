@@ -52,8 +52,8 @@ static void kept(struct event *event)
     free(keeping);
 }
 
-static int find(struct checkpoint **out, struct service *service,
-                const Holdfast__V1__KeepVerifiedRequest *request)
+static int find_checkpoint(struct checkpoint **out, struct service *service,
+                           const Holdfast__V1__KeepVerifiedRequest *request)
 {
     struct run *run;
     ERR_TRY(service_check_open(service));
@@ -73,7 +73,7 @@ void verified_call(struct service *service, struct rpc_call *call,
                    const Holdfast__V1__KeepVerifiedRequest *request)
 {
     struct checkpoint *checkpoint = NULL;
-    int error = find(&checkpoint, service, request);
+    int error = find_checkpoint(&checkpoint, service, request);
     struct keeping *keeping = error == 0 ? calloc(1, sizeof *keeping) : NULL;
     if (error == 0 && !keeping)
         error = report_error(ERR_MEMORY, NULL, "no memory to keep the result of a verify");

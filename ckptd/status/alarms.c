@@ -31,7 +31,7 @@ static void __attribute__((format(printf, 2, 3))) raise_alarm(json_t *list, cons
     json_array_append_new(list, json_string(text));
 }
 
-static void look_at_saving(json_t *list, const struct service *service)
+static void check_saving(json_t *list, const struct service *service)
 {
     char why[HEALTH_REASON_BYTES];
     struct storage_space space;
@@ -48,7 +48,7 @@ static void look_at_saving(json_t *list, const struct service *service)
 }
 
 /* One sentence for a run: what stopped the newest of them stopped the others, most often. */
-static void look_at_drain(json_t *list, const struct run *run)
+static void check_drain(json_t *list, const struct run *run)
 {
     const struct checkpoint *newest = NULL;
     int count = 0;
@@ -62,7 +62,7 @@ static void look_at_drain(json_t *list, const struct run *run)
 }
 
 /* What a time-out of the ranks' own does not see: a disk or a socket that never answers. */
-static void look_at_ranks(json_t *list, const struct run *run)
+static void check_ranks(json_t *list, const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
     if (ranks.silent_ms > run->service->config->limit_hang_ms)
@@ -72,7 +72,7 @@ static void look_at_ranks(json_t *list, const struct run *run)
 }
 
 /* The disk fills up, and no rule helps. */
-static void look_at_rules(json_t *list, const struct run *run)
+static void check_rules(json_t *list, const struct run *run)
 {
     for (int at = 0; at < 2; at++)
         if (run->unpruned[at].code != 0)
@@ -91,7 +91,7 @@ static void look_at_rules(json_t *list, const struct run *run)
  *    read of them here, by whomever, and
  *  - they are more than those of the run that were read back whole, and
  *  - no other run has one like them. */
-static void look_at_writers(json_t *list, const struct run *run, int damaged)
+static void check_writers(json_t *list, const struct run *run, int damaged)
 {
     int whole = 0, elsewhere = 0;
     for (const struct run *any = run->service->catalog->runs; any; any = any->next)
@@ -107,7 +107,7 @@ static void look_at_writers(json_t *list, const struct run *run, int damaged)
                     run->name, damaged, whole);
 }
 
-static void look_at_runs(json_t *list, const struct service *service)
+static void check_runs(json_t *list, const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
         int damaged = 0, came_damaged = 0;
@@ -118,7 +118,7 @@ static void look_at_runs(json_t *list, const struct service *service)
         if (damaged > 0)
             raise_alarm(list, "run %s: %d damaged checkpoints", run->name, damaged);
         if (came_damaged >= CAME_DAMAGED_MIN)
-            look_at_writers(list, run, came_damaged);
+            check_writers(list, run, came_damaged);
         if (run->health.at_client > 0)
             raise_alarm(list, "run %s: %u saves in a row failed at the client: %s", run->name,
                         run->health.at_client, run->health.client_reason);
@@ -132,13 +132,13 @@ static void look_at_runs(json_t *list, const struct service *service)
                         run->fenced);
         if (run->replicas[0])
             raise_alarm(list, "run %s: replicas differ, %s", run->name, run->replicas);
-        look_at_rules(list, run);
-        look_at_drain(list, run);
-        look_at_ranks(list, run);
+        check_rules(list, run);
+        check_drain(list, run);
+        check_ranks(list, run);
     }
 }
 
-static void look_at_tiers(json_t *list, const struct service *service)
+static void check_tiers(json_t *list, const struct service *service)
 {
     for (int at = 0; at < NUM_TIERS; at++) {
         const struct tier *tier = &service->tiers[at];
@@ -160,7 +160,7 @@ static void look_at_tiers(json_t *list, const struct service *service)
 }
 
 /* A leak, or clients that make it hold more than was planned for. */
-static void look_at_memory(json_t *list, const struct service *service)
+static void check_memory(json_t *list, const struct service *service)
 {
     const uint64_t most = (uint64_t)service->config->limit_private_bytes;
     const struct leak *leak = leak_watch_seen(service);
@@ -181,7 +181,7 @@ static void look_at_memory(json_t *list, const struct service *service)
                     (unsigned long long)memory.private_memory, (unsigned long long)most);
 }
 
-static void look_at_certificates(json_t *list, const struct service *service)
+static void check_certificates(json_t *list, const struct service *service)
 {
     int64_t left_s;
     if (!service_seconds_left(&left_s, service) || left_s >= CERTIFICATE_DAYS * 86400)
@@ -202,11 +202,11 @@ json_t *alarms_describe(const struct service *service)
 {
     json_t *list = json_array();
     if (list) {
-        look_at_saving(list, service);
-        look_at_runs(list, service);
-        look_at_tiers(list, service);
-        look_at_certificates(list, service);
-        look_at_memory(list, service);
+        check_saving(list, service);
+        check_runs(list, service);
+        check_tiers(list, service);
+        check_certificates(list, service);
+        check_memory(list, service);
     }
     return list;
 }

@@ -136,7 +136,7 @@ static int check_memory(const struct service *service, uint64_t bytes)
 }
 
 /* What the disk has free. A save that needs the trash gets it. */
-static int look_at_disk(struct storage_space *out, const struct service *service)
+static int read_disk_space(struct storage_space *out, const struct service *service)
 {
     ERR_TRY(storage_space(service->storage, out));
     if (service->trash) {
@@ -155,7 +155,7 @@ bool health_expect(const struct service *service, uint64_t bytes, char out[HEALT
     out[0] = '\0';
     int error = service_check_online(service);
     if (error == 0)
-        error = look_at_disk(&space, service);
+        error = read_disk_space(&space, service);
     if (error == 0)
         error = check_start(service, &space, bytes);
     if (error == 0)
@@ -178,7 +178,7 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     out[0] = '\0';
     if (service->offline[0])
         snprintf(out, HEALTH_REASON_BYTES, "the store is offline: %s", service->offline);
-    bool has_space = !out[0] && look_at_disk(&space, service) == 0;
+    bool has_space = !out[0] && read_disk_space(&space, service) == 0;
     if (!out[0] && !has_space)
         snprintf(out, HEALTH_REASON_BYTES, "%s", report_line());
     if (has_space && space.refusal_number != 0)
@@ -201,7 +201,7 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     return !out[0];
 }
 
-void health_look(struct service *service)
+void health_check(struct service *service)
 {
     char why[HEALTH_REASON_BYTES];
     bool can_save = health_can_save(service, why);
@@ -217,17 +217,17 @@ void health_look(struct service *service)
         log_warn("health", "ckptd cannot save: %s", why);
 }
 
-static void look_again(struct timer *timer)
+static void check_again(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, look);
+    struct service *service = CONTAINER_OF(timer, struct service, health_timer);
     if (!service->draining)
-        health_look(service);
+        health_check(service);
     loop_timer(service->loop, timer, service->config->limit_look_ms);
 }
 
 int health_open(struct service *service)
 {
-    service->look.run = look_again;
-    loop_timer(service->loop, &service->look, 0);
+    service->health_timer.run = check_again;
+    loop_timer(service->loop, &service->health_timer, 0);
     return 0;
 }

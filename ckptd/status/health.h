@@ -14,7 +14,7 @@ struct run;
 /* Looks again every limits.look_ms. */
 int health_open(struct service *service);
 /* Looks now, and tells grpc.health.v1. */
-void health_look(struct service *service);
+void health_check(struct service *service);
 /* May the next save of every run that is trained be expected to succeed? Else why not, in `out`. */
 bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES]);
 /* Do an attempt and a save of so many bytes of this node's ranks fit? Else what lacks, in `out`. */

@@ -227,9 +227,9 @@ static enum MHD_Result send_route(struct MHD_Connection *connection, const struc
     return MHD_NO; /* no memory: the connection ends */
 }
 
-static enum MHD_Result answer(void *user, struct MHD_Connection *connection, const char *url,
-                              const char *method, const char *version, const char *upload,
-                              size_t *upload_bytes, void **state)
+static enum MHD_Result answer_request(void *user, struct MHD_Connection *connection,
+                                      const char *url, const char *method, const char *version,
+                                      const char *upload, size_t *upload_bytes, void **state)
 {
     struct http_server *web = user;
     const struct route *route = find_route(url);
@@ -326,11 +326,11 @@ static int start_daemon(struct http_server *web, int fd)
     web->daemon = MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
             MHD_USE_ITC,
-        0, NULL, NULL, answer, web, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        CONNECTIONS_MAX, MHD_OPTION_PER_IP_CONNECTION_LIMIT, CONNECTIONS_MAX / 2,
-        MHD_OPTION_NOTIFY_CONNECTION, note_guest, web, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES, MHD_OPTION_THREAD_STACK_SIZE,
-        STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        0, NULL, NULL, answer_request, web, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        CONNECTIONS_MAX / 2, MHD_OPTION_NOTIFY_CONNECTION, note_guest, web,
+        MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
+        MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (web->daemon)
         return 0;
     end_watch(web);

@@ -37,7 +37,7 @@ static void give_up(struct service *service, uint64_t bytes)
     service_give_up(service, &fault);
 }
 
-static void look(struct timer *timer)
+static void check_memory(struct timer *timer)
 {
     struct leak_watch *watch = CONTAINER_OF(timer, struct leak_watch, timer);
     struct service *service = watch->service;
@@ -60,7 +60,7 @@ int leak_watch_open(struct service *service)
         return report_error(ERR_MEMORY, NULL, "no memory to look at memory");
     service->leak_watch = watch;
     watch->service = service;
-    watch->timer.run = look;
+    watch->timer.run = check_memory;
     if (most > 0 && bytes > most)
         return report_error(ERR_INVALID, "set it to twice that or more",
                             "limits.exit_private_bytes = %llu, and ckptd takes %llu bytes of "

@@ -378,7 +378,7 @@ static const struct {
     {"tier", describe_tier, true},
     {"mending", describe_mending, false},
     {"nodes", peers_describe, false},
-    {"behind", peers_describe_behind, true},
+    {"behind", peers_describe_lag, true},
     {"bulk", plane_describe, true},
     {"tls", describe_tls, false},
     {"scrub", scrub_describe, false},

@@ -52,13 +52,13 @@ void buffers_give(struct buffers *buffers, void *data)
     buffers->free[buffers->num_free++] = data;
 }
 
-void buffers_look(struct buffers *buffers)
+void buffers_wake_waiters(struct buffers *buffers)
 {
     while (buffers->first && buffers->num_free > 0) { /* who finds none is at the end again */
         struct buffers_waiter *waiter = buffers->first;
         buffers->first = waiter->next;
         waiter->is_waiting = false;
-        waiter->look(waiter);
+        waiter->wake(waiter);
     }
 }
 

@@ -14,7 +14,7 @@
 struct buffers_waiter {
     struct buffers_waiter *next;
     bool is_waiting;
-    void (*look)(struct buffers_waiter *waiter);
+    void (*wake)(struct buffers_waiter *waiter);
 };
 
 struct buffers;
@@ -24,7 +24,7 @@ int buffers_open(struct buffers **out, uint32_t count, size_t bytes);
 void *buffers_take(struct buffers *buffers, struct buffers_waiter *waiter);
 void buffers_give(struct buffers *buffers, void *data);
 /* Those that wait, while one is free. */
-void buffers_look(struct buffers *buffers);
+void buffers_wake_waiters(struct buffers *buffers);
 void buffers_close(struct buffers *buffers); /* those that were taken, too. NULL is allowed */
 
 #endif

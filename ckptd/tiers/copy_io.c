@@ -166,7 +166,7 @@ static uint64_t count_blocks_sent(const struct shard_copy *copy)
 
 /* What went before the commit is the beginning of this shard, where it is what the manifest says:
  * it was proven by sums that the table now has. */
-static bool take_up(struct shard_copy *copy)
+static bool resume_early(struct shard_copy *copy)
 {
     struct shard_copy *left = copy->left;
     bool is_good =
@@ -229,7 +229,7 @@ void copy_io_prepare(struct job *job)
     copy->file.storage = copy_io_storage(copy, copy->from);
     int error = store_shard_open_proven(&copy->file);
     copy->is_of_source = error != 0;
-    bool is_begun = error == 0 && take_up(copy);
+    bool is_begun = error == 0 && resume_early(copy);
     if (copy->left)
         end_left(copy->left, copy, is_begun);
     if (error == 0 && !is_begun)

@@ -34,9 +34,9 @@ struct asking {
     struct service *service;
     char run[RUN_NAME_MAX + 1];
     struct majority_waiter *waiter; /* NULL: it was told */
-    struct node_set looked;
+    struct node_set refreshed;
     uint32_t num_waiting;
-    struct refresh_waiter looks[]; /* by peer */
+    struct refresh_waiter waiters[]; /* by peer */
 };
 
 int majority_next(struct sets *out_sets, struct quorum *out, const struct service *service,
@@ -75,19 +75,19 @@ static int report_too_few(const struct quorum *quorum)
                         set == quorum->sets ? "" : "that an attempt before counted on ");
 }
 
-static void tell(struct asking *asking, const struct fault *fault)
+static void answer_waiter(struct asking *asking, const struct fault *fault)
 {
     struct majority_waiter *waiter = asking->waiter;
     asking->waiter = NULL;
     if (!waiter)
         return;
     waiter->fault = *fault;
-    waiter->num_looked = node_set_count(&asking->looked);
+    waiter->num_answered = node_set_count(&asking->refreshed);
     waiter->go_on(waiter);
 }
 
 /* What was looked at may name further nodes that the run counts on. */
-static void decide(struct asking *asking)
+static void check_majority(struct asking *asking)
 {
     struct run *run = NULL;
     struct sets sets;
@@ -99,34 +99,34 @@ static void decide(struct asking *asking)
     int error = majority_next(&sets, &quorum, asking->service, run);
     sets_free(&sets);
     if (error == 0) {
-        quorum.holders = asking->looked;
+        quorum.holders = asking->refreshed;
         if (quorum_lacks(&quorum))
             error = report_too_few(&quorum);
     }
     if (error == 0 || asking->num_waiting == 0) {
         if (error != 0)
             fault_take(&fault, error);
-        tell(asking, &fault);
+        answer_waiter(asking, &fault);
     }
 }
 
-static void looked(struct refresh_waiter *look)
+static void refreshed(struct refresh_waiter *refresh)
 {
-    struct refresh_waiter *all = look - (look->tier - TIER_PEER);
-    struct asking *asking = CONTAINER_OF(all, struct asking, looks);
-    if (look->fault.code == 0)
-        node_set_add(&asking->looked, (uint32_t)(look->tier - TIER_PEER) + 1);
+    struct refresh_waiter *all = refresh - (refresh->tier - TIER_PEER);
+    struct asking *asking = CONTAINER_OF(all, struct asking, waiters);
+    if (refresh->fault.code == 0)
+        node_set_add(&asking->refreshed, (uint32_t)(refresh->tier - TIER_PEER) + 1);
     asking->num_waiting--;
-    decide(asking);
+    check_majority(asking);
     if (asking->num_waiting == 0)
         free(asking);
 }
 
-void majority_look(struct service *service, const char *run, struct majority_waiter *waiter,
-                   int64_t ms)
+void majority_refresh_peers(struct service *service, const char *run,
+                            struct majority_waiter *waiter, int64_t ms)
 {
     uint32_t count = service->config->members.count;
-    struct asking *asking = calloc(1, sizeof *asking + count * sizeof asking->looks[0]);
+    struct asking *asking = calloc(1, sizeof *asking + count * sizeof asking->waiters[0]);
     if (!asking) {
         fault_take(&waiter->fault, report_error(ERR_MEMORY, NULL, "no memory to ask the nodes"));
         waiter->go_on(waiter);
@@ -135,14 +135,14 @@ void majority_look(struct service *service, const char *run, struct majority_wai
     asking->service = service;
     snprintf(asking->run, sizeof asking->run, "%s", run);
     asking->waiter = waiter;
-    node_set_add(&asking->looked, 0);
+    node_set_add(&asking->refreshed, 0);
     asking->num_waiting = count;
     for (uint32_t i = 0; i < count; i++) { /* the last one may free it */
-        asking->looks[i].go_on = looked;
-        refresh_tier(service, (enum tier_index)(TIER_PEER + i), &asking->looks[i], ms);
+        asking->waiters[i].go_on = refreshed;
+        refresh_tier(service, (enum tier_index)(TIER_PEER + i), &asking->waiters[i], ms);
     }
     if (count == 0) {
-        decide(asking);
+        check_majority(asking);
         free(asking);
     }
 }
@@ -211,7 +211,7 @@ static void end_publishing(struct publishing *publishing, enum quorum_state stat
     waiter->go_on(waiter);
 }
 
-static void ask_next(struct publishing *publishing);
+static void ask_next_peers(struct publishing *publishing);
 
 static void published(struct event *event)
 {
@@ -227,7 +227,7 @@ static void published(struct event *event)
         if (state != QUORUM_ASKS)
             end_publishing(publishing, state);
         else
-            ask_next(publishing);
+            ask_next_peers(publishing);
     }
     if (publishing->num_waiting == 0)
         free_publishing(publishing);
@@ -243,7 +243,7 @@ static void ask_peer(struct publishing *publishing, uint32_t index)
     tier_work(publishing->service, (enum tier_index)(TIER_PEER + index), &peer->job);
 }
 
-static void ask_next(struct publishing *publishing)
+static void ask_next_peers(struct publishing *publishing)
 {
     const struct members *members = &publishing->service->config->members;
     struct node_set answering = {0};
@@ -292,16 +292,16 @@ void majority_publish(struct service *service, const struct quorum *quorum, cons
     }
     publishing->quorum = *quorum;
     publishing->waiter = waiter;
-    enum quorum_state state = quorum_look(quorum);
+    enum quorum_state state = quorum_check(quorum);
     if (state != QUORUM_ASKS) {
         end_publishing(publishing, state);
         free_publishing(publishing);
         return;
     }
-    ask_next(publishing);
+    ask_next_peers(publishing);
 }
 
-void majority_tell(struct service *service, const char *key, const char *nonce)
+void majority_publish_held(struct service *service, const char *key, const char *nonce)
 {
     char held[STORAGE_KEY_MAX + 16];
     snprintf(held, sizeof held, "%s" SETS_HELD, key);

@@ -25,19 +25,19 @@ int majority_next(struct sets *out_sets, struct quorum *out, const struct servic
  * why there is no majority; code 0: the catalog knows what they held. */
 struct majority_waiter {
     struct fault fault;
-    uint32_t num_looked; /* nodes that have answered, this one included */
+    uint32_t num_answered; /* nodes that have answered, this one included */
     void (*go_on)(struct majority_waiter *waiter);
 };
 /* On the service thread; at most `ms`. */
-void majority_look(struct service *service, const char *run, struct majority_waiter *waiter,
-                   int64_t ms);
+void majority_refresh_peers(struct service *service, const char *run,
+                            struct majority_waiter *waiter, int64_t ms);
 /* Publishes an attempt's number at so many peers that with this node they are the quorum. `fault`:
  * ERR_EXISTS: another has taken it. ERR_UNAVAILABLE: too few took it; nobody may count on the
  * number, nor take it again. ERR_MEMORY. On the service thread, as what follows. */
 void majority_publish(struct service *service, const struct quorum *quorum, const char *key,
                       const char *text, const char *nonce, struct majority_waiter *waiter);
 /* Tells the peers that it is held (sets.h), as far as they answer; nobody waits. */
-void majority_tell(struct service *service, const char *key, const char *nonce);
+void majority_publish_held(struct service *service, const char *key, const char *nonce);
 void majority_close(struct service *service); /* no job is under way any more */
 
 #endif

@@ -29,7 +29,7 @@ void perform_work(struct replication *replication, void (*work)(struct job *),
               &replication->job);
 }
 
-static struct storage *far_of(const struct replication *replication)
+static struct storage *target_of(const struct replication *replication)
 {
     return replication->service->tiers[replication->tier].storage;
 }
@@ -37,9 +37,9 @@ static struct storage *far_of(const struct replication *replication)
 /* ---- the end of one ---- */
 
 /* What was not ended here is no use without its manifest, and takes space. */
-static void remove_rest(const struct replication *replication, const char *prefix)
+static void remove_unfinished(const struct replication *replication, const char *prefix)
 {
-    int error = store_clear(far_of(replication), prefix);
+    int error = store_clear(target_of(replication), prefix);
     if (error != 0)
         log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
 }
@@ -59,18 +59,18 @@ static void work_close(struct job *job)
     struct replication *replication = CONTAINER_OF(job, struct replication, job);
     char prefix[STORAGE_KEY_MAX];
     memcpy(prefix, replication->claim.prefix, sizeof prefix);
-    precommit_left_drop(&replication->left_early, far_of(replication), replication->manifest);
+    precommit_left_drop(&replication->left_early, target_of(replication), replication->manifest);
     precommit_left_leave(&replication->left_early);
     hold_end(&replication->claim, replication->is_held);
     if (!replication->is_held && replicate_is_keeping(replication) &&
         !replicate_is_completing(replication) && prefix[0])
-        remove_rest(replication, prefix);
+        remove_unfinished(replication, prefix);
     if (!replication->is_held || !replication->is_mending)
         return;
-    int error = store_remove_note(far_of(replication), STORE_QUARANTINE, prefix);
+    int error = store_remove_note(target_of(replication), STORE_QUARANTINE, prefix);
     if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
         log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
-    forget_verify(far_of(replication), prefix);
+    forget_verify(target_of(replication), prefix);
 }
 
 /* For retention, which gives up the local copy, and for the scrub of the far tier. */
@@ -237,7 +237,7 @@ static void do_rest(struct replication *replication, int64_t ms)
                   tier_name(replication->service, replication->tier), replication->newest_error);
     loop_timer(replication->service->loop, &replication->rest, ms);
     if (is_first)
-        replication->look(replication->service); /* another node may do */
+        replication->check_queues(replication->service); /* another node may do */
 }
 
 /* ---- claim ---- */
@@ -318,11 +318,11 @@ static void work_names(struct job *job)
 {
     struct replication *replication = CONTAINER_OF(job, struct replication, job);
     int error =
-        remote_manifest_publish_origin(far_of(replication), &replication->manifest->summary);
+        remote_manifest_publish_origin(target_of(replication), &replication->manifest->summary);
     if (error == 0 && replication->tier == TIER_FAR)
         error = remote_manifest_publish_pin(replication->service, replication->claim.prefix);
     if (error == 0)
-        error = storage_sync_names(far_of(replication), replication->claim.prefix);
+        error = storage_sync_names(target_of(replication), replication->claim.prefix);
     if (error != 0)
         fault_take(&replication->fault, error);
 }
@@ -336,7 +336,7 @@ static void named(struct event *event)
 /* As a peer does of its own: peers/serve.c. */
 static enum publication complete_here(const struct replication *replication)
 {
-    int error = complete_copy(far_of(replication), &replication->manifest->summary);
+    int error = complete_copy(target_of(replication), &replication->manifest->summary);
     bool is_lost = error == ERR_NOT_FOUND || error == ERR_CORRUPT;
     return error == 0 ? PUBLICATION_DURABLE : is_lost ? PUBLICATION_LOST : PUBLICATION_UNKNOWN;
 }
@@ -354,12 +354,13 @@ static int visit_step(void *user, const struct storage_entry *entry)
 
 /* On the peer's disk, or in its memory? The peer says: each node has that setting for itself. What
  * cannot be asked is not said to be on a disk; the next look at the peer knows. */
-static void look_where_it_is(struct replication *replication)
+static void find_copy_medium(struct replication *replication)
 {
     if (replication->outcome != PUBLICATION_DURABLE || !tier_is_peer(replication->tier))
         return;
     replication->is_volatile = true;
-    storage_list(far_of(replication), replication->manifest->summary.run, visit_step, replication);
+    storage_list(target_of(replication), replication->manifest->summary.run, visit_step,
+                 replication);
 }
 
 static void work_publish(struct job *job)
@@ -376,7 +377,7 @@ static void work_publish(struct job *job)
         replication->outcome = complete_here(replication);
     if (replication->outcome != PUBLICATION_DURABLE)
         fault_take(&replication->fault, ERR_IO);
-    look_where_it_is(replication);
+    find_copy_medium(replication);
 }
 
 static void published(struct event *event)
@@ -391,11 +392,11 @@ static void work_settle(struct job *job)
     char key[STORAGE_KEY_MAX + 1];
     const struct manifest_summary *summary = &replication->manifest->summary;
     replication->outcome = manifest_key(key, sizeof key, summary) == 0
-                               ? tier_settle(far_of(replication), key, summary->nonce)
+                               ? tier_settle(target_of(replication), key, summary->nonce)
                                : PUBLICATION_UNKNOWN;
     if (replication->outcome != PUBLICATION_DURABLE)
         fault_take(&replication->fault, ERR_IO);
-    look_where_it_is(replication);
+    find_copy_medium(replication);
 }
 
 static void settled(struct event *event)

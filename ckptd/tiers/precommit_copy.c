@@ -106,7 +106,7 @@ static struct precommit_left take_out(struct precommit_copy *early)
     return left;
 }
 
-static void tell(struct precommit_copy *early)
+static void tell_drain(struct precommit_copy *early)
 {
     void (*given)(struct precommit_copy *) = early->given;
     early->given = NULL;
@@ -146,18 +146,18 @@ static void work_close(struct job *job)
     hold_end(&early->claim, false);
 }
 
-static void perform(struct precommit_copy *early, enum precommit_action action);
+static void perform_action(struct precommit_copy *early, enum precommit_action action);
 
-static void gone(struct event *event)
+static void cleanup_done(struct event *event)
 {
     struct precommit_copy *early = CONTAINER_OF(event, struct precommit_copy, job.done);
-    perform(early, precommit_gone(&early->machine));
+    perform_action(early, precommit_gone(&early->machine));
 }
 
 void precommit_copy_end(struct precommit_copy *early, const struct stage *stages, bool is_committed)
 {
     if (stages)
-        perform(early, precommit_ended(&early->machine, stages, is_committed));
+        perform_action(early, precommit_ended(&early->machine, stages, is_committed));
 }
 
 bool precommit_copy_is_over(struct precommit_copy *early, const struct stage *stages,
@@ -172,7 +172,7 @@ bool precommit_copy_is_over(struct precommit_copy *early, const struct stage *st
 
 void precommit_copy_pass(struct precommit_copy *early)
 {
-    perform(early, precommit_give(&early->machine, PRECOMMIT_OTHER));
+    perform_action(early, precommit_give(&early->machine, PRECOMMIT_OTHER));
 }
 
 bool precommit_copy_give(struct precommit_copy *early, const struct manifest_summary *summary,
@@ -182,7 +182,7 @@ bool precommit_copy_give(struct precommit_copy *early, const struct manifest_sum
     bool is_in_the_way = precommit_is_in_the_way(&early->machine, match);
     if (is_in_the_way)
         early->given = given;
-    perform(early, precommit_give(&early->machine, match));
+    perform_action(early, precommit_give(&early->machine, match));
     return !is_in_the_way;
 }
 
@@ -234,7 +234,7 @@ static void at_rest(struct shard_copy *copy)
     enum precommit_action action = precommit_rested(&early->machine, has_failed, is_moving(early));
     if (has_failed)
         report_failure(early, action, copy->fault.message);
-    perform(early, action);
+    perform_action(early, action);
 }
 
 static void work_claim(struct job *job)
@@ -262,7 +262,7 @@ static void claimed(struct event *event)
     enum precommit_action action = precommit_claimed(&early->machine, is_ours);
     if (!is_ours)
         report_failure(early, action, "its directory there could not be claimed");
-    perform(early, action);
+    perform_action(early, action);
 }
 
 static void stop_ships(struct precommit_copy *early)
@@ -271,7 +271,7 @@ static void stop_ships(struct precommit_copy *early)
         shard_copy_stop(&early->ships[i]);
 }
 
-static void perform(struct precommit_copy *early, enum precommit_action action)
+static void perform_action(struct precommit_copy *early, enum precommit_action action)
 {
     struct precommit_left left;
     switch (action) {
@@ -286,22 +286,22 @@ static void perform(struct precommit_copy *early, enum precommit_action action)
         break;
     case PRECOMMIT_STOP:
         stop_ships(early);
-        perform(early, precommit_rested(&early->machine, false, is_moving(early)));
+        perform_action(early, precommit_rested(&early->machine, false, is_moving(early)));
         break;
     case PRECOMMIT_GIVE:
-        tell(early);
+        tell_drain(early);
         break;
     case PRECOMMIT_REMOVE:
-        work_on(early, work_remove, gone);
+        work_on(early, work_remove, cleanup_done);
         break;
     case PRECOMMIT_CLOSE:
-        work_on(early, work_close, gone);
+        work_on(early, work_close, cleanup_done);
         tell_save(early);
         break;
     case PRECOMMIT_END:
         left = take_out(early);
         precommit_left_free(&left);
-        tell(early);
+        tell_drain(early);
         begin_next(early);
         break;
     }
@@ -312,7 +312,7 @@ void precommit_copy_advance(struct precommit_copy *early, const struct stage *st
     if (!precommit_may_start(&early->machine, stages))
         return;
     start_ships(early);
-    copy_queue_look(early->queue);
+    copy_queue_advance(early->queue);
 }
 
 void precommit_copy_tell(struct precommit_copy *early, const struct stage *stages,
@@ -324,7 +324,7 @@ void precommit_copy_tell(struct precommit_copy *early, const struct stage *stage
     if (told->written > 0 && !copy->is_early)
         shard_copy_start_pulled(copy, told->rank, told->from, told->geometry, &early->manifest);
     copy->written = told->written;
-    copy_queue_look(early->queue);
+    copy_queue_advance(early->queue);
 }
 
 /* ---- the beginning ---- */
@@ -376,7 +376,7 @@ void precommit_copy_begin(struct precommit_copy *early, const struct precommit_s
     take_summary(&early->manifest.summary, save);
     open_ships(early, ships, save->world_size);
     early->stages = save->stages;
-    perform(early, action);
+    perform_action(early, action);
 }
 
 void precommit_copy_init(struct precommit_copy *early, struct service *service,

@@ -245,7 +245,7 @@ struct due {
 };
 
 struct queue {
-    uint32_t looks; /* under way, one within the other */
+    uint32_t scans; /* under way, one within the other */
     struct due *dues;
     uint32_t num_dues, room_dues;
     uint32_t first[NUM_TIERS], last[NUM_TIERS]; /* by peer, as `next` */
@@ -307,22 +307,22 @@ static void find_dues(struct queue *queue, const struct service *service)
     }
 }
 
-void queue_begin_look(const struct service *service)
+void queue_begin_scan(const struct service *service)
 {
     struct queue *queue = service->queue;
-    if (!queue || queue->looks++ > 0)
+    if (!queue || queue->scans++ > 0)
         return;
-    copies_begin_look(service);
+    copies_begin_scan(service);
     queue->num_dues = 0;
     memset(queue->first, 0, sizeof queue->first);
     if (service->config->members.count > 0)
         find_dues(queue, service);
 }
 
-void queue_end_look(const struct service *service)
+void queue_end_scan(const struct service *service)
 {
-    if (service->queue && --service->queue->looks == 0)
-        copies_end_look(service);
+    if (service->queue && --service->queue->scans == 0)
+        copies_end_scan(service);
 }
 
 static bool is_before(const struct checkpoint *a, const struct checkpoint *b, enum tier_index tier)
@@ -353,10 +353,10 @@ struct checkpoint *queue_next(const struct service *service, enum tier_index tie
     struct checkpoint *best = NULL;
     *out_left = *out_left_bytes = 0;
     if (tier_is_peer(tier)) {
-        queue_begin_look(service);
+        queue_begin_scan(service);
         best =
             service->queue ? next_for_peer(service->queue, tier, out_left, out_left_bytes) : NULL;
-        queue_end_look(service);
+        queue_end_scan(service);
         return best;
     }
     for (const struct run *run = service->catalog->runs; run; run = run->next) {

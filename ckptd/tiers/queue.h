@@ -17,8 +17,8 @@ struct checkpoint *queue_next(const struct service *service, enum tier_index tie
                               uint64_t *out_left, uint64_t *out_left_bytes);
 /* Between these nothing of what tiers have changes: what goes to which peer is found once, in the
  * time that the checkpoints and the chosen nodes take, and not that of their product. */
-void queue_begin_look(const struct service *service);
-void queue_end_look(const struct service *service);
+void queue_begin_scan(const struct service *service);
+void queue_end_scan(const struct service *service);
 int queue_open(struct service *service);
 void queue_close(struct service *service);
 /* From which tier it goes into that one. */

@@ -40,7 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOKS_APART_MS 50 /* of those that may come in bursts */
+#define CHECKS_APART_MS 50 /* of those that may come in bursts */
 
 /* ---- the next one ---- */
 
@@ -80,8 +80,8 @@ static void begin_failed(struct replication *replication)
         replication->errors++;
         catalog_damage_text(replication->newest_error, sizeof replication->newest_error,
                             &replication->fault);
-        replication->has_looked = false;
-        loop_timer(replication->service->loop, &replication->look_again,
+        replication->is_refreshed = false;
+        loop_timer(replication->service->loop, &replication->retry_timer,
                    replication->service->config->tier_retry_ms);
     }
     perform_close(replication, false);
@@ -109,7 +109,7 @@ static uint64_t bytes_missing(const struct replication *replication)
 }
 
 /* Nothing else is under way there. What went before the commit is gone on with. */
-static void given(struct precommit_copy *early)
+static void begin_transfer(struct precommit_copy *early)
 {
     struct replication *replication = CONTAINER_OF(early, struct replication, early);
     replication->left_early = precommit_copy_take(early);
@@ -132,18 +132,18 @@ static void begun(struct event *event)
         begin_failed(replication);
         return;
     }
-    if (precommit_copy_give(&replication->early, &replication->manifest->summary, given))
-        given(&replication->early);
+    if (precommit_copy_give(&replication->early, &replication->manifest->summary, begin_transfer))
+        begin_transfer(&replication->early);
 }
 
-static void look_at_queue(struct replication *replication)
+static void advance_replication(struct replication *replication)
 {
     struct service *service = replication->service;
-    if (!replication->has_looked || service->draining)
+    if (!replication->is_refreshed || service->draining)
         return;
     if (replication->checkpoint) {
         replication->copy.is_hurried = queue_is_wanted(replication->checkpoint, replication->tier);
-        copy_queue_look(&replication->queue);
+        copy_queue_advance(&replication->queue);
         return;
     }
     replication->checkpoint =
@@ -167,55 +167,55 @@ static void look_at_queue(struct replication *replication)
     perform_work(replication, work_begin, begun);
 }
 
-void replicate_look(struct service *service)
+void replicate_check_queues(struct service *service)
 {
     if (!service->choices) /* there is no other tier */
         return;
-    service->replicate_looked_ms = loop_now_ms();
-    queue_begin_look(service);
+    service->replicate_checked_ms = loop_now_ms();
+    queue_begin_scan(service);
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->replications[tier])
-            look_at_queue(service->replications[tier]);
-    queue_end_look(service);
+            advance_replication(service->replications[tier]);
+    queue_end_scan(service);
 }
 
-static void look_now(struct service *service)
+static void check_tiers_now(struct service *service)
 {
-    durability_look(service);
-    replicate_look(service);
+    durability_check_waiters(service);
+    replicate_check_queues(service);
 }
 
-static void look_later(struct timer *timer)
+static void check_tiers_later(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct service, replicate_soon);
     if (!service->is_closing)
-        look_now(service);
+        check_tiers_now(service);
 }
 
-void replicate_look_soon(struct service *service)
+void replicate_check_queues_soon(struct service *service)
 {
-    int64_t since_ms = loop_now_ms() - service->replicate_looked_ms;
+    int64_t since_ms = loop_now_ms() - service->replicate_checked_ms;
     if (service->replicate_soon.armed)
         return;
-    service->replicate_soon.run = look_later;
-    if (since_ms >= LOOKS_APART_MS)
-        look_now(service);
+    service->replicate_soon.run = check_tiers_later;
+    if (since_ms >= CHECKS_APART_MS)
+        check_tiers_now(service);
     else
-        loop_timer(service->loop, &service->replicate_soon, LOOKS_APART_MS - since_ms);
+        loop_timer(service->loop, &service->replicate_soon, CHECKS_APART_MS - since_ms);
 }
 
 static void ended(struct replication *replication, struct run *run)
 {
-    durability_look(replication->service);
+    durability_check_waiters(replication->service);
     replication->service->hooks->apply_retention(run);
-    replicate_look(replication->service);
+    replicate_check_queues(replication->service);
 }
 
 void replicate_phase_changed(struct service *service)
 {
     for (unsigned tier = 0; tier < NUM_TIERS; tier++)
         if (service->replications[tier])
-            copy_queue_look(&service->replications[tier]->queue);
+            copy_queue_advance(&service->replications[tier]->queue);
 }
 
 /* ---- before the commit ---- */
@@ -283,43 +283,43 @@ void replicate_save_over(struct service *service, const struct stage *stages, bo
 
 /* A peer is looked at every nodes.look_ms anyway; until it has answered once, or again, its own
  * replication asks soon at first, and no more often than that in the end. */
-static int64_t pause_before_look(struct replication *replication)
+static int64_t choose_retry_pause(struct replication *replication)
 {
     const struct config *config = replication->service->config;
-    int64_t pause_ms = config->tier_retry_ms << replication->looks_failed;
+    int64_t pause_ms = config->tier_retry_ms << replication->refreshes_failed;
     if (!tier_is_peer(replication->tier))
         return config->tier_retry_ms;
     if (pause_ms >= config->nodes_look_ms)
         return config->nodes_look_ms;
-    replication->looks_failed++;
+    replication->refreshes_failed++;
     return pause_ms;
 }
 
-static void look_first(struct timer *timer)
+static void refresh_target(struct timer *timer)
 {
-    struct replication *replication = CONTAINER_OF(timer, struct replication, look_again);
+    struct replication *replication = CONTAINER_OF(timer, struct replication, retry_timer);
     if (replication->tier == TIER_LOCAL) { /* which is known */
-        replication->has_looked = true;
-        replicate_look(replication->service);
+        replication->is_refreshed = true;
+        replicate_check_queues(replication->service);
         return;
     }
-    refresh_tier(replication->service, replication->tier, &replication->first_look,
+    refresh_tier(replication->service, replication->tier, &replication->first_refresh,
                  replication->service->config->tier_wait_ms);
 }
 
 /* Nothing is sent before the tier told what it has: else all of it is read once more. */
-static void looked_first(struct refresh_waiter *waiter)
+static void first_refreshed(struct refresh_waiter *waiter)
 {
-    struct replication *replication = CONTAINER_OF(waiter, struct replication, first_look);
+    struct replication *replication = CONTAINER_OF(waiter, struct replication, first_refresh);
     if (replication->service->is_closing)
         return;
-    replication->has_looked = waiter->fault.code == 0;
-    if (replication->has_looked)
-        replication->looks_failed = 0;
+    replication->is_refreshed = waiter->fault.code == 0;
+    if (replication->is_refreshed)
+        replication->refreshes_failed = 0;
     else
-        loop_timer(replication->service->loop, &replication->look_again,
-                   pause_before_look(replication));
-    replicate_look_soon(replication->service);
+        loop_timer(replication->service->loop, &replication->retry_timer,
+                   choose_retry_pause(replication));
+    replicate_check_queues_soon(replication->service);
 }
 
 static int open_one(struct service *service, enum tier_index tier)
@@ -331,17 +331,17 @@ static int open_one(struct service *service, enum tier_index tier)
     replication->service = service;
     replication->tier = tier;
     replication->ended = ended;
-    replication->look = replicate_look;
-    replication->first_look.go_on = looked_first;
-    replication->look_again.run = look_first;
+    replication->check_queues = replicate_check_queues;
+    replication->first_refresh.go_on = first_refreshed;
+    replication->retry_timer.run = refresh_target;
     replication->rest.run = perform_rested;
     int error = copy_queue_open(&replication->queue, service, tier);
     shard_copy_open(&replication->copy, &replication->queue);
     precommit_copy_init(&replication->early, service, tier, &replication->queue);
     replication->copy.arrived = perform_arrived;
-    replication->has_looked = tier == TIER_LOCAL;
+    replication->is_refreshed = tier == TIER_LOCAL;
     if (error == 0 && tier != TIER_LOCAL)
-        refresh_tier(service, tier, &replication->first_look, service->config->tier_wait_ms);
+        refresh_tier(service, tier, &replication->first_refresh, service->config->tier_wait_ms);
     return error;
 }
 
@@ -419,7 +419,7 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
         return json_null();
     storage_link(service->tiers[tier].storage, &link);
     uint64_t left = replication->left, left_bytes = replication->left_bytes;
-    if (!replication->has_looked) /* all that it may find missing there */
+    if (!replication->is_refreshed) /* all that it may find missing there */
         queue_next(service, tier, &left, &left_bytes);
     const char *unread = service->tiers[tier].offline; /* else it may take nothing */
     const char *offline = unread[0] ? unread : replication->newest_error;

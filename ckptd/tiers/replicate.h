@@ -19,10 +19,10 @@ int replicate_open(struct service *service);   /* behind refresh_open */
 void replicate_end(struct service *service);   /* behind tier_end: no image is read any more */
 void replicate_close(struct service *service); /* behind tier_close */
 /* What the tiers hold has changed, or who waits for it: is there something to do? */
-void replicate_look(struct service *service);
+void replicate_check_queues(struct service *service);
 /* Likewise, and at calls that wait for a level; but once for what comes in a burst, as the answers
  * of many peers do. */
-void replicate_look_soon(struct service *service);
+void replicate_check_queues_soon(struct service *service);
 /* A rank may have become quiet. */
 void replicate_phase_changed(struct service *service);
 /* Of a save what is written goes to peers before its commit, when all its ranks have begun, here;

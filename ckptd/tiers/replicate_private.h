@@ -27,11 +27,11 @@ struct replication {
      * more.
      */
     void (*ended)(struct replication *replication, struct run *run);
-    void (*look)(struct service *service);
-    struct refresh_waiter first_look;
-    struct timer look_again;
-    bool has_looked;       /* at the far tier, since the start */
-    uint32_t looks_failed; /* in a row, of a peer */
+    void (*check_queues)(struct service *service);
+    struct refresh_waiter first_refresh;
+    struct timer retry_timer;
+    bool is_refreshed;         /* at the far tier, since the start */
+    uint32_t refreshes_failed; /* in a row, of a peer */
     /* The checkpoint under way. */
     struct transfer machine;
     struct copy_queue queue;

@@ -134,7 +134,7 @@ static void work_send(struct job *job)
         fault_take(&part->fault, error);
 }
 
-static void taken(struct event *event);
+static void part_read(struct event *event);
 
 /* The image that has the shard, or NULL. */
 static struct image *find_image(const struct shard_copy *copy)
@@ -149,14 +149,14 @@ static struct image *find_image(const struct shard_copy *copy)
     return is_usable ? image : NULL;
 }
 
-static void take(struct part *part)
+static void read_part(struct part *part)
 {
     struct shard_copy *copy = part->copy;
     part->image = find_image(copy);
     part->fault = (struct fault){0};
     if (part->image)
         part->image->readers++;
-    part->job = (struct job){.work = work_take, .done.run = taken};
+    part->job = (struct job){.work = work_take, .done.run = part_read};
     tier_work(copy->service, tier_of_crew(copy->from, copy->to), &part->job);
 }
 
@@ -178,7 +178,7 @@ static void fail_part(struct part *part, bool is_of_source)
         copy->is_of_source = is_of_source;
     }
     end_if_done(copy);
-    buffers_look(buffers);
+    buffers_wake_waiters(buffers);
 }
 
 static void sent(struct event *event)
@@ -193,8 +193,8 @@ static void sent(struct event *event)
     end_part(part);
     copy->num_sent++;
     copy->bytes_sent += part->bytes;
-    buffers_look(queue->buffers);
-    copy_queue_look(queue);
+    buffers_wake_waiters(queue->buffers);
+    copy_queue_advance(queue);
     end_if_done(copy);
 }
 
@@ -209,7 +209,7 @@ static void leave_image(struct part *part)
     service_retry_saves(service);
 }
 
-static void taken(struct event *event)
+static void part_read(struct event *event)
 {
     struct part *part = CONTAINER_OF(event, struct part, job.done);
     struct shard_copy *copy = part->copy;
@@ -218,7 +218,7 @@ static void taken(struct event *event)
         leave_image(part);
     if (part->fault.code != 0 && was_image && !copy->is_early) {
         copy->is_from_file = true;
-        take(part);
+        read_part(part);
         return;
     }
     if (part->fault.code != 0 || copy->fault.code != 0) {
@@ -298,7 +298,7 @@ static void note_sums(struct shard_copy *copy, uint64_t start, uint64_t bytes)
                         image->sums[at / CHECKSUM_BLOCK_BYTES]);
 }
 
-static void look_at(struct shard_copy *copy)
+static void send_parts(struct shard_copy *copy)
 {
     if (!copy->is_under_way || copy->is_ending || copy->is_kept || copy->is_stopped)
         return;
@@ -323,24 +323,24 @@ static void look_at(struct shard_copy *copy)
         part->bytes = bytes;
         copy->in_flight++;
         copy->queue->in_flight++;
-        take(part);
+        read_part(part);
     }
 }
 
-void copy_queue_look(struct copy_queue *queue)
+void copy_queue_advance(struct copy_queue *queue)
 {
     for (struct shard_copy *copy = queue->ships; copy; copy = copy->next)
-        look_at(copy);
+        send_parts(copy);
 }
 
-static void look_again(struct timer *timer)
+static void retry_parts(struct timer *timer)
 {
-    copy_queue_look(CONTAINER_OF(timer, struct copy_queue, timer));
+    copy_queue_advance(CONTAINER_OF(timer, struct copy_queue, timer));
 }
 
-static void look_for_buffer(struct buffers_waiter *waiter)
+static void use_free_buffer(struct buffers_waiter *waiter)
 {
-    copy_queue_look(CONTAINER_OF(waiter, struct copy_queue, waiter));
+    copy_queue_advance(CONTAINER_OF(waiter, struct copy_queue, waiter));
 }
 
 static void prepared(struct event *event)
@@ -355,14 +355,14 @@ static void prepared(struct event *event)
         for (; copy->num_paced < copy->num_parts - copy->next_part; copy->num_paced++)
             throttle_enter(&queue->pace, loop_now_ms());
     }
-    copy_queue_look(queue);
+    copy_queue_advance(queue);
     end_if_done(copy);
 }
 
 /* ---- beginning ---- */
 
 /* Of the shard that comes next nothing is known yet. */
-static void begin(struct shard_copy *copy)
+static void reset_shard(struct shard_copy *copy)
 {
     CHECK(!copy->is_under_way && copy->in_flight == 0 && copy->num_paced == 0);
     copy->fault = (struct fault){0};
@@ -381,7 +381,7 @@ static int make_sums(struct shard_copy *copy)
 }
 
 /* What cannot even begin has failed. */
-static void go(struct shard_copy *copy, int error, void (*work)(struct job *))
+static void start_work(struct shard_copy *copy, int error, void (*work)(struct job *))
 {
     const struct config *config = copy->service->config;
     bool is_of_nodes = tier_is_peer(copy->from) || tier_is_peer(copy->to);
@@ -397,19 +397,19 @@ static void go(struct shard_copy *copy, int error, void (*work)(struct job *))
 void shard_copy_start(struct shard_copy *copy, struct checkpoint *checkpoint,
                       const struct manifest *manifest, uint32_t shard, struct shard_copy *left)
 {
-    begin(copy);
+    reset_shard(copy);
     copy->checkpoint = checkpoint;
     copy->left = left;
     if (checkpoint->places)
         copy->from = catalog_shard_source(checkpoint, shard);
     int error = store_shard_init(&copy->file, NULL, manifest, shard);
-    go(copy, error != 0 ? error : make_sums(copy), copy_io_prepare);
+    start_work(copy, error != 0 ? error : make_sums(copy), copy_io_prepare);
 }
 
 static int begin_early(struct shard_copy *copy, uint32_t shard,
                        const struct shard_geometry *geometry, const struct manifest *manifest)
 {
-    begin(copy);
+    reset_shard(copy);
     copy->is_early = true;
     copy->file = (struct store_shard){.manifest = manifest,
                                       .shard = shard,
@@ -427,7 +427,7 @@ void shard_copy_start_early(struct shard_copy *copy, struct stage *stage,
 {
     int error = begin_early(copy, stage->rank, &stage->image->geometry, manifest);
     copy->stage = stage;
-    go(copy, error, copy_io_prepare_early);
+    start_work(copy, error, copy_io_prepare_early);
 }
 
 void shard_copy_start_pulled(struct shard_copy *copy, uint32_t rank, enum tier_index from,
@@ -437,7 +437,7 @@ void shard_copy_start_pulled(struct shard_copy *copy, uint32_t rank, enum tier_i
     copy->from = from;
     if (error == 0 && copy->to == TIER_LOCAL)
         error = space_promise(&copy->room, copy->service, geometry->file_bytes, 1);
-    go(copy, error, copy_io_prepare_early);
+    start_work(copy, error, copy_io_prepare_early);
 }
 
 bool shard_copy_is_at_rest(const struct shard_copy *copy)
@@ -505,8 +505,8 @@ int copy_queue_open(struct copy_queue *queue, struct service *service, enum tier
                                              .chunk_bytes = (uint32_t)config->tier_part_bytes};
     *queue = (struct copy_queue){.service = service,
                                  .to = to,
-                                 .timer.run = look_again,
-                                 .waiter.look = look_for_buffer,
+                                 .timer.run = retry_parts,
+                                 .waiter.wake = use_free_buffer,
                                  .num_parts_max = connections};
     throttle_init(&queue->pace, &options);
     ERR_TRY(open_buffers(queue));

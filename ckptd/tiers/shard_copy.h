@@ -20,7 +20,7 @@ void copy_queue_close(
     struct copy_queue *queue); /* when nothing is under way, or the crew has ended */
 /* Somebody waits for a copy, a rank became quiet, or a chunk was written: what is held back is
  * looked at. */
-void copy_queue_look(struct copy_queue *queue);
+void copy_queue_advance(struct copy_queue *queue);
 
 /* One more of the queue. */
 void shard_copy_open(struct shard_copy *copy, struct copy_queue *queue);

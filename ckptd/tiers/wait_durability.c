@@ -22,8 +22,8 @@ struct durability_waiter {
     struct timer timer;
 };
 
-static void answer(struct durability_waiter *waiter, Holdfast__V1__SaveState state,
-                   const char *durability, const char *reason)
+static void answer_waiter(struct durability_waiter *waiter, Holdfast__V1__SaveState state,
+                          const char *durability, const char *reason)
 {
     Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
     struct durability_waiter **at = &waiter->service->durability_waiters;
@@ -40,11 +40,11 @@ static void answer(struct durability_waiter *waiter, Holdfast__V1__SaveState sta
 
 static void waited_enough(struct timer *timer)
 {
-    answer(CONTAINER_OF(timer, struct durability_waiter, timer),
-           HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, DURABILITY_LOCAL, "");
+    answer_waiter(CONTAINER_OF(timer, struct durability_waiter, timer),
+                  HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, DURABILITY_LOCAL, "");
 }
 
-void durability_look(struct service *service)
+void durability_check_waiters(struct service *service)
 {
     struct durability_waiter *next;
     for (struct durability_waiter *waiter = service->durability_waiters; waiter; waiter = next) {
@@ -54,18 +54,19 @@ void durability_look(struct service *service)
         enum durability has = checkpoint ? catalog_durability(checkpoint) : DURABLE_NOT;
         if (checkpoint && waiter->level == DURABLE_BUCKET &&
             waiter->run->fenced_attempt == waiter->attempt)
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
-                   waiter->run->fenced);
+            answer_waiter(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
+                          waiter->run->fenced);
         else if (has >= waiter->level)
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, copies_level(checkpoint), "");
+            answer_waiter(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
+                          copies_level(checkpoint), "");
         else if (!checkpoint)
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
-                   waiter->level == DURABLE_BUCKET
-                       ? "the checkpoint was removed before it was in the far tier"
-                       : "the checkpoint was removed before it was replicated");
+            answer_waiter(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
+                          waiter->level == DURABLE_BUCKET
+                              ? "the checkpoint was removed before it was in the far tier"
+                              : "the checkpoint was removed before it was replicated");
         else if (waiter->level == DURABLE_BUCKET && checkpoint->given_up[0])
-            answer(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
-                   checkpoint->given_up);
+            answer_waiter(waiter, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, DURABILITY_LOCAL,
+                          checkpoint->given_up);
     }
 }
 
@@ -90,13 +91,13 @@ void wait_durability(struct service *service, struct rpc_call *call, struct chec
     checkpoint->is_wanted_replicated |= level == DURABLE_REPLICATED;
     loop_timer(service->loop, &waiter->timer,
                timeout_ms < SERVICE_WAIT_MS_MAX ? (int64_t)timeout_ms : SERVICE_WAIT_MS_MAX);
-    durability_look(service);
-    replicate_look(service);
+    durability_check_waiters(service);
+    replicate_check_queues(service);
 }
 
 void durability_end(struct service *service)
 {
     while (service->durability_waiters)
-        answer(service->durability_waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING,
-               DURABILITY_LOCAL, "");
+        answer_waiter(service->durability_waiters, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING,
+                      DURABILITY_LOCAL, "");
 }

@@ -16,7 +16,7 @@ struct checkpoint;
 void wait_durability(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
                      enum durability level, uint32_t timeout_ms);
 /* What the tiers hold has changed: who waits for that? */
-void durability_look(struct service *service);
+void durability_check_waiters(struct service *service);
 void durability_end(struct service *service); /* ckptd ends: calls that wait are answered */
 
 #endif

@@ -32,7 +32,7 @@ static void take(struct fleet *fleet)
     }
 }
 
-static void look(struct buffers_waiter *waiter)
+static void wake(struct buffers_waiter *waiter)
 {
     take(CONTAINER_OF(waiter, struct fleet, waiter));
 }
@@ -40,7 +40,7 @@ static void look(struct buffers_waiter *waiter)
 static void give(struct fleet *fleet)
 {
     buffers_give(fleet->buffers, fleet->held[--fleet->num_held]);
-    buffers_look(fleet->buffers);
+    buffers_wake_waiters(fleet->buffers);
 }
 
 TEST(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming)
@@ -50,7 +50,7 @@ TEST(test_buffers__who_found_none_gets_the_next_in_the_order_of_coming)
     char order[32] = "";
     assert_int_equal(buffers_open(&buffers, COUNT, 4096), 0);
     for (int i = 0; i < FLEETS; i++) {
-        fleets[i] = (struct fleet){.waiter.look = look,
+        fleets[i] = (struct fleet){.waiter.wake = wake,
                                    .buffers = buffers,
                                    .wants = i == 0 ? COUNT : 2,
                                    .order = order,

@@ -163,14 +163,14 @@ TEST_BETWEEN(test_catalog__each_checkpoint_has_its_place_among_attempts_that_ove
         step = c->summary.step;
         attempt = c->summary.attempt;
         assert_ptr_equal(catalog_find(run, step, attempt), c);
-        assert_ptr_equal(catalog_behind(run, step, attempt), c->next);
+        assert_ptr_equal(catalog_next_older(run, step, attempt), c->next);
     }
     assert_int_equal(count, 50);
     /* Places where nothing stands: before all, between two attempts, behind all. */
-    assert_ptr_equal(catalog_behind(run, 0, 6), run->checkpoints);
+    assert_ptr_equal(catalog_next_older(run, 0, 6), run->checkpoints);
     assert_non_null(catalog_find(run, 27, 2));
-    assert_ptr_equal(catalog_behind(run, 0, 3), catalog_find(run, 27, 2));
-    assert_null(catalog_behind(run, 0, 1));
+    assert_ptr_equal(catalog_next_older(run, 0, 3), catalog_find(run, 27, 2));
+    assert_null(catalog_next_older(run, 0, 1));
     assert_null(catalog_find(run, 0, 1));
     assert_null(catalog_find(run, 100, 5));
 }

@@ -75,7 +75,7 @@ static struct coordinating_answer answer(const struct coordinating_report *what)
 
 static struct coordinating_loss look(uint32_t restarted)
 {
-    return coordinating_look(&bed.commit, &bed.actions, bed.save, &ranks, restarted);
+    return coordinating_check_ranks(&bed.commit, &bed.actions, bed.save, &ranks, restarted);
 }
 
 /* The holders are to have the manifest. */

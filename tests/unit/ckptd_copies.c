@@ -109,17 +109,17 @@ TEST_WITH(struct world *w, test_copies__one_that_refuses_is_passed_over, set_up,
 TEST_WITH(struct world *w, test_copies__what_is_chosen_counts_for_one_look, set_up, tear_down)
 {
     assert_int_equal(copies_open(&w->service), 0);
-    copies_begin_look(&w->service);
+    copies_begin_scan(&w->service);
     assert_true(copies_goes(&w->checkpoint, N4));
     w->service.tiers[N4].takes_nothing = true; /* which no look sees happen */
     assert_true(copies_goes(&w->checkpoint, N4));
-    copies_end_look(&w->service);
+    copies_end_scan(&w->service);
     assert_false(copies_goes(&w->checkpoint, N4));
     assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
-    copies_begin_look(&w->service);
+    copies_begin_scan(&w->service);
     assert_false(copies_goes(&w->checkpoint, N4));
     assert_true(copies_goes(&w->checkpoint, TIER_LOCAL));
-    copies_end_look(&w->service);
+    copies_end_scan(&w->service);
     copies_close(&w->service);
 }
 
@@ -254,13 +254,13 @@ static int tear_down_cluster(void **state)
 static uint64_t count_dues(const struct cluster *cluster)
 {
     uint64_t all = 0, left, bytes;
-    queue_begin_look(&cluster->service);
+    queue_begin_scan(&cluster->service);
     for (enum tier_index tier = TIER_PEER; tier < TIER_FAR; tier++) {
         const struct checkpoint *next = queue_next(&cluster->service, tier, &left, &bytes);
         assert_true((next != NULL) == (left > 0));
         all += left;
     }
-    queue_end_look(&cluster->service);
+    queue_end_scan(&cluster->service);
     return all;
 }
 

@@ -62,15 +62,15 @@ TEST(test_quorum__the_first_by_name_that_answers_is_asked_and_then_all_others)
     for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct quorum quorum = quorum_of_all(5);
         const struct node_set answering = {.words = {rows[i].answering}}, none = {0};
-        assert_int_equal(quorum_look(&quorum), QUORUM_ASKS);
+        assert_int_equal(quorum_check(&quorum), QUORUM_ASKS);
         assert_int_equal(quorum_ask(&quorum, by_name, &answering).words[0], rows[i].first);
         assert_int_equal(quorum_ask(&quorum, by_name, &none).words[0], rows[i].then);
         assert_int_equal(quorum_ask(&quorum, by_name, &answering).words[0], 0);
     }
     struct quorum alone = quorum_of_all(1);
-    assert_int_equal(quorum_look(&alone), QUORUM_HELD);
+    assert_int_equal(quorum_check(&alone), QUORUM_HELD);
     alone.sets[0].nodes = 2;
-    assert_int_equal(quorum_look(&alone), QUORUM_TOO_FEW);
+    assert_int_equal(quorum_check(&alone), QUORUM_TOO_FEW);
 }
 
 TEST(test_quorum__most_of_1024_nodes_are_513)

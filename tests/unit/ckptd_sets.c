@@ -145,7 +145,7 @@ static uint32_t peer_at(const struct start *start, uint32_t index)
     return (uint32_t)atoi(start->members.peers[index].name + 1);
 }
 
-/* What ckptd does in majority_look(): false when too few answer. */
+/* What ckptd does in majority_refresh_peers(): false when too few answer. */
 static bool look(struct world *world, struct start *start, uint32_t answering)
 {
     char own[MEMBER_NAME_MAX];

@@ -348,8 +348,8 @@ static void give_up_all(struct world *world, struct node *node, uint32_t peer)
         const struct looked_at at = {world, node, made};
         const struct coordinating_ranks ranks = {look_at_rank, &at};
         if (made->leader == node->index && made->boot == node->boot)
-            coordinating_look(node->commit, &list, made->id, &ranks,
-                              peer == NOBODY ? 0 : number_at(node->index, peer));
+            coordinating_check_ranks(node->commit, &list, made->id, &ranks,
+                                     peer == NOBODY ? 0 : number_at(node->index, peer));
         perform(world, node, &list);
     }
 }
