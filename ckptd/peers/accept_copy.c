@@ -1,6 +1,6 @@
-/* accept_copy.c - a checkpoint that another node has sent becomes one of this ckptd's: its shards
- * are proven, its manifest is published, a look at the store lists it. serve.c has the invariants
- * serve.P1 to P6. */
+/* accept_copy.c - accepts a checkpoint that another node has sent: verifies its shards, publishes
+ * its manifest, and refreshes the catalog so that it is listed. serve.c has the invariants serve.P1
+ * to P6. */
 #include "ckptd/peers/accept_copy.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -21,7 +21,8 @@
 
 /* ---- the manifest, on the crew ---- */
 
-/* The name is taken. By the same text it is no error: a part is whole now. */
+/* The manifest exists already. If it has the same text that is no error: the part is complete
+ * now. */
 static int complete_part(const struct manifest_summary *summary, struct storage *storage,
                          const char *key, const void *text, size_t bytes)
 {
@@ -77,8 +78,8 @@ static void go_on(struct refresh_waiter *waiter)
     arrival->done(arrival);
 }
 
-/* The copy is listed now, and is whole (serve.P1). The node that sent it has one itself, or a part.
- */
+/* The copy is listed now, and is whole (serve.P1). The node that sent it has a copy itself, or a
+ * part. */
 static void complete_listed(struct refresh_waiter *waiter)
 {
     struct accept_copy *arrival = CONTAINER_OF(waiter, struct accept_copy, look);
@@ -90,7 +91,7 @@ static void complete_listed(struct refresh_waiter *waiter)
     bool is_known = !service->is_closing && run_find(&run, service, summary->run, false) == 0;
     struct checkpoint *checkpoint =
         is_known ? catalog_find(run, summary->step, summary->attempt) : NULL;
-    if (checkpoint && arrival->is_in_memory) /* damaged before, or new */
+    if (checkpoint && arrival->is_in_memory) /* it was damaged before, or is new */
         checkpoint->copies.memory.is_damaged = false;
     else if (checkpoint && checkpoint->copies.local.is_there)
         catalog_completed(checkpoint, TIER_LOCAL);

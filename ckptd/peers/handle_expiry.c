@@ -1,6 +1,7 @@
-/* handle_expiry.c - what others had open here ends. A node that held a directory and has not made
- * it a checkpoint leaves unfinished work: it gave the save up, or has died. With its lease that
- * goes, as nobody else would take it away before the next start (peers/replica.c). */
+/* handle_expiry.c - ends handles of other nodes and tools. A node that held a directory and
+ * published no checkpoint in it leaves unfinished files: it gave the save up, or has died. ckptd
+ * removes them with the lease (peers/replica.c), as nothing else removes them before the next
+ * start. */
 #include "ckptd/peers/handle_expiry.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
@@ -52,7 +53,7 @@ void handle_expiry_sweep(struct service *service, struct handles *handles, struc
 {
     struct sweep *sweep = calloc(1, sizeof *sweep);
     if (!sweep)
-        return; /* the next one does */
+        return; /* the next sweep does it */
     *sweep = (struct sweep){.service = service,
                             .silent = handle_expiry_take_silent(service, handles),
                             .job = {.work = work_sweep, .done.run = swept}};

@@ -34,7 +34,8 @@ void handles_close(struct handles *handles, struct storage *storage)
     free(handles);
 }
 
-/* With the mutex. Where the pointer to it lies; NULL: `who` has none of that token. */
+/* With the mutex. Returns the pointer that links the handle; NULL: `who` has no handle with that
+ * token. */
 static struct handle **find_handle(struct handles *handles, const char *who, uint64_t token)
 {
     for (struct handle **at = &handles->first; *at; at = &(*at)->next)

@@ -1,16 +1,17 @@
 /* join_part.c - this node's part of a save that another node coordinates.
  *
- *   stage.c makes its shards durable ──► the names, too ──► ReportPart: all that this node knows of
- * it ▲                                                      │ at every change, and every REPORT_MS
- *        │ WAIT                                                 ▼
- *        └──────────────────────────────────────────── the coordinator's verdict
+ *   stage.c makes its shards durable ──► the names, too ──► ReportPart: all that this node
+ *        ▲                                                  knows of it, at every change, and
+ *        │ WAIT                                             every REPORT_MS
+ *        │                                                     ▼
+ *        └─────────────────────────────────────────── the coordinator's verdict
  *   PLACE      ──► places and manifest written here, the mark removed ──► reported
  *                  (the manifest is in the answer, or at the node that it names: manifest_fanout.c)
- *   COMMITTED  ──► into the catalog; who waits hears it: every holder has the manifest
- *   KEPT       ──► PLACE, into the catalog; who waits hears that nobody can tell
+ *   COMMITTED  ──► into the catalog; waiting clients are answered: every holder has the manifest
+ *   KEPT       ──► PLACE, into the catalog; waiting clients hear that the outcome is unknown
  *   OVER       ──► its shards are removed, then the mark
  *
- * machines/participating.c decides and has the invariants. */
+ * machines/participating.c makes the decisions and has the invariants. */
 #include "ckptd/peers/join_part.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -42,7 +43,7 @@
 /* Digests of replicas are at most half of a report. */
 #define REPLICA_WORDS_MAX ((size_t)RPC_MESSAGE_BYTES_MAX / 2 / sizeof(uint64_t))
 
-/* A report on its way; all in it is its own. */
+/* A report in progress; it owns all its fields. */
 struct reporting {
     struct peer_call peer_call;
     Holdfast__V1__ReportPartRequest request;
@@ -67,9 +68,9 @@ static void free_reporting(struct reporting *reporting)
     free(reporting);
 }
 
-/* ---- what is told ---- */
+/* ---- the report ---- */
 
-/* Of what its rank told of its replicas: none that does not fit any more. */
+/* The number of replica digests of this rank that go into the report: 0 if they do not fit. */
 static size_t replica_words(struct reporting *reporting, const struct stage *stage)
 {
     const struct save *save = stage->options.save;
@@ -86,7 +87,7 @@ static size_t replica_words(struct reporting *reporting, const struct stage *sta
     return words;
 }
 
-/* Most of what a report has. */
+/* The digests are most of a report. */
 static int fill_digests(struct reporting *reporting, uint32_t index, const struct stage *stage)
 {
     Holdfast__V1__Part *part = &reporting->parts[index];
@@ -205,12 +206,12 @@ int part_place(struct manifest_summary *out, struct storage *storage, const void
     ERR_TRY(shard_dir_key(dir, sizeof dir, out->run, out->step, out->attempt));
     ERR_TRY(store_put_places(storage, out, places));
     ERR_TRY(write_manifest(storage, out, text, bytes));
-    ERR_TRY(storage_sync_names(storage, dir)); /* it may have been there before */
+    ERR_TRY(storage_sync_names(storage, dir)); /* the manifest may have been there before */
     store_unmark(storage, dir);
     return 0;
 }
 
-/* From a node that has it already. */
+/* Fetches the manifest from a node that has it. */
 static int fetch_manifest(struct save *save)
 {
     char key[STORAGE_KEY_MAX];
@@ -250,12 +251,12 @@ static void placed(struct event *event)
     if (!is_durable)
         log_error("commit", "run %s, step %llu: its manifest could not be written: %s",
                   save->run->name, (unsigned long long)save->step, save->fault.message);
-    save->fault = (struct fault){0}; /* it is tried again */
+    save->fault = (struct fault){0}; /* the machine tries again */
     perform_action(
         save, participating_placed(&save->part, is_durable, save->manifest_tier != TIER_LOCAL));
 }
 
-/* Where the manifest is: in the answer, or at the node that it names. */
+/* Takes the manifest from the answer, or notes the node that the answer names. */
 static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply *reply)
 {
     save->manifest_tier = TIER_LOCAL;
@@ -279,7 +280,8 @@ static int take_manifest(struct save *save, const Holdfast__V1__ReportPartReply 
 
 static void place_manifest(struct save *save, const Holdfast__V1__ReportPartReply *reply)
 {
-    if (take_manifest(save, reply) != 0) { /* asked again, the coordinator sends it itself */
+    if (take_manifest(save, reply) != 0) { /* the next report makes the coordinator send the
+                                            * manifest itself */
         log_warn("commit", "%s", report_line());
         perform_action(save,
                        participating_placed(&save->part, false, save->manifest_tier != TIER_LOCAL));
@@ -303,7 +305,8 @@ static void end_committed(struct save *save, const char *differ)
 {
     struct commit_action action = {.kind = COMMIT_DONE, .save = save->id, .rank = -1};
     save->outcome = OUTCOME_DURABLE;
-    save->told_of_replicas = differ[0] ? strdup(differ) : NULL; /* without memory a warning less */
+    save->told_of_replicas = differ[0] ? strdup(differ) : NULL; /* without memory the warning is
+                                                                 * lost */
     save_committed(save->run, &action);
 }
 
@@ -318,7 +321,7 @@ static void end_kept(struct save *save)
     save_keep(save->run, &action);
 }
 
-/* What follows an answer, which has more to say. */
+/* Performs the action that follows an answer, with the answer's data. */
 static void perform_answer(struct save *save, enum participating_action action,
                            const Holdfast__V1__ReportPartReply *reply)
 {
@@ -347,7 +350,7 @@ static void handle_answer(struct save *save, const struct reporting *reporting,
     enum participating_action action =
         participating_answered(&save->part, &reporting->report, reply->verdict);
     if (action == PARTICIPATING_NOTHING)
-        return; /* it ends already */
+        return; /* the part is already ending */
     for (uint32_t i = 0; i < reporting->num_parts; i++)
         save->remote[reporting->parts[i].rank].is_told |= reporting->digests[i] != NULL;
     save->is_accepted |= reply->accepted;

@@ -11,18 +11,18 @@ struct save;
 struct storage;
 struct places;
 
-/* Something has become of it: the coordinator is told, now or when it has heard what came before.
- */
+/* The part has changed: reports it to the coordinator, now or after the answer to the former
+ * report. */
 void part_report(struct save *save);
-/* Another attempt comes, and its coordinator has said nothing: what is not whole here is removed;
- * what is stays with its mark, until that node can be asked (recover_parts.c). */
+/* Another attempt begins, and the coordinator has not answered: removes shards that are incomplete.
+ * A complete part stays with its mark until the coordinator can be asked (recover_parts.c). */
 void part_leave(struct save *save);
-/* The other nodes' shards have come beside it, before it was heard that it is committed. */
+/* The other nodes' shards have arrived here, before this node heard of the commit. */
 struct run;
 void part_completed(struct run *run, const struct manifest_summary *summary);
 
-/* The manifest of a save of which shards lie here: places first, the mark last. The same once more
- * is fine. Blocks; any thread. ERR_EXISTS: another manifest is there. */
+/* Writes the manifest of a save of which shards lie here: places first, the mark last. May be
+ * repeated. Blocks; any thread. ERR_EXISTS: another manifest is there. */
 int part_place(struct manifest_summary *out, struct storage *storage, const void *text,
                size_t bytes, const char *nonce, const struct places *places);
 

@@ -1,17 +1,17 @@
-/* join_save.c - ranks of this node in an attempt that another node coordinates: they speak to this
- * ckptd, and it speaks to the coordinator's.
+/* join_save.c - ranks of this node in an attempt that another node coordinates: ranks call this
+ * ckptd, and it calls the coordinator's ckptd.
  *
- *   Describe of an attempt that is not known ──► its file, here or at a peer: who coordinates it?
+ *   Describe of an unknown attempt ──► its file, here or at a peer, names the coordinator
  *       this node ──► describe.c
- *       another   ──► describe.c gathers the ranks of this node; each is told to the coordinator
- *                     (Join), asked again every JOIN_MS until its plan comes and every rank that
- *                     it has here is there ──► sessions, answers; from then on it is told, four
- *                     times in nodes.silent_ms, which of these are connected (coordinating.C4).
- *                     machines/joining.c decides
- *   BeginSave ──► an image; the coordinator is asked (BeginPart) ──► a part of its save: struct
- * save with `is_part`, which stage.c fills as any other; join_part.c reports it
+ *       another   ──► describe.c gathers the ranks of this node and reports each to the
+ *                     coordinator (Join), again every JOIN_MS until the plan comes and every rank
+ *                     of this node is there ──► sessions, answers. From then on it reports, four
+ *                     times in nodes.silent_ms, which ranks are connected (coordinating.C4).
+ *                     machines/joining.c makes the decisions
+ *   BeginSave ──► an image; asks the coordinator (BeginPart) ──► a part of its save: struct save
+ *                 with `is_part`, which stage.c fills as any other; join_part.c reports it
  *
- * No decision about a save falls here: commit.c of this node has none in work. */
+ * This node decides nothing about these saves: its commit.c has none in work. */
 #include "ckptd/peers/join_save.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/describe.h"
@@ -37,10 +37,12 @@
 #include <string.h>
 
 #define CREW_THREADS 8u /* at most; one more than there are peers */
-#define PEER_ERRANDS 2u /* of one peer at once: the others' go on while it does not answer */
-#define ENDED_MAX (2 * COMMIT_SAVES_MAX) /* parts of a rank that are told of */
+#define PEER_ERRANDS                                                            \
+    2u /* calls to one peer at once: calls to others continue while it does not \
+        * answer */
+#define ENDED_MAX (2 * COMMIT_SAVES_MAX) /* ended parts of a rank that a call names */
 #define JOIN_MS 50
-#define PARTS_WAIT_MS 3000 /* for what the former coordinator decides */
+#define PARTS_WAIT_MS 3000 /* how long to wait for a decision of the former coordinator */
 
 struct follow {
     struct run *run;
@@ -65,7 +67,7 @@ static void free_follow(struct run *run)
 struct telling {
     struct peer_call peer_call;
     char run[RUN_NAME_MAX + 1];
-    struct follow *follow; /* compared, not followed: it may have gone */
+    struct follow *follow; /* only compared, never dereferenced: it may have been freed */
     struct joining_call call;
     Holdfast__V1__JoinRequest request;
     struct slice *copies;
@@ -133,7 +135,7 @@ static int take_nodes(struct places *out, const struct service *service,
     snprintf(out->here, sizeof out->here, "%s", service->config->nodes_name);
     for (size_t i = 0; i < reply->n_nodes; i++) {
         if (at == out->num_nodes || strcmp(out->nodes[at], reply->nodes[i]) != 0)
-            at = 0; /* ranks of a node are often beside each other */
+            at = 0; /* ranks of a node often have neighbouring numbers */
         while (at < out->num_nodes && strcmp(out->nodes[at], reply->nodes[i]) != 0)
             at++;
         if (at == PLACES_NODES_MAX || strlen(reply->nodes[i]) >= PLACES_NODE_BYTES) {
@@ -157,7 +159,7 @@ static int take_replicated(struct group *group, const ProtobufCBinaryData *bits)
     return 0;
 }
 
-/* The plan, for a group that waits for it. */
+/* Takes over the plan, for a group that waits for it. */
 static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
 {
     struct places places;
@@ -175,7 +177,7 @@ static int take_plan(struct group *group, const Holdfast__V1__JoinReply *reply)
     return error;
 }
 
-/* Ranks that the plan has at this node, and that have not described themselves yet. */
+/* Counts the ranks that the plan has at this node and that have not described themselves yet. */
 static uint32_t count_away(const struct group *group, const Holdfast__V1__JoinReply *reply)
 {
     const char *here = group->run->service->config->nodes_name;
@@ -190,7 +192,7 @@ static bool awaits_plan(const struct group *group)
     return !group->planned && !group->planning;
 }
 
-/* The ranks that describe themselves are told why not, and do so again. */
+/* Answers the waiting ranks with the error; they describe themselves again. */
 static void fail_join(struct run *run, const struct fault *fault)
 {
     struct group *group = run->coordinator->group;
@@ -202,7 +204,7 @@ static void fail_join(struct run *run, const struct fault *fault)
     }
 }
 
-/* The coordinator was started again: it is told of the ranks once more. */
+/* The coordinator was restarted: reports the ranks to it again. */
 static void repeat_join(struct run *run)
 {
     if (run->coordinator->follow)
@@ -210,7 +212,7 @@ static void repeat_join(struct run *run)
     join_attempt(run);
 }
 
-/* What follows an answer; `reply` NULL: none came. */
+/* Performs the action that follows an answer; `reply` NULL: there was none. */
 static void perform_answer(struct run *run, enum joining_action action, struct fault *fault,
                            const Holdfast__V1__JoinReply *reply)
 {
@@ -357,8 +359,8 @@ static void answered(struct peer_call *peer_call)
     asking->go_on(asking);
 }
 
-/* A report that says so may come later than this call: the coordinator is not to take it that the
- * rank has left what it has ended. */
+/* The report that a rank's part has ended may arrive later than this call. So the call names it:
+ * else the coordinator takes that rank to have left its save. */
 static void fill_ended(struct beginning_part *part, const struct session *session)
 {
     Holdfast__V1__BeginPartRequest *request = &part->request;
@@ -391,7 +393,7 @@ int join_ask(struct session *session, const Holdfast__V1__BeginSaveRequest *requ
     part->request.attempt = session->attempt;
     part->request.rank = session->rank;
     part->request.step = request->step;
-    part->request.asked = session->token ^ number; /* of this session and call alone */
+    part->request.asked = session->token ^ number; /* unique to this session and call */
     part->request.boot_id = session->service->boot_id;
     fill_ended(part, session);
     part->peer_call = (struct peer_call){.service = session->service,
@@ -423,7 +425,7 @@ void join_leave(struct run *run)
         free_follow(run);
 }
 
-/* ---- which attempt, and whose ---- */
+/* ---- finding the attempt and its coordinator ---- */
 
 /* A Describe of an attempt that this node does not know yet. */
 struct arrival {
@@ -431,12 +433,12 @@ struct arrival {
     struct rpc_call *call;
     const Holdfast__V1__DescribeRequest *request; /* lives as long as the call */
     struct attempt *attempt;
-    struct node_set answering; /* peers, by their index, that did when they were looked at last */
+    struct node_set answering; /* peers, by their index, that answered the last request */
     struct timer timer;
     int64_t came_ms;
 };
 
-/* At those peers that answer, or at the others. */
+/* Reads the attempt's file at the peers that answer, or at the others. */
 static int find_at_peers(struct arrival *arrival, bool is_answering)
 {
     const struct service *service = arrival->peer_call.service;
@@ -448,7 +450,7 @@ static int find_at_peers(struct arrival *arrival, bool is_answering)
     return ERR_NOT_FOUND;
 }
 
-/* Its file: here where most of the nodes got it, else at a peer. */
+/* Reads the attempt's file: here, else at a peer (most of the nodes have it). */
 static int find_attempt(struct peer_call *peer_call)
 {
     struct arrival *arrival = CONTAINER_OF(peer_call, struct arrival, peer_call);
@@ -458,7 +460,7 @@ static int find_attempt(struct peer_call *peer_call)
         attempt_read_from(&arrival->attempt, service->storage, request->run, request->attempt);
     if (error == ERR_NOT_FOUND)
         error = find_at_peers(arrival, true);
-    if (error == ERR_NOT_FOUND) /* each of these may take as long as a call waits */
+    if (error == ERR_NOT_FOUND) /* each such peer may take as long as a call waits */
         error = find_at_peers(arrival, false);
     return error;
 }
@@ -469,7 +471,8 @@ static void end_arrival(struct arrival *arrival)
     free(arrival);
 }
 
-/* From now on the run's ranks here belong to the attempt of that node. Takes it over. */
+/* From now on the run's ranks here belong to the attempt of that node. Takes ownership of
+ * `attempt`. */
 static int begin_following(struct run *run, struct attempt *attempt, uint32_t peer)
 {
     struct coordinator *coordinator = run->coordinator;
@@ -502,7 +505,8 @@ static int begin_following(struct run *run, struct attempt *attempt, uint32_t pe
 
 static void settle_arrival(struct arrival *arrival);
 
-/* Of an attempt that this node coordinated, or another: who decides on them has not yet. */
+/* Saves of an older attempt are undecided, of this node or another: gives them up, or waits for
+ * their coordinator. */
 static void settle_older(struct run *run, struct arrival *arrival, bool gives_up)
 {
     struct commit_actions actions = {0};
@@ -581,7 +585,7 @@ static void found_attempt(struct peer_call *peer_call)
         settle_arrival(arrival);
         return;
     }
-    if (peer_call->fault.code == ERR_NOT_FOUND) /* as ever: describe.c says what is wrong with it */
+    if (peer_call->fault.code == ERR_NOT_FOUND) /* describe.c answers with the usual error */
         describe_rank(peer_call->service, arrival->call, arrival->request);
     else
         rpc_call_fail(arrival->call, fault_raise(&peer_call->fault));

@@ -13,12 +13,12 @@ struct save;
 struct session;
 
 int join_open(struct service *service);
-void join_end(struct service *service); /* nothing of it is under way any more */
+void join_end(struct service *service); /* call when none of its calls is in progress */
 void join_close(struct service *service);
-/* Describe: of an attempt of this node, or of another's. */
+/* Describe, for an attempt of this node or of another node. */
 void join_describe(struct service *service, struct rpc_call *call,
                    const Holdfast__V1__DescribeRequest *request);
-/* As struct hooks has them. */
+/* For struct hooks, which describes them. */
 void join_attempt(struct run *run);
 void join_leave(struct run *run);
 void join_part_changed(struct save *save);

@@ -2,14 +2,14 @@
  *
  *   Join (a rank of a node) ──► describe.c ──► the plan, when every rank is there
  *   BeginPart               ──► enter.c: the save of the step, and its nonce
- *   ReportPart              ──► what became of each part goes to commit.c; the answer is what the
- *                               node is to do: go on, write the manifest, call it committed, remove
+ *   ReportPart              ──► commit.c gets the state of each part; the answer tells the node
+ *                               what to do: go on, write the manifest, commit it, remove it
  *
- * A node asks; the coordinator never calls one. Each call says all that its node knows, so one that
- * is lost, repeated or late changes nothing. machines/coordinating.c decides; coordinating.C1 is
- * kept here. A node that has told nothing of its part of a save for nodes.silent_ms has left it,
- * whatever else it tells. A rank that has no part yet has left when its node has not named it for
- * as long (Join, `present`): its trainer, its node or the link is gone. */
+ * A node calls; the coordinator never calls one. Each call has the full state of its node, so a
+ * lost, repeated or late call changes nothing. machines/coordinating.c makes the decisions;
+ * coordinating.C1 is kept here. A node that has not reported its part of a save for nodes.silent_ms
+ * has left it, whatever else it reports. A rank without a part has left when its node has not named
+ * it for as long (Join, `present`): its trainer, its node or the link is gone. */
 #include "ckptd/peers/lead_save.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/attempt/describe.h"
@@ -34,7 +34,7 @@
 #include <string.h>
 
 #define CHECK_MS 500
-#define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 65536u) /* of what an answer carries */
+#define TEXT_MAX (RPC_MESSAGE_BYTES_MAX - 65536u) /* bytes of a manifest in an answer */
 #define NO_NONCE "00000000000000000000000000000000"
 
 struct lead_save {
@@ -125,7 +125,7 @@ static void note_boot(struct lead_save *lead, uint32_t node, uint64_t boot_id)
 
 /* ---- Join ---- */
 
-/* Who asks: 1 + the index of the peer. ERR_INVALID. */
+/* The calling node: 1 + the index of the peer. ERR_INVALID. */
 static int find_node(uint32_t *out, struct service *service, struct rpc_call *call,
                      uint64_t boot_id)
 {
@@ -142,7 +142,7 @@ static int find_node(uint32_t *out, struct service *service, struct rpc_call *ca
     return 0;
 }
 
-/* The table of the plan, in a manifest without digests. To be freed. */
+/* The table of the plan, as a manifest without digests. The caller frees it. */
 static int write_plan(char **out, const struct group *group)
 {
     size_t bytes;
@@ -264,7 +264,7 @@ static struct save *find_save(const struct run *run, const Holdfast__V1__ReportP
     return save;
 }
 
-/* What its rank has told of slices that others hold, too. */
+/* Takes the digests of slices that other ranks hold as well. */
 static int take_replicas(struct remote_part *remote, const struct group_rank *rank,
                          const Holdfast__V1__Part *part)
 {
@@ -304,7 +304,7 @@ static int take_shard(struct save *save, const Holdfast__V1__Part *part)
     return 0;
 }
 
-/* One rank's part. The machine ignores what it knows, and what comes too late. */
+/* Takes one rank's part. The machine ignores parts that it knows or that come too late. */
 static void take_part(struct save *save, struct commit_actions *actions,
                       const Holdfast__V1__Part *part, uint32_t node)
 {
@@ -405,7 +405,7 @@ static void fetched(struct event *event)
     free(keeping);
 }
 
-/* It is not in work: what became of it is what the store says. */
+/* Answers for a save that is not in work, by the contents of the store. */
 static void reply_past(struct run *run, struct rpc_call *call,
                        const Holdfast__V1__ReportPartRequest *request)
 {

@@ -1,4 +1,4 @@
-/* peer_call.c - see peer_call.h. Every call has a deadline, and may be made again. */
+/* peer_call.c - see peer_call.h. Every call has a deadline, and may be repeated. */
 #include "ckptd/peers/peer_call.h"
 #include "ckptd/core/service.h"
 #include "proto/base/report.h"

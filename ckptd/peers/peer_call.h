@@ -1,9 +1,9 @@
-/* peer_call.h - a call to another node's ckptd, made by a crew, and what lies around it; see
- * peer_call.c.
+/* peer_call.h - a call to another node's ckptd, which a crew makes, with steps before and after it;
+ * see peer_call.c.
  *
  *     struct my_call { struct peer_call peer_call; Holdfast__V1__JoinRequest request; ... };
  *
- * The peer_call is the caller's until `done`, which frees it; the request is only read. */
+ * The caller keeps the peer_call until `done`, which frees it; the request is only read. */
 #ifndef HOLDFAST_CKPTD_PEERS_PEER_CALL_H
 #define HOLDFAST_CKPTD_PEERS_PEER_CALL_H
 
@@ -15,13 +15,13 @@
 
 struct service;
 
-/* Who makes the calls of peers/ to peers. */
+/* The crew that calls peers for peers/. */
 struct followers {
     struct crew *crew;
-    struct lane lanes[MEMBERS_PEERS_MAX]; /* its jobs, by peer */
+    struct lane lanes[MEMBERS_PEERS_MAX]; /* lanes of its jobs, by peer */
     struct service *service;
     struct timer timer; /* recover_parts.c */
-    uint64_t turn;      /* likewise */
+    uint64_t turn;      /* of recover_parts.c as well */
 };
 
 struct peer_call {
@@ -30,8 +30,8 @@ struct peer_call {
     const char *method;
     const ProtobufCMessage *request;
     const ProtobufCMessageDescriptor *reply_type;
-    /* On the crew, or NULL: before the call, an error leaves it out; behind it, when it went well.
-     */
+    /* Run by the crew, or NULL. An error of `before` skips the call; `then` runs after a call that
+     * succeeded. */
     int (*before)(struct peer_call *peer_call);
     int (*then)(struct peer_call *peer_call);
     void (*done)(struct peer_call *peer_call); /* on the service thread */

@@ -1,12 +1,12 @@
-/* peer_status.c - what the other nodes tell of themselves: their disk, pool, saves, alarms.
+/* peer_status.c - the status of the other nodes, as they report it: disk, pool, saves, alarms.
  *
- *   every nodes.look_ms, and behind a Status that shows an answer older than a second ──► that
+ *   every nodes.look_ms, and after a Status that shows an answer older than a second ──► that
  *   peer's crew: Status with `own`, then Hello, whose time is the round trip ──► service thread:
- *   kept, until there is a newer one
+ *   keeps it until there is a newer one
  *
- * Status shows what was kept and how old it is, so no node that is silent holds an answer up. A
- * node tells of itself alone (status.c), and what it tells is taken by name: nothing goes on to a
- * third node. An answer is bounded, and what is no object of JSON is not heard. */
+ * Status shows the kept answer and its age, so no silent node delays an answer. A node reports only
+ * itself (status.c), and ckptd reads named fields only: it passes nothing on to a third node. An
+ * answer is bounded, and one that is not a JSON object is rejected. */
 #include "ckptd/peers/peer_status.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -29,13 +29,13 @@ struct telling {
     struct service *service;
     uint32_t peer;
     bool is_asking;
-    json_t *said; /* NULL: nothing yet */
+    json_t *said; /* NULL: no answer yet */
     int64_t said_ms;
     double rtt_seconds;
-    /* The crew's while it asks. */
+    /* Used by the crew during a request. */
     json_t *answer;
     double answer_seconds;
-    bool is_refused; /* said once, until it goes well again */
+    bool is_refused; /* logged once, until an answer is accepted again */
     struct job job;
 };
 
@@ -76,7 +76,7 @@ static double now_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* The connection is there by now, and the answer costs the other node nothing. */
+/* The connection is open by now, and the answer costs the other node nothing. */
 static int measure_rtt(double *out, struct rpc_client *client)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
@@ -108,7 +108,7 @@ static void work_ask(struct job *job)
     telling->is_refused = error != 0;
     protobuf_c_message_free_unpacked(reply, NULL);
     if (error == 0 && measure_rtt(&telling->answer_seconds, client) != 0)
-        telling->answer_seconds = telling->rtt_seconds; /* as it was */
+        telling->answer_seconds = telling->rtt_seconds; /* keep the former figure */
 }
 
 /* ---- on the service thread ---- */
@@ -151,7 +151,7 @@ json_t *peer_status_describe(const struct service *service, uint32_t peer)
     json_t *text = json_copy(telling->said);
     double seconds = (double)(loop_now_ms() - telling->said_ms) / 1000.0;
     json_object_set_new(text, "seconds_ago", json_real(seconds));
-    if (service->tiers[TIER_PEER + peer].silent_since_ms != 0) /* they are of before */
+    if (service->tiers[TIER_PEER + peer].silent_since_ms != 0) /* its figures are outdated */
         json_object_del(text, "alarms");
     return text;
 }

@@ -1,4 +1,5 @@
-/* peers.c - what Status says of the nodes: who they are, whether they answer, what they lack. */
+/* peers.c - describes the nodes for Status: their names, whether they answer, which checkpoints
+ * lack replicas. */
 #include "ckptd/peers/peers.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -30,7 +31,8 @@ static json_t *describe_peer(const struct service *service, uint32_t index)
     return text;
 }
 
-/* The newest whole checkpoint, and the newest that is replicated: what a lost node costs. */
+/* The newest whole checkpoint, and the newest that is replicated: the loss of a node costs the
+ * steps between. */
 struct backlog {
     const struct checkpoint *newest, *replicated;
     int checkpoints;

@@ -5,9 +5,9 @@
 struct service;
 struct json_t;
 
-/* NULL of JSON where there are no peers. */
+/* JSON null where there are no peers. */
 struct json_t *peers_describe(const struct service *service);
-/* What of all runs is on too few nodes; likewise. */
+/* How far all runs lack replicas; likewise. */
 struct json_t *peers_describe_lag(const struct service *service);
 
 #endif

@@ -1,12 +1,13 @@
-/* recover_parts.c - a node that comes back asks before it believes itself: what is left here of a
- * save that another node coordinated, with a mark that names that node, and without a manifest.
+/* recover_parts.c - settles parts of saves that another node coordinated, after this node was
+ * restarted: directories with a mark that names that node, without a manifest. It asks the
+ * coordinator.
  *
  *   in doubt in the catalog ──► its mark names a coordinator ──► ReportPart without parts
  *   KEPT            ──► the manifest is written here: a checkpoint like the others
- *   OVER            ──► the mark becomes one of this node's own; what it proves unfinished goes
- *   WAIT, no answer ──► it stays as it is, and is asked about again
+ *   OVER            ──► the mark is replaced by one of this node; the unfinished files are removed
+ *   WAIT, no answer ──► the part stays, and is asked about again
  *
- * One at a time, every LOOK_MS. */
+ * One at a time, every RETRY_MS. */
 #include "ckptd/peers/recover_parts.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -35,12 +36,12 @@
 struct asking {
     struct peer_call peer_call;
     Holdfast__V1__ReportPartRequest request;
-    struct run *run; /* it has a checkpoint, so it stays */
+    struct run *run; /* it has a checkpoint, so it is not freed */
     struct shard_identity identity;
     char run_name[RUN_NAME_MAX + 1];
     uint64_t step, attempt;
     struct participating part;
-    enum participating_action action; /* when the coordinator has answered */
+    enum participating_action action; /* set when the coordinator has answered */
     struct manifest_summary summary;
     struct places places;
 };
@@ -52,7 +53,7 @@ static int dir_of(char out[STORAGE_KEY_MAX], const struct asking *asking)
 
 /* ---- on the crew ---- */
 
-/* Whom to ask, by the mark. ERR_NOT_FOUND: it is no such part. */
+/* Finds the coordinator by the mark. ERR_NOT_FOUND: this is no part of a peer's save. */
 static int read_mark(struct peer_call *peer_call)
 {
     struct asking *asking = CONTAINER_OF(peer_call, struct asking, peer_call);
@@ -149,7 +150,7 @@ static void verdict_received(struct peer_call *peer_call)
     free(asking);
 }
 
-/* Those that are in doubt in turn, so that one without an answer keeps none waiting; or NULL. */
+/* The parts that are in doubt in turn, so that one without an answer delays no other; or NULL. */
 static const struct checkpoint *find_in_doubt(struct followers *followers)
 {
     const struct checkpoint *first = NULL, *found = NULL;

@@ -1,29 +1,29 @@
 /* replica.c - copies of other nodes' checkpoints in this node's memory.
  *
  * With nodes.replicas_in = "memory" the tier TIER_MEMORY is a store in memory (storage/memory.c) of
- * nodes.memory_bytes. serve.c puts there what peers send; they call the same operations and notice
- * nothing but a flag in the list. A copy comes at the speed of the network, and costs no write of
- * this node's disk. It goes with ckptd, so the senders look every nodes.look_ms what is left, and
- * send it again.
+ * nodes.memory_bytes. serve.c stores there the copies that peers send; peers call the same
+ * operations and see only a flag in the list. A copy arrives at the speed of the network, without a
+ * write to this node's disk. It is lost when ckptd stops, so the senders check every nodes.look_ms
+ * which copies remain, and send the others again.
  *
  * Invariants (cited in the code):
- *   replica.M1  A step has one place for what nodes send: the disk, where its manifest is there (a
- *       part that becomes whole), else memory. Numbers of attempts and leases are always on the
- *       disk.
- *   replica.M2  Loads, drains, peers and tools find a copy in memory as one on the disk, which goes
- *       first.
- *   replica.M3  A copy goes from memory only when a newer one of its run is whole there, and nobody
- *       leases it; or when it is damaged. What a sender left unfinished goes, from memory and from
- *       the disk, when it lets go of its lease, or is silent: a save that it gave up, or its end.
- *   replica.M4  It counts for the node's failure domain, beside a copy on another node's disk, and
- *       the level is named "replicated(mem)" (copies.c). Alone it is "accepted".
- *   replica.M5  Where no disk that is not lost has the checkpoint, the node writes its copy on its
- *       own disk (tiers/queue.c). So does one whose ranks load it.
- *   replica.M6  What does not fit into nodes.memory_bytes is refused before its first byte
- *       (ERR_SPACE): the sender says so, and another node gets it. Nothing acknowledged goes for
- *       it.
+ *   replica.M1  The files that nodes send of a step have one place: the disk, if its manifest is
+ *       there (a part that becomes whole), else memory. Numbers of attempts and leases are always
+ *       on the disk.
+ *   replica.M2  Loads, drains, peers and tools find a copy in memory as one on the disk; the disk
+ *       is tried first.
+ *   replica.M3  A copy is evicted from memory only when a newer one of its run is whole there and
+ *       no lease holds it, or when it is damaged. ckptd removes files that a sender left
+ *       unfinished, from memory and disk, when it releases its lease or is silent.
+ *   replica.M4  A copy counts for the node's failure domain, beside one on another node's disk, and
+ *       the level is named "replicated(mem)" (copies.c). Without another copy it is "accepted".
+ *   replica.M5  Where every disk with the checkpoint is lost, the node writes its copy to its own
+ *       disk (tiers/queue.c). So does a node whose ranks load it.
+ *   replica.M6  A copy that does not fit into nodes.memory_bytes is refused before its first byte
+ *       (ERR_SPACE): the sender logs it and sends to another node. No acknowledged copy is evicted
+ *       to make room for it.
  *
- * Not done: the newest copy of a run that has ended stays until ckptd ends. */
+ * Not done: the newest copy of a run that has ended stays until ckptd stops. */
 #include "ckptd/peers/replica.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
@@ -40,7 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a key of a file in the directory of a step, or of that directory. */
+/* Parses the key of a step's directory, or of a file in it. */
 static bool find_step(struct manifest_summary *out, const char *key)
 {
     char text[STORAGE_KEY_MAX + 2];
@@ -62,11 +62,11 @@ struct storage *replica_place(struct service *service, const char *key)
     return is_on_disk ? service->storage : memory;
 }
 
-/* ---- what goes ---- */
+/* ---- eviction ---- */
 
 struct evicting {
     const struct manifest_summary *newest;
-    const char *name; /* of the step that is asked about */
+    const char *name; /* of the step to check */
     bool is_leased;
     char (*names)[64];
     size_t count, room;
@@ -90,7 +90,7 @@ static int visit_step(void *user, const struct storage_entry *entry)
     if (!is_older || strlen(entry->name) >= sizeof evicting->names[0])
         return 0;
     if (evicting->count == evicting->room)
-        return 1; /* the rest goes with the next */
+        return 1; /* the next eviction takes the rest */
     snprintf(evicting->names[evicting->count++], sizeof evicting->names[0], "%s", entry->name);
     return 0;
 }
@@ -110,7 +110,8 @@ static void evict_one(struct service *service, struct evicting *evicting, const 
         log_warn("nodes", "%s stays in memory until a newer one comes: %s", prefix, report_line());
 }
 
-/* Another node's unfinished work, or nothing: what this ckptd writes itself has its own mark. */
+/* The directory is another node's unfinished work, or empty. A mark of this ckptd names its own
+ * boot id. */
 static bool is_left(struct service *service, struct storage *storage, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX] = "", own[32];

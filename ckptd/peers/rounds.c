@@ -1,9 +1,10 @@
-/* rounds.c - which peers are there, what they hold and tell, when nobody asks: every nodes.look_ms.
+/* rounds.c - polls the peers every nodes.look_ms: which are there, which checkpoints they hold, and
+ * their status.
  *
- * Who waits for a level at a node that sends no copies hears of it so. A peer that has not answered
- * for nodes.lost_ms is lost (tier.is_lost, set by refresh/refresh.c): its copies count no more,
- * and those of all checkpoints that it had are made anew elsewhere. When it answers they count
- * again. What others have open here ends with their silence. */
+ * So a client hears if it waits for a level at a node that sends no copies. A peer that has not
+ * answered for nodes.lost_ms is lost (tier.is_lost, set by refresh/refresh.c): its copies count no
+ * more, and ckptd replicates its checkpoints elsewhere. When it answers they count again. Handles
+ * of silent clients expire here as well. */
 #include "ckptd/peers/rounds.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
@@ -38,7 +39,8 @@ static void poll_round(struct timer *timer)
     loop_timer(service->loop, timer, service->config->nodes_look_ms);
     serve_sweep(service);
     for (uint32_t i = 0; i < service->config->members.count; i++) {
-        if (!service->tiers[TIER_PEER + i].offline[0]) /* its next look says when it is back */
+        if (!service->tiers[TIER_PEER + i].offline[0]) /* its next refresh notices that it is
+                                                        * back */
             peer_status_ask(service, i);
         if (rounds->is_polling[i])
             continue;

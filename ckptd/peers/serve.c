@@ -1,30 +1,28 @@
-/* serve.c - other nodes put copies of their checkpoints into this ckptd's store, or its memory
- * (replica.c has the invariants replica.M1 to M6), and they and tools read what is there: the
- * server's side of storage/peer.c.
+/* serve.c - serves this ckptd's store: other nodes write copies of their checkpoints into the store
+ * or its memory (replica.c, invariants replica.M1 to M6), nodes and tools read. The server's side
+ * of storage/peer.c.
  *
- *   service thread: who asks, is the key one that it may name, whose handle is it ──► crew: the
- *   operation on the storage ──► service thread: the answer; after a manifest, a look at the store
- *   (accept_copy.c), so that the checkpoint is listed, loaded and retained like this ckptd's own
+ *   service thread: checks caller, key, handle ──► crew: the operation on the storage
+ *     ──► service thread: the answer; after a manifest, accept_copy.c refreshes the catalog:
+ *         the checkpoint is listed, loaded and retained like this ckptd's own
  *
  * Invariants (cited in the code):
- *   serve.P1  A manifest becomes durable only when every shard that it names is here, with its
- *       header, size and checksum table. Else the answer is ERR_STALE, and the node sends them
- *       again: what it sent before may have been removed as unfinished work when this ckptd was
- *       started again.
- *   serve.P2  A node removes nothing of a committed copy, and no manifest, attempt, pin or note: it
- *       takes away its own unfinished files alone. Those of shards that a part lacks are such.
- *   serve.P3  A handle is used by the identity that it was given to, and by no other (handles.c).
- *   serve.P4  Who is no node opens, reads, fetches, lists and leases alone, and who may ask about
- *       one run alone names files of that run alone.
- *   serve.P5  The number of a start is taken only as sets.c says (sets.S2).
- *   serve.P6  A tool reads a shard of a part from whichever node has it; a node asks that one
- *       itself.
- *   serve.P7  A tool reads what this ckptd lists: of a checkpoint that is not in its own store the
- *       files in the tier that a load would read, and lists have its name. A node is told of its
- *       own store.
+ *   serve.P1  ckptd publishes a manifest only when every shard that it names is here, with its
+ *       header, size and checksum table. Else the answer is ERR_STALE, and the node sends the
+ *       shards again: a restart of this ckptd may have removed the earlier ones as unfinished work.
+ *   serve.P2  A node removes no file of a committed copy, and no manifest, attempt, pin or note:
+ *       only its own unfinished files. Shards that a part lacks are such.
+ *   serve.P3  Only the identity that got a handle may use it (handles.c).
+ *   serve.P4  A client that is not a node may only open, read, fetch, list and lease. One whose
+ *       rights are for one run may name only files of that run.
+ *   serve.P5  ckptd accepts the number of an attempt only as sets.c says (sets.S2).
+ *   serve.P6  For a tool ckptd reads a shard that a part lacks from the node that has it. A node
+ *       asks that node itself.
+ *   serve.P7  A tool reads every checkpoint that this ckptd lists: if it is not in this store, from
+ *       the tier that a load reads; lists have its name. A node sees only this ckptd's own store.
  *
- * What a node holds (leases) keeps this ckptd's own removals away meanwhile. Bytes come and go over
- * the bulk plane (bulk/bulk_handles.c) where there is one, else by these calls. */
+ * A node's leases keep this ckptd from removing the files meanwhile. Bytes are sent and received
+ * over the bulk plane (bulk/bulk_handles.c) where there is one, else by these calls. */
 #include "ckptd/peers/serve.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -61,20 +59,20 @@ struct serving {
     struct handles *handles;
 };
 
-/* A call on its way through the crew. */
+/* A call in progress on the crew. */
 struct errand {
     struct service *service;
     struct rpc_call *call;
-    const Holdfast__V1__PeerRequest *request; /* the call's */
+    const Holdfast__V1__PeerRequest *request; /* owned by the call */
     struct principal principal;
     enum tier_index tier;  /* serve.P7 */
-    struct handle *handle; /* busy, or made by this call, or NULL */
-    struct handle *old;    /* ended: to be closed */
+    struct handle *handle; /* in use, or made by this call, or NULL */
+    struct handle *old;    /* expired: to be closed */
     void *data;
     uint64_t bytes, data_bytes;
     Holdfast__V1__PeerEntry **entries;
     uint32_t num_entries, room_entries;
-    struct sets sets; /* of an attempt's number that was taken */
+    struct sets sets; /* the nodes of an attempt's number that was accepted */
     struct accept_copy arrival;
     struct fault fault;
     struct job job;
@@ -92,7 +90,7 @@ static int do_create(struct errand *errand, struct storage *storage)
                             (unsigned long long)request->bytes);
     ERR_TRY(storage_space(storage, &space));
     if (storage != errand->service->storage)
-        ledger.usable_fraction = 1.0; /* replica.M6: the setting says how much */
+        ledger.usable_fraction = 1.0; /* replica.M6: the setting is the limit */
     if (space.bytes_total > 0 && ledger_room(&ledger, &space) < request->bytes)
         return report_error(ERR_SPACE, "free space on the node, or raise its usable_fraction",
                             "no room for %llu bytes of a copy", (unsigned long long)request->bytes);
@@ -103,7 +101,8 @@ static int do_create(struct errand *errand, struct storage *storage)
     return storage_object_create(storage, &errand->handle->object, request->key, request->bytes);
 }
 
-/* A part lacks it, and says which node has it: what is read passes through here. */
+/* A part lacks the shard and names the node that has it: this node reads it from there for the
+ * client. */
 static int open_elsewhere(struct errand *errand, struct storage *storage)
 {
     struct service *service = errand->service;
@@ -237,7 +236,7 @@ static int visit_entry(void *user, const struct storage_entry *entry)
     struct errand *errand = user;
     for (uint32_t i = 0; entry->is_volatile && i < errand->num_entries; i++)
         if (strcmp(errand->entries[i]->name, entry->name) == 0)
-            return 0; /* it is on the disk, too */
+            return 0; /* it is on the disk as well */
     if (errand->num_entries == ENTRIES_MAX)
         return report_error(ERR_INVALID, NULL, "more than %u names", ENTRIES_MAX);
     ERR_TRY(array_reserve(&errand->entries, &errand->room_entries, errand->num_entries,
@@ -310,7 +309,8 @@ static const struct operation {
     enum handle_use use;
     enum store_key_kind key;
     enum right right;
-    bool is_placed; /* where replica_place() says; the others on the disk, or as their handle is */
+    bool is_placed; /* stored where replica_place() says; other operations use the disk, or the
+                     * storage of their handle */
 } operations[] = {
     [HOLDFAST__V1__PEER_OP__PEER_CREATE] = {do_create, NEW_HANDLE, STORE_KEY_SHARD, RIGHT_PEER,
                                             true},
@@ -387,7 +387,7 @@ static void announced(struct accept_copy *arrival)
     free_errand(CONTAINER_OF(arrival, struct errand, arrival));
 }
 
-/* Beside the `known` first, which are sorted. */
+/* Adds the name unless the first `known` entries, which are sorted, have it. */
 static int add_name(struct errand *errand, const char *name, uint32_t known)
 {
     Holdfast__V1__PeerEntry key = HOLDFAST__V1__PEER_ENTRY__INIT;
@@ -398,7 +398,7 @@ static int add_name(struct errand *errand, const char *name, uint32_t known)
     return visit_entry(errand, &(struct storage_entry){.name = name, .is_dir = true});
 }
 
-/* serve.P7: the names that other tiers alone have, of runs and of a run's checkpoints. */
+/* serve.P7: adds the names that only other tiers have, of runs and of a run's checkpoints. */
 static int add_elsewhere(struct errand *errand)
 {
     const char *key = errand->request->key;
@@ -423,7 +423,7 @@ static int add_elsewhere(struct errand *errand)
     return 0;
 }
 
-/* Another node starts a run, or has: no start here may take an older number. */
+/* Another node has started, or is starting, a run: no start here may use an older number. */
 static void note_attempt(struct errand *errand)
 {
     char name[RUN_NAME_MAX + 1];
@@ -470,7 +470,7 @@ static void performed(struct event *event)
         free_errand(errand);
 }
 
-/* serve.P4. That it may read at all rights.c has said. */
+/* serve.P4. rights.c has checked that it may read at all. */
 static int check_reader(const struct errand *errand, const struct operation *operation)
 {
     const struct principal *principal = &errand->principal;

@@ -8,7 +8,7 @@
 struct buffers {
     struct buffers_waiter *first, *last;
     uint32_t count, num_free;
-    void **all, **free; /* `count` each; the first num_free of the latter are free */
+    void **all, **free; /* `count` pointers each; the first num_free of `free` are free */
 };
 
 int buffers_open(struct buffers **out, uint32_t count, size_t bytes)
@@ -54,7 +54,8 @@ void buffers_give(struct buffers *buffers, void *data)
 
 void buffers_wake_waiters(struct buffers *buffers)
 {
-    while (buffers->first && buffers->num_free > 0) { /* who finds none is at the end again */
+    while (buffers->first && buffers->num_free > 0) { /* a waiter that gets none queues at the end
+                                                       * again */
         struct buffers_waiter *waiter = buffers->first;
         buffers->first = waiter->next;
         waiter->is_waiting = false;

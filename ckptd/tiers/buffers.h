@@ -1,8 +1,8 @@
-/* buffers.h - private to ckptd/tiers/: the buffers that parts of shards go by. A far tier has its
- * own; all peers share some, whose number does not follow that of the peers. On the service thread.
+/* buffers.h - private to ckptd/tiers/: the buffers for parts of shards. A far tier has its own; all
+ * peers share one pool, whose size does not depend on the number of peers. On the service thread.
  *
- * A fleet that finds none free waits in a queue, first come first served: whoever gives a buffer
- * back looks at those that wait, before it takes another itself. */
+ * A copy queue that finds no free buffer waits, first come first served. Whoever returns a buffer
+ * wakes the waiters before it takes another one itself. */
 #ifndef HOLDFAST_CKPTD_TIERS_BUFFERS_H
 #define HOLDFAST_CKPTD_TIERS_BUFFERS_H
 
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Embedded in a fleet. */
+/* Embedded in a copy queue. */
 struct buffers_waiter {
     struct buffers_waiter *next;
     bool is_waiting;
@@ -18,13 +18,13 @@ struct buffers_waiter {
 };
 
 struct buffers;
-/* Memory is resident from the first use on. ERR_MEMORY. */
+/* Memory becomes resident at its first use. ERR_MEMORY. */
 int buffers_open(struct buffers **out, uint32_t count, size_t bytes);
-/* NULL: none is free, and `waiter` is called when one is. */
+/* NULL: none is free; `waiter` is called when one is. */
 void *buffers_take(struct buffers *buffers, struct buffers_waiter *waiter);
 void buffers_give(struct buffers *buffers, void *data);
-/* Those that wait, while one is free. */
+/* Calls the waiters while a buffer is free. */
 void buffers_wake_waiters(struct buffers *buffers);
-void buffers_close(struct buffers *buffers); /* those that were taken, too. NULL is allowed */
+void buffers_close(struct buffers *buffers); /* frees buffers in use as well; NULL is allowed */
 
 #endif

@@ -1,13 +1,14 @@
-/* complete_copy.c - a part of a checkpoint that ranks of several nodes saved becomes a whole copy:
- * the other nodes' shards came beside its own (tiers/), so that one node less can be lost.
+/* complete_copy.c - completes the part of a checkpoint that ranks of several nodes saved to a whole
+ * copy. The other nodes' shards are copied beside its own (tiers/), so the checkpoint survives one
+ * more lost node.
  *
- *   places.json says: of this directory some shards ──► the others are written, each durable ──►
- *   all of them are proven against the manifest ──► places.json is removed: a whole copy
+ *   places.json: some shards are in this directory ──► the others are written, each durable ──►
+ *   all are verified against the manifest ──► places.json is removed: a whole copy
  *
  * Invariants (cited in the code):
- *   complete.W1  places.json goes last: until then the shards that are not this node's are no part
- *       of the copy, whole or not, and after a crash they are proven, or sent again.
- *   complete.W2  The shards that a committed copy has are removed by nobody but this ckptd. */
+ *   complete.W1  places.json is removed last. Until then the shards of other nodes do not belong to
+ *       the copy, whole or not; after a crash ckptd verifies them, or they are sent again.
+ *   complete.W2  Only this ckptd removes the shards of a committed copy. */
 #include "ckptd/tiers/complete_copy.h"
 #include "ckptd/core/catalog.h"
 #include "proto/base/report.h"
@@ -39,7 +40,7 @@ int complete_copy(struct storage *storage, const struct manifest_summary *summar
     ERR_TRY(storage_sync_names(storage, dir));
     int error = storage_remove(storage, key); /* complete.W1 */
     if (error == ERR_NOT_FOUND)
-        return 0; /* it was whole */
+        return 0; /* it was whole already */
     return error == 0 ? storage_sync_names(storage, dir) : error;
 }
 

@@ -1,4 +1,4 @@
-/* complete_copy.h - a node's part of a checkpoint becomes a whole copy; see complete_copy.c.
+/* complete_copy.h - completes a node's part of a checkpoint to a whole copy; see complete_copy.c.
  * Blocks; any thread. */
 #ifndef HOLDFAST_CKPTD_TIERS_COMPLETE_COPY_H
 #define HOLDFAST_CKPTD_TIERS_COMPLETE_COPY_H
@@ -10,16 +10,17 @@
 
 struct storage;
 
-/* Every shard that the manifest there names is in the directory, with its header, size and checksum
- * table, and synced. ERR_NOT_FOUND, ERR_CORRUPT: one is not, and it stays a part. */
+/* Checks that every shard of the manifest is in the directory, with its header, size and checksum
+ * table, and synced; then removes places.json. ERR_NOT_FOUND, ERR_CORRUPT: a shard is not; the copy
+ * stays a part. */
 int complete_copy(struct storage *storage, const struct manifest_summary *summary);
-/* Is the shard of that file name one that the committed copy here has? True, too, where nobody can
- * tell. Of the summary run, step and attempt are read. */
+/* Does the committed copy here have the shard of that file name? Also true if that cannot be read.
+ * Reads run, step and attempt of the summary. */
 bool complete_copy_has_shard(struct storage *storage, const struct manifest_summary *place,
                              const char *name);
 
-/* Which node has the shard of that name, as places.json there says. ERR_NOT_FOUND: it is this
- * one's, or nobody's; those of storage. Blocks; any thread. */
+/* Finds the node that has the shard of that name, by places.json. ERR_NOT_FOUND: this node has it,
+ * or none; errors of storage. Blocks; any thread. */
 int complete_copy_find_shard(char out[PLACES_NODE_BYTES], struct storage *storage,
                              const struct manifest_summary *place, const char *name);
 

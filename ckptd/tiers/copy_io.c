@@ -1,6 +1,6 @@
-/* copy_io.c - both ends of a shard's way into another tier, on the crew: the source opened and its
- * table proven, the target found or made, parts proven, the target synced, or put in the place of
- * what was there. shard_copy.c says when. */
+/* copy_io.c - both ends of a shard copy, on the crew: opens the source and verifies its table,
+ * finds or creates the target, verifies parts, then syncs the target or renames it over the old
+ * file. shard_copy.c says when. */
 #include "ckptd/tiers/copy_io.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
@@ -19,9 +19,10 @@ struct storage *copy_io_storage(const struct shard_copy *copy, enum tier_index t
     return copy->service->tiers[tier].storage;
 }
 
-/* ---- proof, on the crew ---- */
+/* ---- verification, on the crew ---- */
 
-/* Every block of [start, start + bytes) of the file, and what it has of the table. */
+/* Verifies every block of [start, start + bytes) of the file, and the bytes of the table in that
+ * range. */
 int copy_io_prove(const struct shard_copy *copy, const uint8_t *data, uint64_t start,
                   uint64_t bytes)
 {
@@ -46,7 +47,7 @@ void copy_io_part_range(const struct shard_copy *copy, uint64_t index, uint64_t 
     *out_bytes = (uint32_t)(left < size ? left : size);
 }
 
-/* A peer's manifest is the local one, without the hashes of what was sent. */
+/* A peer's manifest equals the local one, without the hashes of parts. */
 int copy_io_hash_part(const struct shard_copy *copy, uint64_t index, const void *data,
                       uint32_t bytes)
 {
@@ -90,15 +91,15 @@ static int key_of(char key[SHIP_KEY_MAX], const struct shard_copy *copy, bool is
     return 0;
 }
 
-/* Does a whole shard lie in that tier under its name, or its new one? ERR_NOT_FOUND: nothing does;
- * ERR_CORRUPT: something else or a part of it. Every block is read. */
+/* Does that tier have a whole shard under its name, or its new one? ERR_NOT_FOUND: there is no
+ * file; ERR_CORRUPT: the file is another one or incomplete. Reads every block. */
 static int prove_object(struct shard_copy *copy, enum tier_index tier, bool is_new)
 {
     struct store_shard there = {.storage = copy_io_storage(copy, tier),
                                 .manifest = copy->file.manifest,
                                 .shard = copy->file.shard,
                                 .geometry = copy->file.geometry};
-    void *room = NULL; /* others use the queue's meanwhile */
+    void *room = NULL; /* others use the buffers of the queue meanwhile */
     int error = store_shard_open(&there, is_new ? SHARD_NEW_SUFFIX : "");
     if (error == 0 &&
         posix_memalign(&room, STORAGE_ALIGN, (size_t)copy->service->config->tier_part_bytes) != 0)
@@ -110,7 +111,7 @@ static int prove_object(struct shard_copy *copy, enum tier_index tier, bool is_n
     return error;
 }
 
-/* What is not whole there makes way, or waits for its successor. */
+/* Removes a damaged file at the target, or keeps it until its successor is durable. */
 static int make_way(struct shard_copy *copy, const char *key)
 {
     struct storage *storage = copy_io_storage(copy, copy->to);
@@ -120,7 +121,7 @@ static int make_way(struct shard_copy *copy, const char *key)
         copy->is_of_source = error != 0;
         return error != 0 ? error : storage_remove(storage, key);
     }
-    int error = storage_remove(storage, key); /* what a crash left of an earlier try */
+    int error = storage_remove(storage, key); /* remains of an earlier try before a crash */
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
@@ -145,7 +146,7 @@ static int prepare_target(struct shard_copy *copy)
     return storage_object_create(storage, &copy->target, key, copy->file.geometry.file_bytes);
 }
 
-/* It is durable beside what it replaces: read back, then it takes the name. */
+/* The new file is durable beside the old one: reads it back, then renames it over the old one. */
 static int replace_target(struct shard_copy *copy)
 {
     struct storage *storage = copy_io_storage(copy, copy->to);
@@ -156,7 +157,7 @@ static int replace_target(struct shard_copy *copy)
     return storage_replace(storage, key, name);
 }
 
-/* Blocks of the shard that lie in the parts that were sent. */
+/* Number of blocks of the shard in the parts that were sent. */
 static uint64_t count_blocks_sent(const struct shard_copy *copy)
 {
     uint64_t bytes = copy->num_sent * (uint64_t)copy->service->config->tier_part_bytes;
@@ -164,8 +165,8 @@ static uint64_t count_blocks_sent(const struct shard_copy *copy)
     return blocks < copy->file.geometry.num_blocks ? blocks : copy->file.geometry.num_blocks;
 }
 
-/* What went before the commit is the beginning of this shard, where it is what the manifest says:
- * it was proven by sums that the table now has. */
+/* Resumes the copy from before the commit if its sums equal those of the manifest's table: these
+ * parts are verified. */
 static bool resume_early(struct shard_copy *copy)
 {
     struct shard_copy *left = copy->left;
@@ -213,11 +214,11 @@ void copy_io_remove_early(struct shard_copy *copy, struct storage *storage,
     copy->is_ours = false;
 }
 
-/* It was taken, or goes: what is at a peer is proven there. */
+/* Ends the copy from before the commit: the new one has taken it, or its file is removed. */
 static void end_left(struct shard_copy *left, const struct shard_copy *copy, bool is_taken)
 {
     copy_io_close(left);
-    left->num_sent = 0; /* it counts once: transfer.T7 */
+    left->num_sent = 0; /* its bytes count once: transfer.T7 */
     if (left->is_ours && !is_taken)
         copy_io_remove_early(left, copy_io_storage(copy, copy->to), &copy->file.manifest->summary);
     left->is_ours = false;
@@ -273,7 +274,7 @@ static int sum_parts(struct shard_copy *copy)
     return error;
 }
 
-/* It did not take the name, and is nobody's; the error that says why stays this thread's. */
+/* Removes the new file that did not replace the old one. Keeps this thread's last error. */
 static void remove_new(const struct shard_copy *copy)
 {
     struct report_text text;

@@ -1,17 +1,17 @@
-/* hold.c - what a transfer holds in another tier before its first byte.
+/* hold.c - claims a directory in another tier before the first byte of a transfer.
  *
- *   <run>/attempts/0003              exclusively: of two stores that took one number apart from
- *                                    each other, one drains and the other stops with an alarm
- *   <run>/leases/<step>.<nonce>      so that no gc takes the directory for rubbish
+ *   <run>/attempts/0003              exclusive: if two stores took one number independently,
+ *                                    one drains and the other stops with an alarm
+ *   <run>/leases/<step>.<nonce>      so that no gc removes the directory
  *   <run>/step-.../unfinished        the proof that it is unfinished work (proto/format/mark.h)
  *
- * In the local tier, where a copy is mended, the number is this store's already: its writer's lock
- * says so.
+ * In the local tier, where a copy is mended, this store has the number already, as its writer's
+ * lock proves.
  *
- * The number's file is the one that the local store has; an attempt that was opened with the far
- * tier has it there already. Files of before attempts had a nonce, and checkpoints that were
- * brought without an attempt, are claimed with a text of their own, whose nonce is made of
- * the host and the store's id. */
+ * The file of the number equals that of the local store; an attempt that was opened with the far
+ * tier has it there already. Attempt files without a nonce (of older releases), and imported
+ * checkpoints without an attempt, are claimed with a text whose nonce is derived from host and
+ * store id. */
 #include "ckptd/tiers/hold.h"
 #include "ckptd/core/service.h"
 #include "ckptd/core/store_key.h"
@@ -33,7 +33,7 @@
 #define NONCE_DIGITS 32
 #define NONCE_KEY "\"nonce\":\""
 
-/* In the text's beginning, where tier_settle looks. */
+/* At the beginning of the text, where tier_settle() searches. */
 static bool find_nonce(char out[NONCE_DIGITS + 1], const char *text, size_t bytes)
 {
     bytes = bytes < TIER_NONCE_BYTES ? bytes : TIER_NONCE_BYTES;
@@ -76,7 +76,7 @@ static enum publication claim_attempt(const struct hold *claim, const struct ser
     int error = storage_fetch_all(service->storage, key, ATTEMPT_TEXT_MAX, &text, &bytes);
     if (error == ERR_NOT_FOUND || (error == 0 && !find_nonce(nonce, text, bytes)))
         error = make_claim_text(&made, nonce, service, summary);
-    else if (error == 0) /* its ranks save, so it was answered: S3 of sets.c */
+    else if (error == 0) /* its ranks save, so the attempt was answered: S3 of sets.c */
         error = sets_held_text(&made, text, bytes);
     enum publication outcome = PUBLICATION_UNKNOWN;
     if (error == 0)
@@ -90,8 +90,8 @@ static enum publication claim_attempt(const struct hold *claim, const struct ser
     return outcome;
 }
 
-/* Another mark at a peer is that of a save of this step which was given up, as the attempt is this
- * store's; where its removal did not reach the peer it makes way. */
+/* The attempt is this store's, so another mark at a peer is of a save of this step that was given
+ * up: its removal did not reach the peer. Replaces it. */
 static enum publication claim_directory(struct hold *claim, const struct service *service,
                                         enum tier_index tier,
                                         const struct manifest_summary *summary)
@@ -127,7 +127,7 @@ enum publication hold_take(struct hold *claim, struct service *service, enum tie
         tier == TIER_LOCAL ? PUBLICATION_DURABLE : claim_attempt(claim, service, summary);
     if (outcome != PUBLICATION_DURABLE)
         return outcome;
-    /* A peer sees to its own tombstones. */
+    /* A peer handles its own tombstones. */
     if (!tier_is_peer(tier) && store_prepare_run(claim->storage, summary->run) != 0)
         return PUBLICATION_UNKNOWN;
     return claim_directory(claim, service, tier, summary);

@@ -1,19 +1,20 @@
-/* majority.c - an attempt's number is held by most of the nodes before a trainer hears of it.
+/* majority.c - publishes an attempt's number at most of the nodes before ckptd answers the trainer.
  *
- *   start of a run ──► looks at all peers at once; go on when most of the nodes, this one included,
- *   have been looked at ──► the number behind the highest that any of them holds ──► published at
- *   one peer, exclusively, then at all others at once, until most of the nodes hold it ──►
- * published here ──► answered
+ *   start of a run ──► refreshes all peers at once, until most of the nodes, including this one,
+ *   have answered ──► the number after the highest that any of them holds ──► published at one
+ *   peer, exclusively, then at all others at once, until most of the nodes hold it ──► published
+ *   here ──► answered
  *
- * Of which nodes most are needed sets.c says: of those in the settings, and of the last attempt's.
+ * sets.c defines of which nodes most are needed: of those in the settings, and of the last
+ * attempt's.
  *
- * Two majorities have a node in common (quorum.Q1). So a node that comes back with old state
- * meets, before it starts a run, one that knows what was started without it: it neither gives a
- * number away twice, nor begins after an older checkpoint than the newest start could know. It is a
- * write quorum for one number, and no consensus: a number that too few took is spent.
+ * Two majorities have a node in common (quorum.Q1). So a node that returns with old state asks,
+ * before it starts a run, a node that knows the starts since then. It neither uses a number twice,
+ * nor begins from an older checkpoint than the newest start knew. It is a write quorum for one
+ * number, not a consensus: a number that too few nodes took is not used again.
  *
- * Where there is no majority the far tier decides, which takes each number once. Without a far tier
- * an operator does (run/force.c). */
+ * Without a majority the far tier decides, which accepts each number once. Without a far tier an
+ * operator decides (run/force.c). */
 #include "ckptd/tiers/majority.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -29,11 +30,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A look at all peers. It lives until each has answered or run out of time; who waits does not. */
+/* A refresh of all peers. It lives until each has answered or timed out; the waiter may end
+ * earlier. */
 struct asking {
     struct service *service;
     char run[RUN_NAME_MAX + 1];
-    struct majority_waiter *waiter; /* NULL: it was told */
+    struct majority_waiter *waiter; /* NULL: it was answered */
     struct node_set refreshed;
     uint32_t num_waiting;
     struct refresh_waiter waiters[]; /* by peer */
@@ -86,7 +88,7 @@ static void answer_waiter(struct asking *asking, const struct fault *fault)
     waiter->go_on(waiter);
 }
 
-/* What was looked at may name further nodes that the run counts on. */
+/* A refresh may name further nodes whose answers the run needs. */
 static void check_majority(struct asking *asking)
 {
     struct run *run = NULL;
@@ -137,7 +139,7 @@ void majority_refresh_peers(struct service *service, const char *run,
     asking->waiter = waiter;
     node_set_add(&asking->refreshed, 0);
     asking->num_waiting = count;
-    for (uint32_t i = 0; i < count; i++) { /* the last one may free it */
+    for (uint32_t i = 0; i < count; i++) { /* the last call may free `asking` */
         asking->waiters[i].go_on = refreshed;
         refresh_tier(service, (enum tier_index)(TIER_PEER + i), &asking->waiters[i], ms);
     }
@@ -147,26 +149,26 @@ void majority_refresh_peers(struct service *service, const char *run,
     }
 }
 
-/* ---- a number on its way ---- */
+/* ---- publishing a number ---- */
 
-/* It lives until each peer has answered; who waits does not. */
+/* It lives until each peer has answered; the waiter may end earlier. */
 struct publishing {
-    struct publishing *next, **at; /* of the service */
+    struct publishing *next, **at; /* in the list of the service */
     struct service *service;
-    struct majority_waiter *waiter; /* NULL: it was told, or nobody waits */
+    struct majority_waiter *waiter; /* NULL: it was answered, or there is none */
     struct quorum quorum;
     char key[STORAGE_KEY_MAX + 16], nonce[33];
     char *text;
-    atomic_bool is_over; /* whom it has not reached yet it does not go to */
+    atomic_bool is_over; /* peers that were not called yet are skipped */
     uint32_t num_waiting;
-    struct fault refused; /* sets.S2: a peer knows what this node does not */
+    struct fault refused; /* sets.S2: a peer knows a set that this node does not */
     struct publishing_peer {
         struct publishing *publishing;
         uint32_t peer;
         enum publication outcome;
         struct fault fault;
         struct job job;
-    } peers[]; /* as those of the settings */
+    } peers[]; /* in the order of the settings */
 };
 
 static void free_publishing(struct publishing *publishing)
@@ -192,7 +194,7 @@ static void work_publish(struct job *job)
         fault_take(&peer->fault, ERR_STALE);
 }
 
-/* Tells who waits what has become of it. */
+/* Answers the waiter with the result. */
 static void end_publishing(struct publishing *publishing, enum quorum_state state)
 {
     struct majority_waiter *waiter = publishing->waiter;
@@ -219,7 +221,7 @@ static void published(struct event *event)
     struct publishing *publishing = peer->publishing;
     publishing->num_waiting--;
     if (publishing->service->is_closing)
-        return; /* majority_close() */
+        return; /* majority_close() frees it */
     if (publishing->waiter) {
         if (peer->outcome == PUBLICATION_LOST && publishing->refused.code == 0)
             publishing->refused = peer->fault;

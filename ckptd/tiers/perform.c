@@ -1,5 +1,5 @@
-/* perform.c - does what transfer.c decides for the checkpoint under way: the claim, the shards, the
- * names, the manifest, and the end of it. */
+/* perform.c - performs the decisions of transfer.c for the current checkpoint: claim, shards,
+ * names, manifest, and its end. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/copies.h"
@@ -34,9 +34,10 @@ static struct storage *target_of(const struct replication *replication)
     return replication->service->tiers[replication->tier].storage;
 }
 
-/* ---- the end of one ---- */
+/* ---- the end of a copy ---- */
 
-/* What was not ended here is no use without its manifest, and takes space. */
+/* Removes the shards of an unfinished copy here: they are useless without a manifest, and take
+ * space. */
 static void remove_unfinished(const struct replication *replication, const char *prefix)
 {
     int error = store_clear(target_of(replication), prefix);
@@ -44,7 +45,7 @@ static void remove_unfinished(const struct replication *replication, const char 
         log_warn("drain", "%s stays until the next start: %s", prefix, report_line());
 }
 
-/* What `ckpt-cli verify` found in a copy that was damaged is so no more. */
+/* The note of `ckpt-cli verify` about the damaged copy does not hold for the mended one. */
 static void forget_verify(struct storage *storage, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + sizeof "/" VERIFIED_NAME];
@@ -68,12 +69,12 @@ static void work_close(struct job *job)
     if (!replication->is_held || !replication->is_mending)
         return;
     int error = store_remove_note(target_of(replication), STORE_QUARANTINE, prefix);
-    if (error != 0 && error != ERR_NOT_FOUND) /* an error of a read leaves none */
+    if (error != 0 && error != ERR_NOT_FOUND) /* a read error does not write a note */
         log_warn("drain", "%s stays in quarantine for the next start: %s", prefix, report_line());
     forget_verify(target_of(replication), prefix);
 }
 
-/* For retention, which gives up the local copy, and for the scrub of the far tier. */
+/* For retention, which drops the local copy, and for the scrub of the far tier. */
 static void note_proven(struct replication *replication)
 {
     struct checkpoint *checkpoint = replication->checkpoint;
@@ -81,7 +82,7 @@ static void note_proven(struct replication *replication)
     checkpoint->run->proven.must_keep |= replication->tier == TIER_FAR;
 }
 
-/* Whole again: for the list, the journal and status. */
+/* The copy is whole again: updates the catalog, the journal and status. */
 static void note_mended(struct replication *replication)
 {
     struct checkpoint *checkpoint = replication->checkpoint;
@@ -125,7 +126,7 @@ void perform_close(struct replication *replication, bool is_held)
     perform_work(replication, work_close, closed);
 }
 
-/* It takes what is sent. */
+/* The tier accepts data again. */
 static void forget_error(struct replication *replication)
 {
     replication->newest_error[0] = '\0';
@@ -197,7 +198,7 @@ static void do_over(struct replication *replication)
                      catalog_has_copy(replication->checkpoint, replication->copy.from);
     if (!is_damage || replication->copy.from == TIER_LOCAL)
         perform_give_up(replication,
-                        replication->fault.message); /* else another tier may have it whole */
+                        replication->fault.message); /* else another tier may have a whole copy */
     if (is_damage)
         catalog_damage(replication->checkpoint, replication->copy.from, &replication->fault);
     perform_close(replication, false);
@@ -205,8 +206,8 @@ static void do_over(struct replication *replication)
 
 /* ---- a rest ---- */
 
-/* The node that has the shard of a part is not there: the queue says what may go meanwhile. What
- * has come of it stays. */
+/* The node that has a shard of the part does not answer: ends this copy, so that the queue chooses
+ * another. Shards that have come stay. */
 static bool is_without_source(const struct replication *replication)
 {
     return replicate_is_completing(replication) && replication->machine.state == TRANSFER_COPYING &&
@@ -237,7 +238,7 @@ static void do_rest(struct replication *replication, int64_t ms)
                   tier_name(replication->service, replication->tier), replication->newest_error);
     loop_timer(replication->service->loop, &replication->rest, ms);
     if (is_first)
-        replication->check_queues(replication->service); /* another node may do */
+        replication->check_queues(replication->service); /* another node may accept a copy */
 }
 
 /* ---- claim ---- */
@@ -259,8 +260,8 @@ static void claimed(struct event *event)
 
 /* ---- shards ---- */
 
-/* A source that does not answer says nothing about what lies there; a disk of this node with errors
- * is not troubled for what is whole elsewhere. */
+/* True if a retry is useless. A source without an answer proves nothing about its copy. A failing
+ * local disk is not retried while another tier has the checkpoint. */
 static bool no_try_helps(const struct replication *replication, const struct shard_copy *copy)
 {
     if (!copy->is_of_source)
@@ -285,8 +286,7 @@ void perform_arrived(struct shard_copy *copy)
                                                 copy->fault.code, no_try_helps(replication, copy)));
 }
 
-/* Is that shard to be sent? Of a part that becomes whole what it lacks, of one that is mended what
- * it has. */
+/* Is that shard to be sent? To complete a part: those it lacks. To mend a part: those it has. */
 static bool is_due(const struct replication *replication, uint32_t shard)
 {
     const struct checkpoint *checkpoint = replication->checkpoint;
@@ -333,7 +333,7 @@ static void named(struct event *event)
     perform_action(replication, transfer_named(&replication->machine, replication->fault.code));
 }
 
-/* As a peer does of its own: peers/serve.c. */
+/* peers/serve.c does the same for a peer. */
 static enum publication complete_here(const struct replication *replication)
 {
     int error = complete_copy(target_of(replication), &replication->manifest->summary);
@@ -352,8 +352,8 @@ static int visit_step(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* On the peer's disk, or in its memory? The peer says: each node has that setting for itself. What
- * cannot be asked is not said to be on a disk; the next look at the peer knows. */
+/* Asks the peer whether the copy is on its disk or in its memory: a setting of each node. Without
+ * an answer the copy counts as in memory until the next refresh of the peer. */
 static void find_copy_medium(struct replication *replication)
 {
     if (replication->outcome != PUBLICATION_DURABLE || !tier_is_peer(replication->tier))
@@ -405,7 +405,7 @@ static void settled(struct event *event)
     perform_action(replication, transfer_settled(&replication->machine, replication->outcome));
 }
 
-/* ---- what is decided, and by whom it is done ---- */
+/* ---- actions of the machine ---- */
 
 void perform_action(struct replication *replication, struct transfer_action action)
 {

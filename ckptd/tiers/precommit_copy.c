@@ -1,34 +1,35 @@
-/* precommit_copy.c - what of a save goes to a peer before its commit, or comes from one. What is
- * done when machines/precommit.c decides; this file does it.
+/* precommit_copy.c - copies a save to a peer before its commit, or from one. machines/precommit.c
+ * decides when; this file does it.
  *
- * A checkpoint's bytes are final long before it is committed: chunk after chunk is hashed and
- * written while its ranks copy, then come the table, the sync, the names, the manifest. So each
- * shard is on its way to the peer meanwhile, part by part (shard_copy.c): a part goes when every
- * chunk of it is in the file here, proven by the sums of the image. At the commit the drain goes on
- * from there: it finds what went here, by name and nonce, holds the sums by which it was proven
- * against the manifest's table, and sends the rest.
+ * A checkpoint's bytes are final long before its commit: chunk after chunk is hashed and written
+ * while the ranks copy; then come the table, the sync, the names, the manifest. Meanwhile each
+ * shard is sent to the peer, part by part (shard_copy.c). A part is sent when every chunk of it is
+ * in the file here, verified by the sums of the image. After the commit the drain continues: it
+ * finds the parts by name and nonce, compares their sums with the manifest's table, and sends the
+ * rest.
  *
- * Of ranks on several nodes the node of the first one becomes whole by fetching the other nodes'
- * shards (queue.c). It does so part by part, too: a node tells how much of a file is written, and
- * no byte of that changes any more. The sums are made here, of what came; the manifest's table says
- * at the commit whether that is the shard. The files lie in the save's own directory. A node that
- * has no part gets all shards, those of this node and those of others, through this one.
+ * With ranks on several nodes the first rank's node becomes whole by fetching the other nodes'
+ * shards (queue.c). It does that part by part as well: a node reports how much of a file is
+ * written, and no byte of that changes again. This node computes the sums of the bytes that came;
+ * after the commit the manifest's table proves that they are the shard. The files are in the save's
+ * own directory. A node without a part gets all shards, this node's and those of others, through
+ * this node.
  *
  * Invariants (cited in the code), beside those of the machine:
- *   precommit_copy.B1  Only what was hashed and written goes, and it is proven again in the buffer
- *       that is sent.
+ *   precommit_copy.B1  Only bytes that were hashed and written are sent, and they are verified
+ *       again in the buffer that is sent.
  *   precommit_copy.B2  An image is held while a part of it is copied, never longer: no rank waits
  *       for a peer.
- *   precommit_copy.B3  With the lease, which ends with a call or this process, the peer removes
- *       what has no manifest (peers/replica.c).
- *   precommit_copy.B4  What comes here lies under the mark of its save, which stays until the last
- *       of it is removed: a start removes it, too (commit.I11).
- *   precommit_copy.B5  Of a shard at another node only what is final there is read, and it counts
- *       only when the manifest's table has the same sums; else its file goes, and all of it comes
+ *   precommit_copy.B3  When the lease ends, by a call or with this process, the peer removes files
+ *       without a manifest (peers/replica.c).
+ *   precommit_copy.B4  Files that come here lie under the mark of their save, which stays until the
+ *       last of them is removed: a start removes them as well (commit.I11).
+ *   precommit_copy.B5  Of a shard at another node only final bytes are read. They count only when
+ *       the manifest's table has the same sums; else the file is removed, and all of it is sent
  *       again.
  *
- * A window's bytes leave memory as they are written: it goes after its commit. So does what a node
- * lacks that has a part. */
+ * A window's bytes leave memory as they are written: it is sent after its commit. So are the shards
+ * that a node with a part lacks. */
 #include "ckptd/tiers/precommit_copy.h"
 #include "ckptd/core/service.h"
 #include "ckptd/memory/image.h"
@@ -205,9 +206,9 @@ void precommit_copy_close(struct precommit_copy *early)
     precommit_left_free(&left);
 }
 
-/* ---- on its way ---- */
+/* ---- progress ---- */
 
-/* precommit.E5: the first error is told. */
+/* precommit.E5: only the first error is logged. */
 static void report_failure(const struct precommit_copy *early, enum precommit_action action,
                            const char *why)
 {
@@ -244,7 +245,7 @@ static void work_claim(struct job *job)
         hold_take(&early->claim, early->service, early->tier, &early->manifest.summary);
 }
 
-/* Of ranks on several nodes some here may begin later. */
+/* With ranks on several nodes some ranks here may begin later. */
 static void start_ships(struct precommit_copy *early)
 {
     for (uint32_t i = 0;

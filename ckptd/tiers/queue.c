@@ -1,9 +1,9 @@
-/* queue.c - what is to drain, read off the catalog for pick.c, which decides. There is no list: the
- * queue is what the tiers hold, what the rules say, and who waits.
+/* queue.c - finds in the catalog what may drain, for pick.c, which decides. There is no list: the
+ * queue follows from the contents of the tiers, the rules, and the waiting clients.
  *
- * Of hundreds of peers few get something. So it is found for all of them in one pass over the
- * checkpoints: each that may go says to which peers. Of those that a lost node had OLD_MAX are
- * enough for a look: the others follow when these are sent. */
+ * Of hundreds of peers few get a copy. So one pass over the checkpoints finds the copies for all
+ * peers: each checkpoint that may be copied names its peers. A scan takes at most OLD_MAX
+ * checkpoints that lost nodes had: the others follow when these are sent. */
 #include "ckptd/tiers/queue.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -21,15 +21,16 @@
 
 static struct pick_rule rule_of(const struct config *config, enum tier_index tier)
 {
-    if (tier != TIER_FAR) /* is_kept says which */
+    if (tier != TIER_FAR) /* is_kept has the answer */
         return (struct pick_rule){PICK_ALL, 0};
     return (struct pick_rule){config->tier_every == 0 ? PICK_LAST : PICK_EVERY,
                               (uint64_t)config->tier_every};
 }
 
-/* The far tier's rules, as they are for a plan of all that the run has. One that is not known to be
- * among the best does not go there; one that turns out to be does so later. Where no checkpoint has
- * the metric the far tier's plan is refused, and nothing is removed there: then all are kept. */
+/* The rules of the far tier, for a plan of all checkpoints of the run. A checkpoint that is not
+ * known to be among the best is not copied; if it turns out to be, it is copied later. While no
+ * checkpoint has the metric, the far tier's plan is refused and nothing is removed there: then all
+ * are kept. */
 static bool rules_of(struct retain_rules *out, const struct run *run)
 {
     const struct policy *policy = policy_of(&run->service->policies, run->name);
@@ -44,12 +45,12 @@ static bool rules_of(struct retain_rules *out, const struct run *run)
     }
     if (!is_there)
         out->keep_best = 0;
-    if (!is_there && out->keep_last == 0) /* a rule; that many stay anyway */
+    if (!is_there && out->keep_last == 0) /* some rule; that many stay in any case */
         out->keep_last = 1;
     return is_there || !is_known;
 }
 
-/* Sets is_kept: would the far tier's own rules keep it, were all of the run there? */
+/* Sets is_kept: true if the far tier's own rules kept it, if all of the run were there. */
 static int mark_kept(struct pick_item *items, uint32_t count, const struct run *run)
 {
     struct retain_rules rules;
@@ -80,7 +81,7 @@ bool queue_is_part(const struct checkpoint *checkpoint, enum tier_index tier)
 
 bool queue_is_wanted(const struct checkpoint *checkpoint, enum tier_index tier)
 {
-    if (tier == TIER_LOCAL) /* what is damaged or absent is served from elsewhere meanwhile */
+    if (tier == TIER_LOCAL) /* another tier serves a damaged or missing copy meanwhile */
         return queue_is_part(checkpoint, tier) && checkpoint->is_wanted_replicated;
     return tier == TIER_FAR ? checkpoint->is_wanted_far : checkpoint->is_wanted_replicated;
 }
@@ -91,13 +92,13 @@ bool queue_is_damaged(const struct checkpoint *checkpoint, enum tier_index tier)
            copies_at(checkpoint, tier)->is_damaged;
 }
 
-/* This node has a part of it, and is to have all: then copies to others go on from here. */
+/* This node has a part of it and fetches the rest: copies to others wait for that. */
 static bool fetches_rest(const struct checkpoint *checkpoint)
 {
     return queue_is_part(checkpoint, TIER_LOCAL) && copies_goes(checkpoint, TIER_LOCAL);
 }
 
-/* It is there, or another node is to have it. A peer mends its own. */
+/* The copy is there, or another node gets it. A peer mends its own copies. */
 static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     const bool is_there = copies_at(checkpoint, tier)->is_there;
@@ -114,8 +115,9 @@ static bool is_served(const struct checkpoint *checkpoint, enum tier_index tier)
            (queue_is_part(checkpoint, tier) && fetches_rest(checkpoint));
 }
 
-/* Does this node see to its copies? Of shards on several nodes that of the first one does, or
- * where that is lost one that has all of them. What it has removed is not sent back to it. */
+/* Does this node make the copies of this checkpoint? With shards on several nodes the first one's
+ * node does; if that is lost, a node that has all shards. A copy that this node has removed is not
+ * sent back to it. */
 static bool sees_to_copies(const struct checkpoint *checkpoint)
 {
     if (!checkpoint->is_led_elsewhere)
@@ -125,7 +127,7 @@ static bool sees_to_copies(const struct checkpoint *checkpoint)
     return is_lost && catalog_has_whole(checkpoint, TIER_LOCAL);
 }
 
-/* The nearest tier behind the local one that answers and has all shards; NUM_TIERS: none has. */
+/* The nearest other tier that answers and has all shards; NUM_TIERS: none. */
 static unsigned whole_elsewhere(const struct checkpoint *checkpoint)
 {
     for (uint32_t i = 1; i < copies_count(checkpoint); i++) {
@@ -137,9 +139,9 @@ static unsigned whole_elsewhere(const struct checkpoint *checkpoint)
     return NUM_TIERS;
 }
 
-/* Is there a tier that it would come from? A part that is damaged is mended before it becomes
- * whole. What ranks load comes into the local tier behind the load: then memory has what that
- * fetched, which is not fetched again. */
+/* Is there a source for the copy in that tier? A damaged part is mended before it is completed. A
+ * checkpoint that ranks load is copied into the local tier after the load: the bytes are in memory
+ * then and are not fetched again. */
 static bool has_source(const struct checkpoint *checkpoint, enum tier_index tier)
 {
     const bool is_damaged = queue_is_damaged(checkpoint, tier);
@@ -162,8 +164,8 @@ enum tier_index queue_source(const struct checkpoint *checkpoint, enum tier_inde
     return is_from_here ? TIER_LOCAL : (enum tier_index)whole;
 }
 
-/* Peers get the newest: a node that is lost costs the time since that one, and older copies there
- * only go by the peer's own rules. Of what a lost node had copies are made anew. */
+/* Only the newest checkpoint goes to peers: a lost node costs the time since that one, and older
+ * copies there only expire by the peer's own rules. Copies that a lost node had are made again. */
 static bool is_to_spread(const struct checkpoint *checkpoint, enum tier_index tier,
                          const struct checkpoint *newest)
 {
@@ -171,7 +173,7 @@ static bool is_to_spread(const struct checkpoint *checkpoint, enum tier_index ti
     return !is_spread || checkpoint == newest || copies_were_lost(checkpoint);
 }
 
-/* Which nodes get a copy costs the most, and is asked for what would go there alone. */
+/* To choose the nodes for a copy is the most expensive test, so it comes last. */
 static struct pick_item make_item(const struct checkpoint *c, enum tier_index tier,
                                   const struct checkpoint *newest)
 {
@@ -185,7 +187,8 @@ static struct pick_item make_item(const struct checkpoint *c, enum tier_index ti
     return item;
 }
 
-/* The run's, in the order of its list, marked; to be freed. NULL: no memory. */
+/* The items of the run's checkpoints, in list order, marked. The caller frees them. NULL: no
+ * memory. */
 static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
                                     enum tier_index tier)
 {
@@ -207,13 +210,14 @@ static struct pick_item *make_items(uint32_t *out_count, const struct run *run,
     return items;
 }
 
-/* What of the run goes next, or NULL. */
+/* The run's next checkpoint for that tier, or NULL. */
 static struct checkpoint *next_of_run(const struct run *run, enum tier_index tier,
                                       uint64_t *out_left, uint64_t *out_left_bytes)
 {
     uint32_t count, left = 0;
     struct pick_item *items = make_items(&count, run, tier);
-    int64_t next = items ? pick_next(items, count, &left) : -1; /* without memory: the next look */
+    int64_t next = items ? pick_next(items, count, &left) : -1; /* without memory the next check
+                                                                 * retries */
     free(items);
     struct checkpoint *found = run->checkpoints;
     for (int64_t at = 0; at < next; at++)
@@ -228,7 +232,7 @@ void queue_plan(struct run *run)
 {
     uint32_t count, i = 0;
     struct pick_item *items = tier_has_far(run->service) ? make_items(&count, run, TIER_FAR) : NULL;
-    /* Without memory all are to go: none is removed for want of it. */
+    /* Without memory all count as wanted there, so that none is removed by mistake. */
     for (struct checkpoint *c = run->checkpoints; c; c = c->next, i++)
         c->goes_far = tier_has_far(run->service) && (!items || items[i].goes);
     free(items);
@@ -241,11 +245,11 @@ void queue_plan(struct run *run)
 /* A checkpoint that goes to a peer. */
 struct due {
     struct checkpoint *checkpoint;
-    uint32_t next; /* of that peer: 1 + its index; 0: none */
+    uint32_t next; /* next of the same peer: 1 + index; 0: none */
 };
 
 struct queue {
-    uint32_t scans; /* under way, one within the other */
+    uint32_t scans; /* nested scans in progress */
     struct due *dues;
     uint32_t num_dues, room_dues;
     uint32_t first[NUM_TIERS], last[NUM_TIERS]; /* by peer, as `next` */
@@ -265,7 +269,7 @@ void queue_close(struct service *service)
     service->queue = NULL;
 }
 
-/* Without memory: the next look. */
+/* Without memory the next scan retries. */
 static void add_due(struct queue *queue, enum tier_index tier, struct checkpoint *checkpoint)
 {
     if (array_reserve(&queue->dues, &queue->room_dues, queue->num_dues, sizeof *queue->dues) != 0)
@@ -278,7 +282,7 @@ static void add_due(struct queue *queue, enum tier_index tier, struct checkpoint
     queue->last[tier] = queue->num_dues;
 }
 
-/* False: it goes to no peer. */
+/* False: no peer gets it. */
 static bool add_dues(struct queue *queue, struct checkpoint *checkpoint)
 {
     enum tier_index chosen[PLACEMENT_COPIES_MAX];
@@ -330,7 +334,7 @@ static bool is_before(const struct checkpoint *a, const struct checkpoint *b, en
     if (queue_is_wanted(a, tier) != queue_is_wanted(b, tier))
         return queue_is_wanted(a, tier);
     return a->run != b->run &&
-           strcmp(a->summary.time, b->summary.time) > 0; /* newest of all runs */
+           strcmp(a->summary.time, b->summary.time) > 0; /* the newest of all runs first */
 }
 
 static struct checkpoint *next_for_peer(const struct queue *queue, enum tier_index tier,

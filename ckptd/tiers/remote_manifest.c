@@ -1,11 +1,11 @@
-/* remote_manifest.c - the manifest as another tier is to have it: what makes a checkpoint exist
- * there.
+/* remote_manifest.c - writes a checkpoint's manifest for another tier and publishes it there: from
+ * then on the checkpoint exists there.
  *
- *   far       the local one with the hashes of what was sent behind it (proto/format/manifest.h)
- *   a peer    the local one, byte for byte, as it is that node's local one, too
- *   local     a peer's, byte for byte; of the far one what the local one was
+ *   far       the local one, followed by the hashes of the shards sent (proto/format/manifest.h)
+ *   a peer    the local one, byte for byte: it is the peer's local manifest
+ *   local     a peer's, byte for byte; from the far tier without those hashes
  *
- * Where a copy is mended its manifest stays, unless that is what is damaged. */
+ * If a copy is mended, its manifest stays, unless the manifest itself is damaged. */
 #include "ckptd/tiers/remote_manifest.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -30,7 +30,7 @@ int remote_manifest_publish_origin(struct storage *storage, const struct manifes
     return outcome == PUBLICATION_DURABLE ? 0 : ERR_IO;
 }
 
-/* It is there before the manifest is: no retention finds the checkpoint without it. */
+/* The pin must exist before the manifest: else retention there finds the checkpoint unpinned. */
 int remote_manifest_publish_pin(struct service *service, const char *prefix)
 {
     char note[PIN_NOTE_MAX];
@@ -41,7 +41,7 @@ int remote_manifest_publish_pin(struct service *service, const char *prefix)
     return error == ERR_EXISTS ? 0 : error;
 }
 
-/* To be freed. */
+/* The caller frees *out. */
 static int make_text(char **out, size_t *out_bytes, const struct remote_manifest *marker,
                      const char *key)
 {
@@ -65,7 +65,7 @@ static int make_text(char **out, size_t *out_bytes, const struct remote_manifest
     return manifest_write(out, out_bytes, &other);
 }
 
-/* Every shard is right by now, and the mark says whose work this is. */
+/* Every shard is correct by now, and the mark shows whose work this is. */
 static int remove_damaged(const struct remote_manifest *marker, struct storage *storage,
                           const char *key)
 {

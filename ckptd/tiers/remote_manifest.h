@@ -1,4 +1,4 @@
-/* remote_manifest.h - the manifest as another tier is to have it, and its publication there; see
+/* remote_manifest.h - writes the manifest for another tier and publishes it there; see
  * remote_manifest.c. Blocks; any thread. */
 #ifndef HOLDFAST_CKPTD_TIERS_REMOTE_MANIFEST_H
 #define HOLDFAST_CKPTD_TIERS_REMOTE_MANIFEST_H
@@ -13,16 +13,18 @@ struct service;
 
 struct remote_manifest {
     struct service *service;
-    const struct manifest *manifest; /* for the far tier with the hashes of what was sent */
+    const struct manifest *manifest; /* for the far tier with the hashes of the shards that were
+                                      * sent */
     enum tier_index from, to;
-    bool is_mending; /* a damaged one there makes way */
+    bool is_mending; /* replaces a damaged manifest there */
 };
 
-/* *out_hash: of its text there. Of all but DURABLE this thread's last error says why. */
+/* *out_hash: hash of the text there. This thread's last error explains outcomes other than
+ * DURABLE. */
 enum publication remote_manifest_publish(const struct remote_manifest *marker, uint64_t *out_hash);
-/* The pin of this node's store, into the far tier. */
+/* Publishes the pin of this node's store in the far tier. */
 int remote_manifest_publish_pin(struct service *service, const char *prefix);
-/* Of a run that was renamed the name that manifest and shards know, beside them. */
+/* For a run that was renamed: publishes the name in manifest and shards beside them. */
 int remote_manifest_publish_origin(struct storage *storage, const struct manifest_summary *summary);
 
 #endif

@@ -1,24 +1,28 @@
-/* replicate.c - a replication per tier: what another tier has committed and this one lacks goes
- * there, one checkpoint after the other; into the far one and to each peer from the local one. A
- * copy that is damaged, here or in the far tier, is mended the same way, from a tier that has it
- * whole: its good shards are kept, the others replaced (shard_copy.c), and the quarantine is
- * lifted. So does what ranks have loaded from another tier into the local one, when it fits
- * (space_check.c). A part of what ranks of several nodes saved becomes a whole copy so, too, here
- * and at a peer: its own shards lie there already, and the others come, each from its node. This
- * file says which is next, transfer.c decides what is to be done, perform.c does it:
+/* replicate.c - a replication per tier copies committed checkpoints that the tier lacks, one after
+ * the other: from the local tier into the far one and to each peer.
  *
- *   pick.c: which is next ──► its manifest is read ──► TRANSFER_CLAIM    hold.c
- *                                                      TRANSFER_COPY     shard_copy.c, shard by
- * shard TRANSFER_NAMES    names synced TRANSFER_PUBLISH  the far manifest TRANSFER_SETTLE   whose
- * manifest is there? the catalog, who waits, one log line  ◄────────── TRANSFER_HELD
+ * It mends a damaged copy, here or in the far tier, in the same way, from a tier that has a whole
+ * one. Good shards are kept, the others replaced (shard_copy.c), and the quarantine is lifted. A
+ * checkpoint that ranks have loaded from another tier is copied into the local one, if it fits
+ * (space_check.c). A part of a save of several nodes is completed to a whole copy, here and at a
+ * peer: its own shards are there already, and each of the others comes from its node. This file
+ * chooses the next checkpoint, transfer.c decides on the actions, perform.c performs them:
  *
- * What of a save goes to a peer, or comes from one, before its commit: precommit_copy.c. Each
- * tier's manifest: remote_manifest.c. The queue is what the tiers hold; a start looks at the far
- * tier first and goes on where the last process stopped. What somebody waits for goes first and
- * unpaced.
+ *   pick.c: which next ──► its manifest is read
+ *     ──► TRANSFER_CLAIM    hold.c
+ *         TRANSFER_COPY     shard_copy.c, shard by shard
+ *         TRANSFER_NAMES    names synced
+ *         TRANSFER_PUBLISH  the manifest of that tier
+ *         TRANSFER_SETTLE   whose manifest is there?
+ *     ──► TRANSFER_HELD     the catalog, waiting clients, one log line
  *
- * A checkpoint whose attempt number or place another store has taken is given up until a restart,
- * with an alarm: a person must act. So is one that is damaged here. */
+ * precommit_copy.c copies a save before its commit. remote_manifest.c writes each tier's manifest.
+ * The queue follows from the contents of the tiers: a start reads the far tier first and continues
+ * where the last process stopped. Copies that a client waits for go first and unthrottled.
+ *
+ * If another store has taken a checkpoint's attempt number or directory, ckptd gives its copy up
+ * until a restart, with an alarm: an operator must act. So for a checkpoint that is damaged
+ * here. */
 #include "ckptd/tiers/replicate.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -40,9 +44,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECKS_APART_MS 50 /* of those that may come in bursts */
+#define CHECKS_APART_MS 50 /* between checks that may come in bursts */
 
-/* ---- the next one ---- */
+/* ---- the next checkpoint ---- */
 
 static int make_room_for_sums(struct manifest *manifest)
 {
@@ -53,7 +57,7 @@ static int make_room_for_sums(struct manifest *manifest)
                : report_error(ERR_MEMORY, NULL, "no memory for the hashes of shards");
 }
 
-/* The manifest, and room for the hashes that the far one has behind it. */
+/* Reads the manifest, with room for the hashes that follow it in the far tier. */
 static void work_begin(struct job *job)
 {
     struct replication *replication = CONTAINER_OF(job, struct replication, job);
@@ -69,7 +73,7 @@ static void work_begin(struct job *job)
         fault_take(&replication->fault, error);
 }
 
-/* Another tier that does not answer is asked again, later. */
+/* A source tier that does not answer is tried again later. */
 static void begin_failed(struct replication *replication)
 {
     if (replication->from == TIER_LOCAL) {
@@ -87,7 +91,7 @@ static void begin_failed(struct replication *replication)
     perform_close(replication, false);
 }
 
-/* It is served from where it lies. */
+/* The checkpoint stays where it is, and is served from there. */
 static void lacks_room(struct replication *replication)
 {
     replication->checkpoint->is_wanted_local = false;
@@ -108,7 +112,7 @@ static uint64_t bytes_missing(const struct replication *replication)
     return bytes;
 }
 
-/* Nothing else is under way there. What went before the commit is gone on with. */
+/* No other job uses the directory now. The transfer continues the copy from before the commit. */
 static void begin_transfer(struct precommit_copy *early)
 {
     struct replication *replication = CONTAINER_OF(early, struct replication, early);
@@ -220,7 +224,7 @@ void replicate_phase_changed(struct service *service)
 
 /* ---- before the commit ---- */
 
-/* Its own mark lies where its shards are. */
+/* Has that peer shards of the save? Then its own mark is in the directory. */
 static bool has_part(const struct service *service, enum tier_index tier,
                      const struct places *places)
 {
@@ -245,7 +249,7 @@ void replicate_save_begun(struct service *service, const struct checkpoint *prom
 {
     enum tier_index chosen[PLACEMENT_COPIES_MAX];
     uint32_t num =
-        service->choices ? copies_will_go(chosen, promised, save->places) : 0; /* else to nobody */
+        service->choices ? copies_will_go(chosen, promised, save->places) : 0; /* else to no tier */
     for (uint32_t i = 0; i < num; i++)
         begin_early(service, chosen[i], save);
 }
@@ -281,8 +285,8 @@ void replicate_save_over(struct service *service, const struct stage *stages, bo
 
 /* ---- beginning and end ---- */
 
-/* A peer is looked at every nodes.look_ms anyway; until it has answered once, or again, its own
- * replication asks soon at first, and no more often than that in the end. */
+/* rounds.c refreshes a peer every nodes.look_ms. Until it answers, this replication asks as well:
+ * soon at first, later every nodes.look_ms. */
 static int64_t choose_retry_pause(struct replication *replication)
 {
     const struct config *config = replication->service->config;
@@ -298,7 +302,7 @@ static int64_t choose_retry_pause(struct replication *replication)
 static void refresh_target(struct timer *timer)
 {
     struct replication *replication = CONTAINER_OF(timer, struct replication, retry_timer);
-    if (replication->tier == TIER_LOCAL) { /* which is known */
+    if (replication->tier == TIER_LOCAL) { /* its contents are known */
         replication->is_refreshed = true;
         replicate_check_queues(replication->service);
         return;
@@ -307,7 +311,7 @@ static void refresh_target(struct timer *timer)
                  replication->service->config->tier_wait_ms);
 }
 
-/* Nothing is sent before the tier told what it has: else all of it is read once more. */
+/* Nothing is sent before the tier has been read: else every shard there is read once more. */
 static void first_refreshed(struct refresh_waiter *waiter)
 {
     struct replication *replication = CONTAINER_OF(waiter, struct replication, first_refresh);
@@ -352,7 +356,7 @@ int replicate_open(struct service *service)
             ERR_TRY(open_one(service, (enum tier_index)tier));
     for (unsigned tier = TIER_PEER; tier < NUM_TIERS; tier++)
         if (service->replications[tier] && !service->replications[TIER_LOCAL])
-            ERR_TRY(open_one(service, TIER_LOCAL)); /* what is damaged can be had from there */
+            ERR_TRY(open_one(service, TIER_LOCAL)); /* damaged copies can be mended from there */
     if (!service->replications[TIER_LOCAL])
         return 0;
     ERR_TRY(queue_open(service));
@@ -419,9 +423,9 @@ json_t *replicate_describe(const struct service *service, enum tier_index tier)
         return json_null();
     storage_link(service->tiers[tier].storage, &link);
     uint64_t left = replication->left, left_bytes = replication->left_bytes;
-    if (!replication->is_refreshed) /* all that it may find missing there */
+    if (!replication->is_refreshed) /* everything may be missing there */
         queue_next(service, tier, &left, &left_bytes);
-    const char *unread = service->tiers[tier].offline; /* else it may take nothing */
+    const char *unread = service->tiers[tier].offline; /* else the tier may refuse data */
     const char *offline = unread[0] ? unread : replication->newest_error;
     for (const struct copy *copy = service->tiers[tier].copies; copy; copy = copy->next)
         held += copy->is_there && !copy->checkpoint->is_promised;

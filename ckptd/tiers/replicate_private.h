@@ -1,5 +1,5 @@
-/* replicate_private.h - a replication, as replicate.c, which says what goes next, and perform.c
- * share it. On the service thread, but for what a job works on. */
+/* replicate_private.h - a replication, shared by replicate.c, which chooses the next checkpoint,
+ * and perform.c, which copies it. On the service thread, except for the fields that a job uses. */
 #ifndef HOLDFAST_CKPTD_TIERS_REPLICATE_PRIVATE_H
 #define HOLDFAST_CKPTD_TIERS_REPLICATE_PRIVATE_H
 
@@ -22,64 +22,63 @@ struct service;
 struct replication {
     struct service *service;
     enum tier_index tier;
-    enum tier_index from; /* of the checkpoint under way */
-    /* replicate.c's: the one of that run is over, another may be next; another replication may have
-     * more.
-     */
+    enum tier_index from; /* source of the current checkpoint */
+    /* Functions of replicate.c. The current copy of that run is over; check_queues starts the next
+     * ones, of other tiers as well. */
     void (*ended)(struct replication *replication, struct run *run);
     void (*check_queues)(struct service *service);
     struct refresh_waiter first_refresh;
     struct timer retry_timer;
-    bool is_refreshed;         /* at the far tier, since the start */
-    uint32_t refreshes_failed; /* in a row, of a peer */
-    /* The checkpoint under way. */
+    bool is_refreshed;         /* the tier has been read since the start */
+    uint32_t refreshes_failed; /* of a peer, in succession */
+    /* The current checkpoint. */
     struct transfer machine;
     struct copy_queue queue;
     struct shard_copy copy;
-    struct precommit_left left_early; /* what of it went before its commit */
+    struct precommit_left left_early; /* shards that were copied before its commit */
     struct checkpoint *checkpoint;    /* leased; NULL: none */
     struct manifest *manifest;
     struct hold claim;
     enum publication outcome;
-    struct fault fault; /* of the step under way */
-    uint64_t text_hash; /* of the manifest that was sent */
+    struct fault fault; /* of the current action */
+    uint64_t text_hash; /* of the manifest that was published */
     struct job job;
     struct timer rest;
     int64_t begun_ms;
-    uint64_t bytes_before;       /* copy.bytes_sent when it began */
-    bool is_held;                /* how it ended */
+    uint64_t bytes_before;       /* copy.bytes_sent at the beginning */
+    bool is_held;                /* result: the tier holds it */
     bool is_mending;             /* the copy there is damaged; */
-    bool is_of_part;             /* it has only some shards: else it becomes whole */
-    bool is_volatile;            /* a peer has put it into its memory */
-    struct ledger_promise room;  /* on the local disk, for one that was loaded from elsewhere */
-    struct precommit_copy early; /* of a peer: a save that is not committed */
+    bool is_of_part;             /* it has only some shards: if not mended, it is completed */
+    bool is_volatile;            /* a peer keeps it in memory */
+    struct ledger_promise room;  /* on the local disk, for a copy from another tier */
+    struct precommit_copy early; /* copies an uncommitted save to or from peers */
     /* Since the start. */
     uint64_t checkpoints, mended, errors, given_up;
-    uint64_t left, left_bytes; /* as of the last look */
+    uint64_t left, left_bytes; /* as of the last check */
     double rate;               /* bytes per second of the last checkpoint */
     struct histogram seconds;
     char newest_error[sizeof((struct checkpoint *)0)->damage];
 };
 
-/* Does what the machine has decided. */
+/* Performs the machine's decision. */
 void perform_action(struct replication *replication, struct transfer_action action);
-void perform_arrived(struct shard_copy *copy); /* of a shard */
+void perform_arrived(struct shard_copy *copy); /* a shard is done */
 void perform_rested(struct timer *timer);
-/* Has it done by the crew. */
+/* Runs the work on the crew, then `done`. */
 void perform_work(struct replication *replication, void (*work)(struct job *),
                   void (*done)(struct event *));
-/* The checkpoint under way is over, `is_held` there or not; the next one comes. */
+/* The current checkpoint is over; `is_held`: the tier holds it. Then the next one begins. */
 void perform_close(struct replication *replication, bool is_held);
-/* The checkpoint under way never goes into that tier, until a restart. */
+/* Never copies the current checkpoint to that tier again, until a restart. */
 void perform_give_up(struct replication *replication, const char *why);
 
-/* Comes what is loaded from another tier into this one? */
+/* Is a checkpoint copied from another tier to the local one? */
 static inline bool replicate_is_keeping(const struct replication *replication)
 {
     return replication->tier == TIER_LOCAL && !replication->is_mending;
 }
 
-/* Does a part become a whole copy? */
+/* Is a part completed to a whole copy? */
 static inline bool replicate_is_completing(const struct replication *replication)
 {
     return replication->is_of_part && !replication->is_mending;

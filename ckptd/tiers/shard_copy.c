@@ -1,29 +1,29 @@
-/* shard_copy.c - one shard on its way from one tier into another.
+/* shard_copy.c - copies one shard from one tier to another.
  *
- *   crew: source opened, its checksum table proven by the manifest; what lies at the target under
- *   its name is kept when every block of it is right; else it is created, with its size
+ *   crew: source opened, its checksum table verified by the manifest; a file at the target with
+ *   that name is kept if every block of it is right; else one is created, with its size
  *    ▼
- *   parts, several at once: taken (from the image where it is in memory still, else read), every
- *   block held against the table, SHA-256 of the part ──► sent
+ *   parts, several at once: read (from the image while it is in memory, else from the file), every
+ *   block compared with the table, SHA-256 of the part ──► sent
  *    ▼
  *   crew: synced, closed ──► arrived
  *
- * What lies at the target and is not right stays there until its successor is durable beside it and
- * was read back whole; then that takes its name. A tier that cannot do this (a bucket, a peer) has
- * it removed first, and the source proven before that: its good blocks may be the last ones.
+ * A damaged file at the target stays until its successor beside it is durable and was read back
+ * whole; then that takes its name. In a tier that cannot rename (a bucket, a peer) the file is
+ * removed first, after the source was verified: its good blocks may be the last ones.
  *
- * The bytes are proven in the very buffer that is sent, so what a rank writes into an image too
- * late, or a disk that lies, is found here and never sent. An image is held only while a part of it
- * is copied: a rank that needs it for its next save waits a few milliseconds at most. What is not
- * right in an image is read from the file; what is not right there is damage of the source.
+ * The bytes are verified in the buffer that is sent, so late writes of a rank into an image, or
+ * read errors of a disk, are found here and never sent. An image is held only while a part of it is
+ * copied: a rank that needs it for its next save waits a few milliseconds at most. A part that is
+ * wrong in an image is read from the file; if it is wrong there, the source is damaged.
  *
- * Of a save that is not committed (precommit_copy.c) a part goes when its chunks are in the file
- * here: the sums by which they were hashed become the table, entry by entry. Where the shard is at
- * another node the sums are made of what comes. shard_copy_start() goes on behind the last of those
- * parts, where the entries are those of the manifest's table.
+ * Of a save that is not committed (precommit_copy.c) a part is sent when its chunks are in the file
+ * here: the sums by which they were hashed become the table, entry by entry. If the shard is at
+ * another node the sums are computed from the received bytes. shard_copy_start() continues after
+ * the last of those parts whose entries equal those of the manifest's table.
  *
- * Parts wait for their time in throttle.c: a rate, and the quiet phases of the ranks; for those a
- * checkpoint waits pace.quiet_wait_ms in all. When somebody waits for it nothing is held back.
+ * throttle.c delays parts: a rate, and the quiet phases of the ranks, for which a checkpoint waits
+ * pace.quiet_wait_ms in all. While a client waits for the checkpoint nothing is delayed.
  *
  * Memory: tier.connections buffers of tier.part_bytes for the far tier, TIER_PEER_PARTS for each
  * peer, but PEER_BUFFERS for all peers together (buffers.h); and 65 bytes per part. */
@@ -43,7 +43,7 @@
 
 #include <stdlib.h>
 
-#define PEER_BUFFERS 16u /* of all peers, at most, while one needs no more */
+#define PEER_BUFFERS 16u /* for all peers, at most, unless one needs more */
 
 /* ---- the end ---- */
 
@@ -136,7 +136,7 @@ static void work_send(struct job *job)
 
 static void part_read(struct event *event);
 
-/* The image that has the shard, or NULL. */
+/* The image that holds the shard, or NULL. */
 static struct image *find_image(const struct shard_copy *copy)
 {
     if (copy->is_early)
@@ -198,7 +198,7 @@ static void sent(struct event *event)
     end_if_done(copy);
 }
 
-/* The image is somebody else's again. */
+/* Releases the image to its owner. */
 static void leave_image(struct part *part)
 {
     struct image *image = part->image;
@@ -241,7 +241,7 @@ static struct part *find_free(struct copy_queue *queue)
     return NULL;
 }
 
-/* A part that may begin now has its buffer. */
+/* True: the part that begins now has its buffer. */
 static bool take_buffer(struct part *part, struct copy_queue *queue)
 {
     part->data = buffers_take(queue->buffers, &queue->waiter);
@@ -255,7 +255,7 @@ static bool is_time(struct shard_copy *copy, uint32_t bytes)
     int64_t wait_ms;
     struct copy_queue *queue = copy->queue;
     if (copy->is_early && copy->num_paced == 0 && throttle_is_on(&queue->pace)) {
-        throttle_enter(&queue->pace, loop_now_ms()); /* it is there since now */
+        throttle_enter(&queue->pace, loop_now_ms()); /* it queues at this moment */
         copy->num_paced++;
     }
     if (copy->is_hurried || copy->num_paced == 0)
@@ -272,8 +272,8 @@ static bool is_time(struct shard_copy *copy, uint32_t bytes)
     return false;
 }
 
-/* Of a save: are the bytes final, hashed and in the file? What has been announced is, chunk by
- * chunk; the table is behind all of them. Of a file at another node a table proves nothing. */
+/* Of an uncommitted save: are the bytes final, hashed and in the file? Chunks become so one by one;
+ * the table follows all of them. For a file at another node its table proves nothing. */
 static bool is_written(const struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
     if (!copy->stage) /* precommit_copy.B5 */
@@ -286,7 +286,7 @@ static bool is_written(const struct shard_copy *copy, uint64_t start, uint64_t b
     return true;
 }
 
-/* The sums of its blocks come into the table, against which they are proven. */
+/* Copies the sums of its blocks into the table, against which they are verified. */
 static void note_sums(struct shard_copy *copy, uint64_t start, uint64_t bytes)
 {
     const struct image *image = copy->stage->image;
@@ -348,7 +348,7 @@ static void prepared(struct event *event)
     struct shard_copy *copy = CONTAINER_OF(event, struct shard_copy, job.done);
     struct copy_queue *queue = copy->queue;
     copy->is_working = false;
-    space_end(&copy->room, copy->service); /* what it was promised is a file now */
+    space_end(&copy->room, copy->service); /* its promised space is a file now */
     if (copy->is_kept)
         copy->num_sent = copy->num_parts;
     else if (copy->fault.code == 0 && throttle_is_on(&queue->pace) && !copy->is_early) {
@@ -361,7 +361,7 @@ static void prepared(struct event *event)
 
 /* ---- beginning ---- */
 
-/* Of the shard that comes next nothing is known yet. */
+/* Resets the fields of the former shard. */
 static void reset_shard(struct shard_copy *copy)
 {
     CHECK(!copy->is_under_way && copy->in_flight == 0 && copy->num_paced == 0);
@@ -380,7 +380,7 @@ static int make_sums(struct shard_copy *copy)
     return copy->sums ? 0 : report_error(ERR_MEMORY, NULL, "no memory for hashes of parts");
 }
 
-/* What cannot even begin has failed. */
+/* Starts the work; with an error the shard has failed already. */
 static void start_work(struct shard_copy *copy, int error, void (*work)(struct job *))
 {
     const struct config *config = copy->service->config;

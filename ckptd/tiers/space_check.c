@@ -1,12 +1,12 @@
-/* space_check.c - disk space for a checkpoint that comes from another tier into the local one:
- * promised by the ledger that saves ask, so neither counts on the same free bytes. Nothing is
- * removed for it: one that does not fit is served from where it lies. */
+/* space_check.c - reserves disk space for a checkpoint that comes from another tier into the local
+ * one, in the ledger of the saves, so that both cannot count on the same free bytes. Nothing is
+ * removed for it: a checkpoint that does not fit is served from its tier. */
 #include "ckptd/tiers/space_check.h"
 #include "ckptd/core/service.h"
 #include "storage/storage.h"
 
 #define FILES_BESIDE 4u         /* the manifest, the mark, the lease, the directory */
-#define BYTES_BESIDE (1u << 20) /* of them */
+#define BYTES_BESIDE (1u << 20) /* their bytes */
 
 int space_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
                   uint64_t shards)

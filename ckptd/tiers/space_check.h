@@ -9,12 +9,12 @@
 
 struct service;
 
-/* ERR_SPACE: it does not fit beside what was promised to saves. */
+/* ERR_SPACE: it does not fit beside the space promised to saves. */
 int space_promise(struct ledger_promise *out, struct service *service, uint64_t bytes,
                   uint64_t shards);
-/* A file of so many bytes was made of it. */
+/* A file of that many bytes was made from the promise. */
 void space_use(struct ledger_promise *promise, struct service *service, uint64_t bytes);
-/* What is left is everybody's again; also of an empty promise. */
+/* Returns the rest of the promise, which may be empty. */
 void space_end(struct ledger_promise *promise, struct service *service);
 
 #endif

@@ -11,12 +11,14 @@
 struct service;
 struct checkpoint;
 
-/* For a committed checkpoint that has not reached the level yet: it goes first, at full speed. The
- * call is answered when it has it, when it never will, or after `timeout_ms`. */
+/* For a committed checkpoint that has not reached the level yet: it is copied first, unthrottled.
+ * ckptd answers the call when the checkpoint has the level, when it can never have it, or after
+ * `timeout_ms`. */
 void wait_durability(struct service *service, struct rpc_call *call, struct checkpoint *checkpoint,
                      enum durability level, uint32_t timeout_ms);
-/* What the tiers hold has changed: who waits for that? */
+/* The contents of a tier have changed: answers the calls that waited for it. */
 void durability_check_waiters(struct service *service);
-void durability_end(struct service *service); /* ckptd ends: calls that wait are answered */
+void durability_end(struct service *service); /* at the shutdown of ckptd: answers the waiting
+                                               * calls */
 
 #endif
