@@ -1,11 +1,11 @@
-/* catalog.c - which checkpoints exist: the lists in memory, as scan.c found them and saves,
- * removals and tools have changed them since.
+/* catalog.c - the checkpoints that exist: lists in memory, found by scan.c and changed by saves,
+ * removals and tools.
  *
- * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
- * in a higher attempt at lower steps, so the highest step is not the newest.
+ * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back
+ * continues in a higher attempt at lower steps, so the highest step is not the newest.
  *
- * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
- * is refused at start (ERR_BUSY). */
+ * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and ckptd does not
+ * start on a store with more (ERR_BUSY). */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/copies.h"
@@ -44,8 +44,8 @@ bool run_name_valid(const char *name)
     return shard_run_is_valid(name) && strlen(name) <= RUN_NAME_MAX && name[0] != '.';
 }
 
-/* Nothing of it is in the store or in work: what began it came to nothing. Nobody has it but who
- * looks for it by its name. */
+/* True if the store has nothing of the run and no work uses it. All users find a run by its
+ * name. */
 static bool is_vacant(const struct run *run)
 {
     return !run->checkpoints && run->newest_attempt == 0 && run->adopting == 0 &&
@@ -53,7 +53,7 @@ static bool is_vacant(const struct run *run)
            run->service->catalog->events->is_idle(run);
 }
 
-/* A new one, or at the limit a vacant one, in no list. ERR_BUSY. */
+/* A new run, or at the limit a vacant one, in no list. ERR_BUSY. */
 static int find_room(struct run **out, struct service *service)
 {
     struct catalog *catalog = service->catalog;
@@ -84,7 +84,7 @@ static int find_room(struct run **out, struct service *service)
     return 0;
 }
 
-/* By name, as tools list those of a directory. */
+/* Sorted by name, as tools list a directory. */
 static void enter_run(struct service *service, struct run *run)
 {
     struct run **at = &service->catalog->runs;
@@ -117,8 +117,8 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
 
 /* ---- checkpoints ---- */
 
-/* Where the checkpoint stands in the run's list, or would. At once for the newest of all, which is
- * what saves and waits ask for. */
+/* The place of the checkpoint in the run's list, whether or not it is there. For the newest of all,
+ * which saves and waits use, it is found at once. */
 static struct checkpoint **find_place(struct run *run, uint64_t step, uint64_t attempt)
 {
     struct checkpoint **at = &run->checkpoints;
@@ -196,7 +196,7 @@ void catalog_drop(struct checkpoint *checkpoint)
         return;
     end_promise(checkpoint);
     manifest_free(checkpoint->manifest);
-    free(checkpoint->uses); /* at the end of ckptd what still holds a lease is cut off */
+    free(checkpoint->uses); /* leases that are left at shutdown are dropped */
     free(checkpoint->pin.note);
     free(checkpoint->far_pin.note);
     copies_free(checkpoint);
@@ -224,13 +224,13 @@ void catalog_merge(struct checkpoint *into, struct checkpoint *from)
             note->next = known.next;
             note->at = known.at;
         }
-        /* A part makes up for nothing that is damaged elsewhere. */
+        /* A part does not replace a damaged copy elsewhere. */
         if (!copy->is_part && !copy->is_damaged)
             catalog_completed(into, copy->tier);
     }
 }
 
-/* What `entry` knows beyond that which is in the list; it goes. NULL: it is of another save. */
+/* Merges `entry` into the listed one and frees it. NULL: it is of another save. */
 static struct checkpoint *merge_entry(struct checkpoint *there, struct checkpoint *entry,
                                       const struct manifest_summary *summary)
 {
@@ -270,7 +270,7 @@ struct checkpoint *catalog_enter(struct checkpoint *entry, const struct manifest
     return entry;
 }
 
-/* That tier has it. */
+/* Notes that the tier has a copy. */
 static void note_copy(struct checkpoint *checkpoint, enum tier_index tier)
 {
     if (!copies_at(checkpoint, tier)->is_there)
@@ -279,7 +279,7 @@ static void note_copy(struct checkpoint *checkpoint, enum tier_index tier)
     copy->is_there = true;
     if (copy->is_damaged || !catalog_has_flaw(checkpoint, FLAW_DAMAGED))
         return;
-    /* What was damaged is so in the other tiers only: this one serves it. */
+    /* Only copies in other tiers are damaged: this tier serves the checkpoint. */
     checkpoint->damaged = false;
     checkpoint->flaw = NULL;
     checkpoint->damage[0] = '\0';

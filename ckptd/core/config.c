@@ -1,9 +1,9 @@
-/* config.c - what ckptd can be told, and its limits, in one table.
+/* config.c - the settings of ckptd and their limits, in one table.
  *
- * The table is the truth; deploy/ckptd.conf is its manual. Precedence: defaults, the TOML file
- * named by --config, other arguments. Relations between keys are checked here, once, so the rest of
- * the daemon may rely on them: a write block is whole checksum blocks, a segment is whole write
- * blocks, the pool is whole segments. */
+ * This table is authoritative; deploy/ckptd.conf documents it. Precedence: defaults, the TOML file
+ * named by --config, other arguments. Relations between keys are checked here once, so that other
+ * code may rely on them: a write block is whole checksum blocks, a segment is whole write blocks,
+ * the pool is whole segments. */
 #include "ckptd/core/config.h"
 #include "ckptd/core/policy.h"
 #include "ckptd/machines/throttle.h"
@@ -24,7 +24,7 @@
 #define MIB (1024.0 * KIB)
 #define GIB (1024.0 * MIB)
 #define TIB (1024.0 * GIB)
-/* Those of the debug lines. */
+/* Areas of debug lines. */
 #define LOG_AREAS                                                                           \
     "all, catalog, commit, door, drain, history, memory, restore, retain, scrub, session, " \
     "storage, tier, tls"
@@ -215,7 +215,8 @@ static const struct option table[] = {
 
 /* ---- users ---- */
 
-/* The first user id of a comma separated list, and what is behind it; NULL: it is no such list. */
+/* Reads the first user id of a comma separated list, and returns the rest; NULL: not such a
+ * list. */
 static const char *read_uid(const char *list, uid_t *out)
 {
     char *end;
@@ -264,7 +265,7 @@ static int check_access(const struct config *config)
     return check_uids("access.operators", config->access_operators);
 }
 
-/* Words and commas, as log_setup reads them. */
+/* Checks for words and commas, as log_setup() reads them. */
 static int check_log(const char *list)
 {
     for (const char *at = list; *at != '\0';) {
@@ -291,7 +292,7 @@ static int check_rate(const char *key, int64_t rate)
                         (long long)THROTTLE_RATE_MIN);
 }
 
-/* Tests' ckptd has stores of tests. */
+/* A ckptd under test uses stores of tests. */
 static bool is_fault_store(const char *text)
 {
     return strncmp(text, "fault:", 6) == 0;
@@ -312,7 +313,7 @@ static int check_store(const struct config *config)
                         "store = \"%s\" is no directory of this machine", config->store);
 }
 
-/* What a disk of this node keeps is no far tier: a path without "dir:" is refused. */
+/* A local disk is no far tier: a path without "dir:" is refused. */
 static int check_tier_store(const struct config *config)
 {
     struct storage_where where;
@@ -450,7 +451,7 @@ static const char *find_config_file(int argc, char **argv)
     return NULL;
 }
 
-/* Keys that the table does not have: of one run. */
+/* For keys that are not in the table: settings of one run. */
 static int set_of_run(void *user, const char *key, const char *value, const char *where)
 {
     return policy_set(&((struct config *)user)->policies, key, value, where);
@@ -484,7 +485,7 @@ static int load_from(struct config *out, int argc, char **argv, bool *out_help)
 
 int config_load(struct config *out, int argc, char **argv, bool *out_help)
 {
-    char **arguments = calloc((size_t)argc + 1, sizeof *arguments); /* reading them moves them */
+    char **arguments = calloc((size_t)argc + 1, sizeof *arguments); /* parsing reorders them */
     if (!arguments)
         return report_error(ERR_MEMORY, NULL, "no memory for the arguments");
     memcpy(arguments, argv, (size_t)argc * sizeof *arguments);
@@ -496,7 +497,7 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help)
     return error;
 }
 
-/* Does it hold as soon as it was read again? */
+/* Does a reload apply this key at once? */
 static bool is_policy(const char *key)
 {
     return strncmp(key, "retention.", 10) == 0 || strncmp(key, "tier.keep_", 10) == 0;

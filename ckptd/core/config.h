@@ -12,13 +12,13 @@
 #define CONFIG_CHANGED_BYTES 1024u
 
 struct config {
-    int argc; /* as config_load was called; borrowed */
+    int argc; /* arguments of config_load(); borrowed */
     char **argv;
     char config_file[256];
     char listen[128];                         /* "unix:/path" */
     char tls_listen[280], tls_directory[256]; /* "host:port"; "": none */
-    char tls_bulk[280];                       /* likewise */
-    char tls_bulk_advertise[280];             /* likewise; "": as tls_bulk */
+    char tls_bulk[280];                       /* as tls_listen */
+    char tls_bulk_advertise[280];             /* as tls_listen; "": the address of tls_bulk */
     bool tls_bulk_plain;
     char store[512];
     bool store_must_exist, make_store, check;
@@ -34,7 +34,8 @@ struct config {
     int64_t limit_sessions, limit_runs, limit_checkpoints;
     int64_t limit_request_bytes;
     int64_t limit_private_bytes;                              /* 0: no alarm */
-    int64_t limit_exit_private_bytes;                         /* 0: it never ends for it */
+    int64_t limit_exit_private_bytes;                         /* 0: ckptd does not shut down for
+                                                               * it */
     int64_t limit_identity_saves, limit_identity_arena_bytes; /* 0: no limit */
     int64_t limit_identity_disk_bytes;                        /* likewise */
     int64_t limit_identity_rate;
@@ -51,16 +52,16 @@ struct config {
     char http_listen[280]; /* "host:port"; "": none */
     bool http_public;
     int64_t http_request_ms;
-    char tier_store[512]; /* "": there is no far tier */
+    char tier_store[512]; /* "": no far tier */
     char tier_attempts[8];
-    int64_t tier_every;                                   /* 0: the newest alone */
+    int64_t tier_every;                                   /* 0: only the newest */
     int64_t tier_part_bytes, tier_connections, tier_rate; /* bytes per second; 0: no limit */
     bool tier_quiet;
     int64_t tier_wait_ms, tier_retry_ms, tier_look_ms, tier_lease_ms;
     char nodes_name[33], nodes_domain[33], nodes_attempts[16];
-    char nodes_peers[32768];    /* 128 bytes of each */
-    char nodes_replicas_in[16]; /* "disk", "memory": copies that come to this node */
-    int64_t nodes_memory_bytes; /* of the latter, beside the pool */
+    char nodes_peers[32768];    /* 128 bytes for each */
+    char nodes_replicas_in[16]; /* "disk", "memory": where copies from other nodes are kept */
+    int64_t nodes_memory_bytes; /* for "memory", beside the pool */
     int64_t nodes_replicas, nodes_rate, nodes_wait_ms, nodes_silent_ms;
     int64_t nodes_look_ms, nodes_lost_ms;
     struct members members;                           /* nodes.peers, parsed */
@@ -69,10 +70,10 @@ struct config {
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
  * *out_help is set and nothing else is checked. */
 int config_load(struct config *out, int argc, char **argv, bool *out_help);
-/* The keys that differ and cannot change while ckptd serves, with commas between them. */
+/* The keys that differ and cannot change while ckptd serves, separated by commas. */
 void config_changed(char out[CONFIG_CHANGED_BYTES], const struct config *a, const struct config *b);
 void config_print_help(void);
-/* Is it one of access.uids or access.operators? Of the latter? */
+/* Is the user in access.uids or access.operators? In the latter? */
 bool config_allows_uid(const struct config *config, uid_t uid);
 bool config_is_operator(const struct config *config, uid_t uid);
 

@@ -1,12 +1,12 @@
-/* copies.c - which nodes and tiers have which shards of a checkpoint, and what that survives.
+/* copies.c - records which nodes and tiers have which shards of a checkpoint, and derives which
+ * losses it survives.
  *
- * A copy is whole, or a part: a node on which some ranks of several saved has their shards alone,
- * and places.json beside the manifest says so (proto/format/places.h). What nobody has told is
- * whole. Parts become whole copies by tiers/complete_copy.c. A checkpoint has a record of each peer
- * that has a copy of it, not of each peer, and what a peer has is found from its tier: so neither
- * memory nor time follows the product of nodes and checkpoints. A copy in the memory of a node
- * counts for its failure domain beside one on a disk (replica.M4); the level is named
- * "replicated(mem)" then. */
+ * A copy is whole, or a part: a node on which some of several nodes' ranks saved has only their
+ * shards, and places.json beside the manifest says so (proto/format/places.h). A copy without such
+ * a file is whole. tiers/complete_copy.c completes parts to whole copies. A checkpoint has records
+ * only of peers with a copy, and each tier lists its copies: so neither memory nor time grows with
+ * nodes times checkpoints. A copy in a node's memory counts for its failure domain beside one on a
+ * disk (replica.M4); the level is named "replicated(mem)" then. */
 #include "ckptd/core/copies.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which there are ---- */
+/* ---- the records ---- */
 
 static void link_copy(struct copy *copy, struct checkpoint *checkpoint, enum tier_index tier)
 {
@@ -37,7 +37,7 @@ static void unlink_copy(struct copy *copy)
         copy->next->at = copy->at;
 }
 
-/* As if nothing had been heard of it. */
+/* Resets the record, except its links. */
 static void reset_copy(struct copy *copy)
 {
     *copy = (struct copy){
@@ -64,7 +64,7 @@ void copies_free(struct checkpoint *checkpoint)
     unlink_copy(&copies->far);
 }
 
-/* The first peer's from that tier on. */
+/* The index of the first peer from that tier on. */
 static uint32_t find_peer(const struct copies *copies, enum tier_index tier)
 {
     uint32_t from = 0, to = copies->num_peers;
@@ -91,7 +91,7 @@ const struct copy *copies_at(const struct checkpoint *checkpoint, enum tier_inde
     return i < copies->num_peers && copies->peers[i]->tier == tier ? copies->peers[i] : &none;
 }
 
-/* Before the one at `place`; NULL: no memory. */
+/* Adds a record before the one at `place`; NULL: no memory. */
 static struct copy *add_peer(struct checkpoint *checkpoint, enum tier_index tier, uint32_t place)
 {
     struct copies *copies = &checkpoint->copies;
@@ -190,8 +190,8 @@ bool catalog_has_whole(const struct checkpoint *checkpoint, unsigned tier)
     return copy->is_there && !copy->is_damaged && !copy->is_part;
 }
 
-/* Of a local copy that is damaged the other shards are read all the same, as every block is proven:
- * another tier is asked for no more than what is missing here. */
+/* The other shards of a damaged local copy are read here, as every block is verified: another tier
+ * supplies only the missing ones. */
 static bool may_read_here(const struct checkpoint *checkpoint, uint32_t shard)
 {
     const struct copy *local = &checkpoint->copies.local;
@@ -243,7 +243,7 @@ static struct copy *note_part(struct checkpoint *checkpoint, enum tier_index tie
     if (copy->is_there)
         return copy;
     reset_copy(copy);
-    copy->is_there = copy->is_part = true; /* it has the manifest, too: commit.I10 */
+    copy->is_there = copy->is_part = true; /* it has the manifest as well: commit.I10 */
     return copy;
 }
 
@@ -277,7 +277,7 @@ bool copies_has_shard(const struct checkpoint *checkpoint, enum tier_index tier,
     return copy->is_there && (!copy->is_part || is_its);
 }
 
-/* Is every shard where it was saved? */
+/* Does every shard's node still have it? */
 static bool parts_are_complete(const struct checkpoint *checkpoint)
 {
     for (uint32_t i = 0; checkpoint->places && i < checkpoint->summary.shards; i++) {
@@ -289,9 +289,9 @@ static bool parts_are_complete(const struct checkpoint *checkpoint)
     return checkpoint->places;
 }
 
-/* ---- what they survive ---- */
+/* ---- which losses they survive ---- */
 
-/* At that node: on its disk or in its memory. */
+/* True if that node has a whole copy, on its disk or in its memory. */
 static bool has_anywhere(const struct checkpoint *checkpoint, enum tier_index node)
 {
     return catalog_has_whole(checkpoint, node) ||
@@ -314,7 +314,7 @@ bool copies_is_last_in_memory(const struct checkpoint *checkpoint)
     return catalog_has_whole(checkpoint, TIER_MEMORY);
 }
 
-/* The number of a node among the sites, of its tier. */
+/* The index of a node among the sites, by its tier. */
 static uint32_t site_of(unsigned tier)
 {
     return tier == TIER_LOCAL ? 0 : tier - TIER_PEER + 1;
@@ -325,7 +325,7 @@ static enum tier_index tier_of(uint32_t site)
     return site == 0 ? TIER_LOCAL : (enum tier_index)(TIER_PEER + site - 1);
 }
 
-/* This node and its peers, for the checkpoint; so many. */
+/* This node and its peers, for the checkpoint; returns their number. */
 static uint32_t list_sites(struct site out[MEMBERS_PEERS_MAX + 1],
                            const struct checkpoint *checkpoint)
 {
@@ -360,8 +360,9 @@ bool copies_were_lost(const struct checkpoint *checkpoint)
     return false;
 }
 
-/* What a peer has that has not answered since the start nobody here knows. Until it does, or is
- * lost, a copy more may be one too many; but of what was committed since it has none. */
+/* The copies of a peer that has not answered since the start are unknown. Until it answers or is
+ * lost, no copies are chosen, as one may be superfluous. It has none of checkpoints committed
+ * since. */
 static bool are_known(const struct checkpoint *checkpoint)
 {
     const struct service *service = checkpoint->run->service;
@@ -371,7 +372,7 @@ static bool are_known(const struct checkpoint *checkpoint)
     return true;
 }
 
-/* What was chosen during the look that is under way; of another look: nothing. */
+/* The choice for a checkpoint during the scan in progress; of another scan: invalid. */
 struct chosen {
     const struct checkpoint *checkpoint;
     uint64_t scan;
@@ -380,7 +381,7 @@ struct chosen {
 #define CHOSEN_MAX 64u
 
 struct choices {
-    uint64_t scan, next_scan; /* 0: none is under way */
+    uint64_t scan, next_scan; /* 0: none in progress */
     struct chosen chosen[CHOSEN_MAX];
 };
 
@@ -415,7 +416,7 @@ static void choose_sites(struct chosen *out, const struct checkpoint *checkpoint
                                 (uint32_t)checkpoint->run->service->config->nodes_replicas);
 }
 
-/* All drains ask for the same few checkpoints, one after the other. */
+/* All drains ask for the same few checkpoints in turn. */
 static const struct chosen *find_chosen(struct chosen *room, const struct checkpoint *checkpoint)
 {
     struct choices *choices = checkpoint->run->service->choices;
@@ -452,7 +453,7 @@ bool copies_goes(const struct checkpoint *checkpoint, enum tier_index tier)
     return false;
 }
 
-/* As it will be known then. NULL: no memory. */
+/* The entry as it will be after the commit. NULL: no memory. */
 static struct checkpoint *new_committed(const struct checkpoint *promised,
                                         const struct places *places)
 {
@@ -474,7 +475,7 @@ uint32_t copies_will_go(enum tier_index out[PLACEMENT_COPIES_MAX],
     uint32_t num = 0;
     struct checkpoint *committed = new_committed(promised, places);
     if (!committed)
-        return 0; /* they go behind the commit */
+        return 0; /* copied after the commit */
     if (catalog_set_places(committed, TIER_LOCAL, places) == 0)
         num = copies_chosen(out, committed);
     copies_free(committed);
@@ -515,7 +516,7 @@ const char *copies_level(const struct checkpoint *checkpoint)
                                                                            : durability_text(level);
 }
 
-/* Behind `used` bytes; so many are used then. */
+/* Appends a name after `used` bytes; returns the bytes used then. */
 static size_t write_name(char out[COPIES_TEXT_MAX], size_t used, const struct copy *copy)
 {
     const char *how = copy->is_part                                    ? " (part)"

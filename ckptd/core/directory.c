@@ -1,12 +1,12 @@
-/* directory.c - a directory as a store: has it the mark of one, and is it still the one that was
- * opened?
+/* directory.c - checks that a directory has the mark of a store, and is still the one that was
+ * opened.
  *
- * The mark of a store is its lock file, which every writer leaves and `ckptd --make_store` makes.
- * An empty directory, such as a mount point without its disk, has none: it is refused by name.
+ * The mark of a store is its lock file, which every writer creates, as does `ckptd --make_store`.
+ * An empty directory, such as a mount point without its disk, has none: ckptd refuses it by name.
  *
- * Who holds a directory open would go on writing into one that was moved away, or over which
- * another disk was mounted: nobody would find those checkpoints at the next start. So device and
- * inode of the path are compared with those that were opened. */
+ * A process with an open directory keeps writing into it after it was moved away, or another disk
+ * was mounted over it. The next start cannot find those checkpoints. So device and inode of the
+ * path are compared with those of the opened directory. */
 #include "ckptd/core/directory.h"
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
@@ -46,7 +46,7 @@ static bool is_mounted(const char *mount)
            (here.st_dev != there.st_dev || here.st_ino == there.st_ino);
 }
 
-/* The longest mount point of fstab that the path needs and that has nothing mounted; "": none. */
+/* The longest mount point of fstab above the path that has nothing mounted; "": none. */
 static void find_unmounted(char out[PATH_BYTES_MAX], const char *path)
 {
     char text[PATH_BYTES_MAX];
@@ -61,7 +61,7 @@ static void find_unmounted(char out[PATH_BYTES_MAX], const char *path)
         endmntent(table);
 }
 
-/* The deepest directory of the path that is there, and where its file system is mounted. */
+/* The deepest existing directory of the path, and the mount point of its file system. */
 static void find_mount(char out[PATH_BYTES_MAX], const char *path)
 {
     struct stat here, above;
@@ -79,7 +79,7 @@ static void find_mount(char out[PATH_BYTES_MAX], const char *path)
     }
 }
 
-/* Without links, as far as it is there. */
+/* Resolves links, as far as the path exists. */
 static void make_absolute(char out[PATH_BYTES_MAX], const char *where)
 {
     char *path = realpath(where, NULL);
@@ -120,7 +120,7 @@ int directory_need_store(const char *where)
                : refuse_unmarked(where, "mount it, then start ckptd again", "--store DIRECTORY");
 }
 
-/* A far tier of before there were marks has runs, and those have attempts. */
+/* A far tier of a release without marks has runs, and those have attempts. */
 static bool has_run(const char *where)
 {
     bool is_found = false;

@@ -2,19 +2,19 @@
 #ifndef HOLDFAST_CKPTD_CORE_DIRECTORY_H
 #define HOLDFAST_CKPTD_CORE_DIRECTORY_H
 
-/* What tells the directory that was opened from another one in its place. */
+/* Identifies the directory that was opened. */
 struct directory {
-    char *path;  /* without links; to be freed; NULL: it is none */
+    char *path;  /* without links; the caller frees it; NULL: not a directory */
     char id[40]; /* device and inode */
 };
 
-/* ERR_NOT_FOUND: there is no store there; what is not mounted is named. */
+/* ERR_NOT_FOUND: there is no store; the message names a missing mount. */
 int directory_need_store(const char *where);
-/* The same of a far tier, which may be of before there were marks, and has runs then. */
+/* The same for a far tier. One of a release without marks counts as a store if it has runs. */
 int directory_need_tier(const char *where);
-/* What lies there now. */
+/* Records the directory that is there now. */
 void directory_take(struct directory *out, const char *where);
-/* ERR_IO: what was taken was moved away, or another disk is mounted there. */
+/* ERR_IO: the recorded directory was moved away, or another disk is mounted there. */
 int directory_check(const struct directory *directory);
 
 #endif

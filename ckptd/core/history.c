@@ -1,11 +1,10 @@
-/* history.c - the journal of a run: who committed, pinned, removed and took over, and when.
+/* history.c - the journal of a run: commits, pins, removals, takeovers, with user and time.
  *
- * An event is a line in memory first. HISTORY_MS later a worker adds the lines to the run's journal
- * (proto/format/history.h), so a burst of events is one write, and none is in a save's way. An end
- * of ckptd writes what is left; a kill loses at most the last second. The journal explains, it
- * decides nothing: where it cannot be written (a full disk), lines wait in memory, up to
- * PENDING_MAX of a run, and later ones are lost, which the log says. The log has every event
- * anyway. */
+ * An event is first a line in memory. HISTORY_MS later a worker appends the lines to the run's
+ * journal (proto/format/history.h), so a burst of events is one write, and no save waits for it. A
+ * shutdown writes the remaining lines; a kill loses at most those of the last second. The journal
+ * only informs. If it cannot be written (a full disk), lines wait in memory, up to PENDING_MAX of a
+ * run; later ones are lost, and ckptd logs that. The log has every event in any case. */
 #include "ckptd/core/history.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -25,7 +24,7 @@
 #define HISTORY_MS 1000
 #define PENDING_MAX (16u << 10)
 
-/* Of all runs: one is written at a time. */
+/* For all runs: one journal is written at a time. */
 struct journals {
     struct service *service;
     struct timer timer;
@@ -36,7 +35,7 @@ struct journals {
 struct journal {
     struct service *service;
     struct run *run;
-    struct rpc_call *call; /* History: reads, and writes nothing; NULL: writes `lines` */
+    struct rpc_call *call; /* the call History, which only reads; NULL: writes `lines` */
     char *lines;
     char *text; /* of the journal */
     struct fault fault;
@@ -92,7 +91,7 @@ static void written(struct event *event)
     if (journal->fault.code == 0) {
         memmove(history->lines, history->lines + bytes, history->bytes - bytes + 1);
         history->bytes -= bytes;
-        service->journals->must_write = true; /* of another run, too */
+        service->journals->must_write = true; /* of another run as well */
     } else {
         log_debug("history", "run %s: the journal was not written: %s", journal->run->name,
                   journal->fault.message);
@@ -106,7 +105,7 @@ static void write_next(struct service *service)
 {
     struct run *run = service->catalog->runs;
     while (run && (run->history.bytes == 0 || run->unreadable.code != 0))
-        run = run->next; /* of one that cannot be read, or is being removed, nothing is written */
+        run = run->next; /* the journal of an unreadable run, or one in removal, is not written */
     if (!run || service->journals->is_busy)
         return;
     struct journal *journal = calloc(1, sizeof *journal);
@@ -159,7 +158,7 @@ void history_hurry(struct service *service)
 
 /* ---- events ---- */
 
-/* What is said of an event beside its name, in printable words. */
+/* Actor and detail of an event, as printable text. */
 struct said {
     char by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
 };
@@ -172,7 +171,7 @@ static void describe_event(struct said *out, const struct history_event *event)
         rpc_call_principal(event->call, &principal, who);
     snprintf(out->by, sizeof out->by, "%s", event->call ? who : event->by);
     snprintf(out->detail, sizeof out->detail, "%s", event->detail ? event->detail : "");
-    report_make_printable(out->by); /* they may have been cut */
+    report_make_printable(out->by); /* the text may have been cut */
     report_make_printable(out->detail);
 }
 
@@ -209,7 +208,7 @@ void history_note(struct run *run, const struct history_event *event)
     struct service *service = run->service;
     struct history *history = &run->history;
     history_log(run->name, event);
-    if (service->is_closing) /* nobody would learn that it was written, nor wait for it */
+    if (service->is_closing) /* no thread waits for the write any more */
         return;
     char *line = make_line(event);
     size_t bytes = line ? strlen(line) + 1 : 0;
@@ -248,7 +247,7 @@ static void journal_read(struct event *event)
     struct journal *journal = CONTAINER_OF(event, struct journal, job.done);
     Holdfast__V1__HistoryReply reply = HOLDFAST__V1__HISTORY_REPLY__INIT;
     const struct history *history = &journal->run->history;
-    /* While a worker adds them they may be in both for a moment: those in memory are told once. */
+    /* During a write the lines may be both in the file and in memory: lists them once. */
     if (journal->text && history->bytes > 0 && !strstr(journal->text, history->lines))
         strcat(journal->text, history->lines);
     reply.lines = journal->text;

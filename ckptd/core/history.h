@@ -1,4 +1,4 @@
-/* history.h - the journal of a run: who committed, pinned, removed and took over, and when; see
+/* history.h - the journal of a run: commits, pins, removals, takeovers, with user and time; see
  * history.c. On the service thread. */
 #ifndef HOLDFAST_CKPTD_CORE_HISTORY_H
 #define HOLDFAST_CKPTD_CORE_HISTORY_H
@@ -14,21 +14,23 @@ struct run;
 
 struct history_event {
     const char *name;       /* "commit", "remove", ... */
-    uint64_t step, attempt; /* attempt 0: of no checkpoint */
-    struct rpc_call *call;  /* who asked for it; not answered yet. NULL: */
-    const char *by;         /* this text says who it was */
-    const char *detail;     /* NULL: nothing to add */
+    uint64_t step, attempt; /* attempt 0: no checkpoint */
+    struct rpc_call *call;  /* the caller; not answered yet. NULL: */
+    const char *by;         /* this text names the actor */
+    const char *detail;     /* NULL: no detail */
 };
 int history_open(struct service *service);
-void history_close(struct service *service); /* behind the loop, before the catalog is closed */
+void history_close(struct service *service); /* call after the loop has ended, before the catalog is
+                                              * closed */
 /* Is a worker writing the run's journal now? */
 bool history_is_written(const struct run *run);
-/* Into the journal, and the log: one line, with who it was, of the area "audit". */
+/* Adds the event to the journal, and logs one line with the caller, in the area "audit". */
 void history_note(struct run *run, const struct history_event *event);
-void history_log(const char *run, const struct history_event *event); /* of a run that is no more */
+void history_log(const char *run, const struct history_event *event); /* for a run that does not
+                                                                       * exist any more */
 void history_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__HistoryRequest *request);
-/* ckptd ends: what is not on the disk yet is written now. */
+/* At shutdown: writes the remaining lines now. */
 void history_hurry(struct service *service);
 
 #endif

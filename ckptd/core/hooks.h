@@ -1,5 +1,5 @@
-/* hooks.h - what runs and tiers ask of the parts above them; server.c fills it in. On the service
- * thread. */
+/* hooks.h - functions of upper floors that runs and tiers call; server.c fills it in. On the
+ * service thread. */
 #ifndef HOLDFAST_CKPTD_CORE_HOOKS_H
 #define HOLDFAST_CKPTD_CORE_HOOKS_H
 
@@ -15,17 +15,17 @@ struct service;
 struct session;
 
 struct hooks {
-    void (*apply_retention)(struct run *run); /* this thread's last error stays */
-    /* A save lacks so much of the disk. True: so much is being removed of what was removed before
-     * and could be taken back, and saves that wait are tried again then. */
+    void (*apply_retention)(struct run *run); /* does not change this thread's last error */
+    /* A save lacks that much disk space. True: ckptd is emptying that much of the trash, and then
+     * retries the saves that wait. */
     bool (*make_room)(struct service *service, uint64_t bytes, uint64_t inodes);
-    /* Is what there is of this checkpoint being removed? Then nobody may begin it. */
+    /* Is a removal of this checkpoint in progress? Then no save of it may begin. */
     bool (*is_being_removed)(const struct service *service, const char *run, uint64_t step,
                              uint64_t attempt);
-    /* Of a run that another node coordinates: a rank has described itself; may a rank begin? (then
-     * asking->go_on comes; ERR_MEMORY: it does not); something has become of a part. */
+    /* Of a run that another node coordinates: a rank has described itself; may a rank begin (ask:
+     * then asking->go_on is called; ERR_MEMORY: it is not); a part has changed. */
     void (*join)(struct run *run);
-    void (*leave)(struct run *run); /* its parts are given up, or left to who decides later */
+    void (*leave)(struct run *run); /* gives its parts up, or leaves them to the next coordinator */
     int (*ask)(struct session *session, const Holdfast__V1__BeginSaveRequest *request,
                uint64_t number, struct part_asking *asking);
     void (*part_changed)(struct save *save);

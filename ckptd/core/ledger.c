@@ -1,4 +1,4 @@
-/* ledger.c - promises of disk space, and the rate at which it goes; see the header. */
+/* ledger.c - promises of disk space, and the rate at which it fills; see the header. */
 #include "ckptd/core/ledger.h"
 #include "proto/base/report.h"
 #include "storage/storage.h"
@@ -94,7 +94,7 @@ void ledger_note(struct ledger *ledger, int64_t ms, int64_t bytes)
     ledger->changes[ledger->num_changes++ % LEDGER_CHANGES_MAX] = (struct ledger_change){ms, bytes};
 }
 
-/* The number of the oldest change that is remembered, and how long ago that was. */
+/* The number of the oldest remembered change, and its age. */
 static uint32_t oldest(int64_t *out_ms_ago, const struct ledger *ledger, int64_t now_ms)
 {
     uint32_t first =
@@ -117,7 +117,7 @@ double ledger_growth(const struct ledger *ledger, int64_t now_ms)
     double bytes = 0;
     if (!ledger_knows_growth(ledger, now_ms))
         return 0;
-    /* What the oldest one brought was there when its time began. */
+    /* The bytes of the oldest change were there when its time began. */
     for (uint32_t i = first + 1; i != ledger->num_changes; i++)
         bytes += (double)ledger->changes[i % LEDGER_CHANGES_MAX].bytes;
     return bytes / (double)ms * MS_PER_HOUR;

@@ -1,16 +1,15 @@
-/* loop.c - the service thread's loop: events from other threads, timers, descriptors, and the
- * workers that do what blocks.
+/* loop.c - the service thread's loop: events from other threads, timers, descriptors, and workers
+ * for blocking jobs.
  *
- * Two queues under one mutex each: events for the service thread, jobs for a crew of workers. The
- * loop has a crew of its own; who waits long for what may not answer (a far tier) has another, and
- * so have all peers together, each with a lane of its own in it (proto/base/lanes.h).
- * Posting links an embedded struct, so it neither allocates nor fails, and whatever was written
- * before a post is seen by whoever takes it. The service thread sleeps in epoll and is woken by an
- * eventfd; it takes one ready descriptor at a time, so a callback may remove any other watch
- * without leaving a stale event behind.
+ * Two queues with a mutex each: events for the service thread, jobs for a crew of workers. The loop
+ * has its own crew. Jobs for a tier that may not answer have another one, and all peers share one,
+ * with a lane for each (proto/base/lanes.h). Posting links an embedded struct, so it neither
+ * allocates nor fails. Data written before a post is visible to the receiver. It has no limits
+ * itself; see loop.h. It takes one ready descriptor at a time, so a callback may remove any other
+ * watch and leaves no stale event.
  *
- * Order: events run in the order they were posted; after each descriptor the whole chain runs.
- * Limits: none of its own; see loop.h. */
+ * Order: events run in the order in which they were posted; after each descriptor the whole chain
+ * runs. Limits: none of its own; see loop.h. */
 #include "ckptd/core/loop.h"
 #include "proto/base/report.h"
 
@@ -27,9 +26,9 @@
 
 #define WORKERS_MAX 64u
 
-/* Threads that take jobs from lanes: one of its own, and those of several parties. */
+/* Threads that take jobs from lanes: its own lane, and those of several parties. */
 struct crew {
-    struct loop *loop; /* hears when a job is done */
+    struct loop *loop; /* gets the events of finished jobs */
     pthread_mutex_t job_mutex;
     pthread_cond_t job_posted;
     struct lanes lanes;
@@ -48,7 +47,7 @@ struct loop {
 
     pthread_mutex_t event_mutex;
     struct event *first_event, *last_event;
-    bool woken; /* somebody has written wake_fd for this chain */
+    bool woken; /* a thread has written wake_fd for this chain */
     struct crew *crew;
 };
 
@@ -72,7 +71,8 @@ void loop_post_counted(struct loop *loop, struct event *event, atomic_uint *unde
     else
         loop->first_event = event;
     loop->last_event = event;
-    /* Under the lock: the last one must not wake before all others are in the chain. */
+    /* Under the lock: all other events must be in the chain before the last one wakes the
+     * thread. */
     if (under_way && atomic_fetch_sub(under_way, 1) == 1)
         urgent = true;
     bool wake = urgent && !loop->woken;
@@ -134,7 +134,7 @@ void loop_timer(struct loop *loop, struct timer *timer, int64_t ms)
     *at = timer;
 }
 
-/* Runs what is due; returns the milliseconds until the next, or -1. */
+/* Runs the timers that are due; returns the milliseconds until the next, or -1. */
 static int run_timers(struct loop *loop)
 {
     while (loop->timers) {
@@ -238,7 +238,7 @@ void loop_depth(struct loop *loop, uint32_t *out_waiting, uint32_t *out_under_wa
     pthread_mutex_unlock(&loop->crew->job_mutex);
 }
 
-/* Waits for it; NULL: there will be none. */
+/* Waits for a job; NULL: the crew is closing. */
 static struct job *take_job(struct crew *crew, struct lane **out_lane)
 {
     struct lane_link *link = NULL;
@@ -254,13 +254,13 @@ static void *run_worker(void *argument)
     struct crew *crew = argument;
     struct lane *lane;
     struct job *job;
-    /* Linux keeps it per thread, 0 is this one. Nobody may lower it again without a privilege, so
-     * it stays; a ckptd that was started nicer stays as it is. */
+    /* Linux keeps the priority per thread; 0 means this one. Raising it again needs a privilege, so
+     * it stays; a ckptd that was started with a lower priority keeps that. */
     if (crew->worker_nice > getpriority(PRIO_PROCESS, 0) &&
         setpriority(PRIO_PROCESS, 0, crew->worker_nice) != 0)
         log_warn("loop", "could not lower the priority of a worker: %s", strerror(errno));
     while ((job = take_job(crew, &lane))) {
-        /* The work may hand its struct on; what is needed afterwards is read before. */
+        /* The job may free its struct: reads `done` first. */
         bool has_done = job->done.run;
         job->work(job);
         if (has_done)

@@ -1,10 +1,10 @@
-/* policy.c - the settings that a configuration file has for one run, in a section [run.NAME]:
+/* policy.c - settings of one run, from a section [run.NAME] of the configuration file:
  *
  *     [run.big]
  *     quota = "2TiB"
  *     retention.keep_last = 3
  *
- * A run's name may have dots, so a key is told by its end. */
+ * A run's name may contain dots, so the key is matched at the end of the name. */
 #include "ckptd/core/policy.h"
 #include "proto/base/options.h"
 #include "proto/base/report.h"
@@ -28,7 +28,8 @@ static const struct option table[] = {
 #define NUM_KEYS (sizeof table / sizeof *table - 1)
 _Static_assert(NUM_KEYS <= POLICY_KEYS_MAX, "a key of a run has its place in is_set");
 
-/* The key that ends a name "NAME.<key>", or NULL. The longest: a name may end like one. */
+/* Finds the key at the end of a name "NAME.<key>", or NULL. Takes the longest: a run's name may end
+ * like a key. */
 static const struct option *find_key(const char *name)
 {
     const struct option *found = NULL;
@@ -116,5 +117,5 @@ struct retain_rules policy_rules(const struct policy *policy, const struct polic
 
 bool policy_equal(const struct policies *a, const struct policies *b)
 {
-    return memcmp(a, b, sizeof *a) == 0; /* both were zero before they were filled */
+    return memcmp(a, b, sizeof *a) == 0; /* both were zeroed before they were filled */
 }

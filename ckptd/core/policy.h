@@ -1,5 +1,5 @@
-/* policy.h - what of a run is kept, and how much it may use: settings of all runs, and of one by
- * its name; see policy.c. They can be read again while ckptd serves. */
+/* policy.h - retention and quota settings of all runs, and of one run by its name; see policy.c.
+ * ckptd can reload them while it serves. */
 #ifndef HOLDFAST_CKPTD_CORE_POLICY_H
 #define HOLDFAST_CKPTD_CORE_POLICY_H
 
@@ -20,11 +20,11 @@ struct policy {
     struct policy_keep local, far;
     char metric[64], order[8]; /* of `best`, in both */
     bool may_remove_most, heeds_trainers;
-    int64_t trash, far_trash; /* seconds that a removed copy can be taken back; 0: not at all */
+    int64_t trash, far_trash; /* seconds that a removed copy can be restored; 0: it cannot */
     int64_t quota;            /* bytes of all checkpoints of the run; 0: no limit */
 };
 
-/* Of one run: what its section sets, and for the rest what holds for all. */
+/* The settings of one run: those of its section, and the common ones for the rest. */
 struct run_policy {
     char run[104];
     struct policy policy;
@@ -37,8 +37,8 @@ struct policies {
     uint32_t num_runs;
 };
 
-/* The options of [retention] and the rules of [tier], for the table of a struct that has a struct
- * policy as `at`. */
+/* The options of [retention] and the rules of [tier], for an option table of a struct whose struct
+ * policy is `at`. */
 /* clang-format off */
 #define POLICY_KEEP(t, keep, section, there)                                                      \
     OPTION_INT(t, keep.last, section ".keep_last", 0, 0, 1 << 24,                                 \
@@ -69,10 +69,10 @@ struct policies {
 /* Takes "run.NAME.<key>" of a configuration file. POLICY_NO_KEY: it is no such key. ERR_INVALID. */
 #define POLICY_NO_KEY 1
 int policy_set(struct policies *policies, const char *key, const char *value, const char *where);
-/* After the last policy_set: what a run's section leaves out is as for all. */
+/* After the last policy_set(): fills keys that a run's section leaves out with the common ones. */
 void policy_inherit(struct policies *policies);
 const struct policy *policy_of(const struct policies *policies, const char *run);
-/* What `keep`, one of the policy's, says; rules may be none (retain_check). */
+/* The rules of `keep`, which belongs to the policy; there may be none (retain_check). */
 struct retain_rules policy_rules(const struct policy *policy, const struct policy_keep *keep);
 bool policy_equal(const struct policies *a, const struct policies *b);
 

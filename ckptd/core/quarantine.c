@@ -1,8 +1,8 @@
-/* quarantine.c - a damaged checkpoint is quarantined, which means named, kept, and never served;
- * the part of catalog.h that says so, or that one is known to be whole.
+/* quarantine.c - quarantines a damaged checkpoint: lists it with the reason, keeps it, never serves
+ * it. Also records that a copy is whole. Implements parts of catalog.h.
  *
- * What is proven is noted durably beside the checkpoint, so that it is so for every later start and
- * every tool. An error of a read is no proof: the next start looks again. */
+ * Proven damage is noted durably beside the checkpoint, for every later start and every tool. A
+ * read error is no proof: the next start checks again. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"
@@ -57,7 +57,7 @@ void catalog_take_verified(struct checkpoint *checkpoint, const struct verified 
         local->proven = time;
     if (verified->known == VERIFIED_DAMAGED)
         checkpoint->is_suspect = true;
-    else if (!checkpoint->run->service->scrub) /* else the scrub has the last word */
+    else if (!checkpoint->run->service->scrub) /* else the scrub decides */
         checkpoint->is_suspect = false;
 }
 
@@ -74,7 +74,7 @@ bool catalog_is_proof(const struct fault *fault)
     return fault->code == ERR_CORRUPT;
 }
 
-/* The durable note on a damaged checkpoint, made by a worker. */
+/* A durable note on a damaged checkpoint, written by a worker. */
 struct noting {
     struct service *service;
     struct storage *storage;
@@ -97,7 +97,7 @@ static void work_note(struct job *job)
     catalog_write_note(noting->storage, noting->prefix, noting->text);
 }
 
-/* In memory there is no evidence to keep: it goes, and the node that sent it sends it again. */
+/* A damaged copy in memory is not kept as evidence: erases it, and its sender sends it again. */
 static void work_forget(struct job *job)
 {
     struct noting *noting = CONTAINER_OF(job, struct noting, job);
@@ -119,7 +119,7 @@ void catalog_damage_text(char *out, size_t size, const struct fault *fault)
     snprintf(out, size, "%s%s%s", fault->message, fault->detail[0] ? ": " : "", fault->detail);
 }
 
-/* One whole copy is left: it is served from there. */
+/* Another tier has a whole copy and serves it. */
 static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index tier,
                                 const char *text)
 {
@@ -133,7 +133,7 @@ static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index t
               tier_name(checkpoint->run->service, catalog_source(checkpoint)), text);
 }
 
-/* Was the file, as this ckptd wrote it, never seen whole? */
+/* True if the file that this ckptd wrote was never verified whole. */
 static bool came_damaged(const struct checkpoint *checkpoint)
 {
     const struct manifest_summary *summary = &checkpoint->summary;
@@ -157,7 +157,7 @@ void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const s
         report_damaged_copy(checkpoint, tier, text);
     else
         catalog_quarantine(checkpoint, text, catalog_is_proof(fault));
-    /* What lies on another node is for that one to note. */
+    /* A copy on another node is noted by that node. */
     bool is_noted = catalog_is_proof(fault) && !tier_is_peer(tier);
     struct noting *noting = is_noted ? calloc(1, sizeof *noting) : NULL;
     if (!noting) {

@@ -1,4 +1,4 @@
-/* service.c - whether ckptd takes work: open, draining, or with its store offline. */
+/* service.c - whether ckptd accepts work: open, draining, or with its store offline. */
 #include "ckptd/core/service.h"
 #include "ckptd/core/loop.h"
 #include "proto/base/report.h"
@@ -79,7 +79,7 @@ void service_come_back(struct service *service)
 
 void service_drain(struct service *service)
 {
-    if (!atomic_exchange(&service->drain_asked, true)) /* there is one event */
+    if (!atomic_exchange(&service->drain_asked, true)) /* there is only one event */
         loop_post(service->loop, &service->drain_event);
 }
 
@@ -88,7 +88,7 @@ bool service_is_ending(const struct service *service)
     return atomic_load(&service->drain_asked);
 }
 
-/* Not at once: saves in work can be finished in the memory that they have. */
+/* Not at once: saves in work can finish in the memory that they have. */
 void service_give_up(struct service *service, const struct fault *fault)
 {
     service->fault = *fault;
@@ -103,7 +103,7 @@ void service_check_health(struct service *service)
         loop_timer(service->loop, &service->health_timer, 0);
 }
 
-/* By timers: whoever calls is in the middle of something. */
+/* By timers: the caller may be in the middle of a change. */
 void service_retry_saves(struct service *service)
 {
     if (!service->retry_saves.armed)

@@ -1,5 +1,5 @@
-/* sets_file.c - see sets_file.h. The newest file of an attempt that names sets counts, with its
- * note that it is held. A lock makes one of reading the newest and publishing the next. */
+/* sets_file.c - see sets_file.h. The newest attempt file with sets counts, and its note that it is
+ * held. A lock makes reading the newest and publishing the next atomic. */
 #include "ckptd/core/sets_file.h"
 #include "ckptd/core/store_key.h"
 #include "proto/base/array.h"
@@ -61,7 +61,7 @@ static int read_held(struct sets *sets, struct storage *storage, const char *key
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* `numbers`: highest first. A file of a release without sets tells nothing of those before it. */
+/* `numbers`: highest first. A file of a release without sets hides those of older attempts. */
 static int find_newest(struct sets *out, struct storage *storage, const char *run,
                        const struct numbers *numbers)
 {
@@ -91,9 +91,9 @@ int sets_file_find(struct sets *out, struct storage *storage, const char *run)
     return error;
 }
 
-/* ---- a number is taken ---- */
+/* ---- taking a number ---- */
 
-/* Of all runs: starts are rare. */
+/* One lock for all runs: starts are rare. */
 static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
 
 static int check_next(const struct sets *next, struct storage *storage, const char *run)
@@ -112,7 +112,7 @@ static int publish_number(struct sets *out, struct storage *storage, const char 
     bool is_attempt;
     snprintf(run, sizeof run, "%.*s", (int)strcspn(key, "/"), key);
     if (sets_parse_text(out, &is_attempt, text, bytes) != 0)
-        sets_free(out); /* as of another release: it counts on no node */
+        sets_free(out); /* of another release: it depends on no node */
     pthread_mutex_lock(&taking);
     int error = sets_is_bound(out) ? check_next(out, storage, run) : 0;
     if (error == 0)

@@ -7,16 +7,18 @@
 
 struct storage;
 
-/* Of the newest attempt in that store which has any. */
+/* Reads the sets of the newest attempt in that store that has any. */
 int sets_file_find(struct sets *out, struct storage *storage, const char *run);
-/* Creates "<run>/attempts/<number>" with that text, unless the store knows what the text does not:
- * then ERR_STALE. ERR_EXISTS. *out: those of the text, also after an error. */
+/* Creates "<run>/attempts/<number>" with that text, unless the store has newer sets than the text
+ * assumes: then ERR_STALE. ERR_EXISTS. *out: the sets of the text, also after an error. */
 int sets_file_take(struct sets *out, struct storage *storage, const char *key, const char *text,
                    size_t bytes);
-/* Likewise where it was opened, when most of the others hold it: the file says so. */
+/* The same at the node that opened the attempt, when most of the others hold it: the file says
+ * so. */
 int sets_file_take_last(struct sets *out, struct storage *storage, const char *key,
                         const char *text);
-/* Creates its ".held", `nonce` its text. ERR_STALE: the file is not there with that nonce. */
+/* Creates its ".held" file with `nonce` as its text. ERR_STALE: the file is not there with that
+ * nonce. */
 int sets_file_hold(struct storage *storage, const char *key, const char *nonce, size_t bytes);
 
 #endif

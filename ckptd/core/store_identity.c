@@ -1,15 +1,16 @@
-/* store_identity.c - a far tier is known by 32 random digits that lie in it, not by its name.
+/* store_identity.c - identifies a far tier by 32 random digits in it, not by its name.
  *
- * A bucket may be deleted and made again under its name, and another server may answer at its
- * address. What was there counts as removed then: retention would take what is missing for old, the
- * disk would give up what is nowhere else, and a number that was taken could be taken again. So the
- * first ckptd that opens a far tier publishes an identity in it, once, whoever else does so at the
- * same time; each ckptd notes in its own store which one it found behind the text of tier.store.
- * Where another one is there later, or none, the tier is refused as long as the note is there:
- * nothing is sent, nothing removed, and what is saved stays on the disk.
+ * A bucket may be deleted and created again with the same name, and another server may answer at
+ * its address. Then everything there counts as removed: retention takes missing checkpoints for old
+ * ones, ckptd drops local copies that exist nowhere else, and used attempt numbers are free again.
+ * So the first ckptd that opens a far tier publishes an identity in it, exclusively. Each ckptd
+ * notes the one it found in its own store, under the text of tier.store. If the tier later has
+ * another identity, or none, it is refused as long as the note exists: ckptd sends nothing, removes
+ * nothing, and keeps new checkpoints on its disk.
  *
- * It is looked at when the tier is opened, and by each look at it, transfer, and plan of retention.
- * A node that has lost its own store has no note, and takes what it finds. */
+ * The identity is checked when the tier is opened, and by each refresh, transfer, and retention
+ * plan of it. A node that has lost its own store has no note, and accepts the identity that it
+ * finds. */
 #include "ckptd/core/store_identity.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
@@ -19,9 +20,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OBJECT "tier-identity"       /* in the far tier's root */
-#define NOTE "tier-identity.%016llx" /* in the local store's, by the text of tier.store */
-#define OWN "store-identity"         /* in the local store's, its own */
+#define OBJECT "tier-identity" /* in the root of the far tier */
+#define NOTE                                                                     \
+    "tier-identity.%016llx"  /* in the local store, with the hash of the text of \
+                              * tier.store */
+#define OWN "store-identity" /* in the local store: its own identity */
 #define DIGITS (STORE_IDENTITY_BYTES - 1)
 
 /* ERR_NOT_FOUND: there is none. */

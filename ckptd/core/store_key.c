@@ -1,5 +1,4 @@
-/* store_key.c - the names of the files in a store that another node may ask for; see store_key.h.
- */
+/* store_key.c - keys of the files in a store that another node may name; see store_key.h. */
 #include "ckptd/core/store_key.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/machines/sets.h"
@@ -77,7 +76,7 @@ static bool key_is(enum store_key_kind kind, const char *key)
     bool is_in_step = store_key_parse(&place, &name, key) && run_name_valid(place.run);
     switch (kind) {
     case STORE_KEY_ANY:
-        return true; /* storage.c refuses what leaves the store */
+        return true; /* storage.c refuses keys outside the store */
     case STORE_KEY_SHARD:
         return is_in_step && shard_is_file_name(name);
     case STORE_KEY_SMALL:

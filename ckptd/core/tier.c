@@ -1,39 +1,37 @@
-/* tier.c - the tiers of a ckptd: opened, closed, and how something is published there.
+/* tier.c - opens and closes the tiers of a ckptd, and publishes files there.
  *
- * The far tier may be slow, full, or not answer at all, while training goes on: what blocks on it
- * has threads of its own (a crew), so hashing and the local disk never wait for it. It has several
- * writers, one ckptd per node: nobody locks it. What must not be done twice is an exclusive
- * publication there, and the outcome of one that was not answered is unknown until its name was
- * read back:
+ * The far tier may be slow, full, or silent during training: its blocking jobs have their own
+ * threads (a crew), so hashing and the local disk never wait for it. It has several writers, one
+ * ckptd per node, without a lock. So a name there is taken by an exclusive publication; if that has
+ * no answer, the outcome is unknown until the name was read back:
  *
  *   published ────────────────────────────────────► DURABLE
  *   the name is taken ──► read it ── our nonce ────► DURABLE: an earlier try had its effect
  *                               └─── another ──────► TAKEN
  *   refused before any effect ─────────────────────► ABSENT (no room, no rights, too large)
- *   refused, as its shards are not there ──────────► LOST (by a peer that was started again)
+ *   refused, as its shards are not there ──────────► LOST (by a peer that was restarted)
  *   no answer, or an error ──► read it ── our nonce ──────► DURABLE
  *                                    ├─ another ───► TAKEN
  *                                    └─ nothing ───► UNKNOWN: the effect may be late
  *
- * Who publishes again after UNKNOWN is safe: the same nonce's text has at most one effect.
+ * Publishing again after UNKNOWN is safe: the text with one nonce takes effect at most once.
  *
  * All peers share one crew, of PEER_WORKERS threads at most, however many peers there are. Each has
- * a lane in it: a peer that does not answer holds some of the threads for as long as its calls
- * wait. When a look has found it silent it holds one, and all silent peers hold half of them.
+ * a lane in it: a silent peer occupies some threads for as long as its calls wait. After a refresh
+ * has found it silent it gets one thread, and all silent peers together half of them.
  *
- * The start of ckptd does not need the far tier: an outage there must not keep a node from saving
- * on its own disk, and from loading. Until the tier was reached storage_absent stands in its place,
- * which refuses all; each look (refresh/refresh.c), the first of which a drain repeats every
- * tier.retry_ms, tries to open it. A bucket is open when its probe has gone well, so nothing drains
- * before conditional writes are known to hold.
+ * ckptd starts without the far tier: an outage there must not keep a node from saving to its disk
+ * and loading. Until the tier was reached, storage_absent takes its place and refuses all calls.
+ * Each refresh (refresh/refresh.c) tries to open it; a drain repeats the first one every
+ * tier.retry_ms. A bucket is open once its probe has succeeded, so nothing drains before
+ * conditional writes are known to work.
  *
  *   no answer, an error of the server's  ──► alarm, tried again: it ends by itself
- *   a directory without a store's mark   ──► likewise: it may be mounted yet (core/directory.c)
- *   a directory of another identity      ──► likewise (core/store_identity.c)
+ *   a directory without a store's mark   ──► the same: it may be mounted later (core/directory.c)
+ *   a directory of another identity      ──► the same (core/store_identity.c)
  *   keys, rights, a name or certificate  ──► ends the start, if the server says so within FIRST_S:
- *   that are refused; no conditional         a person must act, and is at hand; later, as of a
- *   write; a bucket of another identity      ckptd that serves, an alarm: what is saved stays here
- */
+ *   that are refused; no conditional         the operator must act. In a running ckptd it is
+ *   write; a bucket of another identity      an alarm: new checkpoints stay on the local disk */
 #include "ckptd/core/tier.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/directory.h"
@@ -49,10 +47,12 @@
 #include <string.h>
 #include <time.h>
 
-#define BUCKET_PART_MIN (5ll << 20) /* S3's, of every part but the last */
-#define CREW_BESIDE 2u              /* threads for looks, beside those that move parts */
-#define PEER_WORKERS 32u            /* of all peers, at most, while one needs no more */
-#define FIRST_S 5                   /* that a start waits for the first answer of the far tier */
+#define BUCKET_PART_MIN (5ll << 20) /* of S3, for every part but the last */
+#define CREW_BESIDE 2u              /* threads for refreshes, besides those that move parts */
+#define PEER_WORKERS 32u            /* for all peers, at most, unless one needs no more */
+#define FIRST_S                                                 \
+    5 /* how long a start waits for the first answer of the far \
+       * tier */
 
 const char *tier_name(const struct service *service, enum tier_index tier)
 {
@@ -104,7 +104,7 @@ enum publication tier_settle(struct storage *storage, const char *key, const cha
     return error == ERR_NOT_FOUND ? PUBLICATION_ABSENT : PUBLICATION_UNKNOWN;
 }
 
-/* These say that nothing was begun. */
+/* Errors after which nothing was begun. */
 static bool is_refusal(int error)
 {
     return error == ERR_INVALID || error == ERR_DENIED || error == ERR_SPACE || error == ERR_MEMORY;
@@ -126,13 +126,13 @@ enum publication tier_publish(struct storage *storage, const char *key, const vo
     if (found == PUBLICATION_TAKEN)
         return found;
     report_restore(&kept, error);
-    /* Nothing there after no answer, or a name that was taken and is gone: nobody can tell. */
+    /* Not found after no answer, or a taken name that is gone: the outcome is unknown. */
     return found == PUBLICATION_DURABLE ? found : PUBLICATION_UNKNOWN;
 }
 
 /* ---- opening ---- */
 
-/* What tests add (fault:) is no place that people write, and is new each time. */
+/* A store of the tests (fault:) is not a place in the settings' syntax, and is new each time. */
 static int find_place(struct storage_where *out, bool *out_is_real, const char *text)
 {
     *out_is_real = strncmp(text, "fault:", 6) != 0;
@@ -145,24 +145,24 @@ static int find_place(struct storage_where *out, bool *out_is_real, const char *
                                    "this ckptd opens no tier \"%s\"", text);
 }
 
-/* Like one store from the start, but it may be reached later, and again after that. */
+/* Opens the far tier, at the start or later, and again after an outage. */
 struct reach {
     struct service *service;
     struct storage_where where;
     struct storage_bucket bucket;
-    pthread_mutex_t opening; /* held by who tries */
-    bool is_open;            /* under it */
-    struct directory place;  /* likewise: of a directory that was opened */
-    bool is_known;           /* it has an identity, which is, under it, */
+    pthread_mutex_t opening; /* held during a try */
+    bool is_open;            /* guarded by it */
+    struct directory place;  /* guarded by it: a directory that was opened */
+    bool is_known;           /* the tier has an identity: this, guarded by it */
     char identity[STORE_IDENTITY_BYTES];
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t tried;
     bool has_tried;
-    struct fault first; /* of the first try */
+    struct fault first; /* error of the first try */
     struct job job;
 };
 
-/* No waiting mends these. A directory that is not there may be mounted yet. */
+/* Waiting does not resolve these errors. A missing directory may be mounted later. */
 static bool is_final(const struct storage_where *where, int error)
 {
     return error == ERR_MEMORY ||
@@ -340,7 +340,7 @@ static int open_peer(struct service *service, uint32_t index)
     return 0;
 }
 
-/* Few peers have a worker for each job that they may have at once; many share PEER_WORKERS. */
+/* Few peers get a worker for each job that they may have at once; many share PEER_WORKERS. */
 static int open_peers(struct service *service)
 {
     const struct config *config = service->config;
@@ -354,7 +354,7 @@ static int open_peers(struct service *service)
     return 0;
 }
 
-/* For copies that other nodes send: peers/replica.c. */
+/* For copies from other nodes: peers/replica.c. */
 static int open_memory(struct service *service)
 {
     char bytes[32];

@@ -1,36 +1,35 @@
-/* admit.c - checkpoints that come into the catalog otherwise than by a save: those that a tool
- * wrote (Adopt), and those that a tool has found whole again (Release).
+/* admit.c - adds checkpoints to the catalog without a save: those that a tool wrote (Adopt), and
+ * those that a tool has verified as whole again (Release).
  *
- * Adopt. A tool that imports, converts or reshards into the store while we serve it writes the
- * shards itself, into the directory where they belong: without a manifest that is no checkpoint,
- * and the tool leases it, so no gc and no start takes it for rubbish while the tool lives. Then it
- * sends us the manifest:
+ * Adopt. A tool that imports, converts or reshards into a served store writes the shards itself,
+ * into their final directory. Without a manifest that is no checkpoint. The tool leases the
+ * directory, so no gc and no start removes it while the tool lives. Then the tool sends ckptd the
+ * manifest:
  *
- *   no trainer can come to save this step in this attempt (check_run); from here on no attempt of
- *    │    the run is opened or resumed that could (run->adopting)
- *    │ worker: a lease of our own, as the tool may die now; the directory and its files are ours
- *    │         alone, complete, and what the manifest says: sizes, headers, checksum tables;
- *    │         names synced, manifest published
- *    ▼
+ *   no trainer can save this step in this attempt (check_run); from now on no attempt of the run
+ *   │ is opened or resumed that could (run->adopting)
+ *   │ worker: a lease of ckptd, as the tool may die now; the directory and its files belong to
+ *   │         the tool's user alone, are complete, match the manifest: sizes, headers, checksum
+ *   │         tables; names synced, manifest published
+ *   ▼
  *   in the catalog
  *
- * So the commit is that of a save (machines/commit.c): shards durable, names durable, manifest.
- * Whatever is killed, and whenever: there is a manifest and all it needs, or rubbish. The same
- * Adopt again finds the checkpoint in the catalog and says yes: whoever did not hear the answer may
- * ask again.
+ * So the commit order is that of a save (machines/commit.c): shards durable, names durable,
+ * manifest. After a kill at any time there is a complete checkpoint, or rubbish. A repeated Adopt
+ * finds the checkpoint in the catalog and succeeds: a client that missed the answer may call again.
  *
- * Into a run that is there: the checkpoint of an attempt that is over is nobody's but the tool's.
- * One of the newest attempt, or of a later one, is taken while the run is closed, so that none of
- * its trainers has been heard of since our start; a later attempt is then the newest, as it would
- * be for a start that finds it. An import begins a run (begins_run).
+ * For an existing run: a checkpoint of a finished attempt can be adopted at any time. One of the
+ * newest attempt, or of a later one, only while the run is closed, and none of its trainers was
+ * heard of since the start of ckptd. A later attempt is then the newest, as for a start that finds
+ * it. An import begins a run (begins_run).
  *
- * The directory is hostile: a link is nobody's directory, a file with a second name or of another
- * user can change later without our doing, so it is refused. The data are not read: whoever loads
- * or scrubs them proves them, as always. Where newer ones were read back, the scrub's cursor is
- * told before the commit that this one was not.
+ * The directory is not trusted: ckptd refuses links, and files with a second name or of another
+ * user, which others can change later. It does not read the data: loads and scrubs verify them, as
+ * always. If newer checkpoints were read back, the scrub's cursor notes before the commit that this
+ * one was not.
  *
- * Release. The tool has read the data; we look at what a start looks at, take the note away, and
- * put the checkpoint into the list anew. */
+ * Release. The tool has read the data. ckptd checks what a start checks, removes the note, and
+ * lists the checkpoint anew. */
 #include "ckptd/keep/admit.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -60,22 +59,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A call on its way through a worker. */
+/* A call in progress on a worker. */
 struct admission {
     struct service *service;
     struct rpc_call *call;
     struct run *run;
     const void
-        *text; /* of Adopt: the manifest; the request's, so there until the call is answered */
+        *text; /* of Adopt: the manifest; part of the request, valid until the call is answered */
     size_t text_bytes;
-    const char *place; /* of Adopt: the run that it lies in, the request's; "": the manifest's */
+    const char *place; /* of Adopt: the run in whose directory it lies, part of the request; "": the
+                        * manifest's run */
     struct manifest_summary summary;
     struct places places;          /* of Release, owned */
-    struct checkpoint *checkpoint; /* of Adopt: its entry in the catalog, until it is there */
-    char prefix[STORAGE_KEY_MAX];  /* the directory */
-    struct scrub_cursor note;      /* of Adopt, if there is one: it was not read back */
+    struct checkpoint *checkpoint; /* of Adopt: its entry, until it is in the catalog */
+    char prefix[STORAGE_KEY_MAX];  /* its directory */
+    struct scrub_cursor note;      /* of Adopt, if there is a cursor: notes that it was not read
+                                    * back */
     bool begins_run, has_note;
-    bool is_unknown; /* nobody can tell whether the manifest is durable */
+    bool is_unknown; /* it is unknown whether the manifest is durable */
     struct fault fault;
     struct job job;
 };
@@ -226,7 +227,8 @@ static void enter_catalog(struct admission *admission)
         run->newest_attempt = summary->attempt;
         commit_init(&run->coordinator->machine, summary->attempt);
     }
-    CHECK(catalog_enter(admission->checkpoint, summary)); /* check_run(), and promised since */
+    CHECK(catalog_enter(admission->checkpoint, summary)); /* check_run() found none, and it was
+                                                           * promised since */
     admission->checkpoint = NULL;
     scrub_brought(run, summary);
     ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
@@ -257,8 +259,8 @@ static void adopted(struct event *event)
     free_admission(admission);
 }
 
-/* ERR_EXISTS: somebody has begun the run, or it has this checkpoint with another nonce. ERR_DENIED:
- * a trainer may be about to save it. */
+/* ERR_EXISTS: the run exists already (for begins_run), or has this checkpoint with another nonce.
+ * ERR_DENIED: a trainer may be about to save it. */
 static int check_run(const struct admission *admission)
 {
     struct run *run = admission->run;
@@ -286,8 +288,8 @@ static int check_run(const struct admission *admission)
     return 0;
 }
 
-/* *out_is_there: it is committed already, to the nonce. Of one that another tier alone has this
- * becomes a copy. */
+/* *out_is_there: it is committed already, with the same nonce. A checkpoint that only another tier
+ * has gets this copy. */
 static int begin_adoption(struct admission *admission, bool *out_is_there)
 {
     struct service *service = admission->service;
@@ -366,13 +368,13 @@ static void work_release(struct job *job)
                                  admission->run->name, step, attempt);
     if (error == 0) {
         error = store_remove_note(storage, STORE_QUARANTINE, admission->prefix);
-        error = error == ERR_NOT_FOUND ? 0 : error; /* an error of a read leaves none */
+        error = error == ERR_NOT_FOUND ? 0 : error; /* a read error leaves no note */
     }
     if (error != 0)
         fault_take(&admission->fault, error);
 }
 
-/* Into the list anew: what was known of it was that of a damaged one. */
+/* Lists the checkpoint anew: the state of the damaged one is outdated. */
 static int list_again(const struct admission *admission)
 {
     const struct manifest_summary *summary = &admission->summary;
@@ -380,7 +382,7 @@ static int list_again(const struct admission *admission)
     struct checkpoint *anew = NULL;
     if (!known)
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it was removed meanwhile");
-    bool was_damaged = known->damaged; /* else `ckpt-cli repair` may have made it a manifest */
+    bool was_damaged = known->damaged; /* else `ckpt-cli repair` may have written a manifest */
     int error = catalog_new(&anew, admission->run, summary->step, summary->attempt);
     if (error != 0)
         return error;

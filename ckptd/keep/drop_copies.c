@@ -1,14 +1,14 @@
-/* drop_copies.c - before a tier drops its copy of a checkpoint, the tier that is to keep it has it:
- * now, and proven.
+/* drop_copies.c - before a tier drops its copy of a checkpoint, checks that the tier which keeps it
+ * has a verified copy now.
  *
- * The local tier drops a copy that is to be in the far one only when it is there: manifest and the
- * size and header of every shard are looked at then, and every block was read back within
- * scrub.period_s, when it was sent or, where that is longer ago, at this very moment. A
- * checkpoint that is still on its way stays: rules that keep little, and a far tier that is slow,
- * fill the disk, which status and the log tell.
+ * The local tier drops a copy that is wanted in the far tier only when it is there. ckptd checks
+ * the manifest there, and size and header of every shard. Every block must have been read back
+ * within scrub.period_s, when it was sent or by the scrub; if that is longer ago, ckptd reads it
+ * now. A checkpoint that is still draining stays: rules that keep little, with a slow far tier,
+ * fill the disk, which status and the log report.
  *
- * The far tier drops a copy by its own rules (tier.keep_last, ...). It is the tier that keeps
- * longest, so nothing is asked of the local one. */
+ * The far tier drops a copy by its own rules (tier.keep_last, ...). It keeps checkpoints longest,
+ * so it does not depend on the local tier. */
 #include "ckptd/keep/drop_copies.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -41,8 +41,8 @@ void drop_copy_note_other(struct other_copy *out, const struct checkpoint *check
     *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = far->manifest_hash};
     if (tier != TIER_LOCAL || !tier_has_far(service))
         return;
-    /* It was sent behind its commit: without a scrub the time of that is the latest that is known
-     * after a start. */
+    /* It was sent after its commit: without a scrub the commit time is the latest verification
+     * known after a start. */
     int64_t proven = far->proven != 0 ? far->proven : retain_time(checkpoint->summary.time);
     int64_t age = (int64_t)time(NULL) - proven;
     out->need =

@@ -4,20 +4,20 @@
  *   Gc
  *    │ worker: the search, in the local store and in the far tier
  *    ▼
- *   what is in work is left out: saves, removals, adoptions; and what was committed since. From
- *    │ here on nobody can begin what stays in the list (gc_removes)
+ *   leaves out work in progress (saves, removals, adoptions) and checkpoints committed since. From
+ *    │ here on no save or removal of a listed finding can begin (gc_removes)
  *    ▼ worker: the removal
  *   gone, or named in the answer with the reason
  *
- * What cannot be looked into is named, too, and so is a run that could not be read at the start:
- * the rest goes.
+ * Unreadable findings are named in the answer, as are runs that could not be read at the start; the
+ * others are removed.
  *
- * What other processes write or read is leased, and stays by that. So does what a drain of this
- * ckptd has begun in the far tier; what it may begin again is left out, like what is in work here.
- * A far tier that is away is named as something that could not be looked into.
+ * Leases protect the files that other processes write or read, and those of a drain of this ckptd
+ * in the far tier. Files that a drain may still begin with are left out, as is work in progress
+ * here. A far tier that does not answer is named as unreadable.
  *
- * Limits: one at a time (ERR_BUSY); STORE_RUBBISH_MAX findings; an answer lists as many as it
- * holds and counts all. */
+ * Limits: one at a time (ERR_BUSY); STORE_RUBBISH_MAX findings; an answer lists as many as it holds
+ * and counts all. */
 #include "ckptd/keep/gc.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -44,13 +44,13 @@ struct collecting {
     struct service *service;
     struct rpc_call *call;
     bool is_dry;
-    bool is_removing; /* the lists are what is removed now */
+    bool is_removing; /* the lists are being removed */
     struct store {
-        struct storage *storage; /* NULL: there is none */
-        const char *place;       /* before the names of what lies there */
+        struct storage *storage; /* NULL: no such tier */
+        const char *place;       /* prefix of the names in the answer */
         struct store_rubbish_list list;
-    } stores[NUM_STORES];  /* the local one; the far tier */
-    char far_offline[512]; /* why that is not looked into */
+    } stores[NUM_STORES];  /* the local store, the far tier */
+    char far_offline[512]; /* why the far tier is not searched */
     struct fault fault;    /* of the search: there are no lists */
     struct job job;
 };
@@ -71,7 +71,7 @@ static int find_in(struct store *store)
     return store_rubbish_find_above(&store->list, store->storage);
 }
 
-/* It is named by its place where it is away. */
+/* If the far tier does not answer, the answer names it. */
 static int find_far(struct collecting *collecting, struct store *far)
 {
     struct service *service = collecting->service;
@@ -99,14 +99,14 @@ static void work_find(struct job *job)
         fault_take(&collecting->fault, error);
 }
 
-/* ---- what is left alone ---- */
+/* ---- exclusions ---- */
 
 static void run_of(char out[STORAGE_KEY_MAX + 1], const struct store_rubbish *item)
 {
     snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", (int)strcspn(item->key, "/"), item->key);
 }
 
-/* Which checkpoint of its run a finding is about; false: none. */
+/* The step and attempt of a finding; false: it has none. */
 static bool parse_finding(uint64_t *step, uint64_t *attempt, const struct store_rubbish *item)
 {
     char name[STORAGE_KEY_MAX + 1];
@@ -125,7 +125,7 @@ static bool is_live(const struct collecting *collecting, const struct store_rubb
     run_of(name, item);
     int error = run_find(&run, collecting->service, name, false);
     if (error != 0)
-        return error != ERR_NOT_FOUND; /* nobody knows what it has: name_unreadable */
+        return error != ERR_NOT_FOUND; /* its contents are unknown: name_unreadable() */
     if (item->what == STORE_UNKNOWN || item->what == STORE_LEFTOVER || item->what == STORE_ASIDE ||
         !parse_finding(&step, &attempt, item))
         return false;
@@ -150,7 +150,7 @@ static void leave_out_live(const struct collecting *collecting, struct store_rub
     list->count = kept;
 }
 
-/* The runs that the start could not read. ERR_MEMORY. */
+/* Adds the runs that the start could not read. ERR_MEMORY. */
 static int name_unreadable(struct collecting *collecting)
 {
     int error = 0;
@@ -197,7 +197,7 @@ bool gc_removes(const struct service *service, const char *run, uint64_t step, u
 
 /* ---- the answer ---- */
 
-/* With the place of its store before it, in the item itself: nothing reads its key any more. */
+/* Prefixes the place of its store, in the item itself: its key is not used again. */
 static char *name_of(const struct store *store, struct store_rubbish *item)
 {
     char name[sizeof item->key];
@@ -208,7 +208,7 @@ static char *name_of(const struct store *store, struct store_rubbish *item)
     return item->key;
 }
 
-/* Adds the findings that stay, or those that do not. */
+/* Adds the findings that stay, or those that are removed. */
 static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *entries, size_t *room,
                         const struct store *store, bool stay)
 {
@@ -299,7 +299,7 @@ static void work_remove(struct job *job)
         remove_all(&collecting->stores[at]);
 }
 
-/* What the far tier answers late keeps none of the loop's workers. */
+/* Uses the crew of the far tier, so that late answers there occupy no worker of the loop. */
 static void work(struct collecting *collecting)
 {
     struct service *service = collecting->service;

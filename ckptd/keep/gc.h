@@ -12,9 +12,9 @@ struct service;
 
 void gc_collect(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__GcRequest *request);
-/* Is a Gc removing what it found? Then no prune begins: both take tombstones away. */
+/* Is a Gc removing files? Then no prune begins: both remove tombstones. */
 bool gc_is_removing(const struct service *service);
-/* Is what there is of this checkpoint among it? Then nobody may begin it. */
+/* Does it remove files of this checkpoint? Then no save of it may begin. */
 bool gc_removes(const struct service *service, const char *run, uint64_t step, uint64_t attempt);
 
 #endif

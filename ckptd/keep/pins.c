@@ -1,17 +1,17 @@
 /* pins.c - Pin: an operator's hold on a checkpoint, as a note beside it, which retention reads anew
  * for every plan (retain.c).
  *
- *   worker: the note in this node's store ──► is it in the far tier, or on its way there?
+ *   worker: the note in this node's store ──► is it in the far tier, or being sent there?
  *                                               │ yes ──► crew: the note there ──► answer
  *                                               └ no ───────────────────────────► answer
  *
  * So the pin holds for every ckptd and tool that removes from the far tier. A checkpoint that
- * drains later takes its pin along (tiers/remote_manifest.c): a drain that began before the
- * question was asked may have looked for the note already, so the pin is made there by this call.
- * Unpinning takes both notes away; another node's note in its own store is that node's.
+ * drains later takes its pin along (tiers/remote_manifest.c). A drain that began before may have
+ * read the note already, so this call writes the pin there. Unpinning removes both notes; the note
+ * in another node's store belongs to that node.
  *
- * A far tier that does not take the note fails the call, which may be made again: the note here
- * stays, and holds here. */
+ * If the far tier does not accept the note, the call fails and may be repeated: the local note
+ * stays and holds here. */
 #include "ckptd/keep/pins.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -35,10 +35,11 @@ struct pinning {
     struct run *run;
     uint64_t step, attempt;
     bool is_unpin;
-    char note[PIN_NOTE_MAX]; /* as it was asked for, */
-    struct pin there[2];     /* and as it is: here, and in the far tier */
+    char note[PIN_NOTE_MAX]; /* as requested */
+    struct pin there[2];     /* as stored: here, and in the far tier */
     bool is_changed;         /* by this call */
-    bool is_here, is_far;    /* done in this node's store; to be done in the far tier, too */
+    bool is_here, is_far;    /* is_here: the note here is written; is_far: the far tier needs it as
+                              * well */
     char prefix[STORAGE_KEY_MAX];
     struct fault fault;
     struct job job;
@@ -51,7 +52,7 @@ static void free_pinning(struct pinning *pinning)
     free(pinning);
 }
 
-/* What is so already is no error here. */
+/* A note that is already as requested is no error here. */
 static int change_note(struct pinning *pinning, struct storage *storage, struct pin *out)
 {
     int error = pinning->is_unpin
@@ -88,7 +89,7 @@ static void work_pin_far(struct job *job)
 
 /* ---- the answer ---- */
 
-/* It was so before: the one who asks for a pin is told, and that the note is the one from then. */
+/* The pin existed before: the caller is told, with the older note. */
 static int check_change(const struct pinning *pinning)
 {
     if (pinning->is_changed)
@@ -124,7 +125,7 @@ static void send_answer(struct pinning *pinning)
         note_pin(checkpoint, TIER_LOCAL, &pinning->there[0]);
     if (checkpoint && pinning->is_far && pinning->fault.code == 0)
         note_pin(checkpoint, TIER_FAR, &pinning->there[1]);
-    if (pinning->is_far) /* a look may have seen it otherwise */
+    if (pinning->is_far) /* a refresh may have read the former state */
         refresh_changed(pinning->service);
     if (pinning->is_changed)
         log_change(pinning);
@@ -153,7 +154,7 @@ static bool is_for_far(const struct pinning *pinning)
                       : pinning->is_unpin;
 }
 
-/* No pin lies beside what is not there. */
+/* A pin is not stored beside a checkpoint that is not in this store. */
 static bool is_for_here(const struct pinning *pinning)
 {
     const struct checkpoint *checkpoint =
@@ -187,7 +188,7 @@ static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *
     pinning->run = run;
     pinning->step = request->step;
     pinning->attempt = request->attempt;
-    /* A pin outlives what it names: it may be taken away all the same. */
+    /* A pin outlives its checkpoint, so unpinning needs none. */
     if (!request->unpin && !catalog_find(run, request->step, request->attempt))
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "run '%s' has no checkpoint of step %llu by that attempt", run->name,
@@ -207,7 +208,7 @@ void pins_call(struct service *service, struct rpc_call *call,
         pinning->call = call;
         pinning->is_unpin = request->unpin;
         snprintf(pinning->note, sizeof pinning->note, "%s", request->note);
-        report_make_printable(pinning->note); /* it may have been cut, or be no UTF-8 */
+        report_make_printable(pinning->note); /* it may have been cut, or be invalid UTF-8 */
         error = find_pinned(pinning, request);
     }
     if (error != 0) {

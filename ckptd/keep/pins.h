@@ -1,4 +1,4 @@
-/* pins.h - Pin; see pins.c. On the service thread; it answers its call once. */
+/* pins.h - Pin; see pins.c. On the service thread; the handler answers its call once. */
 #ifndef HOLDFAST_CKPTD_KEEP_PINS_H
 #define HOLDFAST_CKPTD_KEEP_PINS_H
 

@@ -1,16 +1,17 @@
-/* remove.c - Remove: a checkpoint, a set-aside directory or a whole run goes because an operator
- * has named it, also what no rule may remove: what is damaged, newer, set aside, or the last one.
+/* remove.c - Remove: removes a checkpoint, a set-aside directory or a whole run that an operator
+ * names. It also removes checkpoints that no rule may remove: damaged, newer, set-aside or last
+ * ones.
  *
- * What goes is this node's: on the disk, in the far tier, and in memory, where it has no trash.
- * What other nodes have the reply names: a node may not remove at another (peers/serve.c).
+ * It removes this node's copies: on the disk, in the far tier, and in memory, where there is no
+ * trash. The reply names copies on other nodes: a node may not remove at another (peers/serve.c).
  *
- *   Remove ──► out of the catalog, so that nobody opens it ──► worker: store_erase, or of a
+ *   Remove ──► out of the catalog, so that it cannot be opened ──► worker: store_erase, or for a
  *              run store_erase_run ──► gone; or back in the list, with the reason
  *
- * Pins, readers and a run that is being trained refuse it before anything goes. While a run goes
- * every other call on it is answered ERR_BUSY; afterwards its place among limits.runs is free. A
- * run of which not all could be removed is refused by name until the same call has removed the
- * rest, or ckptd starts again. */
+ * Pins, readers, and a run that is being trained make ckptd refuse the call before anything is
+ * removed. While a run is removed, every other call on it is answered ERR_BUSY; afterwards its slot
+ * of limits.runs is free. If not all of a run could be removed, ckptd refuses calls that name it,
+ * until the same call has removed the rest, or ckptd is restarted. */
 #include "ckptd/keep/remove.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -37,17 +38,21 @@
 #include <string.h>
 #include <time.h>
 
-#define JOURNAL_MS 5            /* between two looks whether the journal is still being written */
-#define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
+#define JOURNAL_MS                                                \
+    5 /* interval for checking whether the journal is still being \
+       * written */
+#define ADOPTING_ALL                                                       \
+    UINT64_MAX /* of run->adopting: no attempt is opened, no checkpoint is \
+                * adopted */
 
 struct removal {
     struct service *service;
     struct rpc_call *call;
     struct run *run;
-    struct checkpoint *checkpoint; /* out of the list; NULL: the whole run goes */
-    uint64_t terms[2]; /* in the trash, of the local tier and the far one; 0: it goes for good */
-    bool to_trash;     /* of any */
-    bool is_on[NUM_TIERS]; /* any of it */
+    struct checkpoint *checkpoint; /* out of the list; NULL: the whole run is removed */
+    uint64_t terms[2]; /* in the trash, of the local tier and the far one; 0: removed for good */
+    bool to_trash;     /* in any tier */
+    bool is_on[NUM_TIERS]; /* whether the tier has any of it */
     char elsewhere[MEMBERS_PEERS_MAX * MEMBER_NAME_MAX];
     char prefix[STORAGE_KEY_MAX];
     Holdfast__V1__RemoveReply reply;
@@ -77,7 +82,7 @@ static void name_others(struct removal *removal)
     removal->reply.elsewhere = removal->elsewhere;
 }
 
-/* Of a whole run the disk and the far tier also have what is no checkpoint. */
+/* The disk and the far tier hold files of a run besides its checkpoints. */
 static bool is_in(const struct removal *removal, enum tier_index tier)
 {
     bool has_tier = removal->service->tiers[tier].storage != NULL;
@@ -104,7 +109,7 @@ static int remove_in(const struct removal *removal, enum tier_index tier)
     return error;
 }
 
-/* The far tier first: while that cannot be, it is listed as it was, and may be tried again. */
+/* The far tier first: if that fails, the checkpoint stays listed, and the call may be repeated. */
 static void work_remove(struct job *job)
 {
     struct removal *removal = CONTAINER_OF(job, struct removal, job);
@@ -117,7 +122,7 @@ static void work_remove(struct job *job)
         fault_take(&removal->fault, error);
 }
 
-/* Of the run nothing is left but its place in the list of runs, which is vacant. */
+/* Only the run's entry in the list of runs stays, which is vacant. */
 static void forget_run(struct run *run)
 {
     struct coordinator *coordinator = run->coordinator;
@@ -198,7 +203,7 @@ static void removed(struct event *event)
     free(removal);
 }
 
-/* ---- what refuses it ---- */
+/* ---- checks ---- */
 
 static int check_run(const struct run *run, bool is_whole)
 {
@@ -214,7 +219,7 @@ static int check_run(const struct run *run, bool is_whole)
                       : 0;
 }
 
-/* What its coordinator may call a checkpoint yet. */
+/* ERR_DENIED: its coordinator may still declare it a checkpoint. */
 static int check_doubt(const struct checkpoint *checkpoint, bool is_forced)
 {
     if (is_forced || !catalog_has_flaw(checkpoint, FLAW_IN_DOUBT))
@@ -265,7 +270,7 @@ static int take_out_all(struct removal *removal, const Holdfast__V1__RemoveReque
     return 0;
 }
 
-/* The longest is told. */
+/* The reply has the longer term. */
 static void note_terms(struct removal *removal)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -286,7 +291,8 @@ static int begin_removal(struct removal *removal, const Holdfast__V1__RemoveRequ
         error = service_check_online(service);
     if (error == 0)
         error = run_find(&removal->run, service, request->run, false);
-    if (error != 0 && removal->run && is_whole) /* nobody can read it: it may go all the same */
+    if (error != 0 && removal->run && is_whole) /* the run is unreadable: it may be removed
+                                                 * anyway */
         error = 0;
     if (error == 0)
         error = check_run(removal->run, is_whole);
@@ -303,8 +309,8 @@ static int begin_removal(struct removal *removal, const Holdfast__V1__RemoveRequ
     return error;
 }
 
-/* A journal that is being written would come back behind the removal of its run, and so would the
- * term of its trash. */
+/* Waits for a journal write and the trash: else a write after the removal creates the run's
+ * directory again. */
 static void start_removal(struct timer *timer)
 {
     struct removal *removal = CONTAINER_OF(timer, struct removal, timer);

@@ -1,4 +1,5 @@
-/* remove.h - what an operator names goes: see remove.c. On the service thread. */
+/* remove.h - removes a checkpoint or run that an operator names; see remove.c. On the service
+ * thread. */
 #ifndef HOLDFAST_CKPTD_KEEP_REMOVE_H
 #define HOLDFAST_CKPTD_KEEP_REMOVE_H
 

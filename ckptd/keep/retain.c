@@ -1,19 +1,18 @@
-/* retain.c - which checkpoints of a tier go, and how: prune, retention.
+/* retain.c - removes checkpoints of a tier by rules: prune, retention.
  *
- *   1. Prune; with retention a commit, a save that found no room, and once after the start.
- *   2. A worker makes the plan (retain_plan.c): what vanished leaves the catalog.
- *   3. Each one that goes, if nobody has leased it since, leaves the catalog and memory, so that
- *      nobody can open it any more.
- *   4. A worker removes it (store_remove), which looks for a pin once more behind its
- *      tombstone. One that is still whole then (pinned meanwhile, a failed operation) comes back
- *      into the catalog.
+ *   1. Prune; for retention a commit, a save that found no room, and once after the start.
+ *   2. A worker makes the plan (retain_plan.c): missing checkpoints leave the catalog.
+ *   3. Each checkpoint to remove, unless it was leased since, leaves the catalog and memory, so
+ *      that it cannot be opened any more.
+ *   4. A worker removes it (store_remove), which checks for a pin once more after its tombstone.
+ *      One that is still whole then (pinned meanwhile, a failed operation) returns to the catalog.
  *
- * Before the plan a lease file of ckptd's own that is being removed (restore/held.c) is waited for.
+ * A plan waits until no lease file of ckptd is being removed (restore/held.c).
  *
- * Each tier has its plan: the local one by [retention] or a prune, then the far one by [tier]. What
- * the local one gives up must be in the far tier if it is to be there (drop_copies.c).
+ * Each tier has its plan: the local one by [retention] or a prune, then the far one by [tier]. A
+ * local copy that is wanted in the far tier must be there before it is dropped (drop_copies.c).
  *
- * Limit: one plan at a time per run (ERR_BUSY). When which rules apply: retain_rules.c. */
+ * Limit: one plan at a time per run (ERR_BUSY). retain_rules.c decides when which rules apply. */
 #include "proto/format/retain.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -42,7 +41,7 @@
 #include <string.h>
 #include <time.h>
 
-#define RELEASES_MS 5 /* between two looks whether lease files are still being removed */
+#define RELEASES_MS 5 /* interval for checking whether lease files are still being removed */
 
 static void free_pruning(struct pruning *pruning)
 {
@@ -129,7 +128,7 @@ static int remove_one(const struct pruning *pruning, const struct manifest_summa
                               : store_remove(storage, prefix);
 }
 
-/* Without its manifest a checkpoint is gone, whatever else went wrong. */
+/* Without its manifest a checkpoint is gone, even after an error. */
 static bool is_gone(struct storage *storage, const struct manifest_summary *summary)
 {
     char key[STORAGE_KEY_MAX + 1];
@@ -177,7 +176,7 @@ static void removed(struct event *event)
         }
         count++;
         bytes += candidate->summary.bytes;
-        if (catalog_lost(candidate->checkpoint, pruning->tier)) { /* another tier lists it on */
+        if (catalog_lost(candidate->checkpoint, pruning->tier)) { /* another tier still has it */
             catalog_enter(candidate->checkpoint, &candidate->summary);
             candidate->checkpoint = NULL;
         }
@@ -205,20 +204,20 @@ static void removed(struct event *event)
     finish_pruning(pruning);
 }
 
-/* Takes what the plan gives up out of everybody's reach. False: there is nothing to remove. */
+/* Takes the checkpoints to remove out of the catalog and memory. False: there are none. */
 static bool take_out_chosen(struct pruning *pruning)
 {
     bool any = false;
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
         if (pruning->items[i].reasons != 0)
-            continue; /* not looked for: the list may be long, and most of it stays */
+            continue; /* not looked up: the list may be long, and most of it stays */
         struct checkpoint *checkpoint =
             catalog_find(pruning->run, candidate->summary.step, candidate->summary.attempt);
         if (!checkpoint)
             continue;
         if (!resident_take_out(checkpoint)) {
-            pruning->items[i].reasons = RETAIN_LEASED; /* since the plan was made */
+            pruning->items[i].reasons = RETAIN_LEASED; /* leased since the plan was made */
             continue;
         }
         candidate->checkpoint = checkpoint;
@@ -227,7 +226,7 @@ static bool take_out_chosen(struct pruning *pruning)
     return any;
 }
 
-/* Of retention alone: a prune may name another metric. */
+/* For retention only: a prune may use another metric. */
 static void note_metric(const struct pruning *pruning, struct checkpoint *checkpoint,
                         uint32_t index)
 {
@@ -237,8 +236,8 @@ static void note_metric(const struct pruning *pruning, struct checkpoint *checkp
             .is_known = true, .is_there = item->has_metric, .value = item->metric};
 }
 
-/* What the plan has read of pins and metrics. Both are newest first; saves since then have come in
- * front. */
+/* Takes over the pins and metrics that the plan has read. Both lists are newest first; later saves
+ * are in front. */
 static void note_read(struct pruning *pruning)
 {
     struct checkpoint *checkpoint = pruning->run->checkpoints;
@@ -264,7 +263,7 @@ static void note_read(struct pruning *pruning)
     }
 }
 
-/* What the looks have found out: the catalog is told, whatever becomes of the plan. */
+/* Reports the results of the checks to the catalog, even if the plan failed. */
 static void note_checks(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count; i++) {
@@ -278,7 +277,7 @@ static void note_checks(struct pruning *pruning)
         if (!pruning->items[i].is_vanished)
             catalog_damage(checkpoint, pruning->tier, &candidate->fault);
         else if (catalog_lost(checkpoint, pruning->tier) || resident_take_out(checkpoint)) {
-            if (copies_at(checkpoint, pruning->tier)->is_there) /* it was the last one */
+            if (copies_at(checkpoint, pruning->tier)->is_there) /* that was the last copy */
                 catalog_drop(checkpoint);
             history_note(pruning->run,
                          &(struct history_event){.name = "vanish",
@@ -298,7 +297,7 @@ static void planned(struct event *event)
     note_checks(pruning);
     if (pruning->fault.code == 0)
         note_read(pruning);
-    if (pruning->reads_metrics) /* what is best is known now */
+    if (pruning->reads_metrics) /* the best checkpoints are known now */
         replicate_check_queues(pruning->service);
     if (pruning->fault.code != 0 || pruning->is_dry || pruning->only_reads ||
         !take_out_chosen(pruning)) {
@@ -311,8 +310,8 @@ static void planned(struct event *event)
 
 /* ---- beginning ---- */
 
-/* Shards of it are on other nodes, and the node of the first has it still: that one decides, or
- * what is kept there would lack what is removed here. */
+/* Shards of it are on other nodes, and the first one's node still has its part: that node decides,
+ * so that no node keeps a part whose other shards were removed here. */
 static bool is_led_by_peer(const struct checkpoint *checkpoint)
 {
     return checkpoint->is_led_elsewhere && checkpoint->places[0] < NUM_TIERS &&
@@ -378,7 +377,7 @@ static void start_plan(struct timer *timer)
         loop_timer(loop, timer, RELEASES_MS);
         return;
     }
-    /* A look at the far tier may take long. */
+    /* A refresh of the far tier may take long. */
     enum tier_index slowest = tier_has_far(pruning->service) ? TIER_FAR : TIER_LOCAL;
     pruning->job = (struct job){.work = retain_work_plan, .done.run = planned};
     tier_work(pruning->service, slowest, &pruning->job);

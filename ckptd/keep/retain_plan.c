@@ -1,12 +1,12 @@
-/* retain_plan.c - the plan of a prune or of retention: which checkpoints of a tier go.
+/* retain_plan.c - the plan of a prune or of retention: which checkpoints of a tier are removed.
  *
- * A worker reads pins, leases, metrics and what tools have found, makes the plan
- * keeps nothing from going.
+ * A worker reads pins, leases, metrics and the notes of tools, makes the plan, and checks the
+ * copies that it relies on: a missing or damaged one does not let others be removed.
  *
- * The decision is that of proto/format/retain.c, the same as in `ckpt-cli prune --store`. Pins,
- * leases and the notes of verify are files that also tools without a server make, so they are read
- * for every plan. Each pin and lease is written before a tombstone is looked for, a tombstone
- * before they are: one of the two sees the other. */
+ * proto/format/retain.c decides, as for `ckpt-cli prune --store`. Tools without a server write
+ * pins, leases and notes of verify as well, so they are read for every plan. A tool writes a pin or
+ * lease before it checks for a tombstone; ckptd writes a tombstone before it checks for those: so
+ * one of the two sees the other. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"
@@ -25,7 +25,7 @@ struct pin_visit {
     enum tier_index tier;
 };
 
-/* The item that a note or a lease is on, or NULL. */
+/* The item of a note or a lease, or NULL. */
 static struct retain_item *item_of(struct pruning *pruning, const struct storage_entry *entry)
 {
     uint64_t step, attempt;
@@ -59,8 +59,8 @@ static int visit_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* What tools have found in the local tier. In the far one each would cost a request: there
- * look_at() asks, before anything goes. */
+/* Reads the notes of verify in the local tier. In the far tier each costs a request: there
+ * check_copy() reads them, before any removal. */
 static int read_verified(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count && pruning->tier == TIER_LOCAL; i++) {
@@ -109,7 +109,8 @@ static int read_metrics(struct pruning *pruning)
     return error;
 }
 
-/* Is it there? A look that failed proves nothing: the plan keeps it, and counts on it no more. */
+/* Checks whether the copy exists. An error proves nothing: the plan keeps the copy, but does not
+ * rely on it. */
 static int check_copy(void *user, uint32_t index)
 {
     struct pruning *pruning = user;
@@ -127,14 +128,14 @@ static int check_copy(void *user, uint32_t index)
     return error == ERR_MEMORY ? error : 0;
 }
 
-/* What goes must be in the tier that is to keep it. */
+/* A removal waits until the tier that keeps the checkpoint has it. */
 static void hold_back(struct pruning *pruning)
 {
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
         if (pruning->items[i].reasons == 0 && (candidate->is_led || candidate->is_spread))
-            pruning->items[i].reasons = RETAIN_DRAINS; /* as long as the node that leads has it, or
-                                                          no newer one is on other nodes */
+            pruning->items[i].reasons = RETAIN_DRAINS; /* while the leading node has it, or no newer
+                                                        * one is on other nodes */
         if (pruning->items[i].reasons != 0 ||
             drop_copy_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
             continue;
@@ -151,8 +152,8 @@ static int read_pins_in(struct pruning *pruning, enum tier_index tier)
                            visit_pin, &visit);
 }
 
-/* A pin holds in all tiers, whichever it lies in. Those of the far one are read when copies there
- * go; for the local tier the last look at it counts. */
+/* A pin in any tier holds in all tiers. Pins of the far tier are read for removals there; for the
+ * local tier the last refresh of the far tier counts. */
 static int read_pins(struct pruning *pruning)
 {
     int error = read_pins_in(pruning, TIER_LOCAL);
@@ -165,8 +166,8 @@ void retain_work_plan(struct job *job)
     uint32_t removed;
     struct storage *storage = retain_storage(pruning);
     const char *run = pruning->run->name;
-    /* A tombstone that could not be taken back keeps readers away: no removal of this run is under
-     * way now, so what there is of them is such a one. */
+    /* Readers avoid a checkpoint with a tombstone. No removal of this run is in progress now, so
+     * any tombstone is left from a failed one. */
     if (!pruning->is_dry && store_recover_run(storage, run) != 0)
         log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
     int error = tier_reach(pruning->service, pruning->tier); /* is it the same store? */
@@ -181,7 +182,7 @@ void retain_work_plan(struct job *job)
     if (error == 0 && !pruning->only_reads) {
         error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed,
                                  check_copy, pruning);
-        if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
+        if (error == ERR_DENIED && pruning->is_dry) /* a dry run shows a refused plan as well */
             error = 0;
     }
     if (error == 0 && !pruning->only_reads)

@@ -1,5 +1,5 @@
-/* retain_private.h - a plan, which retain_plan.c makes and retain.c carries out, for
- * retain_rules.c, which says when and by which rules. */
+/* retain_private.h - a plan: retain_plan.c makes it, retain.c carries it out, retain_rules.c
+ * decides when and by which rules. */
 #ifndef HOLDFAST_CKPTD_KEEP_RETAIN_PRIVATE_H
 #define HOLDFAST_CKPTD_KEEP_RETAIN_PRIVATE_H
 
@@ -20,35 +20,35 @@ struct plan_options {
     const char *metric;
     enum tier_index tier;
     bool is_dry;
-    bool reads_metrics; /* also where no rule of this plan goes by them */
-    bool only_reads;    /* there is no rule, and nothing goes */
-    bool is_final;      /* what goes cannot be taken back */
+    bool reads_metrics; /* even if no rule of this plan uses them */
+    bool only_reads;    /* no rule applies, and nothing is removed */
+    bool is_final;      /* removed for good, without the trash */
 };
 
-/* One checkpoint of the run, and what became of it. */
+/* One checkpoint of the run, and the result for it. */
 struct candidate {
-    bool is_led;    /* another node decides on it */
+    bool is_led;    /* another node decides about it */
     bool is_spread; /* the newest that is replicated: newer ones may be lost with a node */
     struct manifest_summary summary;
-    struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
-    struct fault fault;            /* why it could not be removed, or that it is not there */
+    struct checkpoint *checkpoint; /* during its removal, when it is out of the catalog */
+    struct fault fault;            /* why it was not removed, or that it is missing */
     uint64_t manifest_hash;        /* as in struct checkpoint */
-    struct verified verified;      /* as the note in the local tier says */
+    struct verified verified;      /* by the note in the local tier */
     bool has_read;                 /* its metric, or that it has none */
     bool is_gone;
-    struct other_copy other; /* that must be there before this one goes */
-    struct pin pin, far_pin; /* the latter when copies in the far tier go */
+    struct other_copy other; /* the copy that must exist before this one is removed */
+    struct pin pin, far_pin; /* far_pin: only for copies in the far tier */
 };
 
 struct pruning {
     struct service *service;
     struct run *run;
-    enum tier_index tier;  /* whose copies go */
+    enum tier_index tier;  /* the tier of the copies */
     struct rpc_call *call; /* NULL: retention */
     struct retain_rules rules;
     char metric[64];
     bool is_dry, reads_metrics, only_reads;
-    uint64_t trash; /* how long what goes can be taken back, in seconds; 0: not at all */
+    uint64_t trash; /* seconds that a removed checkpoint can be restored; 0: it cannot */
     struct retain_item *items;
     struct candidate *candidates; /* in the order of items */
     uint32_t count;
@@ -57,14 +57,14 @@ struct pruning {
     struct job job;
 };
 
-/* Of retain_plan.c, on a worker: pruning->job. */
+/* Implemented by retain_plan.c, on a worker, for pruning->job. */
 void retain_work_plan(struct job *job);
-/* Where the copies lie that may go. */
+/* The storage of the copies. */
 struct storage *retain_storage(const struct pruning *pruning);
 
 /* On an error nothing was begun. */
 int retain_begin(struct run *run, const struct plan_options *options);
-/* Behind the local tier's plan: one at a time. */
+/* After the plan of the local tier: one plan at a time. */
 void retain_apply_far(struct run *run);
 
 #endif

@@ -1,10 +1,10 @@
-/* retain_rules.c - the rules of the configuration, and when they are applied: with a commit, a save
- * that found no room, once after the start, and when the configuration was loaded again. The local
- * tier comes first, by [retention]; then the far one, by [tier].
+/* retain_rules.c - the rules of the configuration, and when they apply: after a commit, after a
+ * save that found no room, once after the start, and after a reload. The local tier comes first, by
+ * [retention]; then the far one, by [tier].
  *
- * What the far tier's rules would remove does not go there (tiers/queue.c). Which ones are best
- * says their metric, and that is in the manifest: so the plan of the local tier reads it, also
- * where that tier has no rule of its own, and the catalog keeps it. */
+ * A checkpoint that the far tier's rules do not keep is not sent there (tiers/queue.c). The best
+ * are chosen by their metric, which is in the manifest: so the plan of the local tier reads it,
+ * even without such a rule there, and the catalog keeps it. */
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
+#define AGAIN_MS 1000 /* retry interval while rubbish is being removed */
 
-/* Has a plan begun? */
+/* True if a plan has begun. */
 static bool begin_plan(struct run *run, const struct plan_options *options)
 {
     bool has_rule = retain_check(&options->rules) == 0;
@@ -30,7 +30,7 @@ static bool begin_plan(struct run *run, const struct plan_options *options)
         return false;
     int error = retain_begin(run, options);
     if (error != 0)
-        log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
+        log_debug("retain", "run %s: %s", run->name, report_line()); /* retried the next time */
     return error == 0;
 }
 
@@ -60,9 +60,9 @@ void retain_apply(struct run *run)
     report_restore(&text, 0);
 }
 
-/* Rules may have changed since the ckptd before, and a disk that is full waits for them: no commit
- * would come to apply them. What its readers may open again (restore/held.c) goes when they have
- * not come. */
+/* Rules may have changed since the former ckptd, and a full disk waits for them: without space no
+ * commit applies them. Checkpoints that its readers may reopen (restore/held.c) are removed once
+ * the readers have not come. */
 static void apply_to_all(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct retention, timer)->service;

@@ -1,26 +1,30 @@
-/* scan.c - reads the store, at a start. There is no database: the store is the truth.
+/* scan.c - reads the store at a start. There is no database: the store is authoritative.
  *
  * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint; of one that
- * ranks of several nodes saved, the shards that proto/format/places.h names must be here. The
- * summary in the manifest's first 4 KiB, the names and the sizes of the shards are checked; what
- * does not fit is damage (catalog.c). Without a manifest, and with the mark of unfinished work
- * (proto/format/mark.h), it is what a crash left of a save, whatever state that was in (commit.c):
- * this daemon is the store's one writer and its coordinator, so nobody else can still commit it,
- * and its shards are removed; unless somebody leases it, who is a tool that still writes it. Files
- * of other names are never touched. Without a manifest and without a mark its shards are
- * somebody's: the manifest may have been moved away, or is yet to come. The directory is set aside:
- * listed, named in the log, never deleted. So is a checkpoint of a later version, which is "newer".
- * A mark beside a manifest is one that a crash kept from being removed: the checkpoint is whole,
- * its names are made durable before it is served, and the mark goes. Of what has none they are
+ * ranks of several nodes saved, the shards that proto/format/places.h names must be here. ckptd
+ * checks the summary in the manifest's first 4 KiB, the names and the sizes of the shards; a
+ * mismatch is damage (catalog.c).
+ *
+ * A directory without a manifest, with the mark of unfinished work (proto/format/mark.h), is left
+ * from a save that a crash interrupted in any state (commit.c). This ckptd is the store's only
+ * writer and its coordinator, so no other process can still commit it. Its shards are removed,
+ * unless a lease shows that a tool is still writing it. Files of other names are never touched.
+ *
+ * The shards of a directory without manifest and mark may be wanted: the manifest may have been
+ * moved away, or is yet to come. The directory is set aside: listed, named in the log, never
+ * deleted. So is a checkpoint of a later version, with the flaw "newer".
+ *
+ * A mark beside a manifest is one that a crash kept from being removed: the checkpoint is whole.
+ * ckptd makes its names durable before it serves it, and removes the mark. Without a mark they are
  * durable, and a start syncs nothing.
  *
- * What cannot be looked into is kept as it is: a directory of a step is listed as damaged, without
- * a note, and a run whose own directories cannot be read is refused by name (run_find), as nobody
- * knows its newest attempt or whether it has a checkpoint; neither is pruned or collected. The
- * other ones are served. Without the root there is no start.
+ * Unreadable directories stay as they are. A directory of a step is listed as damaged, without a
+ * note. A run whose own directories cannot be read is refused by name (run_find), as its newest
+ * attempt and its checkpoints are unknown. Neither is pruned or collected. Other runs are served.
+ * Without the root ckptd does not start.
  *
- * A start looks at the directories of a run with several threads (storage_for_many), and then goes
- * through what they found alone, in order. */
+ * A start reads the directories of a run with several threads (storage_for_many), and then
+ * processes the results alone, in order. */
 #include "ckptd/keep/scan.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -52,12 +56,12 @@
 
 /* ---- reading the store ---- */
 
-/* The directory of a step, and what a look into it found. */
+/* The directory of a step, and the result of reading it. */
 struct step {
     uint64_t step, attempt;
     struct store_seen seen;
-    int error;           /* of the checkpoint, or without a manifest of the look */
-    struct fault *fault; /* its text, owned; NULL also for want of memory */
+    int error;           /* of the checkpoint; without a manifest, of the read */
+    struct fault *fault; /* its text, owned; NULL also without memory */
 };
 
 struct scan {
@@ -73,7 +77,7 @@ static int step_dir(char *out, size_t size, const struct scan *scan, const struc
     return shard_dir_key(out, size, scan->run->name, step->step, step->attempt);
 }
 
-/* On any thread; touches its step and nothing else. */
+/* On any thread; changes only its own step. */
 static int read_step(void *user, size_t index)
 {
     const struct scan *scan = user;
@@ -87,9 +91,10 @@ static int read_step(void *user, size_t index)
     return 0;
 }
 
-/* A crash came between the manifest and the end of its mark, perhaps before the manifest's name was
- * durable: this start is about to call the checkpoint local. Where the mark stays the next start
- * tries again. A checkpoint without one was made durable before its mark went (commit.I11). */
+/* A crash came between the manifest and the removal of the mark, perhaps before the manifest's name
+ * was durable: this start is about to report the checkpoint as local. If the mark stays, the next
+ * start tries again. A checkpoint without a mark was made durable before the mark was removed
+ * (commit.I11). */
 static void remove_mark(const struct scan *scan, const char *dir)
 {
     if (storage_sync_names(scan->service->storage, dir) != 0)
@@ -104,7 +109,7 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     struct store_seen *seen = &step->seen;
     struct manifest_summary *summary = &seen->summary;
     snprintf(summary->run, sizeof summary->run, "%s", scan->run->name);
-    summary->step = step->step; /* in the list it stands where its directory does */
+    summary->step = step->step; /* its place in the list follows its directory */
     summary->attempt = step->attempt;
     int error = catalog_add(&checkpoint, scan->run, summary, TIER_LOCAL, &seen->places);
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
@@ -153,7 +158,7 @@ static int remove_rubbish(struct scan *scan, const struct step *step)
     return 0;
 }
 
-/* Oldest first: then each has its place at the head of the list. */
+/* Oldest first: then each is inserted at the head of the list. */
 static int list_steps(struct scan *scan)
 {
     struct store_names names;
@@ -172,7 +177,7 @@ static int list_steps(struct scan *scan)
     return error;
 }
 
-/* Does it say something about the store? What this process lacks does not. */
+/* Is the error about the store? A lack of memory or descriptors in this process is not. */
 static bool is_of_store(int error)
 {
     return error != 0 && error != ERR_MEMORY && error != ERR_BUSY;
@@ -212,8 +217,8 @@ static int scan_attempts(struct scan *scan)
     return error == ERR_CORRUPT ? 0 : error;
 }
 
-/* What was found damaged before this start stays so until a person has looked (ckpt-cli verify
- * --release); its note's name says so, also when nobody can read why. */
+/* A checkpoint that was quarantined before this start stays so until an operator releases it
+ * (ckpt-cli verify --release). The name of the note is enough, even if it cannot be read. */
 static int keep_quarantined(struct checkpoint *checkpoint)
 {
     const struct manifest_summary *summary = &checkpoint->summary;
@@ -260,11 +265,11 @@ static int read_run(struct scan *scan)
     int error = scan_attempts(scan);
     if (error != 0)
         return error;
-    /* Removals that were cut short come to their end, or are taken back. */
+    /* Completes interrupted removals, or undoes them. */
     if (store_recover_run(storage, run->name) != 0)
         log_warn("catalog", "run %s: what a removal left stays: %s", run->name, report_line());
     error = scan_steps(scan);
-    /* A checkpoint proves its attempt, whatever became of the attempt's file. */
+    /* A checkpoint proves its attempt, even without the attempt's file. */
     for (struct checkpoint *c = run->checkpoints; c; c = c->next)
         if (c->summary.attempt > run->newest_attempt)
             run->newest_attempt = c->summary.attempt;
@@ -276,8 +281,8 @@ static int read_run(struct scan *scan)
                : error;
 }
 
-/* Every call that names the run is answered with the reason: its newest checkpoint may be among
- * those that could not be read, and a load would resume from an older one. */
+/* Every call that names the run is answered with the reason: its newest checkpoint may be
+ * unreadable, and a load then resumes from an older one. */
 static void refuse_run(struct run *run, int error)
 {
     catalog_forget(run);

@@ -1,23 +1,24 @@
-/* trash.c - removed checkpoints stay for retention.trash_s seconds, those that the far tier gives
- * up for tier.trash_s, and can be taken back.
+/* trash.c - keeps removed checkpoints for retention.trash_s seconds, those that the far tier drops
+ * for tier.trash_s, so that they can be restored.
  *
  *   a prune, retention, rm ──► <run>/trash/ ──► its term is over, or a save lacks space: gone
- *                                   │
- *                                   └──► undelete.c: back in the list
+ *                                  │
+ *                                  └──► undelete.c: back in the list
  *
- * A worker looks at the start, every TRASH_LOOK_MS, and when something has changed: it notes the
+ * A worker sweeps the trash at the start, every TRASH_SWEEP_MS, and after changes. It notes the
  * term of each run in the store, for tools that remove without ckptd (storage/trash.c), removes
- * what is older than its term, and counts the rest. A save that lacks space waits for such a look:
- * the oldest of all runs go until there is enough. Where all of the trash is not enough it stays,
- * and the save is refused.
+ * items that are older than their term, and counts the others. A save that lacks space waits for
+ * such a sweep: the oldest items of all runs are removed until there is enough. If all of the trash
+ * is not enough, it stays, and the save is refused.
  *
- * Each tier has its trash, and what blocks on the far one is done by its crew. It has no limit of
- * space, so only terms empty it; its looks are FAR_LOOK_MS apart, or as soon as a term ends. Other
- * ckptds look there, too: each gives way to the others (storage/trash.c), and tries again.
+ * Each tier has its trash, and the crew of the far tier does the blocking work there. That one has
+ * no limit of space, so only terms empty it; it is swept every FAR_SWEEP_MS, or as soon as a term
+ * ends. Other ckptds sweep it as well: each yields to the others (storage/trash.c), and tries
+ * again.
  *
- * Without a term (0) what is in the trash stays until a save lacks space: a slip in the
- * configuration empties nothing. A wall clock that jumps ahead while ckptd runs ends no term: what
- * it has jumped is taken off every age. */
+ * Without a term (0) items stay in the trash until a save lacks space: a mistake in the
+ * configuration removes nothing. If the wall clock jumps ahead while ckptd runs, no term ends
+ * early: the jump is subtracted from every age. */
 #include "ckptd/keep/trash.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/policy.h"
@@ -32,17 +33,17 @@
 #include <time.h>
 
 #define TRASH_SWEEP_MS 60000
-#define FAR_SWEEP_MS 600000 /* each costs two requests a run */
+#define FAR_SWEEP_MS 600000 /* each sweep costs two requests per run */
 #define SOON_MS 1000
-#define JUMP_MS 60000 /* a wall clock that is set by less has not jumped */
+#define JUMP_MS 60000 /* a smaller step of the wall clock is no jump */
 
 struct emptied {
-    struct store_trashed item; /* of one that is_back: no files, no bytes */
+    struct store_trashed item; /* for one with is_back: no files, no bytes */
     uint64_t term;
     bool is_gone;
 };
 
-/* A run, as the worker needs it. */
+/* A run, with the fields that the worker needs. */
 struct sweep_run {
     char name[RUN_NAME_MAX + 1];
     uint64_t term;
@@ -55,10 +56,10 @@ struct sweep {
     struct emptied *items;
     uint32_t count, room;
     uint64_t term;                       /* of the run that is being listed */
-    uint64_t now;                        /* seconds since 1970, less what the clock has jumped */
-    uint64_t wanted_files, wanted_bytes; /* to be made free */
+    uint64_t now;                        /* seconds since 1970, without the jumps of the clock */
+    uint64_t wanted_files, wanted_bytes; /* to be freed */
     enum tier_index tier;
-    uint64_t next_s; /* until the next term ends; 0: none of what is there has one */
+    uint64_t next_s; /* until the next term ends; 0: no item has a term */
     struct job job;
 };
 
@@ -85,7 +86,7 @@ static int64_t wall_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* ---- a look, on a worker ---- */
+/* ---- a sweep, on a worker ---- */
 
 static int add_item(void *user, const struct store_trashed *item)
 {
@@ -101,7 +102,7 @@ static int add_item(void *user, const struct store_trashed *item)
 static void empty_item(struct sweep *sweep, struct emptied *item, const char *why)
 {
     int error = store_trash_empty(storage_of(sweep), &item->item);
-    item->is_gone = true; /* also one that stays is no room that a save could count on */
+    item->is_gone = true; /* even if it could not be removed: a save cannot count on its space */
     if (error != 0)
         log_warn("trash", "%s stays: %s", item->item.key, report_line());
     else
@@ -115,7 +116,7 @@ static int compare_ages(const void *a, const void *b)
     const struct store_trashed *y = &((const struct emptied *)b)->item;
     if (x->seconds != y->seconds)
         return x->seconds < y->seconds ? -1 : 1;
-    return strcmp(strrchr(x->key, '/'), strrchr(y->key, '/')); /* the lower step */
+    return strcmp(strrchr(x->key, '/'), strrchr(y->key, '/')); /* then the lower step first */
 }
 
 static void note_next(struct sweep *sweep, const struct emptied *item)
@@ -201,7 +202,7 @@ static void swept(struct event *event)
 
 /* ---- beginning ---- */
 
-/* A wall clock that goes ahead of the monotonic one has jumped. */
+/* Detects a jump: the wall clock gains on the monotonic one. */
 static void follow_clock(struct trash *trash)
 {
     int64_t ahead = wall_ms() - loop_now_ms();
@@ -219,7 +220,7 @@ static void start_sweep(struct trash *trash)
     if (!sweep || !runs) {
         free(sweep);
         free(runs);
-        return; /* the next look */
+        return; /* the next sweep */
     }
     follow_clock(trash);
     *sweep = (struct sweep){.service = service,
@@ -230,7 +231,7 @@ static void start_sweep(struct trash *trash)
                             .wanted_bytes = trash->wanted_bytes};
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
         if (run->unreadable.code != 0 || (run->newest_attempt == 0 && !run->checkpoints))
-            continue; /* it has no directory yet, perhaps */
+            continue; /* it may have no directory yet */
         if (trash->tier == TIER_FAR && !trash->must_note && trash_term(run, TIER_FAR) == 0)
             continue;
         struct sweep_run *to = &runs[sweep->num_runs++];
@@ -291,7 +292,8 @@ bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files)
     struct trash *trash = service->trash;
     if (trash->bytes < bytes || trash->files < files || trash->checkpoints == 0)
         return false;
-    if (trash->makes_room) /* for a rank of the same save, perhaps: what it lacks then is told */
+    if (trash->makes_room) /* perhaps for a rank of the same save; if it then still lacks space it
+                            * is told */
         return true;
     if (trash->wanted_bytes < bytes)
         trash->wanted_bytes = bytes;

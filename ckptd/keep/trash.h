@@ -1,4 +1,5 @@
-/* trash.h - removed checkpoints that can be taken back; see trash.c. On the service thread. */
+/* trash.h - keeps removed checkpoints so that they can be restored; see trash.c. On the service
+ * thread. */
 #ifndef HOLDFAST_CKPTD_KEEP_TRASH_H
 #define HOLDFAST_CKPTD_KEEP_TRASH_H
 
@@ -15,31 +16,33 @@ struct run;
 struct trash {
     struct service *service;
     enum tier_index tier;
-    struct timer timer;                  /* of the next look */
-    bool must_note;                      /* terms of 0, too: they may have been others before */
-    bool is_busy;                        /* a worker empties it, or takes something back */
-    bool must_again;                     /* a look is due behind that */
-    bool makes_room;                     /* for saves, by what it removes now */
+    struct timer timer;                  /* of the next sweep */
+    bool must_note;                      /* also notes terms of 0, which may replace other ones */
+    bool is_busy;                        /* a worker empties it, or restores from it */
+    bool must_again;                     /* another sweep is due after this one */
+    bool makes_room;                     /* this sweep removes items for waiting saves */
     uint32_t num_waiting;                /* calls of undelete.c that wait for it */
-    uint64_t files, bytes, checkpoints;  /* as of the last look */
-    uint64_t wanted_files, wanted_bytes; /* by saves that wait */
-    int64_t clock_ms, jumped_ms;         /* of the wall clock: what it is ahead, and has jumped */
+    uint64_t files, bytes, checkpoints;  /* as of the last sweep */
+    uint64_t wanted_files, wanted_bytes; /* that waiting saves lack */
+    int64_t clock_ms, jumped_ms;         /* wall clock minus monotonic clock, and the sum of its
+                                          * jumps */
 };
 
-/* After what holds runs was read. */
+/* Call after the runs were read. */
 int trash_open(struct service *service);
 void trash_close(struct service *service);
-/* How long what is removed from the run's copies in that tier now can be taken back, in seconds; 0:
- * not at all. */
+/* Seconds for which a checkpoint that is removed from that tier now can be restored; 0: not at
+ * all. */
 uint64_t trash_term(const struct run *run, enum tier_index tier);
-/* Something went in or out: look soon, in that tier. Where there is no such tier: nothing. */
+/* The contents of that tier's trash have changed: sweeps it soon. Does nothing if there is no such
+ * tier. */
 void trash_sweep_soon(struct service *service, enum tier_index tier);
-/* Terms may have changed: in all tiers. */
+/* The terms may have changed: sweeps the trash of all tiers. */
 void trash_reloaded(struct service *service);
-/* A save lacks so much. True: the oldest in the trash are removed until so much is free, and saves
- * are tried again then. False: all of the trash is not that much, and it stays. */
+/* A save lacks that much space. True: ckptd removes the oldest items until that much is free, and
+ * then retries the saves. False: all of the trash is smaller than that, and it stays. */
 bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files);
-/* A worker is about to take something back. ERR_BUSY: others are at it. */
+/* A worker is about to restore a checkpoint. ERR_BUSY: the trash is in use. */
 int trash_begin(struct service *service);
 void trash_end(struct service *service);
 

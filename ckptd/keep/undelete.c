@@ -1,14 +1,14 @@
-/* undelete.c - Undelete: what was removed into a run's trash comes back, or is told.
+/* undelete.c - Undelete: restores checkpoints from a run's trash, or lists them.
  *
- *   the trash is free ──► worker: what is there? which of it is meant? one rename for each, then a
- *   look at its files as at a start ──► into the list, with what is wrong with it if anything is
+ *   the trash is free ──► worker: lists it, selects; one rename for each, then checks its files
+ *   as at a start ──► into the list, with its flaw if it has one
  *
- * The local trash comes first, then, on its crew, that of the far tier; a look at that tier takes
- * what came back there into the list. Where the far tier does not answer, the answer says so, and
- * what was in the local trash is back all the same.
+ * The local trash comes first, then, on its crew, that of the far tier; a refresh of that tier
+ * lists the restored ones. If the far tier does not answer, the answer says so; checkpoints of the
+ * local trash are restored in any case.
  *
- * Of a checkpoint that was removed, made again and removed again the newest is meant. One whose
- * place is taken stays in the trash, and the answer says so.
+ * If a checkpoint was removed, saved again and removed again, the newest one is restored. One whose
+ * directory exists already stays in the trash, and the answer says so.
  *
  * Limit: UNDELETE_MAX checkpoints of a run in one call; the newest removed ones. */
 #include "ckptd/keep/undelete.h"
@@ -34,9 +34,11 @@
 #include <string.h>
 
 #define UNDELETE_MAX 8192u
-#define BUSY_MS 10              /* between two looks whether the trash is free */
-#define BUSY_WAIT_MS 60000      /* then ERR_BUSY */
-#define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
+#define BUSY_MS 10         /* interval for checking whether the trash is free */
+#define BUSY_WAIT_MS 60000 /* then ERR_BUSY */
+#define ADOPTING_ALL                                                       \
+    UINT64_MAX /* of run->adopting: no attempt is opened, no checkpoint is \
+                * adopted */
 
 struct found {
     enum tier_index tier;
@@ -44,19 +46,19 @@ struct found {
     struct manifest_summary summary;
     struct places places; /* owned */
     bool is_taken;
-    struct fault fault; /* why it was not taken, or what is wrong with it */
+    struct fault fault; /* why it was not restored, or its flaw */
 };
 
 struct undeleting {
     struct service *service;
     struct rpc_call *call;
-    const Holdfast__V1__UndeleteRequest *request; /* lives as long as the call */
+    const Holdfast__V1__UndeleteRequest *request; /* valid as long as the call */
     struct run *run;
     struct found *items;
     uint32_t count, room;
-    enum tier_index tier; /* that a worker is at */
+    enum tier_index tier; /* the tier of the current job */
     int64_t until_ms;
-    struct fault fault, far_fault; /* the latter: what keeps the far trash from being looked into */
+    struct fault fault, far_fault; /* far_fault: why the far trash cannot be read */
     struct refresh_waiter refresh;
     struct timer timer;
     struct job job;
@@ -82,7 +84,7 @@ static int add_found(void *user, const struct store_trashed *item)
     return 0;
 }
 
-/* Newest attempt, newest step, removed last: first. */
+/* Order: newest attempt, newest step, latest removal. */
 static int compare_found(const void *a, const void *b)
 {
     const struct store_trashed *x = &((const struct found *)a)->at;
@@ -155,7 +157,7 @@ static void work_in(struct undeleting *undeleting, enum tier_index tier,
     tier_work(undeleting->service, tier, &undeleting->job);
 }
 
-/* ---- into the list ---- */
+/* ---- listing ---- */
 
 static int add_to_list(struct undeleting *undeleting, struct found *found)
 {
@@ -168,7 +170,7 @@ static int add_to_list(struct undeleting *undeleting, struct found *found)
     int error = catalog_add(&checkpoint, run, &found->summary, TIER_LOCAL, &found->places);
     if (error != 0)
         return error;
-    if (run->scrubbed.number != 0) /* it was away, and may have been changed */
+    if (run->scrubbed.number != 0) /* it was in the trash, and may have been changed */
         scrub_cursor_brought(&run->scrubbed, found->at.step, found->at.attempt);
     const struct fault *fault = &found->fault;
     if (fault->code == 0)
@@ -187,7 +189,7 @@ static void note_taken(struct undeleting *undeleting, struct found *found)
 {
     struct run *run = undeleting->run;
     int error = found->tier == TIER_LOCAL ? add_to_list(undeleting, found) : 0;
-    if (error != 0) /* a look at the store finds it */
+    if (error != 0) /* a refresh of the store finds it */
         fault_take(&found->fault, error);
     if (found->tier == TIER_LOCAL)
         ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)found->at.bytes);
@@ -270,7 +272,7 @@ static void refreshed(struct refresh_waiter *waiter)
 {
     struct undeleting *undeleting = CONTAINER_OF(waiter, struct undeleting, refresh);
     undeleting->service->trash->num_waiting--;
-    end_undelete(undeleting); /* where the look came to nothing the next one has it */
+    end_undelete(undeleting); /* if the refresh failed, the next one lists it */
 }
 
 static void undeleted(struct event *event)

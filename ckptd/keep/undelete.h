@@ -1,4 +1,4 @@
-/* undelete.h - removed checkpoints come back from the trash; see undelete.c. On the service thread;
+/* undelete.h - restores removed checkpoints from the trash; see undelete.c. On the service thread;
  * a handler answers its call once. */
 #ifndef HOLDFAST_CKPTD_KEEP_UNDELETE_H
 #define HOLDFAST_CKPTD_KEEP_UNDELETE_H

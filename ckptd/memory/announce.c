@@ -1,14 +1,16 @@
-/* announce.c - what a rank announces of its part of a save (stage.c), and how far it may.
+/* announce.c - handles a rank's announcements of its part of a save (stage.c), and limits how far
+ * it may write.
  *
- * Announcements come from shared memory and are hostile: the caller hands in private copies, and
- * every range is checked here. A range outside the tensors' bytes, or one that touches what was
- * announced before, is a breach that fails the save. What is announced is kept as a sorted list of
+ * Announcements come from shared memory and are not trusted: the caller passes private copies, and
+ * every range is checked here. A range outside the tensors' bytes, or one that overlaps an
+ * announced one, is a breach that fails the save. Announced bytes are kept as a sorted list of
  * disjoint intervals; ranks announce mostly in order, so it stays short. Its limit is the number of
- * the rank's items and some; a rank that scatters more is in breach too.
+ * the rank's items plus SCATTER_MAX; a rank that scatters more is in breach as well.
  *
  * An image that is a window holds a part of the file at a time. When its first chunks are in the
- * file it moves on, and the control page tells the rank, which waits for room. What is announced
- * beyond the window is a breach; ckptd goes by its own numbers, never by the page. */
+ * file it moves on, and ckptd tells the rank, which waits for room, through the control page. An
+ * announcement beyond the window is a breach; ckptd uses its own numbers, never those of the
+ * page. */
 #include "ckptd/memory/announce.h"
 #include "ckptd/core/service.h"
 #include "ckptd/memory/image.h"
@@ -42,7 +44,7 @@ static uint64_t window_end(const struct stage *stage)
                             : image->geometry.file_bytes;
 }
 
-/* `end` 0: the save was given up, nobody needs to wait any more. */
+/* `end` 0: the save was given up, and the rank must not wait. */
 static void tell_window(struct stage *stage, uint64_t end)
 {
     struct session *session = stage->session;
@@ -50,7 +52,7 @@ static void tell_window(struct stage *stage, uint64_t end)
         arena_window_set(session->control, end > 0 ? stage->options.save_id : 0, end);
 }
 
-/* Chunk `index` comes into memory. */
+/* Resets the chunk `index` for its place in memory. */
 static void open_chunk(struct image *image, uint32_t index)
 {
     struct chunk *chunk = image_chunk(image, index);
@@ -107,12 +109,12 @@ static uint32_t find_interval(const struct stage *stage, uint64_t at)
     return low;
 }
 
-/* Adds [start, end) to what is announced. */
+/* Adds [start, end) to the announced bytes. */
 static int add_interval(struct stage *stage, uint64_t start, uint64_t end)
 {
     struct interval *list = stage->announced;
     uint32_t at = find_interval(stage, start);
-    if (at < stage->num_announced && list[at].end == start) { /* it continues list[at] */
+    if (at < stage->num_announced && list[at].end == start) { /* it extends list[at] */
         bool joins = at + 1 < stage->num_announced && list[at + 1].start == end;
         if (at + 1 < stage->num_announced && list[at + 1].start < end)
             return report_error(ERR_INVALID, NULL, "bytes %llu to %llu were announced twice",
@@ -127,7 +129,7 @@ static int add_interval(struct stage *stage, uint64_t start, uint64_t end)
     if (at < stage->num_announced && list[at].start < end)
         return report_error(ERR_INVALID, NULL, "bytes %llu to %llu were announced twice",
                             (unsigned long long)list[at].start, (unsigned long long)end);
-    if (at < stage->num_announced && list[at].start == end) { /* it leads up to list[at] */
+    if (at < stage->num_announced && list[at].start == end) { /* it precedes list[at] */
         list[at].start = start;
         return 0;
     }
@@ -140,7 +142,7 @@ static int add_interval(struct stage *stage, uint64_t start, uint64_t end)
     return 0;
 }
 
-/* The chunks of [start, end) have fewer bytes to wait for. */
+/* Subtracts the bytes from those that the chunks of [start, end) wait for. */
 static void count_range(struct stage *stage, uint64_t start, uint64_t end)
 {
     struct image *image = stage->image;
@@ -219,7 +221,7 @@ static int announce_end(struct stage *stage)
     return 0;
 }
 
-/* One of the two sums of the tensor that begins at image byte `offset`. */
+/* Takes one of the two sums of the tensor that begins at image byte `offset`. */
 static int take_digest(struct stage *stage, uint64_t offset, uint32_t which, uint64_t sum)
 {
     const struct image *image = stage->image;

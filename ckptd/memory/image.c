@@ -1,4 +1,4 @@
-/* image.c - the bytes of a shard in memory, and the machinery that hashes, writes and reads them.
+/* image.c - the bytes of a shard in memory, with the passes that hash, write and read them.
  *
  * An image is a list of pool segments and a row of chunks. A chunk is the unit of I/O, whole
  * checksum blocks, and lies in one segment, so each transfer is one request from one fixed buffer.
@@ -8,16 +8,16 @@
  *     REWRITE  write
  *     READ     read; then worker: hash the blocks
  *
- * and each chunk ends in one event on the service thread, whatever happened. Every block is hashed
- * once, in the memory that is written (or lent). The device does not wait for the hashing of a
- * STAGE, which has little of the processors while ranks copy: only the table does. So a chunk that
+ * and each chunk ends with one event on the service thread, even after an error. Every block is
+ * hashed once, in the memory that is written (or lent). The device does not wait for the hashing of
+ * a STAGE, which gets little processor time while ranks copy: only the table does. So a chunk that
  * touches the table is only hashed, and written after all others were hashed; stage.c does that
- * with image_write_chunk. What is read comes chunk by chunk, as open loads need it: an image that
- * was made for a READ may hold only some of its file.
+ * with image_write_chunk. A load reads chunk by chunk, as it needs them: an image for a READ may
+ * hold only parts of its file.
  *
  * An image may be a window: its segments and chunks are a ring over the file, and stage.c moves it.
  *
- * Memory that nobody uses is reclaimed in reclaim.c. */
+ * reclaim.c reclaims unused memory. */
 #include "ckptd/memory/image.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/loop.h"
@@ -72,7 +72,7 @@ uint32_t image_segments_needed(const struct service *service, uint64_t file_byte
     return (uint32_t)needed;
 }
 
-/* The pool segment in which a byte of the file lies, or, of a window, has its turn. */
+/* The pool segment of a byte of the file; in a window, the segment that it shares with others. */
 static uint32_t segment_of(const struct image *image, uint64_t offset)
 {
     uint64_t index = offset / pool_segment_bytes(image->service->pool);
@@ -158,8 +158,8 @@ static void add_piece(void *user, size_t at, size_t bytes)
                 start + bytes);
 }
 
-/* Digests come before the checksum, piece by piece: they compute for longer than memory takes to
- * deliver. */
+/* Digests are computed before the checksum, piece by piece: they take longer than memory needs to
+ * deliver the bytes. */
 static void hash_chunk(struct chunk *chunk)
 {
     struct image *image = chunk->image;
@@ -191,9 +191,9 @@ bool image_fits(struct image *image, uint64_t block, const uint8_t *data, struct
 
 /* ---- the steps of a chunk ---- */
 
-/* A step ended; the last one reports the chunk. What comes after a pass can begin when its last
- * chunk has come; a failure stops it sooner, a window moves on with each chunk, and some are
- * awaited at the gate. */
+/* Ends a step; the last one reports the chunk. The service thread is woken when the pass's last
+ * chunk ends, after an error, for a window, which moves with each chunk, and for chunks that
+ * throttle_queue.c awaits. */
 static void end_step(struct chunk *chunk)
 {
     struct image *image = chunk->image;
@@ -203,7 +203,7 @@ static void end_step(struct chunk *chunk)
                       chunk->request.error != 0 || image->is_window || chunk->is_awaited);
 }
 
-/* The failure of a chunk's transfer, in words. */
+/* Formats the error of a chunk's transfer. */
 static void explain_chunk(struct fault *out, const struct chunk *chunk)
 {
     const struct storage_request *request = &chunk->request;
@@ -231,7 +231,7 @@ static void chunk_transferred(struct storage_request *request)
 {
     struct chunk *chunk = CONTAINER_OF(request, struct chunk, request);
     if (request->error == 0 && request->op == STORAGE_READ)
-        loop_work(chunk->image->service->loop, &chunk->job); /* its step goes on there */
+        loop_work(chunk->image->service->loop, &chunk->job); /* its next step runs there */
     else
         end_step(chunk);
 }
@@ -269,7 +269,7 @@ static void work_chunk(struct job *job)
     end_step(chunk);
 }
 
-/* The chunk, about to take so many steps. */
+/* Prepares the chunk for that many steps. */
 static struct chunk *take_chunk(struct image *image, uint32_t index, uint32_t steps)
 {
     struct chunk *chunk = image_chunk(image, index);
@@ -452,7 +452,7 @@ void image_detach(struct image *image)
     struct checkpoint *checkpoint = image->checkpoint;
     image->checkpoint = NULL;
     if (!checkpoint || catalog_image(checkpoint, image->shard) != image)
-        return; /* a part of a shard, or one that never entered */
+        return; /* a part of a shard, or an image that was never entered */
     checkpoint->images[image->shard] = NULL;
     if (--checkpoint->num_images > 0)
         return;

@@ -1,51 +1,50 @@
-/* pool.c - the memory that images are made of: equal memfd segments, taken once.
+/* pool.c - the memory of images: equal memfd segments, allocated once.
  *
- * Each segment is created, sized, mapped once, sealed against SHRINK, GROW and SEAL (so that no
- * holder of the descriptor can make a touch fault), backed (so that touching it later can never
- * fail for want of memory), and registered with the storage as a fixed buffer. The index of a
- * segment is the index of its buffer.
+ * Each segment is created, sized, mapped once, sealed against SHRINK, GROW and SEAL, so that no
+ * holder of the descriptor can cause a fault. It is backed, so that later access never lacks
+ * memory, and registered with the storage as a fixed buffer. The index of a segment is the index of
+ * its buffer.
  *
- * Opening makes the files and maps them: what they need but memory, descriptors and addresses, is
- * had or refused there, in microseconds a segment. A segment is bare until a worker has backed and
+ * At start ckptd creates and maps every segment, in microseconds each, and fails if descriptors or
+ * addresses are lacking. Memory comes later. A segment is bare until a worker has backed and
  * registered it, which takes 0.2 to 2 s for 1 GiB: in the background (pool_renew), from the last
- * one on, and before it is lent where somebody asks sooner (pool_clean), who finds those that are
- * ready first, then bare ones from the first on. That the host has the memory is asked when the
- * pool is opened and, for all that is still to be taken, before each segment: others take memory
- * meanwhile. A pool that cannot be filled is no budget: whoever runs pool_renew ends (server.c).
+ * segment on, or before it is lent (pool_clean). A save or load takes ready segments first, then
+ * bare ones from the first on. ckptd checks the free memory of the host when it opens the pool and,
+ * for the rest of the pool, before each segment: other processes allocate meanwhile. If the pool
+ * cannot be filled, its budget is void: the caller of pool_renew() shuts down (server.c).
  *
  * Backing: pages of 2 MiB as far as the kernel gives them (MADV_COLLAPSE, Linux 6.1, which needs no
  * permission in /sys), the rest by fallocate. Fewer pages make every copy into a fresh mapping
- * cheaper (arena.h), and every transfer, since the disk's driver is handed a few long pieces. It
- * comes first: memory that is registered is pinned, and what is pinned is not collapsed.
+ * cheaper (arena.h), and every transfer, since the disk's driver gets a few long pieces. It comes
+ * first: registered memory is pinned, and pinned memory is not collapsed.
  *
- * Nodes. A GPU copies from memory of its own NUMA node at the full rate of its link. So an owner
- * may want its segments on a node: the kernel is told so (mbind, "preferred": where that node is
- * full it takes another) before their memory is taken. A segment whose memory was taken elsewhere
- * is made anew for that owner, once. Where the kernel knows no nodes, or refuses, one line says so
- * and segments stay where they are.
+ * NUMA nodes. A GPU copies from memory of its own NUMA node at the full rate of its link. So an
+ * owner may want its segments on a node: ckptd tells the kernel before their memory is allocated
+ * (mbind, "preferred": if that node is full it uses another). A segment whose memory was allocated
+ * elsewhere is replaced for that owner, once. If the kernel has no nodes, or refuses, ckptd logs
+ * one line, and segments stay where they are.
  *
  * Readers get a second descriptor, opened O_RDONLY through /proc, which cannot be mapped writable.
- * The mode of the file keeps other users from opening it again in the same way, for writing.
+ * The mode of the file keeps other users from opening it for writing in the same way.
  *
- * No seal takes back a writable descriptor, or a mapping: whoever had one can write there later,
- * or punch a hole (MADV_REMOVE), and then what ckptd hashes, through its mapping, is other memory
- * than what the device reads, the pages that are registered. So a segment belongs to one owner, the
- * ranks of one attempt of a run; the next one, and every load, gets a new file in its place, at the
- * same address, under the same index. What the old one held is given back to the system at once,
- * whoever still maps it. That takes as long as zeroing would (0.15 to 0.22 s for 1 GiB in pages
- * of 2 MiB), and is done when the ranks leave, before somebody waits for it. Between the saves of
- * an attempt nothing is.
+ * No seal revokes a writable descriptor or mapping: a former owner can write there later, or punch
+ * a hole (MADV_REMOVE). Then ckptd hashes other memory, through its mapping, than the registered
+ * pages that the device reads. So a segment belongs to one owner, the ranks of one attempt of a
+ * run; the next owner, and every load, gets a new file in its place, at the same address and index.
+ * The memory of the old file returns to the system at once, even if it is still mapped. That takes
+ * as long as zeroing (0.15 to 0.22 s for 1 GiB in pages of 2 MiB), and ckptd does it when the ranks
+ * leave, before a save waits for it. Between the saves of an attempt nothing is cleaned.
  *
- * A segment remembers whose bytes it holds, too: one that goes from a load of one run to that of
+ * A segment also remembers whose bytes it holds: one that goes from a load of one run to that of
  * another is zeroed. Bytes of one run are not zeroed between its saves: every byte of a shard is
- * written anew, or was not read and is no part of what is lent.
+ * written again, or was not read and is not lent.
  *
- * Threads: a worker cleans segments (pool_clean, pool_renew), under a lock of each, two of which
- * may meet there; nobody uses one meanwhile. The marks that say it must be cleaned are set on the
- * service thread, when it is taken or its owner goes, and it is lent when they are off. A worker
- * takes them off when all is done, `bare` last.
+ * Threads: a worker cleans segments (pool_clean, pool_renew) under a lock per segment, where two
+ * workers may meet; the segment is not used meanwhile. The service thread sets the marks for
+ * cleaning, when a segment is taken or its owner goes, and lends it only without them. A worker
+ * clears them when all is done, `bare` last.
  *
- * Limit: the number of segments; pool_take is all or nothing and says ERR_BUSY. */
+ * Limit: the number of segments; pool_take is all or nothing and returns ERR_BUSY. */
 #include "ckptd/memory/pool.h"
 #include "proto/base/report.h"
 #include "proto/wire/arena.h"
@@ -64,40 +63,41 @@
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* since Linux 6.1; not in every C library yet */
+#define MADV_COLLAPSE 25 /* since Linux 6.1; missing in some C libraries */
 #endif
 
-/* Of the kernel's interface (linux/mempolicy.h), which no C library has. */
+/* From the kernel's interface (linux/mempolicy.h), which no C library has. */
 #define POLICY_PREFERRED 1
-#define POLICY_ASKS_NODE 3 /* of the page at an address */
+#define POLICY_ASKS_NODE 3 /* node of the page at an address */
 #define NODES_MAX 1024u
 
 struct segment {
-    /* A worker's while it cleans, under `lock`. */
+    /* Used by a worker while it cleans, under `lock`. */
     pthread_mutex_t lock;
     int fd, fd_read_only;
     uint8_t *base;
     uint64_t huge_bytes;
-    uint32_t generation; /* how often it was made anew */
-    /* Who has it, or had it last; run 0: nobody, it holds zeros; attempt 0: nobody else writes. */
+    uint32_t generation; /* how often it was replaced */
+    /* Its owner, or the last one; run 0: none, it holds zeros; attempt 0: no other process
+     * writes. */
     struct pool_owner owner;
-    atomic_bool stale; /* somebody before that owner may hold it writable */
-    atomic_bool dirty; /* it may hold bytes of a run before that one */
-    atomic_bool bare;  /* it has no memory yet; nobody ever had it */
+    atomic_bool stale; /* a former owner may have it mapped writable */
+    atomic_bool dirty; /* it may hold bytes of another run than the owner's */
+    atomic_bool bare;  /* it has no memory yet, and never had an owner */
     bool lent;
     /* 1 + a NUMA node; 0: any. */
     atomic_uint wanted;           /* by its owner; set on the service thread */
-    atomic_uint asked_for, is_on; /* by a worker: when its memory was taken, and what it got */
+    atomic_uint asked_for, is_on; /* by a worker: the node asked for, and the node of its memory */
 };
 
 struct pool {
     uint64_t segment_bytes;
     atomic_uint_least64_t huge_bytes; /* of all segments, in pages of 2 MiB */
     bool huge;
-    struct storage *storage; /* NULL: nothing is registered */
+    struct storage *storage; /* NULL: no buffers are registered */
     uint32_t count, num_free;
-    atomic_uint num_begun; /* segments whose memory was taken, or is being */
-    atomic_uint num_ready; /* those not bare */
+    atomic_uint num_begun; /* segments whose memory was allocated, or is being */
+    atomic_uint num_ready; /* segments that are not bare */
     uint32_t next;         /* where the search for a free one begins */
     struct segment *segments;
 };
@@ -111,20 +111,20 @@ static int fail_backing(uint32_t index, uint64_t bytes)
                       "lower memory.pool_bytes");
 }
 
-/* Backs a segment with pages of 2 MiB; returns how much of it. A refusal is ordinary (an older
- * kernel, memory in small pieces); the rest is taken by fallocate. */
+/* Backs a segment with pages of 2 MiB; returns the number of bytes. A refusal is normal (an older
+ * kernel, fragmented memory); fallocate backs the rest. */
 static uint64_t back_with_huge_pages(const struct segment *segment, uint64_t bytes)
 {
     uint64_t whole = bytes / ARENA_HUGE_BYTES * ARENA_HUGE_BYTES;
-    /* A range without any page is refused. */
+    /* The kernel refuses a range without any page. */
     for (uint64_t at = 0; at < whole; at += ARENA_HUGE_BYTES)
         if (pwrite(segment->fd, "", 1, (off_t)at) != 1)
             return 0;
     return whole > 0 && madvise(segment->base, whole, MADV_COLLAPSE) == 0 ? whole : 0;
 }
 
-/* Makes the file of a segment, without memory; maps it at segment->base, or where there is room
- * when that is NULL. */
+/* Makes the file of a segment, without memory; maps it at segment->base, or anywhere if that is
+ * NULL. */
 static int make_file(struct segment *segment, uint64_t bytes, uint32_t index)
 {
     char path[64];
@@ -143,8 +143,8 @@ static int make_file(struct segment *segment, uint64_t bytes, uint32_t index)
     return 0;
 }
 
-/* Where the memory that a segment is going to have should be. The file keeps it, so it is so for
- * pages that fallocate takes, too. */
+/* Sets the preferred node for the memory of a segment. The file keeps it, so it also holds for
+ * pages from fallocate. */
 static void choose_node(const struct segment *segment, uint64_t bytes, uint32_t wanted)
 {
     static atomic_flag is_said = ATOMIC_FLAG_INIT;
@@ -194,7 +194,7 @@ static void close_files(const struct segment *segment)
         close(segment->fd_read_only);
 }
 
-/* Places only: each is filled when its segment has memory, which is pinned then. */
+/* Registers empty places: each is filled when its segment has memory, which is pinned then. */
 static int register_places(const struct pool *pool)
 {
     struct iovec *places = calloc(pool->count, sizeof *places);
@@ -207,8 +207,8 @@ static int register_places(const struct pool *pool)
     return error;
 }
 
-/* Taking more memory than the host has does not fail: it kills, us or somebody else. `bytes` of the
- * pool are still to be taken. */
+/* An allocation beyond the host's memory does not fail: the kernel kills a process. `bytes` of the
+ * pool are not allocated yet. */
 static int check_available(uint64_t pool_bytes, uint64_t bytes)
 {
     unsigned long long kib = 0;
@@ -219,7 +219,7 @@ static int check_available(uint64_t pool_bytes, uint64_t bytes)
         continue;
     if (file)
         fclose(file);
-    if (kib == 0 || (bytes + ARENA_BESIDE_BYTES) / 1024 < kib) /* unknown: the system decides */
+    if (kib == 0 || (bytes + ARENA_BESIDE_BYTES) / 1024 < kib) /* unknown: the kernel decides */
         return 0;
     return report_error(ERR_MEMORY, "lower memory.pool_bytes",
                         "a pool of %llu MiB, %llu of them still to be taken, does not fit into the "
@@ -279,14 +279,14 @@ static bool same_owner(struct pool_owner a, struct pool_owner b)
     return a.run == b.run && a.attempt == b.attempt;
 }
 
-/* Was its memory taken without a thought of where it is wanted? */
+/* Was its memory allocated on another node, without a request for this one? */
 static bool is_elsewhere(const struct segment *segment, uint32_t wanted)
 {
     return wanted != 0 && wanted != segment->asked_for && wanted != segment->is_on &&
            segment->is_on != 0;
 }
 
-/* `stale` first: see clean(). */
+/* `stale` first: see clean_segment(). */
 static void change_owner(struct segment *segment, struct pool_owner owner)
 {
     segment->wanted = owner.memory_node;
@@ -297,7 +297,7 @@ static void change_owner(struct segment *segment, struct pool_owner owner)
     segment->owner = owner;
 }
 
-/* Could `owner` use it as it is? */
+/* Can `owner` use it as it is? */
 static bool is_ready(const struct segment *segment, struct pool_owner owner)
 {
     struct segment would = {.owner = segment->owner};
@@ -320,7 +320,7 @@ int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, struct 
         return report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load and save less at once",
                             "%u segments were wanted, %u of %u are free", count, pool->num_free,
                             pool->count);
-    /* First round: what needs no cleaning. */
+    /* First round: segments that need no cleaning. */
     for (uint32_t taken = 0, checked = 0; taken < count;
          checked++, pool->next = (pool->next + 1) % pool->count) {
         struct segment *segment = &pool->segments[pool->next];
@@ -367,7 +367,7 @@ static void register_segment(struct pool *pool, const struct segment *segment)
                                &(struct iovec){segment->base, pool->segment_bytes});
 }
 
-/* The memory of a bare one. The last says that the pool is full. */
+/* Allocates the memory of a bare segment. The last one logs that the pool is full. */
 static int fill_segment(struct pool *pool, struct segment *segment)
 {
     uint32_t before = atomic_fetch_add(&pool->num_begun, 1);
@@ -389,7 +389,8 @@ static int fill_segment(struct pool *pool, struct segment *segment)
     return 0;
 }
 
-/* A new file in the place of the old one, whose memory goes first: the pool is a budget. */
+/* Makes a new file in the place of the old one, whose memory is freed first: the pool is a
+ * budget. */
 static int renew_segment(struct pool *pool, struct segment *segment)
 {
     uint32_t index = index_of(pool, segment);
@@ -402,7 +403,7 @@ static int renew_segment(struct pool *pool, struct segment *segment)
     int error = make_file(&fresh, pool->segment_bytes, index);
     if (error == 0)
         error = take_memory(&fresh, pool->segment_bytes, index, pool->huge, segment->wanted);
-    if (error != 0) { /* stale as before, whichever file is mapped */
+    if (error != 0) { /* stale as before; either file may be mapped */
         close_files(&fresh);
         return error;
     }
@@ -418,9 +419,9 @@ static int renew_segment(struct pool *pool, struct segment *segment)
     return 0;
 }
 
-/* Under its lock. As long as a mark is on nobody is lent it, so what is set meanwhile is void; a
- * bare one was never lent, whatever its other marks say. The marks are read against the order in
- * which change_owner() sets them, so that a dirty one is known to be stale, too. */
+/* Under its lock. While a mark is set the segment is not lent, so marks set meanwhile are void; a
+ * bare one was never lent, whatever its other marks. Reads the marks in the reverse order of
+ * change_owner(), so that a dirty one is known to be stale as well. */
 static int clean_segment(struct pool *pool, struct segment *segment)
 {
     bool dirty = segment->dirty, stale = segment->stale, bare = segment->bare;
@@ -466,8 +467,8 @@ bool pool_disown(struct pool *pool, struct pool_owner owner)
     return any;
 }
 
-/* The last one that is bare, or stale, locked: first of those that no other worker cleans, then
- * after it, so that nothing is left when there is no more. */
+/* Finds and locks the last bare or stale segment: first one that no other worker cleans, then any,
+ * so that none is left at the end. */
 static struct segment *lock_unclean(struct pool *pool, bool bare)
 {
     for (int round = 0; round < 2; round++)
@@ -496,7 +497,7 @@ int pool_renew(struct pool *pool, bool *out_more)
     int error = clean_segment(pool, segment);
     pthread_mutex_unlock(&segment->lock);
     *out_more = error == 0;
-    /* Where a stale one fails, whoever needs the segment tries again, and hears why not. */
+    /* If a stale one fails, the next user of the segment tries again, and gets the error. */
     return bare ? error : 0;
 }
 

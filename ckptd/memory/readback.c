@@ -1,12 +1,12 @@
-/* readback.c - with storage.verify_after_write a shard is read again between its sync and its
- * commit, and a save is refused of which the disk gives other bytes than were hashed.
+/* readback.c - with storage.verify_after_write ckptd reads a shard again between its sync and its
+ * commit, and fails the save if the disk returns other bytes than were hashed.
  *
  *   synced ──► header ──► blocks, READBACK_BYTES in each job ──► table, digests ──► closed
  *
- * A chunk is hashed and written side by side from memory that its rank can write to. A rank that
- * does so after it has announced the chunk makes a checkpoint that is damaged and looks whole. Only
- * the file can tell, so it is read, and not the image. The file is open with O_DIRECT, where the
- * file system takes that: then the bytes come from the disk. */
+ * A chunk is hashed and written in parallel from memory to which its rank can write. A rank that
+ * writes after it has announced the chunk makes a damaged checkpoint that looks whole. Only the
+ * file shows that, so the file is read, not the image. It is open with O_DIRECT if the file system
+ * supports that: then the bytes come from the disk. */
 #include "ckptd/memory/readback.h"
 #include "ckptd/core/service.h"
 #include "ckptd/memory/image.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READBACK_BYTES (64ull << 20) /* in one job: others want the worker */
+#define READBACK_BYTES (64ull << 20) /* in one job: others need the worker */
 
 static int differs(const struct readback *readback, const char *what, uint64_t number)
 {
@@ -36,7 +36,7 @@ static int read_bytes(const struct readback *readback, uint64_t from, void *out,
                             readback->image->object, from, out, (uint32_t)bytes);
 }
 
-/* What the file is to begin with is made anew. */
+/* Makes the expected beginning of the file anew. */
 static int check_header(const struct readback *readback, uint8_t *found, uint8_t *wanted)
 {
     const struct shard_geometry *geometry = &readback->image->geometry;
@@ -56,8 +56,8 @@ static int check_block(const struct readback *readback, uint64_t block, uint8_t 
                                                               : differs(readback, "block", block);
 }
 
-/* The table, and the digests: they were made of the same bytes as the checksums, but a rank that
- * writes can come between. */
+/* The table, and the digests: both come from the bytes of the checksums, but a rank may have
+ * written in between. */
 static int check_end(const struct readback *readback, uint8_t *found, uint64_t from)
 {
     const struct image *image = readback->image;

@@ -1,4 +1,4 @@
-/* readback.h - what storage.verify_after_write does with a shard; see readback.c. */
+/* readback.h - storage.verify_after_write for a shard; see readback.c. */
 #ifndef HOLDFAST_CKPTD_MEMORY_READBACK_H
 #define HOLDFAST_CKPTD_MEMORY_READBACK_H
 
@@ -10,9 +10,9 @@ struct image;
 struct layout_table;
 struct shard_identity;
 
-/* All but the last two is said before the first step, and borrowed. */
+/* The caller sets all but the last two fields before the first step; pointers are borrowed. */
 struct readback {
-    struct image *image; /* with the file, open */
+    struct image *image; /* its file is open */
     const struct shard_identity *identity;
     const struct layout_table *table;
     uint64_t table_hash;    /* of its checksums */
@@ -20,8 +20,9 @@ struct readback {
     struct digest *digests; /* per tensor; owned: free() */
 };
 
-/* Reads some more of the file, which is written and synced, and compares. On a worker.
- * *out_is_over: all of it was as it was hashed. ERR_CORRUPT, ERR_MEMORY, and errors of the disk. */
+/* Reads the next part of the file, which is written and synced, and compares it. On a worker.
+ * *out_is_over: all of it equals the hashed bytes. ERR_CORRUPT, ERR_MEMORY, and errors of the
+ * disk. */
 int readback_step(struct readback *readback, bool *out_is_over);
 
 #endif

@@ -1,10 +1,10 @@
-/* reclaim.c - memory for an image, which others give up for it.
+/* reclaim.c - reclaims memory of other images for an image.
  *
- * Memory that nobody uses goes in this order: images of superseded checkpoints, spares of sessions,
- * the newest checkpoint of a run, what open loads will ask for. Never one that is written or read,
- * and never one that its rank may still copy into: a rank hears late, or never, that its save was
- * given up. It has let go when it announces the end, gives the save up, begins another, or hangs
- * up. */
+ * Unused memory is reclaimed in this order: images of superseded checkpoints, spares of sessions,
+ * the newest checkpoint of a run, images that open loads will need. Never an image that is being
+ * written or read, or into which its rank may still copy: a rank hears late, or never, that its
+ * save was given up. The rank releases it when it announces the end, gives the save up, begins
+ * another, or disconnects. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"
@@ -15,7 +15,7 @@
 
 #include <stdio.h>
 
-/* A save takes what it needs. */
+/* A save takes any such image. */
 static bool may_take_wanted(const struct image *asking, const struct image *image)
 {
     const struct read_taker taker = {asking->checkpoint, asking->shard, asking->waiting != NULL};
@@ -23,7 +23,7 @@ static bool may_take_wanted(const struct image *asking, const struct image *imag
            read_plan_may_take(&taker, image->checkpoint, image->shard);
 }
 
-/* How soon an image may go when memory is short: 1 first; 0 never. */
+/* The order in which images are reclaimed: 1 first; 0 never. */
 static int reclaim_rank(const struct image *asking, const struct image *image)
 {
     if (image == asking || image->readers > 0 || image->busy > 0 || image->in_hand)
@@ -65,11 +65,11 @@ static void reclaim(struct image *asking, uint32_t count)
     }
 }
 
-/* ---- who has the memory ---- */
+/* ---- holders of memory ---- */
 
 #define HOLDERS_SAID 3u
 
-/* What the memory of an image that cannot be reclaimed waits for. */
+/* Why the memory of an image cannot be reclaimed. */
 static const char *waits_for(const struct image *image)
 {
     const struct stage *stage = image->stage;
@@ -103,7 +103,7 @@ static bool is_same_holder(const struct image *a, const struct image *b)
     return run_of(a) == run_of(b) && step_of(a) == step_of(b);
 }
 
-/* The bytes that are held with this image; 0: another one before it in the list stands for them. */
+/* The bytes held together with this image; 0: an earlier image in the list stands for them. */
 static uint64_t bytes_held(const struct image *asking, const struct image *image)
 {
     uint64_t segments = 0;
@@ -118,7 +118,7 @@ static uint64_t bytes_held(const struct image *asking, const struct image *image
     return is_first ? segments * pool_segment_bytes(asking->service->pool) : 0;
 }
 
-/* Adds to the error who has the memory, and what each waits for. */
+/* Adds the holders of memory to the error, and what each waits for. */
 static int say_holders(const struct image *asking, int error)
 {
     char text[REPORT_TEXT_MAX] = "";

@@ -1,6 +1,6 @@
-/* renew.c - memory of the pool that is not ready is made so in the background, a segment at a time,
- * before somebody waits for it: all of it after the start, and what the ranks of an attempt had
- * when they have gone. */
+/* renew.c - prepares memory of the pool in the background, a segment at a time, before a save or
+ * load waits for it: all of it after the start, and the memory of an attempt when its ranks are
+ * gone. */
 #include "ckptd/memory/renew.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -55,7 +55,7 @@ void renew_start(struct service *service)
         return;
     renewal->is_busy = true;
     renewal->job = (struct job){.work = work_renew, .done.run = renewed};
-    loop_work(service->loop, &renewal->job); /* behind all work that somebody waits for */
+    loop_work(service->loop, &renewal->job); /* after all jobs for which a client waits */
 }
 
 void renew_disown(struct service *service, struct pool_owner owner)

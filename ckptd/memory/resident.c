@@ -24,7 +24,7 @@ bool resident_take_out(struct checkpoint *checkpoint)
         struct image *image = catalog_image(checkpoint, i);
         if (!image)
             continue;
-        CHECK(image->readers == 0 && image->busy == 0); /* loads and passes have leased it */
+        CHECK(image->readers == 0 && image->busy == 0); /* loads and passes hold leases */
         image_leave_checkpoint(image);
     }
     catalog_take_out(checkpoint);

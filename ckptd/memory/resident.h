@@ -1,5 +1,4 @@
-/* resident.h - a checkpoint of the catalog together with what of it is in memory. On the service
- * thread. */
+/* resident.h - a checkpoint of the catalog together with its images. On the service thread. */
 #ifndef HOLDFAST_CKPTD_MEMORY_RESIDENT_H
 #define HOLDFAST_CKPTD_MEMORY_RESIDENT_H
 
@@ -9,8 +8,8 @@
 
 struct checkpoint;
 
-/* Takes it out of the catalog's list, and its images out of memory; false, and nothing happened,
- * while it is in use. Then catalog_drop, or catalog_enter again. */
+/* Takes it out of the catalog's list, and frees its images; false, without a change, while it is in
+ * use. Then call catalog_drop() or catalog_enter(). */
 bool resident_take_out(struct checkpoint *checkpoint);
 /* For replies; strings are borrowed from the checkpoint. */
 void resident_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);

@@ -1,14 +1,14 @@
-/* session.c - the ranks and readers that are connected: their rows, their rings, their end.
+/* session.c - connected ranks and readers: their rows, their rings, their end.
  *
  *   arena connection ──► control page set and eventfd; its end is the rank's end
- *   eventfd ──► ring drained ──► told to stage.c
+ *   eventfd ──► ring drained ──► entries to stage.c
  *
- * When a rank's connection ends, its ring is read to the end first: what it announced before it
- * died counts. Then the saves that it has not ended are given up and its spare images go back to
- * the pool; images of committed checkpoints stay. When ckptd ends the session of a rank that is in
- * the middle of a save, the image waits for the rank to hang up: it may still be copying.
+ * When a rank's connection ends, ckptd first reads its ring to the end: announcements from before
+ * its death count. Then it gives up the saves that the rank has not ended, and returns its spare
+ * images to the pool; images of committed checkpoints stay. When ckptd ends the session of a rank
+ * in the middle of a save, the image waits until the rank disconnects: it may still be copying.
  *
- * A session is a row of a table of limits.sessions; a token names it: the remainder is the row, the
+ * A session is a row of a table of limits.sessions; a token names it: its remainder is the row, the
  * rest is random, so a token of another boot is unknown. */
 #include "ckptd/memory/session.h"
 #include "ckptd/core/checkpoint.h"
@@ -83,7 +83,7 @@ int session_new(struct session **out, struct service *service, struct run *run)
 {
     struct session *session = NULL;
     uint64_t rows = (uint64_t)service->config->limit_sessions, row = 0, token = 0;
-    /* From the row behind the one taken last, which is free as a rule. */
+    /* From the row after the one taken last, which is normally free. */
     for (uint64_t i = 0; i < rows && !session; i++) {
         row = (service->sessions->next + i) % rows;
         if (service->sessions->rows[row].token == 0)
@@ -131,13 +131,13 @@ void session_drain(struct session *session)
 {
     struct arena_entry entry;
     bool any = true;
-    /* At most one ring: what comes meanwhile wakes us again. */
+    /* At most one ring: later entries wake the thread again. */
     for (uint32_t i = 0; i < ARENA_RING_ENTRIES && any && session->control; i++) {
         if (arena_pop(session->control, &entry, &any) != 0) {
             log_warn("session", "run %s, rank %u: the ring is broken: %s", session->run->name,
                      session->rank, report_message());
             munmap(session->control, sizeof *session->control);
-            session->control = NULL; /* nothing more is heard: its saves end with the session */
+            session->control = NULL; /* nothing more is read: its saves end with the session */
             return;
         }
         if (any) {
@@ -176,7 +176,7 @@ uint32_t session_num_busy(const struct service *service)
     return count;
 }
 
-/* When it announced a phase last; 0: it tells no time of them. */
+/* When it last announced a phase; 0: its phases have no time. */
 static int64_t phase_ms(const struct session *session)
 {
     const struct arena_control *control = session->control;
@@ -279,7 +279,7 @@ static void ring_woke(struct watch *watch)
     struct service *service = session->service;
     uint64_t count;
     struct iovec place = {&count, sizeof count};
-    /* The rank holds the same eventfd: it may have emptied it, and its flags are no protection. */
+    /* The rank has the same eventfd: it may have emptied it, and its flags cannot be relied on. */
     if (preadv2(watch->fd, &place, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
         log_warn("session", "could not read an eventfd: %s", strerror(errno));
     session_drain(session);
@@ -329,12 +329,13 @@ int session_new_rank(struct session **out, struct service *service,
 
 /* ---- the end ---- */
 
-/* The rank's images and saves go on without it. `left`: those that it may still copy into. */
+/* Its images and saves continue without the rank. `left`: the images into which it may still
+ * copy. */
 static void leave_saves(struct session *session, struct image *left[SLOTS_PER_RANK])
 {
     struct image *images[SLOTS_PER_RANK];
     if (!session->connection)
-        session_let_go(session, 0); /* it hung up, or never came */
+        session_let_go(session, 0); /* it disconnected, or never connected */
     events_of(session->service)->leaves(session);
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
         images[i] = session->slots[i];
@@ -356,7 +357,7 @@ static void leave_saves(struct session *session, struct image *left[SLOTS_PER_RA
     service_retry_waiting(session->service);
 }
 
-/* Nobody else of its attempt is connected. */
+/* No other session of its attempt is connected. */
 static bool is_alone(const struct session *session)
 {
     const struct service *service = session->service;
@@ -397,8 +398,7 @@ void session_end(struct session *session, const char *why)
     session->token = 0;
     service_retry_saves(service); /* its own call may be among those that wait */
     if (was_rank && !service->draining)
-        events_of(service)->phase_changed(
-            service); /* nobody says any more when its busy phase ends */
+        events_of(service)->phase_changed(service); /* no event follows when its busy phase ends */
 }
 
 static void note_lost(const struct session *session, const char *doing)
@@ -422,7 +422,7 @@ static void note_lost(const struct session *session, const char *doing)
 void session_lost(struct session *session)
 {
     char doing[ARENA_TELL_MAX];
-    /* At its end ckptd itself ends the connections. */
+    /* At shutdown ckptd itself ends the connections. */
     if (session->is_rank && session->control && !session->run->service->is_closing &&
         arena_notes_tell(doing, &session->control->notes))
         note_lost(session, doing);

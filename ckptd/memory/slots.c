@@ -1,4 +1,4 @@
-/* slots.c - the images of a rank: which one its next save goes into, and what it is lent ahead. */
+/* slots.c - the images of a rank: chooses the image of its next save, and lends images ahead. */
 #include "ckptd/memory/slots.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A rank has one window: two take the same memory in halves, and each waits more. */
+/* A rank has one window: two share the same memory in halves, and each waits longer. */
 static uint32_t num_slots(const struct session *session)
 {
     uint32_t need = image_segments_needed(session->service, session->geometry.file_bytes);
@@ -26,7 +26,7 @@ static int slot_rank(const struct session *session, uint32_t slot)
         return 0;
     if (image->state == IMAGE_SPARE)
         return 3;
-    return image->state == IMAGE_RESIDENT ? 1 : 0; /* the newest in memory: the last resort */
+    return image->state == IMAGE_RESIDENT ? 1 : 0; /* the newest in memory: the last choice */
 }
 
 static struct pool_owner owner_of(const struct session *session)
@@ -49,8 +49,8 @@ static int fill_slot(struct session *session, uint32_t slot)
     return 0;
 }
 
-/* Never at the cost of another, and never what must be cleaned first: then the save sees to it, and
- * what is clean stays as it is for who can use it, a load. */
+/* Takes no memory from others, and none that must be cleaned first: the save cleans it, and clean
+ * memory stays for loads. */
 uint32_t slots_lend_ahead(uint32_t *out, struct session *session)
 {
     struct service *service = session->service;

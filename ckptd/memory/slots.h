@@ -7,12 +7,12 @@
 
 struct session;
 
-/* Gives a new session the images of its first saves while memory is free and ready; appends their
- * segments to `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
+/* Lends a new session the images of its first saves while memory is free and ready; appends their
+ * segments to `out`, which has room for SLOTS_PER_RANK images, and returns their number. */
 uint32_t slots_lend_ahead(uint32_t *out, struct session *session);
 /* The slot for the next save, its image SPARE and with segments. ERR_BUSY. */
 int slots_choose(uint32_t *out_slot, struct session *session);
-/* After ERR_BUSY: would it have had an image, had there been memory? */
+/* After ERR_BUSY: true if only memory was lacking. */
 bool slots_lack_memory(const struct session *session);
 
 #endif

@@ -11,17 +11,17 @@
  *                                                        ▼
  *                          compared ──► sync ──► (read back) ──► closed ──► durable
  *
- * What a rank announces is checked in announce.c, where the windows are, too: an image that is one
- * holds a part of the file at a time.
+ * announce.c checks the announcements and moves windows: a window holds a part of the file at a
+ * time.
  *
- * A rank may say which digests its tensors have where they are copied from, as a GPU's memory. Then
- * they are compared with those of the bytes that came: a copy that changed a bit fails the save.
+ * A rank may report the digests of its tensors at their source, such as a GPU's memory. ckptd
+ * compares them with the digests of the received bytes: a copy that changed a bit fails the save.
  *
- * A sync that fails is final for that file: the shard is written once more to a new file, from the
- * image, and if the disk fails that too the store goes offline: nothing more is saved until a
- * person acts. A window does not hold the shard any more: then the save fails.
+ * A failed sync is final for that file: ckptd writes the shard once more to a new file, from the
+ * image. If that fails too, the store goes offline: ckptd saves nothing more until an operator
+ * acts. A window no longer holds the whole shard: then the save fails.
  *
- * Stopping waits for what is under way, then removes the file, then reports. */
+ * Stopping waits for I/O in progress, then removes the file, then reports. */
 #include "ckptd/memory/stage.h"
 #include "ckptd/core/ledger.h"
 #include "ckptd/core/loop.h"
@@ -43,8 +43,8 @@
 
 static void advance_stage(struct stage *stage);
 
-/* Every failure of a stage goes through here, with its fault. One of the disk after a failed sync
- * is the disk's second; a full one, or a lack of memory, says nothing about it. */
+/* Every failure of a stage passes here, with its fault. A disk error after a failed sync is the
+ * disk's second one; a full disk, or a lack of memory, does not count as one. */
 static void stage_failed(struct stage *stage, const char *reason)
 {
     if (stage->rewritten && (stage->fault.code == ERR_IO || stage->fault.code == ERR_DENIED))
@@ -80,7 +80,7 @@ static int put_header(struct stage *stage)
     return error;
 }
 
-/* On a worker. Also the second time, for a new file. */
+/* On a worker. Also for the second file. */
 static int create_file(struct stage *stage)
 {
     struct service *service = stage->service;
@@ -113,7 +113,7 @@ static void start_job(struct stage *stage, void (*work)(struct job *), void (*do
     loop_work(stage->service->loop, &stage->job);
 }
 
-/* The stage of a job that ended; NULL when it failed or the save is over: then all is seen to. */
+/* The stage of a finished job; NULL if it failed or the save is over: then all is handled. */
 static struct stage *end_job(struct event *event, const char *reason)
 {
     struct stage *stage = CONTAINER_OF(event, struct stage, job.done);
@@ -290,9 +290,9 @@ static void start_sync(struct stage *stage)
     storage_submit(stage->service->storage, &stage->sync);
 }
 
-/* ---- what came, and what its rank has ---- */
+/* ---- digests of the rank ---- */
 
-/* ERR_CORRUPT names the first tensor of which other bytes came than its rank has digested. */
+/* ERR_CORRUPT names the first tensor whose bytes here have another digest than at the rank. */
 static int compare_told(const struct stage *stage)
 {
     const struct image *image = stage->image;
@@ -331,7 +331,7 @@ static void work_remove(struct job *job)
     if (stage->image->object)
         storage_object_close(service->storage, stage->image->object);
     stage->image->object = NULL;
-    /* What cannot be removed now is rubbish that the next start removes. */
+    /* A file that cannot be removed now is rubbish that the next start removes. */
     if (shard_key(key, sizeof key, &stage->options.identity) == 0)
         storage_remove(service->storage, key);
 }
@@ -352,7 +352,7 @@ void stage_stop(struct stage *stage)
     advance_stage(stage);
 }
 
-/* ---- the next step, whatever it is ---- */
+/* ---- the next step ---- */
 
 static void advance_stage(struct stage *stage)
 {
@@ -374,7 +374,8 @@ static void advance_stage(struct stage *stage)
         compare_and_sync(stage);
 }
 
-/* A chunk ended: hashed (one that touches the table, the first time), or written, also hashed. */
+/* A chunk was hashed (one that touches the table, the first time), or written, and hashed as
+ * well. */
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
     struct stage *stage = image->stage;
@@ -423,7 +424,7 @@ void stage_entry(struct session *session, const struct arena_entry *entry)
     if (entry->kind == ARENA_ENTRY_END)
         session_let_go(session, entry->save);
     struct stage *stage = entry->image < SLOTS_PER_RANK ? session->slot_stages[entry->image] : NULL;
-    /* A rank may announce for a save that was given up before it heard of it. */
+    /* A rank may announce bytes of a save before it hears that it was given up. */
     if (!stage || stage->options.save_id != entry->save || stage->stopping)
         return;
     int error = announce_take(stage, entry);

@@ -24,35 +24,35 @@ struct interval {
     uint64_t start, end;
 };
 
-/* What a rank says of a tensor's bytes. */
+/* The digest that a rank reports of a tensor's bytes. */
 #define TOLD_BOTH 3u
 struct told_digest {
     struct digest digest;
-    uint32_t sums; /* it has said the first (1), the second (2), or both */
+    uint32_t sums; /* it has reported the first (1), the second (2), or both */
 };
 
 struct stage;
-/* What a stage tells the save that it is a part of. */
+/* Callbacks of a stage to its save. */
 struct stage_events {
     int (*prepare)(struct stage *stage);   /* on a worker, before its file is created */
     void (*advanced)(struct stage *stage); /* one more chunk is hashed and in its file */
-    void (*ended)(struct stage *stage);    /* its rank has announced everything */
+    void (*ended)(struct stage *stage);    /* its rank has announced all bytes */
     void (*durable)(struct stage *stage);  /* its shard is written and synced */
     void (*failed)(struct stage *stage, const char *reason);
     void (*stopped)(
-        struct stage *stage); /* by stage_stop: nothing is under way, its file is gone */
+        struct stage *stage); /* after stage_stop(): no I/O is in progress, its file is removed */
 };
 
-/* What a stage is told when it begins. The pointers are borrowed until it is over. */
+/* Arguments of stage_begin(). The pointers are borrowed until the stage is over. */
 struct stage_options {
     const struct stage_events *events;
-    struct save *save; /* whose part it is; nothing is asked of it here */
+    struct save *save; /* its save; opaque here */
     uint64_t save_id;
     struct shard_identity identity;
     const struct layout_table *table;
     const struct shard_tensor *tensors; /* of the rank */
     uint32_t num_tensors, num_items;
-    uint32_t num_replicas;          /* of its slices others hold, too */
+    uint32_t num_replicas;          /* of its slices that other ranks hold as well */
     struct ledger_promise *promise; /* of the whole save */
     bool is_urgent;
 };
@@ -67,16 +67,18 @@ struct stage {
     struct image *image;
     struct interval *announced; /* sorted, disjoint, merged */
     uint32_t num_announced, max_announced;
-    struct told_digest *told;        /* per tensor; NULL: its rank has made no digests */
-    struct replica_digest *replicas; /* of what others hold, too (save/compare.c); owned, or NULL */
+    struct told_digest *told;        /* per tensor; NULL: its rank reports no digests */
+    struct replica_digest *replicas; /* of slices that others hold as well (save/compare.c); owned,
+                                      * or NULL */
     uint32_t num_replica_words;      /* of them, so far */
     uint64_t unannounced;
     uint32_t unwritten;          /* chunks */
-    uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
-    uint32_t released;           /* of a window: leading chunks that are written and have left it */
+    uint32_t num_tail, unhashed; /* chunks that touch the table; of them, those with data to hash */
+    uint32_t released;           /* of a window: leading chunks that were written and have left
+                                  * it */
     bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
     bool is_read_back;
-    bool has_job;                     /* `job` is under way; there is one at a time */
+    bool has_job;                     /* `job` is in progress; one at a time */
     uint64_t header_hash, table_hash; /* as the manifest has them */
     struct readback readback;         /* its digests are freed with the save */
     struct fault fault;               /* the first */
@@ -88,16 +90,16 @@ struct stage {
 
 int stage_begin(struct stage *stage, const struct stage_options *options, struct session *session,
                 uint32_t slot);
-/* An entry of the ring of a rank. */
+/* Handles a ring entry of a rank. */
 void stage_entry(struct session *session, const struct arena_entry *entry);
-/* The rank has gone, or its session: its stages go on without it. */
+/* The rank, or its session, has gone: its stages continue without it. */
 void stage_leave_session(struct session *session);
-/* Somebody waits for it. throttle_queue_hurry() lets go what it holds back. */
+/* A client waits for it. throttle_queue_hurry() starts its delayed chunks. */
 void stage_hurry(struct stage *stage);
-/* Bytes from the start of its file that are there, and final: a file that is written anew after a
- * failed sync has none until it is durable. */
+/* Bytes from the start of its file that are written and final; 0 for a rewritten file (after a
+ * failed sync) until it is durable. */
 uint64_t stage_written(const struct stage *stage);
-/* Stops the I/O and removes the file; events->stopped comes when it is done. */
+/* Stops the I/O and removes the file; then events->stopped is called. */
 void stage_stop(struct stage *stage);
 
 #endif

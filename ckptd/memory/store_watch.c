@@ -1,10 +1,9 @@
-/* store_watch.c - the directory of the store: is it still where it was?
+/* store_watch.c - watches whether the directory of the store is still in its place.
  *
- * With store_must_exist ckptd starts only where a store lies (directory.c). While it serves it
- * looks at the path every PLACE_LOOK_MS, on a worker, and before the first byte of a save. Where
- * another directory lies there than the one that was opened the store is offline, with the reason,
- * until the one that was opened is back.
- */
+ * With store_must_exist ckptd starts only if there is a store (directory.c). While it serves it
+ * checks the path every PLACE_CHECK_MS, on a worker, and before the first byte of a save. If
+ * another directory is there, the store is offline, with the reason, until the opened one is
+ * back. */
 #include "ckptd/memory/store_watch.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"

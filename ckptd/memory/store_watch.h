@@ -1,4 +1,5 @@
-/* store_watch.h - the directory of the store: is it still where it was? See store_watch.c. */
+/* store_watch.h - watches whether the directory of the store is still in its place. See
+ * store_watch.c. */
 #ifndef HOLDFAST_CKPTD_MEMORY_STORE_WATCH_H
 #define HOLDFAST_CKPTD_MEMORY_STORE_WATCH_H
 
@@ -12,12 +13,12 @@ struct store_watch {
     struct directory directory;
     struct timer timer;
     struct job job;
-    struct fault fault; /* of the last look */
+    struct fault fault; /* of the last check */
 };
 
-/* Notes what was opened. */
+/* Notes the directory that was opened. */
 int store_watch_note(struct service *service, const char *where);
-/* From now on it is looked at every PLACE_LOOK_MS. */
+/* Begins to check it every PLACE_CHECK_MS. */
 int store_watch_start(struct service *service);
 /* ERR_IO: the store was moved away, or another disk is mounted there. Any thread. */
 int store_watch_check(const struct store_watch *place);

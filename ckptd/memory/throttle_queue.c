@@ -1,24 +1,23 @@
-/* throttle_queue.c - the chunks of saves that wait for their time, and what lets them go.
+/* throttle_queue.c - delays the chunks of saves for throttling, and starts them.
  *
  *   stage.c: a chunk is ready ──► gate ──throttle.c says when──► hashed + written ──► ended
  *                                  │ ▲
  *                                  │ └── a timer, a chunk that ended, a rank that became quiet
- *                                  └──── nobody may wait for manners: at once
+ *                                  └──── a client waits for the save: at once
  *
- * Chunks wait in the order in which they became ready, those of all saves in one list. A save is
- * let through at once, with all that it has and will have, as soon as somebody or something waits
- * for it: a WaitSave that may wait, a rank that finds no free image for its next save, or fills a
- * window and waits for room, a new attempt that settles the older saves, SIGTERM. Manners are there
- * so that training is not disturbed; who waits is not disturbed by that any more. Loads never come
- * here, nor does the rare second writing of a shard whose sync failed.
+ * Chunks wait in the order in which they became ready, those of all saves in one list. A save is no
+ * longer delayed as soon as something waits for it: a WaitSave that may wait, a rank without a free
+ * image for its next save, or with a full window, a new attempt that settles older saves, SIGTERM.
+ * Throttling protects training; it never delays a save that somebody waits for. Loads never come
+ * here, nor does the rare second write of a shard whose sync failed.
  *
- * Phases are read from the ranks' control pages, which hold whatever a rank put there: any value
- * but ARENA_PHASE_BUSY means that it is not busy. One busy rank holds back the chunks of all: what
- * is disturbed, memory and disk, belongs to the node.
+ * Phases are read from the ranks' control pages, where a rank may write anything: any value but
+ * ARENA_PHASE_BUSY means that it is not busy. One busy rank delays the chunks of all: memory and
+ * disk belong to the node.
  *
- * A chunk is under way until it is hashed and written: with manners the disk does wait for hashes
- * that have fallen behind by the depth of its queue. With neither a rate nor quiet phases
- * configured nothing is counted and nothing waits here. */
+ * A chunk is in flight until it is hashed and written: with throttling the disk waits for hashing
+ * that is late by the depth of its queue. Without a rate and quiet phases nothing is counted and
+ * nothing waits here. */
 #include "ckptd/memory/throttle_queue.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -29,7 +28,7 @@
 #include <stdlib.h>
 
 #define WINDOW_CHUNKS_MIN 4u
-/* One report in so many wakes us, and the last of an image that is under way. */
+/* One of so many reports wakes the service thread, as does the last of an image in progress. */
 #define REPORTS_AWAITED 8u
 
 static void start_due_later(struct timer *timer);
@@ -60,7 +59,7 @@ void throttle_queue_close(struct service *service)
     service->throttle_queue = NULL;
 }
 
-/* ---- what holds, and what does not ---- */
+/* ---- delays ---- */
 
 static bool is_urgent(const struct chunk *chunk)
 {
@@ -68,7 +67,7 @@ static bool is_urgent(const struct chunk *chunk)
     return image->is_urgent || image->is_window || image->service->draining;
 }
 
-/* Once a millisecond is enough: the table of sessions may be long, chunks end often. */
+/* Checks at most once a millisecond: the table of sessions may be long, and chunks end often. */
 static bool is_busy(struct service *service, int64_t now_ms)
 {
     struct throttle_queue *gate = service->throttle_queue;
@@ -86,7 +85,7 @@ static uint32_t bytes_of(const struct chunk *chunk)
     return (uint32_t)(end - start_chunk);
 }
 
-/* ---- letting go ---- */
+/* ---- starting ---- */
 
 /* Takes *at out of the list. */
 static struct chunk *take_out(struct throttle_queue *gate, struct chunk **at, struct chunk *before)
@@ -108,7 +107,7 @@ static void start_chunk(struct throttle_queue *gate, struct chunk *chunk)
     image_start_chunk(chunk->image, chunk->index);
 }
 
-/* Starts what may begin, oldest first; sees to it that the next is looked at in time. */
+/* Starts the chunks that may begin, oldest first; sets a timer for the next. */
 static void start_due(struct service *service)
 {
     struct throttle_queue *gate = service->throttle_queue;
@@ -137,7 +136,7 @@ void throttle_queue_phase_changed(struct service *service)
     start_due(service);
 }
 
-/* Takes out what waits of `image`; with NULL what is urgent, which is started. */
+/* Takes out the chunks of `image`; with NULL takes out the urgent ones and starts them. */
 static void take_out_all(struct service *service, const struct image *image)
 {
     struct throttle_queue *gate = service->throttle_queue;
@@ -166,7 +165,7 @@ void throttle_queue_drop(struct image *image)
     take_out_all(image->service, image);
 }
 
-/* ---- coming and going ---- */
+/* ---- adding and ending ---- */
 
 void throttle_queue_start_chunk(struct image *image, uint32_t index)
 {
@@ -184,7 +183,7 @@ void throttle_queue_start_chunk(struct image *image, uint32_t index)
     else
         gate->first = chunk;
     gate->last = chunk;
-    /* Who is not alone waits for what wakes those before it. */
+    /* With chunks before it, it waits for the events that start those. */
     if (gate->num_held++ == 0)
         start_due(service);
 }

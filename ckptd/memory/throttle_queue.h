@@ -1,4 +1,4 @@
-/* throttle_queue.h - chunks that are ready wait here for their time; see throttle_queue.c. */
+/* throttle_queue.h - delays chunks that are ready, for throttling; see throttle_queue.c. */
 #ifndef HOLDFAST_CKPTD_MEMORY_THROTTLE_QUEUE_H
 #define HOLDFAST_CKPTD_MEMORY_THROTTLE_QUEUE_H
 
@@ -12,28 +12,28 @@ struct service;
 struct image;
 struct chunk;
 
-/* Chunks that are ready and wait for their time, oldest first. */
+/* Delayed chunks, oldest first. */
 struct throttle_queue {
     struct service *service;
     struct throttle pace;
     struct chunk *first, *last;
     uint32_t num_held, in_flight, num_started;
-    bool busy; /* some rank was, at looked_ms */
+    bool busy; /* a rank was busy at checked_ms */
     int64_t checked_ms;
     struct timer timer;
 };
 
 int throttle_queue_open(struct service *service);
 void throttle_queue_close(struct service *service);
-/* image_start_chunk for a stage, when it is time. */
+/* Calls image_start_chunk() for a stage when throttling allows. */
 void throttle_queue_start_chunk(struct image *image, uint32_t index);
 /* After the report of any chunk of a stage. */
 void throttle_queue_chunk_ended(struct chunk *chunk);
-/* Forgets what waits of an image. */
+/* Forgets the delayed chunks of an image. */
 void throttle_queue_drop(struct image *image);
-/* A rank woke us: it may have become quiet. */
+/* A rank has woken the service thread: it may have become quiet. */
 void throttle_queue_phase_changed(struct service *service);
-/* Something changed that lets saves go at once: draining, an attempt that is being opened. */
+/* Saves must no longer be delayed: shutdown, or an attempt is being opened. */
 void throttle_queue_hurry(struct service *service);
 
 #endif
