@@ -1,8 +1,8 @@
-/* calls.c - the methods that ckptd answers, and to whom.
+/* calls.c - the RPC methods of ckptd, and the check of rights.
  *
- * A call arrives on an RPC thread, which does nothing but post it; the service thread asks rights.c
- * and hands it to the file that knows (table at the end). Every handler answers its call exactly
- * once, now or later. */
+ * A call arrives on an RPC thread, which only posts it; the service thread checks rights.c and
+ * passes it to its handler (table at the end). Every handler answers its call exactly once, now or
+ * later. */
 #include "ckptd/front/calls.h"
 #include "ckptd/bulk/plane.h"
 #include "ckptd/core/config.h"
@@ -55,7 +55,7 @@ static void do_hello(struct service *service, struct rpc_call *call,
                      const Holdfast__V1__HelloRequest *request)
 {
     Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
-    (void)request; /* the client compares; an older server may serve a newer client */
+    (void)request; /* the client compares versions; an older server may serve a newer client */
     struct principal principal;
     char who[RPC_WHO_MAX];
     bool is_here = rpc_call_principal(call, &principal, who) && principal.kind == PRINCIPAL_USER;
@@ -71,7 +71,7 @@ static void do_status(struct service *service, struct rpc_call *call,
 {
     Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
     if (!request->own) {
-        health_check(service); /* grpc.health.v1 says the same from here on */
+        health_check(service); /* grpc.health.v1 has the same answer from now on */
         peer_status_refresh(service);
     }
     char *text = service_status(service, request->own, request->expected_bytes);
@@ -85,7 +85,7 @@ static void do_status(struct service *service, struct rpc_call *call,
 
 /* ---- calls ---- */
 
-/* A call on its way from an RPC thread. */
+/* A call that an RPC thread passes to the service thread. */
 struct request {
     struct event event;
     struct service *service;
@@ -115,8 +115,8 @@ static void post_request(void *user, struct rpc_call *call, const ProtobufCMessa
     loop_post(service->loop, &request->event);
 }
 
-/* What one field of a request says, behind what is there: ", step 10"; nothing of what is not set,
- * or long: lists, and texts of JSON (NAME_json). */
+/* Appends one field of a request as text: ", step 10". Skips unset and long fields: lists, and JSON
+ * (NAME_json). */
 static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *field,
                         const ProtobufCMessage *message)
 {
@@ -137,7 +137,7 @@ static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *
     return (size_t)bytes < size ? (size_t)bytes : size - 1;
 }
 
-/* A field of a request; NULL: it has none of that name and type. */
+/* Finds a field of a request; NULL: it has none of that name and type. */
 static const void *field_of(const ProtobufCMessage *message, const char *name, ProtobufCType type)
 {
     const ProtobufCFieldDescriptor *field =
@@ -145,7 +145,7 @@ static const void *field_of(const ProtobufCMessage *message, const char *name, P
     return field && field->type == type ? (const char *)message + field->offset : NULL;
 }
 
-/* The run of the session or load that a request names; NULL: it names none that is there. */
+/* The run of the session or load in a request; NULL: no known one is named. */
 static const char *owner_of(struct service *service, const ProtobufCMessage *message)
 {
     const uint64_t *token = field_of(message, "session", PROTOBUF_C_TYPE_UINT64);
@@ -159,8 +159,8 @@ static const char *owner_of(struct service *service, const ProtobufCMessage *mes
     return NULL;
 }
 
-/* Of the run that the request names, and of the one whose session or load it names. That there is
- * no such session anybody may hear. */
+/* Checks the run in the request, and the run of its session or load. Any caller may learn that a
+ * session does not exist. */
 static int check_runs(struct service *service, const ProtobufCMessage *message,
                       const struct principal *principal, const char *who, enum right right)
 {
@@ -174,19 +174,19 @@ static int check_runs(struct service *service, const ProtobufCMessage *message,
     return rights_check(principal, who, right, owner ? owner : has_owner ? principal->run : run);
 }
 
-/* Who asks, and in words, and what for. */
+/* The caller, as text as well, and its request. */
 struct asking {
     const char *method;
     enum right right;
-    bool is_logged;    /* also when it is granted */
-    bool takes_memory; /* it is of no use without memory that is shared, or the bulk plane */
+    bool is_logged;    /* also if it is granted */
+    bool takes_memory; /* it is useless without shared memory or the bulk plane */
 };
 
 #define ASKED_AGAIN_MS 60000
 
-/* The same words of the same process, again and again: who fails on a full disk, or is refused, and
- * does not wait, would fill the log. They are logged once in ASKED_AGAIN_MS; of what else was asked
- * the newest SERVICE_ASKED_MAX are known. */
+/* A process that repeats the same call, on a full disk or after a refusal, without waiting, can
+ * fill the log. So each is logged once in ASKED_AGAIN_MS; the newest SERVICE_ASKED_MAX are
+ * remembered. */
 static bool is_news(struct service *service, const char *method, const char *who, const char *what)
 {
     struct asked *oldest = &service->asked[0];
@@ -204,8 +204,8 @@ static bool is_news(struct service *service, const char *method, const char *who
     return true;
 }
 
-/* May who asks have it? The log says who it was, and what was asked for, also when it is refused;
- * the files of keep/ tell what came of it. */
+/* Has the caller the right? Logs the caller and the request, also if it is refused; the files of
+ * keep/ log the result. */
 static bool is_granted(struct service *service, struct rpc_call *call,
                        const ProtobufCMessage *message, const struct asking *asking)
 {
@@ -237,7 +237,8 @@ static bool is_granted(struct service *service, struct rpc_call *call,
     return false;
 }
 
-/* Handlers that tell of checkpoints look first whether some came or went without ckptd. */
+/* Handlers that list checkpoints first refresh the tiers, as checkpoints may come or go without
+ * ckptd. */
 #define REFRESHES_FIRST(name, type, function)                                                    \
     static void now_##name(struct service *service, struct rpc_call *call,                       \
                            const ProtobufCMessage *request)                                      \
@@ -253,11 +254,11 @@ REFRESHES_FIRST(list, ListRequest, list_call)
 REFRESHES_FIRST(show, ShowRequest, list_show)
 REFRESHES_FIRST(load, OpenLoadRequest, restore_open_load)
 
-/* What a call takes is a right; rights.c says which role has it. A dry run takes only a look. The
- * request is at hand where the right is asked.
+/* A method needs a right; rights.c says which role has it. A dry run needs only RIGHT_LOOK. The
+ * right may depend on the request.
  *
- * X(method, message type, descriptor prefix, handler, right, is it logged when it is granted?, does
- * it need shared memory, or the bulk plane?) */
+ * X(method, message type, descriptor prefix, handler, right, is it logged when granted, does it
+ * need shared memory or the bulk plane) */
 #define UNLESS_DRY(right) (request->dry_run ? RIGHT_LOOK : (right))
 #define METHODS(X)                                                                                 \
     X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                           \
@@ -297,7 +298,7 @@ REFRESHES_FIRST(load, OpenLoadRequest, restore_open_load)
     X(ReportPart, ReportPartRequest, report_part, lead_save_report, RIGHT_PEER, false, false)      \
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
-/* Per method: the typed call on the service thread, and what an RPC thread does. */
+/* Per method: the typed call on the service thread, and the function of the RPC thread. */
 #define X(method, type, prefix, function, right, is_logged, takes_memory)                         \
     static void run_##prefix(struct service *service, struct rpc_call *call,                      \
                              const ProtobufCMessage *message)                                     \

@@ -1,13 +1,13 @@
-/* check.c - ckptd --check: looks at what a start needs, changes nothing and starts nothing.
+/* check.c - ckptd --check: checks the conditions of a start, changes nothing and starts nothing.
  *
- * The limits of the system are told, too: without io_uring, or with too little memory that may be
- * locked, ckptd works and is slower. Its pool is no file of /dev/shm (memfd); NCCL and MPI, which
- * the ranks use, have theirs there.
+ * It reports the limits of the system as well: without io_uring, or with little lockable memory,
+ * ckptd works but is slower. The pool is no file of /dev/shm (memfd); NCCL and MPI, which the ranks
+ * use, have theirs there.
  *
- * The configuration has been read and accepted when this is called. Looked at are the store, as a
+ * The configuration has been read and accepted when this is called. It checks the store, as a
  * reader without a lock sees it, the directory of the socket, the certificates, the far tier, and
- * the memory for the pool. A store that a ckptd serves now is fine: its next configuration may be
- * what is checked; the last line then says who must end first. */
+ * the memory for the pool. A store that a ckptd serves now is fine: this may be its next
+ * configuration; the last line then names the process that must end first. */
 #include "ckptd/front/check.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/directory.h"
@@ -28,16 +28,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SHM_BYTES_OF_DOCKER (64ull << 20) /* that it gives a container which asks for none */
+#define SHM_BYTES_OF_DOCKER (64ull << 20) /* the default of a container */
 
-/* What was counted in the store. */
+/* Counts of the store's contents. */
 struct survey {
     struct storage *storage;
     const char *run;
     uint64_t runs, checkpoints, unfinished, damaged;
 };
 
-/* This thread's last error is a problem; false. */
+/* Prints this thread's last error as a problem; returns false. */
 static bool fail(void)
 {
     printf("problem: %s\n", report_line());
@@ -77,7 +77,7 @@ static void cut_name(char *path)
         slash[slash == path] = '\0';
 }
 
-/* Of a store that is not there: a start makes the directory, but not those above it. */
+/* For a missing store: a start makes the directory, but not those above it. */
 static bool check_place(const char *store)
 {
     char folder[PATH_MAX];
@@ -193,7 +193,7 @@ static bool check_memory(const struct config *config)
     return fail();
 }
 
-/* ckptd starts without, and warns each time. */
+/* ckptd starts without it, and warns each time. */
 static void tell_metrics(const struct config *config)
 {
     char folder[sizeof config->metrics_file + 2];
@@ -205,7 +205,7 @@ static void tell_metrics(const struct config *config)
                config->metrics_file, folder, strerror(errno));
 }
 
-/* A line per limit; what is short is no reason not to start. */
+/* A line per limit; a low limit does not prevent a start. */
 static void tell_limits(const struct config *config)
 {
     int number = storage_try_ring();

@@ -6,7 +6,8 @@
 
 struct config;
 
-/* Prints what it finds. False: ckptd would not start, or a person must act. Before any thread. */
+/* Prints its findings. False: ckptd cannot start, or an operator must act. Call before any thread
+ * is started. */
 bool check_all(const struct config *config);
 
 #endif

@@ -1,5 +1,4 @@
-/* list.c - List and Show: what clients are told of the catalog, page by page, and of one
- * checkpoint. */
+/* list.c - List and Show: the catalog for clients, page by page, and one checkpoint. */
 #include "ckptd/front/list.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -22,25 +21,24 @@
 #include <string.h>
 
 #define LIST_PAGE_MAX 16384u      /* checkpoints in one answer; the others are on further pages */
-#define LIST_ENTRY_BYTES_MAX 240u /* of a whole one on the wire: run, nonce, time, numbers */
+#define LIST_ENTRY_BYTES_MAX 240u /* of a whole one in the message: run, nonce, time, numbers */
 _Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
-#define LIST_UNREADABLE_MAX 256u /* runs that could not be read, in a list; Status has all */
+#define LIST_UNREADABLE_MAX 256u /* unreadable runs in a list; Status has all */
 
 #define LIST_DAMAGED_BYTES_MAX                                                      \
     (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + PIN_NOTE_MAX + \
      COPIES_TEXT_MAX + 16u)
 
-/* A page of a list: what it holds, and the name of the last one, behind which the next begins. So
+/* A page of a list: its entries, and the name of the last one, after which the next page begins. So
  * pages stay right while checkpoints come and go between them. */
 struct page {
     Holdfast__V1__CheckpointSummary *summaries, **pointers;
     uint32_t count;
-    size_t room; /* bytes of the answer; damage and a pin have a text that makes entries longer */
+    size_t room; /* bytes left in the answer; the texts of damage and pins make entries longer */
     char next[STORAGE_KEY_MAX];
 };
 
-/* Where the page begins: in which run, and at which checkpoint of it. ERR_INVALID, ERR_NOT_FOUND.
- */
+/* Finds the beginning of the page: its run, and its checkpoint. ERR_INVALID, ERR_NOT_FOUND. */
 static int find_page(struct run **out_run, struct checkpoint **out, struct service *service,
                      const Holdfast__V1__ListRequest *request)
 {
@@ -69,7 +67,7 @@ static Holdfast__V1__CheckpointSummary *add_entry(struct page *page)
     return entry;
 }
 
-/* Nobody knows which checkpoints they have, but that they are there. */
+/* Their checkpoints are unknown; lists the runs. */
 static void add_unreadable(struct page *page, const struct service *service)
 {
     for (struct run *run = service->catalog->runs; run && page->count < LIST_UNREADABLE_MAX;
@@ -85,7 +83,7 @@ static void add_unreadable(struct page *page, const struct service *service)
     }
 }
 
-/* From `checkpoint` of `run` on, to the end of the run or of all of them. */
+/* Adds entries from `checkpoint` of `run`, to the end of the run or of all runs. */
 static int fill_page(struct page *page, struct run *run, struct checkpoint *checkpoint,
                      bool one_run)
 {
@@ -141,13 +139,13 @@ void list_call(struct service *service, struct rpc_call *call,
 
 struct showing {
     struct service *service;
-    enum tier_index tier; /* that is read */
+    enum tier_index tier; /* to read from */
     Holdfast__V1__SkippedCheckpoint skipped[RPC_SKIPPED_MAX], *pointers[RPC_SKIPPED_MAX];
     uint32_t num_skipped;
     struct rpc_call *call;
     char key[STORAGE_KEY_MAX + 1], prefix[STORAGE_KEY_MAX + 1];
     const char *durability;      /* static */
-    char tiers[COPIES_TEXT_MAX]; /* that have it */
+    char tiers[COPIES_TEXT_MAX]; /* tiers with a copy */
     bool is_read_back;
     char pin_note[PIN_NOTE_MAX];
     bool is_pinned;
@@ -165,7 +163,7 @@ static void work_show(struct job *job)
     size_t bytes = 0;
     int error =
         storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
-    if (error == 0 && !showing->is_pinned) /* a note that cannot be read hides no manifest */
+    if (error == 0 && !showing->is_pinned) /* an unreadable note does not hide the manifest */
         store_find_pin(own, &showing->is_pinned, showing->prefix, showing->pin_note,
                        sizeof showing->pin_note);
     if (error != 0)
@@ -200,7 +198,7 @@ static void shown(struct event *event)
     free_showing(showing);
 }
 
-/* Its text is copied: it may be gone by the time of the answer. */
+/* Copies the text: it may be gone when the answer is sent. */
 static int skip_damaged(struct showing *showing, const struct checkpoint *checkpoint)
 {
     if (showing->num_skipped == RPC_SKIPPED_MAX)
@@ -216,7 +214,7 @@ static int skip_damaged(struct showing *showing, const struct checkpoint *checkp
     return 0;
 }
 
-/* In the words of ckpt-cli on a directory. */
+/* The same text as of ckpt-cli on a directory. */
 static int report_none(const struct run *run, const Holdfast__V1__ShowRequest *request,
                        bool any_damaged)
 {

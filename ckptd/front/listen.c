@@ -1,23 +1,23 @@
-/* listen.c - who may come in, and the socket that hands out descriptors.
+/* listen.c - accepts clients on unix sockets, and hands out descriptors.
  *
  * Two unix sockets: the configured one speaks gRPC, "<path>.arena" speaks struct arena_request.
- * Both are ours to accept: the peer's uid is checked with SO_PEERCRED (gRPC's own local credentials
- * check nobody), and only then the gRPC connection is handed over. Allowed are our own user, root,
+ * ckptd accepts on both: it checks the peer's uid with SO_PEERCRED (gRPC's own local credentials
+ * check nothing), and only then passes the gRPC connection on. Allowed are ckptd's own user, root,
  * and the users of access.uids and access.operators; with such users the sockets are writable by
- * all, and the check alone decides. What each role may is said in rights.c.
+ * all, and this check alone decides. rights.c says what each role may do.
  *
- * An arena connection names its session with its first request and is that session's life line:
- * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
- * without room for them, so the kernel closes what a peer tries to pass.
+ * An arena connection names its session with its first request; when the connection ends, the rank
+ * is gone (session.c). ckptd sends descriptors and accepts none: it receives without room for them,
+ * so the kernel closes those that a peer passes.
  *
- * Every limits.look_ms ckptd looks whether the files of its sockets are there. One that somebody
- * has removed is made again: nobody could connect any more. Connections that are open go on.
+ * Every limits.look_ms ckptd checks that the files of its sockets exist. It makes a removed one
+ * again: without it no client can connect. Open connections continue.
  *
- * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
- * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
- * are closed), limits.connect_ms until an arena connection has named its session. Out of
- * descriptors, a door stays shut for PAUSE_MS; who waits, waits. A user who has used up what one
- * may cost (proto/wire/rpc_budget.h) is refused, and cannot connect for a second (shut_out.h). */
+ * A socket that a dead ckptd left is replaced; one on which a process listens is ERR_BUSY. Limits:
+ * limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones are
+ * closed), limits.connect_ms until an arena connection has named its session. Without free
+ * descriptors a listener pauses for PAUSE_MS; clients wait. A user who has used up the budget of
+ * proto/wire/rpc_budget.h is refused, and cannot connect for a second (shut_out.h). */
 #include "ckptd/front/listen.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
@@ -41,22 +41,22 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 2048      /* a flood does not fill it before its user is shut out */
+#define BACKLOG 2048      /* a flood does not fill it before its user is blocked */
 #define PAUSE_MS 500      /* of a listener when the process is out of descriptors */
-#define COSTLY_PAUSE_MS 5 /* likewise after a user who may cost nothing more now */
+#define COSTLY_PAUSE_MS 5 /* after a user without budget */
 
 struct listener {
     struct service *service;
     int fd; /* -1: not open */
     struct watch watch;
     const char *path;   /* the service's */
-    struct timer pause; /* over: accept again */
+    struct timer pause; /* end of the pause */
     void (*adopt)(struct service *service, int fd, const struct ucred *peer);
 };
 
 struct listeners {
     struct service *service;
-    struct timer check_timer; /* whether the sockets have their names */
+    struct timer check_timer; /* checks that the sockets have their names */
     struct connection *connections;
     struct listener rpc, arena;
     struct shut_out shut_out;
@@ -64,7 +64,7 @@ struct listeners {
     struct log_limit refused;
 };
 
-/* ---- who ---- */
+/* ---- access ---- */
 
 static void log_refused(struct service *service, const char *why)
 {
@@ -101,7 +101,7 @@ static void pause_ended(struct timer *timer)
         loop_timer(listener->service->loop, &listener->pause, PAUSE_MS);
 }
 
-/* Who waits at the door keeps the socket readable: without a pause the loop would spin. */
+/* A waiting client keeps the socket readable: without a pause the loop spins. */
 static void pause_listener(struct listener *listener)
 {
     log_warn("door", "could not accept a connection on %s: %s", listener->path, strerror(errno));
@@ -115,7 +115,7 @@ static struct principal principal_of(const struct service *service, const struct
                              peer->pid);
 }
 
-/* Where the kernel cannot keep the user out, everybody waits a little. */
+/* If the kernel cannot block the user, all clients wait a little. */
 static void refuse_costly(struct listener *listener, int fd, const struct ucred *peer)
 {
     struct service *service = listener->service;
@@ -192,7 +192,7 @@ void listen_part(struct connection *connection, struct image *const *left)
         drop_connection(connection);
         return;
     }
-    shutdown(connection->fd, SHUT_WR); /* the peer sees an end; we see the peer's */
+    shutdown(connection->fd, SHUT_WR); /* the peer sees an end; ckptd then sees the peer's */
 }
 
 static void no_hello(struct timer *timer)
@@ -200,7 +200,7 @@ static void no_hello(struct timer *timer)
     drop_connection(CONTAINER_OF(timer, struct connection, timer));
 }
 
-/* The session that the request names, bound to this connection. */
+/* Finds the session in the request and binds it to this connection. */
 static int bind_session(struct session **out, struct connection *connection)
 {
     struct service *service = connection->service;
@@ -247,7 +247,7 @@ static int collect_fds(int *fds, uint32_t *count, struct connection *connection)
     return 0;
 }
 
-/* False when the connection is of no use any more. */
+/* False: the connection is useless now. */
 static bool answer_request(struct connection *connection)
 {
     const struct arena_request *request = &connection->request;
@@ -265,7 +265,7 @@ static bool answer_request(struct connection *connection)
         log_debug("door", "an arena request was refused: %s", report_line());
         reply.num_fds = 0;
     }
-    /* Without room in the socket the peer does not read its answers: it is dropped. */
+    /* With a full socket the peer does not read its answers: drops it. */
     return arena_send_reply(connection->fd, &reply, fds) == 0;
 }
 
@@ -281,7 +281,7 @@ static void arena_readable(struct watch *watch)
         return;
     }
     if (connection->parted)
-        return; /* nothing that it asks for is answered any more */
+        return; /* its requests are not answered any more */
     connection->received += (size_t)count;
     if (connection->received < sizeof connection->request)
         return;
@@ -319,8 +319,8 @@ static void adopt_arena(struct service *service, int fd, const struct ucred *pee
 
 /* ---- listeners ---- */
 
-/* The directory of the sockets. In one that others can change they could put a socket of their own
- * in the place of ours. */
+/* Makes the directory of the sockets. In a directory that other users can change they can replace
+ * the socket. */
 static int make_parent(const char *path)
 {
     char parent[sizeof((struct service *)0)->arena_path];
@@ -329,7 +329,7 @@ static int make_parent(const char *path)
     snprintf(parent, sizeof parent, "%.*s", length > 0 ? length : 1, path);
     mkdir(parent, 0700);
     if (stat(parent, &info) != 0)
-        return 0; /* bind says why */
+        return 0; /* bind() reports the reason */
     if (info.st_uid != geteuid() && info.st_uid != 0)
         return report_error(ERR_DENIED, "listen in a directory of your own",
                             "the directory %s belongs to user %u", parent, (unsigned)info.st_uid);
@@ -340,7 +340,7 @@ static int make_parent(const char *path)
     return 0;
 }
 
-/* Removes a socket that nobody listens on. ERR_BUSY when somebody does. */
+/* Removes a socket without a listener. ERR_BUSY: a process listens. */
 static int remove_stale(const struct sockaddr_un *address)
 {
     struct stat info;
@@ -364,7 +364,7 @@ static int remove_stale(const struct sockaddr_un *address)
 static int open_listener(struct listener *listener, struct service *service)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    CHECK(strlen(listener->path) < sizeof address.sun_path); /* config.c */
+    CHECK(strlen(listener->path) < sizeof address.sun_path); /* checked by config.c */
     memcpy(address.sun_path, listener->path, strlen(listener->path));
     ERR_TRY(make_parent(listener->path));
     ERR_TRY(remove_stale(&address));
@@ -401,12 +401,12 @@ static void close_listener(struct listener *listener)
     unlink(listener->path);
 }
 
-/* Its file was removed: a new socket takes its place. What cannot be made is tried again. */
+/* The file of the socket was removed: makes a new one. After an error it tries again. */
 static void restore_listener(struct listener *listener, struct service *service)
 {
     struct stat info;
     if (lstat(listener->path, &info) == 0 || errno != ENOENT)
-        return; /* also when it is somebody else's: remove_stale would refuse it */
+        return; /* also if another process made it: remove_stale() refuses that */
     if (listener->fd >= 0) {
         loop_unwatch(service->loop, &listener->watch);
         loop_timer_cancel(service->loop, &listener->pause);
@@ -443,7 +443,7 @@ int listen_open(struct service *service)
     door->arena.path = service->arena_path;
     door->rpc.adopt = adopt_rpc;
     door->arena.adopt = adopt_arena;
-    /* The arena first: who finds the gRPC socket may use both. */
+    /* The arena first: a client that finds the gRPC socket may use both. */
     int error = open_listener(&door->arena, service);
     if (error == 0)
         error = open_listener(&door->rpc, service);

@@ -1,4 +1,4 @@
-/* listen.h - who may connect; see listen.c. */
+/* listen.h - the sockets on which clients connect; see listen.c. */
 #ifndef HOLDFAST_CKPTD_FRONT_LISTEN_H
 #define HOLDFAST_CKPTD_FRONT_LISTEN_H
 
@@ -19,17 +19,18 @@ struct connection {
     int fd;
     struct watch watch;
     struct session *session;
-    struct image *left[SLOTS_PER_RANK]; /* in hand of a rank whose session is over */
+    struct image *left[SLOTS_PER_RANK]; /* images that the rank of an ended session may still be
+                                         * using */
     bool parted;
     struct timer timer; /* until the first request */
     size_t received;
     struct arena_request request;
 };
-#define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
+#define RPC_CONNECTIONS_BESIDE 64u /* gRPC connections besides one for each session: tools */
 int listen_open(struct service *service);
 void listen_close(struct service *service);
-/* We end the session, not the peer: the connection stays until the peer hangs up when it holds
- * images in `left`. */
+/* Ends the session from ckptd's side: if it has images in `left`, the connection stays until the
+ * peer closes it. */
 void listen_part(struct connection *connection, struct image *const *left);
 
 #endif

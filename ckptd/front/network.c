@@ -1,10 +1,10 @@
-/* network.c - the TCP socket of tls.listen: whoever comes with a certificate of the authority.
+/* network.c - the TCP socket of tls.listen, for clients with a certificate of the authority.
  *
- * Connections are accepted here and go to the RPC server as those of the unix socket do; its guard
- * (proto/wire/rpc_guard.h) does the handshake and verifies. Connections and handshakes are paid for
- * by the address that they come from, with the same account as calls are by their user
- * (proto/wire/rpc_budget.h): a flood of them is closed unshaken. rights.c says what each role may.
- * Ranks need memory that they share with ckptd, so they use the unix socket of the ckptd on their
+ * Connections are accepted here and passed to the RPC server, as those of the unix socket; its
+ * guard (proto/wire/rpc_guard.h) makes the handshake and verifies the certificate. Connections and
+ * handshakes are charged to their source address, in the same way as calls to their user
+ * (proto/wire/rpc_budget.h): a flood is closed before any handshake. rights.c says what each role
+ * may do. Ranks need memory shared with ckptd, so they use the unix socket of the ckptd on their
  * node. */
 #include "ckptd/front/network.h"
 #include "ckptd/core/config.h"
@@ -25,7 +25,8 @@
 #include <unistd.h>
 
 #define PAUSE_MS 500 /* of the listener when the process is out of descriptors */
-/* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
+/* So many connections of an address without budget are closed at once; then all clients wait a
+ * little. */
 #define REFUSED_AT_ONCE 16u
 #define REFUSED_PAUSE_MS 20
 
@@ -33,7 +34,7 @@ struct network {
     struct service *service;
     int fd;
     struct watch watch;
-    struct timer pause; /* over: accept again */
+    struct timer pause; /* end of the pause */
     uint32_t num_refused;
     struct log_limit refused;
 };

@@ -4,10 +4,10 @@
 
 struct service;
 
-/* Is the certificate of that directory one that ckptd may use? It names a node, or no identity of
- * ours. ERR_DENIED names the one that it has; else errors as tls_directory_look. */
+/* May ckptd use the certificate of that directory? It must name a node, or no identity of Holdfast.
+ * ERR_DENIED: the message has the identity; else errors as of tls_directory_look. */
 int network_check_certificate(const char *directory);
-/* Nothing when tls.listen is not set. After the RPC server was opened. */
+/* Does nothing if tls.listen is not set. Call after the RPC server was opened. */
 int network_open(struct service *service);
 void network_close(struct service *service);
 

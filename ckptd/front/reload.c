@@ -1,13 +1,12 @@
-/* reload.c - reads the configuration again while ckptd serves: `ckpt-cli server reload`, or
- * SIGUSR1.
+/* reload.c - reloads the configuration while ckptd serves: `ckpt-cli server reload`, or SIGUSR1.
  *
- * What holds from then on is which checkpoints stay, here and in the far tier, and how much a run
- * may use: [retention], tier.keep_* and [run.NAME]. The rules are applied to all runs at once.
- * Every other key that has changed is named: it needs a restart. A configuration that is refused
- * changes nothing.
+ * A reload applies the retention rules, here and in the far tier, and the quotas of runs:
+ * [retention], tier.keep_* and [run.NAME]. The rules are applied to all runs at once. It names
+ * every other key that has changed: that needs a restart. A configuration that is refused changes
+ * nothing.
  *
  * A worker reads the file. One at a time: a second Reload meanwhile is ERR_BUSY, a second signal is
- * taken up behind the first. */
+ * handled after the first. */
 #include "ckptd/front/reload.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -32,7 +31,7 @@ struct reload {
     bool is_busy, must_again;
 };
 
-/* One on its way. */
+/* A reload in progress. */
 struct reloading {
     struct service *service;
     struct rpc_call *call; /* NULL: a signal */
@@ -51,7 +50,7 @@ static void work_reload(struct job *job)
         fault_take(&reloading->fault, error);
 }
 
-/* Another metric may decide now which are best. */
+/* The metric may have changed, and with it which are best. */
 static void forget_metrics(struct service *service)
 {
     for (struct run *run = service->catalog->runs; run; run = run->next)
@@ -138,7 +137,7 @@ static void asked(struct event *event)
 
 void reload_ask(struct service *service)
 {
-    if (!atomic_exchange(&service->reload->is_asked, true)) /* there is one event */
+    if (!atomic_exchange(&service->reload->is_asked, true)) /* there is only one event */
         loop_post(service->loop, &service->reload->event);
 }
 

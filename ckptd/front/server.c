@@ -1,15 +1,15 @@
-/* server.c - the service as a whole: what it is made of, and how it ends. What it answers is in
- * calls.c.
+/* server.c - the service as a whole: opens its parts, runs them, shuts them down. calls.c handles
+ * the calls.
  *
- * The end: draining refuses new work, waits until no save is in work and nothing is under way, at
- * most limits.drain_ms; then saves that still wait for a rank are given up. Calls that wait are
- * answered ERR_UNAVAILABLE. Ranks that are connected may have been told to end as well, and save a
- * last time behind the step that they are in: as long as there are any, saves may begin for
- * limits.last_save_ms. What the others of such a save must do, they may until it is over.
+ * Shutdown: draining refuses new work and waits until no save and no job is in progress, at most
+ * limits.drain_ms; then it gives up saves that still wait for a rank. Waiting calls are answered
+ * ERR_UNAVAILABLE. Connected ranks may have been told to end as well, and save a last time after
+ * their current step: while there are any, saves may begin for limits.last_save_ms. The other ranks
+ * of such a save may act until it is over.
  *
- * Calls are answered while the memory of the pool is still being taken. When it cannot be had, the
- * end comes in the same way, and service_run() says why: saves, loads and plans count on the budget
- * that was set. */
+ * Calls are answered while the memory of the pool is still being allocated. If that fails ckptd
+ * shuts down in the same way, and service_run() returns why: saves, loads and plans depend on the
+ * configured budget. */
 #include "ckptd/front/server.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/attempt/describe.h"
@@ -128,8 +128,8 @@ int service_make_store(const struct config *config)
     return error != 0 || !config->tier_store[0] ? error : tier_make_store(config);
 }
 
-/* Registered buffers count as locked memory, every session has descriptors: take what is allowed.
- */
+/* Registered buffers count as locked memory, and every session needs descriptors: raises both
+ * limits to the maximum. */
 static void raise_limits(void)
 {
     const int kinds[] = {RLIMIT_MEMLOCK, RLIMIT_NOFILE};
@@ -142,7 +142,7 @@ static void raise_limits(void)
     }
 }
 
-/* ---- the parts, and whom each tells ---- */
+/* ---- the parts, and their callbacks ---- */
 
 static void phase_changed(struct service *service)
 {
@@ -209,7 +209,7 @@ static int open_rpc(struct service *service)
     return rpc_server_open(&service->rpc, &options);
 }
 
-/* In this order; each may use those before it. */
+/* In this order; each part may use the earlier ones. */
 static int (*const parts[])(struct service *service) = {
     open_loop,       reload_open,  history_open,     open_storage,        tier_open,
     serve_open,      open_pool,    renew_open,       throttle_queue_open, open_sessions,
@@ -277,14 +277,14 @@ static bool is_quiet(const struct service *service)
     return loop_is_idle(service->loop);
 }
 
-/* An idle rank cannot be told from one that computes its last step, so the time is short. */
+/* An idle rank looks like one that computes its last step, so the time is short. */
 static bool awaits_last_saves(const struct service *service)
 {
     return loop_now_ms() < service->last_saves_until_ms && !service->offline[0] &&
            session_any_rank(service);
 }
 
-/* Which step each run that was saved here goes on from: the node may be taken away now. */
+/* Logs the step from which each run that was saved here resumes: the node may be taken away now. */
 static void say_what_is_safe(const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next) {
@@ -343,7 +343,7 @@ static void drain(struct event *event)
 
 /* ---- closing ---- */
 
-/* Calls that wait for something that will not come any more. */
+/* Fails calls that wait for events which will not come. */
 static void fail_waiting(struct service *service)
 {
     for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next) {
@@ -372,7 +372,8 @@ void service_close(struct service *service)
     network_close(service);
     if (service->rpc)
         rpc_server_close(service->rpc, CLOSE_GRACE_MS);
-    /* What came in meanwhile is answered, though nobody hears it, so that its memory is freed. */
+    /* Runs the events that came meanwhile, without effect for clients, so that their memory is
+     * freed. */
     if (service->loop)
         loop_run_pending(service->loop);
     tier_end(service);
@@ -400,7 +401,7 @@ void service_close(struct service *service)
     scrub_close(service);
     metrics_close(service);
     http_server_close(service);
-    serve_close(service); /* what is open may lie on a peer */
+    serve_close(service); /* its objects may be on a peer */
     tier_close(service);
     if (service->storage)
         storage_close(service->storage);

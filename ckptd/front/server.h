@@ -5,10 +5,10 @@
 struct service;
 struct config;
 
-/* The directory of the store, and in it the mark of one. */
+/* Makes the directory of the store, with the mark of one. */
 int service_make_store(const struct config *config);
 int service_open(struct service **out, const struct config *config);
-/* Until the end. ERR_MEMORY: it gave up, and has said why in the log. */
+/* Runs until the shutdown. ERR_MEMORY: it gave up, and has logged why. */
 int service_run(struct service *service);
 void service_close(struct service *service);
 

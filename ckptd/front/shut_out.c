@@ -1,12 +1,12 @@
-/* shut_out.c - users who may not connect for a second, because they have used up what one user may
- * cost (proto/wire/rpc_budget.h).
+/* shut_out.c - blocks users from connecting for a second, after they have used up the budget of one
+ * user (proto/wire/rpc_budget.h).
  *
  * A refused connection costs ckptd as much as its peer, and fills the queue in which operators
- * wait. So the kernel refuses these: an entry of the sockets' access lists denies the user, whose
- * connect ends with EACCES. After SHUT_OUT_MS all of them may connect again. What is connected goes
- * on.
+ * wait. So the kernel refuses them: an entry of the sockets' access lists denies the user, and
+ * connect() fails with EACCES. After SHUT_OUT_MS all of them may connect again. Open connections
+ * continue.
  *
- * The format of the list is that of the attribute system.posix_acl_access (Linux,
+ * The list has the format of the attribute system.posix_acl_access (Linux,
  * include/uapi/linux/posix_acl_xattr.h and posix_acl.h): a version, then tag, permissions, user. */
 #include "ckptd/front/shut_out.h"
 
@@ -39,7 +39,7 @@ static struct entry make_entry(enum tag tag, unsigned permissions, uint32_t user
     return (struct entry){htole16((uint16_t)tag), htole16((uint16_t)permissions), htole32(user)};
 }
 
-/* The kernel wants the users in order. */
+/* The kernel requires sorted users. */
 static size_t make_list(struct list *out, const struct shut_out *shut_out)
 {
     uint32_t at = 0;

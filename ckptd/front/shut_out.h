@@ -1,4 +1,4 @@
-/* shut_out.h - users who may not connect for a second; see shut_out.c. */
+/* shut_out.h - blocks users from connecting for a second; see shut_out.c. */
 #ifndef HOLDFAST_CKPTD_FRONT_SHUT_OUT_H
 #define HOLDFAST_CKPTD_FRONT_SHUT_OUT_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define SHUT_OUT_MAX 16u /* users at once; more of them are refused one connection at a time */
+#define SHUT_OUT_MAX 16u /* users at once; connections of further users are refused one by one */
 #define SHUT_OUT_MS 1000
 
 struct shut_out {
@@ -21,7 +21,7 @@ struct shut_out {
 void shut_out_init(struct shut_out *out, struct loop *loop, const char *path, const char *other);
 /* False: the file system of the sockets has no access lists, or there are too many already. */
 bool shut_out_user(struct shut_out *shut_out, uid_t user);
-/* Everybody may connect again. */
+/* Lets all users connect again. */
 void shut_out_end(struct shut_out *shut_out);
 
 #endif

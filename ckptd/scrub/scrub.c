@@ -1,31 +1,30 @@
-/* scrub.c - the scrub of a tier: its committed checkpoints are read again once in scrub.period_s,
- * at scrub.rate, and each block held against its checksum. The node's own disk has one, and so has
- * the far tier.
+/* scrub.c - the scrub of a tier: ckptd reads its committed checkpoints again once per
+ * scrub.period_s, at scrub.rate, and compares each block with its checksum. The node's own disk has
+ * a scrub, and so has the far tier.
  *
- *   timer ──► which is next? ──► worker: leased, manifest, table and shard opened where they are
- *     ▲                            │     not, some blocks read and hashed (scrub_read.c)
- *     └── as long as scrub.rate ───┴──► damage: catalog_damage(), and another tier mends it; else
- *         asks for                      where it stands is kept, so that the next ckptd goes on
- * there
+ *   timer ──► choose the next ──► worker: leased; manifest, table and shard opened if they are
+ *     ▲                           │     not; some blocks read and hashed (scrub_read.c)
+ *     └── after the pause that ───┴──► damage: catalog_damage(), and another tier mends it; else
+ *         scrub.rate requires          the place is stored, so that the next ckptd continues there
  *
- * What is next, and what is kept, is the tier's order: passes over a run on the disk
- * (scrub_pass.c); in the far tier, which others read as well, the copy that was proven longest ago
- * (scrub_log.c).
+ * The tier's order chooses the next checkpoint and stores the place: passes over a run on the disk
+ * (scrub_pass.c); in the far tier, which others read as well, the copy that was verified longest
+ * ago (scrub_log.c).
  *
- * It reads with a buffer of its own, one read, and never through the pool, so it takes memory from
- * nobody. On the disk it stands still while a save is in work or a load is open, for at most
- * YIELD_MS_MAX before each job, so that a busy daemon is scrubbed too, but slowly.
+ * It reads into its own buffer, one read at a time, and never through the pool, so it takes no
+ * memory from others. On the disk it pauses while a save is in work or a load is open, but for at
+ * most YIELD_MS_MAX before each job, so that it progresses slowly in a busy ckptd.
  *
- * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
- * saves and removes faster than this reads would otherwise never have one that was read back, and
- * the rule that keeps the last of those would keep nothing. In the far tier a lease keeps other
- * nodes' retention from it; what they had removed before is no damage. Whether it is the same store
- * is asked before each checkpoint and each note (core/store_identity.c): what another one lacks is
- * no damage either. A tier that does not answer is asked again later.
+ * Neither retention nor a prune removes the checkpoint that is being read. Else a run that saves
+ * and removes faster than the scrub reads never has a verified checkpoint, and the rule that keeps
+ * the last of those keeps nothing. In the far tier a lease keeps other nodes' retention from it; a
+ * checkpoint that they removed before is no damage. The identity of the store is checked before
+ * each checkpoint and each note (core/store_identity.c): checkpoints missing in another store are
+ * no damage either. A tier that does not answer is tried again later.
  *
- * An operator starts a pass at once, of one run or of all that have checkpoints, or pauses the
- * scrub of all tiers until the next start of it or of ckptd. Paused, it holds no checkpoint; the
- * place is kept. */
+ * An operator can start a pass at once, of one run or of all that have checkpoints, or pause the
+ * scrub of all tiers until the next start of it or of ckptd. When paused it holds no checkpoint;
+ * its place is stored. */
 #include "ckptd/scrub/scrub.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -41,10 +40,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define IDLE_MS_MIN 200    /* between two looks for a checkpoint that is due, at least */
-#define YIELD_MS 200       /* between two looks whether the daemon is at rest */
-#define YIELD_MS_MAX 10000 /* then it goes on all the same */
-#define FAULT_MS 500       /* after an error: what is wrong may be so with all of them */
+#define IDLE_MS_MIN 200    /* between two searches for a checkpoint that is due, at least */
+#define YIELD_MS 200       /* between two checks whether ckptd is idle */
+#define YIELD_MS_MAX 10000 /* then it continues anyway */
+#define FAULT_MS 500       /* after an error, which may affect all checkpoints */
 
 /* ---- turns ---- */
 
@@ -62,7 +61,7 @@ static void closed(struct event *event)
     scrub_wait(scrub, 0);
 }
 
-/* The worker met an error: is it the checkpoint's? */
+/* Is the worker's error one of the checkpoint? */
 static enum scrub_outcome outcome_of(const struct scrub *scrub)
 {
     int code = scrub->fault.code;
@@ -108,9 +107,9 @@ static void start_read(struct scrub *scrub, struct scrub_turn turn)
     scrub_start_job(scrub, scrub_work_read, was_read);
 }
 
-/* ---- what is to be done ---- */
+/* ---- the next step ---- */
 
-/* Somebody waits for the disk or for the workers. */
+/* True if a client waits for the disk or the workers. */
 static bool is_busy(const struct service *service)
 {
     for (const struct run *run = service->catalog->runs; run; run = run->next)
@@ -225,7 +224,7 @@ void scrub_close(struct service *service)
     service->scrub = service->far_scrub = NULL;
 }
 
-/* ---- what an operator asks for ---- */
+/* ---- calls of an operator ---- */
 
 static int request_pass(bool *out_is_elsewhere, struct service *service,
                         const Holdfast__V1__ScrubRequest *request)
@@ -247,7 +246,7 @@ static int request_pass(bool *out_is_elsewhere, struct service *service,
     log_info("scrub", scrub->is_paused ? "paused" : "started");
     for (struct run *one = service->catalog->runs; one && !scrub->is_paused; one = one->next)
         one->scrub_asked |= !run || one == run;
-    if (!scrub->is_working) /* that of the far tier hears of it when it is its time */
+    if (!scrub->is_working) /* the scrub of the far tier sees it at its next step */
         scrub_wait(scrub, 0);
     return 0;
 }
@@ -267,7 +266,7 @@ void scrub_call(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
 }
 
-/* One of a tier that others share is paused when it holds nothing there, and has kept its place. */
+/* In a shared tier it is paused once it holds no checkpoint there and has stored its place. */
 static const char *find_doing(const struct scrub *scrub)
 {
     bool is_paused = scrub->service->scrub->is_paused;

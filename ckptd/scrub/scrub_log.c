@@ -1,19 +1,18 @@
-/* scrub_log.c - the order in which the scrub reads the far tier: of what is due the copy that was
- * proven longest ago.
+/* scrub_log.c - the order in which the scrub reads the far tier: of the copies that are due, first
+ * the one that was verified longest ago.
  *
- * A copy is proven when it was sent, when retention read it back, and by the scrub. When that was,
- * and the place within the checkpoint that is being read, is the numbered object (storage.h)
+ * A copy counts as verified when it was sent, when retention read it back, and by the scrub. These
+ * times, and the place within the current checkpoint, are in the numbered object (storage.h)
  * "<run>/proven" there:
  *
  *     holdfast-proven 1
- *     place STEP ATTEMPT SHARD BYTE BEGUN        where the scrub goes on; may be missing
- *     STEP ATTEMPT TIME                          of each that was proven; seconds since the epoch
+ *     place STEP ATTEMPT SHARD BYTE BEGUN        where the scrub continues; may be missing
+ *     STEP ATTEMPT TIME                          of each verified copy; seconds since the epoch
  *
- * It lies in the far tier, so it outlives the node, and what one ckptd has proven need not be read
- * by the others that share the tier. It is read for each run before its first checkpoint, and
- * written every NOTE_MS and behind each checkpoint. Of two that write the same number one finds it
- * taken: it reads what is there and writes again, later. A line that nobody understands says
- * nothing; a time in the future proves nothing. */
+ * It is in the far tier, so it survives the node, and ckptds that share the tier do not verify the
+ * same copies again. It is read for each run before its first checkpoint, and written every NOTE_MS
+ * and after each checkpoint. If two write the same number, one finds it taken: it reads the object
+ * and writes again later. An unknown line is ignored; a time in the future proves nothing. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
 #include "ckptd/scrub/scrub_private.h"
@@ -28,15 +27,15 @@
 #define HEAD "holdfast-proven 1\n"
 #define LINE_BYTES 128u
 #define LOG_BYTES_MAX (1u << 20) /* of the object; checkpoints beyond that are read again */
-/* A request to a bucket costs as much as bytes do. */
+/* A request to a bucket costs as much as this many bytes. */
 #define READ_BYTES (4u * CHECKSUM_BLOCK_BYTES)
 #define RETRY_MS 600000 /* before a copy that could not be read is tried again */
-#define NOTE_MS 30000   /* what a crash makes it read again, at most */
+#define NOTE_MS 30000   /* a crash repeats at most this much reading */
 _Static_assert(READ_BYTES > LOG_BYTES_MAX, "the text lies in the scrub's buffer");
 
-/* ---- what is kept ---- */
+/* ---- the log ---- */
 
-/* In the buffer. False: no memory. */
+/* Writes the log to the buffer. False: no memory. */
 static bool write_log(const struct scrub *scrub, const struct run *run)
 {
     const struct proven_place *place = &run->proven.place;
@@ -66,7 +65,7 @@ static void take_time(struct run *run, uint64_t step, uint64_t attempt, int64_t 
         copy->proven = proven;
 }
 
-/* Of what was read: what is newer than is known counts. */
+/* Takes over times from the log that are newer than the known ones. */
 static void take_log(struct run *run, const char *text)
 {
     struct proven_place place = {0};
@@ -105,7 +104,7 @@ static void work_keep(struct job *job)
         fault_take(&scrub->fault, error);
 }
 
-/* Where it cannot be read, the scrub begins with what is known. */
+/* If the log cannot be read, the scrub begins with the known times. */
 static void fetched(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
@@ -125,7 +124,8 @@ static void kept(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
     struct run *run = scrub->log_run;
-    bool is_taken = scrub->fault.code == ERR_EXISTS; /* by another ckptd: read first, then again */
+    bool is_taken = scrub->fault.code == ERR_EXISTS; /* by another ckptd: read it first, then write
+                                                      * again */
     run->proven.is_known = !is_taken;
     run->proven.must_keep |= is_taken;
     run->proven.number = scrub->number + (scrub->fault.code == 0);
@@ -136,7 +136,7 @@ static void kept(struct event *event)
     scrub_wait(scrub, 0);
 }
 
-/* Of which nothing was fetched yet, or something is to be kept; NULL: there is none. */
+/* A run whose log was not read yet, or must be written; NULL: none. */
 static struct run *find_run(const struct service *service)
 {
     for (struct run *run = service->catalog->runs; run; run = run->next)
@@ -165,10 +165,10 @@ static bool note(struct scrub *scrub)
     return is_written;
 }
 
-/* ---- what is next ---- */
+/* ---- the next copy ---- */
 
-/* One that could not be read is tried again, but not before all others that are due. A clock that
- * was set back proves nothing. */
+/* A copy that could not be read is tried again, but after all others that are due. A clock that was
+ * set back proves nothing. */
 static bool is_due(const struct service *service, const struct copy *copy)
 {
     int64_t now = loop_now_ms(), period = service->config->scrub_period;
@@ -196,7 +196,7 @@ static bool is_before(const struct checkpoint *a, const struct checkpoint *b)
                                             : one->proven < other->proven;
 }
 
-/* Looked at longest ago, and due; NULL: none. */
+/* The copy that was verified longest ago, and is due; NULL: none. */
 static struct checkpoint *find_next(const struct service *service)
 {
     struct checkpoint *next = NULL;

@@ -1,22 +1,22 @@
 /* scrub_pass.c - the order in which the scrub reads the node's own disk: a pass over every run's
  * checkpoints, oldest first.
  *
- * The cursor of a run is a small object that is written anew, under the next number, when a
- * checkpoint was read and every CURSOR_MS; then the older one is removed. A restart goes on from
- * the newest that can be read, and without one begins again. It names the place, not a list index:
- * checkpoints come and go meanwhile. A pass over a run begins scrub.period_s after the end of the
- * one before, and reads what was there then; of several runs that which has waited longest is next.
- * A clock that jumps can only delay that, by one period at most. What the object says:
- * proto/format/retain.h.
+ * The cursor of a run is a small object that is written again, under the next number, after each
+ * checkpoint and every CURSOR_MS; then the older one is removed. A restart continues from the
+ * newest readable one; without one it starts again. The cursor names a checkpoint, not a list
+ * index, as checkpoints come and go meanwhile. A pass over a run begins scrub.period_s after the
+ * end of the former one, and reads the checkpoints that exist then; of several runs the one that
+ * has waited longest is next. A jump of the clock can only delay that, by one period at most.
+ * proto/format/retain.h has the format of the object.
  *
- * The cursor also tells what was read back since it was committed: what is not newer than the
- * newest that was found whole, but for a stretch of which the disk did not give all, or in which a
- * tool has brought a checkpoint (scrub_expect). Who looks may not know of that damage: an error of
- * a read leaves no note. The stretch goes with the first pass that misses nothing.
+ * The cursor also shows which checkpoints were read back since their commit: all not newer than the
+ * newest verified one, except for a stretch in which the disk did not return all data, or a tool
+ * has added a checkpoint (scrub_expect). A later start may not know of that damage, as a read error
+ * leaves no note. The stretch ends with the first pass that misses nothing.
  *
- * Where a tool has found damage, that checkpoint is read before all others, also behind the cursor,
- * which keeps its place meanwhile. In a run of which none is known whole yet the newest is read
- * first in the same way: retention counts on it soonest. What was read so is noted beside it
+ * A checkpoint that a tool found damaged is read before all others, even before the cursor, which
+ * stays meanwhile. In a run without a verified checkpoint the newest is read first in the same way,
+ * as retention needs it soonest. The result of such a read is noted beside the checkpoint
  * (proto/format/verified.h). */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/service.h"
@@ -31,7 +31,7 @@
 #include <inttypes.h>
 #include <time.h>
 
-#define CURSOR_MS 30000 /* what a crash makes it read again, at most */
+#define CURSOR_MS 30000 /* a crash repeats at most this much reading */
 
 static bool is_older(const struct checkpoint *checkpoint, uint64_t attempt, uint64_t step)
 {
@@ -46,15 +46,14 @@ static bool was_first(const struct scrub *scrub, const struct checkpoint *checkp
            checkpoint->summary.step == scrub->first_step && checkpoint->copies.local.proven != 0;
 }
 
-/* The oldest of this pass that the cursor has not passed and that is not known to be damaged, or
- * NULL. */
+/* The oldest checkpoint of this pass after the cursor that is not known to be damaged, or NULL. */
 static struct checkpoint *find_next(const struct scrub *scrub)
 {
     const struct scrub_cursor *cursor = &scrub->run->scrubbed;
     struct checkpoint *next = NULL;
     for (struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
         if (is_older(c, cursor->attempt, cursor->step))
-            break; /* they are newest first */
+            break; /* the list is newest first */
         if (catalog_has_copy(c, TIER_LOCAL) && !was_first(scrub, c) &&
             is_older(c, scrub->last_attempt, scrub->last_step + 1))
             next = c;
@@ -62,8 +61,8 @@ static struct checkpoint *find_next(const struct scrub *scrub)
     return next;
 }
 
-/* The newest of the run, while nobody knows of any that it is whole, or NULL. What is being read so
- * is read on: a run that saves faster than this reads would never have one. */
+/* The newest of the run, while no checkpoint of it is known to be whole, or NULL. A read in
+ * progress continues: else a run that saves faster than this reads never has one. */
 static struct checkpoint *find_newest(const struct scrub *scrub)
 {
     struct checkpoint *newest = NULL;
@@ -78,7 +77,7 @@ static struct checkpoint *find_newest(const struct scrub *scrub)
     return newest;
 }
 
-/* What a tool found damaged, in any run, or NULL. */
+/* A checkpoint of any run that a tool found damaged, or NULL. */
 static struct checkpoint *find_suspect(const struct scrub *scrub)
 {
     for (const struct run *run = scrub->service->catalog->runs; run; run = run->next)
@@ -97,7 +96,7 @@ static bool is_due(struct run *run, int64_t now)
                                 now - cursor->ended >= run->service->config->scrub_period);
 }
 
-/* What somebody asked for, then what has waited longest. */
+/* First the run that an operator asked for, then the one that has waited longest. */
 static bool goes_before(const struct run *a, const struct run *b)
 {
     return a->scrub_asked != b->scrub_asked ? a->scrub_asked
@@ -117,14 +116,14 @@ static void find_run(struct scrub *scrub)
     }
 }
 
-/* It was not read, and this pass will not come to it again. */
+/* The checkpoint was not read, and this pass will not reach it again. */
 static void except(struct run *run, const struct manifest_summary *summary)
 {
     scrub_cursor_except(&run->scrubbed, summary->step, summary->attempt);
     run->scrubbed.missed = 1;
 }
 
-/* A later start does not know that these are damaged: there was an error and no proof. */
+/* A later start does not know that these are damaged: there was an error without proof. */
 static void except_doubtful(struct run *run)
 {
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
@@ -177,7 +176,7 @@ static struct scrub_turn next(struct scrub *scrub)
     return (struct scrub_turn){found, false};
 }
 
-/* The cursor comes to it. */
+/* The cursor reaches the checkpoint. */
 static void begin(struct scrub *scrub)
 {
     struct scrub_cursor *cursor = &scrub->turn.checkpoint->run->scrubbed;
@@ -195,8 +194,8 @@ static void begin(struct scrub *scrub)
         cursor->begun = time(NULL);
 }
 
-/* Every block was as its checksum says: retention may count on it, and List says so. What was read
- * aside says nothing of those before it: it has a note of its own. */
+/* Every block matched its checksum: retention may rely on it, and List shows it. A checkpoint read
+ * out of order says nothing about older ones: it has its own note. */
 static void note_whole(const struct scrub *scrub)
 {
     struct checkpoint *checkpoint = scrub->turn.checkpoint;
@@ -222,12 +221,13 @@ static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
     if (outcome == SCRUB_WHOLE)
         note_whole(scrub);
     if (outcome == SCRUB_UNREAD && is_aside)
-        scrub->has_no_newest = true; /* the pass comes to it */
+        scrub->has_no_newest = true; /* the pass reads it later */
     else if (outcome == SCRUB_UNREAD)
         except(checkpoint->run, &scrub->summary);
     if (is_aside)
         return;
-    cursor->step = scrub->summary.step + is_over; /* the next of this attempt, or of a later one */
+    cursor->step = scrub->summary.step + is_over; /* the next one of this attempt, or of a later
+                                                   * one */
     cursor->shard = is_over ? 0 : scrub->shard;
     cursor->block = is_over ? 0 : scrub->byte / CHECKSUM_BLOCK_BYTES;
     scrub->must_keep |= outcome != SCRUB_GOES_ON || loop_now_ms() - scrub->kept_ms >= CURSOR_MS;
@@ -235,8 +235,8 @@ static void was_read(struct scrub *scrub, enum scrub_outcome outcome)
 
 /* ---- the cursor in the store ---- */
 
-/* The next number is its, whatever becomes of it. What a tool is bringing now this pass may
- * have passed by the time that it is there. */
+/* It uses up the next number, even after an error. The pass may already have passed the place of a
+ * checkpoint that a tool is adding now. */
 static struct scrub_cursor take_cursor(struct run *run)
 {
     struct scrub_cursor cursor = run->scrubbed;
@@ -290,7 +290,7 @@ bool scrub_expect(struct scrub_cursor *out, struct run *run, const struct manife
     if (run->checkpoints || run->scrubbed.number != 0)
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
     if (run->scrubbed.number == 0)
-        return false; /* nothing on the disk says that anything was read back */
+        return false; /* the disk has no note that anything was read back */
     *out = take_cursor(run);
     return true;
 }
@@ -301,7 +301,7 @@ void scrub_brought(struct run *run, const struct manifest_summary *summary)
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
 }
 
-/* How far the pass over the run is: whole checkpoints. */
+/* How many bytes of whole checkpoints the pass over the run has read. */
 static void measure(const struct scrub *scrub, uint64_t *out_bytes, uint64_t *out_read)
 {
     const struct scrub_cursor *cursor = &scrub->run->scrubbed;
@@ -324,7 +324,7 @@ json_t *scrub_pass_describe(const struct service *service, const struct scrub *s
     for (const struct run *one = service->catalog->runs; one; one = one->next)
         if (one->checkpoints && (!oldest || one->scrubbed.ended < oldest->scrubbed.ended))
             oldest = one;
-    /* The oldest end of a pass over a run: null where one was never read whole. */
+    /* The oldest end of a pass over a run: null if one was never read whole. */
     int64_t ended = oldest ? oldest->scrubbed.ended : 0;
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "pass_bytes", (json_int_t)bytes,
                      "pass_bytes_read", (json_int_t)bytes_read, "rate",

@@ -1,5 +1,5 @@
-/* scrub_read.c - the jobs of the scrub: on a worker it reads some blocks of a checkpoint and holds
- * each against its checksum. */
+/* scrub_read.c - the jobs of the scrub: read some blocks of a checkpoint on a worker and compare
+ * each with its checksum. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/scrub/scrub_private.h"
 #include "proto/base/checksum.h"
@@ -8,9 +8,11 @@
 
 #include <stdlib.h>
 
-#define JOBS_PER_SECOND 16u /* a job reads what the rate allows in this part of a second */
+#define JOBS_PER_SECOND                                                 \
+    16u /* a job reads the bytes that the rate allows in this part of a \
+         * second */
 
-/* Until the next thing to do; nothing is under way. */
+/* Waits for the next step; no job is in progress. */
 void scrub_wait(struct scrub *scrub, int64_t ms)
 {
     scrub->is_working = false;
@@ -35,7 +37,7 @@ void scrub_close_checkpoint(struct scrub *scrub)
     scrub->lease = NULL;
 }
 
-/* Behind the lease nobody removes it: what is missing then was gone before, or is damage. */
+/* With the lease it cannot be removed: a missing file was gone before, or is damage. */
 static int open_checkpoint(struct scrub *scrub)
 {
     char prefix[STORAGE_KEY_MAX];
@@ -54,12 +56,12 @@ static int open_checkpoint(struct scrub *scrub)
     scrub->proves_nothing = is_shared && error == ERR_NOT_FOUND;
     if (error == 0 && !is_shared)
         error = store_read_places(&scrub->places, storage, summary);
-    if (scrub->shard >= summary->shards) /* a place of nothing */
+    if (scrub->shard >= summary->shards) /* the place does not exist */
         scrub->shard = scrub->byte = 0;
     return error;
 }
 
-/* A place may be of a file that was cut otherwise: only the manifest's word counts. */
+/* A place may be of a file with other blocks: only the manifest counts. */
 static int open_shard(struct scrub *scrub)
 {
     ERR_TRY(store_shard_init(&scrub->file, scrub_storage(scrub), scrub->manifest,
@@ -100,7 +102,7 @@ void scrub_work_read(struct job *job)
         if (!scrub->manifest)
             error = open_checkpoint(scrub);
         if (error == 0 && !places_is_here(&scrub->places, (uint32_t)scrub->shard)) {
-            go_to_next_shard(scrub); /* its node reads it */
+            go_to_next_shard(scrub); /* its own node reads it */
             continue;
         }
         if (error == 0 && !scrub->file.object)
@@ -110,7 +112,7 @@ void scrub_work_read(struct job *job)
     } while (error == 0 && !scrub->is_read && scrub->bytes < want);
     if (error != 0)
         fault_take(&scrub->fault, error);
-    else if (scrub->is_read && scrub->turn.is_aside) /* of which the cursor says nothing */
+    else if (scrub->is_read && scrub->turn.is_aside) /* for which the cursor does not count */
         catalog_note_whole(scrub_storage(scrub), &scrub->summary);
     if (error != 0 || scrub->is_read)
         scrub_close_checkpoint(scrub);

@@ -1,12 +1,13 @@
-/* verified.c - KeepVerified: the result of a tool that read a checkpoint of this store over TLS.
+/* verified.c - KeepVerified: stores the result of a tool that read a checkpoint of this store over
+ * TLS.
  *
- * A tool on this node writes its note into the directory itself. One elsewhere cannot, so ckptd
- * writes it (proto/format/verified.h). Retention counts on "whole" and passes over "damaged", so
- * the call takes an operator, who may remove by name. A tool reads the local copy where there is
- * one (serve.P7); without one the note would tell of another copy, and is refused.
+ * A tool on this node writes its note into the directory itself. A remote one cannot, so ckptd
+ * writes it (proto/format/verified.h). Retention relies on "whole" and skips "damaged", so the call
+ * needs an operator, who may remove by name. A tool reads the local copy if there is one
+ * (serve.P7); without one the note is of another copy, and ckptd refuses it.
  *
- * The checkpoint is leased until the note is durable: a removal meanwhile would leave a directory
- * with the note alone. */
+ * The checkpoint is leased until the note is durable: a removal meanwhile leaves a directory with
+ * only the note. */
 #include "ckptd/scrub/verified.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -18,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A call on its way through a worker. */
+/* A call in progress on a worker. */
 struct keeping {
     struct service *service;
     struct rpc_call *call;

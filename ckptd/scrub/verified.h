@@ -1,4 +1,5 @@
-/* verified.h - KeepVerified; see verified.c. On the service thread; it answers its call once. */
+/* verified.h - KeepVerified; see verified.c. On the service thread; the handler answers its call
+ * once. */
 #ifndef HOLDFAST_CKPTD_SCRUB_VERIFIED_H
 #define HOLDFAST_CKPTD_SCRUB_VERIFIED_H
 

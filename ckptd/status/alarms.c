@@ -1,5 +1,5 @@
-/* alarms.c - what needs a person: one sentence each, for who looks at status and not at all of its
- * numbers. Nothing is kept here: an alarm ends when its reason has ended. */
+/* alarms.c - one sentence for each condition that needs an operator. This file keeps no state: an
+ * alarm ends when its reason ends. */
 #include "ckptd/status/alarms.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -18,7 +18,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define HOURS_TO_FULL 24.0 /* as the warning in the log */
+#define HOURS_TO_FULL 24.0 /* as for the warning in the log */
 #define CERTIFICATE_DAYS 14
 
 static void __attribute__((format(printf, 2, 3))) raise_alarm(json_t *list, const char *format, ...)
@@ -47,7 +47,7 @@ static void check_saving(json_t *list, const struct service *service)
                     hours);
 }
 
-/* One sentence for a run: what stopped the newest of them stopped the others, most often. */
+/* One sentence for a run: the newest failure usually has the cause of the others. */
 static void check_drain(json_t *list, const struct run *run)
 {
     const struct checkpoint *newest = NULL;
@@ -61,7 +61,8 @@ static void check_drain(json_t *list, const struct run *run)
                     run->name, count, newest->given_up);
 }
 
-/* What a time-out of the ranks' own does not see: a disk or a socket that never answers. */
+/* Ranks that have stopped without a time-out of their own: in a disk or socket that never
+ * answers. */
 static void check_ranks(json_t *list, const struct run *run)
 {
     const struct session_ranks ranks = session_ranks_of(run);
@@ -71,7 +72,7 @@ static void check_ranks(json_t *list, const struct run *run)
                     ranks.doing[0] != '\0' ? ": " : "", ranks.doing);
 }
 
-/* The disk fills up, and no rule helps. */
+/* The disk fills up, and no rule removes checkpoints. */
 static void check_rules(json_t *list, const struct run *run)
 {
     for (int at = 0; at < 2; at++)
@@ -83,14 +84,14 @@ static void check_rules(json_t *list, const struct run *run)
 
 #define CAME_DAMAGED_MIN 2
 
-/* Do the ranks of a run write to their images after they have announced them? Then most of what was
- * saved is damaged when it is first read back: it was hashed as other bytes than were written. A
- * disk that decays damages few, and not at once; one that writes anything wrong spares no run. So
- * it is taken for the likely cause when
- *  - CAME_DAMAGED_MIN or more checkpoints that this ckptd saved were proven damaged by the first
- *    read of them here, by whomever, and
+/* Do the ranks of a run write to their images after they have announced them? Then most of its
+ * checkpoints are damaged at their first read: other bytes were hashed than written. A failing disk
+ * damages few, and later; a disk that writes wrong bytes damages those of all runs. So this cause
+ * is reported when
+ *  - CAME_DAMAGED_MIN or more checkpoints that this ckptd saved were damaged at their first read
+ *    here, and
  *  - they are more than those of the run that were read back whole, and
- *  - no other run has one like them. */
+ *  - no other run has such a checkpoint. */
 static void check_writers(json_t *list, const struct run *run, int damaged)
 {
     int whole = 0, elsewhere = 0;
@@ -159,7 +160,7 @@ static void check_tiers(json_t *list, const struct service *service)
     }
 }
 
-/* A leak, or clients that make it hold more than was planned for. */
+/* A leak, or clients that use more memory than planned. */
 static void check_memory(json_t *list, const struct service *service)
 {
     const uint64_t most = (uint64_t)service->config->limit_private_bytes;

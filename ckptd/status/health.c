@@ -1,19 +1,19 @@
-/* health.c - can ckptd save? One answer for Status, grpc.health.v1 and the metrics.
+/* health.c - whether ckptd can save. One answer for Status, grpc.health.v1 and the metrics.
  *
  * The answer is no, with the reason, while
- *  - the store is offline, or refuses to be written (read only, or its device has gone);
- *  - the newest save of a run failed, and the store or ckptd was the cause: until that run commits
- *    a checkpoint. A save that its own ranks gave up (a killed rank, a newer attempt) counts as a
- *    failure of the run, but does not say that ckptd cannot save;
- *  - the next save of a run that has ranks would be refused: what they have described must fit
- *    into what the ledger has left, in bytes and in inodes, into the run's quota, and into
- *    limits.checkpoints;
- *  - a new attempt, with a save as large as the newest checkpoint, would not fit into that ledger.
+ * - the store is offline, or cannot be written (read only, or its device has gone);
+ * - the newest save of a run failed because of the store or ckptd: until that run commits a
+ *   checkpoint. A save that its own ranks gave up (a killed rank, a newer attempt) counts as a
+ *   failure of the run, but does not mean that ckptd cannot save;
+ * - the next save of a run with ranks does not fit: the shards that they have described need bytes
+ *   and inodes in the ledger, room in the run's quota and in limits.checkpoints;
+ * - a new attempt, with a save as large as the newest checkpoint, does not fit into that ledger.
  *
- * Who knows how large the next run's saves are asks for that size (health_expect): of the disk the
- * same, and whether the pool holds an image of it.
+ * A caller that knows the size of the next run's saves asks for that size (health_expect): the same
+ * for the disk, and whether the pool can hold an image of it.
  *
- * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
+ * ckptd checks after each save, and every limits.look_ms, since other programs fill the disk as
+ * well. */
 #include "ckptd/status/health.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/attempt/describe.h"
@@ -35,7 +35,7 @@
 #include <string.h>
 #include <time.h>
 
-#define START_BYTES 65536u /* of an attempt's file and its journal, which are small */
+#define START_BYTES 65536u /* for an attempt's file and its journal, which are small */
 #define START_FILES 4u
 
 int64_t health_age(const struct run *run)
@@ -49,7 +49,7 @@ int64_t health_age(const struct run *run)
     return age > 0 ? age : 0; /* the clock may have been set back */
 }
 
-/* After a restart: of the newest two of an attempt that the store has. */
+/* After a restart: of the newest two checkpoints of an attempt in the store. */
 double health_interval(const struct run *run)
 {
     if (run->pace.interval_ms > 0)
@@ -71,7 +71,7 @@ int64_t health_wait(const struct run *run)
     return age >= 0 && age < open ? age : open;
 }
 
-/* Are there ranks that may save, and how much will they save? */
+/* Are there ranks that may save, and how many bytes? */
 static bool next_save(const struct run *run, uint64_t *out_bytes)
 {
     const struct group *group = run->coordinator->group;
@@ -84,10 +84,10 @@ static bool next_save(const struct run *run, uint64_t *out_bytes)
     return has_ranks;
 }
 
-/* 0, or why the next save of the run would be refused. */
+/* 0, or the error with which the next save of the run fails. */
 static int check_next(const struct run *run, const struct storage_space *space)
 {
-    struct ledger ledger = run->service->ledger; /* a copy: nothing is promised */
+    struct ledger ledger = run->service->ledger; /* a copy: promises nothing */
     struct ledger_promise promise;
     uint64_t bytes;
     if (!next_save(run, &bytes))
@@ -98,7 +98,7 @@ static int check_next(const struct run *run, const struct storage_space *space)
                           save_num_files(run->coordinator->group->world_size));
 }
 
-/* Of the newest checkpoint of all runs; 0: there is none. */
+/* Bytes of the newest checkpoint of all runs; 0: none. */
 static uint64_t last_save_bytes(const struct service *service)
 {
     uint64_t bytes = 0;
@@ -113,17 +113,17 @@ static uint64_t last_save_bytes(const struct service *service)
     return bytes;
 }
 
-/* Is there room for a run that starts now and saves so much? 0, or why not. */
+/* Is there room for a run that starts now and saves `bytes`? 0, or the error. */
 static int check_start(const struct service *service, const struct storage_space *space,
                        uint64_t bytes)
 {
-    struct ledger ledger = service->ledger; /* a copy: nothing is promised */
+    struct ledger ledger = service->ledger; /* a copy: promises nothing */
     struct ledger_promise promise;
     return ledger_promise(&ledger, &promise, space, START_BYTES + bytes,
                           save_num_files(1) + START_FILES);
 }
 
-/* Does the pool hold an image of so many bytes? 0, or why not. */
+/* Can the pool hold an image of `bytes`? 0, or the error. */
 static int check_memory(const struct service *service, uint64_t bytes)
 {
     uint64_t pool = pool_size(service->pool) * pool_segment_bytes(service->pool);
@@ -135,7 +135,7 @@ static int check_memory(const struct service *service, uint64_t bytes)
                         (unsigned long long)pool, (unsigned long long)bytes);
 }
 
-/* What the disk has free. A save that needs the trash gets it. */
+/* Reads the free space of the disk. A save can use the space of the trash. */
 static int read_disk_space(struct storage_space *out, const struct service *service)
 {
     ERR_TRY(storage_space(service->storage, out));

@@ -1,8 +1,8 @@
-/* http_page.c - the status as one page of HTML: a section per part of it, a table of its columns.
+/* http_page.c - the status as one HTML page: a section per part, with a table.
  *
- * The sections are a table here; a part that is not there (no far tier, no other nodes) has no
- * section. Everything that comes from the status is escaped, errors and names included. No script,
- * no link to anywhere: the page loads nothing, and reloads itself every RELOAD_S seconds. */
+ * `sections` has them all; a part that is missing (no far tier, no other nodes) has no section. All
+ * text from the status is escaped, including errors and names. No scripts and no links: the page
+ * loads nothing else, and reloads itself every RELOAD_S seconds. */
 #include "ckptd/status/http_page.h"
 #include "proto/base/json.h"
 
@@ -11,7 +11,7 @@
 #define RELOAD_S 10
 #define COLUMNS_MAX 9
 
-enum unit { TEXT, PLAIN, BYTES, SECONDS, MILLISECONDS }; /* all but TEXT stand right */
+enum unit { TEXT, PLAIN, BYTES, SECONDS, MILLISECONDS }; /* all but TEXT are aligned right */
 
 /* The browser's own colours, light or dark. A table that is too wide scrolls in its div. */
 static const char style[] =

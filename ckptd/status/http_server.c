@@ -1,25 +1,24 @@
-/* http_server.c - the HTTP listener of http.listen: what ckptd tells to browsers, Prometheus and
- * probes.
+/* http_server.c - the HTTP listener of http.listen, for browsers, Prometheus and probes.
  *
- *   /metrics  the numbers of Status, as metrics.file has them    /status  Status itself, JSON
- *   /readyz   200, or 503 and why the next save would fail       /        a page of it
- * (http_page.c) /healthz  200, or 503: the service thread did not answer
+ *   /metrics  the numbers of Status, as in metrics.file         /status  the reply of Status, JSON
+ *   /readyz   200, or 503 and why the next save will fail       /        a page (http_page.c)
+ *   /healthz  200, or 503: the service thread did not answer
  *
- * Each connection has a thread of libmicrohttpd's. It asks the service thread for a status with an
- * event and waits ANSWER_MS at most: 503 then, whatever was asked for. So a request never holds the
- * service thread up, and one that hangs is seen. A status serves all who ask within FRESH_MS, so
- * any number of requests costs the service thread no more than one each FRESH_MS. The texts are
- * made on the thread of the connection, one at a time.
+ * libmicrohttpd runs a thread per connection. It posts an event to the service thread for a status
+ * and waits at most ANSWER_MS: after that every request is answered 503. So a request never blocks
+ * the service thread, and a blocked service thread is noticed. A status serves all requests within
+ * FRESH_MS, so any number of requests costs the service thread at most one status per FRESH_MS. The
+ * texts are formatted on the thread of the connection, one at a time.
  *
- * Bounds: CONNECTIONS_MAX threads, half of them for one address, CONNECTION_BYTES for a request,
- * IDLE_S of silence, http.request_ms from the connection to the end of its answer, which a thread
- * watches over (so one that sends, or reads, a byte at a time ends, too); every answer ends its
- * connection. GET and HEAD alone: nothing here changes anything, and no body is read.
+ * Bounds: CONNECTIONS_MAX threads, half of them for one address; CONNECTION_BYTES for a request;
+ * IDLE_S of silence; http.request_ms from the connection to the end of its answer, which a thread
+ * enforces (even if a client sends or reads a byte at a time). Every answer ends its connection.
+ * Only GET and HEAD: no request changes anything, and no body is read.
  *
- * It is plain text without a password: whoever reaches the port reads the names of runs, their
- * steps and sizes, paths of stores and names of nodes, errors included. No tensor, configuration or
- * key is among them. So config.c takes a loopback address alone, unless http.public says otherwise;
- * on loopback every user of this machine can read it. */
+ * It is plain text without a password. A client that can reach the port reads the names of runs,
+ * their steps and sizes, paths of stores, names of nodes, and errors, but no tensor, configuration
+ * or key. So config.c accepts only a loopback address, unless http.public is set; on loopback every
+ * user of this machine can read it. */
 #include "ckptd/status/http_server.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
@@ -52,8 +51,8 @@
 struct http_server {
     struct service *service;
     struct MHD_Daemon *daemon;
-    struct event ask;      /* on the service thread: make a status */
-    pthread_mutex_t mutex; /* guards all that follows */
+    struct event ask;      /* on the service thread: makes a status */
+    pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t answered;
     bool is_asking; /* `ask` is posted */
     bool is_ending;
@@ -61,12 +60,12 @@ struct http_server {
     int64_t made_ms;
     struct guest {
         int fd;
-        int64_t until_ms; /* INT64_MAX: it was hung up on */
+        int64_t until_ms; /* INT64_MAX: it was closed */
     } guests[CONNECTIONS_MAX];
     uint32_t num_guests;
     pthread_cond_t came;
     pthread_t watcher;
-    pthread_mutex_t writing; /* held while a text is made: memory for one at a time */
+    pthread_mutex_t writing; /* held while a text is formatted: memory for one at a time */
 };
 
 /* ---- from the service thread ---- */
@@ -98,7 +97,8 @@ static bool is_fresh(const struct http_server *web, int64_t now_ms)
     return web->status && now_ms - web->made_ms <= FRESH_MS;
 }
 
-/* A copy of the status as it is now, to be freed; NULL: the service thread did not make one. */
+/* A copy of the current status, which the caller frees; NULL: the service thread made none in
+ * time. */
 static char *wait_for_status(struct http_server *web)
 {
     const int64_t asked_ms = loop_now_ms();
@@ -118,7 +118,7 @@ static char *wait_for_status(struct http_server *web)
     return copy;
 }
 
-/* ---- the answers: the code, and the text into `out` ---- */
+/* ---- the answers: return the code, write the text to `out` ---- */
 
 static unsigned tell_metrics(FILE *out, const json_t *status)
 {
@@ -141,12 +141,12 @@ static unsigned tell_page(FILE *out, const json_t *status)
 
 static unsigned tell_alive(FILE *out, const json_t *status)
 {
-    (void)status; /* that it came is the answer */
+    (void)status; /* that there is a status is enough */
     fputs("ok\n", out);
     return MHD_HTTP_OK;
 }
 
-/* As grpc.health.v1 has it: able to save, and not ending. */
+/* As in grpc.health.v1: able to save, and not shutting down. */
 static unsigned tell_ready(FILE *out, const json_t *status)
 {
     const char *why = json_string_value(json_at(status, "health.reason"));
@@ -179,7 +179,7 @@ static const struct route *find_route(const char *path)
 
 /* ---- a request, on the thread of its connection ---- */
 
-/* Sends `text`, which it frees. */
+/* Sends `text` and frees it. */
 static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned code, const char *type,
                                  char *text, size_t bytes)
 {
@@ -252,7 +252,7 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
 
 /* ---- the time of a request ---- */
 
-/* The library closes the socket behind the last word about it. */
+/* The library closes the socket after this last notification. */
 static void note_guest(void *user, struct MHD_Connection *connection, void **context,
                        enum MHD_ConnectionNotificationCode code)
 {
@@ -274,7 +274,7 @@ static void note_guest(void *user, struct MHD_Connection *connection, void **con
     pthread_mutex_unlock(&web->mutex);
 }
 
-/* Hangs up on those whose time is over; when the next one's is. The mutex is held. */
+/* Closes the connections whose time is over; returns when the next one's is. The mutex is held. */
 static int64_t hang_up(struct http_server *web)
 {
     int64_t now_ms = loop_now_ms(), next_ms = INT64_MAX;

@@ -4,9 +4,10 @@
 
 struct service;
 
-/* Nothing when http.listen is not set. The last part: from then on ckptd is alive. */
+/* Does nothing if http.listen is not set. The last part to be opened: from then on ckptd reports
+ * that it is alive. */
 int http_server_open(struct service *service);
-void http_server_end(struct service *service);   /* no more requests; before loop_close */
-void http_server_close(struct service *service); /* behind it */
+void http_server_end(struct service *service);   /* stops requests; call before loop_close() */
+void http_server_close(struct service *service); /* call after http_server_end() */
 
 #endif

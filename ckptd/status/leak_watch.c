@@ -1,9 +1,9 @@
-/* leak_watch.c - looks at ckptd's own memory every limits.look_ms.
+/* leak_watch.c - reads ckptd's own memory use every limits.look_ms.
  *
- * machines/leak.h says from what it sees whether that leaks, which is an alarm (alarms.c), and
- * whether it is over limits.exit_private_bytes. Then ckptd ends as if it had been told to: saves in
- * work are finished, and ranks save on to the ckptd that its supervisor starts for the code 75. A
- * limit that a start is over already would do so for ever: that start fails, with 78. */
+ * machines/leak.h decides whether that is a leak, which raises an alarm (alarms.c), and whether it
+ * exceeds limits.exit_private_bytes. Then ckptd shuts down normally: saves in work finish, and
+ * ranks continue with the ckptd that its supervisor starts for exit code 75. If a start exceeds the
+ * limit already, restarts do not help: that start fails, with exit code 78. */
 #include "ckptd/status/leak_watch.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"

@@ -1,4 +1,4 @@
-/* leak_watch.h - looks at ckptd's own memory; see leak_watch.c. On the service thread. */
+/* leak_watch.h - watches ckptd's own memory; see leak_watch.c. On the service thread. */
 #ifndef HOLDFAST_CKPTD_STATUS_LEAK_WATCH_H
 #define HOLDFAST_CKPTD_STATUS_LEAK_WATCH_H
 
@@ -6,10 +6,10 @@
 
 struct service;
 
-/* ERR_INVALID: it takes more at its start than limits.exit_private_bytes. */
+/* ERR_INVALID: ckptd uses more than limits.exit_private_bytes at its start. */
 int leak_watch_open(struct service *service);
 void leak_watch_close(struct service *service);
-/* What it has seen, for alarms and status. */
+/* The result, for alarms and status. */
 const struct leak *leak_watch_seen(const struct service *service);
 
 #endif

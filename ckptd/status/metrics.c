@@ -1,8 +1,8 @@
 /* metrics.c - the file of metrics.file: the numbers of Status in Prometheus' text format.
  *
  * Every metrics.every_ms the status is made on the service thread, and a worker writes the text
- * (metrics_text.c). The file is replaced whole, so who reads it never sees a part; node_exporter's
- * textfile collector serves it, and its mtime tells how fresh it is. It goes when ckptd ends.
+ * (metrics_text.c). The file is replaced as a whole, so readers never see a part; node_exporter's
+ * textfile collector serves it, and its mtime shows its age. ckptd removes it at shutdown.
  *
  * It is for a ckptd without a network (deploy/ckptd.service.in); status/http_server.c has the same
  * text on a port. */
@@ -27,9 +27,9 @@ struct metrics {
     struct service *service;
     struct timer timer;
     struct job job;
-    char *status; /* JSON; the worker's while it has the job */
+    char *status; /* JSON; owned by the worker during its job */
     char temporary[300];
-    bool has_failed; /* said once, until it goes well again */
+    bool has_failed; /* logged once, until it succeeds again */
 };
 
 static bool replace_file(const struct metrics *metrics, const json_t *status)
@@ -102,7 +102,7 @@ void metrics_close(struct service *service)
 {
     if (!service->metrics)
         return;
-    unlink(service->config->metrics_file); /* its numbers are nobody's any more */
+    unlink(service->config->metrics_file); /* its numbers are outdated */
     free(service->metrics->status);
     free(service->metrics);
     service->metrics = NULL;

@@ -5,6 +5,6 @@
 struct service;
 
 int metrics_open(struct service *service);
-void metrics_close(struct service *service); /* behind loop_close */
+void metrics_close(struct service *service); /* call after loop_close() */
 
 #endif

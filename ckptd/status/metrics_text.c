@@ -1,16 +1,16 @@
 /* metrics_text.c - the numbers of Status in Prometheus' text format, for metrics.c and
  * status/http_server.c.
  *
- * `rows` has them all, with type and help. A name is the place in the status: disk.bytes_left is
+ * `rows` has all of them, with type and help. A name is the place in the status: disk.bytes_left is
  * holdfast_disk_bytes_left, and since_start.commits is holdfast_commits_total, for a counter (since
- * ckptd's start, never less) ends in _total and needs no since_start. Nothing else ends so: `name`
- * says how a gauge is called instead. A truth is 0 or 1, a list counts its members, a text is 1
- * when it is not empty, and what is not known (null) has no line. A histogram (core/histogram.h)
- * has a line for each bound.
+ * ckptd's start, never less) ends in _total and needs no since_start. Only counters end so: `name`
+ * renames a gauge. A boolean is 0 or 1, a list counts its members, a text is 1 if it is not empty,
+ * and an unknown value (null) has no line. A histogram (core/histogram.h) has a line for each
+ * bound.
  *
- * A run's own numbers have its name as a label, holdfast_run_damaged{run="a"}; so have those of its
+ * Numbers of a run have its name as a label, holdfast_run_damaged{run="a"}; so have those of its
  * copies, holdfast_replication_lag_seconds{run="a"}, and those of another node,
- * holdfast_node_lost{node="n2"}, with what it told of itself,
+ * holdfast_node_lost{node="n2"}, with its own report,
  * holdfast_node_told_disk_bytes_left{node="n2"}. Those of requests have their tier, which may be
  * another node, and their kind: holdfast_tier_io_seconds{tier="far",op="put"}. */
 #include "ckptd/status/metrics_text.h"
@@ -24,8 +24,8 @@
 enum kind { GAUGE, COUNTER, HISTOGRAM };
 enum of { SERVICE, RUN, REPLICATION, NODE, DRAIN, TIER_IO };
 
-/* The lists of which each member has a line: where, and the field of its name, which is the label,
- * and perhaps one more, of which the field has the same name. */
+/* Lists with a line per member: path, the field with its name, which becomes the label, and perhaps
+ * one more field of the same name as its label. */
 static const struct {
     const char *prefix, *list, *label, *name, *more;
 } lists[] = {[RUN] = {"run_", "runs", "run", "run", NULL},
@@ -36,7 +36,7 @@ static const struct {
 
 /* clang-format off */
 
-/* The numbers of a way into another tier, and of what goes there now. */
+/* The numbers of the copies to another tier, and of the current copy. */
 #define WAY(of, at)                                                                              \
     {of, GAUGE, at "waiting", "Checkpoints that are to go there.", NULL},                        \
     {of, GAUGE, at "waiting_bytes", "Bytes of them.", NULL},                                     \

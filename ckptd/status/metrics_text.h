@@ -6,7 +6,7 @@
 
 struct json_t;
 
-/* `status`: what Status answers. Any thread. */
+/* `status`: the reply of Status. Any thread. */
 void metrics_text_write(FILE *out, const struct json_t *status);
 
 #endif

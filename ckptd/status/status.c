@@ -1,5 +1,5 @@
-/* status.c - what Status tells of the service, as JSON: for `ckpt-cli status` and `watch`, and for
- * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
+/* status.c - the reply of Status as JSON: for `ckpt-cli status` and `watch`, and for metrics.c. It
+ * is the current state, made on the service thread; this file keeps none. */
 #include "ckptd/status/status.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/bulk/plane.h"
@@ -76,7 +76,7 @@ static json_t *describe_commit(const struct service *service)
         service->outcomes->newest.manifest_seconds, "durability", DURABILITY_LOCAL);
 }
 
-/* What is set, and what it did: seconds since the start in which a chunk was held back. */
+/* The settings, and the seconds since the start in which a chunk was delayed. */
 static json_t *describe_pace(const struct service *service)
 {
     const struct config *config = service->config;
@@ -103,7 +103,7 @@ static json_t *describe_unchanged(const struct service *service)
                      (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
 }
 
-/* What is not ready yet is being taken, in the background since the start. */
+/* Memory that is not ready yet is prepared in the background since the start. */
 static json_t *describe_pool(const struct service *service)
 {
     uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
@@ -190,7 +190,7 @@ static json_t *describe_io(const struct service *service)
     return io;
 }
 
-/* Of each tier and kind of request that it had; a bucket's own (GET, PUT) have no bytes. */
+/* By tier and kind of request; requests of the bucket itself (GET, PUT) have no bytes. */
 static json_t *describe_tier_io(const struct service *service)
 {
     json_t *list = json_array();
@@ -215,7 +215,7 @@ static json_t *describe_tier_io(const struct service *service)
     return list;
 }
 
-/* What the process takes of the machine. */
+/* The process's use of the machine. */
 
 static json_t *describe_process(const struct service *service)
 {
@@ -235,7 +235,7 @@ static json_t *describe_process(const struct service *service)
 }
 
 /* Images of committed checkpoints in memory, and how many of them ckptd read and verified; the
- * others are as ranks saved them, and readers verify what they copy. */
+ * others are as ranks saved them, and their readers verify them. */
 static json_t *describe_images(const struct service *service)
 {
     int resident = 0, proven = 0;
@@ -246,7 +246,7 @@ static json_t *describe_images(const struct service *service)
     return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
 }
 
-/* Whether the next save may be expected to succeed, as grpc.health.v1 says it, and else why not. */
+/* Can the next save be expected to succeed? As in grpc.health.v1, with the reason if not. */
 static json_t *describe_health(const struct service *service)
 {
     char why[HEALTH_REASON_BYTES];
@@ -262,7 +262,8 @@ static json_t *describe_expected(const struct service *service, uint64_t bytes)
                      why);
 }
 
-/* How old the newest is that the far tier has whole: so much training goes with this node. */
+/* Age of the newest checkpoint that the far tier has whole: the loss of this node costs that much
+ * training. */
 static json_t *describe_far_age(const struct run *run)
 {
     const struct checkpoint *newest = run->checkpoints;
@@ -274,7 +275,7 @@ static json_t *describe_far_age(const struct run *run)
     return json_integer(age > 0 ? age : 0);
 }
 
-/* Runs are many, and most of them rest. */
+/* Only for runs with saves or loads: there are many runs, and most rest. */
 static json_t *describe_run_seconds(const struct histogram *seconds)
 {
     static const struct histogram none;
@@ -353,13 +354,13 @@ static json_t *describe_tier(const struct service *service)
     return replicate_describe(service, TIER_FAR);
 }
 
-/* What was damaged on the node's own disk and is had from another tier. */
+/* Checkpoints that are damaged on the node's own disk and are served from another tier. */
 static json_t *describe_mending(const struct service *service)
 {
     return replicate_describe(service, TIER_LOCAL);
 }
 
-/* The parts of Status, in its order. `is_told`: other nodes show it of this one. */
+/* The parts of Status, in its order. `is_told`: other nodes show it of this node. */
 static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
@@ -395,7 +396,7 @@ static const struct {
     {"drains", replicate_describe_drains, false},
 };
 
-/* What grows with the number of runs is bounded where it goes to other nodes. */
+/* Bounds the list, which grows with the number of runs, for other nodes. */
 static void shorten(json_t *list, size_t max)
 {
     while (json_array_size(list) > max)

@@ -1,4 +1,4 @@
-/* status.h - what Status answers; see status.c. */
+/* status.h - the reply of Status; see status.c. */
 #ifndef HOLDFAST_CKPTD_STATUS_STATUS_H
 #define HOLDFAST_CKPTD_STATUS_STATUS_H
 
@@ -7,9 +7,9 @@
 
 struct service;
 
-/* What Status answers, JSON to be freed; NULL without memory. `own`: what other nodes show of this
- * one (peers/peer_status.c), at most PEER_STATUS_BYTES_MAX. expected_bytes: not 0 and not `own`:
- * whether so much can be saved is told as well. */
+/* The reply of Status, JSON that the caller frees; NULL without memory. `own`: only the fields that
+ * other nodes show of this one (peers/peer_status.c), at most PEER_STATUS_BYTES_MAX.
+ * expected_bytes: unless 0 or `own`, the reply also says whether that much can be saved. */
 char *service_status(const struct service *service, bool own, uint64_t expected_bytes);
 
 #endif
