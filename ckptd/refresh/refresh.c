@@ -1,14 +1,13 @@
-/* refresh.c - looks at what a tier holds, the local one, the far one or a peer's store, and at whom
- * they answer: before List, Show and OpenLoad, for Rescan, before each attempt is opened; and of
- * tiers other than the local one, which scan.c reads, at the start.
+/* refresh.c - scans a tier (the local one, the far one or a peer's store): before List, Show and
+ * OpenLoad, for Rescan, before each attempt is opened; at the start every tier but the local one,
+ * which scan.c reads.
  *
- *   service thread: what is known ──► worker, or the tier's crew: runs, names of steps; of steps
- *   that are not known what they are (refresh_read.c) ──► service thread: the catalog
- *   (refresh_take.c)
+ *   service thread: the known checkpoints ──► worker, or the tier's crew: runs, names of steps,
+ *   and the unknown steps (refresh_read.c) ──► service thread: the catalog (refresh_take.c)
  *
- * One look at a tier at a time, of the whole tier; who comes meanwhile waits for the next one. An
- * error of a look changes nothing, but that a tier which does not answer is offline until one goes
- * well. A look during which this ckptd has removed something there is made again. */
+ * One scan of a tier at a time, of the whole tier; later callers wait for the next one. An error
+ * changes nothing, except that a tier without an answer is offline until a scan succeeds. If this
+ * ckptd removes a checkpoint there during the scan, the scan is repeated. */
 #include "ckptd/refresh/refresh.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
@@ -20,9 +19,9 @@
 
 #define FAR_WAIT_MS 5000 /* for a tier that does not answer, before a call is handled */
 
-/* ---- who waits ---- */
+/* ---- waiters ---- */
 
-/* They may wait again, for the next look. */
+/* They may wait again, for the next scan. */
 static void let_go_on(struct refresh_waiter **list, const struct fault *fault)
 {
     struct refresh_waiter *waiters = *list;
@@ -59,7 +58,7 @@ static void waited_enough(struct timer *timer)
     let_go_on(&waiter, &fault);
 }
 
-/* ---- a look ---- */
+/* ---- a scan ---- */
 
 static int note_known(struct scan *scan)
 {
@@ -121,7 +120,7 @@ static void start_scan(struct refresh *refresh)
     tier_work(service, refresh->tier, &scan->job);
 }
 
-/* Whoever waited for it waits for another, which begins. */
+/* Its waiters wait for another scan, which begins. */
 static void repeat(struct refresh *refresh)
 {
     struct refresh_waiter **end = &refresh->coming;
@@ -243,7 +242,7 @@ void refresh_end(struct service *service)
         struct refresh *refresh = service->refreshes[tier];
         struct fault fault = {0};
         if (!refresh || (!refresh->coming && !refresh->present))
-            continue; /* the thread's last error stays what it was */
+            continue; /* keeps this thread's last error */
         fault_take(&fault, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
         let_go_on(&refresh->coming, &fault);
         let_go_on(&refresh->present, &fault);
@@ -264,7 +263,7 @@ void refresh_close(struct service *service)
     }
 }
 
-/* ---- calls that tell of checkpoints look first ---- */
+/* ---- calls that refresh first ---- */
 
 struct first {
     struct service *service;
@@ -275,7 +274,7 @@ struct first {
     struct first_scan {
         struct refresh_waiter waiter;
         struct first *first;
-    } scans[]; /* of each tier that was not looked at for long */
+    } scans[]; /* one per tier without a recent scan */
 };
 
 static void handle_now(struct refresh_waiter *waiter)
@@ -287,7 +286,7 @@ static void handle_now(struct refresh_waiter *waiter)
     free(first);
 }
 
-/* Of the local tier, and of the others that are not fresh; so many. */
+/* The local tier, and the others without a recent scan; returns their number. */
 static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *service,
                          int64_t max_age_ms)
 {
@@ -302,7 +301,7 @@ static uint32_t find_old(enum tier_index out[NUM_TIERS], const struct service *s
     return count;
 }
 
-/* Without memory to wait, or while ckptd ends, the call is handled at once. */
+/* Without memory to wait, or during a shutdown, the call is handled at once. */
 void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call *call,
                    const ProtobufCMessage *request,
                    void (*handle)(struct service *service, struct rpc_call *call,
@@ -321,7 +320,7 @@ void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call 
     first->request = request;
     first->handle = handle;
     first->num_waiting = count;
-    for (uint32_t i = 0; i < count; i++) { /* the last may free it */
+    for (uint32_t i = 0; i < count; i++) { /* the last call may free it */
         struct first_scan *scan = &first->scans[i];
         scan->first = first;
         scan->waiter.go_on = handle_now;
@@ -335,7 +334,7 @@ void refresh_first(struct service *service, int64_t max_age_ms, struct rpc_call 
 struct asking {
     struct refresh_waiter waiter;
     struct rpc_call *call;
-    uint64_t added, vanished; /* before */
+    uint64_t added, vanished; /* before the scan */
 };
 
 static void answer_rescan(struct refresh_waiter *waiter)
@@ -370,6 +369,6 @@ void refresh_call(struct service *service, struct rpc_call *call,
                               .vanished = refresh->vanished};
     refresh->stamp = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next)
-        run->refreshed_stamp = 0; /* names are read in any case */
+        run->refreshed_stamp = 0; /* forces reading the names */
     refresh_tier(service, TIER_LOCAL, &asking->waiter, REFRESH_STORE_MS);
 }

@@ -1,16 +1,16 @@
-/* refresh_read.c - reads what a tier holds.
+/* refresh_read.c - reads the contents of a tier.
  *
- * Runs, and then steps, are looked at several at once (storage_for_many): most of a look at another
- * tier is waiting for answers.
+ * Runs, and then steps, are read several at once (storage_for_many): a scan of another tier mostly
+ * waits for answers.
  *
- * In the local store, which an operator may copy a checkpoint into or move one out of, names are
- * read where the time of the directory has changed, or where the look before found a step that is
- * not whole yet: a copy takes its time, and its end does not show there. A new checkpoint must have
- * all its shards, and not be in quarantine. Its data are proven when they are loaded, as always.
+ * In the local store an operator may copy or move checkpoints. Names are read if the time of the
+ * directory has changed, or if the last scan found an incomplete step: a copy takes time, and its
+ * end does not change that time. A new checkpoint must have all its shards, and must not be
+ * quarantined. Its data are verified when they are loaded, as always.
  *
- * In other tiers what has no manifest is no checkpoint, and is left alone: another node may be
- * sending it. A listing may lag: what it names is believed only when the manifest could be read,
- * and what it does not name any more is gone when the manifest is not found either. */
+ * In other tiers a directory without a manifest is no checkpoint, and is ignored: another node may
+ * be sending it. A listing may lag: a new name counts only when its manifest can be read, and a
+ * missing name is gone only when its manifest is not found either. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/config.h"
 #include "ckptd/core/service.h"
@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FRESH_MS 2000 /* a directory's time that is younger may not change with the next change */
+#define FRESH_MS 2000 /* a directory may change again without changing such a recent time */
 
 static struct storage *storage_of(const struct scan *scan)
 {
@@ -114,7 +114,7 @@ static void sort(struct scan_run *run)
         qsort(run->steps, run->num_steps, sizeof *run->steps, compare_steps);
 }
 
-/* Among the first `count`, which are sorted. */
+/* Finds it among the first `count`, which are sorted. */
 static struct scan_step *find_step(const struct scan_run *run, uint32_t count, uint64_t step,
                                    uint64_t attempt)
 {
@@ -122,7 +122,7 @@ static struct scan_step *find_step(const struct scan_run *run, uint32_t count, u
     return count > 0 ? bsearch(&key, run->steps, count, sizeof key, compare_steps) : NULL;
 }
 
-/* Which of the known steps are there, and which steps are not known. */
+/* Which known steps are there, and which steps are unknown. */
 static int list_steps(struct scan_run *run, struct storage *storage)
 {
     struct store_names names;
@@ -159,7 +159,7 @@ static int visit_pin(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Has the directory's time changed? *stamp becomes what the next look compares. */
+/* Has the directory's time changed? *stamp is for the next scan. */
 static int read_stamp(bool *out_is_same, uint64_t *stamp, struct storage *storage,
                       const char *prefix)
 {
@@ -170,7 +170,7 @@ static int read_stamp(bool *out_is_same, uint64_t *stamp, struct storage *storag
     return error;
 }
 
-/* On any thread; touches its run and nothing else. */
+/* On any thread; changes only its run. */
 static int list_run(void *user, size_t index)
 {
     const struct scan *scan = user;
@@ -193,7 +193,7 @@ static int list_run(void *user, size_t index)
     return error;
 }
 
-/* ---- what is not known ---- */
+/* ---- unknown steps ---- */
 
 static int make_news(struct scan_step *step)
 {
@@ -209,7 +209,7 @@ static int manifest_is_there(struct storage *storage, const struct manifest_summ
     return storage_fetch(storage, key, NULL, 0, &bytes);
 }
 
-/* Without a file of places all shards are here, if the manifest is still there: a removal takes
+/* Without a file of places all shards are here, if the manifest still exists: a removal removes
  * that first. */
 static int read_parts(struct storage *storage, const struct scan_run *run, struct scan_step *step)
 {
@@ -220,14 +220,14 @@ static int read_parts(struct storage *storage, const struct scan_run *run, struc
     return news->places.num_shards > 0 ? 0 : manifest_is_there(storage, &news->summary);
 }
 
-/* Only a manifest makes it a checkpoint. The next look tries again what could not be read. */
+/* Only a manifest makes it a checkpoint. The next scan retries unreadable ones. */
 static int read_summary(struct storage *storage, const struct scan_run *run, struct scan_step *step)
 {
     struct manifest_summary named = {.step = step->step, .attempt = step->attempt};
     snprintf(named.run, sizeof named.run, "%s", run->name);
     bool is_whole = step->is_known && !step->is_part;
     int error = is_whole ? manifest_is_there(storage, &named) : read_parts(storage, run, step);
-    if (!step->is_there) /* the list, which may lag, does not tell */
+    if (!step->is_there) /* the list, which may lag, does not show it */
         step->is_volatile = step->was_volatile;
     step->is_there = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND && error != ERR_CORRUPT && error != ERR_MISMATCH &&
@@ -239,7 +239,7 @@ static int read_summary(struct storage *storage, const struct scan_run *run, str
     return 0;
 }
 
-/* A directory that has come into the local store. */
+/* A new directory in the local store. */
 static int check_newcomer(struct storage *storage, const char *run, struct scan_step *step)
 {
     char prefix[STORAGE_KEY_MAX], note[PIN_NOTE_MAX] = "";
@@ -285,7 +285,7 @@ static int find_due(struct scan *scan)
     return 0;
 }
 
-/* On any thread; touches its step and nothing else. */
+/* On any thread; changes only its step. */
 static int read_step(void *user, size_t index)
 {
     const struct scan *scan = user;
@@ -301,9 +301,9 @@ static int read_step(void *user, size_t index)
                : 0;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole scan ---- */
 
-/* A peer that has not answered a call. */
+/* Reports a peer that has not answered a call. */
 static int report_unanswered(const struct config *config, enum tier_index tier)
 {
     const char *at = config->members.peers[tier - TIER_PEER].address;
@@ -327,7 +327,7 @@ void scan_work(struct job *job)
     int error = tier_reach(scan->service, scan->tier);
     struct storage *storage = storage_of(scan);
     if (scan->tier == TIER_LOCAL && !storage_is_shared(storage))
-        return; /* nobody else can change it */
+        return; /* other processes cannot change it */
     if (error == 0)
         error = list_runs(scan);
     if (error == 0)

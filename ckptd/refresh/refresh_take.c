@@ -1,13 +1,12 @@
-/* refresh_take.c - what a look at a tier has found, into the catalog.
+/* refresh_take.c - applies the results of a scan to the catalog.
  *
- * Left alone is what could be ckptd's own: a run from which checkpoints are being removed; and of
- * what has come into the local store, a run into which one is being brought, and an attempt of a
- * run that is being trained which is not older than the newest. A checkpoint that is in use does
- * not leave the list. What has come into the local store, or left it, is noted: the next look sees
- * again to what could not be taken.
+ * It ignores directories that may be ckptd's own work: of a run from which checkpoints are being
+ * removed. For new ones in the local store also: of a run with an adoption in progress, and of an
+ * attempt in training that is not older than the newest. A checkpoint in use stays listed. If a
+ * change of the local store could not be applied, the next scan tries again.
  *
- * A checkpoint of the same step and attempt but with another nonce than the local one is another
- * store's: it is named in the log, and never mixed with ours. */
+ * A checkpoint with the step and attempt of a local one but another nonce belongs to another store:
+ * it is logged, and never merged. */
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/history.h"
 #include "ckptd/core/hooks.h"
@@ -38,7 +37,7 @@ static void note_in_history(struct run *run, const char *name, const struct scan
                                               .by = "another program"});
 }
 
-/* ---- what has come ---- */
+/* ---- new checkpoints ---- */
 
 static int check_newcomer(const struct run *run, const struct scan_step *step)
 {
@@ -67,8 +66,8 @@ static void note_newcomer(struct run *run, const struct scan_step *step)
              run->name, step->step, step->attempt, bytes);
 }
 
-/* What was not there, or a part of it: that may have all shards by now. What a save or a removal
- * has is left to that. */
+/* Enters a checkpoint that was missing, or a part, which may have all shards now. Those that a save
+ * or a removal owns are left to it. */
 static int enter_step(struct run *run, struct scan_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
@@ -94,7 +93,7 @@ static int enter_step(struct run *run, struct scan_step *step, enum tier_index t
     return 0;
 }
 
-/* What Rescan tells, and nobody else. */
+/* Only Rescan reports these. */
 static void note_skipped(struct refresh *refresh, const struct scan_run *from,
                          const struct scan_step *step)
 {
@@ -119,7 +118,7 @@ static void log_unlisted(const struct run *run, const struct scan_step *step, co
                  report_line());
 }
 
-/* ---- what has gone ---- */
+/* ---- missing checkpoints ---- */
 
 static void note_gone(struct run *run, const struct scan_step *step, enum tier_index tier,
                       bool was_volatile)
@@ -132,7 +131,7 @@ static void note_gone(struct run *run, const struct scan_step *step, enum tier_i
                   "run %s, step %" PRIu64 ", attempt %" PRIu64
                   " has vanished: its directory is gone",
                   run->name, step->step, step->attempt);
-    } else if (was_volatile) { /* a newer one has come, or that ckptd was started again */
+    } else if (was_volatile) { /* a newer one has come, or that ckptd was restarted */
         log_debug("tier", "run %s, step %" PRIu64 " is in the memory of %s no more", run->name,
                   step->step, name);
     } else {
@@ -142,7 +141,7 @@ static void note_gone(struct run *run, const struct scan_step *step, enum tier_i
     }
 }
 
-/* It was there, and nothing finds it. False: it is in use, and stays meanwhile. */
+/* The checkpoint is gone from the tier. False: it is in use, and stays for the present. */
 static bool leave_step(struct run *run, const struct scan_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
@@ -158,10 +157,10 @@ static bool leave_step(struct run *run, const struct scan_step *step, enum tier_
     return true;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole scan ---- */
 
-/* On the disk or in memory: a node may have been started again with another setting. The pins of
- * the far tier are as they lie there. */
+/* On the disk or in memory: a node may have been restarted with another setting. The pins of the
+ * far tier are taken as they are there. */
 static void note_copy(struct run *run, struct scan_step *step, enum tier_index tier)
 {
     struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
@@ -175,7 +174,7 @@ static void note_copy(struct run *run, struct scan_step *step, enum tier_index t
     step->pin = (struct pin){0};
 }
 
-/* False: it could not be taken yet. */
+/* False: it could not be applied yet. */
 static bool take_step(struct scan *scan, struct run *run, struct scan_run *from,
                       struct scan_step *step)
 {
@@ -208,7 +207,7 @@ static void take_run(struct scan *scan, struct scan_run *from)
         run_find(&run, scan->service, from->name, !is_local || !from->is_known) != 0)
         return;
     note_newest(run, from->attempt);
-    /* What a removal has taken out of the list is left to it. */
+    /* Checkpoints that a removal has taken out of the list are left to it. */
     bool is_changing = !is_local && (run->pruning || run->adopting == UINT64_MAX);
     for (uint32_t i = 0; i < from->num_steps; i++) {
         struct scan_step *step = &from->steps[i];

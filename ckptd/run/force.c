@@ -1,10 +1,10 @@
-/* force.c - ForceAttempt: most of the nodes are lost for good, and an operator says so.
+/* force.c - ForceAttempt: an operator declares that most of the nodes are lost for good.
  *
- * A start needs most of the nodes, so that two sides of a cut never train one run
- * (tiers/majority.c). When they will not come back, only a person can know it. ForceAttempt looks
- * once more. Where most of the nodes answer it is refused: there is nothing to force. Else the next
- * start of the run at this ckptd goes on without them, and that one alone: it is noted in the run's
- * journal, and ends with that start, or with ckptd. */
+ * A start needs most of the nodes, so that two sides of a partition never train one run
+ * (tiers/majority.c). Only an operator can know that they will not come back. ForceAttempt asks the
+ * nodes once more. If most of them answer it is refused. Else only the next start of the run at
+ * this ckptd may do without them; the run's journal notes it, and it ends with that start, or with
+ * ckptd. */
 #include "ckptd/run/force.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -19,13 +19,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Who asks is a person who waits; nodes.wait_ms is for starts. */
+/* An operator waits for the answer; nodes.wait_ms is for starts. */
 #define ASK_MS 5000
 
 struct forcing {
     struct service *service;
     struct rpc_call *call;
-    const Holdfast__V1__ForceAttemptRequest *request; /* lives as long as the call */
+    const Holdfast__V1__ForceAttemptRequest *request; /* valid as long as the call */
     struct majority_waiter asked;
 };
 

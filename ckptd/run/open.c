@@ -1,13 +1,13 @@
 /* open.c - OpenAttempt: a start of a run's ranks takes the next fencing number.
  *
- *   OpenAttempt ──► (with a far tier: what is there?) ──► rings drained ──► commit.c settles older
- * saves ──► COMMIT_TAKE: worker writes
- *   "<run>/attempts/0003", exclusively and durably ──► COMMIT_OPENED: older sessions end, answer
+ *   OpenAttempt ──► (with a far tier: refreshed) ──► rings drained ──► commit.c settles older
+ *     saves ──► COMMIT_TAKE: worker writes "<run>/attempts/0003", exclusively and durably
+ *     ──► COMMIT_OPENED: older sessions end, answer
  *
- * A run that is being trained is not taken from who trains it (takeover.h): the start of another
- * launcher is parked and looked at every LOOK_MS, for limits.takeover_ms, then refused. A start of
- * the same launcher while one is settling takes its place: the first call is answered ERR_STALE.
- * Of those that share only the far tier the lease there says who trains (tenure.h). */
+ * A start does not take over a run in training (takeover.h): the start of another launcher is
+ * parked and checked every CHECK_MS, for limits.takeover_ms, then refused. A second start of the
+ * same launcher, while the first is settling, replaces it: the first call is answered ERR_STALE.
+ * For ckptds that share only the far tier, the lease there decides which one trains (tenure.h). */
 #include "ckptd/run/open.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -43,7 +43,7 @@
 
 #define REPLY_CHECKPOINTS_MAX 64u
 #define PARTS_WAIT_MS 3000
-#define CHECK_MS 100 /* between two looks at who has the run */
+#define CHECK_MS 100 /* between two checks of the run's holder */
 
 static void work_take(struct job *job)
 {
@@ -85,7 +85,7 @@ static void start_take(struct service *service, struct attempt_work *work)
     tier_work(service, attempt_needs_far(service) ? TIER_FAR : TIER_LOCAL, &work->job);
 }
 
-/* Most of the nodes hold the number, or too few took it, or another start. */
+/* Most of the nodes hold the number, or too few took it, or another start has it. */
 static void asked_quorum(struct majority_waiter *waiter)
 {
     struct attempt_work *work = CONTAINER_OF(waiter, struct attempt_work, asked);
@@ -111,7 +111,7 @@ static void ask_quorum(struct run *run, struct attempt_work *work)
     majority_publish(run->service, &work->quorum, key, work->text, nonce, &work->asked);
 }
 
-/* Of a start without most of the nodes only its own count from now on. */
+/* After a start without most of the nodes only its own set of nodes counts. */
 static int write_attempt(struct run *run, struct attempt_work *work)
 {
     static const struct sets none;
@@ -150,7 +150,7 @@ void open_take(struct run *run, const struct commit_action *action)
     }
 }
 
-/* When the disk is full, in the log and to the ranks. */
+/* Reports a full disk in the log and to the ranks. */
 static void tell_full(Holdfast__V1__OpenAttemptReply *reply, const struct run *run)
 {
     const struct ledger *ledger = &run->service->ledger;
@@ -243,7 +243,7 @@ void open_failed(struct run *run, const struct commit_action *action)
     run->coordinator->opening.call = NULL;
 }
 
-/* Everything that can be wrong is found before the run's saves are touched. */
+/* All checks come before the run's saves are changed. */
 static int check_open(struct service *service, const Holdfast__V1__OpenAttemptRequest *request)
 {
     const char *texts[] = {request->config_json, request->identity_json, request->mesh_json,
@@ -263,19 +263,19 @@ static int check_open(struct service *service, const Holdfast__V1__OpenAttemptRe
     return error;
 }
 
-/* ---- who has the run ---- */
+/* ---- the holder of the run ---- */
 
 /* A start that waits for a run. */
 struct newcomer {
     struct newcomer *next;
     struct service *service;
     struct rpc_call *call;
-    const Holdfast__V1__OpenAttemptRequest *request; /* lives as long as the call */
+    const Holdfast__V1__OpenAttemptRequest *request; /* valid as long as the call */
     struct timer timer;
     int64_t came_ms;
-    bool is_alone; /* most of the nodes did not answer, and it goes on */
+    bool is_alone; /* most of the nodes did not answer, and it continues */
     struct remote_lease_query lease;
-    struct tenure_start tenure; /* what its looks at the lease have found */
+    struct tenure_start tenure; /* the results of its lease queries */
     int64_t watched_since_ms;
     struct refresh_waiter refreshed;
     struct majority_waiter asked;
@@ -339,7 +339,7 @@ static void note_holder(struct run *run, struct rpc_call *call,
     snprintf(holder->launch, sizeof holder->launch, "%s", request->launch);
 }
 
-/* The run is this start's. */
+/* Opens the run for this start. */
 static void open_run(struct run *run, const struct newcomer *newcomer)
 {
     const Holdfast__V1__OpenAttemptRequest *request = newcomer->request;
@@ -354,18 +354,18 @@ static void open_run(struct run *run, const struct newcomer *newcomer)
     run->coordinator->is_alone = newcomer->is_alone;
     run->coordinator->opening.call = call;
     run->coordinator->opening.message = &request->base;
-    save_hurry_run(run); /* they are to be settled */
-    /* What the older ranks have announced counts, even when it was not read yet. */
+    save_hurry_run(run); /* they must be settled */
+    /* Announcements of the older ranks count, even unread ones. */
     session_drain_run(run);
     commit_hear(&run->coordinator->machine, run->newest_attempt);
     int error = commit_open(&run->coordinator->machine, &actions, request->world_size);
-    CHECK(error == 0); /* check_open has asked */
+    CHECK(error == 0); /* check_open() has checked it */
     if (run->coordinator->saves)
         log_info("session", "run %s: settling older saves before a new attempt", run->name);
     run_perform(run, &actions);
 }
 
-/* Parts of saves that another node coordinates: it decides first, if it still does. */
+/* Parts of saves that another node coordinates: waits for its decision while it answers. */
 static bool awaits_parts(struct run *run, const struct newcomer *newcomer)
 {
     bool any = false;
@@ -393,7 +393,7 @@ static void check_holder_again(struct timer *timer)
     check_holder(newcomer);
 }
 
-/* Until `run`, after `ms`. */
+/* Retries with `run` after `ms`. */
 static void park_start(struct newcomer *newcomer, void (*run)(struct timer *), int64_t ms)
 {
     struct newcomer **at = &newcomer->service->newcomers;
@@ -405,7 +405,7 @@ static void park_start(struct newcomer *newcomer, void (*run)(struct timer *), i
     loop_timer(newcomer->service->loop, &newcomer->timer, ms);
 }
 
-/* Opened, parked, or refused. */
+/* The start is opened, parked, or refused. */
 static void check_holder(struct newcomer *newcomer)
 {
     const Holdfast__V1__OpenAttemptRequest *request = newcomer->request;
@@ -436,7 +436,7 @@ static void check_holder(struct newcomer *newcomer)
     free(newcomer);
 }
 
-/* In which the far tier must have answered. */
+/* Time in which the far tier must have answered. */
 static int64_t time_left(const struct newcomer *newcomer)
 {
     int64_t left = newcomer->service->config->tier_wait_ms - (loop_now_ms() - newcomer->came_ms);
@@ -452,7 +452,7 @@ static void ask_nodes_again(struct timer *timer)
     ask_nodes(newcomer);
 }
 
-/* Without most of the nodes: an operator said so, or the far tier takes each number once. */
+/* Without most of the nodes: an operator said so, or the far tier accepts each number once. */
 static bool may_go_alone(const struct newcomer *newcomer)
 {
     struct service *service = newcomer->service;
@@ -463,7 +463,7 @@ static bool may_go_alone(const struct newcomer *newcomer)
            loop_now_ms() - newcomer->came_ms >= service->config->nodes_wait_ms;
 }
 
-/* Most of the nodes were looked at, or a start must not be: see majority.c. */
+/* Most of the nodes have answered, or the start must not go on: see majority.c. */
 static void asked_nodes(struct majority_waiter *waiter)
 {
     struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, asked);
@@ -498,7 +498,7 @@ static void ask_nodes(struct newcomer *newcomer)
                            service->config->nodes_wait_ms);
 }
 
-/* ---- who trains it elsewhere ---- */
+/* ---- holders elsewhere ---- */
 
 static void query_lease(struct timer *timer)
 {
@@ -570,8 +570,8 @@ static void refresh_far_again(struct timer *timer)
     refresh_tier(newcomer->service, TIER_FAR, &newcomer->refreshed, time_left(newcomer));
 }
 
-/* What others have committed and opened is known now. Without that a start would train on from an
- * older checkpoint than there is: it waits for the far tier, then ends. */
+/* The checkpoints and attempts of other ckptds are known now. Without that a start continues from
+ * an outdated checkpoint: it waits for the far tier, then fails. */
 static void far_refreshed(struct refresh_waiter *waiter)
 {
     struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, refreshed);

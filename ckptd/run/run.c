@@ -1,5 +1,5 @@
-/* run.c - the coordinators of runs as a whole: what each decision of commit.c has done, and what
- * the end of a rank means to its run. */
+/* run.c - the coordinators of runs as a whole: the table of performers for commit.c's decisions,
+ * and the effect of a rank's end on its run. */
 #include "ckptd/run/run.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -31,7 +31,7 @@ static int made(struct run *run)
     return 0;
 }
 
-/* Nobody has described a rank of it since the start. */
+/* No rank of it has described itself since the start. */
 static void read_owner(struct run *run)
 {
     struct attempt *attempt = NULL;
@@ -48,7 +48,7 @@ static void was_read(struct run *run)
         read_owner(run);
 }
 
-/* What began it came to nothing. */
+/* No attempt is open, and no call or job of the run is in progress. */
 static bool is_idle(const struct run *run)
 {
     const struct coordinator *coordinator = run->coordinator;
@@ -56,8 +56,8 @@ static bool is_idle(const struct run *run)
            !coordinator->take.busy && !coordinator->describing && !remote_lease_is_busy(run);
 }
 
-/* Another ckptd has opened attempts meanwhile. One that is open here goes on: what it saves has a
- * number of its own. */
+/* Another ckptd has opened attempts meanwhile. An attempt that is open here continues: its saves
+ * have its own number. */
 static void saw(struct run *run)
 {
     if (is_idle(run))
@@ -80,7 +80,7 @@ const struct catalog_events coordinator_events = {.made = made,
                                                   .is_idle = is_idle,
                                                   .changed = replicate_check_queues};
 
-/* ---- what is decided, and by whom it is done ---- */
+/* ---- performers of decisions ---- */
 
 static const struct coordinator_ops ops = {.perform = {
                                                [COMMIT_SYNC_NAMES] = publish_sync_names,

@@ -1,9 +1,11 @@
-/* stop.c - Stop and AskSave: the ranks of a run are asked to end, or to save, by anybody who may.
+/* stop.c - Stop and AskSave: asks the ranks of a run to end, or to save, for any caller with the
+ * right.
  *
  * ckptd writes the request into the control page of each rank that is connected here. A rank reads
- * that in every step, and tells the others; so any node of a run will do. Nothing is kept: a rank
- * that comes later is not asked, and a start after it trains. The journal says who asked. A time in
- * which the ranks should have ended goes with the request, as this host's CLOCK_MONOTONIC. */
+ * that in every step, and tells the others; so the call may go to any node of the run. ckptd keeps
+ * no state: a rank that connects later is not asked, and a later start trains normally. The journal
+ * names the caller. The request has the time by which the ranks should have ended, in this host's
+ * CLOCK_MONOTONIC. */
 #include "ckptd/run/stop.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -13,7 +15,7 @@
 
 #include <stdio.h>
 
-#define STOP_GRACE_MAX 86400u /* seconds; more is as good as no limit */
+#define STOP_GRACE_MAX 86400u /* seconds; a longer time is no limit in practice */
 
 static int none_is_here(const struct run *run)
 {

@@ -1,4 +1,4 @@
-/* stop.h - Stop and AskSave: an operator ends a run, or wants a save of it; see stop.c. */
+/* stop.h - Stop and AskSave: an operator ends a run, or requests a save of it; see stop.c. */
 #ifndef HOLDFAST_CKPTD_RUN_STOP_H
 #define HOLDFAST_CKPTD_RUN_STOP_H
 

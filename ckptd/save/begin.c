@@ -1,33 +1,32 @@
 /* begin.c - BeginSave: an image for one rank's part of a save, now or a little later.
  *
  *   the call ──► may this rank save this step? ──► an image: a spare one, free memory, or memory
- *      ▲                                    │      that nobody needs more ──► renewed where others
- *      └── parked until memory comes back ◄─┘      had it or nobody ──► the save, its stage, the
- *                                                  answer
+ *      ▲                                    │      that can be reclaimed ──► cleaned if others had
+ *      └── parked until memory comes back ◄─┘      it, or bare ──► the save, its stage, the answer
  *
- * A rank says how long it is ready to wait for an image (busy_ms, 0: not at all). The call is then
- * parked, and taken up again from the top whenever memory comes back or a save ends, the oldest
- * first; when the time is over it is answered ERR_BUSY.
+ * A rank says how long it can wait for an image (busy_ms, 0: not at all). The call is then parked,
+ * and retried from the beginning whenever memory comes back or a save ends, the oldest call first;
+ * after that time it is answered ERR_BUSY.
  *
- * The last save of a run (is_last) comes before the others: while it lacks memory no other save
- * begins, and no session is lent images ahead. What has begun goes on, and its ranks may join it,
- * or its memory would never come back; so may parts, whose saves have memory on other nodes. A
- * load's memory is not the less.
+ * The last save of a run (is_last) comes before others: while it lacks memory no other save begins,
+ * and no session is lent images ahead. Saves that have begun continue, and their ranks may join,
+ * else their memory never comes back; so may parts, whose saves have memory on other nodes. Loads
+ * keep their memory.
  *
- * Who finds no image, waiting or not, ends ckptd's manners for the saves in work
+ * A rank that finds no image, waiting or not, ends the throttling of the saves in work
  * (throttle_queue.c).
  *
- * Where the trash holds the room that the save lacks (enter.c), the calls wait until it is emptied
- * (ROOM_WAIT_MS), whatever busy_ms says.
+ * If the trash holds the space that the save lacks (enter.c), the calls wait until it is emptied
+ * (ROOM_WAIT_MS), independent of busy_ms.
  *
- * Where another node coordinates the attempt, that one is asked whether the rank may begin, when
- * its image is at hand; what is begun here is its part alone (peers/join_save.c).
+ * If another node coordinates the attempt, ckptd asks that node whether the rank may begin, once
+ * its image is ready; the save here is only a part (peers/join_save.c).
  *
- * A rank that asks again by the same number has not heard the answer, and gets it again.
+ * A rank that calls again with the same number has not got the answer, and gets it again.
  *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
- * or after the wait, which SERVICE_WAIT_MS_MAX bounds. A session has one call on its way; another
- * takes its place. */
+ * or after the wait, at most SERVICE_WAIT_MS_MAX. A session has one call in progress; another
+ * replaces it. */
 #include "ckptd/save/begin.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/attempt/quota.h"
@@ -49,26 +48,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GOES_ON 1          /* the call is answered later; no error codes */
-#define LAST_PAUSE_MS 100  /* within it a rank whose last save was told to wait asks again */
-#define ROOM_WAIT_MS 60000 /* at most so long a save waits for the trash to be emptied */
+#define GOES_ON 1          /* the call is answered later; not an error code */
+#define LAST_PAUSE_MS 100  /* within this time a rank whose last save must wait calls again */
+#define ROOM_WAIT_MS 60000 /* the longest time that a save waits for the trash to be emptied */
 
-/* A BeginSave on its way. */
+/* A BeginSave in progress. */
 struct beginning {
-    struct beginning *next; /* service->beginnings: the parked ones, oldest first */
+    struct beginning *next; /* service->beginnings: the parked calls, oldest first */
     struct service *service;
     struct rpc_call *call;
-    const Holdfast__V1__BeginSaveRequest *request; /* lives as long as the call */
+    const Holdfast__V1__BeginSaveRequest *request; /* valid as long as the call */
     struct timer timer;                            /* armed while parked */
     int64_t until_ms;
-    uint64_t number;   /* of this call of its session */
-    bool lacks_memory; /* that is what it waits for */
+    uint64_t number;   /* of this call within its session */
+    bool lacks_memory; /* it waits for memory */
     bool is_waiting_said;
-    bool awaits_room, has_awaited_room; /* a part of the disk; as long as it may */
-    struct image *image;                /* whose segments are being cleaned */
+    bool awaits_room, has_awaited_room; /* it waits for disk space; it has done so as long as it
+                                         * may */
+    struct image *image;                /* its segments are being cleaned */
     struct job job;
-    struct fault fault;        /* of that */
-    struct part_asking asking; /* what the coordinator has answered */
+    struct fault fault;        /* of the cleaning */
+    struct part_asking asking; /* the coordinator's answer */
 };
 
 static void advance_call(struct beginning *beginning);
@@ -96,11 +96,11 @@ static void cleaned(struct event *event)
         rpc_call_fail(beginning->call, fault_raise(&beginning->fault));
         free(beginning);
     }
-    service_retry_waiting(service); /* where the call has not used it, others may */
+    service_retry_waiting(service); /* if this call has not used the image, others may */
 }
 
-/* Others had the memory, and may still hold it, or it is not there yet. GOES_ON when the call will
- * be taken up again. */
+/* Others had the memory, and may still map it, or it is not allocated yet. GOES_ON: the call will
+ * be retried. */
 static int clean_image(struct beginning *beginning, struct image *image)
 {
     struct service *service = image->service;
@@ -113,7 +113,7 @@ static int clean_image(struct beginning *beginning, struct image *image)
     return GOES_ON;
 }
 
-/* Of what is asked of the rank; of no moment where it has the same control page. */
+/* The time in which the rank shall act on a request; irrelevant if it has the same control page. */
 static uint32_t asked_within_s(const struct session *session)
 {
     int64_t until_s = session->control ? arena_asked_until_s(session->control) : 0;
@@ -139,7 +139,7 @@ static void reply_begun(const struct beginning *beginning, const struct save *sa
     rpc_call_reply(beginning->call, &reply.base);
 }
 
-/* ERR_BUSY while the memory that comes free is another save's. */
+/* ERR_BUSY while free memory is reserved for another save. */
 static int check_turn(const struct run *run, const Holdfast__V1__BeginSaveRequest *request)
 {
     if (request->is_last || run->coordinator->follow ||
@@ -150,7 +150,7 @@ static int check_turn(const struct run *run, const Holdfast__V1__BeginSaveReques
                         "the last save of another run waits for memory, and goes first");
 }
 
-/* Memory for the image, where the rank has none that it can use. */
+/* Takes memory for the image if the rank has no usable one. */
 static int choose_slot(uint32_t *out_slot, struct session *session, struct beginning *beginning)
 {
     int error = slots_choose(out_slot, session);
@@ -158,7 +158,7 @@ static int choose_slot(uint32_t *out_slot, struct session *session, struct begin
     return error;
 }
 
-/* A rank has one save at a time. One that it left without an end may hold its only image. */
+/* A rank has one save at a time. A save that it left without an end may hold its only image. */
 static void leave_earlier(struct session *session, uint64_t step)
 {
     session_let_go(session, 0);
@@ -188,7 +188,7 @@ static int ask_coordinator(struct session *session, struct beginning *beginning,
     uint64_t number = request->asked != 0 ? request->asked : beginning->number;
     ERR_TRY(session->service->hooks->ask(session, request, number, &beginning->asking));
     beginning->image = image;
-    image->readers++; /* as in clean_image */
+    image->readers++; /* as in clean_image() */
     return GOES_ON;
 }
 
@@ -200,7 +200,7 @@ static struct save *find_part(const struct run *run, const struct session *sessi
     return save;
 }
 
-/* The answer was lost on its way: the rank, which has copied nothing yet, gets it again. */
+/* The answer was lost: the rank, which has copied nothing yet, gets it again. */
 static bool answer_again(struct session *session, const struct beginning *beginning)
 {
     const struct save *save = find_part(session->run, session, beginning->request->step);
@@ -212,7 +212,8 @@ static bool answer_again(struct session *session, const struct beginning *beginn
     return true;
 }
 
-/* The coordinator's word is one save; of one of this step that was given up there may be a rest. */
+/* The coordinator has one save per step; an earlier one of this step that was given up may still be
+ * here. */
 static int begin_part(struct session *session, struct beginning *beginning, uint32_t slot)
 {
     struct run *run = session->run;
@@ -262,7 +263,7 @@ static int begin_stage(struct session *session, struct beginning *beginning)
     if (answer_again(session, beginning))
         return 0;
     int error = enter_check(run, &rank, &beginning->until_ms);
-    if (error == ERR_ABORTED) { /* of what it began before it knows nothing any more */
+    if (error == ERR_ABORTED) { /* the rank's former save is unknown */
         struct report_text text;
         report_keep(&text);
         leave_earlier(session, request->step);
@@ -310,7 +311,7 @@ static bool waits_last(const struct beginning *beginning)
     return beginning->lacks_memory && beginning->request->is_last;
 }
 
-/* No save is held back for it any more; whoever parks it again says so first. */
+/* It delays no other save any more; a caller that parks it again sets this again. */
 static void release_turn(struct beginning *beginning)
 {
     struct service *service = beginning->service;
@@ -318,7 +319,7 @@ static void release_turn(struct beginning *beginning)
     service->num_last_waiting -= waits_last(beginning);
 }
 
-/* Out of the parked ones. */
+/* Takes it out of the parked calls. */
 static void unpark_call(struct beginning *beginning)
 {
     struct beginning **at = &beginning->service->beginnings;
@@ -347,7 +348,7 @@ static void say_waiting(struct beginning *beginning, const struct session *sessi
     beginning->is_waiting_said |= beginning->lacks_memory;
 }
 
-/* A certificate of one run learns nothing of the others. */
+/* A certificate of one run may not learn of other runs. */
 static int refuse_memory(const struct session *session)
 {
     if (session->run->coordinator->owner.run[0] == '\0')
@@ -369,17 +370,18 @@ static void park_call(struct beginning *beginning)
     loop_timer(service->loop, &beginning->timer, beginning->until_ms - loop_now_ms());
 }
 
-/* One step further: answered and freed, parked, or in the hands of a worker. */
+/* One step: the call is answered and freed, parked, or passed to a worker. */
 static void advance_call(struct beginning *beginning)
 {
     struct session *session;
     struct service *service = beginning->service;
-    bool has_held = beginning->is_waiting_said && beginning->request->is_last; /* others back */
+    bool has_held =
+        beginning->is_waiting_said && beginning->request->is_last; /* it delayed others */
     int error = session_find_rank(&session, service, beginning->request->session);
     if (error == 0 && beginning->number != session->num_begins)
         error = report_error(ERR_ABORTED, NULL, "the rank asked again");
     if (error == 0) {
-        session_drain(session); /* the end of the save before may still be in the ring */
+        session_drain(session); /* the end of the former save may still be in the ring */
         error = begin_stage(session, beginning);
     }
     if (error == GOES_ON)
@@ -397,13 +399,13 @@ static void advance_call(struct beginning *beginning)
         error = refuse_memory(session);
     if (error != 0)
         rpc_call_fail(beginning->call, error);
-    /* They go on, unless its rank asks again soon. The request has gone with the answer. */
+    /* Others continue, unless its rank calls again soon. The request was freed with the answer. */
     if (has_held && !service->retry_saves.armed)
         loop_timer(service->loop, &service->retry_saves, error != 0 ? LAST_PAUSE_MS : 0);
     free(beginning);
 }
 
-/* The call of this session that is parked, or NULL. */
+/* The parked call of this session, or NULL. */
 static struct beginning *find_parked(const struct service *service, uint64_t token)
 {
     struct beginning *beginning = service->beginnings;
@@ -430,7 +432,7 @@ void save_begin(struct service *service, struct rpc_call *call,
         beginning->number = ++session->num_begins;
     if (former) {
         unpark_call(former);
-        advance_call(former); /* it hears that there is a newer one */
+        advance_call(former); /* it is answered that there is a newer one */
     }
     advance_call(beginning);
 }
@@ -443,7 +445,8 @@ static void begin_again(struct timer *timer)
     while (beginning) {
         struct beginning *next = beginning->next;
         release_turn(beginning);
-        advance_call(beginning); /* parked again, in the same order, while there is no image */
+        advance_call(beginning); /* it is parked again, in the same order, while there is no
+                                  * image */
         beginning = next;
     }
 }

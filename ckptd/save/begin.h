@@ -1,4 +1,4 @@
-/* begin.h - BeginSave, and the images that ranks are lent; see begin.c. */
+/* begin.h - BeginSave, and images for ranks; see begin.c. */
 #ifndef HOLDFAST_CKPTD_SAVE_BEGIN_H
 #define HOLDFAST_CKPTD_SAVE_BEGIN_H
 
@@ -13,6 +13,6 @@ struct service;
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request);
 void save_begin_open(struct service *service);
-void save_begin_close(struct service *service); /* answers those that wait */
+void save_begin_close(struct service *service); /* answers the calls that wait */
 
 #endif

@@ -1,17 +1,17 @@
-/* compare.c - what becomes of replicas that are not equal.
+/* compare.c - compares replicas at the commit, and handles differences.
  *
  *   each rank, before its END ──► digests, kept with its stage (in the ring; TellReplicas)
  *   all shards durable ──► compared on the worker that writes the manifest (replicas.c)
- *     equal   ──► nothing
+ *     equal   ──► no action
  *     differ  ──► the checkpoint is of one rank's copy, whole, as always; the manifest names it and
- *                 the ranks that differ, and so do a warning, an alarm and the answer to who waits
+ *                 the ranks that differ, and so do a warning, an alarm and the answer to clients
  *                 (save.c)
  *     differ, and saves.replicas = "refuse" ──► no manifest: the save fails, and says the same
  *
- * The node that coordinates an attempt compares: others send it what their ranks told, with the
- * facts of each shard (peers/join_part.c), and hear the result with its verdict. Nothing is
- * compared where all ranks compare by themselves. A rank of an older libckpt tells nothing, and is
- * not compared. */
+ * The coordinating node compares: other nodes send it the digests of their ranks, with the facts of
+ * each shard (peers/join_part.c), and get the result with its verdict. Nothing is compared if all
+ * ranks compare by themselves. A rank with an older libckpt reports no digests, and is not
+ * compared. */
 #include "ckptd/save/compare.h"
 #include "ckptd/attempt/describe.h"
 #include "ckptd/attempt/replicas.h"
@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what ranks tell ---- */
+/* ---- digests of ranks ---- */
 
 void compare_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__TellReplicasRequest *request)
@@ -39,7 +39,7 @@ void compare_call(struct service *service, struct rpc_call *call,
         session_drain(session); /* its end may still be in the ring */
     struct save *save = error == 0 ? save_find(session->run, request->save) : NULL;
     struct stage *stage = save ? &save->stages[session->rank] : NULL;
-    /* A rank may tell of a save that was given up before it heard of it. */
+    /* A rank may report digests of a save that was given up before it heard so. */
     if (stage && stage->session == session && !stage->stopping)
         error = announce_replicas(stage, request->digests, request->n_digests);
     if (error == 0)
@@ -50,7 +50,7 @@ void compare_call(struct service *service, struct rpc_call *call,
 
 /* ---- at the commit ---- */
 
-/* Only differences are kept. */
+/* Keeps only the differences. */
 static int compare_all(struct save *save, const struct replica_rank *ranks)
 {
     char text[REPLICAS_TEXT_BYTES];

@@ -1,4 +1,4 @@
-/* compare.h - the replicas of a save: what their ranks tell, compared; see compare.c. */
+/* compare.h - compares the replicas of a save by the digests that ranks report; see compare.c. */
 #ifndef HOLDFAST_CKPTD_SAVE_COMPARE_H
 #define HOLDFAST_CKPTD_SAVE_COMPARE_H
 
@@ -8,11 +8,11 @@
 struct service;
 struct save;
 
-/* TellReplicas: a rank tells digests of its copies. */
+/* TellReplicas: a rank reports digests of its copies. */
 void compare_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__TellReplicasRequest *request);
-/* Compares what was told, before the manifest is written; on a worker. ERR_ABORTED: copies differ,
- * and saves.replicas refuses that; ERR_MEMORY. */
+/* Compares the reported digests before the manifest is written; on a worker. ERR_ABORTED: copies
+ * differ, and saves.replicas refuses that; ERR_MEMORY. */
 int compare_replicas(struct save *save);
 
 #endif

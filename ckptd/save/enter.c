@@ -1,9 +1,9 @@
 /* enter.c - see enter.h.
  *
- * The first rank's call promises the save its bytes of the disk, or refuses it (ERR_SPACE); the
- * others' are refused in the same way while there is no room. Where the trash holds enough, it is
- * emptied and the call waits (AWAITS_ROOM). Else what retention may remove goes, since without a
- * commit nothing else would make room. */
+ * The first rank's call promises the save its disk space, or refuses it (ERR_SPACE); the other
+ * ranks' calls are refused in the same way while there is no space. If the trash holds enough, it
+ * is emptied and the call waits (AWAITS_ROOM). Else retention runs, since without a commit no other
+ * event makes space. */
 #include "ckptd/save/enter.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -40,9 +40,9 @@ static int check_state_json(const char *text)
     return error;
 }
 
-/* Space for all shards, the manifest, the mark and the directory. A question to a mounted file
- * system's counters: it does not wait for the disk. AWAITS_ROOM: what was removed before and could
- * be taken back goes now. */
+/* Promises space for all shards, the manifest, the mark and the directory. It reads the counters of
+ * a mounted file system, and does not wait for the disk. AWAITS_ROOM: the trash is being
+ * emptied. */
 static int promise_space(struct save *save, bool may_wait)
 {
     struct service *service = save->service;
@@ -134,7 +134,7 @@ int enter_check(struct run *run, const struct beginner *rank, int64_t *until_ms)
 {
     struct service *service = run->service;
     bool is_first = !commit_find_step(&run->coordinator->machine, rank->step);
-    /* What one rank has begun the others may join, also while the daemon ends. */
+    /* The other ranks may join a save that one rank has begun, also during a shutdown. */
     int error = is_first ? service_check_last_saves(service) : 0;
     if (error == 0)
         error = service_check_online(service);
@@ -147,7 +147,7 @@ int enter_check(struct run *run, const struct beginner *rank, int64_t *until_ms)
     if (error == 0 && is_first) {
         error = catalog_check_room(service);
         if (error != 0) {
-            *until_ms = 0; /* waiting makes no room */
+            *until_ms = 0; /* waiting does not free space */
             outcomes_refused(run, rank->step, rank->attempt, error);
             run->service->hooks->apply_retention(run);
         } else if (service->hooks->is_being_removed(service, run->name, rank->step, rank->attempt))
@@ -188,14 +188,14 @@ int enter_save(struct save **out, struct commit_actions *actions, struct run *ru
         return error;
     }
     error = commit_begin(machine, actions, &save->id, rank->attempt, rank->rank, rank->step);
-    CHECK(error == 0); /* it may: enter_check has asked */
+    CHECK(error == 0); /* enter_check() has allowed it */
     *out = save;
     return 0;
 }
 
 /* ---- ranks of other nodes ---- */
 
-/* An answer that was lost is asked for again. */
+/* The answer was lost and is asked for again. */
 static bool has_begun(const struct run *run, const Holdfast__V1__BeginPartRequest *request,
                       char out_nonce[33])
 {
@@ -210,7 +210,7 @@ static bool has_begun(const struct run *run, const Holdfast__V1__BeginPartReques
     return false;
 }
 
-/* What the rank has announced at its node, of which that node's report is still to come
+/* Takes the ended saves that the rank has announced at its node, before that node's report comes
  * (coordinating.C8). */
 static void take_ended(struct run *run, const Holdfast__V1__BeginPartRequest *request)
 {

@@ -1,11 +1,11 @@
-/* give_up.c - AbortSave: a rank gives up a save, for all ranks, or tells of one that failed.
+/* give_up.c - AbortSave: a rank gives up a save, for all ranks, or reports one that failed.
  *
- * It is the one that the rank has begun; or, where the rank has found no image for a later save,
- * the newest of its run that waits behind another (commit_give_way). That is no failure: it is told
- * to who asks for that save, and counts nowhere. Only the ckptd that coordinates the attempt knows
- * which one waits: another one answers ERR_BUSY, as where none does.
+ * It is the save that the rank has begun; or, if the rank has found no image for a later save, the
+ * newest of its run that waits for another (commit_give_way). That is no failure: clients of that
+ * save are told, and no counter changes. Only the ckptd that coordinates the attempt knows which
+ * save waits: another one answers ERR_BUSY, as if none waits.
  *
- * A save that is about to be committed, or is over, stays as it is. */
+ * A save that is about to be committed, or is over, stays. */
 #include "ckptd/save/give_up.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"
@@ -17,7 +17,8 @@
 #include "ckptd/save/save.h"
 #include "proto/base/report.h"
 
-/* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */
+/* Gives up nothing if the save is not this rank's, is over, or is about to be committed (a worker
+ * holds it). */
 static void give_up(struct session *session, uint64_t id, const char *reason)
 {
     struct commit_actions actions = {0};
@@ -53,7 +54,7 @@ static int make_way(uint64_t *out_step, struct session *session)
     return 0;
 }
 
-/* A save failed at its rank, which says why. */
+/* Notes a save that failed at its rank, with the rank's reason. */
 static int take_failure(struct service *service, const Holdfast__V1__AbortSaveRequest *request)
 {
     struct run *run;

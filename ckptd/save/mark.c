@@ -1,9 +1,9 @@
-/* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (commit.I11;
- * the text is in proto/format/mark.h).
+/* mark.c - the mark that proves a directory without a manifest to be unfinished work of ckptd
+ * (commit.I11; the text is in proto/format/mark.h).
  *
  * The mark is published before the first shard is created, so it is durable before the first byte;
- * it is removed behind the manifest, or behind the last shard of a save that was given up. Whatever
- * is cut short in between, a start finds shards with a mark, or with a manifest. */
+ * it is removed after the manifest, or after the last shard of a save that was given up. After an
+ * interruption at any point a start finds shards with a mark, or with a manifest. */
 #include "ckptd/save/mark.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -61,8 +61,8 @@ void mark_give_up(const struct save *save)
     bool any = false;
     key_of(key, save);
     if (storage_list(storage, save->dir, visit_shard, &any) != 0 || any)
-        return; /* the next start removes what the mark is on */
-    /* Shards that a power loss brings back need it, too. */
+        return; /* the next start removes marked files */
+    /* Shards that a power loss restores need it as well. */
     if (save->is_marked && storage_sync_names(storage, save->dir) == 0)
         storage_remove(storage, key);
     snprintf(key, sizeof key, "%s/" PLACES_NAME, save->dir);

@@ -1,7 +1,7 @@
-/* outcomes.c - what became of saves: the reasons of the newest that failed, and numbers for Status.
+/* outcomes.c - the results of saves: the reasons of the newest failures, and numbers for Status.
  *
- * The reason of a failed save is kept in a ring of the newest FAILURES_MAX for WaitSave; when an
- * older one is asked for, the answer is SAVE_UNKNOWN. */
+ * The reason of a failed save is kept in a ring of the newest FAILURES_MAX for WaitSave; for an
+ * older one the answer is SAVE_UNKNOWN. */
 #include "ckptd/save/outcomes.h"
 #include "ckptd/core/service.h"
 #include "proto/base/report.h"
@@ -22,7 +22,8 @@ void outcomes_close(struct service *service)
     service->outcomes = NULL;
 }
 
-/* A save that is refused as the one before it was is no news: health tells how many they are. */
+/* A save that is refused for the same reason as the former one is not logged again: health has
+ * their number. */
 static bool is_repeat(const struct run *run, int code)
 {
     return run->health.failures > 0 && run->health.code == code &&
@@ -41,7 +42,7 @@ static void note_failure(struct run *run, int code, const char *reason)
     service_check_health(run->service);
 }
 
-/* For WaitSave. */
+/* Keeps the failure for WaitSave. */
 static void remember_failure(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
 {
     struct outcomes *outcomes = run->service->outcomes;
@@ -106,8 +107,8 @@ void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
         outcomes_failed(run, step, attempt, ERR_ABORTED, health->client_reason);
 }
 
-/* A longer pause than before counts at once. A shorter one halves the interval at most: one save
- * on demand does not make the next regular one look late. */
+/* A longer interval than before counts at once. A shorter one at most halves it: after one save on
+ * demand the next regular one does not seem late. */
 static void note_interval(struct commit_pace *pace, uint64_t attempt)
 {
     int64_t now = loop_now_ms(), gap_ms = now - pace->last_ms, least_ms = pace->interval_ms / 2;

@@ -1,4 +1,4 @@
-/* outcomes.h - what became of saves, since ckptd started; see outcomes.c. */
+/* outcomes.h - the results of saves since ckptd started; see outcomes.c. */
 #ifndef HOLDFAST_CKPTD_SAVE_OUTCOMES_H
 #define HOLDFAST_CKPTD_SAVE_OUTCOMES_H
 
@@ -8,7 +8,7 @@
 
 struct service;
 
-struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
+struct failure { /* of a finished save; the newest FAILURES_MAX are kept */
     char run[RUN_NAME_MAX + 1];
     uint64_t step, attempt;
     char reason[512];
@@ -24,29 +24,30 @@ struct outcomes {
         uint64_t step, attempt, bytes;
         double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;
     } newest;
-    struct histogram save, commit; /* from begin; from the last durable shard, to the commit */
-    char unchanged_run[RUN_NAME_MAX + 1]; /* the newest save that equals the one before it */
+    struct histogram save, commit;        /* from the begin, and from the last durable shard, to the
+                                           * commit */
+    char unchanged_run[RUN_NAME_MAX + 1]; /* the newest save that equals its predecessor */
     struct repeat unchanged_save, unchanged_before;
 };
 
 int outcomes_open(struct service *service);
 void outcomes_close(struct service *service);
-/* A save of the run failed: `code` is the error that explains it; 0 or ERR_ABORTED: its ranks gave
- * it up, which says nothing about the store. */
+/* A save of the run failed: `code` is the error; 0 or ERR_ABORTED: its ranks gave it up, which says
+ * nothing about the store. */
 void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code,
                      const char *reason);
-/* A save made way for a later one: no failure. */
+/* A save yielded to a later one: no failure. */
 void outcomes_made_way(struct run *run, uint64_t step, uint64_t attempt, const char *reason);
-/* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
- * error. Each rank is refused: once is enough. */
+/* A save that does not fit ends before it began; this thread's last error is its reason for
+ * WaitSave. Each rank is refused; the save is noted once. */
 void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int error);
-/* A rank tells why its save failed, which ckptd may have counted already. Of the ranks of a save
- * the first counts. */
+/* A rank reports why its save failed, which ckptd may have counted already. The first rank of a
+ * save counts. */
 void outcomes_failed_at_client(struct run *run, uint64_t step, uint64_t attempt,
                                const char *reason);
 /* A save of that attempt was committed. */
 void outcomes_committed(struct run *run, uint64_t attempt);
-/* The failure of that save, or NULL: none is remembered. */
+/* The failure of that save, or NULL: not known. */
 const struct failure *outcomes_find(const struct service *service, const char *run, uint64_t step,
                                     uint64_t attempt);
 

@@ -1,15 +1,15 @@
 /* publish.c - the last two steps before a checkpoint exists: its names, then its manifest.
  *
  * Both block and run on a worker: fsync of the step's directory and of every one above it, then the
- * manifest, whole and exclusive. The manifest is made of what OpenAttempt said, the layout table,
- * the digests summed over all shards, and the hash of each shard's checksum table. While a worker
- * has the save, the service thread only reads it.
+ * manifest, whole and exclusive. The manifest consists of the texts of OpenAttempt, the layout
+ * table, the digests summed over all shards, and the hash of each shard's checksum table. While a
+ * worker has the save, the service thread only reads it.
  *
- * With the manifest goes one hash of all tensors' digests, to be compared with that of the
- * checkpoint before (save.c).
+ * With the manifest comes one hash of all tensors' digests, to compare it with the former
+ * checkpoint (save.c).
  *
- * How a publication ended is one of three: durable, absent, or unknown. Unknown is never taken for
- * either of the others (commit.I2 and commit.I3). */
+ * A publication ends as durable, absent, or unknown. Unknown is never treated as one of the others
+ * (commit.I2 and commit.I3). */
 #include "ckptd/save/publish.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -94,8 +94,8 @@ static int merge_digests(struct save *save)
     return 0;
 }
 
-/* After ERR_IO the manifest may be back after a power loss. ERR_EXISTS: somebody's manifest has our
- * name, though the catalog knows none: whose the files are is not for us to guess. */
+/* After ERR_IO the manifest may reappear after a power loss. ERR_EXISTS: a manifest has our name,
+ * though the catalog has none: the owner of its files is unknown. */
 static enum commit_outcome classify_error(int error)
 {
     if (error == 0)
@@ -162,7 +162,7 @@ static int write_manifest(struct save *save)
 /* ---- the content ---- */
 
 /* One hash of the names and digests of all tensors; they are sorted by name. "" without tensors, or
- * without memory: then nothing is compared. */
+ * without memory: then it is not compared. */
 static void hash_content(char out[CHECKSUM_SHA256_HEX], const struct layout_table *table,
                          const struct digest *digests)
 {
@@ -181,8 +181,8 @@ static void hash_content(char out[CHECKSUM_SHA256_HEX], const struct layout_tabl
     free(text);
 }
 
-/* After a restart the digests of the checkpoint before are in its manifest only. One that cannot be
- * read is not compared; who loads it will hear why. */
+/* After a restart the digests of the former checkpoint are only in its manifest. If that is
+ * unreadable it is not compared; a load reports the error. */
 static void read_before(struct save *save)
 {
     struct manifest_summary before = {.step = save->before.step, .attempt = save->before.attempt};

@@ -5,7 +5,7 @@
 struct run;
 struct commit_action;
 
-/* Performers of COMMIT_SYNC_NAMES and COMMIT_PUBLISH (run.c); they end with commit_names_synced,
+/* Perform COMMIT_SYNC_NAMES and COMMIT_PUBLISH (run.c); they end with commit_names_synced,
  * commit_published. */
 void publish_sync_names(struct run *run, const struct commit_action *action);
 void publish_manifest(struct run *run, const struct commit_action *action);

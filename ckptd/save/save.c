@@ -1,15 +1,15 @@
-/* save.c - one save of all ranks: hands its events to commit.c and performs what that decides.
+/* save.c - one save of all ranks: passes its events to commit.c and performs the decisions.
  *
  *   BeginSave of each rank ──► begin.c: an image, a stage   (stage.c makes the shard durable)
  *   COMMIT_SYNC_NAMES      ──► publish.c: the files' names become durable
  *   COMMIT_PUBLISH         ──► publish.c: the manifest
- *   COMMIT_DONE            ──► the catalog, the memory tier, everybody who waits; one log line;
+ *   COMMIT_DONE            ──► the catalog, the memory tier, waiting clients; one log line;
  *                              an alarm when every tensor equals the checkpoint before it, or
  *                              replicas differ
  *   COMMIT_DISCARD         ──► stages stop and remove their files; then the directory
  *   COMMIT_KEEP            ──► reported as failed, nothing removed, the store goes offline
  *
- * Who waits for a save, and what hurries it: wait.c. */
+ * wait.c has the waiting clients, and ends throttling for them. */
 #include "ckptd/save/save.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -64,7 +64,7 @@ struct save *save_find(struct run *run, uint64_t id)
 
 /* ---- the end of a save ---- */
 
-/* Of a rank, or of the save itself: it explains the machine's reason. */
+/* Of a rank, or of the save itself: the cause of the machine's reason. */
 static const struct fault *first_fault(const struct save *save)
 {
     const struct fault *fault = &save->fault;
@@ -114,7 +114,7 @@ static void failure_text(char *out, size_t size, const struct save *save,
              fault->code ? fault->detail : "");
 }
 
-/* The image leaves the save: a spare of its session, or nobody's. */
+/* Takes the image out of the save: it becomes a spare of its session, or is freed. */
 static void release_image(struct stage *stage)
 {
     struct image *image = stage->image;
@@ -130,7 +130,7 @@ static void release_image(struct stage *stage)
     if (image->state == IMAGE_STAGING)
         image->state = IMAGE_SPARE;
     if (!image_settle(image))
-        service_retry_waiting(image->service); /* kept, but memory that may be reclaimed */
+        service_retry_waiting(image->service); /* kept, but its memory may be reclaimed */
 }
 
 void save_free(struct save *save)
@@ -181,7 +181,7 @@ static int64_t later(int64_t a_ms, int64_t b_ms)
     return a_ms > b_ms ? a_ms : b_ms;
 }
 
-/* What is here may be durable before the last rank of another node has staged. */
+/* Shards here may be durable before the last rank of another node has staged. */
 static void report_commit(struct save *save)
 {
     struct outcomes *outcomes = save->service->outcomes;
@@ -212,7 +212,7 @@ static void report_commit(struct save *save)
              outcomes->newest.names_seconds, outcomes->newest.manifest_seconds, save->world_size);
 }
 
-/* Says how much of the disk is left, and warns while there is time. */
+/* Logs the free disk space, and warns in time. */
 static void report_disk(const struct save *save)
 {
     struct service *service = save->service;
@@ -233,8 +233,8 @@ static void report_disk(const struct save *save)
               (unsigned long long)ledger_room(&service->ledger, &space), hours);
 }
 
-/* The memory tier: the images of the newest checkpoint stay, older ones go. Of a window nothing
- * stays: it held a part of the shard at a time; nor without memory for the list of them. */
+/* The memory tier: keeps the images of the newest checkpoint, and frees older ones. Nothing is kept
+ * of a window, which held a part of the shard at a time, or without memory for the list. */
 static void enter_memory(struct save *save, struct checkpoint *checkpoint)
 {
     struct run *run = save->run;
@@ -251,14 +251,14 @@ static void enter_memory(struct save *save, struct checkpoint *checkpoint)
     struct image *next;
     for (struct image *image = run->service->images; image; image = next) {
         const struct checkpoint *holds = image->checkpoint;
-        next = image->next; /* leaving may free the image, and no other */
+        next = image->next; /* leaving may free this image, and no other */
         if (holds && holds->run == run && holds != checkpoint && image->state == IMAGE_RESIDENT &&
             image->readers == 0)
             image_leave_checkpoint(image);
     }
 }
 
-/* The newest of this attempt; for its first save what it loaded, else the newest of the run. */
+/* The newest of this attempt; for its first save the one it loaded, else the newest of the run. */
 struct checkpoint *save_before(const struct save *save)
 {
     struct run *run = save->run;
@@ -270,8 +270,8 @@ struct checkpoint *save_before(const struct save *save)
     return loaded ? loaded : newest;
 }
 
-/* A checkpoint that equals the one of another step, to the bit, is kept, but means that training
- * stands still or that other memory is saved than is trained. */
+/* A checkpoint that equals the one of another step, to the bit, is kept. But then training makes no
+ * progress, or the saved memory is not the trained one. */
 static void compare_content(struct save *save)
 {
     struct service *service = save->service;
@@ -297,8 +297,8 @@ static void compare_content(struct save *save)
               (unsigned long long)save->repeat.step, (unsigned long long)save->repeat.attempt);
 }
 
-/* Where copies differed: the log, the alarm and the count. Or where they did not: an earlier alarm
- * of the run ends. */
+/* If copies differed: logs it, raises the alarm, and counts. If not, an earlier alarm of the run
+ * ends. */
 static void report_replicas(const struct save *save)
 {
     char text[REPLICAS_TEXT_BYTES];
@@ -335,7 +335,7 @@ static const struct checkpoint *enter_catalog(struct save *save)
     struct checkpoint *checkpoint = save->checkpoint;
     char differ[REPLICAS_TEXT_BYTES];
     if (catalog_set_places(checkpoint, TIER_LOCAL, &save->places) != 0)
-        log_warn("commit", "%s", report_line()); /* a load reads them again */
+        log_warn("commit", "%s", report_line()); /* a load reads the places again */
     save->checkpoint = NULL;
     checkpoint = catalog_enter(checkpoint, &save->summary);
     CHECK(checkpoint); /* it was not listed when the save began, and promised since */
@@ -345,7 +345,7 @@ static const struct checkpoint *enter_catalog(struct save *save)
     checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;
-    if (save->replicas) /* without memory the manifest alone has it */
+    if (save->replicas) /* without memory only the manifest has them */
         checkpoint->replicas = strdup(replicas_text(differ, save->replicas, save->group->table));
     else if (save->told_of_replicas) {
         checkpoint->replicas = save->told_of_replicas;
@@ -401,7 +401,7 @@ static void early_left(void *user)
     check_stopped(user);
 }
 
-/* The mark goes behind all shards, those of other nodes, too (precommit_copy.B4). */
+/* The mark is removed after all shards, including those of other nodes (precommit_copy.B4). */
 static void check_stopped(struct save *save)
 {
     if (save->num_stopped < save->num_begun ||
@@ -425,11 +425,11 @@ void save_discard(struct run *run, const struct commit_action *action)
     else
         outcomes_failed(run, save->step, save->attempt, first_fault(save)->code, reason);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
-    /* Stopping is never synchronous, so `save` lives until the loop comes round. */
+    /* Stopping is never synchronous, so `save` lives until the next round of the loop. */
     for (uint32_t i = 0; i < save->world_size; i++)
         if (save->stages[i].options.save)
             stage_stop(&save->stages[i]);
-    check_stopped(save); /* no stage may have begun */
+    check_stopped(save); /* perhaps no stage has begun */
 }
 
 void save_keep(struct run *run, const struct commit_action *action)
@@ -439,7 +439,7 @@ void save_keep(struct run *run, const struct commit_action *action)
     failure_text(reason, sizeof reason, save, action);
     outcomes_failed(run, save->step, save->attempt, first_fault(save)->code, reason);
     save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
-    if (save->outcome == OUTCOME_DURABLE) /* here: of the other holders nobody can tell */
+    if (save->outcome == OUTCOME_DURABLE) /* durable here; the state at other holders is unknown */
         enter_catalog(save);
     else
         service_go_offline(save->service, reason);
@@ -448,11 +448,11 @@ void save_keep(struct run *run, const struct commit_action *action)
 
 void save_place(struct run *run, const struct commit_action *action)
 {
-    (void)run;    /* the holders hear it when they report (peers/lead_save.c), */
-    (void)action; /* which they do all the time */
+    (void)run;    /* the holders learn it from the answers to their reports (peers/lead_save.c), */
+    (void)action; /* which they send continuously */
 }
 
-/* ---- what stages tell ---- */
+/* ---- callbacks of stages ---- */
 
 static bool tell_coordinator(struct save *save)
 {
@@ -556,15 +556,15 @@ static void offer_shards(const struct save *save)
     replicate_save_begun(save->service, save->checkpoint, &early);
 }
 
-/* Of a part here, or with ranks elsewhere, this node has not all shards. */
+/* For a part here, or with ranks at other nodes, this node lacks some shards. */
 void save_all_begun(struct save *save)
 {
     if (!save->is_part && save->places.num_shards == 0 && !save->discarding)
         offer_shards(save);
 }
 
-/* The node of the first rank becomes whole by itself (tiers/queue.c). The mark is there since the
- * file of that rank is. */
+/* The node of the first rank fetches the other shards (tiers/queue.c). The mark exists since the
+ * file of that rank does. */
 void save_part_written(struct save *save, uint32_t rank, uint64_t bytes)
 {
     const struct group_rank *of = &save->group->ranks[rank];

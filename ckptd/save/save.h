@@ -32,18 +32,18 @@ struct save_waiter {
     struct save_waiter *next;
     struct rpc_call *call;
     struct save *save;
-    enum durability level; /* that is waited for */
+    enum durability level; /* for which the client waits */
     uint32_t timeout_ms;
     struct timer timer;
 };
 
-/* The part of a rank at another node, as that one has told of it. */
+/* The part of a rank at another node, as that node reports it. */
 struct remote_part {
     uint64_t asked;   /* the number of the rank's BeginSave that began it; 0: none */
-    int64_t heard_ms; /* when its node last told of it */
+    int64_t heard_ms; /* time of its node's last report */
     struct manifest_shard shard;
     struct digest *digests;          /* of its tensors, owned; NULL until the shard is durable */
-    struct replica_digest *replicas; /* as of a stage; owned */
+    struct replica_digest *replicas; /* as in a stage; owned */
     bool is_told; /* of a part here: its coordinator has answered a report with the digests */
 };
 
@@ -54,76 +54,78 @@ struct save {
     struct group *group;
     uint64_t id, step, attempt;
     char nonce[33];
-    pthread_mutex_t mark_lock; /* of workers that create the first files */
+    pthread_mutex_t mark_lock; /* for workers that create the first files */
     bool is_marked;
     char dir[STORAGE_KEY_MAX];
     char *state_json;
-    struct stage *stages;       /* per rank; without an image that of another node's */
+    struct stage *stages;       /* per rank; without an image for a rank of another node */
     struct remote_part *remote; /* per rank */
-    /* Another node coordinates it, and this one holds parts: what has been told and heard. */
+    /* Another node coordinates it, and this one holds parts: the state of the reports. */
     bool is_part, is_accepted;
     struct participating part;
     struct timer report;
-    struct places places; /* where its shards are; without shards: all here */
-    bool is_offered;      /* the other nodes' shards may come here before the commit */
-    char *manifest_text;  /* owned, once it was published, where other nodes need it */
+    struct places places; /* where its shards are; empty: all here */
+    bool is_offered;      /* the other nodes' shards may be fetched before the commit */
+    char *manifest_text;  /* owned, after its publication, if other nodes need it */
     size_t manifest_bytes;
     struct coordinating coordinating;
-    unsigned manifest_tier; /* of a part: the node to fetch it from; TIER_LOCAL: it came */
+    unsigned manifest_tier; /* of a part: the node to fetch it from; TIER_LOCAL: it was in the
+                             * answer */
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
-    bool has_made_way; /* for a later one: no failure */
-    bool urgent;       /* somebody waits for it: throttle_queue.c holds nothing of it back */
+    bool has_made_way; /* it yielded to a later one: no failure */
+    bool urgent;       /* a client waits for it: throttle_queue.c does not delay it */
     struct save_waiter *waiters;
     struct job job;
     struct fault fault;
     enum commit_outcome outcome;
     struct manifest_summary summary;
-    uint64_t manifest_hash;        /* of the text that was published */
-    struct checkpoint *checkpoint; /* its entry in the catalog, until it is committed */
+    uint64_t manifest_hash;        /* of the published text */
+    struct checkpoint *checkpoint; /* its catalog entry, until the commit */
     struct digest *digests;
     char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */
     struct repeat repeat;
-    struct replicas_found *replicas; /* where they differ; owned; NULL: nowhere */
-    char *told_of_replicas;          /* of a part: where, as its coordinator says; owned, or NULL */
-    /* The checkpoint before it when ckptd has not seen its digests yet; attempt 0: it has. */
+    struct replicas_found *replicas; /* where replicas differ; owned; NULL: nowhere */
+    char *told_of_replicas;          /* of a part: where, as its coordinator reports; owned, or
+                                      * NULL */
+    /* The former checkpoint, if ckptd must still read its digests; attempt 0: it need not. */
     struct {
         uint64_t step, attempt;
         char content[CHECKSUM_SHA256_HEX];
     } before;
     uint64_t bytes;
-    struct ledger_promise promise; /* of the disk, not taken yet */
+    struct ledger_promise promise; /* of disk space that is not taken yet */
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
 
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
 struct save *save_find(struct run *run, uint64_t id); /* or NULL */
-/* What a save makes on the disk: shards, the manifest, the mark and the directory. */
+/* The files of a save: shards, the manifest, the mark and the directory. */
 static inline uint64_t save_num_files(uint32_t world_size)
 {
     return world_size + 3ull;
 }
-/* Before a save of so many bytes begins: is it within the quotas of its run, and of whose that is?
+/* Before a save of `bytes` begins: is it within the quotas of its run, and of the run's owner?
  * ERR_SPACE. */
 int save_check_quota(const struct run *run, uint64_t bytes);
 /* The committed checkpoint that this save's digests are compared with, or NULL. */
 struct checkpoint *save_before(const struct save *save);
-/* It is over: nothing of it is under way. */
+/* The save is over, and no job of it is in progress. */
 void save_free(struct save *save);
-/* What stages tell their save. */
+/* Callbacks of stages to their save. */
 extern const struct stage_events save_stage_events;
-/* Of a rank that gave its part up, or is gone. */
+/* For a rank that gave its part up, or has gone. */
 void save_give_up_part(struct save *save, uint32_t rank, const char *why);
-/* Every rank has begun: it may go to peers while it is written. */
+/* Every rank has begun: peers may get the save while it is written. */
 void save_all_begun(struct save *save);
-/* So much of the shard of a rank at another node is in its file there: it may come here. */
+/* `bytes` of the shard of a rank at another node are in its file there, and may be fetched. */
 void save_part_written(struct save *save, uint32_t rank, uint64_t bytes);
 /* A rank begins its part, in the image of that slot. ERR_MEMORY. */
 int save_begin_stage(struct save *save, struct session *session, uint32_t slot);
-/* The manifest is durable here, and holders are to say that they have it: COMMIT_PLACE. */
+/* The manifest is durable here, and the holders must report that they have it: COMMIT_PLACE. */
 void save_place(struct run *run, const struct commit_action *action);
-/* Performers of COMMIT_DONE, COMMIT_DISCARD, COMMIT_KEEP (run.c). */
+/* Perform COMMIT_DONE, COMMIT_DISCARD, COMMIT_KEEP (run.c). */
 void save_committed(struct run *run, const struct commit_action *action);
 void save_discard(struct run *run, const struct commit_action *action);
 void save_keep(struct run *run, const struct commit_action *action);
@@ -134,13 +136,13 @@ void save_keep(struct run *run, const struct commit_action *action);
 
 void save_wait(struct service *service, struct rpc_call *call,
                const Holdfast__V1__WaitSaveRequest *request);
-/* It is over: everybody who waits for it hears so, with the reason. */
+/* The save is over: answers all its waiting clients, with the reason. */
 void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const char *reason);
-/* The last rank has announced its end: some wait for no more than that. */
+/* The last rank has announced its end: answers clients that wait only for that. */
 void save_answer_accepted(struct save *save);
-/* What a client is told about a committed save: "", or the alarms. */
+/* The warning for clients of a committed save: "", or the alarms. */
 const char *save_warning_text(char out[SAVE_WARNING_BYTES], const struct checkpoint *checkpoint);
-/* Somebody waits for memory, or for the end of a run's saves. */
+/* A client waits for memory, or for the end of a run's saves. */
 void save_hurry_all(struct service *service);
 void save_hurry_run(struct run *run);
 

@@ -1,4 +1,5 @@
-/* wait.c - who waits for a save: WaitSave, its answers, and the hurry that it makes.
+/* wait.c - WaitSave: clients that wait for a save, their answers, and the end of throttling for
+ * them.
  *
  * Limit: SERVICE_WAIT_MS_MAX per WaitSave (answered SAVE_STAGING). */
 #include "ckptd/attempt/coordinator.h"
@@ -22,7 +23,7 @@
 
 /* ---- answers ---- */
 
-/* Has every rank announced its end? Then the attempt's end drives it to commit. */
+/* Has every rank announced its end? Then the end of the attempt still commits it. */
 static bool is_accepted(const struct save *save)
 {
     const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
@@ -31,7 +32,7 @@ static bool is_accepted(const struct save *save)
     return known != NULL && known->num_ended == known->world_size;
 }
 
-/* With the level that it has by now. */
+/* With its present level. */
 static void answer_committed(struct rpc_call *call, const struct checkpoint *checkpoint,
                              const char *reason)
 {
@@ -64,7 +65,7 @@ void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const
         struct save_waiter *waiter = save->waiters;
         save->waiters = waiter->next;
         loop_timer_cancel(save->service->loop, &waiter->timer);
-        /* A commit is only half of the way to a better level than local. */
+        /* For a better level than local the wait continues after the commit. */
         if (state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED && waiter->level > DURABLE_LOCAL)
             wait_durability(save->service, waiter->call,
                             catalog_find(save->run, save->step, save->attempt), waiter->level,
@@ -91,7 +92,7 @@ const char *save_warning_text(char out[SAVE_WARNING_BYTES], const struct checkpo
     return out;
 }
 
-/* ---- in a hurry ---- */
+/* ---- without throttling ---- */
 
 static void hurry_save(struct save *save)
 {
@@ -100,7 +101,7 @@ static void hurry_save(struct save *save)
         stage_hurry(&save->stages[i]);
 }
 
-/* Saves of a run are committed in the order of their steps: the older ones too. */
+/* Saves of a run are committed in the order of their steps: the older ones as well. */
 static void hurry_until(const struct save *save)
 {
     for (struct save *older = save->run->coordinator->saves; older; older = older->next)
@@ -135,7 +136,7 @@ static void wait_expired(struct timer *timer)
     free(waiter);
 }
 
-/* The last rank has announced its end: some wait for no more than that. */
+/* The last rank has announced its end: answers clients that wait only for that. */
 void save_answer_accepted(struct save *save)
 {
     struct save_waiter **at = &save->waiters, *waiter;
@@ -168,11 +169,11 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
     save->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
     if (ms > 0 && level > DURABLE_ACCEPTED)
-        hurry_until(save); /* a question alone is no reason to hurry */
+        hurry_until(save); /* a query without a wait ends no throttling */
     save_answer_accepted(save);
 }
 
-/* ERR_INVALID: it is no level, or one that nothing here gives. */
+/* ERR_INVALID: unknown level, or one that this ckptd cannot reach. */
 static int read_level(enum durability *out, const struct service *service, const char *text)
 {
     bool is_known = text[0] == '\0' || durability_parse(out, text);
