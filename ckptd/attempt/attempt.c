@@ -1,9 +1,10 @@
-/* attempt.c - the file of an attempt, "<run>/attempts/0003": the fencing number of a start, and
- * what its ranks said about themselves.
+/* attempt.c - the file of an attempt, "<run>/attempts/0003": the fencing number of a start, and the
+ * description by its ranks.
  *
- * The file holds what every manifest of the attempt repeats (config, identity, mesh, data), so a
- * restarted daemon goes on with the newest attempt when its ranks describe themselves again. What
- * the attempt loaded is known only later; it is kept in "0003.loaded" when the attempt saves first.
+ * The file has the fields that every manifest of the attempt repeats (config, identity, mesh,
+ * data), so a restarted ckptd continues with the newest attempt when its ranks describe themselves
+ * again. Which checkpoint the attempt loaded is known later; it is stored in "0003.loaded" when the
+ * attempt first saves.
  *
  * Limits: JSON_BYTES_MAX per field. */
 #include "ckptd/attempt/attempt.h"
@@ -44,7 +45,7 @@ bool attempt_needs_far(const struct service *service)
 
 /* ---- struct attempt ---- */
 
-/* 0: it does not say. */
+/* 0: not set. */
 static uint32_t read_wish(const struct attempt *attempt)
 {
     json_t *config = json_loads(attempt->config_json, 0, NULL);
@@ -89,12 +90,12 @@ int attempt_read_object(json_t **out, const char *text, const char *field)
 #define NUM_SECTIONS 4
 static const char *const section_names[NUM_SECTIONS] = {"config", "identity", "mesh", "data"};
 
-/* The members but the sections; the text without its closing brace. To be freed. */
+/* All members except the sections; the text without its closing brace. The caller frees it. */
 static int write_head(char **out, const struct run *run, uint64_t number,
                       const struct attempt_facts *facts,
                       const Holdfast__V1__OpenAttemptRequest *request)
 {
-    char nonce[33]; /* no other text has it: whose the number is, is told by it (tier.h) */
+    char nonce[33]; /* unique to this text: identifies the owner of the number (tier.h) */
     ERR_TRY(manifest_new_nonce(nonce));
     json_begin();
     json_t *root = json_object();
@@ -191,7 +192,7 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
     snprintf(attempt->coordinator, sizeof attempt->coordinator, "%s", node ? node : "");
     const char *owner = json_string_value(json_object_get(root, "owner"));
     snprintf(attempt->owner, sizeof attempt->owner, "%s", owner ? owner : "");
-    /* What is no JSON has no format either. */
+    /* A text that is not JSON has no format either. */
     if (!format || strcmp(format, ATTEMPT_FORMAT) != 0)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s is not an attempt", key);
     else if (json_integer_value(json_object_get(root, "version")) != ATTEMPT_VERSION)
@@ -306,13 +307,13 @@ int attempt_read_back(struct attempt **out, const struct run *run, uint64_t numb
 void attempt_nonce(char out[33], const char *text)
 {
     const char *at = strstr(text, "\"nonce\":\"");
-    CHECK(at && strlen(at) > 9 + 32); /* attempt_write */
+    CHECK(at && strlen(at) > 9 + 32); /* written by attempt_write() */
     memcpy(out, at + 9, 32);
     out[32] = '\0';
 }
 
-/* Exclusively among all that share the far tier. Nothing is known while it does not answer: the
- * number may be ours or another's, so no attempt is opened with it. */
+/* Exclusive among all that share the far tier. While it does not answer, the owner of the number is
+ * unknown, so no attempt is opened with it. */
 static int take_far(const struct run *run, const char *key, const char *text)
 {
     struct service *service = run->service;

@@ -1,5 +1,5 @@
-/* coordinator.c - what the machine of a run decides is performed by the files above this one,
- * through the table of run.c. */
+/* coordinator.c - has the decisions of a run's machine performed by upper floors, through the table
+ * of run.c. */
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/checkpoint.h"
 #include "ckptd/core/service.h"

@@ -1,4 +1,4 @@
-/* coordinator.h - what the coordinator of a run knows: its attempt, its ranks, its saves; see
+/* coordinator.h - the state of a run's coordinator: its attempt, its ranks, its saves; see
  * coordinator.c. */
 #ifndef HOLDFAST_CKPTD_ATTEMPT_COORDINATOR_H
 #define HOLDFAST_CKPTD_ATTEMPT_COORDINATOR_H
@@ -21,7 +21,7 @@ struct attempt;
 struct follow;
 struct remote_lease;
 
-struct parked { /* a call that waits; its message lives as long as the call */
+struct parked { /* a waiting call; its message is valid as long as the call */
     struct parked *next;
     struct rpc_call *call;
     const ProtobufCMessage *message;
@@ -32,16 +32,16 @@ struct attempt_work {
     struct job job;
     bool busy;
     bool is_alone;                /* no majority of the nodes is needed */
-    bool has_quorum;              /* else neither is any other node */
-    struct quorum quorum;         /* of a number to be taken */
-    struct majority_waiter asked; /* likewise */
+    bool has_quorum;              /* otherwise other nodes need not hold it either */
+    struct quorum quorum;         /* of a number to be made durable */
+    struct majority_waiter asked; /* waits for it */
     uint64_t number;
     char *text;              /* to be written */
     struct attempt *attempt; /* read back */
     struct fault fault;
 };
 
-/* The start that opened the attempt; of one that a restart found nothing is known. */
+/* The start that opened the attempt; unknown for an attempt that a restart found. */
 struct holder {
     int64_t opened_ms;
     struct principal principal;
@@ -55,23 +55,23 @@ struct coordinator {
     struct group *group;
     struct parked opening;     /* call NULL: none */
     bool is_alone;             /* that start goes on without most of the nodes */
-    bool is_forced;            /* the next may, an operator says */
-    struct holder holder;      /* of that start, else of the open attempt */
+    bool is_forced;            /* the next start may: an operator allowed it */
+    struct holder holder;      /* of that start, or of the open attempt */
     bool is_owned;             /* by: */
-    struct principal owner;    /* as whose the run counts (quota.c) */
-    struct parked *describing; /* wait until the attempt is read back */
+    struct principal owner;    /* the identity to which the run is charged (quota.c) */
+    struct parked *describing; /* calls that wait until the attempt is read back */
     struct attempt_work take, resume, parent;
     struct save *saves;
     struct follow *follow; /* peers/join_save.c: another node coordinates the attempt; else NULL */
-    struct remote_lease *far_lease; /* attempt/remote_lease.c; NULL: none was needed yet */
+    struct remote_lease *far_lease; /* attempt/remote_lease.c; NULL: not needed yet */
 };
 
-/* Who performs what the machine of a run decides. */
+/* Performers of the decisions of a run's machine. */
 struct coordinator_ops {
     void (*perform[COMMIT_NOT_OPENED + 1])(struct run *run, const struct commit_action *action);
 };
 
-/* A BeginSave that the coordinator is asked about: the nonce of the save, or why not. */
+/* A BeginSave that the coordinator must allow: the nonce of the save, or the error. */
 struct part_asking {
     char nonce[33];
     struct fault fault;

@@ -3,12 +3,12 @@
  *   Describe (every rank) ──► group complete ──► worker plans ──► a session per rank, answers
  *
  * The rendezvous has a deadline (limits.describe_ms from the first rank): then every waiting call
- * is answered ERR_TIMEOUT with the ranks that are missing, and all begin anew. A rank that
- * describes itself again, with the same slices, gets a new session under the old plan; with other
- * slices it needs a new attempt.
+ * is answered ERR_TIMEOUT with the missing ranks, and all begin again. A rank that describes itself
+ * again, with the same slices, gets a new session under the old plan; with other slices it needs a
+ * new attempt.
  *
- * The first rank that describes itself after a restart of ckptd has the newest attempt read back.
- */
+ * When the first rank describes itself after a restart of ckptd, the newest attempt is read
+ * back. */
 #include "ckptd/attempt/describe.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -146,7 +146,7 @@ static void work_plan(struct job *job)
 
 /* ---- the answer ---- */
 
-/* Sessions of a rank are made here alone, so its last one is the only one that may be left. */
+/* Only here are sessions of a rank made, so only its last one can be left. */
 static void end_former(struct group *group, uint32_t rank)
 {
     struct session *session;
@@ -225,7 +225,7 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     free(pointers);
 }
 
-/* Of one image of every rank of this node. */
+/* For one image of every rank of this node. */
 static uint64_t num_segments(const struct group *group)
 {
     uint64_t sum = 0;
@@ -234,7 +234,7 @@ static uint64_t num_segments(const struct group *group)
     return sum;
 }
 
-/* A disk from which nothing is removed fills up. The ranks hear it, too. */
+/* A disk without retention fills up. The ranks are told as well. */
 static void report_room(struct group *group)
 {
     const struct service *service = group->run->service;
@@ -381,7 +381,7 @@ static bool resume(struct run *run, struct rpc_call *call,
 
 /* ---- Describe ---- */
 
-/* What a rank says of itself. */
+/* A rank's description. */
 struct description {
     struct slice *slices; /* owned until it is taken over */
     size_t count;
@@ -422,7 +422,7 @@ static int new_group(struct group **out, struct run *run, uint64_t attempt)
     return 0;
 }
 
-/* A rank of a group that is being planned, or is. Takes what it says only to compare it. */
+/* Handles a rank of a group that is planned or being planned. Only compares its description. */
 static int describe_again(struct group *group, uint32_t rank, struct rpc_call *call,
                           const struct description *now)
 {
@@ -509,7 +509,7 @@ void describe_rank(struct service *service, struct rpc_call *call,
 
 /* ---- ranks of other nodes ---- */
 
-/* What it describes, before all are there or once more. */
+/* Takes the rank's description, before all are there or once more. */
 static int take_remote(struct run *run, const Holdfast__V1__JoinRequest *request, uint32_t node)
 {
     struct group *group = run->coordinator->group;

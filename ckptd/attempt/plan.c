@@ -1,8 +1,8 @@
-/* plan.c - the plan of an attempt: which bytes of which tensors each rank saves, into which file,
- * through an image of how many segments; see describe.h.
+/* plan.c - the plan of an attempt: the bytes of the tensors that each rank saves, their file, and
+ * the segments of its image; see describe.h.
  *
- * The node that coordinates the run makes it of the slices of all ranks; other nodes read its text
- * and plan their own ranks by it, so both name the same slices. */
+ * The coordinating node plans from the slices of all ranks; other nodes read its text and plan
+ * their own ranks by it, so both name the same slices. */
 #include "ckptd/attempt/plan.h"
 #include "ckptd/attempt/describe.h"
 #include "ckptd/attempt/replicas.h"
@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `slices`: the rank's, as the plan names them. */
+/* `slices`: those of the rank, as named in the plan. */
 static int plan_rank(struct group *group, uint32_t rank, const struct slice *slices)
 {
     struct group_rank *mine = &group->ranks[rank];
@@ -37,7 +37,7 @@ static int plan_rank(struct group *group, uint32_t rank, const struct slice *sli
     return error;
 }
 
-/* Could an image of so many segments pass over the file? The header is in it before the rank comes,
+/* Can an image of that many segments move over the file? The header is in it before the rank comes,
  * and the last chunks stay until the checksum table is made. */
 static bool window_suffices(const struct service *service, const struct shard_geometry *geometry,
                             uint32_t segments)
@@ -48,7 +48,7 @@ static bool window_suffices(const struct service *service, const struct shard_ge
            image_tail_chunks(service, geometry) * chunk_bytes <= bytes;
 }
 
-/* The segments that one image of every rank takes when none gets more than `share`. */
+/* The segments for one image of every rank, if none gets more than `share`. */
 static uint64_t images_demand(const struct group *group, uint32_t share)
 {
     uint64_t sum = 0;
@@ -62,9 +62,9 @@ static uint64_t images_demand(const struct group *group, uint32_t share)
     return sum;
 }
 
-/* How many segments an image of each rank gets. When the pool does not hold a whole one of every
- * rank at once, all get the largest equal share; images that need more become windows. ERR_INVALID:
- * no start of these ranks can succeed with this pool. */
+/* Sets the segments of an image of each rank. If the pool does not hold a whole image of every rank
+ * at once, all get the largest equal share; images that need more become windows. ERR_INVALID: no
+ * start of these ranks can succeed with this pool. */
 static int plan_images(struct group *group)
 {
     const struct service *service = group->run->service;
@@ -104,7 +104,7 @@ static bool is_spread(const struct group *group)
     return here < group->world_size;
 }
 
-/* Where the ranks are, when some are at other nodes. */
+/* The places of the ranks, if some are at other nodes. */
 static int make_places(struct group *group)
 {
     const struct config *config = group->run->service->config;
@@ -147,7 +147,7 @@ static int find_replicas(struct group *group, const struct slice *const *slices,
     return error;
 }
 
-/* Of the slices of all ranks. */
+/* Plans from the slices of all ranks. */
 static int make_plan(struct group *group)
 {
     const struct slice **slices = calloc(group->world_size, sizeof *slices);
@@ -181,7 +181,7 @@ static int make_plan(struct group *group)
     return error == 0 ? make_places(group) : error;
 }
 
-/* The coordinator's. */
+/* Reads the coordinator's plan. */
 static int read_plan(struct group *group)
 {
     struct manifest *manifest = NULL;
@@ -197,7 +197,7 @@ static int read_plan(struct group *group)
     }
     manifest_free(manifest);
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
-        if (group->ranks[i].slices) /* those of other nodes are theirs */
+        if (group->ranks[i].slices) /* other nodes plan their own */
             error = plan_rank(group, i, group->ranks[i].slices);
     const struct replica_marks marks = {group->replicated, group->replicated_bytes};
     for (uint32_t i = 0; i < group->world_size && error == 0 && marks.bits; i++) {

@@ -5,7 +5,7 @@
 struct group;
 
 /* Fills the table, the places, and each rank's items, tensors, geometry and image. Blocks; any
- * thread. ERR_INVALID: these ranks cannot save so; ERR_CORRUPT; ERR_MEMORY. */
+ * thread. ERR_INVALID: these ranks cannot save with these settings; ERR_CORRUPT; ERR_MEMORY. */
 int group_plan(struct group *group);
 
 #endif

@@ -1,12 +1,12 @@
-/* quota.c - what the ranks of one identity may hold: saves in work, bytes of the pool that are in
- * them, and bytes of the disk: its checkpoints here, and its saves in work.
+/* quota.c - limits per identity: saves in work, bytes of the pool in them, and bytes of the disk:
+ * its checkpoints here, and its saves in work.
  *
- * A run counts as that of who opened its attempt or described a rank of it last; so it does at a
- * node that another one coordinates. The attempt's file says who opened it, so that a restart of
- * ckptd knows. Saves count at the coordinator
- * alone. Of the pool counts what nobody else can have: images that a rank fills, or ckptd writes.
- * Images that are lent ahead, and those of committed checkpoints, go when another needs the memory,
- * and count as nobody's. Nothing is kept here: what there is, is counted when a save begins. */
+ * A run is charged to the caller who opened its attempt or last described a rank of it, also at a
+ * node that does not coordinate it. The attempt's file names who opened it, for a restart of ckptd.
+ * Saves count only at the coordinator. In the pool only memory counts that others cannot have:
+ * images that a rank fills, or ckptd writes. Images lent ahead, and those of committed checkpoints,
+ * are reclaimed when others need the memory, and are not charged. This file keeps no state: it
+ * counts when a save begins. */
 #include "ckptd/attempt/quota.h"
 #include "ckptd/attempt/coordinator.h"
 #include "ckptd/core/catalog.h"

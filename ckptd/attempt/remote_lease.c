@@ -1,17 +1,17 @@
-/* remote_lease.c - reads, renews and ends the lease of who trains a run (tenure.h):
+/* remote_lease.c - reads, renews and ends the lease that shows which ckptd trains a run (tenure.h):
  *
  *     {"format": "holdfast-lease", "version": 1, "store": "<32 digits>", "host": "node7",
  *      "boot": "<16 digits>", "attempt": 4, "since": "2026-01-01T00:00:00Z", "step": 1200,
  *      "every_ms": 2000, "time": "2026-01-01T02:00:00Z", "ended": false}
  *
- * `store` tells strangers apart: the identity of the local store (core/store_identity.c), which a
- * restart keeps; where there are other nodes, a hash of the names of all, as they settle among
- * themselves who coordinates. Clusters whose nodes have the same names are no strangers, then; nor
- * is a store that was copied. Times are for people.
+ * `store` distinguishes strangers: it is the identity of the local store (core/store_identity.c),
+ * which survives a restart. With other nodes it is a hash of all names, as nodes settle among
+ * themselves which one coordinates. So clusters whose nodes have the same names are not strangers
+ * to each other; nor is a copied store. Times are only for people.
  *
- * Every tier.lease_ms one timer looks at all runs: who has ranks gets its lease renewed, whose
- * ranks are gone gives it up. A renewal reads first, so one whose answer was lost is settled by the
- * next. An ended lease stays: its number is never given to another one. */
+ * Every tier.lease_ms one timer checks all runs: renews the lease of a run with ranks, and ends
+ * that of a run without. A renewal reads first, so one whose answer was lost is resolved by the
+ * next. An ended lease stays: its number is not used again. */
 #include "ckptd/attempt/remote_lease.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/coordinator.h"
@@ -39,7 +39,7 @@
 #define FORMAT "holdfast-lease"
 #define VERSION 1
 #define TEXT_BYTES 2048u
-#define GATHER_MS 10000 /* for the ranks of an attempt to come */
+#define GATHER_MS 10000 /* time for the ranks of an attempt to come */
 #define EVERY_MS_MAX 3600000
 
 bool remote_lease_is_used(const struct service *service)
@@ -261,7 +261,7 @@ static void renewed(struct event *event)
     if (fault->code == 0)
         lease->is_held = lease->step == TENURE_PUBLISH;
     else if (run->service->draining)
-        lease->is_held = false; /* it runs out */
+        lease->is_held = false; /* it expires */
     if (is_current && fault->code == 0 && lease->step == TENURE_PUBLISH)
         lease->is_forced = false;
     if (is_current && fault->code == 0 && lease->step == TENURE_LOST)
@@ -284,7 +284,7 @@ static bool is_training(const struct run *run)
            (!coordinator->group || !coordinator->group->planned);
 }
 
-/* NULL: no memory, or there is nothing that would need one. */
+/* NULL: no memory, or none is needed. */
 static struct remote_lease *lease_of(struct run *run)
 {
     struct coordinator *coordinator = run->coordinator;

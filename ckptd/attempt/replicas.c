@@ -1,8 +1,8 @@
-/* replicas.c - where the copies of a slice that several ranks hold differ.
+/* replicas.c - finds differences between the copies of a slice that several ranks hold.
  *
  * With LAYOUT_ONE_REPLICA every slice is a cell of its tensor's layout, whose owner writes it. So
- * the cells that several ranks describe are found by counting, without comparing the slices of one
- * rank with those of another; and the copy that the checkpoint has is the owner's.
+ * cells that several ranks describe are found by counting, without comparing slices of ranks; the
+ * copy in the checkpoint is the owner's.
  *
  * Pure: no I/O, no state. compare.c has the rest. */
 #include "ckptd/attempt/replicas.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEVERAL 2u /* a count goes no further */
+#define SEVERAL 2u /* counting stops there */
 
 static int fail_memory(void)
 {
@@ -57,9 +57,9 @@ static uint32_t owner_of(const struct cells *cells, const struct replica_slice *
     return layout_of(cells->table, slice->tensor)->owners[slice->cell];
 }
 
-/* ---- which slices ---- */
+/* ---- shared slices ---- */
 
-/* False: it is empty. `guess`: perhaps its tensor. */
+/* False: it is empty. `guess`: its probable tensor. */
 static bool find_cell(struct replica_slice *out, const struct layout_table *table,
                       const struct slice *slice, uint32_t guess)
 {
@@ -82,7 +82,8 @@ static bool find_cell(struct replica_slice *out, const struct layout_table *tabl
     return true;
 }
 
-/* The cells of one rank, each with one more holder; `before`: those of another rank, or NULL. */
+/* Finds the cells of one rank and counts one more holder of each; `before`: those of another rank,
+ * or NULL. */
 static int find_cells(struct replica_slice **out, uint32_t *num, const struct cells *cells,
                       const struct slice *slices, uint32_t count,
                       const struct replica_slice *before)
@@ -101,7 +102,7 @@ static int find_cells(struct replica_slice **out, uint32_t *num, const struct ce
     return 0;
 }
 
-/* Of the cells of one rank those that others have, too. */
+/* Keeps the cells of one rank that others have as well. */
 static uint32_t keep_shared(struct replica_slice *list, uint32_t num, const struct cells *cells,
                             const uint8_t *holders)
 {
@@ -139,7 +140,7 @@ int replicas_find(struct replica_slice **out, uint32_t *num, const struct layout
     return error;
 }
 
-/* ---- of other nodes ---- */
+/* ---- for other nodes ---- */
 
 int replicas_mark(uint8_t **out, size_t *out_bytes, const struct layout_table *table,
                   struct replica_slice *const *replicas, const uint32_t *num, uint32_t num_ranks)
@@ -182,12 +183,12 @@ int replicas_find_marked(struct replica_slice **out, uint32_t *num,
     return error;
 }
 
-/* ---- where they differ ---- */
+/* ---- differences ---- */
 
 struct comparing {
     struct cells cells;
     struct replicas_found *found;
-    const struct replica_digest **kept; /* per cell; NULL: its owner has told none */
+    const struct replica_digest **kept; /* per cell; NULL: its owner reported none */
     bool *differs;                      /* per cell */
     uint64_t step;
 };
@@ -205,7 +206,7 @@ static void take_kept(struct comparing *comparing, const struct replica_rank *ra
             comparing->kept[number_of(&comparing->cells, &rank->replicas[i])] = &rank->digests[i];
 }
 
-/* The entry of that cell, a new one if there is room; NULL: there is not. */
+/* The entry of that cell, a new one if there is room; else NULL. */
 static struct replica_difference *find_entry(struct comparing *comparing,
                                              const struct replica_slice *slice)
 {
@@ -284,7 +285,7 @@ int replicas_differ(struct replicas_found *out, const struct layout_table *table
     return error;
 }
 
-/* ---- in words ---- */
+/* ---- as text ---- */
 
 static void print_ranks(FILE *out, const struct replica_difference *entry)
 {
@@ -292,7 +293,7 @@ static void print_ranks(FILE *out, const struct replica_difference *entry)
         fprintf(out, "%s%u", i ? "," : "", entry->ranks[i]);
 }
 
-/* "its slice at [20, 0] of ", where it is not all of the tensor. */
+/* "its slice at [20, 0] of ", unless it is the whole tensor. */
 static void write_slice(char *out, size_t bytes, const struct layout *layout, uint32_t cell)
 {
     struct box box;

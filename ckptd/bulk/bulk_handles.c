@@ -1,9 +1,8 @@
-/* bulk_handles.c - what another node has open here (peers/handles.h), read and written over the
- * bulk plane.
+/* bulk_handles.c - reads and writes another node's handles (peers/handles.h) over the bulk plane.
  *
- * A request names the handle in `save`. A PUT is written where it says before it is answered, so
- * that the sync that the node asks for behind the answers covers it. One that comes twice, over a
- * connection that was cut, writes the same bytes at the same place: HAVE need not know. */
+ * A request names the handle in `save`. A PUT is written at its offset before it is answered, so
+ * that the node's sync after the answers covers it. A repeated one, after a broken connection,
+ * writes the same bytes at the same place, so HAVE need not track it. */
 #include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
@@ -16,7 +15,7 @@ static void stop_using(struct bulk_handle *opened)
     opened->handle = NULL;
 }
 
-/* In use from now on, until an error or stop_using(). */
+/* The handle is in use from now on, until an error or stop_using(). */
 static int use_handle(struct bulk_handle *opened, const struct bulk_request *request, bool writes)
 {
     struct handle *handle;
@@ -57,7 +56,7 @@ static int put_opened(struct bulk_entered *entered, const struct bulk_request *r
                       struct tls_stream *cut)
 {
     struct bulk_handle *opened = &entered->opened;
-    (void)cut; /* what is written twice is the same */
+    (void)cut; /* a repeated write is harmless */
     if (!opened->room)
         opened->room = aligned_alloc(STORAGE_ALIGN, BULK_BLOCK_BYTES);
     if (!opened->room)

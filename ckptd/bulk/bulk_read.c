@@ -1,7 +1,7 @@
-/* bulk_read.c - the files of a stored checkpoint, as the bulk plane reads them. A file stays open
- * between two requests for it; it is read past the page cache, in whole pages around what is asked
- * for. Nothing is proven here: who asked has the manifest, and proves every block by it. Blocks;
- * the connection's thread. */
+/* bulk_read.c - reads the files of a stored checkpoint for the bulk plane. A file stays open
+ * between two requests for it; it is read without the page cache, in whole pages around the
+ * requested bytes. ckptd verifies nothing here: the client has the manifest, and verifies every
+ * block by it. Blocks; on the connection's thread. */
 #include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
@@ -40,7 +40,7 @@ static void end_stored(struct bulk_entered *entered)
     entered->stored.manifest = NULL;
 }
 
-/* ERR_NOT_FOUND: no such part, or it has not so many bytes; errors of the store. */
+/* ERR_NOT_FOUND: no such part, or it is shorter; errors of the store. */
 static int begin_stored(struct bulk_entered *entered, const struct bulk_request *request)
 {
     struct bulk_read *stored = &entered->stored;

@@ -1,5 +1,5 @@
-/* entered.h - private to ckptd/bulk/: a connection of the bulk plane, as its sources share it. On
- * the connection's thread. */
+/* entered.h - private to ckptd/bulk/: a connection of the bulk plane, shared by its sources. On the
+ * connection's thread. */
 #ifndef HOLDFAST_CKPTD_BULK_ENTERED_H
 #define HOLDFAST_CKPTD_BULK_ENTERED_H
 
@@ -22,32 +22,32 @@ struct bulk_read {
     size_t manifest_bytes;
 };
 
-/* What another node has open here (peers/handles.h); bulk_handles.c. */
+/* A handle that another node has opened here (peers/handles.h); bulk_handles.c. */
 struct bulk_handle {
     struct storage *storage;
     struct handles *handles;
     char who[PRINCIPAL_NAME_MAX]; /* the node */
     struct handle *handle;        /* of the request being served */
-    void *room;                   /* of a PUT; made by the first */
+    void *room;                   /* buffer of a PUT; made by the first */
 };
 
-/* Of a stored checkpoint, of a session, or of what a node has opened. */
+/* A stored checkpoint, a session, or another node's handle. */
 struct bulk_entered {
-    const struct bulk_ops *source; /* what its ticket is good for */
+    const struct bulk_ops *source; /* by the kind of its ticket */
     struct bulk_read stored;
     struct proxy_rank *proxy;
     struct {
         void *at;
         uint64_t bytes;
-    } map; /* of a GET from the session that is being served */
+    } map; /* of a GET from a session, during the request */
     struct bulk_handle opened;
 };
 
 void bulk_read_close(struct bulk_read *stored);
 void bulk_handle_close(struct bulk_handle *opened);
 
-/* GETs and PUTs of each; without enter and leave. A slot that is NULL: such a ticket is not for
- * that. */
+/* GETs and PUTs of each source; without enter and leave. A slot that is NULL: such a ticket does
+ * not allow that. */
 extern const struct bulk_ops stored_source, session_source, opened_source;
 
 #endif

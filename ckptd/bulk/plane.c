@@ -1,10 +1,9 @@
 /* plane.c - the socket of tls.bulk: bytes of checkpoints for ranks and peers on other nodes.
  *
- * OpenBulk looks a checkpoint up on the service thread and puts what was granted into a ticket; a
- * connection that comes with it serves itself from there, on a thread of its own, and never touches
- * the service's state. So a ticket says all: it is made after rights.c has been asked. Files are in
- * bulk_read.c, sessions of ranks in proxy_rank.c, what other nodes have opened in bulk_handles.c.
- */
+ * OpenBulk finds a checkpoint on the service thread and records the right in a ticket; a connection
+ * with that ticket is served from it alone, on its own thread, without the service's state. So a
+ * ticket has all that is needed: it is made after the check of rights.c. bulk_read.c reads files,
+ * proxy_rank.c has the sessions of ranks, bulk_handles.c other nodes' handles. */
 #include "ckptd/bulk/plane.h"
 #include "ckptd/bulk/entered.h"
 #include "ckptd/bulk/proxy_rank.h"
@@ -38,7 +37,7 @@ struct bulk_plane {
     char address[288]; /* as clients are told */
 };
 
-/* ---- what a ticket is good for; each on its connection's thread ---- */
+/* ---- sources by ticket; each on its connection's thread ---- */
 
 static const struct bulk_ops *const sources[NUM_TICKET_KINDS] = {[TICKET_STORED] = &stored_source,
                                                                  [TICKET_SESSION] = &session_source,
@@ -138,7 +137,8 @@ static const struct bulk_ops ops = {.enter = enter,
 
 /* ---- tickets ---- */
 
-/* The stored checkpoint that the request names; the newest attempt that has the step, or one. */
+/* The stored checkpoint in the request: of the given attempt, or of the newest attempt that has the
+ * step. */
 static int find_stored(struct checkpoint **out, struct service *service,
                        const Holdfast__V1__OpenBulkRequest *request)
 {
@@ -159,7 +159,7 @@ static int find_stored(struct checkpoint **out, struct service *service,
     return 0;
 }
 
-/* The nearest whole copy that this node has itself. */
+/* The nearest whole copy of this node. */
 static int choose_storage(struct storage **out, const struct checkpoint *checkpoint)
 {
     static const enum tier_index own[] = {TIER_LOCAL, TIER_MEMORY};
@@ -226,11 +226,11 @@ void plane_open_bulk(struct service *service, struct rpc_call *call,
 
 /* ---- opening, closing ---- */
 
-/* Without the host where it is any of this machine's: the client has reached one already. */
+/* Omits the host if it is any address of this machine: the client has reached one already. */
 static void take_address(struct bulk_plane *plane, const char *text)
 {
     struct address address;
-    CHECK(address_parse(&address, text) == 0); /* config.c */
+    CHECK(address_parse(&address, text) == 0); /* checked by config.c */
     bool is_any = strcmp(address.host, "0.0.0.0") == 0 || strcmp(address.host, "::") == 0;
     snprintf(plane->address, sizeof plane->address, "%s%s", is_any ? ":" : "",
              is_any ? address.port : text);

@@ -1,4 +1,4 @@
-/* plane.h - the bulk plane of ckptd, opened and closed, and its tickets; see plane.c. */
+/* plane.h - opens and closes the bulk plane of ckptd, and issues its tickets; see plane.c. */
 #ifndef HOLDFAST_CKPTD_BULK_PLANE_H
 #define HOLDFAST_CKPTD_BULK_PLANE_H
 
@@ -8,10 +8,10 @@
 struct service;
 struct json_t;
 
-/* Nothing when tls.bulk is not set. */
+/* Does nothing if tls.bulk is not set. */
 int plane_open(struct service *service);
 void plane_close(struct service *service);
-/* For Status: what came in and went out, and at what rate while it did; null: there is no plane. */
+/* For Status: the bytes received and sent, and the rates during transfers; null: no bulk plane. */
 struct json_t *plane_describe(const struct service *service);
 void plane_open_bulk(struct service *service, struct rpc_call *call,
                      const Holdfast__V1__OpenBulkRequest *request);

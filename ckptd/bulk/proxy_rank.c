@@ -1,25 +1,25 @@
-/* proxy_rank.c - who does here what a rank of this node would do by itself.
+/* proxy_rank.c - acts on this node for a rank or reader of another node.
  *
- * ckptd's core knows ranks by their arena connection, by the memory that it lends them and by the
- * ring in which they announce what is in it. A proxy is such a rank: it connects to the arena
- * socket, maps the control pages and, as they are asked for, the segments, by the same requests and
- * the same checks (listen.c). The far rank's blocks go from its connections straight into the
- * segments, and each is announced when it is whole and proven. So everything that holds of a rank,
- * a hostile one too, holds of a far one, and the core has no second way.
+ * ckptd's core identifies ranks by their arena connection, their lent memory, and the ring with
+ * their announcements. A proxy is such a rank: it connects to the arena socket, and maps the
+ * control pages and, when requested, the segments, by the same requests and checks (listen.c). The
+ * remote rank's blocks are received directly into the segments, and each is announced when it is
+ * complete and verified. So all rules for a rank, including a hostile one, hold for a remote one,
+ * and the core needs no second way.
  *
  * All connections of a session share one proxy. It outlives them by PROXY_RANK_GRACE_MS, and so
- * does the session; what arrived meanwhile is known by its number, so that nothing is put, or
- * announced, twice:
+ * does the session; received blocks are known by number, so that none is written or announced
+ * twice:
  *
- *   proxy_rank.S1  A block of a number is received by one connection at a time. A connection that
- *       comes with it again ends the other first: the peer of that one has given it up.
- *   proxy_rank.S2  The first block of a newer save ends what is still being received of older ones,
- *       before the memory is written that both may have been lent.
- *   proxy_rank.S3  A block is announced once, after it is whole.
+ *   proxy_rank.S1  A block with a number is received by one connection at a time. A connection that
+ *       sends it again first ends the other one: its peer has given that up.
+ *   proxy_rank.S2  The first block of a newer save ends the blocks of older ones that are being
+ *       received, before memory is written that both may have been lent.
+ *   proxy_rank.S3  A block is announced once, after it is complete.
  *
- * Locks: the mutex of all is for the list and the making of one; that of a proxy for its state.
- * Both are held while the core answers on the arena socket: its thread, while it serves, waits for
- * neither. */
+ * Locks: the mutex of all guards the list and the creation of a proxy; that of a proxy guards its
+ * state. Both are held while the core answers on the arena socket: its thread never waits for
+ * either while it serves. */
 #include "ckptd/bulk/proxy_rank.h"
 #include "ckptd/bulk/entered.h"
 #include "proto/base/report.h"
@@ -36,10 +36,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ACTIVE_MAX 64u      /* blocks on their way into one session: BULK_CONNECTIONS_EACH */
+#define ACTIVE_MAX 64u      /* blocks being received into one session: BULK_CONNECTIONS_EACH */
 #define RING_WAIT_MS 10000u /* as a rank waits: clients/save.c */
 #define RING_PAUSE_US 200u
-#define SEGMENTS_MAX 65536u /* indices of the pool that are believed */
+#define SEGMENTS_MAX 65536u /* larger pool indices are rejected */
 #define SEGMENT_BYTES_MAX (1ull << 30)
 
 struct mapping {
@@ -59,19 +59,19 @@ struct proxy_rank {
     struct proxy_ranks *all;
     uint64_t session;
     uint32_t num_users;
-    int64_t left_ms; /* when the last one went */
+    int64_t left_ms; /* when the last connection ended */
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a row of `active` is free */
     struct arena_link link;
-    bool has_left;                 /* it said so: there is nobody to wait for */
+    bool has_left;                 /* the rank has announced its end: no reconnect is expected */
     bool is_over;                  /* ckptd has ended the session, or closes */
-    struct arena_control *control; /* NULL: of a reader */
+    struct arena_control *control; /* NULL: for a reader */
     int event;
     uint64_t segment_bytes;
     struct mapping *mappings;
     uint32_t num_mappings;
-    uint64_t save; /* the newest of which something came */
-    uint8_t *have; /* a bit per number of it */
+    uint64_t save; /* the newest save with a received block */
+    uint8_t *have; /* a bit per number of a block of it */
     uint32_t num_have;
     struct active active[ACTIVE_MAX];
 };
@@ -101,7 +101,7 @@ static void free_proxy(struct proxy_rank *proxy)
     free(proxy);
 }
 
-/* A reader has none, and is told so; the link goes on. */
+/* A reader has no control pages, and is told so; the link continues. */
 static int take_control(struct proxy_rank *proxy)
 {
     struct arena_request request = arena_request_make(ARENA_REQUEST_CONTROL, proxy->session);
@@ -138,7 +138,7 @@ static int new_proxy(struct proxy_rank **out, struct proxy_ranks *all, uint64_t 
     return error;
 }
 
-/* Nothing comes unasked over the arena connection: an event is its end. With the mutex. */
+/* No message comes unasked over the arena connection: an event is its end. With the mutex. */
 static bool has_ended(struct proxy_rank *proxy)
 {
     struct pollfd state = {.fd = proxy->link.socket, .events = POLLIN | POLLRDHUP};
@@ -171,7 +171,8 @@ void proxy_ranks_cut(struct proxy_ranks *proxies)
         return;
     pthread_mutex_lock(&proxies->mutex);
     for (struct proxy_rank *proxy = proxies->first; proxy; proxy = proxy->next)
-        shutdown(proxy->link.socket, SHUT_RDWR); /* without its mutex: its holder may wait here */
+        shutdown(proxy->link.socket, SHUT_RDWR); /* without its mutex: the holder may be waiting
+                                                  * here */
     pthread_mutex_unlock(&proxies->mutex);
 }
 
@@ -218,7 +219,8 @@ void proxy_rank_leave(struct proxy_rank *proxy, int64_t now_ms)
     pthread_mutex_unlock(&proxy->all->mutex);
 }
 
-/* Ends the blocks that are being received of older saves than `before`, or all. With the mutex. */
+/* Ends the blocks of saves older than `before`, or of all, that are being received. With the
+ * mutex. */
 static void cut_active(struct proxy_rank *proxy, uint64_t before)
 {
     for (struct active *row = proxy->active; row < proxy->active + ACTIVE_MAX; row++)
@@ -229,7 +231,7 @@ static void cut_active(struct proxy_rank *proxy, uint64_t before)
 void proxy_ranks_sweep(struct proxy_ranks *proxies, int64_t now_ms)
 {
     if (pthread_mutex_trylock(&proxies->mutex) != 0)
-        return; /* its holder may wait for an answer of this thread; the next sweep comes */
+        return; /* the holder may wait for an answer of this thread; the next sweep retries */
     for (struct proxy_rank **at = &proxies->first; *at;) {
         struct proxy_rank *proxy = *at;
         bool goes = proxy->num_users == 0 &&
@@ -252,7 +254,7 @@ void proxy_ranks_sweep(struct proxy_ranks *proxies, int64_t now_ms)
 
 /* ---- segments ---- */
 
-/* The descriptor of one; with the mutex. */
+/* The descriptor of a segment; with the mutex. */
 static int fetch_segment(struct proxy_rank *proxy, int *out_fd, uint32_t segment, bool writable)
 {
     struct arena_request request = arena_request_make(ARENA_REQUEST_SEGMENTS, proxy->session);
@@ -319,7 +321,7 @@ static bool is_receiving(const struct proxy_rank *proxy, uint32_t segment)
     return false;
 }
 
-/* How long segments are: the arena's replies say, and the descriptor's size is that. */
+/* The size of segments: from the arena's replies, and equal to the descriptor's size. */
 static int segment_size(struct proxy_rank *proxy, int fd)
 {
     off_t bytes = lseek(fd, 0, SEEK_END);
@@ -331,7 +333,7 @@ static int segment_size(struct proxy_rank *proxy, int fd)
     return 0;
 }
 
-/* Where a segment of that generation is, writable. With the mutex. */
+/* Maps a segment of that generation writable. With the mutex. */
 static int map_writable(struct proxy_rank *proxy, unsigned char **out, uint32_t segment,
                         uint32_t generation)
 {
@@ -362,7 +364,7 @@ static int map_writable(struct proxy_rank *proxy, unsigned char **out, uint32_t 
     return 0;
 }
 
-/* ---- what arrived; with the mutex ---- */
+/* ---- received blocks; with the mutex ---- */
 
 static bool has_number(const struct proxy_rank *proxy, uint32_t number)
 {
@@ -410,7 +412,7 @@ static int turn_to_save(struct proxy_rank *proxy, uint64_t save)
         cut_active(proxy, save);
         wait_changed(proxy);
     }
-    /* Another connection may have turned to a newer one meanwhile. */
+    /* Another connection may have begun a newer save meanwhile. */
     return proxy->save == save ? 0 : turn_to_save(proxy, save);
 }
 
@@ -456,8 +458,8 @@ static int take_row(struct proxy_rank *proxy, const struct bulk_request *request
     return report_error(ERR_BUSY, NULL, "too many blocks are on their way into the session");
 }
 
-/* Of a block that comes. ERR_ABORTED: of an older save; ERR_EXISTS: it is there already;
- * ERR_DENIED: not in what BeginSave lent. */
+/* Begins to receive a block. ERR_ABORTED: of an older save; ERR_EXISTS: received already;
+ * ERR_DENIED: outside the memory lent by BeginSave. */
 static int put_session(struct bulk_entered *entered, const struct bulk_request *request, void **to,
                        struct tls_stream *cut)
 {
@@ -479,7 +481,7 @@ static int put_session(struct bulk_entered *entered, const struct bulk_request *
 
 /* ---- announcements ---- */
 
-/* Pushes one entry; with the mutex, which is the ring's one producer. */
+/* Pushes one entry; with the mutex, as the ring has one producer. */
 static int announce(struct proxy_rank *proxy, const struct arena_entry *entry)
 {
     const struct timespec pause = {.tv_nsec = RING_PAUSE_US * 1000L};
@@ -523,7 +525,7 @@ static int end_save(struct proxy_rank *proxy, const struct bulk_request *request
 {
     int error = check_put(proxy, request);
     if (error == ERR_EXISTS)
-        return 0; /* it came again: its answer was lost */
+        return 0; /* repeated: its answer was lost */
     if (error == 0)
         error = announce(proxy, &(struct arena_entry){.kind = ARENA_ENTRY_END,
                                                       .image = request->image,

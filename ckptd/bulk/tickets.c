@@ -9,7 +9,7 @@
 
 struct ticket {
     uint8_t bytes[BULK_TICKET_BYTES];
-    int64_t until_ms; /* 0: not in use */
+    int64_t until_ms; /* 0: free row */
     struct principal holder;
     struct ticket_right right;
 };
@@ -37,7 +37,7 @@ void tickets_close(struct tickets *tickets)
     free(tickets);
 }
 
-/* A row that is free for the holder; NULL: there is none, or it has too many. */
+/* A free row for the holder; NULL: none, or it has too many. */
 static struct ticket *find_row(struct tickets *tickets, const struct principal *holder,
                                int64_t now_ms)
 {
@@ -70,7 +70,7 @@ int tickets_issue(struct tickets *tickets, uint8_t out[BULK_TICKET_BYTES],
                               "there are too many tickets for the bulk plane");
 }
 
-/* In a time that does not tell how much of it is right. */
+/* In constant time, so that the time does not reveal how much is right. */
 static bool is_equal(const uint8_t *a, const uint8_t *b)
 {
     uint8_t differs = 0;

@@ -1,8 +1,9 @@
-/* tickets.h - what the control plane lets who do on the bulk plane: 16 random bytes, good for one
- * identity and for TICKETS_VALID_MS, in which a connection must come with it, any number of times.
+/* tickets.h - rights on the bulk plane that the control plane grants: 16 random bytes, valid for
+ * one identity and for TICKETS_VALID_MS, in which a connection must present them, any number of
+ * times.
  *
- * Bounds: TICKETS_MAX at once, TICKETS_EACH of them of one identity; those that have run out make
- * room. Threads: any. */
+ * Bounds: TICKETS_MAX at once, TICKETS_EACH of them of one identity; expired ones make room.
+ * Threads: any. */
 #ifndef HOLDFAST_CKPTD_BULK_TICKETS_H
 #define HOLDFAST_CKPTD_BULK_TICKETS_H
 
@@ -16,14 +17,14 @@
 #define TICKETS_EACH 256u
 #define TICKETS_VALID_MS 60000
 
-/* What a ticket is for. */
+/* The purpose of a ticket. */
 enum ticket_kind { TICKET_STORED, TICKET_SESSION, TICKET_OPENED, NUM_TICKET_KINDS };
 struct ticket_right {
     enum ticket_kind kind;
     struct manifest_summary summary; /* of a stored checkpoint */
-    struct storage *storage;         /* that has it */
+    struct storage *storage;         /* the store that has it */
     uint64_t session;
-    char node[PRINCIPAL_NAME_MAX]; /* that has opened something here */
+    char node[PRINCIPAL_NAME_MAX]; /* the node whose handles it is for */
 };
 
 struct storage;
@@ -33,8 +34,8 @@ void tickets_close(struct tickets *tickets);
 /* ERR_BUSY. */
 int tickets_issue(struct tickets *tickets, uint8_t out[BULK_TICKET_BYTES],
                   const struct principal *holder, const struct ticket_right *right, int64_t now_ms);
-/* `peer` NULL: nobody knows who it is, and the ticket alone counts. ERR_DENIED: unknown, run out,
- * or another's; which of them is not told. */
+/* `peer` NULL: the peer is unknown, and the ticket alone counts. ERR_DENIED: unknown, expired, or
+ * another identity's; the answer does not say which. */
 int tickets_check(struct tickets *tickets, struct ticket_right *out, const uint8_t *ticket,
                   const struct principal *peer, int64_t now_ms);
 

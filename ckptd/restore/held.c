@@ -1,24 +1,23 @@
-/* held.c - the files that say which checkpoints readers load over the socket.
+/* held.c - the files that record which checkpoints readers load over the socket.
  *
- * A reader over the socket has no lock of its own, so ckptd keeps one for it: the lease file
- * "<run>/leases/<checkpoint>.<nonce>", as a tool makes it that reads the directory itself
+ * A reader over the socket has no lock, so ckptd keeps one for it: the lease file
+ * "<run>/leases/<checkpoint>.<nonce>", like a tool that reads the directory itself
  * (storage/group.c). ckptd keeps one file per checkpoint, from its first load to the end of its
  * last. The lock ends with ckptd, so a prune without a server works at once when ckptd has ended,
  * and so does one of the next ckptd.
  *
- * A reader goes on after a restart of ckptd: libckpt connects again and opens its load again. So a
- * ckptd that is killed, or that ends while loads are open, leaves their files, and no process locks
- * these. The next ckptd finds them, holds these checkpoints for limits.reopen_ms, and removes the
- * files. No other checkpoint is held after a start.
+ * A reader continues after a restart of ckptd: libckpt connects again and opens its load again. So
+ * a ckptd that is killed, or shuts down while loads are open, leaves their files, and no process
+ * locks these. The next ckptd finds them, holds these checkpoints for limits.reopen_ms, and removes
+ * the files. No other checkpoint is held after a start.
  *
  * ckptd leases a checkpoint in the remote tier as well when it reads it there, because other
- * machines remove by rules of their own. It makes that lease before it reads the first byte, and
+ * machines remove by their own rules. It makes that lease before it reads the first byte, and
  * storage renews it. The lease of a ckptd that has died expires by the clock of the tier's server,
  * or with its lock.
  *
- * Where no file can be made, on a full or broken disk, a load works all the same; the lease is in
- * memory only and ends with ckptd. A reader that comes back too late gets an error, never wrong
- * data. */
+ * If no file can be made, on a full or broken disk, a load works anyway; the lease is in memory
+ * only and ends with ckptd. A reader that comes back too late gets an error, never wrong data. */
 #include "ckptd/restore/held.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
@@ -32,7 +31,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define HELD_BY "ckptd" /* how the text of such a file begins */
+#define HELD_BY "ckptd" /* the text of such a file begins so */
 
 void held_take(struct storage_hold **out, struct storage *storage,
                const struct manifest_summary *summary)
@@ -132,7 +131,7 @@ void held_leave(struct checkpoint *checkpoint)
     checkpoint->hold = checkpoint->far_hold = NULL;
 }
 
-/* ---- the readers of the ckptd before ---- */
+/* ---- the readers of the former ckptd ---- */
 
 static int hold_again(void *user, const struct storage_entry *entry)
 {
@@ -186,7 +185,7 @@ int held_open(struct service *service)
     held->service = service;
     uint32_t count = 0;
     for (struct run *run = service->catalog->runs; run; run = run->next) {
-        /* A run whose leases cannot be read has none that could be held again. */
+        /* A run whose leases cannot be read has none that can be held again. */
         if (run->unreadable.code == 0 && store_for_left_leases(service->storage, run->name, HELD_BY,
                                                                hold_again, run) == ERR_MEMORY)
             return ERR_MEMORY;

@@ -1,4 +1,4 @@
-/* held.h - the files that say which checkpoints readers load over the socket; see held.c. */
+/* held.h - the files that record which checkpoints readers load over the socket; see held.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_HELD_H
 #define HOLDFAST_CKPTD_RESTORE_HELD_H
 
@@ -15,18 +15,18 @@ struct storage_hold;
 
 struct held_files {
     struct service *service;
-    struct timer timer;    /* armed while readers of the ckptd before are waited for */
-    uint32_t num_releases; /* of files, under way */
+    struct timer timer;    /* armed while ckptd waits for readers of the former ckptd */
+    uint32_t num_releases; /* of files, in progress */
 };
 
-/* After scan_store: leases again, for limits.reopen_ms, the checkpoints that readers of the ckptd
- * before had open. Blocks. ERR_MEMORY. */
+/* After scan_store(): leases again, for limits.reopen_ms, the checkpoints that readers of the
+ * former ckptd had open. Blocks. ERR_MEMORY. */
 int held_open(struct service *service);
 /* Any thread; blocks. *out is NULL if no file can be made: then the lease ends with ckptd. */
 void held_take(struct storage_hold **out, struct storage *storage,
                const struct manifest_summary *summary);
 /* The same in the remote tier, when bytes are read there: no other machine removes the checkpoint
- * meanwhile. If no lease can be made the load goes on without one. ERR_NOT_FOUND: it is being
+ * meanwhile. If no lease can be made the load continues without one. ERR_NOT_FOUND: it is being
  * removed. */
 int held_take_far(struct storage_hold **out, struct service *service,
                   const struct manifest_summary *summary);

@@ -1,9 +1,9 @@
-/* lease.c - the table of loads: what each wants and holds, and for how long.
+/* lease.c - the table of loads: the shards that each wants and holds, and for how long.
  *
- * A load is a lease on a checkpoint and on the images that it was lent. ckptd keeps the manifest of
- * a leased checkpoint. A load wants the shards of its plan until it releases them: their images
- * stay in memory for it when other loads have released them (image.c). A load ends by CloseLoad,
- * with its session, or when no call names it for LOAD_IDLE_MS. limits.sessions bounds the number of
+ * A load is a lease on a checkpoint and on the images lent to it. ckptd keeps the manifest of a
+ * leased checkpoint. A load wants the shards of its plan until it releases them: their images stay
+ * in memory for it when other loads have released them (image.c). A load ends by CloseLoad, with
+ * its session, or when no call names it for LOAD_IDLE_MS. limits.sessions bounds the number of
  * loads (ERR_BUSY). */
 #include "ckptd/restore/lease.h"
 #include "ckptd/core/catalog.h"
@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOAD_IDLE_MS 600000 /* that no call names a load, and it ends */
+#define LOAD_IDLE_MS 600000 /* a load that no call names for this long ends */
 
 /* ---- leases ---- */
 
@@ -141,7 +141,7 @@ static void lease_expired(struct timer *timer)
     load_end(load);
 }
 
-/* ---- what it wants ---- */
+/* ---- wanted shards ---- */
 
 /* The chunks of its shard that hold the part which the item names. */
 static struct read_range range_of(const struct load *load, const struct load_item *item,
@@ -185,7 +185,7 @@ static int note_plan(struct load *load, const struct load_item *items, uint32_t 
     return 0;
 }
 
-/* Passes that are under way read for this load, too. */
+/* Passes in progress also read for this load. */
 static void join_passes(struct load *load)
 {
     for (uint32_t i = 0; i < load->reads.num_planned; i++) {

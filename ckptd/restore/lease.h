@@ -1,4 +1,4 @@
-/* lease.h - the table of loads: what each wants and holds; see lease.c. */
+/* lease.h - the table of loads: the shards that each wants and holds; see lease.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_LEASE_H
 #define HOLDFAST_CKPTD_RESTORE_LEASE_H
 

@@ -21,8 +21,8 @@ struct load {
     struct service *service;
     struct session *session;
     struct checkpoint *checkpoint;
-    struct image **held;    /* per shard of the checkpoint: what was lent; NULL: nothing */
-    struct read_load reads; /* what it wants */
+    struct image **held;    /* per shard of the checkpoint: the image that was lent; NULL: none */
+    struct read_load reads; /* the chunks that it wants */
     struct timer timer;     /* lease */
     int64_t opened_ms;
     struct together_member together;
@@ -39,11 +39,11 @@ struct shard_wait {
     struct timer timer; /* for memory only */
 };
 
-/* pump.c tells shard.c of a pass over an image; restore.c connects the two. */
+/* Callbacks of pump.c to shard.c for a pass over an image; restore.c connects the two. */
 struct pass_events {
     void (*grew)(struct image *image); /* more of it is verified, while it is being read */
     void (*verified)(struct image *image);
-    /* image->fault says why; it has left its checkpoint when this returns. */
+    /* image->fault has the error; the image has left its checkpoint when this returns. */
     void (*failed)(struct image *image);
 };
 
@@ -55,7 +55,7 @@ struct load_table {
     struct read_plan plan;
     uint64_t bytes_read;       /* since the start */
     struct histogram seconds;  /* likewise, of loads that their readers closed */
-    struct together *together; /* those of attempts that load together */
+    struct together *together; /* the groups of attempts that load together */
 };
 
 #endif

@@ -1,13 +1,13 @@
-/* open.c - OpenLoad: chooses a checkpoint, reads its manifest, plans what is copied from it.
+/* open.c - OpenLoad: chooses a checkpoint, reads its manifest, plans the copies from it.
  *
  *   OpenLoad ──► newest whole checkpoint, or the one asked for ──► worker: manifest, plan ──► load
  *
  * A load of "the newest" passes over a checkpoint whose manifest is damaged, quarantines it, and
  * names it in `skipped` (the first SKIPPED_MAX). It also passes over one with shards on a node that
- * does not answer, if it can reach an older one. ckptd looks on all tiers for a step that a client
- * names and it does not know. It refuses a plan that is too large for an answer, by its bytes or by
- * BOXES_MAX (ERR_INVALID). The daemon's own lack of memory, descriptors or rights says nothing
- * about a checkpoint. */
+ * does not answer, if it can reach an older one. If a client names an unknown step, ckptd refreshes
+ * all tiers first. It refuses a plan that is too large for an answer, by its bytes or by BOXES_MAX
+ * (ERR_INVALID). The daemon's own lack of memory, descriptors or rights says nothing about a
+ * checkpoint. */
 #include "ckptd/restore/open.h"
 #include "ckptd/attempt/attempt.h"
 #include "ckptd/attempt/describe.h"
@@ -41,19 +41,19 @@
  * dimensions. */
 #define BOXES_MAX (RPC_MESSAGE_BYTES_MAX / 16)
 
-/* An OpenLoad on its way. */
+/* An OpenLoad in progress. */
 struct opening {
     struct service *service;
     struct run *run;
     struct rpc_call *call;
     const Holdfast__V1__OpenLoadRequest *request;
     struct checkpoint *checkpoint; /* leased */
-    enum tier_index tier;          /* whose manifest is read */
+    enum tier_index tier;          /* the tier whose manifest is read */
     const struct manifest *cached; /* of the checkpoint, or NULL */
     struct manifest *manifest;     /* read by the worker, */
-    struct places places;          /* likewise, where they are not known yet */
-    bool needs_hold;               /* who makes the file of its lease, too */
-    bool needs_far_hold;           /* likewise, in the far tier */
+    struct places places;          /* read by the worker, if they are not known yet */
+    bool needs_hold;               /* the worker makes the file of its lease as well */
+    bool needs_far_hold;           /* the same in the far tier */
     struct storage_hold *hold, *far_hold;
     struct slice *slices;
     struct load_item *items;
@@ -120,8 +120,8 @@ static bool wanted(const Holdfast__V1__OpenLoadRequest *request,
     return request->below_step < 0 || step < (uint64_t)request->below_step;
 }
 
-/* Is this a load of the newest, and are shards on a node that does not answer? Perhaps ckptd can
- * reach an older one. */
+/* True for a load of the newest whose shards are on a node that does not answer. ckptd may be able
+ * to read an older one. */
 static bool is_away(struct opening *opening, const struct checkpoint *checkpoint)
 {
     char why[64 + MEMBER_NAME_MAX];
@@ -134,7 +134,7 @@ static bool is_away(struct opening *opening, const struct checkpoint *checkpoint
     return true;
 }
 
-/* Takes the checkpoint that was found, or the one that the ranks which load together chose.
+/* Takes the checkpoint that was found, or the choice of the ranks that load together.
  * ERR_CORRUPT. */
 static int take_checkpoint(struct opening *opening, struct checkpoint *found)
 {
@@ -180,7 +180,7 @@ static int choose_checkpoint(struct opening *opening)
                 ERR_CORRUPT, "load another step", "step %llu of run %s is damaged: %s",
                 (unsigned long long)found->summary.step, opening->run->name, found->damage);
     }
-    found = found ? found : away; /* the load says what it lacks */
+    found = found ? found : away; /* the load reports the missing shards */
     if (found)
         return take_checkpoint(opening, found);
     char step[32] = "";
@@ -400,7 +400,7 @@ static void opened(struct event *event)
     free(opening->items);
     opening->manifest = NULL;
     opening->items = NULL;
-    start_opening(opening); /* the next one, or the error that says why there is none */
+    start_opening(opening); /* the next one, or the error that explains why there is none */
 }
 
 static void open_load(struct service *service, struct rpc_call *call,

@@ -3,16 +3,16 @@
  *     worker: clean segments, open file, table ──► chunks read, hashed, verified ──► worker: close
  *
  * A pass verifies each block by the checksum table, and that by the manifest. Only ckptd writes to
- * these segments, so what a pass verified stays so. An image that lacks chunks has the segments of
- * the whole shard all the same; that of a part is a window that does not move. A pass keeps its
- * image and its checkpoint. A part costs, beside its segments, the checksum table of the file and
- * its sums: 16 bytes per MiB of the shard.
+ * these segments, so verified bytes stay so. An image that lacks chunks has the segments of the
+ * whole shard anyway; the image of a part is a window that does not move. A pass keeps its image
+ * and its checkpoint. A part costs, beside its segments, the checksum table of the file and its
+ * sums: 16 bytes per MiB of the shard.
  *
  * When every shard of a checkpoint was read whole from the local disk, by one load or several that
  * overlap, ckptd notes that the checkpoint is known whole, as after a scrub
  * (proto/format/verified.h). Parts do not count.
  *
- * Bytes are counted as read from the device when they arrive, whatever becomes of the pass. */
+ * Bytes are counted as read from the device when they arrive, even if the pass fails. */
 #include "ckptd/restore/pump.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/loop.h"
@@ -39,7 +39,7 @@ bool pump_is_in_parts(const struct checkpoint *checkpoint, uint32_t shard)
     return image_segments_needed(service, bytes) > pool_size(service->pool);
 }
 
-/* A job that uses the file: it may wait long for one that is in another tier. */
+/* A job that uses the file: it may take long for a file in another tier. */
 static void work_on_file(struct image *image, void (*work)(struct job *),
                          void (*done)(struct event *))
 {
@@ -119,7 +119,7 @@ static int check_chunk(const struct image *image, uint32_t index)
     return error;
 }
 
-/* Was the chunk read, and is it what was saved? */
+/* Was the chunk read, and does it match its checksums? */
 static bool verify_chunk(struct image *image, const struct chunk *chunk)
 {
     uint64_t start, end;
@@ -183,7 +183,7 @@ static void close_file(struct image *image)
     work_on_file(image, work_close_file, file_closed);
 }
 
-/* A part lives as long as the load holds it that it was lent to. */
+/* A part lives as long as the load that holds it. */
 static void end_part(struct image *image)
 {
     image_detach(image);
@@ -244,7 +244,8 @@ static void perform_action(struct image *image, enum read_action action)
 
 /* ---- the beginning ---- */
 
-/* Asks for what open loads want and waiting calls need; for a part, what its own load wants. */
+/* Asks for the chunks that open loads want and waiting calls need; for a part, those that its own
+ * load wants. */
 static void ask_all(struct image *image)
 {
     const struct service *service = image->service;
@@ -310,7 +311,7 @@ int pump_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     bool is_part = pump_is_in_parts(checkpoint, shard);
     struct image *image = NULL;
     ERR_TRY(make_image(&image, checkpoint, shard, is_part ? &waiting->read.from_byte : NULL));
-    /* The shard and its calls decide which memory may be reclaimed for it. */
+    /* Reclaiming memory depends on the shard and its calls. */
     image->state = IMAGE_READING;
     image->checkpoint = checkpoint;
     image->shard = shard;
@@ -328,9 +329,9 @@ int pump_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     return 0;
 }
 
-/* ---- what is read ahead ---- */
+/* ---- reading ahead ---- */
 
-/* False: nothing is to be read ahead, or there is no memory for it. */
+/* False: there is no shard to read ahead, or no memory for it. */
 static bool read_next(struct service *service)
 {
     struct read_next next = {0};

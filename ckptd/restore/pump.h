@@ -14,13 +14,14 @@ struct image;
 bool pump_is_in_parts(const struct checkpoint *checkpoint, uint32_t shard);
 /* Makes an image of the shard, or of the part around waiting->from_byte, and begins a pass over it.
  * `waiting` (or NULL) are the calls that wait for it. The pass ends with an event, verified or
- * failed. ERR_BUSY: no memory for it now; then, as after any error, the calls wait for nothing. */
+ * failed. ERR_BUSY: no memory for it now; then, as after any error, no call waits for it. */
 int pump_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
-/* Begins a pass over a resident image, for what open loads and its waiting calls lack. */
+/* Begins a pass over a resident image, for the chunks that open loads and its waiting calls
+ * lack. */
 void pump_begin(struct image *image);
-/* Starts what was asked for since the pass began, where its file is open. */
+/* Starts the chunks that were asked for since the pass began, if its file is open. */
 void pump_start(struct image *image);
-/* Begins what is to be read ahead, as far as the queue and the memory allow. */
+/* Begins reading ahead, as far as the queue and the memory allow. */
 void pump_read_ahead(struct service *service);
 
 #endif

@@ -1,4 +1,4 @@
-/* restore.c - opens and closes the table of loads, and tries again when memory comes back. */
+/* restore.c - opens and closes the table of loads, and retries calls when memory is freed. */
 #include "ckptd/restore/restore.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"

@@ -1,4 +1,4 @@
-/* restore.h - loads as a whole: opened, tried again, closed; see restore.c. */
+/* restore.h - the table of loads as a whole: opened, retried, closed; see restore.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_RESTORE_H
 #define HOLDFAST_CKPTD_RESTORE_RESTORE_H
 

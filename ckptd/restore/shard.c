@@ -1,18 +1,18 @@
-/* shard.c - LoadShard: performs what machines/read_plan.c decides of a call.
+/* shard.c - LoadShard: performs the decisions of machines/read_plan.c for a call.
  *
  *   LoadShard ──► in memory ──► lent at once
- *             └─► a pass over it is under way, or begins now (pump.c) ──► lent
+ *             └─► a pass over it is in progress, or begins now (pump.c) ──► lent
  *
- * A shard that comes from disk is lent as far as it is verified, in one piece: the ranks copy while
- * the rest is read. Bytes before the one that is asked for are not lent, even where they share a
- * segment with it: perhaps they were not read. Calls for one shard share one pass. A shard that is
- * larger than the pool is lent in parts.
+ * A shard from disk is lent as far as it is verified, in one piece: the ranks copy while the rest
+ * is read. Bytes before the requested one are not lent, even in the same segment: they may not have
+ * been read. Calls for one shard share one pass. A shard that is larger than the pool is lent in
+ * parts.
  *
- * The image of a save lies in segments that ranks mapped, and ckptd cannot know which processes map
- * them still: bytes that ckptd verified there could change before, or while, a reader copies them.
- * So ckptd verifies none of it and lends it whole, with what the reader needs to verify its own
- * copies. Where these are not right, the reader asks for the file, and the image is dropped. A
- * reader that does not verify is lent the file, too.
+ * The image of a save is in segments that ranks mapped, and ckptd cannot know which processes still
+ * map them: bytes that ckptd verified there could change before or during a reader's copy. So ckptd
+ * verifies none of it and lends it whole, with the checksums by which the reader verifies its own
+ * copies. If these do not match, the reader asks for the file, and the image is dropped. A reader
+ * that does not verify is lent the file as well.
  *
  * If a shard is damaged or missing on disk, ckptd reads it from the next tier that has the
  * checkpoint whole. Without such a tier it quarantines the checkpoint: the calls fail with
@@ -37,9 +37,9 @@
 
 static void begin_wait(struct shard_wait *wait);
 
-/* ---- lent, or not ---- */
+/* ---- lending ---- */
 
-/* Answers with what is there of the image from the byte on, in one piece, and frees `wait`. */
+/* Answers with the bytes of the image from the requested one on, in one piece, and frees `wait`. */
 static void lend_shard(struct shard_wait *wait, struct image *image)
 {
     Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
@@ -175,14 +175,14 @@ void shard_retry_starved(struct service *service)
     service->loads->starved = NULL;
     while (wait) {
         struct shard_wait *next = wait->next;
-        begin_wait(wait); /* starves again, in the same order, while memory is short */
+        begin_wait(wait); /* it waits again, in the same order, while memory is short */
         wait = next;
     }
 }
 
 /* ---- the call ---- */
 
-/* The call waits for the next pass over the image, or for that which is under way. */
+/* The call waits for the next pass over the image, or for the one in progress. */
 static void wait_for(struct image *image, struct shard_wait *wait)
 {
     wait->next = image->waiting;
@@ -200,7 +200,7 @@ static void join_pass(struct shard_wait *wait, struct image *image)
         shard_grew(image);
 }
 
-/* The load lets go of what it was lent before, whose memory may be what is short. */
+/* The load releases its former image, whose memory may be needed. */
 static void make_image(struct shard_wait *wait, struct load *load)
 {
     load_hold(load, wait->shard, NULL);
@@ -225,7 +225,7 @@ static void drop_image(const struct shard_wait *wait, struct image *image)
     image_leave_checkpoint(image);
 }
 
-/* Lends what the call needs, or reads it, or waits for it. */
+/* Lends the requested bytes, or reads them, or waits for them. */
 static void answer_call(struct shard_wait *wait, struct load *load)
 {
     const struct checkpoint *checkpoint = load->checkpoint;

@@ -15,11 +15,11 @@ struct image;
 void restore_load_shard(struct service *service, struct rpc_call *call,
                         const Holdfast__V1__LoadShardRequest *request);
 void shard_verified(struct image *image);
-/* More of it is, while it is still being read. */
+/* More of it is verified, while it is still being read. */
 void shard_grew(struct image *image);
-/* image->fault says why; the image has left its checkpoint when this returns. */
+/* image->fault has the error; the image has left its checkpoint when this returns. */
 void shard_failed(struct image *image);
-void shard_retry_starved(struct service *service); /* memory came back */
-void shard_fail_starved(struct service *service);  /* ckptd ends */
+void shard_retry_starved(struct service *service); /* memory was freed */
+void shard_fail_starved(struct service *service);  /* at shutdown */
 
 #endif

@@ -1,8 +1,8 @@
 /* together.c - the ranks of an attempt that load the newest checkpoint go on from the same one.
  *
  * A rank that needs a damaged block finds the damage while it reads the checkpoint. It then loads
- * the checkpoint before, and so must all other ranks, also those that have copied all they wanted.
- * So no rank goes on before ckptd knows of all others:
+ * the former checkpoint, and so must all other ranks, including those that have copied all they
+ * wanted. So no rank goes on before ckptd knows of all others:
  *
  *            OpenLoad            CloseLoad, is_loaded       every rank HAS it
  *     OUT ─────────────► LOADS ─────────────────────► HAS ─────────────────────► DONE
@@ -21,7 +21,8 @@
  *
  * ckptd keeps a group from the first load of an attempt until every rank is done, or the session of
  * its last rank ends. There are at most as many groups as runs that have ranks here. A restart of
- * ckptd loses the group: clients then go on with the checkpoint that they have opened, or fail. */
+ * ckptd loses the group: clients then continue with the checkpoint that they have opened, or
+ * fail. */
 #include "ckptd/restore/together.h"
 #include "ckptd/core/catalog.h"
 #include "ckptd/core/checkpoint.h"
@@ -112,9 +113,8 @@ void together_fail(struct together *together, uint32_t rank, struct together_cho
 {
     if (!is_choice(together, choice) || together->ranks[rank] == TOGETHER_DONE)
         return;
-    /* A rank that met the damage opens the load again: ckptd refuses it then, if another rank went
-     * on
-     * (together.L3). */
+    /* A rank that found the damage opens the load again: ckptd refuses it then, if another rank
+     * went on (together.L3). */
     together->ranks[rank] =
         fate == TOGETHER_DAMAGED ? TOGETHER_OUT : TOGETHER_DONE; /* together.L5 */
 }
@@ -124,7 +124,7 @@ bool together_is_over(const struct together *together)
     return count(together, TOGETHER_DONE) == together->world_size;
 }
 
-/* ---- those of a service ---- */
+/* ---- the groups of a service ---- */
 
 static struct together **find_group(const struct run *run, uint64_t attempt)
 {
@@ -151,7 +151,7 @@ static struct together_choice choice_of(const struct checkpoint *checkpoint)
     return (struct together_choice){checkpoint->summary.step, checkpoint->summary.attempt};
 }
 
-/* NULL: it has gone, or there is no choice. */
+/* NULL: it is gone, or there is no choice. */
 static struct checkpoint *checkpoint_of(struct run *run, struct together_choice choice)
 {
     return catalog_find(run, choice.step, choice.attempt);
@@ -164,7 +164,7 @@ static enum together_fate fate_of(const struct checkpoint *checkpoint)
     return checkpoint->damaged ? TOGETHER_DAMAGED : TOGETHER_WHOLE;
 }
 
-/* The group of the session's attempt, made where every rank is here; NULL: none. */
+/* The group of the session's attempt, made if every rank is here; NULL: none. */
 static struct together *group_of(const struct session *session)
 {
     struct together **at = find_group(session->run, session->attempt);

@@ -1,4 +1,5 @@
-/* together.h - which checkpoint the ranks of an attempt load together; see together.c. */
+/* together.h - chooses the checkpoint that the ranks of an attempt load together; see
+ * together.c. */
 #ifndef HOLDFAST_CKPTD_RESTORE_TOGETHER_H
 #define HOLDFAST_CKPTD_RESTORE_TOGETHER_H
 
@@ -32,11 +33,11 @@ struct together {
     uint32_t world_size;
     struct together_choice choice;
     bool is_decided;  /* a rank goes on from the choice */
-    int64_t first_ms; /* when the first rank had it; -1: none has */
+    int64_t first_ms; /* when the first rank had it; -1: none yet */
     enum together_rank ranks[];
 };
 
-/* NULL: no memory. Freed with free(). */
+/* NULL: no memory. The caller frees it with free(). */
 struct together *together_new(const struct run *run, uint64_t attempt, uint32_t world_size);
 
 /* A rank opens a load. JOIN: it gets the choice. CHOOSE: it gets the newest, which
@@ -47,19 +48,19 @@ enum together_open together_open(struct together *together, uint32_t rank, enum 
                                  bool is_newest);
 void together_choose(struct together *together, uint32_t rank, struct together_choice choice);
 
-/* A rank has copied all of `loaded`. AGREED: it may go on. WAIT: it asks again. AGAIN: it opens the
- * newest again. */
+/* A rank has copied all of `loaded`. AGREED: it may go on. WAIT: it must ask again. AGAIN: it must
+ * open the newest again. */
 enum together_word { TOGETHER_AGREED, TOGETHER_WAIT, TOGETHER_AGAIN };
 enum together_word together_has(struct together *together, uint32_t rank,
                                 struct together_choice loaded, enum together_fate fate,
                                 int64_t now_ms);
 /* A rank's load of `choice` ended: the rank goes on from it (together_has() was AGREED), opens the
- * newest again where it is damaged, or has failed. */
+ * newest again if it is damaged, or has failed. */
 void together_fail(struct together *together, uint32_t rank, struct together_choice choice,
                    enum together_fate fate);
 bool together_is_over(const struct together *together); /* every rank is done */
 
-/* ---- those of a service ---- */
+/* ---- the groups of a service ---- */
 
 /* A rank that loads a checkpoint together with the others of its attempt; run NULL: it does not. */
 struct together_member {
@@ -74,8 +75,8 @@ struct together_member {
  * others go on from it. */
 int together_enter(struct together_member *out, struct checkpoint **found,
                    const struct session *session);
-/* It has all of it. 0: it may go on. ERR_BUSY: others still load. ERR_CORRUPT: it opens the newest
- * again. */
+/* The rank has copied all of it. 0: it may go on. ERR_BUSY: others still load. ERR_CORRUPT: it must
+ * open the newest again. */
 int together_loaded(const struct together_member *member);
 /* Its load ends; when together_loaded() was 0 this changes nothing more. */
 void together_end(const struct together_member *member);
