@@ -97,7 +97,7 @@ const struct commit_save *commit_find(const struct commit *commit, uint64_t save
     return NULL;
 }
 
-/* The save of a step that may still be committed. One that is being discarded is over. */
+/* The save of a step that may still be committed. A discarded one is over. */
 const struct commit_save *commit_find_step(const struct commit *commit, uint64_t step)
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
@@ -165,7 +165,7 @@ static void discard_save(struct commit *commit, struct commit_save *save,
 
 /* ---- the order of saves ---- */
 
-/* May `save` be committed before an earlier step that may still be committed? */
+/* Must `save` wait for an earlier step that may still be committed? */
 static bool must_wait(const struct commit *commit, const struct commit_save *save)
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
@@ -185,7 +185,7 @@ static void name_next(struct commit *commit, struct commit_actions *actions)
         if (save->state != COMMIT_STAGING || save->num_durable < save->world_size ||
             must_wait(commit, save))
             continue;
-        save->state = COMMIT_NAMING; /* commit.I8: every later one waits for it now */
+        save->state = COMMIT_NAMING; /* commit.I8: every later one now waits for it */
         push_save(actions, COMMIT_SYNC_NAMES, save);
     }
 }
@@ -194,7 +194,7 @@ void commit_failed(struct commit *commit, struct commit_actions *actions, uint64
                    int64_t rank, int error, const char *reason)
 {
     struct commit_save *save = find_save(commit, save_id);
-    /* Later than STAGING every shard is durable: nothing of a rank can fail any more. */
+    /* After STAGING every shard is durable: a rank can fail no more. */
     if (save && save->state == COMMIT_STAGING)
         discard_save(commit, save, actions, rank, error, reason);
     name_next(commit, actions);
@@ -246,7 +246,7 @@ uint64_t commit_give_way(struct commit *commit, struct commit_actions *actions)
 
 /* ---- attempts ---- */
 
-/* No rank of the attempt has begun anything yet. */
+/* No rank of the attempt has begun a save yet. */
 static void forget_steps(struct commit *commit)
 {
     memset(commit->latest, 0, commit->world_size * sizeof commit->latest[0]);
@@ -270,7 +270,7 @@ void commit_hear(struct commit *commit, uint64_t attempt)
         commit->heard = attempt;
 }
 
-/* A save left the table: was it the last one that an open waits for? */
+/* A save left the table: was it the last one for which an open waits? */
 static void settle_saves(struct commit *commit, struct commit_actions *actions)
 {
     if (commit->state == RUN_SETTLING && commit_num_saves(commit) == 0)
@@ -293,7 +293,7 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
         return report_error(ERR_INVALID, NULL, "a world of %u ranks is outside 1 to %u", world_size,
                             COMMIT_RANKS_MAX);
     if (commit->state == RUN_TAKING) {
-        /* The number under way belongs to a start that no client waits for any more. */
+        /* The current number belongs to a start whose client no longer waits. */
         commit->take_again = true;
         commit->world_size = world_size;
         return 0;
@@ -311,7 +311,7 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
     if (commit->state != RUN_TAKING || number != commit->taking)
         return;
     if (error == 0 || error == ERR_EXISTS)
-        commit->attempt = number; /* commit.I5: this number is used up, by us or by another */
+        commit->attempt = number; /* commit.I5: this number is used up, by this start or another */
     if (error == ERR_EXISTS && ++commit->take_tries < COMMIT_TAKE_TRIES) {
         take_number(commit, actions);
         return;
@@ -324,7 +324,7 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
     }
     commit->take_again = false;
     commit->state = error == 0 ? RUN_OPEN : RUN_CLOSED;
-    if (commit->attempt == number) /* else the attempt before may resume */
+    if (commit->attempt == number) /* else the former attempt may resume */
         forget_steps(commit);
     push(actions, (struct commit_action){.kind = error == 0 ? COMMIT_OPENED : COMMIT_NOT_OPENED,
                                          .number = number,
@@ -431,7 +431,7 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
     const struct commit_save *save = commit_find_step(commit, step);
     if (save)
         return may_join(save, rank);
-    if (commit->latest_max > step + 1) /* a rank came past it: it could never be complete */
+    if (commit->latest_max > step + 1) /* a rank is past it: it can never be complete */
         return report_error(ERR_ABORTED, "the next save is not affected",
                             "the save of step %llu is over already", (unsigned long long)step);
     if (commit->latest_max == step + 1)
@@ -538,7 +538,7 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
     push_save(actions, COMMIT_PUBLISH, save);
 }
 
-/* PUBLISHING or PLACING -> free: it is there, or unknown which nodes have it. */
+/* PUBLISHING or PLACING -> free: the manifest exists, or it is unknown which nodes have it. */
 static void end_published(struct commit *commit, struct commit_actions *actions,
                           struct commit_save *save, const struct commit_action *action)
 {

@@ -23,13 +23,13 @@
 #define COMMIT_SAVES_MAX 4u     /* of one run in work at once; more are ERR_BUSY */
 #define COMMIT_ACTIONS_MAX (2 * COMMIT_SAVES_MAX + 2)
 #define COMMIT_NODES_MAX 4096u /* the coordinator is node 0 */
-#define COMMIT_TAKE_TRIES 16u  /* numbers tried when names of attempts are taken */
+#define COMMIT_TAKE_TRIES 16u  /* numbers tried when names of attempts are already used */
 
 enum commit_action_kind {
     COMMIT_SYNC_NAMES, /* make the names of the save's files durable; then commit_names_synced */
     COMMIT_PUBLISH,    /* write the manifest; then commit_published */
-    COMMIT_PLACE,      /* have the holders write it, too; then commit_placed for each */
-    COMMIT_DONE,       /* the save is committed: tell all clients; its id is free */
+    COMMIT_PLACE,      /* the holders must write it as well; then commit_placed for each */
+    COMMIT_DONE,       /* the save is committed: answer all clients; its id is free */
     COMMIT_DISCARD,    /* failed: stop its I/O, remove its files; then commit_discarded */
     COMMIT_KEEP,       /* failed, and unknown whether the manifest is durable: touch no file; its id
                           is free */
@@ -42,8 +42,8 @@ struct commit_action {
     enum commit_action_kind kind;
     uint64_t save;      /* id */
     uint64_t number;    /* attempt */
-    int error;          /* why, a code of report.h */
-    int64_t rank;       /* whom it concerns, or -1 */
+    int error;          /* the reason, a code of report.h */
+    int64_t rank;       /* the rank, or -1 */
     const char *reason; /* static text */
 };
 
@@ -76,7 +76,8 @@ struct commit_save {
     enum commit_save_state state;
     uint64_t id, step;
     uint32_t world_size; /* of its attempt: the run's may be that of the next already */
-    uint32_t num_begun, num_ended, num_durable; /* ranks that have come at least so far */
+    uint32_t num_begun, num_ended, num_durable; /* ranks that have at least begun, ended, are
+                                                 * durable */
     uint32_t num_holders, num_placed; /* other nodes with a shard; those that have the manifest */
     uint64_t holders[COMMIT_NODES_MAX / 64], placed[COMMIT_NODES_MAX / 64]; /* a bit for each */
     uint8_t ranks[COMMIT_RANKS_MAX]; /* enum commit_rank_state */
@@ -86,12 +87,12 @@ enum commit_run_state { RUN_CLOSED, RUN_OPEN, RUN_SETTLING, RUN_TAKING };
 
 struct commit {
     enum commit_run_state state;
-    uint64_t attempt; /* the newest that is durable here, or that a start found taken; 0: none */
-    uint64_t heard;   /* the highest number that is known of, here or elsewhere */
+    uint64_t attempt; /* the newest that is durable here, or that a start found used; 0: none */
+    uint64_t heard;   /* the highest number known, here or elsewhere */
     uint64_t taking;  /* the number that is being made durable */
     uint32_t world_size;
     uint32_t take_tries;
-    bool take_again; /* another open came while a number was being taken */
+    bool take_again; /* another open came while a number was being made durable */
     uint64_t next_id;
     uint64_t sealed;     /* of the attempt, newest step that has, or may have, a manifest, plus 1 */
     uint64_t latest_max; /* the highest of these */
@@ -101,37 +102,35 @@ struct commit {
     struct commit_save saves[COMMIT_SAVES_MAX];
 };
 
-/* Of zeroed memory. */
+/* In zeroed memory. */
 void commit_init(struct commit *commit, uint64_t newest_attempt);
 
-/* Another node has, or had, an attempt of that number: none that is opened here gets a lower one.
- */
+/* Another node has, or had, an attempt of that number: later attempts here get higher ones. */
 void commit_hear(struct commit *commit, uint64_t attempt);
 /* Rank 0 (re)starts: settle what is in work, then take a new attempt. ERR_INVALID. */
 int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t world_size);
 /* How making attempt `number` durable ended: 0, ERR_EXISTS (try the next) or another code. */
 void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_t number,
                   int error);
-/* A restarted daemon meets ranks of the newest durable attempt: go on with it. ERR_STALE. */
+/* A restarted ckptd meets ranks of the newest durable attempt: resumes it. ERR_STALE. */
 bool commit_may_resume(const struct commit *commit, uint64_t attempt);
 int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size);
-/* A new attempt has begun, here or at another node: saves that not every rank has ended are given
- * up, as no rank will; the others go on. */
+/* A new attempt has begun, here or at another node: gives up saves that not every rank has ended,
+ * as no rank will; the others continue. */
 void commit_yield(struct commit *commit, struct commit_actions *actions);
-/* Another node coordinates this attempt from now on: no save is in work here, nor is one decided.
- */
+/* Another node coordinates this attempt from now on: no save is in work or decided here. */
 void commit_follow(struct commit *commit, uint64_t attempt, uint32_t world_size);
 /* ERR_STALE unless `attempt` is the open one. */
 int commit_check(const struct commit *commit, uint64_t attempt);
 
-/* Would commit_begin succeed? Same refusals, nothing changes. */
+/* Can commit_begin() succeed? The same refusals, without a change. */
 int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step);
-/* The rank goes on to `step`: saves of earlier steps that it has not ended are given up, and one of
- * `step` itself that it has begun and not ended. Before commit_begin where those hold what it needs
- * for that. */
+/* The rank begins `step`: gives up saves of earlier steps that it has not ended, and one of `step`
+ * itself that it has begun and not ended. Call before commit_begin(), if those hold resources that
+ * it needs. */
 void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_t rank,
                   uint64_t step);
-/* The rank knows that the saves which it began and has not ended are over: it gave them up, or its
+/* The rank knows that its saves which it has begun and not ended are over: it gave them up, or its
  * part ends. */
 void commit_let_go(struct commit *commit, uint64_t attempt, uint32_t rank);
 /* A rank begins the save of `step`, and leaves the earlier ones. A step that was given up may be
@@ -142,7 +141,7 @@ void commit_let_go(struct commit *commit, uint64_t attempt, uint32_t rank);
  * of this step are still being removed. */
 int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t *out_save,
                  uint64_t attempt, uint32_t rank, uint64_t step);
-/* The rank has announced everything. */
+/* The rank has announced all bytes. */
 void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_t save,
                   uint32_t rank);
 /* The rank's shard is written and synced. */
@@ -158,7 +157,7 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
                          int error);
 void commit_published(struct commit *commit, struct commit_actions *actions, uint64_t save,
                       enum commit_outcome outcome, int error);
-/* A node that holds a shard has the manifest durably, or, with an error, does not answer. */
+/* A node that holds a shard has the manifest durably; with an error: it does not answer. */
 void commit_placed(struct commit *commit, struct commit_actions *actions, uint64_t save,
                    uint32_t node, int error);
 void commit_discarded(struct commit *commit, struct commit_actions *actions, uint64_t save);
@@ -175,7 +174,7 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
 const struct commit_save *commit_find(const struct commit *commit, uint64_t save);
 const struct commit_save *commit_find_step(const struct commit *commit, uint64_t step);
 uint32_t commit_num_saves(const struct commit *commit);
-/* Has that node said that it has the manifest? */
+/* Has that node reported that it has the manifest? */
 bool commit_has_placed(const struct commit_save *save, uint32_t node);
 
 #endif

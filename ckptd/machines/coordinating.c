@@ -1,4 +1,4 @@
-/* coordinating.c - a save as its coordinator and another node with a part see it, drawn.
+/* coordinating.c - the states of a save at its coordinator, and of another node's part.
  *
  *   STAGING to PUBLISHING of commit.c            PLACING                         over
  *
@@ -6,9 +6,9 @@
  *      │                                         │                          (when all have)
  *      └─ has left: the save fails               └─ has left: the save is kept
  *
- * The answer to each report, which says all that the node knows:
+ * The answer to each report, which has the full state of the node:
  *
- *   the save is               the node has no manifest     it says that it has
+ *   the save is               the node has no manifest     it reports the manifest
  *   STAGING to PUBLISHING     WAIT                         WAIT
  *   PLACING                   PLACE, or WAIT (fanout)      WAIT
  *   DISCARDING                OVER                         OVER
@@ -19,19 +19,19 @@
  * tests/unit/ckptd_sim_nodes.c):
  *   coordinating.C1  A report counts only for the save with its attempt, step and nonce, and only
  *       of ranks that described themselves at the node that sends it (peers/lead_save.c).
- *   coordinating.C2  Only a coordinator that knows the attempt of a save says that it is over; else
- *       the node keeps its part.
- *   coordinating.C3  The coordinator says COMMITTED only to a node that has said that it has the
+ *   coordinating.C2  Only a coordinator that knows the attempt of a save answers that it is over;
+ *       else the node keeps its part.
+ *   coordinating.C3  The coordinator answers COMMITTED only to a node that has reported the
  *       manifest.
  *   coordinating.C4  A save waits for a rank that has begun its part while its node reports that
  *       part, and for a rank that has not while its node names it among those that are connected.
- *   coordinating.C5  No save waits for what was in the memory of a ckptd that has restarted, or
- *       that asks about the save and has no part of it.
+ *   coordinating.C5  No save waits for parts in the memory of a ckptd that has restarted, or that
+ *       asks about the save and has no part of it.
  *   coordinating.C6  A shard counts as durable only with digests that fit the plan.
  *   coordinating.C7  A rank hears that its attempt is over only when another has come, not while a
- *       coordinator that was started again has not resumed it.
- *   coordinating.C8  The saves that a rank says it has ended count as ended before it begins
- *       another one, which would give up an earlier save that it has not ended. */
+ *       restarted coordinator has not resumed it.
+ *   coordinating.C8  Saves that a rank reports as ended count as ended before it begins another
+ *       one, which gives up earlier saves that it has not ended. */
 #include "ckptd/machines/coordinating.h"
 #include "proto/base/report.h"
 
@@ -76,7 +76,7 @@ struct coordinating_loss coordinating_reported(struct coordinating *of_save, str
     return (struct coordinating_loss){COORDINATING_NONE, 0, 0};
 }
 
-/* ---- who has left ---- */
+/* ---- ranks that have left ---- */
 
 bool coordinating_hear_boot(uint64_t *known, uint64_t boot)
 {

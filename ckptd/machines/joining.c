@@ -4,20 +4,22 @@
  *     └───── next: REST
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_joining.c):
- *   joining.J1  A rank is described to the coordinator until that says that it knows it; and when
- * it knows one no more, all are. joining.J2  A plan is taken when it is awaited, and only when
- * every rank that it has at this node is here. When this ckptd was started again they come one by
- * one, while the coordinator has had its plan for long. joining.J3  While a rank that is known
- * there is connected, and nothing else is asked, the coordinator hears so each `every_ms`
- * (coordinating.C4). joining.J4  One call is under way at most. joining.J5  A coordinator that is
- * away, or busy, is asked again; another error is the ranks'. */
+ *   joining.J1  A node describes each rank to the coordinator until the coordinator answers that it
+ *       knows it; when it no longer knows one, the node describes all.
+ *   joining.J2  A plan is taken when it is awaited, and only when every rank that it has at this
+ *       node is here. After a restart of this ckptd they come one by one, while the coordinator has
+ *       had its plan for long.
+ *   joining.J3  While a rank that is known there is connected, and no other call is due, the node
+ *       reports it each `every_ms` (coordinating.C4).
+ *   joining.J4  At most one call is in progress.
+ *   joining.J5  A coordinator that is away, or busy, is asked again; other errors go to the
+ *       ranks. */
 #include "ckptd/machines/joining.h"
 #include "proto/base/report.h"
 
 #include <string.h>
 
-/* The next rank that the coordinator is to hear of; while the plan is awaited, any. num_ranks:
- * none. */
+/* The next rank to report; while the plan is awaited, any rank. num_ranks: none. */
 static uint32_t find_rank(const struct joining *joining, const struct joining_facts *facts)
 {
     uint32_t any = joining->num_ranks;

@@ -1,4 +1,4 @@
-/* leak.c - what ckptd's own memory did over the last hours; see the header. */
+/* leak.c - the growth of ckptd's own memory over the last hours; see the header. */
 #include "ckptd/machines/leak.h"
 
 #include <string.h>

@@ -1,13 +1,13 @@
 /* manifest_fanout.c - see manifest_fanout.h.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_manifest_fanout.c):
- *   fanout.S1  Each node, the coordinator too, gives it to at most FANOUT_EACH nodes that ask for
- *       the first time.
- *   fanout.S2  Who asks again, as the answer was lost, is answered at once: no slot of fanout.S1 is
- *       waited for that a lost answer has taken.
- *   fanout.S3  Only who has said that it has it is named.
- *   fanout.S4  Who says that the node that was named did not give it gets it from the coordinator:
- *       nobody waits for a node that is gone. */
+ *   fanout.S1  Each node, including the coordinator, supplies at most FANOUT_EACH nodes that ask
+ *       for the first time.
+ *   fanout.S2  A node that asks again, as its answer was lost, is answered at once: the lost
+ *       answer's slot of fanout.S1 delays no node.
+ *   fanout.S3  Only a node that has reported the manifest is named.
+ *   fanout.S4  A node whose named source failed gets it from the coordinator: no node waits for one
+ *       that is gone. */
 #include "ckptd/machines/manifest_fanout.h"
 
 enum fanout_way fanout_ask(struct fanout *spread, uint32_t *from, uint32_t node, bool has_missed)
@@ -31,7 +31,7 @@ void fanout_has(struct fanout *spread, uint32_t node)
     bool has_room = spread->num_sources < sizeof spread->sources / sizeof spread->sources[0];
     for (uint32_t i = 0; i < spread->num_sources; i++)
         if (spread->sources[i] == node)
-            return; /* it says so again */
+            return; /* it reports again */
     if (has_room)
         spread->sources[spread->num_sources++] = (uint16_t)node;
 }

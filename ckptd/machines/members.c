@@ -15,7 +15,7 @@ static int refuse_member(const char *item, const char *why)
                         "nodes.peers: \"%.200s\" %s", item, why);
 }
 
-/* Takes the name before `end` off the text. False: it is no name. */
+/* Takes the name before `end` off the text. False: it is not a name. */
 static bool take_name(char out[MEMBER_NAME_MAX], const char **at, char end)
 {
     static const char letters[] =
@@ -29,7 +29,7 @@ static bool take_name(char out[MEMBER_NAME_MAX], const char **at, char end)
     return true;
 }
 
-/* In by_name: the place of the name, or of the first one after it. */
+/* The index in by_name of the name, or of the first one after it. */
 static uint32_t find_place(const struct members *members, const char *name, size_t length)
 {
     uint32_t from = 0, to = members->count;

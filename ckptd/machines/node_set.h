@@ -27,7 +27,7 @@ static inline bool node_set_has(const struct node_set *set, uint32_t node)
     return set->words[node / 64] >> node % 64 & 1;
 }
 
-/* So many nodes are in both. */
+/* Number of nodes in both sets. */
 static inline uint32_t node_set_common(const struct node_set *a, const struct node_set *b)
 {
     uint32_t count = 0;

@@ -1,6 +1,6 @@
-/* participating.c - a node's part of a save that another node coordinates, drawn.
+/* participating.c - the states of a node's part of a save that another node coordinates.
  *
- * Before: a rank comes, of a later attempt than the one that is served here.
+ * Before: a rank comes, of a later attempt than the one served here.
  *
  *   saves in work here ──► SETTLE, after a while GIVE_UP ──► none ──► a peer's: FOLLOW
  *
@@ -17,8 +17,8 @@
  *    │                                                       ▲
  *    └───────── another attempt comes: DISCARD or LEAVE ─────┘
  *
- * Verdicts that no arrow names: WAIT. Reports go beside the states, one at a time; each says all
- * that the node knows, so one that is lost or late changes nothing:
+ * Verdicts without an arrow: WAIT. Reports are independent of the states, one at a time; each has
+ * the full state, so a lost or late one changes nothing:
  *
  *   quiet ── changed: SEND ──► reporting ── answered or not: WAIT ──► quiet
  *                                   ▲ └── answered, and something has changed since: SEND ┐
@@ -26,15 +26,15 @@
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_participating.c and
  * tests/unit/ckptd_sim_nodes.c):
- *   participating.P1  A shard is reported durable only when its name is, too.
- *   participating.P2  A node removes a part only when the coordinator says OVER, or while not all
- *       of its shards are durable, so that no manifest can name them. It never removes a part that
- *       has a manifest here, or is getting one.
- *   participating.P3  `placed` is said only when the manifest is durable here.
+ *   participating.P1  A shard is reported durable only when its name is durable as well.
+ *   participating.P2  A node removes a part only when the coordinator answers OVER, or while some
+ *       of its shards are not durable, so that no manifest can name them. It never removes a part
+ *       that has a manifest here, or is getting one.
+ *   participating.P3  `placed` is reported only when the manifest is durable here.
  *   participating.P4  Until a part is removed or has its manifest, its mark names the coordinator
  *       (peers/join_part.c).
- *   participating.P5  One report of a part is under way at most. A change meanwhile is reported as
- *       soon as it is answered.
+ *   participating.P5  At most one report of a part is in progress. A change meanwhile is reported
+ *       after its answer.
  *   participating.P6  The digests of a durable shard are reported until a report with them was
  *       answered.
  *   participating.P7  A node follows attempts in the order of their numbers, and another one only
@@ -46,7 +46,7 @@
 
 #include <stddef.h>
 
-/* ---- which attempt, and whose ---- */
+/* ---- the attempt and its coordinator ---- */
 
 bool participating_is_unknown(const struct participating_arrival *arrival)
 {
@@ -73,7 +73,7 @@ void participating_recover(struct participating *part)
 
 /* ---- reports ---- */
 
-/* No report is under way there, and none follows. */
+/* True if no report is in progress, and none follows. */
 static bool is_deaf(const struct participating *part)
 {
     return part->state == PARTICIPATING_PLACING || part->state == PARTICIPATING_OVER;
@@ -189,7 +189,7 @@ enum participating_action participating_leave(struct participating *part, uint32
                                               uint32_t num_durable)
 {
     if (is_deaf(part))
-        return PARTICIPATING_NOTHING; /* it ends by itself */
+        return PARTICIPATING_NOTHING; /* it is ending already */
     bool may_remove = part->state == PARTICIPATING_UNDECIDED && num_durable < num_begun;
     part->state = PARTICIPATING_OVER;
     return may_remove ? PARTICIPATING_DISCARD : PARTICIPATING_LEAVE; /* participating.P2 */

@@ -1,11 +1,11 @@
-/* pick.c - the order in which checkpoints go to the remote tier. The queue is no list: it is the
- * checkpoints that the local tier has and the remote one lacks, so it survives a crash of ckptd.
+/* pick.c - the order in which checkpoints go to the remote tier. There is no list: the queue is the
+ * set of checkpoints that the local tier has and the remote one lacks, so it survives a crash of
+ * ckptd.
  *
  * First come checkpoints that a client waits for, then the newest: a lost node costs the time since
- * the newest checkpoint in the remote tier. A checkpoint that retention removes meanwhile leaves
- * the queue by that. One that the rules of the remote tier remove again never enters it. The newest
- * whole checkpoint is "the last", whichever comes later; pick looks at it again after every
- * transfer. */
+ * the newest checkpoint in the remote tier. A checkpoint that retention removes leaves the queue.
+ * One that the rules of the remote tier remove again never enters it. The newest whole checkpoint
+ * is "the last"; pick chooses it again after every transfer. */
 #include "ckptd/machines/pick.h"
 
 static bool is_picked(const struct pick_rule *rule, const struct pick_item *item, bool is_newest)

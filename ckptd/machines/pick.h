@@ -15,19 +15,19 @@ struct pick_rule {
 /* A checkpoint of the run, newest first. */
 struct pick_item {
     uint64_t step;
-    bool is_local;    /* the tier that it comes from has it whole, */
-    bool is_far;      /* the one that it goes to has it */
+    bool is_local;    /* the source tier has a whole copy */
+    bool is_far;      /* the target tier has it */
     bool is_wanted;   /* a client waits for it there, or the copy there is damaged */
-    bool is_given_up; /* its transfer ended, and a person must act */
+    bool is_given_up; /* its transfer ended, and an operator must act */
     bool is_kept;     /* the rules of the remote tier keep it */
-    bool goes;        /* pick_mark(): it is to be there */
+    bool goes;        /* set by pick_mark(): it must be there */
 };
 
-/* Sets `goes`: by the rule, or as a client waits for it; never where the rules of that tier remove
- * it again. */
+/* Sets `goes`: by the rule, or because a client waits; never if the rules of that tier remove it
+ * again. */
 void pick_mark(const struct pick_rule *rule, struct pick_item *items, uint32_t count);
-/* Of marked items. The index of what drains next, or -1: nothing does. *out_left: so many would
- * follow, it included. */
+/* For marked items. The index of the next to drain, or -1: none. *out_left: how many are left,
+ * including it. */
 int64_t pick_next(const struct pick_item *items, uint32_t count, uint32_t *out_left);
 
 #endif

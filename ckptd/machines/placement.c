@@ -1,21 +1,21 @@
-/* placement.c - copies lie in different failure domains.
+/* placement.c - places copies in different failure domains.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_placement.c):
  *   placement.R1  replicated(n) means that any n - 1 failure domains may be lost, so two copies in
  *       one domain count once.
- *   placement.R2  A copy goes only into a domain that has none.
- *   placement.R3  No more copies are sent than are lacking: with those under way at most n domains
- *       get one, while the nodes that were chosen answer.
- *   placement.R4  A node that does not answer is chosen only where no other can give that domain's
- *       copy.
- *   placement.R5  A part is no copy. The parts of all nodes together are one, while no whole copy
- *       lies in the domain of a part: what is lost with that domain is lost with both.
+ *   placement.R2  A copy goes only into a domain without one.
+ *   placement.R3  No superfluous copies are sent: including those in progress at most n domains get
+ *       one, while the chosen nodes answer.
+ *   placement.R4  A node that does not answer is chosen only if no other node of that domain can
+ *       have the copy.
+ *   placement.R5  A part is no copy. The parts of all nodes together count as one copy, while no
+ *       whole copy is in the domain of a part: the loss of that domain loses both.
  *
- * So domains without a part are chosen first: there one copy less is enough. Where all have parts,
- * this node is first, and copies of what it has fetched go on to others.
+ * So domains without a part are chosen first: one copy less is enough there. If all have parts,
+ * this node is first, and its completed copy then goes to others.
  *
- * The choice is made anew at every look, from what the nodes hold then: there is no list that could
- * be lost, and a node that went for good is replaced by another. */
+ * Every check chooses again, from the present copies on the nodes: there is no list to lose, and a
+ * node that is gone for good is replaced. */
 #include "ckptd/machines/placement.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
@@ -30,11 +30,11 @@ struct domain {
     bool has_copy, has_part;
 };
 
-/* The sites by domain, sorted, so that whoever looks at all of them costs count * log(count). */
+/* The sites sorted by domain, so that a pass over all costs count * log(count). */
 struct domains {
     const struct site *sites;
     uint32_t count;    /* of sites */
-    uint32_t *by_name; /* the indexes of sites, those of a domain beside each other */
+    uint32_t *by_name; /* the indexes of sites, grouped by domain */
     uint32_t *of;      /* per site the index in `all` */
     struct domain *all;
     uint32_t num;
@@ -114,7 +114,7 @@ static bool is_before(const struct domains *domains, uint32_t a, uint32_t b)
     return sites[a].order < sites[b].order;
 }
 
-/* The site of that domain, from `*at` of by_name on, that may get a copy; -1: none may. */
+/* The site of that domain, from `*at` of by_name on, that may get a copy; -1: none. */
 static int64_t find_candidate(const struct domains *domains, uint32_t *at)
 {
     uint32_t best = domains->by_name[*at], domain = domains->of[best];
@@ -123,11 +123,11 @@ static int64_t find_candidate(const struct domains *domains, uint32_t *at)
             best = domains->by_name[*at];
     if (domains->all[domain].has_copy) /* placement.R2 */
         return -1;
-    /* A node that has the rest sends it to this one. */
+    /* A node that has the other shards sends them to this one. */
     return best == 0 && !domains->sites[best].has_part ? -1 : (int64_t)best;
 }
 
-/* The best candidates, at most `most` of them; so many. */
+/* The best candidates, at most `most`; returns how many. */
 static uint32_t rank(uint32_t *out, uint32_t most, const struct domains *domains)
 {
     uint32_t num = 0;
@@ -144,7 +144,8 @@ static uint32_t rank(uint32_t *out, uint32_t most, const struct domains *domains
     return num;
 }
 
-/* So many of the ranked are to get one: placement.R3. None when all together gain nothing. */
+/* How many of the ranked ones shall get a copy: placement.R3. None if all together change
+ * nothing. */
 static uint32_t count_needed(struct domains *domains, const uint32_t *ranked, uint32_t num,
                              uint32_t replicas)
 {

@@ -1,4 +1,4 @@
-/* precommit.c - a save whose bytes go before its commit, drawn.
+/* precommit.c - the states of a save whose bytes are copied before its commit.
  *
  *              begin               committed               the replication comes to it
  *      (free) ───────► GOING ─────────────────► AWAITED ─────────────────► GIVING
@@ -11,26 +11,27 @@
  *        │               │ gone: CLOSE
  *        └─ gone: END ─ CLOSING
  *
- * GOING, AWAITED and, by an error, GIVING are left with STOP; after the last copy's end, or at once
- * where none is under way, the next action is due. A claim may be under way in GOING, AWAITED,
+ * STOP leaves GOING, AWAITED and, after an error, GIVING. The next action is due after the last
+ * copy's end, or at once if none is in progress. A claim may be in progress in GOING, AWAITED,
  * GIVING and DROPPING, and counts as a copy does.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sim_nodes.c):
- *   precommit.E1  No action publishes: no node lists, loads or counts what is not committed.
+ *   precommit.E1  No action publishes: no node lists, loads or counts an uncommitted checkpoint.
  *   precommit.E2  GIVE comes only for a save that was committed and met no error, and only to the
  *       checkpoint with its nonce.
- *   precommit.E3  Neither GIVE nor END comes while a claim, a copy or a removal is under way in the
- *       directory. Until then the replication does not touch it.
+ *   precommit.E3  Neither GIVE nor END comes while a claim, a copy or a removal is in progress in
+ *       the directory. Until then the replication does not touch it.
  *   precommit.E4  The files that the replication does not take are removed, and then the lease
- *       ends. After a crash the end of the lease, or the mark of the save, has them removed. A save
- *       waits for the removal, never for the end of a lease.
- *   precommit.E5  An error ends this transfer alone. It leads to END, and the replication takes its
- *       own way at the commit.
- *   precommit.E6  One save goes at a time. The newest of those that come meanwhile begins after it,
- *       unless that save is over by then.
+ *       ends. After a crash the end of the lease, or the mark of the save, leads to their removal.
+ *       A save waits for the removal, never for the end of a lease.
+ *   precommit.E5  An error ends only this transfer. It leads to END, and the replication starts
+ *       from the beginning at the commit.
+ *   precommit.E6  One save is copied at a time. The newest of those that come meanwhile begins
+ *       after it, unless that save is over by then.
  *   precommit.E7  No copy starts before the directory is claimed, or after the save's end.
  *
- * After a crash. The machine is memory only: the next start begins with what the stores hold. */
+ * After a crash. The machine is memory only: the next start begins with the contents of the
+ * stores. */
 #include "ckptd/machines/precommit.h"
 
 #include <stddef.h>
@@ -103,7 +104,7 @@ bool precommit_is_in_the_way(const struct precommit *precommit, enum precommit_m
 enum precommit_action precommit_give(struct precommit *precommit, enum precommit_match match)
 {
     bool is_awaited = precommit->state == PRECOMMIT_AWAITED;
-    if (match == PRECOMMIT_OTHER && !is_awaited) /* its save may be committed yet */
+    if (match == PRECOMMIT_OTHER && !is_awaited) /* its save may still be committed */
         return PRECOMMIT_NOTHING;
     if (match != PRECOMMIT_SAME || !is_awaited) /* precommit.E2 */
         return drop(precommit);

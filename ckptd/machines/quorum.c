@@ -8,9 +8,9 @@
  * tests/unit/ckptd_sim_nodes.c):
  *   quorum.Q1  Two majorities of the same nodes have a node in common; half of them is no majority.
  *   quorum.Q2  A node whose answer is unknown does not hold the number.
- *   quorum.Q3  A number that a node has for another start is not counted on, whoever else took it.
+ *   quorum.Q3  A number that a node has for another start does not count, whichever nodes took it.
  *   quorum.Q4  The first peer by name of those that answer is asked before all others. So of two
- *       starts of a run one has it and goes on, and the other has asked nobody else. */
+ *       starts of a run one gets it and continues, and the other has asked no further node. */
 #include "ckptd/machines/quorum.h"
 
 static bool is_majority(uint32_t holders, uint32_t nodes)

@@ -1,9 +1,9 @@
-/* read_plan.c - what loads read, drawn.
+/* read_plan.c - the states of reads for loads.
  *
  * A load's plan says which box of which saved slice is copied. From its first element to its last
  * that is a span of the shard's file; the load wants the chunks that its spans touch. A pass reads
- * chunks of one shard into memory. It takes those that open loads and waiting calls want, each
- * once, also what they ask for until it ends:
+ * chunks of one shard into memory. It reads the chunks that open loads and waiting calls want, each
+ * once, including those they ask for until it ends:
  *
  *            read_plan_begin            opened: START          the last started chunk came
  *     IDLE ───────────────────► OPENING ────────────► RUNNING ────────────────────────────┐
@@ -17,11 +17,11 @@
  *                ▲               │ pass failed     │ failed
  *                └───────────────┴─────────────────┘
  *
- * So an image may be sparse: idle, with chunks missing. A load that wants one of them has another
- * pass begin. Two rules ask for more than the ranges of loads. Where they name every chunk with
- * tensor data, the rest (header, checksum table) is read, too: such an image is whole and serves
- * whatever comes later. A call for a byte that no range names gets all from there to the end: so
- * asks a client that goes through whole shards.
+ * So an image may be sparse: idle, with chunks missing. A load that wants one of them starts
+ * another pass. Two rules ask for more than the ranges of loads. If these are all chunks with
+ * tensor data, the rest (header, checksum table) is read as well: such an image is whole and serves
+ * later calls. A call for a byte outside the ranges gets all from there to the end: a client that
+ * reads whole shards asks so.
  *
  * Reading ahead. Every client walks through its plan in the order of the shard numbers, and so does
  * ckptd, over the plans of all open loads of one checkpoint together. Thus the ranks of a job find
@@ -29,25 +29,25 @@
  * released it: a load through a pool much smaller than the checkpoint still reads each byte once.
  *
  * A shard that is larger than the pool is read in parts on a grid of PART_SHARE of the pool, so
- * that several loads have theirs at once. A part belongs to one load and is lent when it is
+ * that several loads can have theirs at once. A part belongs to one load and is lent when it is
  * complete.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_read_plan.c):
- *   read_plan.P1  A chunk is started only when it is asked for, never while it is there or under
- *       way: as long as an image stays, each of its chunks is read once.
+ *   read_plan.P1  A chunk is started only when it is asked for, never while it is there or in
+ *       progress: as long as an image stays, each of its chunks is read once.
  *   read_plan.P2  Only chunks that open loads or waiting calls need are asked for, and the rest of
  *       an image whose tensor data are all there or asked for.
  *   read_plan.P3  A call is lent verified chunks in one piece, from the chunk of its byte on.
- *   read_plan.P4  A pass ends when nothing is asked for, or, after a failure, when nothing is under
- *       way. Chunks asked for while the file is closed are read before the pass is DONE.
+ *   read_plan.P4  A pass ends when no chunk is asked for, or, after a failure, when none is in
+ *       progress. Chunks asked for while the file is closed are read before the pass is DONE.
  *   read_plan.P5  read_plan.num_asked is the sum over all shards, and 0 when all are idle.
  *   read_plan.P6  The lowest shard that an open load of the checkpoint lacks is read ahead first,
- *       and nothing while a call starves or chunks_max chunks are asked for.
+ *       and none while a call starves or chunks_max chunks are asked for.
  *   read_plan.P7  Memory that open loads want goes to a lower shard of the same checkpoint, or to
- *       another checkpoint's when a call waits. Never to a higher shard: a slow rank would find
- *       what a fast one has taken.
- *   read_plan.P8  Memory that ranks may write to is lent only to a reader that verifies its copies.
- */
+ *       another checkpoint's when a call waits. Never to a higher shard: else a fast rank takes the
+ *       shards that a slow one needs.
+ *   read_plan.P8  Memory that ranks may write to is lent only to a reader that verifies its
+ *       copies. */
 #include "ckptd/machines/read_plan.h"
 #include "proto/base/report.h"
 
@@ -70,7 +70,7 @@ bool read_plan_has_room(const struct read_plan *plan, bool is_starved)
     return !is_starved && plan->num_asked < plan->chunks_max; /* read_plan.P6 */
 }
 
-/* ---- what a load wants ---- */
+/* ---- chunks wanted by loads ---- */
 
 static int compare_ranges(const void *a, const void *b)
 {
@@ -328,8 +328,8 @@ bool read_plan_at(uint32_t *out_shard, const struct read_next *next, const struc
     return true;
 }
 
-/* A shard that was in memory or under way when it was looked at is not looked at again: should it
- * go, a LoadShard call reads it. */
+/* A shard that was in memory or in progress at its turn is not considered again: if it goes, a
+ * LoadShard call reads it. */
 bool read_plan_offer(struct read_next *next, struct read_load *load, const struct read_shard *shard)
 {
     uint32_t number = load->order[load->next];
@@ -352,7 +352,7 @@ void read_plan_pass_over(const struct read_next *next)
 
 /* ---- a LoadShard call ---- */
 
-/* One that a pass reads is of use, as only ckptd writes to it. */
+/* An image that a pass reads is usable, as only ckptd writes to it. */
 static bool may_use(const struct read_call *call, const struct read_found *found)
 {
     if (found->image->state != READ_IDLE)
@@ -408,7 +408,7 @@ bool read_plan_may_take(const struct read_taker *taker, const void *checkpoint, 
     return taker->is_awaited;
 }
 
-/* A tier other than the local one that does not answer says nothing about what lies there. */
+/* A remote tier that does not answer proves nothing about its copy. */
 bool read_plan_is_damage(int code, enum tier_index tier)
 {
     return code == ERR_CORRUPT || code == ERR_NOT_FOUND || (code == ERR_IO && tier == TIER_LOCAL);

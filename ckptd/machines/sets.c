@@ -1,8 +1,8 @@
-/* sets.c - the sets of nodes of which most must hold the number of an attempt.
+/* sets.c - the sets of nodes, of each of which most must hold the number of an attempt.
  *
  * The settings name the nodes of the cluster. Operators change them node by node, and a node may
- * come back with old ones. So each attempt's file says which nodes it counted on, and the next
- * attempt asks most of these, beside most of the nodes in the settings of the node that opens it:
+ * return with old ones. So each attempt's file names the nodes on which it depended, and the next
+ * attempt asks most of these, besides most of the nodes in the settings of the node that opens it:
  *
  *   0007 {n1,n2,n3} ──► 0008 {n1,n4,n5}, needs most of n1,n4,n5 and most of n1,n2,n3 ──► 0009
  *   needs most of n1,n4,n5; while 0008 is not known to be held, most of n1,n2,n3 as well
@@ -10,16 +10,15 @@
  * Invariants (cited in the code, checked by tests/unit/ckptd_sets.c):
  *   sets.S1  A number is answered when most of each of its sets hold it: those of the settings,
  *       those of the last attempt, and those which that one needed, unless it is known to be held.
- *   sets.S2  A node takes a number only when it is higher than any it has, and when its sets name
- *       those of the newest attempt there. So of two that were opened apart from each other one at
- *       most is answered, and a later one counts on the nodes of every one that was answered
- *       before.
- *   sets.S3  sets.S2 does not bind copies of the file of an attempt that was answered: a node takes
- *       them at any time. The same holds of a number that an operator forced, or that the remote
- *       tier took.
+ *   sets.S2  A node accepts a number only if it is higher than all it has, and if its sets include
+ *       those of the newest attempt there. So of two that were opened independently at most one is
+ *       answered, and a later one depends on the nodes of every one that was answered before.
+ *   sets.S3  sets.S2 does not bind copies of the file of an attempt that was answered: a node
+ *       accepts them at any time. The same is true of a number that an operator forced, or that the
+ *       remote tier accepted.
  *
- * A node that knows nothing of a run cannot know whom to ask: where the settings change by one node
- * at a time, most of the new ones have one in common with most of the old ones. */
+ * A node without any knowledge of a run cannot know which nodes to ask: if the settings change by
+ * one node at a time, most of the new ones have one in common with most of the old ones. */
 #include "ckptd/machines/sets.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
@@ -37,7 +36,7 @@ void sets_free(struct sets *sets)
     *sets = (struct sets){0};
 }
 
-/* ---- what they are ---- */
+/* ---- the sets ---- */
 
 static bool has_names(const struct sets *sets, const char *names)
 {
@@ -73,7 +72,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Of the settings; "" where this node has no name. */
+/* The set of the settings; "" if this node has no name. */
 static void write_own(char out[NAMES_BYTES_MAX], const struct members *members, const char *own)
 {
     const char *names[MEMBERS_PEERS_MAX + 1] = {own};
@@ -106,7 +105,7 @@ int sets_next(struct sets *out, const struct sets *last, const struct members *m
     return error;
 }
 
-/* The number of a node in a node_set; NODE_SET_MAX: no node here has it. */
+/* The number of a node in a node_set; NODE_SET_MAX: unknown here. */
 static uint32_t site_of(const char *name, size_t length, const struct members *members,
                         const char *own)
 {

@@ -1,22 +1,22 @@
 /* throttle.c - when a chunk may begin (see throttle.h). Chunks are asked for oldest first.
  *
  * Rate. A bucket of credit that is filled by `write_rate` and emptied by chunks, a whole chunk
- * before it begins. It is empty when the first chunk of a burst comes, so n bytes take n / rate
- * seconds at least; time in which no chunk waits is not saved up. Timers come late: while chunks
- * wait the bucket may hold one chunk and THROTTLE_LATE_MS of the rate, so lateness up to that costs
- * nothing of the rate, and no more than that much ever begins at once.
+ * before it begins. It is empty when the first chunk of a burst comes, so n bytes take at least n /
+ * rate seconds; time without waiting chunks is not saved up. Timers come late: while chunks wait
+ * the bucket may hold one chunk and THROTTLE_LATE_MS of the rate. So lateness up to that costs no
+ * rate, and never more than that begins at once.
  *
- * Quiet phases. While a trainer is in a busy phase nothing begins, until the chunk has been held
- * back by busy phases for quiet_wait_ms in all; then it goes in any phase. Time that it waits for
- * the rate does not count, so a slow rate does not use up quiet_wait_ms. So a save is longer by
- * quiet_wait_ms at most, whatever a trainer announces, and by bytes / rate.
+ * Quiet phases. While a trainer is in a busy phase no chunk begins, until busy phases have delayed
+ * it for quiet_wait_ms in all; then it begins in any phase. Time that it waits for the rate does
+ * not count, so a slow rate does not use up quiet_wait_ms. So a save is longer by at most
+ * quiet_wait_ms, whatever a trainer announces, and by bytes / rate.
  *
- * Window. A chunk that has begun runs to its end, also into a busy phase, so no more than
- * in_flight_max chunks are under way.
+ * Window. A chunk that has begun runs to its end, also into a busy phase, so at most in_flight_max
+ * chunks are in flight.
  *
  * Counters are 64 bits of milliseconds and of milli-bytes; a step of time is clipped to STEP_MS_MAX
- * before it is multiplied, and what is counted saturates nowhere within a million years. A clock
- * that goes back counts as one that stands still. */
+ * before it is multiplied, and no counter saturates within a million years. A clock that goes back
+ * counts as stopped. */
 #include "ckptd/machines/throttle.h"
 #include "proto/base/report.h"
 

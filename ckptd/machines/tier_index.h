@@ -24,11 +24,11 @@ static inline bool tier_is_peer(enum tier_index tier)
 
 /* The outcome of a publication. The default is unknown. */
 enum publication {
-    PUBLICATION_UNKNOWN, /* it may be there, now or later: ask again, remove nothing */
+    PUBLICATION_UNKNOWN, /* it may be there, now or later: ask again, remove no file */
     PUBLICATION_ABSENT,  /* it is certainly not there, and never will be by this call */
     PUBLICATION_TAKEN,   /* another object has the name */
-    PUBLICATION_LOST,    /* ABSENT, and so may be what it belongs to: begin again */
-    PUBLICATION_DURABLE  /* it is there and survives what the tier survives */
+    PUBLICATION_LOST,    /* ABSENT, and the files it refers to may be missing: begin again */
+    PUBLICATION_DURABLE  /* it is there and survives as much as the tier does */
 };
 
 #endif

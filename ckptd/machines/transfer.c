@@ -1,4 +1,4 @@
-/* transfer.c - the copy of a checkpoint into another tier, drawn.
+/* transfer.c - the states of a copy of a checkpoint to another tier.
  *
  *                 transfer_begin                      TAKEN: OVER
  *       (free) ───────────────────► CLAIMING ─────────────────────────► (free)
@@ -17,29 +17,29 @@
  *                                    └─┘ UNKNOWN: rest, then read again
  *   PUBLISHING, LOST: rest, then CLAIMING
  *
- * After an error of the tier the machine rests in that state and goes on with the same step; pauses
+ * After an error of the tier the machine rests in that state and repeats the same step; pauses
  * double.
  *
  * Invariants (cited in the code, checked by tests/unit/ckptd_sim.c):
  *   transfer.T1  The manifest is published only when every shard and every name is durable in the
  *       tier.
- *   transfer.T2  HELD is said only after the publication was reported durable or its own nonce was
+ *   transfer.T2  HELD comes only after the publication was reported durable or its own nonce was
  *       read.
  *   transfer.T3  Once a manifest may have been sent, the transfer ends only as HELD, or because
  *       another's was read in its place. Until then no file of it is removed: the effect may be
  *       late.
- *   transfer.T4  Nothing is copied before the attempt's number is this store's in the tier, so two
- *       stores that took one number apart from each other never mix their files.
+ *   transfer.T4  No file is copied before the attempt's number is this store's in the tier, so two
+ *       stores that took one number independently never mix their files.
  *   transfer.T5  A number or manifest that another store has taken ends the transfer: it is never
  *       overwritten.
  *   transfer.T6  No error of the tier ends a transfer, and no pause is longer than
  *       2^TRANSFER_DOUBLINGS times the first.
- *   transfer.T7  When the tier says that shards are gone which it had taken (LOST), all of them are
+ *   transfer.T7  If the tier reports that shards are gone which it had (LOST), all of them are
  *       verified or sent again, after a new claim, before the manifest is sent again.
  *
  * After a crash. The machine is memory only. The next start sees in the catalog that the tier lacks
- * the checkpoint and begins again: numbers, marks and shards that are there already are met by
- * their names and proven, so every arrow may be cut at any point. */
+ * the checkpoint and begins again. It finds existing numbers, marks and shards by name and verifies
+ * them, so the machine may stop at any arrow. */
 #include "ckptd/machines/transfer.h"
 #include "proto/base/report.h"
 
@@ -165,7 +165,7 @@ struct transfer_action transfer_published(struct transfer *transfer, enum public
         return end(transfer, TRANSFER_OVER, ERR_EXISTS);
     if (outcome == PUBLICATION_LOST) /* transfer.T7 */
         return begin_again(transfer);
-    /* transfer.T3: only a refusal says that it may simply be sent again. */
+    /* transfer.T3: only a refusal allows to send it again. */
     return rest(transfer, outcome == PUBLICATION_ABSENT ? TRANSFER_PUBLISHING : TRANSFER_SETTLING);
 }
 
