@@ -1,15 +1,14 @@
 /* main.c - the program: arguments, signals, exit code.
  *
- * The service runs on a thread of its own; this one waits for signals. SIGTERM, SIGINT and SIGHUP
- * drain (SIGUSR1 reads the configuration again): new work is refused, running saves, and the last
- * ones of ranks that are connected, are finished within limits.drain_ms, then the program ends with
- * 0. A service that cannot go on, because its pool cannot be filled, ends in the same way by
- * itself, with the code of its error. A disk that does not answer cannot hold the end up: after
- * OVERTIME_MS more the process leaves as if it had been killed, which every state on disk is made
- * for (commit.c).
+ * The service runs on its own thread; this one waits for signals. SIGTERM, SIGINT and SIGHUP drain:
+ * ckptd refuses new work, finishes running saves, and the last ones of connected ranks, within
+ * limits.drain_ms, and exits with code 0. SIGUSR1 reloads the configuration. A service that cannot
+ * continue, because its pool cannot be filled, shuts down in the same way, with the code of its
+ * error. A disk that does not answer cannot delay the shutdown: after OVERTIME_MS more the process
+ * exits as if it had been killed, for which every state on disk is designed (commit.c).
  *
- * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
- * the end begins. */
+ * A supervisor that set NOTIFY_SOCKET (sd_notify(3)) is told when calls are answered, and when the
+ * shutdown begins. */
 #include "ckptd/core/config.h"
 #include "ckptd/core/loop.h"
 #include "ckptd/core/service.h"
@@ -34,8 +33,8 @@
 
 #define OVERTIME_MS 10000
 
-static atomic_bool has_ended; /* the service thread; then it sends SIGUSR2 */
-static int ended_with;        /* its error, then; it is in the log */
+static atomic_bool has_ended; /* set by the service thread, which then sends SIGUSR2 */
+static int ended_with;        /* its error at that time; it has been logged */
 
 static void *run_service(void *argument)
 {
@@ -45,7 +44,8 @@ static void *run_service(void *argument)
     return NULL;
 }
 
-/* One datagram; "@name" is an abstract socket. Who does not listen misses nothing but the news. */
+/* One datagram; "@name" is an abstract socket. An error is ignored: the supervisor only misses the
+ * news. */
 static void notify(const char *state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -76,21 +76,21 @@ static int fail(int error)
     return exit_code_of(error);
 }
 
-/* What ends ckptd in order. A closed terminal does not end one that was told to outlive it (nohup):
- * sigwait would take the signal all the same. */
+/* Signals of an orderly shutdown. Leaves SIGHUP out if it is ignored (nohup): sigwait receives even
+ * ignored signals. */
 static void fill_signals(sigset_t *signals)
 {
     struct sigaction before;
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
-    sigaddset(signals, SIGUSR1); /* read the configuration again */
-    sigaddset(signals, SIGUSR2); /* our own */
+    sigaddset(signals, SIGUSR1); /* reload the configuration */
+    sigaddset(signals, SIGUSR2); /* sent by ckptd itself */
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaddset(signals, SIGHUP);
 }
 
-/* Waits for the thread, at most so long, whatever the wall clock does and who sends SIGUSR2. */
+/* Waits for the thread, at most `ms`, even if the wall clock jumps or others send SIGUSR2. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
     int64_t deadline = loop_now_ms() + ms;
@@ -107,7 +107,7 @@ static bool join_within(pthread_t thread, int64_t ms)
     return pthread_join(thread, NULL) == 0;
 }
 
-/* The exit code. */
+/* Returns the exit code. */
 static int serve(struct service *service, const struct config *config, const sigset_t *signals)
 {
     pthread_t thread;
@@ -116,7 +116,7 @@ static int serve(struct service *service, const struct config *config, const sig
     int number = 0;
     if (pthread_create(&thread, NULL, run_service, service) != 0)
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
-    do { /* anybody may send SIGUSR2 */
+    do { /* any process may send SIGUSR2 */
         number = sigtimedwait(signals, &who, &interval);
         if (number == SIGUSR1)
             reload_ask(service);
@@ -163,10 +163,10 @@ int main(int argc, char **argv)
             log_info("ckptd", "%s is a store", config.store);
         return error == 0 ? EXIT_DONE : fail(error);
     }
-    /* Before any thread starts: all inherit the mask, so only sigwait sees these. */
+    /* Before any thread starts: all inherit the mask, so only sigwait receives these. */
     fill_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a peer that went, a file over the limit: the call says so */
+    signal(SIGPIPE, SIG_IGN); /* a closed peer, a file over the limit: the call returns the error */
     signal(SIGXFSZ, SIG_IGN);
     error = service_open(&service, &config);
     if (error != 0)
