@@ -1,20 +1,20 @@
-/* axes.c - what buffers are over the axes of the mesh (see axes.h). */
+/* axes.c - the state of each buffer over the axes of the mesh (see axes.h). */
 #include "trainer/plan/axes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ANY: what a use takes, no buffer is it. */
+/* ANY: accepted by a use in any state; no buffer is in this state. */
 enum state { WHOLE, CUT, PARTIAL, DIFFERENT, ANY };
 
 static const char *const names[] = {"whole", "cut", "a partial sum", "different by rank"};
 
 struct buffer {
-    uint8_t over[NUM_CUTS]; /* enum state; over an axis of degree 1 it does not matter */
+    uint8_t over[NUM_CUTS]; /* enum state; not used over an axis of degree 1 */
 };
 
-/* Of a block, all of which one rank of the pipeline has. */
+/* The buffers of one block. A block belongs to one rank of the pipeline. */
 struct block_axes {
     struct buffer parameters, sums; /* of a group of leaves, until they are joined */
 };
@@ -26,12 +26,12 @@ struct axes {
     const char *reason; /* the text, or NULL */
 };
 
-/* In the order pp, dp_replicate, dp_shard, cp, tp, the parts of dp_shard. The parameters of a block
- * between steps, and their gradient of a leaf. */
+/* The order is pp, dp_replicate, dp_shard, cp, tp, the parts of dp_shard. `resting`: a block's
+ * parameters between steps. `gradient`: a block's gradient of one leaf. */
 static const struct buffer resting = {{CUT, WHOLE, CUT, WHOLE, CUT, CUT}},
                            gradient = {{CUT, PARTIAL, PARTIAL, PARTIAL, CUT, PARTIAL}};
 
-/* A tied matrix is on both ends of the pipeline, where each has a summand of its gradient. */
+/* Both ends of the pipeline hold a tied matrix, and each has a summand of its gradient. */
 static struct buffer of_block(const struct axes *a, uint32_t block, struct buffer buffer,
                               enum state tied)
 {
@@ -63,7 +63,7 @@ void axes_free(struct axes *a)
     free(a);
 }
 
-/* ---- what is wanted ---- */
+/* ---- wanted states ---- */
 
 static void refuse(struct axes *a, const char *buffer, enum axis axis, enum state is,
                    enum state wanted)
@@ -84,7 +84,7 @@ static void want(struct axes *a, const char *name, const struct buffer *is,
             refuse(a, name, axis, is->over[axis], wanted->over[axis]);
 }
 
-/* ---- what calls change ---- */
+/* ---- changes of state by calls ---- */
 
 static void call(struct axes *a, const char *name, struct buffer *buffer, const struct call *call)
 {
@@ -113,7 +113,7 @@ static void call_all(struct axes *a, const char *name, const struct op *op, stru
         call(a, name, buffer, &op->calls[i]);
 }
 
-/* And the buffer is as wanted behind them. */
+/* Applies the operation's calls to the buffer, then checks that it is as wanted. */
 static void make(struct axes *a, const char *name, const struct op *op, struct buffer *buffer,
                  const struct buffer *wanted)
 {
@@ -121,14 +121,15 @@ static void make(struct axes *a, const char *name, const struct op *op, struct b
     want(a, name, buffer, wanted);
 }
 
-/* Of a buffer that is this operation's alone. */
+/* The same for a buffer that only this operation uses. */
 static void make_own(struct axes *a, const char *name, const struct op *op, struct buffer buffer,
                      const struct buffer *wanted)
 {
     make(a, name, op, &buffer, wanted);
 }
 
-/* A leaf's gradient for those who add it: each rank its own, or to owners, of a replica or all. */
+/* Applies the exchange of a leaf's gradient: fast sums keep it on each rank, else it goes to its
+ * owners, of one replica or of all. */
 static void exchange(struct axes *a, const struct op *op, uint32_t block)
 {
     static const struct buffer owned = {{ANY, CUT, CUT, CUT, CUT, CUT}},
@@ -154,14 +155,15 @@ static void run_bucket(struct axes *a, const struct op *op)
 
 /* ---- the end of a step ---- */
 
-/* A tied output has sums of its own; parameters, where a pipeline has it apart. */
+/* A tied output has its own sums. It has its own parameters only where the pipeline puts it on
+ * another rank than the embedding. */
 static bool has_sums(const struct axes *a, uint32_t rank, uint32_t block)
 {
     return (block < a->o->num_blocks || a->o->is_tied) &&
            program_stage_of(a->o, block) % a->o->num_ranks == rank;
 }
 
-/* Both sums of a tied matrix, here or on the two ends of the pipeline. */
+/* Both sums of a tied matrix, on this rank or on the two ends of the pipeline. */
 static void reduce(struct axes *a, uint32_t rank, const struct op *op)
 {
     struct buffer *in = &a->blocks[0].sums, *out = &a->blocks[a->o->num_blocks].sums;
@@ -177,8 +179,8 @@ static void reduce(struct axes *a, uint32_t rank, const struct op *op)
         a->reason = "it has nothing to call for";
 }
 
-/* The sums that the norm and the optimizer read: laid out as the parameters. With ZeRO copies have
- * pieces of them, but where they were added fast. */
+/* Checks the sums that the norm and the optimizer read: they are laid out as the parameters. With
+ * ZeRO copies have pieces of them, unless the sums were added fast. */
 static void want_sums(struct axes *a, uint32_t rank)
 {
     for (uint32_t block = 0; block <= a->o->num_blocks; block++) {
@@ -207,7 +209,8 @@ static void spread(struct axes *a, uint32_t rank, const struct op *op)
 
 /* ---- operations ---- */
 
-/* The squares of a rank's part are a summand; losses are of the last stage, of its own leaves. */
+/* The squares of a rank's part are a summand. Only the last stage has losses, each rank those of
+ * its leaves. */
 static const struct buffer summands = {{PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL}},
                            losses = {{DIFFERENT, CUT, CUT, WHOLE, WHOLE, CUT}},
                            all_whole = {{WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},

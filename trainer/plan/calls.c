@@ -1,7 +1,7 @@
 /* calls.c - what ranks call together in each operation of a program: kind and group.
  *
- * The list is what runs: gather.c, codes.c, reduce.c and step.c take their groups from it. What the
- * model calls within a block, in the groups of tensor and context parallel, is the model's. */
+ * The list is what runs: gather.c, codes.c, reduce.c and step.c take their groups from it. The
+ * model's own calls within a block (groups of tensor and context parallel) are not listed. */
 #include "trainer/plan/program.h"
 
 uint32_t program_degree(const struct program_options *o, enum axis axis)
@@ -22,7 +22,8 @@ bool program_has_group(const struct program_options *o, enum group group)
     return false;
 }
 
-/* Of one rank, the world's calls are made, too. */
+/* Adds a call if its group has more than one rank. Calls of the world are added even for one
+ * rank. */
 static void add(const struct program_options *o, struct op *op, enum call_kind kind,
                 enum group group)
 {
@@ -49,7 +50,7 @@ static void add_exchange(const struct program_options *o, struct op *op)
         add(o, op, CALL_DEAL, o->round_leaves > 0 ? GROUP_REPLICA : GROUP_OWNERS);
 }
 
-/* The ends of a pipeline have a sum each of a tied matrix. */
+/* Each end of a pipeline has a sum of a tied matrix. */
 static void add_reduce(const struct program_options *o, struct op *op)
 {
     if (o->is_tied && (o->rank == 0 || o->rank + 1 == o->num_ranks))

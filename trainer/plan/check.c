@@ -1,8 +1,8 @@
 /* check.c - can the programs of all ranks of a pipeline be run, and do they make a step?
  *
- * The programs are run against each other without arithmetic: each rank goes on as long as what its
- * next operation needs is there. What is forbidden is said at once; what is left when no rank can
- * go on waits for something that never comes. */
+ * The programs are run against each other without arithmetic: each rank advances while the inputs
+ * of its next operation exist. A forbidden operation is reported at once. If no rank can advance,
+ * the operations that are left wait for ever. */
 #include "proto/base/report.h"
 #include "trainer/model/model.h"
 #include "trainer/plan/axes.h"
@@ -11,10 +11,11 @@
 
 enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, JOINED, COLLECTED, COPIED, UPDATED, NUM_DONE };
 
-/* Of a rank: its codes are made; from the end of its sums on. */
+/* Bits of a rank: its codes are made; the operations that end its step are done. */
 enum ended { REDUCED = 1, NORMED = 2, COUNTED = 4, SPREAD = 8, ENCODED = 16 };
 
-/* Of a layer: 1 + the leaf of its own keys and values, of those from all around; 0: none. */
+/* Of a layer: 1 + the leaf whose keys and values are there: this rank's own, all ranks'; 0:
+ * none. */
 struct ring {
     uint32_t computed, around;
 };
@@ -23,18 +24,18 @@ struct check {
     const struct program *const *ranks;
     const struct program_options *o;
     uint32_t blocks, leaves, stages;
-    bool *done[NUM_DONE]; /* [blocks][leaves] */
-    bool *sent[2];        /* down, up: [stages + 1 boundaries][leaves] */
-    bool *arrived[2];     /* likewise */
-    bool *loss;           /* [leaves] */
-    bool *is_held;        /* [num_ranks][blocks] */
-    uint8_t *ended;       /* [num_ranks] bits of enum ended */
-    uint32_t
-        *begun[NUM_LANES]; /* [num_ranks][blocks] the last of its block on a lane, as op.after */
-    uint32_t *latest;      /* [num_ranks][NUM_LANES] the last of all on a lane */
-    uint32_t *waited;      /* [num_ranks][NUM_LANES] up to where compute has waited */
-    uint32_t *received;    /* [num_ranks] up to where its lane has received, as op.after */
-    uint32_t *from[2];     /* down, up: [num_ranks][slots_max] the last send of each buffer */
+    bool *done[NUM_DONE];       /* [blocks][leaves] */
+    bool *sent[2];              /* down, up: [stages + 1 boundaries][leaves] */
+    bool *arrived[2];           /* likewise */
+    bool *loss;                 /* [leaves] */
+    bool *is_held;              /* [num_ranks][blocks] */
+    uint8_t *ended;             /* [num_ranks] bits of enum ended */
+    uint32_t *begun[NUM_LANES]; /* [num_ranks][blocks] the block's last operation on each lane, as
+                                 * op.after */
+    uint32_t *latest;           /* [num_ranks][NUM_LANES] the last operation on each lane */
+    uint32_t *waited;   /* [num_ranks][NUM_LANES] the operation up to which compute has waited */
+    uint32_t *received; /* [num_ranks] the last operation whose receive is done, as op.after */
+    uint32_t *from[2];  /* down, up: [num_ranks][slots_max] the last send of each buffer */
     uint32_t slots_max;
     struct ring *ring; /* [num_ranks][blocks] */
     uint32_t *at;      /* [num_ranks] the next operation */
@@ -47,7 +48,7 @@ static bool *of_block(const struct check *c, enum done what, const struct op *op
     return &c->done[what][(size_t)op->block * c->leaves + op->leaf];
 }
 
-/* The boundary in front of (down: behind) an operation's stage. */
+/* The boundary before (`is_behind`: after) an operation's stage. */
 static size_t boundary(const struct check *c, const struct op *op, bool is_behind)
 {
     return (size_t)(op->stage + is_behind) * c->leaves + op->leaf;
@@ -67,7 +68,8 @@ static bool has_gradient(const struct check *c, const struct op *op)
     if (!is_tied_output && op->block < last)
         return c->done[INPUT][(size_t)(op->block + 1) * c->leaves + op->leaf];
     if (op->stage + 1 == c->stages)
-        return c->loss[op->leaf] || c->o->has_loss_chunks; /* it makes the loss itself */
+        return c->loss[op->leaf] || c->o->has_loss_chunks; /* the head's backward makes the loss
+                                                            * itself */
     return c->arrived[1][boundary(c, op, true)];
 }
 
@@ -102,7 +104,7 @@ static void check_backward(struct check *c, const struct op *op, bool is_held)
         set_once(c, of_block(c, WEIGHT, op), "it comes twice");
 }
 
-/* Of one block of a bucket. */
+/* Checks one block of a bucket. */
 static void check_exchange(struct check *c, const struct op *op)
 {
     c->reason = !*of_block(c, WEIGHT, op) ? "there is no gradient" : c->reason;
@@ -131,7 +133,7 @@ static void check_collect(struct check *c, const struct op *op, bool is_reduced)
     set_once(c, of_block(c, COLLECTED, op), "it comes twice");
 }
 
-/* ---- keys and values that go around a ring ---- */
+/* ---- keys and values around a ring ---- */
 
 static bool keeps_nothing(const struct check *c, uint32_t block)
 {
@@ -152,7 +154,7 @@ static void check_keys(struct check *c, uint32_t rank, const struct op *op, bool
     ring->computed = op->leaf + 1;
 }
 
-/* There is room for the keys and values of two layers, one behind the other. */
+/* There is room for the keys and values of two layers at a time. */
 static void check_ring(struct check *c, uint32_t rank, const struct op *op)
 {
     struct ring *ring = ring_of(c, rank, op->block);
@@ -167,7 +169,7 @@ static void check_ring(struct check *c, uint32_t rank, const struct op *op)
     *ring = (struct ring){.around = op->leaf + 1};
 }
 
-/* A layer's forward, its recomputation of all, its backward of the input. */
+/* A layer's forward, its full recomputation and its backward of the input use the ring. */
 static void use_ring(struct check *c, uint32_t rank, const struct op *op)
 {
     bool is_layer = op->block > 0 && op->block < c->o->num_blocks - 1;
@@ -263,7 +265,7 @@ static void check_peer(struct check *c, const struct op *op)
         c->reason = "its peer has not the stage on the other side";
 }
 
-/* Of what is sent or received: has it been? */
+/* The flag that says whether the data of a send or receive has been sent. */
 static bool *of_transfer(const struct check *c, bool *const flags[2], const struct op *op)
 {
     bool is_up = op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
@@ -281,7 +283,7 @@ static void send(struct check *c, uint32_t rank, const struct op *op)
     set_once(c, of_transfer(c, c->sent, op), "it comes twice");
 }
 
-/* False: what it waits for has not been sent. */
+/* Returns false if the data has not been sent yet. */
 static bool receive(struct check *c, const struct op *op)
 {
     if (!*of_transfer(c, c->sent, op))
@@ -290,7 +292,7 @@ static bool receive(struct check *c, const struct op *op)
     return true;
 }
 
-/* False: what an operation waits for is on its way between stages. */
+/* Returns false if an operation waits for data between stages. */
 static bool has_transfers(struct check *c, uint32_t rank, const struct op *op)
 {
     const struct op *ops = c->ranks[rank]->ops;
@@ -307,7 +309,7 @@ static bool has_transfers(struct check *c, uint32_t rank, const struct op *op)
     return *of_transfer(c, c->arrived, &ops[sent - 1]);
 }
 
-/* What an operation needs of other lanes, its own waits included. */
+/* Checks what an operation needs of other lanes, its own waits included. */
 static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
 {
     uint32_t *waited = c->waited + (size_t)rank * NUM_LANES;
@@ -315,7 +317,7 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
     size_t at = (size_t)rank * c->blocks + op->block;
     bool is_backward = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT;
     bool reads = op->kind == OP_KEYS || op->kind == OP_FORWARD || op->kind == OP_RECOMPUTE ||
-                 (is_backward && op->block > 0); /* the embedding's needs no parameters */
+                 (is_backward && op->block > 0); /* the embedding's backward needs no parameters */
     bool writes = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_WEIGHT;
     for (uint32_t lane = 0; lane < NUM_LANES; lane++) {
         if (op->after[lane] > c->at[rank])
@@ -339,7 +341,7 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
         c->begun[op->lane][at + b] = latest[op->lane];
 }
 
-/* What ends a step: what each needs, and what it ends. */
+/* Checks an operation that ends a step: what it needs, and that it comes once. */
 static void check_end(struct check *c, uint32_t rank, const struct op *op)
 {
     static const struct {
@@ -363,7 +365,7 @@ static void check_end(struct check *c, uint32_t rank, const struct op *op)
     *ended |= ends;
 }
 
-/* One operation of a rank; false: it has to wait. */
+/* Runs one operation of a rank. Returns false if it has to wait. */
 static bool advance(struct check *c, uint32_t rank)
 {
     const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
@@ -396,7 +398,7 @@ static int refuse(const struct check *c, uint32_t rank, const char *reason)
                         reason);
 }
 
-/* A rank as far as it gets. */
+/* Runs a rank until it has to wait. */
 static int run_rank(struct check *c, uint32_t rank, bool *out_moved)
 {
     while (c->at[rank] < c->ranks[rank]->num_ops && advance(c, rank)) {
@@ -435,7 +437,7 @@ static uint32_t next_common(const struct program *p, uint32_t at)
     return at;
 }
 
-/* Who calls alone waits for ever. */
+/* An operation that only one rank calls waits for ever. */
 static int check_common(struct check *c, uint32_t rank)
 {
     const struct program *first = c->ranks[0], *p = c->ranks[rank];
@@ -452,7 +454,7 @@ static int check_common(struct check *c, uint32_t rank)
     return refuse(c, who, "another rank of the pipeline does not call with it over pp");
 }
 
-/* Every block is updated, and copied where a save may go on. */
+/* Every block is updated. Where a save may be under way, every block is copied. */
 static int check_updates(const struct check *c)
 {
     struct program_options o = *c->o;

@@ -1,5 +1,5 @@
-/* gpu_memory.c - what a GPU's memory holds beside the plan (see gpu_memory.h), by constants and by
- * formulas of the libraries. Sources:
+/* gpu_memory.c - GPU memory outside the plan (see gpu_memory.h), from constants and from formulas
+ * of the libraries. Sources:
  *
  *   CONTEXT     PyTorch's maintainers: about 400 MB, where modules are loaded when they are first
  *               used, as they are since CUDA 12.2 (pytorch/pytorch #109888). Rounded up.
@@ -7,21 +7,22 @@
  *               cuBLAS, NCCL's code and own kernels (vllm-project/vllm #14452).
  *   GRAPH_NODE  a user's measurement: 500, 1000, 2000 captured kernels take 362, 395, 458 MB
  *               (forums.developer.nvidia.com/t/244901).
- *   SENT,       NCCL 2.28.9, transport/p2p.cc: what each channel allocates for a peer of the
- *   RECEIVED    machine, in pages of 2 MiB. The receiver has the buffers of computeBuffSizes() in
- *               init.cc: 512 KiB of LL, 4800 KiB of LL128, 4 MiB of Simple. A log of 8 H100 has the
- *               same two sizes, and 32 channels to a peer (NVIDIA/nccl #1685).
- *   WORKSPACE   what cuBLASLt is given (kernels/cuda/library/blas.h). cuDNN's is that of its plans
- *               for an H200 and a B200 (tests/integration/cuda_plans.py): a score of a head takes 2
- *               bytes, and where heads share keys, a value of a query's key and value 2 each. Past
- * a part of the GPU's memory attention is our own (dnn.h). NETWORK     transport/net.cc,
- * sharedNetBuffersInit(): a communicator's sends to other machines share 16 steps of 128 KiB for
- * each channel, its receives likewise.
+ *   SENT,       NCCL 2.28.9, transport/p2p.cc: each channel's memory for a peer of the machine, in
+ *   RECEIVED    pages of 2 MiB. The receiver has the buffers of computeBuffSizes() in init.cc:
+ *               512 KiB of LL, 4800 KiB of LL128, 4 MiB of Simple. A log of 8 H100 has the same two
+ *               sizes, and 32 channels to a peer (NVIDIA/nccl #1685).
+ *   WORKSPACE   the workspace passed to cuBLASLt (kernels/cuda/library/blas.h). cuDNN's is that of
+ *               its plans for an H200 and a B200 (tests/integration/cuda_plans.py): a score of a
+ *               head takes 2 bytes. Where heads share keys, a value of a query's key and value
+ *               takes 2 each. Past a part of the GPU's memory the trainer's own attention is used
+ *               (dnn.h).
+ *   NETWORK     transport/net.cc, sharedNetBuffersInit(): a communicator's sends to other machines
+ *               share 16 steps of 128 KiB for each channel, its receives likewise.
  *
  * A group's buffers are allocated at its first call, those of sends and receives for all channels.
- * An all-gather of equal parts and a sum go around a ring: one neighbour each way. Not counted are
- * what a communicator has without peers (some MiB), and NVLS, which takes other buffers where NCCL
- * chooses it. NCCL_MAX_CTAS and NCCL_BUFFSIZE make all of it smaller. */
+ * An all-gather of equal parts and a sum go around a ring: one neighbour each way. Not counted: a
+ * communicator's memory without peers (some MiB), and the other buffers of NVLS, where NCCL chooses
+ * it. NCCL_MAX_CTAS and NCCL_BUFFSIZE reduce all of these. */
 #include "trainer/plan/gpu_memory.h"
 
 #include <string.h>
@@ -42,7 +43,8 @@
 
 enum { BY_RING = 1, BY_SENDS = 2 };
 
-/* What the model calls in its groups is not in the program: all-to-alls and gathers. */
+/* The program does not list the calls that the model makes in its groups: all-to-alls and
+ * gathers. */
 static uint32_t ways_of(const struct gpu_memory_options *o, enum group group)
 {
     static const uint8_t ways[NUM_CALL_KINDS] = {
@@ -74,8 +76,8 @@ static uint64_t group_bytes(const struct gpu_memory_options *o, enum group group
     return bytes;
 }
 
-/* Each way over a boundary between two stages has a communicator (parallel/channels.c): this rank
- * sends by one and receives by the other. */
+/* Each direction over a boundary between two stages has a communicator (parallel/channels.c): this
+ * rank sends by one and receives by the other. */
 static uint64_t stage_bytes(const struct gpu_memory_options *o)
 {
     uint32_t ranks = o->shape->num_ranks, stages = ranks * o->shape->chunks, num = 0;
@@ -87,8 +89,8 @@ static uint64_t stage_bytes(const struct gpu_memory_options *o)
 
 /* ---- graphs ---- */
 
-/* A batch is captured for the first leaf of each slot; later leaves find it, but for one that is
- * the first to be folded. */
+/* A batch is captured for the first leaf of each slot and reused for later leaves. A leaf that is
+ * the first to be folded is captured separately. */
 static uint64_t num_graphs(const struct gpu_memory_options *o)
 {
     uint64_t num = 0;
@@ -102,7 +104,7 @@ static uint64_t num_graphs(const struct gpu_memory_options *o)
     return num;
 }
 
-/* ---- workspaces, of which one is in use at a time ---- */
+/* ---- workspaces: one is in use at a time ---- */
 
 static uint64_t dnn_bytes(const struct kernel_shapes *s)
 {

@@ -1,21 +1,22 @@
-/* lanes.c - which operations of a program run beside its compute, and what waits for them.
+/* lanes.c - which operations of a program run beside its compute, and which operations wait for
+ * them.
  *
- * Lowering (program.c) puts a gather in front of its first use and an exchange behind its backward.
- * Here gathers move ahead, by `gather_ahead` uses, and get a lane of their own; exchanges get one,
- * too, and at most `exchange_behind` of them are under way when the next backward begins. A lane
- * runs its operations in the order of the program, so folds stay in leaf order, and begins none
- * before all compute in front of it in the program has ended. What waits is compute alone: for the
- * gather of the block that it reads, and for the exchange that still reads what it will write.
+ * Lowering (program.c) puts a gather before its first use and an exchange after its backward. Here
+ * gathers move ahead by `gather_ahead` uses. Gathers and exchanges each get a lane; at most
+ * `exchange_behind` of them are under way when the next backward begins. A lane runs its operations
+ * in the order of the program, so folds stay in leaf order. It begins an operation when all compute
+ * before it in the program has ended. Only compute waits: for the gather of the block that it
+ * reads, and for the exchange that still reads the buffer that it will write.
  *
- * What comes from another stage is received on a lane, too: its buffer is taken one action ahead
- * (program.c), and the first block that reads it waits. What is sent is copied to a buffer of its
- * slot and direction first, which waits for what was sent from there before.
+ * Data from another stage is received on a lane: its buffer is posted one action ahead (program.c),
+ * and the first block that reads it waits. Data to send is first copied to the buffer of its slot
+ * and direction; the copy waits for the previous send from that buffer.
  *
- * Keys and values go around a ring on a lane. In a forward they are used at once; for a backward
- * those that were kept go while the block behind is computed (program.c).
+ * Keys and values go around a ring on a lane. A forward uses them at once. For a backward the kept
+ * ones go around while the next block is computed (program.c).
  *
- * A save of the step before copies on a lane, too, from the begin of the step on; the update of a
- * block waits for the copy of that block. */
+ * A save of the previous step copies on a lane from the start of the step; the update of a block
+ * waits for the copy of that block. */
 #include "proto/base/report.h"
 #include "trainer/model/model.h"
 #include "trainer/plan/program.h"
@@ -25,15 +26,16 @@
 
 struct overlap {
     const struct program_options *o;
-    struct op *ops; /* of the program as it will be */
+    struct op *ops; /* the operations of the new program */
     uint32_t num_ops;
     bool *is_held; /* [num_blocks + 1] */
     const struct op *gathers;
-    uint32_t num_gathers, next; /* the first gather that is not placed */
-    uint32_t *use; /* [num_gathers] counts uses: gathers for the same one have the same number */
+    uint32_t num_gathers, next; /* `next`: the first gather that is not placed */
+    uint32_t *use; /* [num_gathers] number of the use; gathers for the same use have the same
+                    * number */
 };
 
-/* The next gathers, up to a use, whose blocks are not held any more. */
+/* Places the next gathers, up to a use, whose blocks are not held any more. */
 static void place_gathers(struct overlap *v, uint32_t last_use)
 {
     while (v->next < v->num_gathers && v->use[v->next] <= last_use &&
@@ -91,18 +93,18 @@ static int reorder(struct program *p, const struct program_options *o)
     return is_short ? report_error(ERR_MEMORY, NULL, "no memory for the step's program") : 0;
 }
 
-/* ---- what waits for what ---- */
+/* ---- waits ---- */
 
-/* Operations of a lane so far, as program_op.after counts them. */
+/* Numbers of operations on a lane so far, as program_op.after counts them. */
 struct waits {
-    uint32_t *gather;   /* [num_blocks + 1] the last of each block; 0: none */
-    uint32_t *exchange; /* likewise */
+    uint32_t *gather;   /* [num_blocks + 1] the last gather of each block; 0: none */
+    uint32_t *exchange; /* likewise, the last exchange */
     uint32_t *order;    /* [num_ops] all exchanges */
     uint32_t num_exchanges, last_gather, last_reduce;
-    bool is_reduced;   /* OP_REDUCE was there: the lanes are over */
-    uint32_t *sent[2]; /* [num_slots] down, up: the last from each buffer */
-    uint32_t *ring;    /* [num_blocks + 1] the last of each layer; 0: none */
-    uint32_t *copied;  /* likewise, the copy of each block */
+    bool is_reduced;   /* OP_REDUCE has come: the lanes are done */
+    uint32_t *sent[2]; /* [num_slots] down, up: the last send from each buffer */
+    uint32_t *ring;    /* [num_blocks + 1] the last ring operation of each layer; 0: none */
+    uint32_t *copied;  /* [num_blocks + 1] the copy of each block; 0: none */
 };
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -120,7 +122,7 @@ static bool is_receive(const struct op *op)
     return op->kind == OP_RECEIVE || op->kind == OP_RECEIVE_GRADIENT;
 }
 
-/* Where the last receive of an operation's stage and leaf is, as op.after counts; 0: none. */
+/* The last receive for an operation's stage and leaf, as op.after counts; 0: none. */
 static uint32_t received_for(const struct program *p, const struct op *op, enum op_kind kind)
 {
     for (const struct op *at = op; at-- > p->ops;)
@@ -133,7 +135,7 @@ static void wait_for_stage(const struct program *p, const struct program_options
 {
     uint32_t stages = o->num_ranks * o->chunks;
     bool is_backward = op->kind == OP_BACKWARD || op->kind == OP_BACKWARD_INPUT ||
-                       (op->kind == OP_BACKWARD_WEIGHT && op->block == 0); /* it has no other */
+                       (op->kind == OP_BACKWARD_WEIGHT && op->block == 0); /* only this one */
     bool is_forward = op->kind == OP_FORWARD || (op->kind == OP_KEYS && !op->is_second);
     if (is_forward && op->stage > 0 && op->block == o->first_block[op->stage])
         op->after[LANE_RECEIVE] = received_for(p, op, OP_RECEIVE);
@@ -189,7 +191,8 @@ static void put_on_pipe(struct waits *w, const struct program *p, const struct p
     *sent = (uint32_t)(op - p->ops) + 1;
 }
 
-/* What goes around a ring, and what uses it. */
+/* Sets the waits of operations that send keys and values around a ring, and of those that use
+ * them. */
 static void put_in_ring(struct waits *w, const struct program_options *o, struct op *op,
                         uint32_t number)
 {
@@ -206,7 +209,7 @@ static void put_in_ring(struct waits *w, const struct program_options *o, struct
     w->ring[op->block] = number;
 }
 
-/* The block's next backward waits for a join, too: its places are taken once at a time. */
+/* The block's next backward waits for a join, too: its buffers are used once at a time. */
 static void put_behind(struct waits *w, struct op *op, uint32_t number)
 {
     if (op->kind != OP_EXCHANGE && op->kind != OP_JOIN && op->kind != OP_COLLECT)

@@ -10,7 +10,7 @@ void layout_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t
     *out_rows = rows - first < chunk ? rows - first : chunk;
 }
 
-/* In how many parts tp cuts a tensor; the others of a degree hold copies. */
+/* The number of parts into which tp cuts a tensor; further tp ranks hold copies. */
 static uint32_t tp_parts(const struct mesh *mesh, const struct model_tensor *tensor)
 {
     uint32_t degree = mesh->degree[AXIS_TP];
@@ -28,7 +28,7 @@ struct box layout_tp_box(const struct mesh *mesh, const struct model_tensor *ten
 {
     struct box box = {.extent = {tensor->rows, tensor->width, 1, 1}};
     uint32_t parts = tp_parts(mesh, tensor), blocks = mesh->tp_blocks;
-    if (tensor->role == MODEL_COLUMNS) /* of the vocabulary; the others divide */
+    if (tensor->role == MODEL_COLUMNS) /* only the vocabulary may not divide evenly */
         box.extent[0] = (tensor->rows + blocks - 1) / blocks * blocks;
     uint32_t part = layout_tp_part(mesh, tensor, mesh->place[AXIS_TP]);
     uint32_t dimension = tensor->role == MODEL_ROWS ? 1 : 0;

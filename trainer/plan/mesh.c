@@ -23,7 +23,7 @@ static const uint32_t axes_of[NUM_GROUPS + 1] = {
     [GROUP_WORLD] = ALL_AXES,
 };
 
-/* Outermost first: a number of so many digits. */
+/* The axes as digits of a rank, outermost first. */
 static const enum axis digits[NUM_CUTS] = {AXIS_PP,    AXIS_REPLICATE, AXIS_PARTS,
                                            AXIS_SHARD, AXIS_CP,        AXIS_TP};
 
@@ -106,7 +106,7 @@ uint32_t mesh_group_rank(const struct mesh *mesh, enum group group, uint32_t pla
     return mesh_rank_of(mesh, places);
 }
 
-/* The degrees of the configuration; dp_shard -1 takes the ranks that are left. */
+/* Sets the degrees from the configuration; dp_shard -1 takes the ranks that are left. */
 static int fit(struct mesh *mesh, const struct config *config, uint32_t size)
 {
     const char *hint = "change the parallelism degrees or the number of ranks";
@@ -149,7 +149,7 @@ static void find_places(const struct mesh *mesh, uint32_t rank, uint32_t place[N
     }
 }
 
-/* With groups of leaves: as many as the machines of a replica, where none is without a group. */
+/* With groups of leaves: as many parts as a replica has machines, if each part gets a group. */
 static uint32_t parts_by_machine(const struct mesh *mesh, const struct config *config)
 {
     uint32_t within = mesh->degree[AXIS_CP] * mesh->degree[AXIS_TP];

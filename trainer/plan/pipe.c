@@ -1,10 +1,10 @@
 /* pipe.c - schedules of a pipeline (see pipe.h).
  *
  * The simulation counts time in units. done[stage][leaf] is when an action has ended; an action can
- * begin when what it needs has ended: a forward the forward of the stage in front, a backward that
- * of the stage behind and its own forward, a weight's half its input's half. Each rank works on one
- * action at a time. A file's order is replayed in the same simulation, which so finds out whether
- * it can be run at all. */
+ * begin when its inputs have ended. A forward needs the previous stage's forward, a backward the
+ * next stage's backward and its own forward. A weight's half needs its input's half. Each rank runs
+ * one action at a time. The order of a file is replayed in the same simulation, which finds out
+ * whether it can be run. */
 #include "trainer/plan/pipe.h"
 #include "proto/base/report.h"
 
@@ -24,7 +24,7 @@ struct simulation {
     uint32_t *next[3]; /* per rank: how many forwards, inputs, weights it has begun */
 };
 
-/* Do the gradients of weights wait? */
+/* True if the gradients of weights are deferred. */
 static bool splits(const struct pipe_options *o)
 {
     return o->schedule == PIPE_ZBH1 || o->schedule == PIPE_INTERLEAVED_ZERO;
@@ -45,7 +45,7 @@ static uint64_t *done_of(const struct simulation *s, uint32_t part, uint32_t sta
     return &s->done[part][(size_t)stage * s->options->num_leaves + leaf];
 }
 
-/* The n-th forward (or backward) of a rank: rounds of num_ranks leaves, chunk by chunk. */
+/* The n-th forward (or backward) of a rank: rounds of num_ranks leaves, chunk after chunk. */
 static struct pipe_action nth(const struct simulation *s, uint32_t rank, uint32_t n,
                               bool is_forward)
 {
@@ -61,7 +61,7 @@ static struct pipe_action nth(const struct simulation *s, uint32_t rank, uint32_
                                 .kind = is_forward ? PIPE_FORWARD : PIPE_BACKWARD};
 }
 
-/* Leaves (of any chunk) that a rank may have between forward and backward. */
+/* The most leaves (of any chunk) that a rank may have between forward and backward. */
 static uint32_t limit_of(const struct pipe_options *o, uint32_t rank)
 {
     uint32_t all = o->num_leaves * o->chunks, behind = o->num_ranks - 1 - rank, limit;
@@ -82,7 +82,7 @@ static uint32_t limit_of(const struct pipe_options *o, uint32_t rank)
     return limit < all ? limit : all;
 }
 
-/* When can it begin? NEVER: something that it needs has not been begun. */
+/* The time at which an action can begin. NEVER: an action that it needs has not begun. */
 static uint64_t ready_at(const struct simulation *s, const struct pipe_action *a)
 {
     uint64_t at = 0, needs[2] = {0, 0};
@@ -107,20 +107,21 @@ static void begin(struct simulation *s, uint32_t rank, const struct pipe_action 
     s->free_at[rank] = end;
     if (a->kind == PIPE_FORWARD)
         *done_of(s, 0, a->stage, a->leaf) = end;
-    if (a->kind == PIPE_BACKWARD || a->kind == PIPE_INPUT) /* the stage in front waits for this */
+    if (a->kind == PIPE_BACKWARD || a->kind == PIPE_INPUT) /* the previous stage waits for this */
         *done_of(s, 1, a->stage, a->leaf) = end;
     if (a->kind == PIPE_BACKWARD || a->kind == PIPE_WEIGHT)
         *done_of(s, 2, a->stage, a->leaf) = end;
 }
 
-/* What a rank begins at `now` by the rules of its schedule; false: nothing. */
+/* Chooses the action that a rank begins at `now` by the rules of its schedule; false: none. */
 static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pipe_action *out)
 {
     const struct pipe_options *o = s->options;
     uint32_t all = o->num_leaves * o->chunks, *f = &s->next[0][rank], *b = &s->next[1][rank];
     uint32_t *w = &s->next[2][rank];
     bool is_split = splits(o);
-    /* Activations live until the weights' half: never more than the first rank has without. */
+    /* Activations live until the weights' half: at most as many as the first rank has without a
+     * split. */
     bool has_room = !is_split || *f - *w < limit_of(o, 0);
     bool may_forward = *f < all && *f - *b < limit_of(o, rank) && has_room;
     bool may_backward = *b < *f && (!is_forwards_first(o) || *f == all);
@@ -129,8 +130,8 @@ static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pip
     backward.kind = is_split ? PIPE_INPUT : PIPE_BACKWARD;
     may_forward = may_forward && ready_at(s, &forward) <= now;
     may_backward = may_backward && ready_at(s, &backward) <= now;
-    /* A backward that is taken first would starve the stages behind: with chunks; and where
-     * weights' halves fill the time that a later backward leaves. */
+    /* Taking a backward first starves later stages where there are chunks, and where weights'
+     * halves fill the time before a later backward. */
     if (may_forward && (!may_backward || o->chunks > 1 || is_split)) {
         (*f)++;
         *out = forward;
@@ -225,7 +226,7 @@ static int parse_line(struct simulation *s, char *line, uint32_t rank, struct pi
     return 0;
 }
 
-/* Each once, and backwards in the order of leaves: C4 of exchange/reduce.c. */
+/* Each action comes once, and backwards in the order of leaves: C4 of exchange/reduce.c. */
 static int check_begun(const struct simulation *s, const struct pipe_action *a)
 {
     bool is_again = false, is_early = false;

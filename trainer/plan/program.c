@@ -1,7 +1,7 @@
 /* program.c - from a schedule to the operations of a rank (see program.h).
  *
- * Lowering goes through a rank's actions and follows which blocks are gathered, so that a block
- * that is needed again at once is not dropped in between. */
+ * Lowering walks a rank's actions and tracks which blocks are gathered, so that a block that the
+ * next action needs is not dropped. */
 #include "trainer/plan/program.h"
 #include "proto/base/report.h"
 #include "trainer/model/model.h"
@@ -89,14 +89,14 @@ struct lowering {
     const struct program_options *o;
     struct program *p;
     bool *is_held;     /* [num_blocks + 1] */
-    struct op late[2]; /* what collects buckets whose sums are added to others first */
+    struct op late[2]; /* OP_COLLECT of buckets whose sums are added to others first */
     uint32_t num_late;
-    uint32_t bucket;                /* blocks whose gradients wait to be exchanged */
-    uint32_t ring_ahead;            /* the layer whose ring is ahead of its backward; 0: none */
+    uint32_t bucket;                /* blocks whose gradients wait for an exchange */
+    uint32_t ring_ahead;            /* the layer whose ring runs ahead of its backward; 0: none */
     bool is_full;                   /* no memory for an operation */
     bool is_evaluation;             /* no backward comes */
-    bool has_asked;                 /* whether some rank wants to stop */
-    const struct pipe_action *next; /* the action behind the one at hand, or NULL */
+    bool has_asked;                 /* OP_ASK_STOP is in the program */
+    const struct pipe_action *next; /* the next action, or NULL */
 };
 
 static void add(struct lowering *l, enum op_kind kind, uint32_t stage, uint32_t leaf,
@@ -117,7 +117,7 @@ static void add(struct lowering *l, enum op_kind kind, uint32_t stage, uint32_t 
         (struct op){.kind = (uint8_t)kind, .stage = stage, .leaf = leaf, .block = block};
 }
 
-/* To or from the rank that has the stage `delta` behind. */
+/* Adds a transfer to or from the rank that has the stage `stage + delta`. */
 static void add_transfer(struct lowering *l, enum op_kind kind, uint32_t stage, uint32_t leaf,
                          int delta)
 {
@@ -145,7 +145,7 @@ static void let_go(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t b
     l->is_held[block] = false;
 }
 
-/* What is held to the end of the step. */
+/* Drops the blocks that are held to the end of the step. */
 static void let_all_go(struct lowering *l)
 {
     for (uint32_t block = 0; block <= l->o->num_blocks; block++)
@@ -171,7 +171,7 @@ static bool is_head(const struct lowering *l, uint32_t block)
     return block == l->o->num_blocks - 1;
 }
 
-/* Does the backward of the same leaf follow? Then the head's parameters are needed at once. */
+/* True if the backward of the same leaf follows: it needs the head's parameters at once. */
 static bool is_needed_next(const struct lowering *l, uint32_t stage, uint32_t leaf)
 {
     return l->next != NULL && l->next->stage == stage && l->next->leaf == leaf &&
@@ -226,8 +226,8 @@ static void add_bucket(struct lowering *l, enum op_kind kind, const struct pipe_
         l->p->ops[l->p->num_ops - 1].num_blocks = l->bucket;
 }
 
-/* The sums of a bucket are whole with the last leaf, but for those of a tied matrix: there are two
- * of them (C5). */
+/* The sums of a bucket are complete with the last leaf, except those of a tied matrix: there are
+ * two of them (C5). */
 static void collect_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     bool is_tied = l->o->is_tied && (block == 0 || block + l->bucket > l->o->num_blocks);
@@ -236,7 +236,7 @@ static void collect_bucket(struct lowering *l, const struct pipe_action *a, uint
         l->late[l->num_late++] = l->p->ops[--l->p->num_ops];
 }
 
-/* `ends`: whatever the options say. */
+/* `ends`: end the bucket here, whatever the options say. */
 static void add_to_bucket(struct lowering *l, const struct pipe_action *a, uint32_t block,
                           bool ends)
 {
@@ -259,8 +259,8 @@ static uint8_t kept_of(const struct lowering *l, uint32_t block)
     return l->o->keep != NULL ? l->o->keep[block - 1] : MODEL_KEEP_ALL;
 }
 
-/* What goes around for the backward of the layer in front, while this block's is computed: where
- * its keys and values were kept. */
+/* Sends the kept keys and values of the previous layer around for its backward, while this block's
+ * backward is computed. */
 static void ring_ahead(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     bool is_here = block > l->o->first_block[a->stage] && block < l->o->num_blocks;
@@ -271,7 +271,8 @@ static void ring_ahead(struct lowering *l, const struct pipe_action *a, uint32_t
     l->ring_ahead = block - 1;
 }
 
-/* What a backward needs of a layer's forward, from what that kept. */
+/* Computes what a backward needs of a layer's forward from the activations that the forward
+ * kept. */
 static void restore(struct lowering *l, const struct pipe_action *a, uint32_t block)
 {
     if (is_in_ring(l, block) && l->ring_ahead != block) {
@@ -282,7 +283,8 @@ static void restore(struct lowering *l, const struct pipe_action *a, uint32_t bl
     l->ring_ahead = 0;
 }
 
-/* Logits of a chunk are gone with it: the head's weights have their gradient with its input's. */
+/* A chunk's logits are discarded with it, so the head's weights get their gradient with its
+ * input's. */
 static bool is_never_apart(const struct lowering *l, uint32_t block)
 {
     return block >= l->o->num_blocks - 1 && l->o->has_loss_chunks;
@@ -326,7 +328,8 @@ static bool needs_stream(const struct pipe_action *a)
     return a->kind == PIPE_FORWARD && a->stage > 0;
 }
 
-/* What stands in front of an action's compute: who has it, and what comes from another stage. */
+/* Adds the operations before an action's compute: the drop of a block, receives from other
+ * stages. */
 static void begin_action(struct lowering *l, const struct pipe_action *a)
 {
     if (a->kind == PIPE_FORWARD)
@@ -349,7 +352,7 @@ static void lower_backward(struct lowering *l, const struct pipe_action *a)
         add_transfer(l, OP_SEND_GRADIENT, a->stage, a->leaf, -1);
 }
 
-/* The most leaves of a chunk that are under way at a time: from the forward to the last half. */
+/* The most leaves of a chunk that are under way at a time, from the forward to the last half. */
 static uint32_t most_under_way(const struct pipe *pipe, uint32_t rank, uint32_t chunk)
 {
     uint32_t now = 0, most = 1;
@@ -379,7 +382,7 @@ static int new_program(struct program **out, const struct program_options *o)
     return 0;
 }
 
-/* In the order of the state. */
+/* Adds an operation for each block with a state, in the order of the state. */
 static void add_for_state(struct lowering *l, enum op_kind kind)
 {
     for (uint32_t block = 0; block <= l->o->num_blocks; block++)

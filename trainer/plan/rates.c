@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Ranks of the communicator that are on this rank's machine. */
+/* The communicator's ranks on this rank's machine. */
 static uint32_t ranks_here(uint32_t machine_ranks, const struct mesh *mesh, const struct comm *comm)
 {
     for (enum group group = 0; group < NUM_GROUPS; group++)
@@ -12,7 +12,8 @@ static uint32_t ranks_here(uint32_t machine_ranks, const struct mesh *mesh, cons
     return comm->size < machine_ranks ? comm->size : machine_ranks;
 }
 
-/* Each rank sends to each: those of other machines over its own link, beside the others. */
+/* Each rank sends to each; data for other machines goes over the rank's own link, at the same
+ * time. */
 static double scattered(const struct rates *rates, double bytes, uint32_t here, uint32_t all)
 {
     double away = bytes * (all - here) / (all - 1);

@@ -1,4 +1,4 @@
-/* rates.h - what the calls of a step last on machines of given speed. */
+/* rates.h - durations of a step's calls on machines of given speed. */
 #ifndef HOLDFAST_TRAINER_PLAN_RATES_H
 #define HOLDFAST_TRAINER_PLAN_RATES_H
 
@@ -7,19 +7,19 @@
 /* Of one rank. */
 struct rates {
     double flops;         /* a second, of products and attention */
-    double machine_bytes; /* a second, that it sends to ranks of its machine */
-    double network_bytes; /* a second, that it sends to those of others */
-    double call_seconds;  /* of each call, beside its bytes */
+    double machine_bytes; /* a second, to ranks of its machine */
+    double network_bytes; /* a second, to ranks of other machines */
+    double call_seconds;  /* per call, added to the time of its bytes */
     uint32_t machine_ranks;
 };
 
-/* Seconds of a call in a group of the mesh. What goes around a ring of ranks passes from machine to
- * machine once, over the links of all its ranks on a machine; what each rank sends to each other
- * one goes over its own link. A send lasts what its receive does, and nothing itself. */
+/* Seconds of a call in a group of the mesh. Data that goes around a ring passes from machine to
+ * machine once, over the links of all its ranks on a machine. Data that each rank sends to each
+ * other rank goes over its own link. The time of a send is counted at its receive. */
 double rates_call(const struct rates *rates, const struct mesh *mesh, const struct comm *comm,
                   const struct comm_call *call);
 
-/* Bytes of a call that leave this rank's machine over its own link, counted likewise. */
+/* Bytes of a call that leave this rank's machine over its own link, counted in the same way. */
 uint64_t rates_away(uint32_t machine_ranks, const struct mesh *mesh, const struct comm *comm,
                     const struct comm_call *call);
 

@@ -1,8 +1,8 @@
 /* schedule.c - torchtitan v0.2.2's warm-up, stable, decay curve (the formula stands in config.h).
  *
- * A pure function of the update's number, so that a resumed run needs to keep nothing but that
- * number. Computed in double; the optimizer rounds once. The curve has a virtual last step, which
- * keeps the last real update from having a rate of zero. */
+ * A pure function of the update's number, so a resumed run needs only that number. Computed in
+ * double; the optimizer rounds once. The curve has a virtual last step, so the rate of the last
+ * real update is not zero. */
 #include "trainer/plan/schedule.h"
 
 #include <math.h>

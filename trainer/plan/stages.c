@@ -47,7 +47,8 @@ double stages_cost(const struct model_table *table, uint32_t block, uint32_t seq
     return 2.0 * seq * s->dim * (2 * q + 2 * kv + 3.0 * s->hidden) + 4 * q * pairs;
 }
 
-/* Blocks from `first` on that one stage may have, where each block behind needs a stage less. */
+/* The number of blocks from `first` that one stage may have, if each stage after it needs at least
+ * one block. */
 static uint32_t fill(const struct stages_options *o, uint32_t first, uint32_t last, double most)
 {
     double cost = stages_cost(o->table, first, o->seq);
@@ -57,7 +58,7 @@ static uint32_t fill(const struct stages_options *o, uint32_t first, uint32_t la
     return end;
 }
 
-/* Fills stage after stage as far as `most` goes; false: there are blocks left. */
+/* Fills stage after stage up to a cost of `most`. Returns false if blocks are left. */
 static bool fits(uint32_t *first_block, const struct stages_options *o, double most)
 {
     uint32_t blocks = o->table->num_blocks, at = 0;
@@ -70,7 +71,7 @@ static bool fits(uint32_t *first_block, const struct stages_options *o, double m
     return at == blocks;
 }
 
-/* The least bound that fits is the cost of some run of blocks. */
+/* Tries the costs of all runs of blocks: the least bound that fits is one of them. */
 static int cut_by_cost(uint32_t *first_block, const struct stages_options *o)
 {
     uint32_t blocks = o->table->num_blocks;
@@ -108,7 +109,8 @@ uint32_t stages_named(const char *names, const char *split_points)
     return split_points[0] != '\0' ? 1 + count_parts(split_points, ',') : 0;
 }
 
-/* The name of place `place` among all modules: the blocks, but output behind norm. */
+/* The name of place `place` in the list of modules: the blocks, with output as a module after
+ * norm. */
 static void name_of(char out[NAME_BYTES], const struct model_table *table, uint32_t place)
 {
     uint32_t layers = table->shape.layers;

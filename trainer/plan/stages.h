@@ -1,8 +1,8 @@
-/* stages.h - which blocks of a model the stages of a pipeline have. Pure.
+/* stages.h - which blocks each stage of a pipeline has. Pure.
  *
- * Blocks are the embedding, the layers, and norm with output. A stage has blocks that follow each
- * other, at least one. No cut changes a bit, nor what a checkpoint holds: a run may resume on
- * another. */
+ * Blocks are the embedding, the layers, and norm with output. A stage has one or more consecutive
+ * blocks. The cut changes neither results nor the contents of checkpoints: a run may resume with
+ * another cut. */
 #ifndef HOLDFAST_TRAINER_PLAN_STAGES_H
 #define HOLDFAST_TRAINER_PLAN_STAGES_H
 
@@ -13,12 +13,11 @@
 struct stages_options {
     const struct model_table *table;
     uint32_t num_stages;
-    /* By layers: they are cut in equal parts, the first ones a layer longer where they do not
-     * divide; the embedding counts for first_less layers, the output for last_less. */
+    /* By layers: equal parts; if they do not divide, the first parts are one layer longer; the
+     * embedding counts for first_less layers, the output for last_less. */
     int64_t first_less, last_less;
-    /* By cost: the most operations that a stage has for a sequence of `seq` tokens are as few as
-     * they can be (products and causal attention); of such cuts the one whose first stages are the
-     * longest. */
+    /* By cost: minimises the most operations that a stage has for a sequence of `seq` tokens
+     * (products and causal attention). Of equal cuts the one whose first stages are the longest. */
     bool by_cost;
     uint32_t seq;
     /* By names: the modules of each stage, or "" (torchtitan's module_fqns_per_model_part):
@@ -29,9 +28,10 @@ struct stages_options {
     const char *split_points;
 };
 
-/* Stages that the names ask for; 0: no names are given. */
+/* The number of stages that the names ask for; 0: no names are given. */
 uint32_t stages_named(const char *names, const char *split_points);
-/* first_block: [num_stages + 1] of each stage, and the end. ERR_INVALID: the sum, or the name. */
+/* first_block: [num_stages + 1] the first block of each stage, and the end. ERR_INVALID: the error
+ * text has the product, or the name. */
 int stages_cut(uint32_t *first_block, const struct stages_options *options);
 /* Operations of a block's forward for one sequence (kernels/dry.c has the formulas). */
 double stages_cost(const struct model_table *table, uint32_t block, uint32_t seq);

@@ -9,14 +9,16 @@ struct walk {
     const struct program *program;
     timeline_seconds *seconds;
     const void *user;
-    double *posted, *end; /* [num_ops], seconds from the step's begin; < 0: it has no end yet */
+    double *posted, *end;       /* [num_ops], seconds from the start of the step; < 0: has not ended
+                                 * yet */
     uint32_t *queue[NUM_LANES]; /* [num_ops] each */
     uint32_t first[NUM_LANES], num[NUM_LANES];
     double lane_free[NUM_LANES], link_free;
     struct timeline *out;
 };
 
-/* Gives the link to the lane whose first operation is ready first; false: there is none. */
+/* Gives the link to the lane whose first operation is ready first. Returns false if there is
+ * none. */
 static bool advance_link(struct walk *w)
 {
     uint32_t best = NUM_LANES;
