@@ -10,7 +10,7 @@ static uint32_t chunk_first(const struct model *m, uint32_t index)
     return model_chunk_first(&m->cut, m->seq, m->cut.cp_place, index);
 }
 
-/* Where a chunk's rows begin, in rows of this rank. */
+/* The first row of a chunk among this rank's rows. */
 static size_t chunk_row(const struct model *m, uint32_t index)
 {
     return (size_t)index * m->batch * model_chunk_length(&m->cut, m->seq);
@@ -43,9 +43,9 @@ void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_
                                       .dtype = m->dtype});
 }
 
-/* ---- what is computed here ---- */
+/* ---- the view of this rank ---- */
 
-/* How many heads a block has. */
+/* The number of heads of a block. */
 static uint32_t block_heads(const struct model *m)
 {
     return m->q_width / m->s.head_dim / m->blocks;
@@ -89,7 +89,7 @@ static int take_view(struct model *m, const struct slot *s, uint32_t layer, bool
     return 0;
 }
 
-/* has_keys: those that came around a ring stay for the backward. */
+/* has_keys: keys and values from a ring are kept for the backward. */
 static int give_view(struct model *m, const struct slot *s, uint32_t layer, bool is_backward,
                      bool has_keys, const struct attention_view *view)
 {
@@ -100,9 +100,9 @@ static int give_view(struct model *m, const struct slot *s, uint32_t layer, bool
     return 0;
 }
 
-/* A chunk of the rows at a place, of a block of heads. */
+/* A chunk of the rows of a place, for one block of heads. */
 struct piece {
-    uint32_t place, block, chunk; /* places and blocks from the view's first on */
+    uint32_t place, block, chunk; /* places and blocks count from the view's first */
 };
 
 static size_t piece_row(const struct model *m, const struct attention_view *v, struct piece at)
@@ -128,7 +128,7 @@ static uint32_t piece_first(const struct model *m, const struct attention_view *
     return model_chunk_first(&m->cut, m->seq, v->first_place + at.place, at.chunk);
 }
 
-/* Of keys or values, those that a block of the view's reads. */
+/* The keys (or values) that a block of the view reads. */
 static const void *keys_of(const struct model *m, const struct attention_view *v, const void *keys,
                            uint32_t block)
 {
@@ -176,7 +176,7 @@ int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t w
 
 /* ---- backward ---- */
 
-/* The gradients of keys and values that a chunk's queries bring. */
+/* The gradients of keys and values from a chunk's queries. */
 struct key_gradients {
     void *key, *value;
     bool is_partial, accumulate;
@@ -209,7 +209,7 @@ static void backward_piece(struct model *m, const struct attention_view *v, stru
                                             .dtype = m->dtype});
 }
 
-/* Block b of heads, where sequences are cut: a partial result of each block of rows. */
+/* Block b of heads, if sequences are cut: a partial result for each block of rows. */
 static int backward_by_blocks(struct model *m, const struct slot *s, const struct attention_view *v,
                               uint32_t b)
 {

@@ -1,13 +1,13 @@
-/* buffers.c - the buffers of a leaf on its way: their sizes, and what is kept of them.
+/* buffers.c - the buffers of a leaf under way: their sizes, and which of them are kept.
  *
- * One table names each buffer of a layer, how large it is and whether it is kept when products are
- * kept; forward, recomputation and backward take and give by bits of that table. */
+ * One table names each buffer of a layer, its size, and whether MODEL_KEEP_PRODUCTS keeps it.
+ * Forward, recomputation and backward take and free buffers by bits of that table. */
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/model/private.h"
 
-/* Rows of a buffer, and what is in a row. A pair is one buffer, the second behind the first: a
- * GPU's library takes their products as one (kernel_linears). */
+/* Rows of a buffer, and the contents of a row. A pair is one buffer with the second part after the
+ * first: a GPU's library computes both products at once (kernel_linears). */
 enum rows { ROWS, OWN_ROWS, ONE_ROW };
 enum row { ROW_DIM, ROW_Q, ROW_KV, ROW_D_KV, ROW_HIDDEN, ROW_FLOAT, ROW_LSE, ROW_NORM_WEIGHTS };
 
@@ -98,7 +98,7 @@ static size_t aligned_bytes(size_t bytes)
     return (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
 }
 
-/* Those of bits `which`; a pair has both bits or neither. */
+/* Takes the buffers of bits `which`; a pair has both bits or neither. */
 static void take(struct model *m, const struct buffer_kind *kinds, void **out, uint32_t num,
                  uint32_t index, uint32_t which)
 {

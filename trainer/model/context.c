@@ -1,24 +1,24 @@
 /* context.c - sequences that are cut among ranks.
  *
  * Each sequence is cut in 2 P chunks of as many positions, P = cp_blocks. Block p is chunk p with
- * chunk 2 P - 1 - p, of all sequences: since a query sees what is before it, all blocks cost the
- * same; not balanced, it is chunks 2 p and 2 p + 1. A rank of context parallel has row_blocks
- * blocks, one after the other. Its rows lie as [block][chunk of the block][sequence][position];
- * with one block as [sequence][position].
+ * chunk 2 P - 1 - p, of all sequences: a query attends to all positions before it, so all blocks
+ * cost the same. Without balancing, block p is chunks 2 p and 2 p + 1. A rank of context parallel
+ * has row_blocks blocks, one after the other. Its rows lie as [block][chunk of the
+ * block][sequence][position]; with one block as [sequence][position].
  *
- * Queries stay where they are, unless ranks share the heads (heads.c). Keys and values come to
- * them, so that a query's softmax runs over its keys in the order of their positions: its bits are
- * those of one rank. They come at once (all-gather, in here), or in a ring, an operation of the
- * program: in each of cp - 1 rounds a rank hands what came last to the rank behind it, and lays it
- * down in its place while it is on its way. The order in which they come differs from rank to rank;
- * where they lie, and so the order of sums, does not. A ring holds two ranks' rows on their way, an
- * all-gather those of cp; both hold a layer's keys and values in the order of positions, and a ring
- * beside compute the next layer's. What the queries of a block add to the gradients of keys and
- * values is a partial result, added as products.c says: the queries of the block's two chunks in
- * order, then the tree over the blocks, rounded once. It goes to who has the rows. Bytes per layer
- * and rank: forward (cp - 1) / cp x the keys and values of a micro-batch, backward the same, and as
- * many numbers in float. What a ring brought for a recomputation stays for the backward behind it.
- */
+ * Queries stay on their rank, unless ranks share the heads (heads.c). Keys and values are sent to
+ * them, so a query's softmax runs over its keys in the order of their positions: its bits are those
+ * of one rank. They are sent at once (all-gather, in this file), or in a ring, an operation of the
+ * program. In each of cp - 1 rounds a rank sends the rows that it received last to the next rank,
+ * and copies them to their place meanwhile. They arrive in a different order on each rank; their
+ * places, and so the order of sums, are the same. A ring holds rows of two ranks in transit, an
+ * all-gather those of cp ranks. Both hold a layer's keys and values in the order of positions, and
+ * a ring beside compute also those of the next layer. A block's queries contribute a partial result
+ * to the gradients of keys and values, added as products.c says: the queries of the block's two
+ * chunks in order, then the tree over the blocks, rounded once. It is sent to the rank that has the
+ * rows. Bytes per layer and rank: forward (cp - 1) / cp x the keys and values of a micro-batch,
+ * backward the same, and as many numbers in float. Keys and values that a ring sent for a
+ * recomputation are kept for the backward that follows. */
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -73,7 +73,7 @@ static void move_chunk(const struct model *m, const struct context_rows *a, size
                                       .dtype = a->dtype});
 }
 
-/* All chunks of one block of rank r's rows, which lie in `by_rank` at a place of their own. */
+/* All chunks of one block of rank r's rows. In `by_rank` they lie at their own place. */
 static void move_block(const struct model *m, const struct context_rows *a, uint32_t r, uint32_t at,
                        uint32_t block, bool to_full)
 {
@@ -118,7 +118,7 @@ int context_gather(struct model *m, void *full, const void *own, const struct co
     return 0;
 }
 
-/* ---- keys and values come ---- */
+/* ---- keys and values of other ranks ---- */
 
 static const char *const full_names[] = {"keys of all rows", "values of all rows"};
 static const char *const passing_name = "keys or values by rank";
@@ -133,7 +133,7 @@ static size_t keys_bytes(const struct model *m)
     return (size_t)m->rows * m->kv_width * m->element;
 }
 
-/* The set of buffers of a layer, where they come around a ring. */
+/* The set of buffers of a layer for keys and values from a ring. */
 static uint32_t set_of(const struct model *m, uint32_t layer)
 {
     return model_has_ring(m) ? layer % 2 : 0;
@@ -184,7 +184,8 @@ void model_ring_give(struct model *m, uint32_t block)
         model_give(m, passing_name, 2 * ((block - 1) % 2) + i);
 }
 
-/* What has come after `round` rounds: the rows of the rank as many places in front. */
+/* Copies the rows received in round `round` to their place: the rows of the rank `round` places
+ * before. */
 static void lay_down(const struct model *m, struct lane *lane, void *full, void *from,
                      uint32_t round)
 {
@@ -199,8 +200,8 @@ static void lay_down(const struct model *m, struct lane *lane, void *full, void 
         move_block(m, &rows, of, 0, block, true);
 }
 
-/* In each of cp - 1 rounds what came last goes to the rank behind, is laid down while it is on its
- * way, and what comes takes its place. */
+/* In each of cp - 1 rounds the rank sends the rows that it received last to the next rank and
+ * copies them to their place meanwhile. Received rows replace them. */
 static int pass_around(const struct model *m, struct lane *lane, struct comm *comm, void *full,
                        void *own, void *const passing[2])
 {
@@ -232,7 +233,7 @@ int model_ring_run(const struct model *m, struct lane *lane, struct comm *comm, 
     return 0;
 }
 
-/* ---- gradients of keys and values go to who has the rows ---- */
+/* ---- gradients of keys and values, to the ranks that have the rows ---- */
 
 int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
                    bool is_active)

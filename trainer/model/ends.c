@@ -1,5 +1,5 @@
 /* ends.c - the two ends of the model: the embedding, and the final norm with the output projection.
- * The loss behind it is in loss.c. */
+ * The loss is in loss.c. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
@@ -44,8 +44,9 @@ static void embed(struct model *m, void *out, const int32_t *tokens, const void 
                                                 .dtype = m->dtype});
 }
 
-/* Of row block p: from each rank what it has for this rank's rows, of which the token's owner's is
- * taken, as a row of a table. No sum: the bits of a row are those of the embedding. */
+/* Of row block p: receives, from each rank, values for this rank's rows, and takes each row from
+ * the rank that owns its token, as from a table. Without a sum: the bits of a row are those of the
+ * embedding. */
 static int take_own_rows(struct model *m, char *own, const char *all, char *received,
                          const int32_t *owners, uint32_t p)
 {
@@ -83,7 +84,7 @@ int embedding_forward(struct model *m, uint32_t slot, const void *const *w)
     return rc;
 }
 
-/* Sum over this rank's cp blocks. Walks take the parts' buffers, too. */
+/* Sum over this rank's cp blocks. In a walk it takes the parts' buffers, too. */
 static void embedding_weight(struct model *m, const struct slot *s, float *dtable,
                              const int32_t *tokens, const void *dout, uint32_t vocab)
 {
@@ -108,7 +109,7 @@ static void embedding_weight(struct model *m, const struct slot *s, float *dtabl
     tree_give(m, name, m->row_blocks);
 }
 
-/* Rows of other ranks' tokens are added to one row more than the rank has, which nobody reads. */
+/* Rows of other ranks' tokens are added to an extra row, which is never read. */
 static int embedding_weight_by_vocabulary(struct model *m, const struct slot *s, float *dtable)
 {
     size_t row = m->s.dim * m->element, count = (size_t)m->vocab * m->s.dim;
@@ -171,7 +172,7 @@ static int output_backward(struct model *m, uint32_t slot, uint32_t halves, cons
     const struct slot *s = &m->slots[slot];
     const struct product_term term = {s->logits, w, m->vocab, m->blocks, false, NULL};
     if (model_has_chunks(m)) {
-        CHECK(halves == (MODEL_INPUT | MODEL_WEIGHT)); /* program_build */
+        CHECK(halves == (MODEL_INPUT | MODEL_WEIGHT)); /* program_build makes no other */
         return losses_in_chunks(m, slot, w, dw, true);
     }
     if (halves & MODEL_INPUT)
@@ -224,7 +225,8 @@ static int norm_half(struct model *m, uint32_t slot, float *dweight, const void 
     return norm_backward(m, &norm, s->is_active);
 }
 
-/* The weight of the final norm waits in "d head norm weight" where the halves are apart. */
+/* If the halves are separate, the final norm's gradient of the weight waits in "d head norm
+ * weight". */
 int head_backward(struct model *m, uint32_t slot, uint32_t halves, const void *const *w,
                   float *const *dw)
 {

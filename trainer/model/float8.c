@@ -1,18 +1,19 @@
-/* float8.c - which products read float8 operands, and the copies that they read.
+/* float8.c - chooses the products that read float8 operands, and makes the copies that they read.
  *
- * A copy is made in front of each product that reads it, in one buffer for each side of a product;
- * a layer has them while it computes. Its scale follows from the largest |x|, which norms and
- * SwiGLU note of what they write. Weights may come as codes, which ranks have made of their shards
- * (exchange/codes.c): the copy is the same, without a rounding of its own. */
+ * A copy is made before the product that reads it. Each side of a product has one buffer, which the
+ * layer holds while it computes. The scale follows from the largest |x|, which norms and SwiGLU
+ * note when they write. Weights may arrive as codes that ranks made of their shards
+ * (exchange/codes.c): the copy is the same, and nothing is rounded here. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 #include <string.h>
 
-#define FLOAT8_MULTIPLE 16u /* of dimensions: what a GPU's float8 product takes */
+#define FLOAT8_MULTIPLE 16u /* of dimensions: required by a GPU's float8 products */
 
-/* The list behind its first part, which is put into `out`: "" where it is empty or too long. */
+/* Copies the first part of the list to `out` ("" if it is empty or too long) and returns the
+ * rest. */
 static const char *next_part(char out[MODEL_PART_BYTES], const char *list)
 {
     size_t length = strcspn(list, ",");
@@ -85,7 +86,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* The largest that a product of a layer reads: rows, and a block of a weight; and all blocks of the
+/* The largest operands of a layer's products: rows and a block of a weight, and all blocks of the
  * gradients. */
 static void operand_bytes(const struct model *m, size_t out[NUM_OPERANDS])
 {
@@ -121,7 +122,7 @@ void model_give_operands(struct model *m, uint32_t layer, bool is_backward)
         model_give(m, "float8 operand", i);
 }
 
-/* ---- the largest values that are noted ---- */
+/* ---- noted largest values ---- */
 
 static size_t noted_of_slot(const struct model *m)
 {

@@ -1,15 +1,16 @@
 /* heads.c - attention of cut sequences by ranks that share the heads (DeepSpeed Ulysses,
  * arXiv:2309.14509).
  *
- * Where context ranks share the heads, no rank needs the keys and values of all heads. Each takes
- * its share of the blocks of heads, m->blocks / cp of them, with the rows of all ranks: queries,
- * keys and values come by an all-to-all, the attention goes back by another one; in the backward
- * likewise. What is kept for the backward stays cut by rows, as all other operations have it.
- * A block is what `canonical.tp_blocks` says, so each call of a kernel has the operands that it has
- * on one rank, and what the queries add to the gradients of keys and values goes through the same
- * tree over the blocks of rows (context.c), here on one rank: the bits are those of any other way.
- * Bytes per layer and rank: forward (cp - 1) / cp x (2 queries + 2 keys) of a micro-batch's rows on
- * the rank, backward (cp - 1) / cp x (4 queries + 4 keys), each with a float per head and row. */
+ * If context ranks share the heads, no rank needs the keys and values of all heads. Each computes
+ * its share of the blocks of heads, m->blocks / cp of them, with the rows of all ranks. An
+ * all-to-all sends queries, keys and values to it, and another returns the attention; likewise in
+ * the backward. Activations kept for the backward stay cut by rows, as for all other operations.
+ * `canonical.tp_blocks` gives the blocks, so each kernel call has the operands that it has on one
+ * rank. The queries' contributions to the gradients of keys and values go through the same tree
+ * over the blocks of rows (context.c), here on one rank. So the bits are those of every other
+ * method. Bytes per layer and rank: forward (cp - 1) / cp x (2 queries + 2 keys) of a micro-batch's
+ * rows on the rank, backward (cp - 1) / cp x (4 queries + 4 keys), each with a float per head and
+ * row. */
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
@@ -24,7 +25,7 @@ static const char *const names[NUM_PARTS] = {
     [PART_D_V] = "values' gradients of all rows",
 };
 #define BIT(part) (1u << (part))
-/* Of the forward, and of the backward. */
+/* Parts sent for the forward, and for the backward. */
 static const uint32_t coming[] = {BIT(PART_Q),
                                   BIT(PART_Q) | BIT(PART_OUT) | BIT(PART_LSE) | BIT(PART_D_OUT)};
 static const uint32_t going[] = {BIT(PART_OUT) | BIT(PART_LSE),
@@ -42,8 +43,8 @@ static uint32_t share(const struct model *m)
     return m->blocks / m->cut.cp;
 }
 
-/* From [cp][share][rows, width] to the like: rows of this rank that lie by blocks of heads become
- * blocks of this rank that lie by rows, and the other way round. */
+/* Exchanges [cp][share][rows, width] between ranks: this rank's rows by blocks of heads become this
+ * rank's blocks by rows, or the reverse. */
 static int swap(struct model *m, void *to, const void *from, size_t row_bytes)
 {
     uint32_t cp = m->cut.cp;
@@ -52,7 +53,7 @@ static int swap(struct model *m, void *to, const void *from, size_t row_bytes)
     return comm_all_to_all_v(m->cut.cp_group, from, bytes, at, to, bytes, at);
 }
 
-/* Blocks of keys that the blocks of heads of the rank at `place` read. */
+/* The first block of keys that the blocks of heads of the rank at `place` read. */
 static uint32_t first_kv(const struct model *m, uint32_t place)
 {
     return place * share(m) / (m->blocks / m->kv_blocks);
@@ -101,7 +102,7 @@ static int take_keys(struct model *m, const struct slot *s, uint32_t layer, void
     return 0;
 }
 
-/* Where documents of all ranks' rows begin. */
+/* The first positions of documents, for the rows of all ranks. */
 static int take_starts(struct model *m, const struct slot *s, const int32_t **out)
 {
     uint32_t cp = m->cut.cp;

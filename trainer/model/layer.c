@@ -1,16 +1,16 @@
-/* layer.c - one transformer layer: forward, what is computed again, backward in two halves.
+/* layer.c - one transformer layer: forward, recomputation, backward in two halves.
  *
- * The residual stream is kept once per norm: a projection writes its output to a new buffer and the
- * following norm adds the stream to it in place, so no copy is made. Behind the layer that addition
- * is left to the next block's norm (`carry`) where this layer keeps the stream at its second norm;
- * where it does not, the layer adds it itself: the same bits. */
+ * The residual stream is kept once per norm: a projection writes its output to a new buffer, and
+ * the following norm adds the stream to it in place, without a copy. After the layer the next
+ * block's norm does this addition (`carry`), if this layer keeps the stream at its second norm.
+ * Otherwise the layer adds it, with the same bits. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/model/private.h"
 
 #define BIT(number) (1u << (number))
 #define ALL_SAVED (BIT(NUM_SAVED) - 1)
-/* What the second half needs. */
+/* Buffers that the second half needs. */
 #define SAVED_FOR_WEIGHTS \
     (BIT(SAVED_ATTENTION_NORM) | BIT(SAVED_ATTENTION) | BIT(SAVED_FFN_NORM) | BIT(SAVED_SWIGLU))
 #define TEMPORARIES_FOR_WEIGHTS                                                              \
@@ -27,7 +27,7 @@ static struct layer_buffers *of(const struct model *m, uint32_t slot, uint32_t l
 
 /* ---- forward ---- */
 
-/* Queries, keys and values, those of bits `wanted`. */
+/* Computes queries, keys and values: those of bits `wanted`. */
 static int keys_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t wanted,
                      const void *const *w)
 {
@@ -73,7 +73,8 @@ static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uin
     struct layer_buffers *l = of(m, slot, layer);
     const struct slot *s = &m->slots[slot];
     void *const *a = l->saved;
-    const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is in there */
+    const void *residual = wanted & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is added
+                                                                        * already */
     if (wanted & BIT(SAVED_FFN_NORM))
         ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], model_noted(m, slot, layer, NOTED_FFN_NORM),
                              a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual, w[FFN_NORM],
@@ -132,8 +133,8 @@ int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *co
 int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
 {
     uint32_t wanted = ALL_SAVED & ~model_kept(m, layer);
-    bool had_keys = model_has_ring(m) && (wanted & BIT(SAVED_K)) != 0; /* an operation of its own */
-    /* A norm that is computed again writes its statistics again, too: the same. */
+    bool had_keys = model_has_ring(m) && (wanted & BIT(SAVED_K)) != 0; /* OP_KEYS made them */
+    /* A recomputed norm writes its statistics again: the same values. */
     if (!had_keys)
         ERR_TRY(layer_keys(m, slot, layer, true, w));
     model_take_operands(m, layer, false);
@@ -145,8 +146,8 @@ int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *
 
 /* ---- backward ---- */
 
-/* The gradient of the stream as all rows, for the products in front of it: gathered, copied when it
- * has to outlive its changes, or as it is. */
+/* The gradient of the stream as all rows, for the products before it: gathered, copied if it must
+ * survive later changes, or in place. */
 static int stream_gradient(struct model *m, uint32_t slot, void *copy, bool is_kept,
                            const void **out)
 {
@@ -227,8 +228,8 @@ static int attention_input(struct model *m, uint32_t slot, uint32_t layer, const
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 3, s->is_active);
 }
 
-/* dw of products by columns of the normalized rows x: their outputs are cut. is_packed: the float8
- * copies of the gradients are there, of the other half; here and below. */
+/* dw of products by columns of the normalized rows x: their outputs are cut. is_packed, here and
+ * below: the other half has made the float8 copies of the gradients. */
 static int columns_weights(struct model *m, const struct slot *s, const void *x,
                            const uint32_t *largest, struct product_weight *a, uint32_t num,
                            bool is_packed)
@@ -248,7 +249,7 @@ static int columns_weights(struct model *m, const struct slot *s, const void *x,
     return product_weights(m, a, num, s->is_active);
 }
 
-/* Of a product by rows: its input is cut. */
+/* dw of a product by rows: its input is cut. */
 static int rows_weight(struct model *m, const struct slot *s, struct product_weight a,
                        bool is_packed)
 {
@@ -330,14 +331,14 @@ static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, con
                            is_packed);
 }
 
-/* Which buffers hold the gradient of the stream as the halves need it. */
+/* The buffers that hold the gradient of the stream for the halves. */
 static uint32_t stream_copies(const struct model *m, uint32_t halves)
 {
     bool is_apart = halves != (MODEL_INPUT | MODEL_WEIGHT);
     return m->cut.tp > 1 || is_apart ? BIT(TEMPORARY_D_OUT) | BIT(TEMPORARY_D_MID) : 0;
 }
 
-/* Both halves in one go: a temporary is dead as soon as both have used it. */
+/* Both halves at once: a temporary is free when both have used it. */
 static int backward_together(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,
                              const void *const *w, float *const *dw)
 {

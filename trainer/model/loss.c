@@ -1,15 +1,16 @@
-/* loss.c - the logits, the loss and its gradient: of all rows, or of one chunk of rows after the
- * other, of which the logits exist alone.
+/* loss.c - the logits, the loss and its gradient: of all rows at once, or chunk by chunk, when only
+ * one chunk's logits exist.
  *
- * Where tensor parallel cuts the vocabulary, rows of logits are turned: each tp rank gets the whole
- * vocabulary of a tp-th of the rows, and no rank has more of them than before. Without loss
- * parallel (cut.is_loss_whole) each gets that of all rows, tp times as many logits, and keeps of
- * their gradient its own part of the vocabulary. A row's loss and gradient are those of one rank.
+ * If tensor parallel cuts the vocabulary, logits are transposed between ranks: each tp rank gets
+ * the whole vocabulary of a tp-th of the rows, so no rank has more logits than before. Without loss
+ * parallel (cut.is_loss_whole) each rank gets the whole vocabulary of all rows, tp times as many
+ * logits. It keeps its part of the vocabulary of their gradient. A row's loss and gradient are
+ * those of one rank.
  *
- * Chunks. A cp block's rows are cut in loss_chunks. The head's weight gets their gradients one
- * after the other. Of the norm's rows, the partial results of blocks of the vocabulary are added
- * chunk by chunk (products.c), and reduced among the tp ranks when the cp block is whole: its rows
- * are cut among them as they are everywhere else. */
+ * Chunks. A cp block's rows are cut in loss_chunks. The gradients of chunks are added to the head's
+ * weight in turn. For the norm's rows, the partial results of blocks of the vocabulary are added
+ * chunk by chunk (products.c). They are reduced among the tp ranks after the last chunk of the cp
+ * block: its rows are cut among them, as elsewhere. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
@@ -17,9 +18,9 @@
 
 /* Rows that go through the loss together. */
 struct loss_rows {
-    char *logits;  /* [blocks][stride, columns of a block], of which `rows` each */
+    char *logits;  /* [blocks][stride, columns of a block]; `rows` rows of each block are used */
     size_t stride; /* in rows */
-    size_t first;  /* of this rank's rows */
+    size_t first;  /* the first of this rank's rows */
     uint32_t rows;
 };
 
@@ -53,13 +54,13 @@ static bool has_loss_parallel(const struct model *m)
     return m->cut.tp > 1 && !m->cut.is_loss_whole;
 }
 
-/* Of `r`, the rows whose whole vocabulary this rank gets. */
+/* The number of rows of `r` whose whole vocabulary this rank gets. */
 static uint32_t turned_rows(const struct model *m, const struct loss_rows *r)
 {
     return has_loss_parallel(m) ? r->rows / m->cut.tp : r->rows;
 }
 
-/* Columns [first, first + columns) of rows of `width` against dense ones. */
+/* Columns [first, first + columns) of rows of `width`, copied to or from dense rows. */
 struct columns {
     size_t first, width;
     uint32_t columns, rows;
@@ -89,8 +90,9 @@ static void put_columns(struct model *m, void *full, const void *dense, const st
                                           .dtype = m->dtype});
 }
 
-/* One block of the vocabulary in whole rows against that block's columns. What fills the vocabulary
- * up is not in the rows, and its gradient is zero. `some`: [rows, columns of a block]. */
+/* Copies one block of the vocabulary between whole rows and that block's columns. The padding of
+ * the vocabulary is not in the rows, and its gradient is zero. `some`: [rows, columns of a
+ * block]. */
 static void move_columns(struct model *m, void *by_row, void *block_logits, void *some,
                          uint32_t rows, uint32_t block, bool is_back)
 {
@@ -115,7 +117,7 @@ static void move_columns(struct model *m, void *by_row, void *block_logits, void
     put_columns(m, by_row, dense, &of_row);
 }
 
-/* Turns logits by blocks of the vocabulary into whole rows, or back: this rank's block b against
+/* Transposes logits by blocks of the vocabulary to whole rows, or back: this rank's block b and
  * columns of `by_row` [turned rows, V]. `part`: [tp + 1][turned rows, columns of a block]. */
 static int turn_block(struct model *m, const struct loss_rows *r, char *by_row, char *part,
                       uint32_t b, bool is_back)
@@ -148,7 +150,7 @@ static int turn_logits(struct model *m, const struct loss_rows *r, char *by_row,
     return 0;
 }
 
-/* `own`: [rows / tp] floats, of this rank's. */
+/* `own`: [rows / tp] floats, the losses of this rank's rows. */
 static int losses_of_turned(struct model *m, const struct slot *s, const struct loss_rows *r,
                             char *by_row, char *part, float *own)
 {
@@ -165,7 +167,7 @@ static int losses_of_turned(struct model *m, const struct slot *s, const struct 
     return comm_all_gather_v(m->cut.tp_group, own, bytes[0], losses, bytes, at);
 }
 
-/* Losses of `r`, whose logits become their gradient. */
+/* Computes the losses of `r`; its logits become their gradient. */
 static int losses_of(struct model *m, const struct slot *s, const struct loss_rows *r)
 {
     size_t rows = turned_rows(m, r);
@@ -188,10 +190,10 @@ static int losses_of(struct model *m, const struct slot *s, const struct loss_ro
 
 /* ---- the loss in chunks ---- */
 
-/* What chunks are summed in. */
+/* Sums over the chunks. */
 struct chunk_sums {
     float *rows;        /* [block_rows, C] of a cp block, where tp cuts the vocabulary */
-    struct tree blocks; /* of those, a chunk's over blocks of the vocabulary */
+    struct tree blocks; /* over blocks of the vocabulary, of one chunk's `rows` */
     struct tree weight; /* over cp blocks */
 };
 
@@ -234,8 +236,8 @@ static int chunk_losses(struct model *m, const struct slot *s, const struct loss
     return losses_of(m, s, r);
 }
 
-/* What the gradient of block b's logits is of the norm's rows, and of the weight. `dw`: of the cp
- * block, to which its chunks add one after the other. */
+/* Computes the gradients of the norm's rows and of the weight from the gradient of block b's
+ * logits. `dw`: of the cp block; its chunks add to it in turn. */
 static void chunk_gradients(struct model *m, const struct slot *s, const struct loss_rows *r,
                             const struct chunk_sums *sums, const void *w, float *dw, uint32_t b)
 {
@@ -268,7 +270,7 @@ static void chunk_gradients(struct model *m, const struct slot *s, const struct 
                                                 .accumulate = r->first % m->block_rows > 0});
 }
 
-/* All chunks of cp block p; a walk takes the buffers of one. */
+/* All chunks of cp block p; a walk takes the buffers of one chunk. */
 static int chunks_of_block(struct model *m, const struct slot *s, struct loss_rows *r,
                            struct chunk_sums *sums, const void *w, uint32_t p)
 {
@@ -312,7 +314,7 @@ int losses_in_chunks(struct model *m, uint32_t slot, const void *w, float *dw, b
 
 /* ---- the loss of a leaf ---- */
 
-/* Of whole logits, which become their gradient: one cp block after the other. */
+/* Losses from whole logits, which become their gradient, one cp block after the other. */
 static int losses_of_logits(struct model *m, uint32_t slot)
 {
     struct slot *s = &m->slots[slot];
@@ -328,7 +330,7 @@ static int losses_of_logits(struct model *m, uint32_t slot)
     return 0;
 }
 
-/* The rows' losses in the order of their sequences. */
+/* Puts the rows' losses in the order of their sequences. */
 static int losses_in_order(struct model *m, const struct slot *s, float *all, const float *losses)
 {
     const struct context_width of = {"losses by rank", 1, 1, KERNEL_F32};

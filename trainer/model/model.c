@@ -1,5 +1,5 @@
-/* model.c - Llama by hand, block by block (see model.h): its sizes on this rank, its slots, and
- * which function serves a block. */
+/* model.c - Llama by hand, block by block (see model.h): its sizes on this rank, its slots, and the
+ * calls of each block's functions. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/model/private.h"
@@ -169,13 +169,13 @@ void model_free(struct model *m)
     free(m);
 }
 
-/* The table goes by way of `pinned` [2][T, D/2]. */
+/* Copies the table to the device through `pinned` [2][T, D/2]. */
 static int copy_rope_table(struct model *m, float *pinned)
 {
     size_t count = (size_t)m->seq * (m->s.head_dim / 2);
     double frequencies[MODEL_HEAD_DIM_MAX / 2];
     if (m->lane->device->ops->flags & DEVICE_DRY)
-        return 0; /* in a plan nothing reads it */
+        return 0; /* a plan does not read it */
     model_shape_frequencies(frequencies, &m->s);
     kernel_rope_table(pinned, pinned + count, m->seq, m->s.head_dim, frequencies);
     lane_copy(m->lane, m->rope_cos, pinned, count * sizeof(*pinned));

@@ -30,7 +30,7 @@ int norm_forward(struct model *m, void *out, uint32_t *largest, float *rstd, voi
     return 0;
 }
 
-/* The rows of block b of tp within row block p. */
+/* The rows of tp block b within row block p. */
 static void norm_part(struct model *m, const struct norm_gradient *a, float *dweight, size_t first,
                       uint32_t rows)
 {

@@ -1,9 +1,9 @@
-/* notes.c - how far the numbers reach that modules read and write (debug.watch_numbers).
+/* notes.c - the range of the numbers that modules read and write (debug.watch_numbers).
  *
- * Where a buffer holds what a module has read or written, an operation of the lane takes its
- * extremes. It changes no value. Where nobody watches, nothing is posted. What of a layer's is
- * computed again is not noted again. A weight that comes as float8 codes is not noted, nor are the
- * logits where they exist in chunks alone. */
+ * While a buffer holds numbers that a module read or wrote, an operation of the lane finds their
+ * extremes. It changes no value. Without a watch nothing is posted. Recomputed numbers are not
+ * noted again. Weights that arrive as float8 codes are not noted, nor are logits that exist only in
+ * chunks. */
 #include "proto/base/report.h"
 #include "trainer/model/private.h"
 
@@ -37,7 +37,7 @@ static void note(struct model *m, const char *module, const char *what, const vo
     notes->num++;
 }
 
-/* The module of a tensor of the block; a tied output's matrix is not in the block. */
+/* The module of a tensor of the block. A tied output's matrix is not in the block. */
 static const char *module_of(char out[64], const struct model *m, uint32_t block, uint32_t tensor)
 {
     uint32_t first, num = model_block_tensors(m->table, block, &first);
@@ -55,7 +55,7 @@ static size_t weight_count(const struct model *m, uint32_t tensor)
     return rows[tensor] * m->s.dim;
 }
 
-/* What a module reads or writes, of the compute dtype; x NULL: nothing is noted. */
+/* An input or output of a module, of the compute dtype; x NULL: nothing is noted. */
 struct side {
     const void *x;
     size_t count;
@@ -100,7 +100,7 @@ static void forward(struct model *m, uint32_t layer, uint32_t tensor, const void
     note_sides(m, module, false, in, out);
 }
 
-/* dw NULL: they are made by the other half. */
+/* dw NULL: the other half makes them. */
 static void backward(struct model *m, uint32_t layer, uint32_t tensor, float *const *dw,
                      struct side d_out, struct side d_in)
 {

@@ -1,33 +1,33 @@
 /* products.c - products and sums over blocks: the one place that knows how the model is cut.
  *
  * Rows. The tokens of a leaf are cut in cp_blocks blocks of block_rows rows; a rank has row_blocks
- * of them, one after the other. What is computed row by row (norms, the residual stream) is cut
- * again: of each block a tensor-parallel rank has own rows, a contiguous tp-th (sequence parallel).
- * rows_gather makes rows of own rows. Columns. Heads, hidden width and vocabulary are cut in
+ * of them, one after the other. Work on single rows (norms, the residual stream) is cut again: a
+ * tensor-parallel rank has own rows of each block, a contiguous tp-th (sequence parallel).
+ * rows_gather makes rows from own rows. Columns. Heads, hidden width and vocabulary are cut in
  * tp_blocks; a rank has `blocks` of them, each a dense matrix [rows, columns of a block], so that a
- * product has the same shape, strides and bits whatever rank computes it.
+ * product has the same shape, strides and bits on every rank.
  *
- * Sums. What a block contributes to a sum over a cut dimension is a partial result in float, in the
- * order that one block has alone. Partial results are added as a balanced binary tree over the
- * index of the block (C2 of exchange/reduce.c), and rounded once. Blocks and degrees are powers of
- * two, so a rank adds a whole sub-tree and sends one partial result:
+ * Sums. A block's contribution to a sum over a cut dimension is a partial result in float, summed
+ * in the block's own order. Partial results are added as a balanced binary tree over the index of
+ * the block (C2 of exchange/reduce.c), and rounded once. Blocks and degrees are powers of two, so a
+ * rank adds a whole sub-tree and sends one partial result:
  *
  * - blocks of tp: products by rows, inputs of products by columns, weights of norms; and weights of
  *   keys and values, where several blocks share a head.
- * - blocks of cp: all weights; here the sum over this rank's blocks alone, the rest is added by who
- *   owns the gradient (exchange/reduce.c). Gradients of keys and values: see context.c.
+ * - blocks of cp: all weights; this file sums over this rank's blocks only; the owner of the
+ *   gradient adds the rest (exchange/reduce.c). Gradients of keys and values: see context.c.
  *
- * With one block there is no partial result: the product itself writes the result.
+ * With one block there is no partial result: the product writes the result.
  *
- * Together. Products of the same rows are one operation (kernel_linears): block b of those whose
- * weights have as many blocks, so queries, keys and values, or keys and values; gate and up. So are
- * their gradients. Gradients of the rows are not: each is added to the one before, and that is the
- * order of the sum. Nor are products in float8: each has scales of its own.
+ * Together. Products of the same rows are one operation (kernel_linears): block b of products whose
+ * weights have as many blocks. These are queries, keys and values, or keys and values; gate and up.
+ * So are their gradients of weights. Gradients of the rows are separate: each is added to the
+ * previous one, which is the order of the sum. Products in float8 are separate, too: each has its
+ * own scales.
  *
- * Float8. Operands are rounded one by one in front of the product that reads them; rows that are
- * one block, once for all products that read them one after the other. Gradients are rounded once
- * for the gradients of rows and weights, where both halves of a layer's backward are made in one
- * go. */
+ * Float8. Each operand is rounded before the product that reads it. Rows of one block are rounded
+ * once for all consecutive products that read them. Gradients are rounded once for the gradients of
+ * rows and weights, if both halves of a layer's backward are made together. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
@@ -131,8 +131,8 @@ static const void *part_of(const struct model *m, const void *base, uint32_t blo
     return at_byte(base, row * width * m->element);
 }
 
-/* The copy in float8 of an operand of a product. The scale is that of what one product reads, a
- * block of rows or of a weight: no rank has another one, whatever the mesh. */
+/* The float8 copy of an operand of a product. Its scale is that of the data that one product reads,
+ * a block of rows or of a weight: so the scale is the same on every mesh. */
 static const void *round_operand(struct model *m, enum operand which, void *out, const void *x,
                                  const uint32_t *largest, size_t count, uint32_t width)
 {
@@ -168,7 +168,7 @@ static const void *weight_operand(struct model *m, bool is_float8, const void *w
     return m->operands[OPERAND_W];
 }
 
-/* Rows that a product reads. `was_read`: by a product before it, too, so that their copy is there,
+/* Rows that a product reads. `was_read`: an earlier product has read them, so their copy exists,
  * unless it is of x and another block of rows was rounded since. */
 struct rows {
     const void *x;
@@ -190,7 +190,7 @@ static const void *row_operand(struct model *m, enum operand which, struct rows 
     return round_operand(m, which, copy, part, r.largest, (size_t)m->block_rows * r.width, r.width);
 }
 
-/* Block b of one column; x becomes one that was read. */
+/* Block b of one column; marks x as read. */
 static void product_column(struct model *m, const struct product_column *to, struct rows *x,
                            uint32_t b)
 {
@@ -211,7 +211,7 @@ static void product_column(struct model *m, const struct product_column *to, str
     x->was_read = x->was_read || to->is_float8;
 }
 
-/* Block b of each, as one operation. */
+/* Block b of each column, as one operation. */
 static void columns_together(struct model *m, const struct product_column *columns, uint32_t num,
                              const struct rows *x, uint32_t b)
 {
@@ -231,7 +231,7 @@ static void columns_together(struct model *m, const struct product_column *colum
     }
 }
 
-/* How many from the first on are one operation. */
+/* The number of columns, from the first on, that are one operation. */
 static uint32_t num_together(const struct product_column *columns, uint32_t num)
 {
     uint32_t n = 1;
@@ -255,12 +255,11 @@ void product_columns(struct model *m, const void *x, const uint32_t *largest, ui
     }
 }
 
-/* Results of all blocks of rows, one block of rows after the other. Where the model's blocks are
- * cut the products are partial: a tree adds them, and the ranks of the tensor axis reduce its root.
- */
+/* Results of all blocks of rows, one block of rows after the other. If the model's blocks are cut,
+ * the products are partial: a tree adds them, and the tp ranks reduce its root. */
 struct row_sums {
     struct model *m;
-    void *own; /* what this rank keeps of the result */
+    void *own; /* this rank's part of the result */
     size_t count;
     bool is_partial;
     struct tree tree;
@@ -277,7 +276,7 @@ static struct row_sums row_sums_begin(struct model *m, void *own)
     return s;
 }
 
-/* Where block b's product for row block p goes. */
+/* The output of block b's product for row block p. */
 static void *row_sums_at(const struct row_sums *s, uint32_t b, uint32_t p)
 {
     return s->is_partial ? (void *)tree_at(&s->tree, b)
@@ -290,7 +289,7 @@ static void row_sums_add(struct row_sums *s, uint32_t b)
         tree_add(s->m, &s->tree, b);
 }
 
-/* All blocks of row block p are there. */
+/* Call when all blocks of row block p are written. */
 static int row_sums_reduce(struct row_sums *s, uint32_t p, bool is_active)
 {
     return s->is_partial ? rows_reduce(s->m, s->own, p, s->tree.slot[0], is_active) : 0;
@@ -396,7 +395,7 @@ int product_columns_input(struct model *m, void *own_dx, const struct product_te
 
 /* ---- gradients of weights ---- */
 
-/* Of block b of `num` products, as one operation. */
+/* Block b of `num` products, as one operation. */
 static void weights_together(struct model *m, const struct product_weight *a, uint32_t num,
                              float *const *to, uint32_t b, uint32_t p)
 {
@@ -437,7 +436,7 @@ static void weight_part(struct model *m, const struct product_weight *a, float *
                                                 .is_float8 = a->is_float8});
 }
 
-/* A part that several tp ranks hold: the sum of what each of them has of it. */
+/* A part that several tp ranks hold: adds the contributions of all of them. */
 static int add_sharers(struct model *m, float *part, size_t count, uint32_t sharers, bool is_active)
 {
     uint32_t tp = m->cut.tp, first = m->cut.tp_place / sharers * sharers;
@@ -447,7 +446,7 @@ static int add_sharers(struct model *m, float *part, size_t count, uint32_t shar
     float *all =
         model_take_bytes(m, "partial weights of sharers", 0, sharers * count * sizeof(float));
     if (is_active) {
-        /* Everybody's part goes to the sharers of its own head alone. */
+        /* Each part goes only to the sharers of its head. */
         size_t *send_at = m->lists + 2 * (size_t)tp;
         for (uint32_t r = 0; r < tp; r++) {
             bool is_mine = r / sharers * sharers == first;
@@ -484,7 +483,7 @@ static void weight_sums_give(struct model *m, const struct product_weight *a)
     tree_give(m, a->shared_name, m->blocks / a->w_blocks);
 }
 
-/* Block i of those that share part w, of all products. */
+/* Block i of the blocks that share part w, of all products. */
 static void weights_block(struct model *m, const struct product_weight *a, uint32_t num,
                           const struct weight_sums *sums, uint32_t w, uint32_t i, uint32_t p)
 {
@@ -500,7 +499,7 @@ static void weights_block(struct model *m, const struct product_weight *a, uint3
         tree_add(m, &sums[j].shared, i);
 }
 
-/* Products that are one operation: their weights have as many blocks. */
+/* Products that are one operation: their weights have the same number of blocks. */
 static int weights_of(struct model *m, const struct product_weight *a, uint32_t num, bool is_active)
 {
     struct weight_sums sums[KERNEL_LINEARS_MAX];

@@ -1,15 +1,15 @@
 /* shape.c - the shape of the model that a configuration asks for (see shape.h).
  *
- * Sources, later ones win: the flavor; a config.json, which says everything; single keys. A head's
- * width that no key gives follows from dim and heads where a key changes one of them. */
+ * Sources, later ones win: the flavor; a config.json, which gives all values; single keys. If a key
+ * changes dim or heads and none gives a head's width, the width follows from them. */
 #include "trainer/model/shape.h"
 #include "proto/base/report.h"
 
 #include <stdio.h>
 
-#define NOT_GIVEN (-1) /* of a key of the section */
+#define NOT_GIVEN (-1) /* the key is not set */
 
-/* Nought is a value: model_shape_check() refuses it. */
+/* 0 counts as a value: model_shape_check() refuses it. */
 static void take_size(uint32_t *out, int64_t key)
 {
     if (key != NOT_GIVEN)
@@ -41,7 +41,7 @@ static int take_sizes(struct model_shape *out, const struct config *config)
     return 0;
 }
 
-/* A key that the kind of scaling does not have would be lost without a word. */
+/* Refuses a key that the kind of scaling does not use, since it has no effect. */
 static int check_rope_keys(const struct config *config, enum model_rope rope)
 {
     const bool is_llama3 = rope == MODEL_ROPE_LLAMA3;
@@ -81,7 +81,7 @@ static int take_rope(struct model_shape *out, const struct config *config)
     return 0;
 }
 
-/* torchtitan's older files have sizes of Llama 2 below that name: "llama2", "7B". */
+/* torchtitan's older files have sizes of Llama 2 under that name: "llama2", "7B". */
 static int take_flavor(struct model_shape *out, const struct config *config, uint32_t vocab)
 {
     char older[sizeof(config->model_flavor) + 8];

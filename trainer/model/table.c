@@ -128,7 +128,7 @@ uint32_t model_block_tensors(const struct model_table *table, uint32_t block, ui
 double model_flops_per_token(const struct model_table *table, uint32_t seq)
 {
     const struct model_shape *s = &table->shape;
-    uint64_t embedding = s->is_tied ? 0 : (uint64_t)s->vocab * s->dim; /* no product */
+    uint64_t embedding = s->is_tied ? 0 : (uint64_t)s->vocab * s->dim; /* not a product */
     uint64_t products = model_shape_parameters(s) - embedding;
     return 6.0 * (double)products + 12.0 * s->layers * s->heads * s->head_dim * seq;
 }
@@ -145,7 +145,7 @@ double model_layer_flops(const struct model_table *table, uint32_t seq)
 
 /* ---- initial weights ---- */
 
-#define REDRAWS_MAX 64u /* a deviate beyond three deviations 64 times in a row does not happen */
+#define REDRAWS_MAX 64u /* 64 deviates beyond three deviations in a row do not happen */
 
 static double draw_cut(const struct model_tensor *tensor, uint64_t element, uint64_t seed)
 {
@@ -185,7 +185,7 @@ void model_init_box(float *out, const struct model_tensor *tensor, const struct 
                     uint64_t seed)
 {
     uint64_t width = box->extent[1], rows = box->extent[0];
-    if (width == tensor->width) { /* whole rows lie together */
+    if (width == tensor->width) { /* whole rows are contiguous */
         width *= rows;
         rows = rows > 0 ? 1 : 0;
     }

@@ -1,4 +1,4 @@
-/* agree.c - all ranks learn how a call ended (see parallel.h). */
+/* agree.c - exchanges the result of a call between all ranks (see parallel.h). */
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
 #include "trainer/parallel/parallel.h"
@@ -18,7 +18,7 @@ int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first)
     int agreed = comm_all_reduce_i64(world, codes, size);
     if (agreed != 0) {
         free(codes);
-        return rc != 0 ? report_restore(&text, rc) : agreed; /* its own error goes before */
+        return rc != 0 ? report_restore(&text, rc) : agreed; /* its own error comes first */
     }
     while (first < size && codes[first] == 0)
         first++;

@@ -1,13 +1,14 @@
-/* blame.c - which leaf of a step, and which module, is out of line (debug.replay_blame).
+/* blame.c - finds the leaf of a step, and the module, that is out of line (debug.replay_blame).
  *
- * Losses. All ranks have those of all leaves. Norms. A leaf's gradient is whole where it was just
- * made, before it is added to anything: its squares are summed there, block by block, exactly, so
- * that all meshes have the same norm of it. Where context parallel makes it in parts there is none.
+ * Losses. All ranks have the losses of all leaves. Norms. A leaf's gradient is whole after its
+ * backward, before it is added to other sums. Its squares are summed there exactly, block by block,
+ * so all meshes have the same norm. Context parallel makes the gradient in parts: there is no norm
+ * then.
  *
- * Modules. What watch.c notes of one leaf is compared with the same of all others: the mean of the
- * bits of the largest magnitudes, as integers, is about the logarithm's. The one farthest above its
- * mean is named. A weight is the same in all leaves, so it is never out of line. With tensor or
- * context parallel a rank compares its part. */
+ * Modules. The notes of watch.c for one leaf are compared with those of all others. The mean of the
+ * bits of the largest magnitudes, as integers, is about that of their logarithms. The one farthest
+ * above its mean is named. A weight is the same in all leaves, so it is never out of line. With
+ * tensor or context parallel a rank compares its part. */
 #include "proto/base/report.h"
 #include "trainer/base/median.h"
 #include "trainer/parallel/execution.h"
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_BITS 0x2b800000u /* 2^-40: what is less is noise, as is nothing at all */
+#define LEAST_BITS 0x2b800000u /* 2^-40: smaller values, and zeros, are noise */
 
 struct blame {
     uint32_t num_notes, num_leaves; /* of a leaf; of the longest step */
@@ -25,7 +26,7 @@ struct blame {
         const char *what;
     } * names;       /* [num_notes] */
     uint32_t *reach; /* [micro-steps][num_notes] bits of the largest magnitude; 0: none */
-    int64_t *sums;   /* [num_notes][2] of those bits, and how many */
+    int64_t *sums;   /* [num_notes][2] the sum of those bits, and their number */
     int64_t *all;    /* [ranks] */
     struct kernel_exact_sum *squares; /* [num_leaves] */
     double *values, *sorted;          /* [num_leaves] */
@@ -74,9 +75,9 @@ void blame_is_named(struct blame *b)
     b->is_named = true;
 }
 
-/* ---- in the step ---- */
+/* ---- during the step ---- */
 
-/* Of a block's gradient, to its leaf's. */
+/* Adds the squares of a block's gradient to its leaf's sum. */
 static int add_squares(struct parallel *p, const struct op *op)
 {
     struct blame *b = p->run.blame;
@@ -106,14 +107,14 @@ int blame_look(struct parallel *p, const struct op *op, uint32_t first,
     return has_weights ? add_squares(p, op) : 0;
 }
 
-/* ---- behind it ---- */
+/* ---- after the step ---- */
 
 static struct leaf_value find_largest(struct blame *b, uint32_t num)
 {
     struct leaf_value found = {.leaf = 0};
     uint32_t num_finite = 0;
     for (uint32_t i = 0; i < num; i++) {
-        bool is_above = !(b->values[i] <= b->values[found.leaf]); /* one that is no number is */
+        bool is_above = !(b->values[i] <= b->values[found.leaf]); /* a NaN is above */
         if (is_above && isfinite(b->values[found.leaf]))
             found.leaf = i;
         if (isfinite(b->values[i]))
@@ -124,7 +125,7 @@ static struct leaf_value find_largest(struct blame *b, uint32_t num)
     return found;
 }
 
-/* So many bits above the mean of all leaves. */
+/* The distance of a note's bits above the mean of all leaves. */
 static int64_t above_mean(const struct blame *b, uint32_t micro_step, uint32_t note)
 {
     int64_t bits = b->reach[(size_t)micro_step * b->num_notes + note];
@@ -163,7 +164,7 @@ static void sum_notes(struct blame *b, uint32_t micro_steps)
         }
 }
 
-/* The rank that has the one farthest out of line logs it. */
+/* The rank with the note farthest out of line logs it. */
 static int name_module(struct parallel *p)
 {
     struct blame *b = p->run.blame;

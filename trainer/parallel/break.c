@@ -1,10 +1,10 @@
-/* break.c - where the numbers of a step stopped being finite (contract in parallel.h).
+/* break.c - finds where the numbers of a step stopped being finite (contract in parallel.h).
  *
- * Costs nothing until it is asked. Weights that are not finite come first: they break all else. The
- * losses of all leaves are known to all ranks: the first that is not finite names the rank that
- * computed it. Where all of them are, some backward made the first such number, and carried it to
- * the tensors in front of that: each rank looks which of its sums of gradients are finite, tensor
- * by tensor, and the one nearest to the loss is named. */
+ * Costs nothing until the caller asks. Weights that are not finite come first: they make all other
+ * numbers so. All ranks know the losses of all leaves: the first that is not finite gives the rank
+ * that computed it. If all losses are finite, a backward made the first such number and passed it
+ * to the earlier tensors. Each rank then checks its sums of gradients tensor by tensor; the tensor
+ * nearest to the loss is named. */
 #include "proto/base/report.h"
 #include "trainer/parallel/execution.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The rank of a leaf's last stage, first in its tensor and context parallel. */
+/* The first rank, in tensor and context parallel, of a leaf's last stage. */
 static uint32_t rank_of_leaf(const struct parallel *p, uint32_t data_rank)
 {
     const uint32_t *degree = p->plan->mesh.degree;
@@ -36,7 +36,7 @@ static bool find_loss(const struct parallel *p, struct step_break *out)
     return false;
 }
 
-/* Exact sums of squares are finite where all numbers are. */
+/* An exact sum of squares is finite if all numbers are. */
 static int is_finite_here(struct parallel *p, const struct state_slice *slice, bool is_weight,
                           bool *out)
 {
@@ -52,7 +52,7 @@ static int is_finite_here(struct parallel *p, const struct state_slice *slice, b
     return 0;
 }
 
-/* `broken` [num_tensors]: how many ranks have rows of it that are not finite. */
+/* `broken` [num_tensors]: the number of ranks with rows of the tensor that are not finite. */
 static int count_broken(struct parallel *p, bool is_weight, int64_t *broken)
 {
     for (uint32_t i = 0; i < p->state.num_slices; i++) {
@@ -64,7 +64,7 @@ static int count_broken(struct parallel *p, bool is_weight, int64_t *broken)
     return 0;
 }
 
-/* Of weights the model's first tensor is named, of gradients the one nearest to the loss.
+/* Names the model's first tensor of weights, or the tensor of gradients nearest to the loss.
  * `broken` [2][num_tensors]. */
 static int find_tensor(struct parallel *p, bool is_weight, int64_t *broken, struct step_break *out)
 {

@@ -1,14 +1,15 @@
-/* budget.c - what the layers keep where a rank's memory has a bound in bytes
+/* budget.c - chooses what layers keep if a rank's memory has a bound in bytes
  * (activation_checkpoint.memory_budget).
  *
- * The layers of a pipeline's rank have levels, the cheapest first. Up to level n, of n layers, so
- * many of them compute norms and SwiGLU again, and the others keep all. From there to level 2 n,
- * so many keep their input alone. Those of a level lie evenly among the others. The higher the
- * level, the fewer bytes, so the lowest that fits is found by halves. A level is tried by making
- * the rank's plan with it, as an estimate does: what is promised is what is taken.
+ * A rank of the pipeline with n layers has levels 0 to 2 n, the cheapest first. At level l <= n, l
+ * layers compute norms and SwiGLU again, and the others keep all. At level n + l, l layers keep
+ * their input only. These layers are spread evenly. A higher level takes fewer bytes, so a binary
+ * search finds the lowest level that fits. To try a level, the search makes the rank's plan with
+ * it, as an estimate does, so the result is exact.
  *
- * Each rank of the pipeline has a level of its own. Its plan is that of the first data rank, which
- * has the most leaves and the largest shard. So all ranks find the same without a word. */
+ * Each rank of the pipeline has its own level. The plan is that of the first data rank, which has
+ * the most leaves and the largest shard. So all ranks find the same levels without
+ * communication. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
@@ -18,16 +19,16 @@
 
 struct search {
     const struct parallel_options *options;
-    struct config config; /* of a plan alone */
+    struct config config; /* for plans only */
     struct device *device;
     uint8_t *keep;                       /* [L] */
     const struct program_options *shape; /* the stages of all ranks */
-    uint32_t rank;                       /* of the pipeline */
+    uint32_t rank;                       /* in the pipeline */
     uint32_t num_layers;                 /* of that rank */
     uint64_t bytes;                      /* of the last plan */
 };
 
-/* Of layer i of the rank's. */
+/* What layer i of the rank keeps. */
 static enum model_keep kept_at(const struct search *s, uint64_t i, uint32_t level)
 {
     uint64_t layers = s->num_layers;
@@ -39,7 +40,7 @@ static enum model_keep kept_at(const struct search *s, uint64_t i, uint32_t leve
     return is_chosen ? MODEL_KEEP_PRODUCTS : MODEL_KEEP_ALL;
 }
 
-/* Returns how many layers the rank has. */
+/* Returns the number of the rank's layers. */
 static uint32_t set_level(const struct search *s, uint32_t level)
 {
     const struct program_options *o = s->shape;
@@ -54,7 +55,7 @@ static uint32_t set_level(const struct search *s, uint32_t level)
     return num;
 }
 
-/* The plan of the first data rank, with what layers keep now. */
+/* Makes the plan of the first data rank with what layers keep now. */
 static int make_plan(struct search *s, struct parallel **out)
 {
     uint32_t size = s->options->world->size;
@@ -79,7 +80,7 @@ static int try_level(struct search *s, uint32_t level)
     return rc;
 }
 
-/* The lowest level that fits. */
+/* Finds the lowest level that fits. */
 static int choose(struct search *s)
 {
     uint64_t most = (uint64_t)s->config.budget_bytes;
@@ -105,7 +106,7 @@ static int choose(struct search *s)
 int budget_choose(uint8_t *keep, const struct parallel_options *options)
 {
     struct search s = {.options = options, .config = *options->config, .keep = keep};
-    struct parallel *first = NULL; /* which knows the stages */
+    struct parallel *first = NULL; /* it knows the stages */
     s.config.estimate = true;
     memset(keep, MODEL_KEEP_NOTHING, options->table->shape.layers);
     int rc = device_open(&s.device, &device_dry, NULL);

@@ -1,9 +1,8 @@
 /* channels.c - the communicators by which stages send to each other.
  *
- * Where messages have tags it is the group of the pipeline. Where they have none (COMM_UNTAGGED)
- * each way over each boundary between two stages has a communicator of its own, of the two ranks:
- * leaves cross it in one order, and no message of another boundary, or of the other way, comes
- * between. */
+ * If messages have tags, stages use the group of the pipeline. Without tags (COMM_UNTAGGED) each
+ * direction over each boundary between two stages has its own communicator of the two ranks. Leaves
+ * cross it in one order, so messages of another boundary or direction never mix with them. */
 #include "proto/base/report.h"
 #include "trainer/exchange/exchange.h"
 #include "trainer/parallel/parallel.h"
@@ -20,7 +19,8 @@ static struct comm **channel_at(const struct exchange *e, enum direction way, ui
     return &e->channels[way * num_stages(e) + boundary];
 }
 
-/* The ranks of the pipeline on both sides of the stage behind the boundary. */
+/* The ranks of the pipeline on both sides of a boundary, which has the number of the stage after
+ * it. */
 static uint32_t sender_of(const struct exchange *e, enum direction way, uint32_t boundary)
 {
     return (way == WAY_DOWN ? boundary - 1 : boundary) % e->plan->shape.num_ranks;

@@ -1,9 +1,9 @@
 /* evaluate.c - the loss of a validation set on the ranks of a mesh (see parallel.h).
  *
- * Leaf i of local_batch_size sequences is of data rank i % d, as in a step. After each round of d
+ * Data rank i % d has leaf i of local_batch_size sequences, as in a step. After each round of d
  * leaves their losses are gathered and added in rank order, which is leaf order: so the sum is the
- * same bits on every mesh. Sequences that are shorter than those of training lie at the beginning
- * of their rows; what is behind them counts for nothing, and nothing looks back at it. */
+ * same bits on every mesh. Shorter sequences than those of training lie at the beginning of their
+ * rows. The rest of a row is not counted, and no token attends to it. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/parallel/execution.h"
@@ -12,13 +12,13 @@
 
 enum { STOP = 1, FAILED = 2 };
 
-/* What a rank brings to a round: at most as many numbers as a step brings of a leaf. */
+/* A rank's contribution to a round: at most as many numbers as a step gathers of a leaf. */
 struct round {
     double loss, counted, flags;
 };
 _Static_assert(sizeof(struct round) == ROUND_NUMBERS * sizeof(double), "a round fits");
 
-/* From rows of `seq` numbers to rows of `row` numbers, in place, the last row first. */
+/* Moves rows of `seq` numbers to rows of `row` numbers, in place, the last row first. */
 static void widen_rows(int32_t *numbers, uint32_t rows, uint32_t seq, uint32_t row, int32_t fill)
 {
     for (uint32_t b = rows; b-- > 0;) {
@@ -47,7 +47,7 @@ static int read_leaf(struct parallel *p, const struct evaluation *of, uint64_t l
     return 0;
 }
 
-/* This rank's leaf of a round; without one, the walk. */
+/* Computes this rank's leaf of a round. Without a leaf the rank walks the program. */
 static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64_t leaf,
                          struct round *out)
 {
@@ -75,7 +75,7 @@ static int evaluate_leaf(struct parallel *p, const struct evaluation *of, uint64
     return 0;
 }
 
-/* Do all ranks of this rank's leaf and of the others want to go on? One number for all. */
+/* Combines the flags of all ranks in one number: has a rank failed, does a rank want to stop? */
 static int agree_on_flags(struct parallel *p, const struct round *mine, bool *out_failed,
                           bool *out_stop)
 {
@@ -87,7 +87,7 @@ static int agree_on_flags(struct parallel *p, const struct round *mine, bool *ou
     return 0;
 }
 
-/* Leaves [first, first + d): those of all data ranks in *out, valid until the next call. */
+/* Evaluates leaves [first, first + d), one per data rank; *out is valid until the next call. */
 static int evaluate_round(struct parallel *p, const struct evaluation *of, uint64_t first,
                           const struct round **out, bool *out_failed, bool *out_stop)
 {

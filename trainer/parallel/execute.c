@@ -1,24 +1,24 @@
 /* execute.c - runs the program of a step, operation by operation.
  *
- * The thread that walks the program computes. It posts gathers and exchanges on lanes of their own,
- * each a thread with a queue, and waits where the program says `after`. The lane's thread waits
- * until the device has computed what is in front; meanwhile more is queued. Where communicators do
- * not allow threads, what is posted has ended at once: the same order, the same places, no overlap.
- * Places in memory are taken when an operation is posted, and given back when it has been waited
- * for, by the walking thread alone.
+ * The thread that walks the program computes. It posts gathers and exchanges on lanes, each a
+ * thread with a queue, and waits where the program says `after`. The lane's thread waits until the
+ * device has finished the earlier compute; meanwhile more work is queued. If communicators do not
+ * allow threads, a posted operation ends at once: the same order and buffers, without overlap. Only
+ * the walking thread takes and frees buffers: it takes them when it posts an operation, and frees
+ * them after it has waited for it.
  *
- * The same walk with nothing to compute records the memory plan: every buffer is taken and given by
- * the operation that needs it. What concerns the step and not the model (tokens, losses, the norm,
- * stopping) is done by the `at_op` of who runs the program.
+ * The same walk without compute records the memory plan: each operation takes and frees the buffers
+ * that it needs. The caller's `at_op` does the work of the step outside the model: tokens, losses,
+ * the norm, stopping.
  *
- * What is sent to another stage is copied to a buffer of its own, which lives for the whole run,
- * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
- * again. What comes from another stage goes to where it is read, on a lane of its own.
+ * Data for another stage is copied to a send buffer; there is one for each leaf under way, for the
+ * whole run. A send waits for its receiver only when its buffer is needed again. Data from another
+ * stage is received on a lane, directly where it is read.
  *
- * Copies of the state are made by the save that is under way (parallel.h, struct step_copies).
+ * The save that is under way copies the state (parallel.h, struct step_copies).
  *
- * An error of an operation ends the waits of all lanes of all ranks at once (comm_fail): another
- * rank would wait for this one for ever, and so would a lane of this one for that rank. */
+ * An error of an operation ends the waits of all lanes of all ranks at once (comm_fail): otherwise
+ * other ranks wait for this one for ever, and lanes of this rank for them. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
@@ -75,7 +75,7 @@ void transfers_take(struct parallel *p)
                 memory_take(p->plan->memory, names[d], slot, model_stream_bytes(p->plan->model));
 }
 
-/* Both ends know the boundary by the stage behind it. */
+/* Both ends number a boundary by the stage after it. */
 static int tag_of(const struct program_options *o, const struct op *op, enum direction d,
                   uint32_t boundary)
 {
@@ -103,7 +103,7 @@ static int run_keys(struct parallel *p, const struct op *op, uint32_t slot)
     return model_keys(p->plan->model, slot, op->block, op->is_second, w);
 }
 
-/* Of an operation that sends: until it was received. */
+/* Waits until an operation's send was received. */
 static int settle_send(struct parallel *p, const struct program *program, const struct op *op)
 {
     enum direction d = op->kind == OP_SEND ? WAY_DOWN : WAY_UP;
@@ -117,7 +117,7 @@ static int send(struct parallel *p, const struct op *op, uint32_t slot, enum dir
     struct transfer *transfer = &p->run.transfers->of[d][slot];
     uint32_t boundary = op->stage + (d == WAY_DOWN ? 1 : 0), peer;
     size_t bytes = model_stream_bytes(p->plan->model);
-    CHECK(!transfer->is_posted); /* the program waits for it */
+    CHECK(!transfer->is_posted); /* the program waits for the previous send */
     lane_copy(p->plan->lane, transfer->buffer, data, bytes);
     transfer->comm = channel_to_send(&p->exchange, op, boundary, &peer);
     transfer->is_posted = true;
@@ -141,7 +141,7 @@ static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
     return rc;
 }
 
-/* Where what is received is read. */
+/* Takes the buffer that a receive fills and compute reads. */
 static void receive_take(struct parallel *p, const struct op *op, uint32_t slot)
 {
     if (op->kind == OP_RECEIVE)
@@ -179,7 +179,7 @@ static int settle_all(struct parallel *p)
 struct side_ring {
     struct under_way {
         const struct op *op;
-        uint32_t after; /* as those that wait count it */
+        uint32_t after; /* 1 + the operation's index, as op.after counts */
         struct mark mark;
     } ops[UNDER_WAY_MAX]; /* in the order of posting */
     uint32_t first, num;
@@ -187,14 +187,14 @@ struct side_ring {
 
 struct side_lanes {
     struct device *device;
-    struct lane *here[NUM_LANES]; /* of the rank's device: what a lane's thread posts on */
+    struct lane *here[NUM_LANES]; /* on the rank's device: a lane's thread posts its work there */
     struct lane *of[NUM_LANES];
-    struct mark ready[NUM_LANES][UNDER_WAY_MAX]; /* of compute, in front of each under way */
+    struct mark ready[NUM_LANES][UNDER_WAY_MAX]; /* of compute, before each operation under way */
 };
 
 struct side_work {
     struct parallel *p;
-    const struct program *program; /* which outlives the step */
+    const struct program *program; /* it outlives the step */
     const struct op *op;
     const struct mark *ready;
     uint32_t slot;
@@ -251,7 +251,7 @@ void side_lanes_close(struct parallel *p)
     p->run.sides = NULL;
 }
 
-/* The flight recorder's lanes: what is sent is called by the thread that computes. */
+/* The lane for the flight recorder: the compute thread calls sends. */
 static enum lane_of thread_of(const struct op *op)
 {
     return op->lane == LANE_SEND ? LANE_COMPUTE : op->lane;
@@ -324,7 +324,7 @@ static int run_for(struct parallel *p, struct lane *lane, const struct op *op, u
     return receive_run(p, lane, op, slot);
 }
 
-/* What was received is given back by who reads it. */
+/* The operation that reads received data frees its buffer. */
 static void give_for(struct parallel *p, const struct op *op)
 {
     if (op->kind == OP_GATHER)
@@ -344,14 +344,14 @@ static int run_side_work(void *args)
     const struct side_work *work = args;
     struct lane *lane = work->p->run.sides->here[work->op->lane];
     lane_wait(lane, work->ready);
-    int rc = lane_settle(lane); /* here: the thread that computes goes on, ahead of its device */
+    int rc = lane_settle(lane); /* on this thread: compute continues, ahead of its device */
     if (rc == 0) {
         begin_op(work->p, work->program, work->op);
         rc = run_for(work->p, lane, work->op, work->slot);
     }
     if (rc == 0)
-        rc = lane_settle(lane); /* who waits for the thread's mark waits for this, too */
-    if (rc != 0) /* now: whoever would notice may be waiting for what waits for this */
+        rc = lane_settle(lane); /* a wait for the thread's mark includes this work */
+    if (rc != 0)                /* fail at once: other ranks may be waiting for this rank */
         return comm_fail(work->p->plan->mesh.world, rc);
     end_op(work->p, work->op);
     return 0;
@@ -376,7 +376,7 @@ static void post_side(struct parallel *p, const struct program *program, struct 
     lane_mark(lane, &at->mark);
 }
 
-/* Waits for what a lane was given up to `after`. */
+/* Waits for a lane's operations up to `after`. */
 static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane, uint32_t after)
 {
     while (ring->num > 0 && ring->ops[ring->first].after <= after) {
@@ -390,7 +390,7 @@ static int settle_side(struct parallel *p, struct side_ring *ring, uint32_t lane
     return 0;
 }
 
-/* What has lanes of its own, on the thread that computes. */
+/* Runs an operation of another lane on the compute thread. */
 static int run_here(struct parallel *p, const struct op *op, uint32_t slot)
 {
     take_for(p, op, slot);
@@ -414,7 +414,7 @@ static void post_copy(struct parallel *p, const struct walk *e, const struct op 
     observe(p, op, true);
 }
 
-/* `copy`: the last that must have ended. */
+/* `copy`: the last copy that must have ended. */
 static void settle_copy(struct parallel *p, const struct walk *e, const struct op *copy)
 {
     if (e->copies != NULL)
@@ -507,7 +507,7 @@ static int run(struct parallel *p, struct walk *e, const struct op *op, uint32_t
     case OP_SEND:
     case OP_SEND_GRADIENT:
         return run_send(p, op, slot);
-    default: /* the step's own */
+    default: /* operations of the step */
         return 0;
     }
 }
@@ -517,7 +517,7 @@ static int run_op(struct parallel *p, const struct program *program, struct walk
 {
     uint32_t slot = program_slot(program, &p->plan->shape, op->stage, op->leaf);
     begin_op(p, program, op);
-    if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
+    if (op->kind == OP_BEGIN && e->at_op != NULL) /* at_op sets the batch */
         ERR_TRY(e->at_op(p, e, op));
     watch_begin(p, program, op);
     if (op_is_batch(op))
@@ -557,7 +557,8 @@ static int walk(struct parallel *p, const struct program *program, struct walk *
     return settle_all(p);
 }
 
-/* The walk may have lost what it waited for by an error of a lane beside it, which has kept it. */
+/* An error of another lane may have ended the walk's wait. If this rank has no error text, take the
+ * lane's. */
 static int fail_all(struct parallel *p, int rc)
 {
     rc = comm_fail(p->plan->mesh.world, rc);

@@ -1,7 +1,7 @@
-/* hints.c - what a mesh or a model makes slow without need (see hints.h).
+/* hints.c - settings that make a run slow without need (see hints.h).
  *
- * A row of `rules` is a hint: its name, when it applies, its text. None refuses a start: each has
- * settings for which it is right to go on, as a run on borrowed weights whose sizes are given. */
+ * A row of `rules` is a hint: its name, when it applies, its text. No hint refuses a start: each of
+ * these settings can be right, such as the given sizes of borrowed weights. */
 #include "trainer/parallel/hints.h"
 #include "trainer/base/cores.h"
 #include "trainer/parallel/execution.h"
@@ -29,7 +29,8 @@ static void tell_gathers(char *out, const struct hint_facts *f)
 
 /* ---- tensor parallel ---- */
 
-/* Its ranks are neighbours (mesh.h), and launchers fill one machine after the other. */
+/* Ranks of tensor parallel are neighbours (mesh.h), and launchers fill one machine after the
+ * other. */
 static bool tp_leaves_machine(const struct hint_facts *f)
 {
     return f->ranks_on_machine > 0 && f->ranks_on_machine < f->num_ranks &&
@@ -64,7 +65,7 @@ static bool leaves_cross_machines(const struct hint_facts *f)
            f->ranks_on_machine % within == 0 && f->leaves % machines == 0;
 }
 
-/* A replica within a machine sums no group of its machine. */
+/* A replica within one machine does not sum a group on its machine. */
 static void tell_leaves(char *out, const struct hint_facts *f)
 {
     uint32_t machines = machines_of_stage(f), within = f->degree[AXIS_TP] * f->degree[AXIS_CP];
@@ -85,7 +86,7 @@ static void tell_leaves(char *out, const struct hint_facts *f)
 static const struct size {
     const char *key;
     size_t at;      /* in struct model_shape */
-    bool must_hold; /* what is there: only a larger one is good */
+    bool must_hold; /* entries exist: only a larger size is valid */
 } sizes[] = {
     {"model.dim", offsetof(struct model_shape, dim), false},
     {"model.hidden_dim", offsetof(struct model_shape, hidden), false},
@@ -93,7 +94,7 @@ static const struct size {
 };
 #define NUM_SIZES (sizeof(sizes) / sizeof(*sizes))
 
-/* The largest that makes a size at most a thirty-second part larger is wanted. */
+/* The largest multiple is wanted that increases a size by at most a thirty-second. */
 #define PADDED_PART 32u
 static const struct multiple {
     uint32_t of;
@@ -112,7 +113,7 @@ static uint32_t size_in(const struct model_shape *shape, const struct size *size
     return value;
 }
 
-/* What the size ought to be a multiple of; NULL: it is, or is too small to matter. */
+/* The multiple that a size misses; NULL: none, or the size is too small to matter. */
 static const struct multiple *missed_by(uint32_t value)
 {
     for (size_t i = 0; i < NUM_MULTIPLES; i++)
@@ -162,13 +163,13 @@ static void tell_cores(char *out, const struct hint_facts *f)
              f->sharers, f->threads, f->cores);
 }
 
-/* Of ranks that are processes each may have cores of its own: they share them where each has all of
- * the machine. */
+/* Ranks that are processes may each have their own cores. They share cores if each sees all cores
+ * of the machine. */
 static void add_cores(struct hint_facts *out, const struct parallel *p)
 {
     bool is_process = p->plan->config->comm_backend != BACKEND_LOCAL;
     if (p->plan->config->estimate)
-        return; /* of another machine, maybe */
+        return; /* an estimate may be for another machine */
     out->cores = cores_visible();
     out->threads = p->plan->config->device == DEVICE_CPU ? (uint32_t)p->plan->config->threads : 1;
     out->sharers = 1;

@@ -1,7 +1,7 @@
-/* hints.h - what a mesh or a model makes slow without need: settings that are allowed.
+/* hints.h - allowed settings of a mesh or a model that make a run slow without need.
  *
- * A hint says what costs time, how much of it there is, and which setting avoids it. Rank 0 warns
- * of them when training starts; an estimate prints them. */
+ * A hint names the cause, its amount, and the setting that avoids it. Rank 0 warns of them when
+ * training starts; an estimate prints them. */
 #ifndef HOLDFAST_TRAINER_PARALLEL_HINTS_H
 #define HOLDFAST_TRAINER_PARALLEL_HINTS_H
 
@@ -14,25 +14,26 @@ struct parallel;
 #define HINT_TEXT_BYTES 480u
 
 struct hint {
-    const char *id; /* static */
+    const char *id; /* static text */
     char text[HINT_TEXT_BYTES];
 };
 
-/* What the hints look at, of one rank. */
+/* The input of the hints, of one rank. */
 struct hint_facts {
     uint32_t degree[NUM_AXES];
-    uint32_t num_ranks, ranks_on_machine;  /* the second 0: no launcher says */
+    uint32_t num_ranks, ranks_on_machine;  /* ranks_on_machine 0: the launcher does not say */
     bool drops;                            /* blocks are gathered for each use */
-    uint32_t micro_steps, gathers, blocks; /* of the step: gathers of its blocks by this rank */
+    uint32_t micro_steps, gathers, blocks; /* of the step; gathers: of blocks, by this rank */
     uint64_t gathered_bytes;               /* of these blocks, whole */
-    bool sums_leaves;                      /* owners get each leaf, not a sum of some */
+    bool sums_leaves;                      /* owners get each leaf, not sums of groups */
     uint32_t leaves;                       /* of a step */
     struct model_shape shape;
-    uint32_t cores, sharers, threads; /* cores of so many ranks' threads; 0: not asked */
+    uint32_t cores, sharers, threads; /* threads per rank; sharers: ranks that share the cores; 0:
+                                       * not known */
 };
-/* Returns how many apply; out has HINTS_MAX. */
+/* Returns the number of hints that apply; out has HINTS_MAX. */
 uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts);
-/* The same of a rank whose program is made. No communication. */
+/* The same for a rank whose program is made. Does not communicate. */
 uint32_t parallel_hints(struct hint *out, const struct parallel *parallel);
 
 #endif

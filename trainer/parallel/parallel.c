@@ -22,18 +22,18 @@ static bool has_compute_params(const struct parallel *p)
     return p->plan->dtype != KERNEL_F32 || has_codes(p->plan);
 }
 
-/* What the optimizer alone reads may lie on the host: its kernel reads and writes it over the bus.
- */
+/* State that only the optimizer reads may lie on the host: its kernel reads and writes it over the
+ * bus. */
 static void *take_state(struct parallel *p, const char *name, enum state_part part)
 {
-    bool is_used = part == STATE_PARAM && !has_compute_params(p); /* by every product */
+    bool is_used = part == STATE_PARAM && !has_compute_params(p); /* by all products */
     bool is_on_host =
         p->plan->config->cpu_offload && p->plan->config->device == DEVICE_CUDA && !is_used;
     return (is_on_host ? memory_take_on_host : memory_take)(p->plan->memory, name, 0,
                                                             state_bytes(&p->state, part));
 }
 
-/* Buffers of the whole run: noted while recording, addresses afterwards. */
+/* Takes the buffers of the whole run: noted while recording, addresses afterwards. */
 static void take_kept(struct parallel *p)
 {
     struct memory *m = p->plan->memory;
@@ -60,8 +60,7 @@ static void take_kept(struct parallel *p)
     if (has_compute_params(p))
         p->exchange.compute_params =
             memory_take(m, "parameters in compute dtype", 0, p->plan->compute_bytes);
-    bool is_copy =
-        p->plan->dtype == KERNEL_BF16 && !has_codes(p->plan); /* laid out like the state */
+    bool is_copy = p->plan->dtype == KERNEL_BF16 && !has_codes(p->plan); /* laid out as the state */
     p->state.copy = is_copy && !p->state.is_zero ? p->exchange.compute_params : NULL;
     if (has_codes(p->plan))
         p->exchange.largest = memory_take(m, "scales of float8", 0,
@@ -80,9 +79,9 @@ static void take_kept(struct parallel *p)
         lane_set_scratch(p->plan->lane, scratch, scratch_bytes);
 }
 
-#define LIKE_LEAVES 4u /* a step of so many has all that a longer one has */
+#define LIKE_LEAVES 4u /* leaves of a step that takes all buffers of a longer one */
 
-/* The programs of all stages of a step against each other. */
+/* Checks the programs of all stages of a step against each other. */
 static int check_programs(const struct program_options *of)
 {
     struct program_options shape = *of;
@@ -98,7 +97,7 @@ static int check_programs(const struct program_options *of)
     return rc;
 }
 
-/* A walk of a step of so many leaves per data rank, or of so many as a step of S has. */
+/* Walks a step of `num_leaves` leaves per data rank; 0: of a step of `all_leaves` leaves. */
 static int walk_step(struct parallel *p, uint32_t num_leaves, uint32_t all_leaves)
 {
     struct walk walk = {0};
@@ -115,10 +114,10 @@ static int walk_step(struct parallel *p, uint32_t num_leaves, uint32_t all_leave
     return rc;
 }
 
-/* The dry run: the walk of a step notes every buffer. Where one leaf is on its way at a time and
- * leaves nothing for the next, it stands for all; with lanes, the leaves between the first and the
- * last do. Else (a pipeline, GPipe on one stage, gathered parameters that are never dropped) each
- * length that a step may have is walked. */
+/* The dry run: the walk of a step notes every buffer. If one leaf is under way at a time and keeps
+ * nothing for the next, one leaf stands for all. With lanes the leaves between the first and the
+ * last are alike. Otherwise (a pipeline, GPipe on one stage, gathered parameters that are never
+ * dropped) each possible length of a step is walked. */
 static int plan_memory(struct parallel *p)
 {
     struct walk walk = {0};
@@ -144,7 +143,7 @@ static int plan_memory(struct parallel *p)
 
 /* ---- the recipe ---- */
 
-/* Of every length that a step has. */
+/* Checks the groups for every length of a step. */
 static int check_groups(const struct config *config)
 {
     int64_t groups = config->groups, leaves = config->micro_batches;
@@ -168,15 +167,15 @@ static int check_canonical(const struct config *config)
     return 0;
 }
 
-/* The fast reduction has each rank's whole gradient in one sum. Where that is to be divided, by
- * ZeRO-2 or in groups, the canonical one does it: of the orders that are allowed then, one. */
+/* The fast reduction keeps each rank's whole gradient in one sum. If ZeRO-2 or groups divide the
+ * sums, the canonical order is used: it is one of the orders that "fast" allows. */
 static bool sums_canonically(const struct config *config)
 {
     return config->reduction == REDUCTION_CANONICAL || config->zero_stage == 2 ||
            config->groups > 1;
 }
 
-/* Sums of bf16 are rounded after each leaf: no other order has their bits. */
+/* Sums of bf16 are rounded after each leaf: another order gives other bits. */
 static int check_sums(const struct parallel *p)
 {
     if (p->state.gradients == KERNEL_F32 || !p->plan->is_canonical)
@@ -253,13 +252,13 @@ static void note_settings(const struct parallel *p)
                                                   : "canonical.groups");
 }
 
-/* A run keeps its S and G wherever it goes on: ranks above them help to hold the state. */
+/* A run keeps its S and G on any mesh: ranks beyond them only hold parts of the state. */
 static void note_idle_ranks(const struct parallel *p)
 {
     uint32_t idle = 0;
     for (uint32_t r = 0; r < num_data_ranks(p->plan); r++)
         idle += leaves_at(&p->exchange.leaves, r, 0) ==
-                LEAF_NONE; /* who has any has one in the first */
+                LEAF_NONE; /* a rank with leaves has one in the first micro-step */
     if (idle > 0 && p->plan->mesh.world->rank == 0)
         log_warn("train",
                  "%u of %u data ranks hold their shards and compute nothing: a step has only "
@@ -275,7 +274,7 @@ uint32_t ranks_said_on_machine(const struct rank_plan *plan)
     return said != NULL ? (uint32_t)strtoul(said, NULL, 10) : 0;
 }
 
-/* Of this run. A launcher that does not say is taken at one rank. */
+/* Of this run: 1 if the launcher does not say. */
 static uint32_t ranks_on_machine(const struct parallel *p)
 {
     uint32_t said = ranks_said_on_machine(p->plan);
@@ -324,7 +323,7 @@ void parallel_gpu_memory(const struct parallel *p, struct gpu_memory *out)
                                 .bytes = has_dnn ? (uint64_t)(config->rank_gib * (1 << 30)) : 0});
 }
 
-/* What is not there for memory that the host cannot read. */
+/* Checks what is missing for memory that the host cannot read. */
 static int check_device(const struct parallel *p)
 {
     const char *name = p->plan->device->ops->name;
@@ -342,7 +341,7 @@ static int check_device(const struct parallel *p)
     return 0;
 }
 
-/* Of all devices that it takes memory of. */
+/* Checks the memory of the machine and of the rank's device. */
 static int check_room(const struct parallel *p)
 {
     bool are_threads = (p->plan->mesh.world->ops->flags & COMM_ONE_MEMORY) != 0;
@@ -353,14 +352,14 @@ static int check_room(const struct parallel *p)
     if (p->plan->own_device != NULL)
         return 0;
     struct gpu_memory gpu;
-    parallel_gpu_memory(p, &gpu); /* its context is there, and no part of what is free */
+    parallel_gpu_memory(p, &gpu); /* its context exists already, and its free memory excludes it */
     return memory_check_device(
         p->plan->memory,
         &(struct memory_beside){.once = gpu.libraries, .each = gpu.graphs + gpu.nccl},
         p->plan->device, are_threads ? p->plan->mesh.world->size : 1);
 }
 
-/* Buffers of blocks on their way, and the lists that calls use. */
+/* Allocates buffers of gathered blocks, and the lists that calls use. */
 static int new_exchange(struct parallel *p)
 {
     struct exchange *x = &p->exchange;
@@ -382,12 +381,12 @@ static int build_programs(struct parallel *p)
     return p->plan->mesh.degree[AXIS_PP] > 1 ? transfers_new(p) : 0;
 }
 
-/* Steps 1 to 5: no communication. `keep`: as of parallel_try. */
+/* Steps 1 to 5, without communication. `keep`: as in parallel_try. */
 static int prepare(struct parallel *p, struct rank_plan *plan, const uint8_t *keep)
 {
     const struct config *config = plan->config;
     struct comm *world = plan->mesh.world;
-    /* 1. The mesh: which place this rank has, and how it cuts the model. */
+    /* 1. The mesh: this rank's place, and how it cuts the model. */
     ERR_TRY(mesh_init(&plan->mesh, config, world->rank, world->size));
     plan->mesh.world = world;
     ERR_TRY(check_canonical(config));
@@ -398,10 +397,10 @@ static int prepare(struct parallel *p, struct rank_plan *plan, const uint8_t *ke
     plan->leaves = mesh_leaves(&plan->mesh, config);
     set_leaves(p, (uint32_t)config->micro_batches);
     p->state.is_zero = config->zero_stage > 0 && mesh_group_size(&plan->mesh, GROUP_COPIES) > 1;
-    /* 2. The program: which stage it has, and what a step does in which order. */
+    /* 2. The program: this rank's stage, and the operations of a step in order. */
     ERR_TRY(programs_plan(plan, &p->state, keep));
     ERR_TRY(build_programs(p));
-    /* 3. The layouts: which boxes of its tensors it holds. */
+    /* 3. The layouts: the boxes of tensors that this rank holds. */
     ERR_TRY(blocks_lay_out(plan, &p->state));
     ERR_TRY(new_exchange(p));
     /* 4. The model, block by block. */
@@ -426,7 +425,7 @@ static int apply(struct parallel *p, struct rank_plan *plan, const uint8_t *keep
     if (plan->config->estimate)
         return prepare(p, plan, keep);
     ERR_TRY(parallel_agree(plan->mesh.world, prepare(p, plan, keep)));
-    /* Where one rank's is not there, none is taken. */
+    /* If one rank's memory is missing, all ranks fail. */
     ERR_TRY(parallel_agree(plan->mesh.world, take_memory(p)));
     /* 6. The groups in which it communicates. */
     ERR_TRY(mesh_split(&plan->mesh));
@@ -475,7 +474,7 @@ int parallel_try(struct parallel **out, const struct parallel_options *options, 
         struct report_text text;
         report_keep(&text);
         parallel_free(p);
-        return report_restore(&text, rc); /* a lane that is settled tells its own error again */
+        return report_restore(&text, rc); /* a lane that is settled reports its error again */
     }
     *out = p;
     return 0;
@@ -523,12 +522,12 @@ void parallel_free(struct parallel *p)
 {
     if (p == NULL)
         return;
-    struct rank_plan *plan = (struct rank_plan *)(uintptr_t)p->plan; /* made by parallel_try */
+    struct rank_plan *plan = (struct rank_plan *)(uintptr_t)p->plan; /* parallel_try made it */
     side_lanes_close(p);
     channels_close(&p->exchange);
     mesh_free_groups(&plan->mesh);
     if (plan->lane != NULL)
-        (void)lane_settle(plan->lane); /* nothing is freed that it still works on */
+        (void)lane_settle(plan->lane); /* wait: the lane still uses what is freed next */
     watch_close(p->run.watch);
     blame_close(p->run.blame);
     model_free(plan->model);

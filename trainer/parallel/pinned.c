@@ -1,5 +1,4 @@
-/* pinned.c - what the host writes or reads and lanes copy: tokens, losses, the numbers of a step.
- */
+/* pinned.c - host memory that lanes copy to or from: tokens, losses, the numbers of a step. */
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/parallel/execution.h"
@@ -17,7 +16,7 @@ int pinned_new(const struct rank_plan *plan, void *out, size_t bytes)
 
 /* ---- tokens ---- */
 
-/* The numbers of a leaf lie in one piece, list after list. */
+/* The lists of numbers of a leaf lie one after the other. */
 static size_t lists_of_tokens(const struct parallel *p)
 {
     return 2 + p->plan->config->document_mask + (p->plan->cut.tp > 1 ? 3 : 0);
@@ -50,9 +49,9 @@ void pinned_take_tokens(struct parallel *p)
     }
 }
 
-/* ---- all of them ---- */
+/* ---- all host buffers ---- */
 
-/* Those of a step's leaves of this rank and of all, or of a round of an evaluation. */
+/* Losses of a step's leaves of this rank and of all, or of a round of an evaluation. */
 static int take_losses(struct parallel *p)
 {
     size_t values = leaves_micro_steps(&p->plan->leaves);

@@ -1,8 +1,8 @@
-/* state.c - a rank's part of the state: where it lies, its bytes, its digests, and its beginning:
- * initial weights, drawn on the host, and zero moments.
+/* state.c - a rank's part of the state: its places, bytes and digests. Initial weights are drawn on
+ * the host, moments start as zeros.
  *
- * A weight's bits come from its place in the tensor alone (model/table.h), so threads draw rows
- * side by side. A billion normal deviates take one thread about a minute. */
+ * A weight's bits depend only on its place in the tensor (model/table.h), so threads draw rows in
+ * parallel. A billion normal deviates take one thread about a minute. */
 #include "trainer/exchange/state.h"
 #include "kernels/device.h"
 #include "trainer/parallel/execution.h"
@@ -30,7 +30,7 @@ int state_zero_moments(const struct state *state)
     return lane_settle(state->lane);
 }
 
-/* First and stride are of the tensor, so are its keys. */
+/* First and stride are those of the tensor, and so are the keys. */
 struct kernel_digest state_digested(const struct state *state, const struct state_slice *slice,
                                     enum state_part part)
 {
@@ -55,8 +55,8 @@ void state_digest(const struct state *state, struct kernels *kernels,
 
 /* ---- bytes ---- */
 
-/* Numbers of the sums of a tensor's gradient on this rank; of the embedding's `twice` where the
- * output is the same matrix and has sums of its own (reduce_accumulator_count). */
+/* Count of the numbers in the sums of a tensor's gradient on this rank. `twice`: the output is the
+ * embedding's matrix and has separate sums (reduce_accumulator_count). */
 static size_t sum_count(const struct parallel *p, const struct model_tensor *tensor)
 {
     uint64_t width = width_of(p->plan, tensor);
@@ -101,14 +101,14 @@ struct footprint parallel_footprint(const struct parallel *p, const struct state
     return out;
 }
 
-/* ---- the beginning ---- */
+/* ---- initial state ---- */
 
 #define THREADS_MAX 64
 
 /* Rows of a slice that one thread draws. */
 struct share {
     const struct state_slice *slice;
-    float *out; /* the slice's */
+    float *out; /* of the slice */
     uint64_t seed;
     uint32_t index, num;
     pthread_t thread;
@@ -136,13 +136,13 @@ static void draw_slice(const struct state_slice *slice, float *out, uint64_t see
            pthread_create(&shares[num_started].thread, NULL, draw, &shares[num_started]) == 0)
         num_started++;
     draw(&shares[0]);
-    for (uint32_t i = num_started; i < num; i++) /* no thread for them */
+    for (uint32_t i = num_started; i < num; i++) /* no thread was started for them */
         draw(&shares[i]);
     for (uint32_t i = 1; i < num_started; i++)
         pthread_join(shares[i].thread, NULL);
 }
 
-/* `staging` is where the host may write, NULL: right there. No thread is begun without a row. */
+/* `staging`: host memory to draw in; NULL: draws in place. Each thread gets at least one row. */
 static int init_slice(struct parallel *p, const struct state_slice *slice, float *staging,
                       uint64_t seed)
 {

@@ -1,10 +1,11 @@
-/* step.c - one training step on a mesh (see parallel/parallel.h): what it adds to its program.
+/* step.c - one training step on a mesh (see parallel/parallel.h): the work of the step outside its
+ * program.
  *
- * Stop. With one stage all ranks agree before each leaf whether some rank is asked to stop; with a
- * pipeline before the step. Norm. Squares are summed exactly (kernel_sum_squares), each element by
- * one rank, limbs as integers over all ranks: the same bits however the rows are held. Loss. Leaf
- * losses are gathered and added in double in leaf order. The host reads them when it has waited for
- * the norm: no leaf waits for it. */
+ * Stop. With one stage all ranks agree before each leaf whether a rank was asked to stop; with a
+ * pipeline they agree before the step. Norm. Squares are summed exactly (kernel_sum_squares), each
+ * element by one rank, limbs as integers over all ranks: the same bits for any layout of the rows.
+ * Loss. Leaf losses are gathered and added in double in leaf order. The host reads them after its
+ * wait for the norm, so no leaf waits. */
 #include "kernels/device.h"
 #include "proto/base/checksum.h"
 #include "proto/base/report.h"
@@ -110,7 +111,8 @@ static double *values_of(const struct parallel *p, uint32_t leaf)
     return p->run.losses + (size_t)leaf * p->run.leaf_values;
 }
 
-/* Each leaf is counted once, by the last stage's first rank of those that read it. */
+/* The first rank of the last stage, among the ranks that read a leaf, digests it: each leaf counts
+ * once. */
 static void add_digest(struct parallel *p, uint32_t micro_step, const struct tokens *raw)
 {
     const uint32_t *place = p->plan->mesh.place;
@@ -122,7 +124,8 @@ static void add_digest(struct parallel *p, uint32_t micro_step, const struct tok
         checksum_seeded(raw->targets, bytes, checksum_seeded(raw->inputs, bytes, leaf));
 }
 
-/* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
+/* A leaf that could not be read is computed from zeros: the step is void, and all ranks learn it
+ * when it ends. */
 static int read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 {
     struct leaf_tokens *to = &p->run.tokens[leaf % p->plan->num_reads];
@@ -179,7 +182,7 @@ static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
         hooks_in_step(p->plan->config, input->step, input->want_stop);
 }
 
-/* A step may take longer than the notice that whoever stops a job gives. */
+/* A step may take longer than the notice before a job is killed. */
 static int agree_to_stop(struct parallel *p, struct step *s, const struct op *op)
 {
     int64_t stop = is_asked_to_stop(s->input);
@@ -194,8 +197,9 @@ static int norm_and_stop(struct parallel *p, struct step *s, const struct op *op
     unsigned seen = input->look != NULL ? input->look(input->user) : 0;
     struct {
         struct kernel_exact_sum sum;
-        int64_t stop, failures, digest[2]; /* low and high half: no sum of them overflows */
-        int64_t seen[SWITCHES_BITS];       /* ranks that saw it */
+        int64_t stop, failures, digest[2]; /* digest: low and high half, so that sums do not
+                                            * overflow */
+        int64_t seen[SWITCHES_BITS];       /* number of ranks that saw each */
     } all = {.stop = is_asked_to_stop(input),
              .failures = p->run.failure != 0,
              .digest = {(int64_t)(p->run.digest & UINT32_MAX), (int64_t)(p->run.digest >> 32)}};
@@ -235,7 +239,7 @@ static void add_to_sources(const struct parallel *p, const struct step_input *in
     }
 }
 
-/* What this rank brings of its leaves. */
+/* Sums the losses of this rank's leaves. */
 static void sum_leaves(struct parallel *p)
 {
     for (uint32_t leaf = 0; leaf < leaves_micro_steps(&p->exchange.leaves); leaf++) {
@@ -262,8 +266,8 @@ int step_gather_losses(struct parallel *p, struct comm *data, struct comm *stage
     return comm_broadcast(stages, p->run.all_losses, d * each, stages->size - 1);
 }
 
-/* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
- * of each of its sequences; added in leaf order. */
+/* Gathers each leaf's loss. With several sources, also the loss and the number of counted tokens of
+ * each of its sequences; they are added in leaf order. */
 static int gather_losses(struct parallel *p, struct step *s, const struct op *op)
 {
     struct step_result *out = s->out;
@@ -292,7 +296,7 @@ static int gather_losses(struct parallel *p, struct step *s, const struct op *op
 
 /* ---- the step ---- */
 
-/* All ranks decide alike. */
+/* All ranks decide the same. */
 static int decide(struct step *s)
 {
     const struct step_input *input = s->input;
@@ -330,8 +334,8 @@ static int at_op(struct parallel *p, struct walk *e, const struct op *op)
     }
 }
 
-/* What the loss is divided by, where a mask leaves tokens out: known to all before the first leaf,
- * so that each leaf's gradient is scaled once, as it is computed. */
+/* Counts the tokens that divide the loss if a mask leaves tokens out. All ranks know the count
+ * before the first leaf, so each leaf's gradient is scaled once, when it is computed. */
 static int count_tokens(struct parallel *p, const struct step_input *input)
 {
     struct comm *data = p->plan->mesh.of[GROUP_DATA];
@@ -344,7 +348,8 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     counted = (int64_t)mine;
     if (data != NULL)
         ERR_TRY(comm_all_reduce_i64(data, &counted, 1));
-    p->run.counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
+    p->run.counted = counted > 0 ? (uint64_t)counted : 1; /* a step without counted tokens has no
+                                                           * gradient */
     if (counted == 0 && p->run.failure == 0 && p->plan->mesh.world->rank == 0 &&
         !p->run.has_warned_of_masks) {
         log_warn("data",
@@ -356,7 +361,7 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     return 0;
 }
 
-/* A ramp changes the number of leaves, and with it the program. */
+/* A ramp changes the number of leaves, and so the program. */
 static int adapt_program(struct parallel *p)
 {
     struct program_options shape = p->plan->shape;
@@ -370,7 +375,7 @@ static int adapt_program(struct parallel *p)
     return program_build(&p->run.program, &shape);
 }
 
-/* The sizes of the step, which a ramp changes, and what it is divided by. */
+/* Sets the sizes of the step, which a ramp changes, and its divisor. */
 static int begin_step(struct parallel *p, const struct step_input *input)
 {
     bool has_data = input->ahead != NULL;
@@ -385,7 +390,7 @@ static int begin_step(struct parallel *p, const struct step_input *input)
     if (has_data)
         ahead_step(input->ahead, input->step - 1, input->first_sample);
     ERR_TRY(count_tokens(p, input));
-    /* The copy of the step before is over: its norm was waited for. */
+    /* The copy of the previous step has ended: its norm was waited for. */
     uint64_t samples = p->exchange.leaves.num * (uint64_t)p->plan->config->local_batch_size;
     p->run.host_numbers->loss_scale =
         hooks_loss_scale(p->plan->config, input->step, input->first_sample,
@@ -440,7 +445,8 @@ int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_samp
         if (rc == 0)
             step_send_tokens(p, &raw, tokens);
         batch.starts = NULL;
-        /* The others wait in the gathers: what could not be read is walked. */
+        /* Other ranks wait in the gathers: a rank that could not read its sample walks the
+         * program. */
         walk.batch = rc == 0 ? &batch : NULL;
         walk.logits = out_logits;
     }

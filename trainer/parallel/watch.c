@@ -1,19 +1,19 @@
-/* watch.c - a run that ends where its numbers leave what floats hold (debug.watch_numbers).
+/* watch.c - ends a run whose numbers leave the range of floats (debug.watch_numbers).
  *
- * As Hugging Face's DebugUnderflowOverflow does: of each module, forward and backward, how far its
- * weights, inputs, outputs and gradients reach (model/notes.c). The last modules are kept. The
- * first value that is not finite, or beyond debug.watch_bound, ends what is kept: the rank has its
- * history. Ranks compare behind the gradients of a step which of them saw it first: in the earliest
- * leaf, forward before backward, in the order of blocks; that is where it came from, and the others
- * had it from there. That rank prints its history and names the tensor, all return its code, and
- * nothing of the step is kept.
+ * As Hugging Face's DebugUnderflowOverflow does: the rank records, for each module, forward and
+ * backward, the largest magnitudes of weights, inputs, outputs and gradients (model/notes.c). It
+ * keeps those of the last modules. The first value that is not finite, or beyond debug.watch_bound,
+ * ends the recording. After the gradients of a step ranks find out which of them saw such a value
+ * first. The order is: the earliest leaf, forward before backward, blocks in order. The value came
+ * from there and spread to other ranks. That rank prints its history and names the tensor. All
+ * ranks return its code, and the step is discarded.
  *
- * With debug.watch_folder each rank writes what all modules had, a file of each step that is
- * watched.
+ * With debug.watch_folder each rank writes the record of all modules, one file for each watched
+ * step.
  *
- * With debug.replay_blame it ends nothing, and what all leaves had is compared (blame.c).
+ * With debug.replay_blame the run continues, and the records of all leaves are compared (blame.c).
  *
- * The host waits for the device behind each block. What is computed stays the same to the bit. */
+ * The host waits for the device after each block. Results do not change by a bit. */
 #include "proto/base/report.h"
 #include "trainer/parallel/execution.h"
 
@@ -26,7 +26,7 @@
 
 #define VALUES_MAX 4u /* of a module in one direction */
 
-struct frame { /* a module, once */
+struct frame { /* one module, forward or backward */
     char module[64];
     bool is_backward;
     uint32_t leaf, num;
@@ -39,16 +39,16 @@ struct frame { /* a module, once */
 struct watch {
     struct device *device;
     struct model_notes notes;
-    struct kernel_extent *extents; /* PINNED: those of `notes` */
+    struct kernel_extent *extents; /* PINNED: the extents of `notes` */
     struct frame *ring;            /* [num_frames] */
     uint32_t num_frames;
     uint64_t num_seen; /* frames so far; the newest lies at (num_seen - 1) % num_frames */
-    uint32_t bound;    /* bits of |x| above which a value is one that ends the run */
+    uint32_t bound;    /* bits of |x|; a value above it ends the run */
     bool is_on;        /* in this step */
     struct value broken;
-    int64_t when; /* of the broken one in the step; INT64_MAX: there is none */
+    int64_t when; /* place of the broken value in the step (when_of); INT64_MAX: none */
     int64_t *all; /* [ranks] */
-    FILE *file;   /* of the step; NULL: none is written */
+    FILE *file;   /* of the step; NULL: no file */
 };
 
 static uint32_t bits_of(double value)
@@ -66,7 +66,7 @@ static double value_of(uint32_t bits)
     return (double)value;
 }
 
-/* Of a leaf, at most: as when_of counts them. */
+/* The most notes of a leaf, as when_of counts them. */
 static uint32_t num_notes(const struct parallel *p)
 {
     return 2 * num_all_blocks(p->plan) * 3 * MODEL_NOTES_MAX;
@@ -99,7 +99,7 @@ int watch_open(struct parallel *p)
 
 /* ---- numbers as text ---- */
 
-/* Sign and payload of a NaN mean nothing. */
+/* The sign and payload of a NaN have no meaning. */
 static void print_number(FILE *out, uint32_t bits)
 {
     if (bits > 0x7f800000)
@@ -141,7 +141,7 @@ static void open_file(struct parallel *p, int64_t step)
 {
     char path[CONFIG_TEXT_MAX + 64];
     const char *folder = p->plan->config->watch_folder;
-    (void)mkdir(folder, 0777); /* what is wrong is said of the file */
+    (void)mkdir(folder, 0777); /* errors are reported when the file is created */
     snprintf(path, sizeof(path), "%s/step_%lld_rank_%u.txt", folder, (long long)step,
              p->plan->mesh.world->rank);
     p->run.watch->file = fopen(path, "we");
@@ -198,8 +198,8 @@ void watch_begin(struct parallel *p, const struct program *program, const struct
                     w->is_on && program == p->run.program && is_watched(op) ? &w->notes : NULL);
 }
 
-/* When a value is made, in an order that all ranks share: leaves of all data ranks side by side,
- * forward, then backward, blocks, then the values of a block. */
+/* The place of a value in an order that all ranks share: leaves of all data ranks in parallel,
+ * forward, then backward, blocks in order, then the values of a block. */
 static int64_t when_of(const struct parallel *p, const struct op *op, uint32_t note)
 {
     uint32_t blocks = num_all_blocks(p->plan);
@@ -210,7 +210,7 @@ static int64_t when_of(const struct parallel *p, const struct op *op, uint32_t n
     return (((int64_t)op->leaf * 2 * blocks + block) * 3 + part) * MODEL_NOTES_MAX + note;
 }
 
-/* The frame of a note: the newest, or where that is of another module the next. */
+/* The frame of a note: the newest frame, or the next if that is of another module. */
 static struct frame *frame_of(struct watch *w, const struct model_note *note, uint32_t leaf,
                               bool is_new)
 {
@@ -223,7 +223,7 @@ static struct frame *frame_of(struct watch *w, const struct model_note *note, ui
     return frame;
 }
 
-/* All of them, to the step's file. */
+/* Writes all notes of an operation to the step's file. */
 static void write_notes(const struct parallel *p, const struct op *op)
 {
     const struct watch *w = p->run.watch;
@@ -236,7 +236,7 @@ static void write_notes(const struct parallel *p, const struct op *op)
     }
 }
 
-/* The notes of an operation become frames, up to the first value that ends the run. */
+/* Turns the notes of an operation into frames, up to the first value that ends the run. */
 static void keep_notes(struct parallel *p, const struct op *op)
 {
     struct watch *w = p->run.watch;
@@ -283,7 +283,7 @@ static void print_frames(const struct watch *w, FILE *out)
     }
 }
 
-/* In one piece, so that what others print does not come between. */
+/* In one write, so that output of other ranks does not come between. */
 static void print_history(const struct watch *w)
 {
     char *text = NULL;

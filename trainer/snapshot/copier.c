@@ -1,20 +1,18 @@
 /* copier.c - a thread that copies the training state while training goes on (see copier.h).
  *
  *     parked ──copier_start──► copying piece 0, 1, ... ──► end ──► over ──copier_wait──► parked
- *                              as far as is posted
+ *                              up to the posted piece
  *
  * One mutex guards the fields of struct copier below it. A slice may be changed when `copied` has
- * come to its last piece; a copy that fails passes all of them, since nobody reads it any more.
- * Copying itself is done without the mutex: the state is only read while it is not yet changed, and
- * it is changed only after that. The last error is per thread, so that of a failure is carried
- * over to the thread that waits.
+ * reached its last piece. A failed copy marks all pieces as copied, since it reads them no more.
+ * The thread copies without the mutex: a piece is changed only after it was copied. The last error
+ * is per thread, so a failure's text is passed to the thread that waits.
  *
- * The thread takes time that nobody else wants (SCHED_IDLE): where every core is busy with the
- * step, a copy at the same rank would stop the step's threads in the middle of their shares, and
- * all of them wait for the last. As soon as the caller waits for the copy the thread has the
- * caller's rank again. Where the system does not let a thread come back from SCHED_IDLE
- * (RLIMIT_NICE of an ordinary user) it is SCHED_BATCH, which only does not push in. Changed by the
- * opener alone, so that the two never race. */
+ * The copy thread runs at idle priority (SCHED_IDLE). At the step's priority it interrupts the
+ * step's threads when all cores are busy, and all of them wait for the slowest. When the caller
+ * waits for the copy, the thread gets the caller's priority. If the system does not let a thread
+ * leave SCHED_IDLE (RLIMIT_NICE of an ordinary user), it runs as SCHED_BATCH, which does not
+ * preempt others. Only the opener changes the policy, so there is no race. */
 #include "trainer/snapshot/copier.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
@@ -31,18 +29,18 @@ enum copier_state { PARKED, COPYING, OVER, CLOSING };
 struct copier {
     struct copier_options options;
     pthread_t thread;
-    /* The opener's own. */
+    /* Used by the opener only. */
     bool is_started; /* a copy was started and not yet waited for */
-    bool is_urgent;  /* it is waited for: the thread has the opener's rank */
-    int policy;      /* of the thread while nobody waits for it */
+    bool is_urgent;  /* the opener waits for it: the thread has the opener's priority */
+    int policy;      /* of the thread while the opener does not wait */
     double waited_seconds, started_at;
 
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the fields that follow */
     pthread_cond_t changed;
     enum copier_state state;
-    uint32_t copied; /* pieces 0..copied-1 are */
-    uint32_t posted; /* pieces 0..posted-1 may be */
-    bool is_hurried; /* it is waited for: no rate is kept to */
+    uint32_t copied; /* pieces 0..copied-1 are copied */
+    uint32_t posted; /* pieces 0..posted-1 may be copied */
+    bool is_hurried; /* the opener waits for the copy: no rate limit */
     int rc;
     double ended_at;
     struct report_text text; /* of a failure */
@@ -66,7 +64,7 @@ static void wait_until_posted(struct copier *c, uint32_t piece)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Until that moment, or until somebody waits for the copy. */
+/* Waits until that moment, or until the opener waits for the copy. */
 static void wait_until(struct copier *c, double moment)
 {
     time_t whole = (time_t)moment;
@@ -77,7 +75,7 @@ static void wait_until(struct copier *c, double moment)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* The moment from which on the next piece may be copied, when this one was begun at `begun`. */
+/* The moment from which the next piece may be copied, if this piece began at `begun`. */
 static double due_after(const struct copier *c, uint32_t piece, double begun)
 {
     const struct copier_options *o = &c->options;
@@ -102,7 +100,7 @@ static int copy_pieces(struct copier *c)
     return o->end(o->user, rc);
 }
 
-/* Until there is a copy to make; false: the copier is being closed. */
+/* Waits until there is a copy to make. Returns false if the copier is being closed. */
 static bool wait_for_work(struct copier *c)
 {
     pthread_mutex_lock(&c->mutex);
@@ -131,7 +129,7 @@ static void *thread_main(void *user)
     return NULL;
 }
 
-/* ---- its rank among the threads of the machine ---- */
+/* ---- priority of the thread ---- */
 
 static int set_policy(pthread_t thread, int policy)
 {
@@ -146,7 +144,7 @@ static void *probe_main(void *user)
     return NULL;
 }
 
-/* The lowest rank from which a thread may come back. */
+/* The lowest policy that the thread can leave again. */
 static int lowest_policy(void)
 {
     pthread_t probe;
@@ -163,14 +161,15 @@ static void make_urgent(struct copier *c)
     c->is_urgent = true;
 }
 
-/* With the mutex held: the caller is going to wait. */
+/* Call with the mutex held, before the caller waits. */
 static void hurry_locked(struct copier *c)
 {
     c->is_hurried = true;
     pthread_cond_signal(&c->changed);
 }
 
-/* The thread may hold the mutex and have no time to let go of it. */
+/* The thread may hold the mutex and have no time to release it, so it gets the opener's priority
+ * first. */
 static void lock_as_opener(struct copier *c)
 {
     if (pthread_mutex_trylock(&c->mutex) == 0)
@@ -239,7 +238,7 @@ void copier_start(struct copier *c)
     CHECK(!c->is_started);
     c->is_started = true;
     c->started_at = clock_seconds();
-    /* An error is no reason not to copy: then the rank stays as it was. */
+    /* On an error the policy stays, and the copy goes on. */
     c->is_urgent = set_policy(c->thread, c->policy) != 0;
     pthread_mutex_lock(&c->mutex);
     CHECK(c->state == PARKED);
@@ -248,7 +247,7 @@ void copier_start(struct copier *c)
     c->state = COPYING;
     pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->mutex);
-    /* Where cores are few, waking the thread may already hold the caller up. */
+    /* With few cores, waking the thread may already delay the caller. */
     c->waited_seconds = clock_seconds() - c->started_at;
 }
 
@@ -307,6 +306,6 @@ int copier_wait(struct copier *c, struct copier_times *out)
                                  .ended_at = c->ended_at};
     pthread_mutex_unlock(&c->mutex);
     c->is_started = false;
-    /* The thread is parked: nobody writes the text. */
+    /* The thread is parked: it does not write the text. */
     return rc == 0 ? 0 : report_restore(&c->text, rc);
 }

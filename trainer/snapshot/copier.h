@@ -2,7 +2,7 @@
  *
  * A copy is made piece by piece, in the order of the checkpoint's image; a slice of the state may
  * consist of several pieces. The step's program posts how far the copy may go, slice by slice;
- * whoever is about to change a slice waits until its last piece is copied:
+ * before the trainer changes a slice, it waits until the slice's last piece is copied:
  *
  *     copier_start(copier);                 -- returns at once; the state may still be read by all
  *     for (i = 0; i < num_slices; i++)
@@ -14,18 +14,18 @@
  *     }
  *     rc = copier_wait(copier, &times);     -- all posted, copied and ended, or failed
  *
- * On a device `copy` only posts the copies of a piece, on a lane of its own, and the lane that
- * changes a slice is told by `hold` to wait for those of that slice (device_copy.h).
+ * On a device `copy` only posts the copies of a piece on a separate lane. `hold` makes the lane
+ * that changes a slice wait for that slice's copies (device_copy.h).
  *
- * Threads: all calls are made by one thread, the one that opened. What `copy` and `end` use belongs
- * to the copier's thread from copier_start until copier_wait has returned. */
+ * Threads: the thread that opened makes all calls. The data of `copy` and `end` belong to the
+ * copier's thread from copier_start until copier_wait has returned. */
 #ifndef HOLDFAST_TRAINER_COPIER_H
 #define HOLDFAST_TRAINER_COPIER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define COPIER_THREAD_NAME "copier" /* what ps and /proc call it */
+#define COPIER_THREAD_NAME "copier" /* the thread's name in ps and /proc */
 
 struct copier;
 struct lane;
@@ -33,40 +33,43 @@ struct lane;
 /* Called on the copier's thread. */
 struct copier_options {
     uint32_t num_pieces, num_slices;
-    /* Per slice: all of it is copied when so many pieces are. Borrowed. */
+    /* Per slice: the number of pieces after which all of it is copied. Borrowed. */
     const uint32_t *copied_at;
     /* Copies piece `piece`. The first failure ends the copy. */
     int (*copy)(void *user, uint32_t piece);
-    /* After the last piece (rc 0) or the first failure (its code); the result is the copy's. */
+    /* Called after the last piece (rc 0) or the first failure (its code). Returns the copy's
+     * result. */
     int (*end)(void *user, int rc);
-    /* At most so many are copied in a second until somebody waits for the copy; 0: no bound. */
+    /* Rate limit until the caller waits for the copy; 0: none. */
     uint64_t bytes_per_second;
-    uint64_t (*piece_bytes)(void *user, uint32_t piece); /* NULL where there is no bound */
-    /* NULL, or called by copier_wait_slice, when the slice's pieces were posted. */
+    uint64_t (*piece_bytes)(void *user, uint32_t piece); /* NULL if there is no limit */
+    /* NULL, or called by copier_wait_slice after the slice's pieces were posted. */
     void (*hold)(void *user, uint32_t slice, struct lane *lane);
     void *user;
 };
 
 struct copier_times {
     double copy_seconds;   /* from the start to the end of the copy */
-    double waited_seconds; /* of these the calls below held their caller up */
+    double waited_seconds; /* the caller's share of it in the calls below */
     double ended_at;       /* CLOCK_MONOTONIC */
 };
 
-/* Starts the thread, which sleeps while there is nothing to copy, and takes only time that no other
- * thread wants until its caller waits for it. */
+/* Starts the thread, which sleeps while there is nothing to copy. It runs at idle priority until
+ * its caller waits for it. */
 int copier_open(struct copier **out, const struct copier_options *options);
-/* A copy in progress is completed first: its state is a good one. */
+/* Completes a copy in progress first, since its state is valid. */
 void copier_close(struct copier *copier);
 
 /* No other copy may be in progress. */
 void copier_start(struct copier *copier);
-/* Up to the slice's last piece all may be copied. False: it was posted, or there is no copy. */
+/* Allows copies up to the slice's last piece. Returns false if it was posted before, or if there is
+ * no copy. */
 bool copier_post(struct copier *copier, uint32_t slice);
-/* Until the slice, which was posted, may be changed on the lane: it is copied, or the copy failed,
- * or there is none. */
+/* Waits until a posted slice may be changed on the lane: it is copied, the copy failed, or there is
+ * no copy. */
 void copier_wait_slice(struct copier *copier, uint32_t slice, struct lane *lane);
-/* Until the copy has ended; its result, with the thread's last error as if it were the caller's. */
+/* Waits until the copy has ended and returns its result. A failure's text becomes the caller's last
+ * error. */
 int copier_wait(struct copier *copier, struct copier_times *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* device_copy.c - the state between a device and ckptd's memory (see device_copy.h). */
+/* device_copy.c - copies the state between a device and ckptd's memory (see device_copy.h). */
 #include "trainer/snapshot/device_copy.h"
 #include "kernels/device.h"
 #include "proto/base/report.h"
@@ -11,23 +11,23 @@
 
 struct device_copy {
     const struct state *state;
-    struct kernels *kernels; /* NULL: ckptd compares nothing */
+    struct kernels *kernels; /* NULL: ckptd compares no digests */
     void *scratch;           /* of the lane */
-    uint64_t *sums;          /* [tensors,2], of the save in work */
-    uint64_t *host_sums;     /* PINNED, the same */
+    uint64_t *sums;          /* [tensors,2], of the current save */
+    uint64_t *host_sums;     /* PINNED, a copy on the host */
     bool *is_summed;         /* per tensor */
     struct lane *state_lane, *lane;
-    struct mark ready;   /* of the state's lane: the state to be saved */
+    struct mark ready;   /* on the state's lane: the state to save is complete */
     struct mark *copied; /* per slice, of the last save that copied it */
     uint32_t num_slices;
     struct piece {
         struct ckpt_place place;
         struct mark mark;
-    } pieces[PIECES_MAX]; /* posted and not announced */
+    } pieces[PIECES_MAX]; /* posted, not announced */
     uint32_t first, num;
     void *bounce;    /* PINNED; NULL until a load needs it */
-    bool has_failed; /* the lane keeps an error: the next save gets another */
-    bool is_said;    /* that memory could not be page-locked */
+    bool has_failed; /* the lane keeps an error: the next save gets a new lane */
+    bool is_said;    /* the log says that memory could not be page-locked */
 };
 
 static size_t num_tensors(const struct device_copy *c)
@@ -120,13 +120,13 @@ static void goes(void *user, void *at, uint64_t bytes)
 {
     struct device_copy *c = user;
     (void)bytes;
-    (void)lane_settle(c->lane); /* it keeps its error */
+    (void)lane_settle(c->lane); /* the lane keeps its error */
     device_unpin(c->lane->device, at);
 }
 
 /* ---- a load ---- */
 
-/* What the device does not know: by a buffer that it does. */
+/* Copies memory that the device does not know through a page-locked buffer. */
 static int copy_by_bounce(struct device_copy *c, char *to, const char *from, size_t bytes)
 {
     if (c->bounce == NULL)
@@ -155,7 +155,7 @@ static int load_copied(void *user)
     return lane_settle(c->lane);
 }
 
-/* Of the device's memory node: where its link ends. */
+/* The memory node of the device's link. */
 static uint32_t node_of(const struct device_copy *c)
 {
     return c != NULL ? device_memory_node(c->lane->device) : 0;
@@ -204,8 +204,8 @@ int device_copy_begin(struct device_copy *c)
     return 0;
 }
 
-/* Of bytes of a tensor that were copied, which are whole rows, as ckptd cuts them. Behind their
- * copies, and so before the slice may be changed. */
+/* Digests bytes of a tensor that were copied: whole rows, as ckptd cuts them. Posted after their
+ * copies, so before the slice may be changed. */
 static void digest_rows(struct device_copy *c, uint32_t tensor, uint64_t from_byte,
                         uint64_t end_byte)
 {
