@@ -1,4 +1,4 @@
-/* tokenize.c - the program `tokenizer`: from text to a vocabulary and to the tokens that training
+/* tokenize.c - the program `tokenizer`: makes a vocabulary from text, and the tokens that training
  * reads.
  *
  *     tokenizer train  --vocab 4096 --out tokenizer.model book.txt ...
@@ -6,8 +6,8 @@
  *     tokenizer encode --tokenizer tokenizer.model [text file]
  *     tokenizer decode --tokenizer tokenizer.model [file of numbers]
  *
- * Results go to standard output, everything else to standard error. A bar shows long work on a
- * terminal. Exit codes are those of report.h. */
+ * Results go to standard output, everything else to standard error. On a terminal a bar shows the
+ * progress. Exit codes are those of report.h. */
 #include "proto/base/options.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
@@ -69,7 +69,7 @@ struct command {
     bool needs_tokenizer, needs_out, needs_files;
 };
 
-/* ---- help for the eyes ---- */
+/* ---- progress on a terminal ---- */
 
 static void draw_bar(void *user, const char *what, uint64_t done, uint64_t total)
 {
@@ -190,7 +190,8 @@ static int run_encode(const struct settings *settings, int num_files, char **fil
     return result;
 }
 
-/* Reads one decimal number; *at moves behind it. False at the end and where no number stands. */
+/* Reads one decimal number; *at moves after it. Returns false at the end, or if there is no
+ * number. */
 static bool read_number(int32_t *out, const struct text *text, size_t *at)
 {
     int64_t value = 0;
@@ -219,7 +220,8 @@ static int decode_text(const struct tokenizer *tokenizer, const struct text *tex
 {
     char *bytes = NULL;
     size_t count = 0, num_bytes = 0;
-    int32_t *tokens = malloc((text->bytes / 2 + 2) * sizeof *tokens); /* a digit and a space each */
+    int32_t *tokens = malloc((text->bytes / 2 + 2) * sizeof *tokens); /* a number takes a digit and
+                                                                       * a space */
     int result = tokens == NULL ? report_error(ERR_MEMORY, NULL, "no memory for the numbers")
                                 : read_numbers(tokens, &count, text);
     if (result == 0)

@@ -33,8 +33,8 @@ static bool ends_unsaved(const struct config *config, int64_t step)
     return config->stop_after_step > 0 && step >= config->stop_after_step;
 }
 
-/* Steps, until the last one, or until a signal or a switch asks to stop. *out_seen: the switches
- * that were seen in the last step. */
+/* Trains until the last step, or until a signal or a switch asks to stop. *out_seen: the switches
+ * seen in the last step. */
 static int train_steps(struct rank *r, unsigned *out_seen)
 {
     const struct config *config = r->config;
@@ -42,7 +42,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
     struct step_result result;
     bool stop = false;
     switches_saved(&r->switches);
-    snapshot_phase(r->snapshot, false); /* ckptd watches for a hang from the first step on */
+    snapshot_phase(r->snapshot, false); /* from the first step on ckptd watches for a hang */
     while (p->step < config->steps && !stop) {
         int64_t before = p->step;
         uint64_t sample = p->next_sample;
@@ -51,7 +51,7 @@ static int train_steps(struct rank *r, unsigned *out_seen)
         ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
         if (result.is_dropped)
             break;
-        if (p->step <= before) /* it was taken back */
+        if (p->step <= before) /* the step was undone */
             continue;
         ERR_TRY(train_step_made(r, &result));
         stop = stop || ends_unsaved(config, p->step);
@@ -79,7 +79,7 @@ static int train(struct rank *r, int *out_exit)
     if (r->world->rank == 0)
         switches_log_stop(seen);
     bool saves = !(seen & SWITCH_STOP_UNSAVED) && !ends_unsaved(config, p->step);
-    rc = p->step > 0 && saves /* step 0 is what a new start begins with */
+    rc = p->step > 0 && saves /* a new start begins with step 0 */
              ? snapshot_save_final(r->snapshot, p)
              : 0;
     rank_say_end(r);
@@ -91,7 +91,7 @@ static int train(struct rank *r, int *out_exit)
     return p->step < config->steps || !saves ? 0 : snapshot_export(r->snapshot, p->step);
 }
 
-/* Does this start save? `newest`: the step to load, or -1. */
+/* True in *out_saves if this start saves. `newest`: the step to load, or -1. */
 static int check_purpose(const struct rank *r, int64_t newest, bool *out_saves)
 {
     const struct config *config = r->config;
@@ -115,7 +115,7 @@ static int work(struct rank *r, int *out_exit)
     ERR_TRY(check_purpose(r, newest, &saves));
     if (saves)
         ERR_TRY(snapshot_take(r->snapshot));
-    ERR_TRY(rank_load(r)); /* of a finished run, too: this verifies its last checkpoint */
+    ERR_TRY(rank_load(r)); /* also of a finished run: the load verifies its last checkpoint */
     if (config->replay_step > 0)
         ERR_TRY(replay_begin(r));
     if (config->logits_file[0] != 0)
@@ -128,7 +128,7 @@ static int work(struct rank *r, int *out_exit)
                      r->progress.step, config->steps);
         return snapshot_export(r->snapshot, r->progress.step);
     }
-    if (!saves && !config->load_only) { /* its last checkpoint is damaged: train on */
+    if (!saves && !config->load_only) { /* its last checkpoint is damaged: continue training */
         ERR_TRY(snapshot_take(r->snapshot));
         ERR_TRY(rank_load(r));
     }

@@ -1,20 +1,21 @@
 /* encoder.c - text to tokens.
  *
- * A text goes through the steps of Hugging Face's library, of which tiktoken's are a part:
+ * The encoder applies the steps of Hugging Face's library to a text; tiktoken's steps are some of
+ * these:
  *
- *   1. added tokens that are found in the text as it stands are cut out of it;
- *   2. where the file has a normalizer, each part between them is marked: spaces become U+2581, a
- *      prefix is put before it;
- *   3. added tokens that are found in normalized text are cut out of that;
- *   4. where the pre-tokenizer marks, each part between those is marked;
- *   5. what is left is split into pieces; a piece is a token as a whole, or symbols that are
- *      joined. Where tokens have scores (unigram.c) all that is left is one piece.
+ *   1. added tokens that occur in the unchanged text are cut out of it;
+ *   2. if the file has a normalizer, each part between them is marked: spaces become U+2581, and a
+ *   prefix is put before it;
+ *   3. added tokens that occur in normalized text are cut out of it;
+ *   4. if the pre-tokenizer marks spaces, each part between those is marked;
+ *   5. the rest is split into pieces. A piece is one token, or symbols that are joined. If tokens
+ *   have scores (unigram.c), each rest is one piece.
  *
- * Added tokens are searched for from the left, the longest first; a special token that is only text
- * here still covers its place, so that no other is found inside it.
+ * Added tokens are searched for from the left, the longest first; a special token that counts as
+ * text still covers its place, so no other token is found inside it.
  *
- * Words repeat: the tokens of short pieces are kept in a table with one place per hash, so that
- * most pieces cost one look. What it holds never changes a result. */
+ * Words repeat: a table with one place per hash keeps the tokens of short pieces, so that most
+ * pieces cost one table access. The table never changes a result. */
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -35,17 +36,17 @@ struct kept_piece {
 
 struct encoder {
     const struct tokenizer *tokenizer;
-    struct split *split;     /* NULL: the pieces are no matches */
+    struct split *split;     /* NULL: pieces are not matches of an expression */
     struct split *graphemes; /* NULL: no step needs them */
     struct merger *merger;
     struct lattice *lattice;
     struct kept_piece *kept;
     struct buffer marked, stepped[2];
-    int32_t *tokens; /* of the text in work */
+    int32_t *tokens; /* of the current text */
     size_t num_tokens, room;
     uint32_t flags;
-    bool finds_normalized; /* there are added tokens to find in this text */
-    bool is_first_part;    /* the part in work begins the text */
+    bool finds_normalized; /* this text is searched for added tokens */
+    bool is_first_part;    /* the current part begins the text */
     /* Indices of tokenizer->added that begin with a byte, the longest first. */
     uint32_t *by_byte[2], first_of[2][257]; /* [1]: in normalized text */
 };
@@ -168,7 +169,7 @@ static int add_tokens(struct encoder *encoder, const uint32_t *tokens, size_t co
     return 0;
 }
 
-/* Characters that are tokens, and the bytes of those that are none. */
+/* Symbols of a piece: characters that are tokens; the bytes of characters that are not. */
 static size_t symbols_of_characters(const struct tokenizer *tokenizer, const char *piece,
                                     size_t bytes, uint32_t *symbols)
 {
@@ -201,7 +202,7 @@ static int encode_by_merging(struct encoder *encoder, const char *piece, size_t 
     return add_tokens(encoder, symbols, count);
 }
 
-/* Of neighbours that are the unknown token one is left, from token `first` on. */
+/* Keeps one of several consecutive unknown tokens, from token `first` on. */
 static void join_unknown(struct encoder *encoder, size_t first)
 {
     const int32_t unknown = encoder->tokenizer->unknown;
@@ -312,7 +313,7 @@ static const struct added_token *find_added(const struct encoder *encoder, const
     return NULL;
 }
 
-/* White space to the left and right of an added token that takes it along. */
+/* White space to the left and right of an added token, if the token includes it. */
 static size_t left_of(const char *text, size_t at, size_t least)
 {
     while (at > least) {
@@ -339,7 +340,7 @@ static size_t right_of(const char *text, size_t bytes, size_t at)
 
 typedef int part_fn(struct encoder *encoder, const char *text, size_t bytes, bool is_first);
 
-/* Hands out what stands between added tokens, and adds those. */
+/* Passes on the text between added tokens, and adds the tokens. */
 static int cut_added(struct encoder *encoder, const char *text, size_t bytes, bool is_normalized,
                      part_fn *part)
 {
@@ -381,7 +382,7 @@ static bool takes_prefix(const struct encoder *encoder, const char *text, size_t
     return tokenizer->prefix_always || !is_there;
 }
 
-/* Marks *text, which then lies in the encoder's buffer, if there is something to mark. */
+/* Marks *text, if it has anything to mark; the result is in the encoder's buffer. */
 static int mark(struct encoder *encoder, const char **text, size_t *bytes, bool is_first)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
@@ -454,8 +455,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* With an expression: after the line feed between two letters, which every one of them cuts on both
- * sides. With U+2581: before the space between two letters. */
+/* A gap with an expression: after a line feed between two letters, where every expression cuts on
+ * both sides. With U+2581: before a space between two letters. */
 static size_t find_gap(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                        size_t from, uint32_t flags)
 {
@@ -474,7 +475,7 @@ static size_t find_gap(const struct tokenizer *tokenizer, const char *text, size
     return bytes;
 }
 
-/* The parts of a text whose scores are summed begin where those of the whole do. */
+/* Scores are summed from the same places in parts of a text as in the whole text. */
 size_t tokenizer_cut(const struct tokenizer *tokenizer, const char *text, size_t bytes, size_t from,
                      uint32_t flags)
 {

@@ -1,9 +1,10 @@
-/* ends.c - what ends a document, where no token of a tokenizer.json has a name that says so.
+/* ends.c - finds the token that ends a document, if no token of a tokenizer.json has a usual name
+ * for it.
  *
- * Model repositories keep files beside it that tell: config.json and generation_config.json by
- * number (eos_token_id, the first of several), else tokenizer_config.json by text (eos_token, a
- * string or an object with `content`). A file that is missing or is no JSON tells nothing; one that
- * cannot be read is an error, as without it documents might have another end. */
+ * Other files of a model repository name it: config.json and generation_config.json by number
+ * (eos_token_id, the first of several), else tokenizer_config.json by text (eos_token, a string or
+ * an object with `content`). A missing file, or one that is not JSON, is ignored. A file that
+ * cannot be read is an error, since without it documents might get another end. */
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer/text.h"
 
@@ -16,7 +17,7 @@
 
 #define FILE_BYTES_MAX (4u << 20)
 
-/* *out is NULL where there is none. ERR_IO, ERR_MEMORY. */
+/* *out is NULL if there is no such file. ERR_IO, ERR_MEMORY. */
 static int read_beside(json_t **out, const char *path, const char *name)
 {
     char beside[PATH_MAX];
@@ -26,7 +27,7 @@ static int read_beside(json_t **out, const char *path, const char *name)
     int folder = slash != NULL ? (int)(slash - path) + 1 : 0;
     *out = NULL;
     if (snprintf(beside, sizeof beside, "%.*s%s", folder, path, name) >= (int)sizeof beside)
-        return 0; /* no file has such a name */
+        return 0; /* the path is too long for a file */
     int result = text_open(&text, beside);
     if (result == ERR_NOT_FOUND) {
         report_clear();

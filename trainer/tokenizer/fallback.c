@@ -1,4 +1,4 @@
-/* fallback.c - what vocabularies with byte fallback share: the names of bytes, and their spaces. */
+/* fallback.c - shared by vocabularies with byte fallback: the names of bytes, and spaces. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"

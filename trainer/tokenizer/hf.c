@@ -1,4 +1,4 @@
-/* hf.c - what the readers of a tokenizer.json share (hf.h). */
+/* hf.c - functions that the readers of a tokenizer.json share (hf.h). */
 #include "trainer/tokenizer/hf.h"
 
 #include "proto/base/report.h"

@@ -1,10 +1,10 @@
 /* hf_json.c - a tokenizer from Hugging Face's tokenizer.json.
  *
- * The file describes a pipeline of parts, of which there are many kinds. Read are those that
- * Llama's tokenizers are made of; each part is one entry of a table with the function that reads
- * it, and a kind that is in no table, or a setting with a value that is not ours, is refused by its
- * name, for tokens that are nearly right are worse than none. What has no part in making tokens of
- * plain text (post-processor, decoder) is not read, but for the space that a decoder strips. */
+ * The file describes a pipeline of parts of many kinds. The reader supports the kinds of Llama's
+ * tokenizers; each is an entry of a table with the function that reads it. It refuses, by name, a
+ * kind that is in no table and a setting with an unsupported value: tokens that are nearly right
+ * are worse than none. It ignores parts that do not affect the tokens of plain text
+ * (post-processor, decoder), except for the space that a decoder strips. */
 #include "trainer/tokenizer/hf.h"
 
 #include "proto/base/json.h"
@@ -47,7 +47,7 @@ static int read_list(struct reader *reader, const json_t *list, const char *role
     return 0;
 }
 
-/* ---- normalizer: nothing, what marks spaces as SentencePiece does, or steps ---- */
+/* ---- normalizer: none, one that marks spaces as SentencePiece does, or steps ---- */
 
 static int add_step(struct reader *reader, struct text_step step, const char *from, const char *to)
 {
@@ -186,7 +186,7 @@ static int read_metaspace(struct reader *reader, const json_t *part)
         prefix++;
     if (prefix > PREFIX_FIRST && scheme[0] != '\0')
         return hf_refuse(reader, "Metaspace.prepend_scheme =", scheme);
-    if (prefix > PREFIX_FIRST) /* older files */
+    if (prefix > PREFIX_FIRST) /* as older files do */
         prefix =
             json_is_false(json_object_get(part, "add_prefix_space")) ? PREFIX_NONE : PREFIX_ALWAYS;
     out->prefix = prefix;
@@ -291,7 +291,7 @@ static int run_steps_on(const struct tokenizer *tokenizer, struct added_token *a
     return result;
 }
 
-/* A token that is found in normalized text is found as the normalizer leaves it. */
+/* A token that occurs in normalized text is normalized, too. */
 static int normalize_added(const struct tokenizer *tokenizer, struct added_token *added)
 {
     if (tokenizer->num_steps > 0)
@@ -357,7 +357,8 @@ static int read_added(struct reader *reader, const json_t *tokens)
     return 0;
 }
 
-/* tokenizer.json does not say what begins and ends a document, so that is told by name. */
+/* tokenizer.json does not mark the tokens that begin and end a document, so they are found by
+ * name. */
 static void find_ends(struct tokenizer *out)
 {
     static const char *const begins[] = {"<|begin_of_text|>", "<s>", "<bos>", NULL};

@@ -9,7 +9,7 @@
 
 /* ---- vocabulary ---- */
 
-/* GPT-2's alphabet, backwards: the byte that the character at `text` stands for, or -1. */
+/* GPT-2's alphabet, reversed: the byte that the character at `text` represents, or -1. */
 static int alphabet_byte(const char *text, size_t length)
 {
     const uint8_t *bytes = (const uint8_t *)text;
@@ -20,11 +20,11 @@ static int alphabet_byte(const char *text, size_t length)
         return (int)code;
     if (code < 256 || code >= 256 + 68)
         return -1;
-    code -= 256; /* bytes 0..32, 127..160, 173 in turn */
+    code -= 256; /* bytes 0..32, 127..160, 173 in order */
     return code <= 32 ? (int)code : code <= 66 ? (int)(127 + code - 33) : 173;
 }
 
-/* The bytes that a key of the vocabulary stands for; 0: it is not of the alphabet. */
+/* The bytes that a key of the vocabulary represents; 0: it has characters outside the alphabet. */
 static size_t token_bytes(const struct reader *reader, char out[TOKEN_BYTES_MAX], const char *key,
                           size_t length)
 {
@@ -206,7 +206,7 @@ static int read_piece(struct reader *reader, const json_t *piece, double *score)
     return result == ERR_EXISTS ? hf_bad(reader, "two pieces of model.vocab are the same") : result;
 }
 
-/* What a character becomes that is no token: bytes, or the token model.unk_id. */
+/* Finds the replacement of characters that are no token: bytes, or the token model.unk_id. */
 static int find_unknown(struct reader *reader, const json_t *model)
 {
     struct tokenizer *out = reader->out;
@@ -241,8 +241,8 @@ static int read_unigram(struct reader *reader, const json_t *model)
     return find_unknown(reader, model);
 }
 
-/* Special tokens are no text, so no text may become one: they are left out. The library has them
- * among the others. */
+/* Special tokens are not text, so no text may become one: they get no score. The library's
+ * vocabulary includes them. */
 int hf_add_scores(struct reader *reader)
 {
     struct tokenizer *out = reader->out;

@@ -2,9 +2,9 @@
  * equals.
  *
  * The symbols of a piece are a linked list, the candidates a binary heap of (rank, position) with
- * stale entries skipped when they surface, so a piece of n symbols costs O(n log n) whatever its
- * form. Most pieces have a handful of symbols: for those a plain scan of all ranks is faster than a
- * heap. Both give the same symbols. The memory grows to the longest piece seen and is kept. */
+ * stale entries skipped when they surface, so a piece of n symbols always costs O(n log n). Most
+ * pieces have few symbols: for them a plain scan of all ranks is faster than a heap. Both give the
+ * same symbols. The memory grows to the longest piece so far and is kept. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
@@ -20,10 +20,10 @@ struct merger {
     uint32_t *next;     /* index of the symbol to the right; the count at the end */
     uint32_t *previous; /* index of the symbol to the left */
     uint32_t *ranks;    /* of this symbol and its right neighbour, or NO_RANK */
-    uint32_t *joined;   /* what they make together */
+    uint32_t *joined;   /* the symbol that both make together */
     uint64_t *heap;     /* rank << 32 | index */
     size_t heap_count;
-    size_t room; /* symbols that fit */
+    size_t room; /* capacity in symbols */
 };
 
 struct merger *merger_new(void)
@@ -141,7 +141,7 @@ static uint64_t heap_pop(struct merger *merger)
     return top;
 }
 
-/* Notes what the symbol at `at` and its right neighbour make together. */
+/* Records the join of the symbol at `at` and its right neighbour. */
 static void consider(struct merger *merger, const struct pairs *pairs, uint32_t at, size_t count)
 {
     uint32_t right = merger->next[at];
@@ -160,7 +160,7 @@ static void join(struct merger *merger, const struct pairs *pairs, uint32_t at, 
     uint32_t right = merger->next[at], after = merger->next[right];
     merger->symbols[at] = merger->joined[at];
     merger->next[at] = after;
-    merger->ranks[right] = NO_RANK; /* entries of the symbol that is gone are stale */
+    merger->ranks[right] = NO_RANK; /* heap entries of the removed symbol are stale */
     if (after < count)
         merger->previous[after] = at;
     consider(merger, pairs, at, count);

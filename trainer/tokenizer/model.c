@@ -1,4 +1,4 @@
-/* model.c - opens a tokenizer of any kind (proto/model/vocab.h tells which), says what it is, and
+/* model.c - opens a tokenizer of any kind (proto/model/vocab.h finds the kind), describes it, and
  * decodes. */
 #include "trainer/tokenizer/model.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -78,7 +78,7 @@ static bool is_file_of_sentencepiece(const char *path)
 
 int tokenizer_find(char *out, size_t room, const char *path)
 {
-    /* tokenizer.json may have tokens more than SentencePiece's file beside it. */
+    /* A tokenizer.json may have more tokens than SentencePiece's file in the same folder. */
     static const struct {
         const char *name;
         bool may_be_sentencepiece;
@@ -134,7 +134,7 @@ static const struct added_token *find_added(const struct tokenizer *tokenizer, i
 
 /* ---- decoding ---- */
 
-/* Writes bytes with U+2581 as spaces where the tokenizer marks those; returns their number. */
+/* Writes bytes, with U+2581 as spaces if the tokenizer marks spaces; returns their number. */
 static size_t unmark(char *out, const struct tokenizer *tokenizer, const char *bytes, size_t length)
 {
     size_t used = 0;
@@ -147,8 +147,8 @@ static size_t unmark(char *out, const struct tokenizer *tokenizer, const char *b
     return used;
 }
 
-/* Writes the text of a token to `out`, unless that is NULL; returns its length. An added token that
- * is found in normalized text stands for that. */
+/* Writes the text of a token to `out` (unless NULL) and returns its length. An added token that
+ * occurs in normalized text decodes to its normalized form. */
 static size_t token_text(char *out, const struct tokenizer *tokenizer, int32_t token)
 {
     char ignored[TOKEN_BYTES_MAX * META_SPACE_BYTES + 16];

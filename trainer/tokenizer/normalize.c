@@ -3,12 +3,12 @@
  * A charsmap is the bytes of a trie (their number first, 4 bytes, little-endian) and a table of
  * strings, each ended by a zero. The trie is a double array of Darts-clone: units of 32 bits, of
  * which the root is unit 0. With `offset` of the unit of a node, the child by byte b is unit
- * node ^ offset ^ b, if that has the label b; where a node ends a key, unit node ^ offset holds
- * the value: where in the table the string stands that takes the key's place.
+ * node ^ offset ^ b, if that has the label b. If a node ends a key, unit node ^ offset holds the
+ * value: the offset in the table of the key's replacement.
  *
- * At every place the longest key is replaced; what begins no key stays as it is, character by
- * character, and so does the text of a token that the user defined. With remove_extra_whitespaces
- * spaces at the beginning, at the end, and behind another space are left out. */
+ * At every place the longest key is replaced. A character that begins no key is kept, and so is the
+ * text of a token that the user defined. With remove_extra_whitespaces, spaces at the beginning, at
+ * the end, and after another space are removed. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define CHARSMAP_BYTES_MAX (16u << 20)
-#define RULE_BYTES_MAX 256u /* of a string; of a text that is compared with keys */
+#define RULE_BYTES_MAX 256u /* of a string; of text that is compared with keys */
 #define NONE UINT32_MAX
 
 struct normalizer {
@@ -29,7 +29,7 @@ struct normalizer {
     bool removes_spaces, crosses_space;
 };
 
-/* What stands at the beginning of a text: `taken` bytes, to be replaced by `bytes`. */
+/* The beginning of a text: `taken` bytes, to be replaced by `bytes`. */
 struct step {
     const char *text;
     size_t bytes, taken;
@@ -61,7 +61,7 @@ static bool has_value(uint32_t unit)
     return (unit >> 8 & 1) != 0;
 }
 
-/* `node` is the unit's number with its offset. False: there is no such child. */
+/* `node` is the unit's number with its offset. Returns false if there is no such child. */
 static bool find_child(const struct normalizer *normalizer, uint32_t node, uint8_t byte,
                        uint32_t *out)
 {
@@ -77,7 +77,7 @@ static uint32_t node_of(const struct normalizer *normalizer, uint32_t unit)
     return unit ^ offset_of(normalizer->units[unit]);
 }
 
-/* Where its string begins, or NONE. */
+/* The offset of a unit's string, or NONE. */
 static uint32_t value_of(const struct normalizer *normalizer, uint32_t unit)
 {
     uint32_t at = node_of(normalizer, unit);
@@ -86,7 +86,7 @@ static uint32_t value_of(const struct normalizer *normalizer, uint32_t unit)
     return value < normalizer->strings_bytes ? value : NONE;
 }
 
-/* Is a string that takes the place of letters still something between spaces? */
+/* True if a replacement of letters still separates spaces. */
 static bool is_like_letters(const char *string)
 {
     return string[0] != '\0' && strchr(string, ' ') == NULL && strstr(string, META_SPACE) == NULL;
@@ -97,8 +97,8 @@ struct visit {
     bool behind_letter; /* its key has an ASCII letter */
 };
 
-/* Visits every unit that a text can reach, once for keys with letters and once for others. False:
- * a value is no string. */
+/* Visits every unit that a text can reach, once for keys with letters and once for others. Returns
+ * false if a value is not the offset of a string. */
 static bool check_units(struct normalizer *normalizer, struct visit *waiting, bool (*is_known)[2])
 {
     size_t count = 0;

@@ -1,9 +1,9 @@
 /* ranks.c - a tokenizer from tiktoken's file of ranks.
  *
- * The file has no pairs: any neighbours are joined whose bytes together are a token, the token with
- * the lowest rank first, and a piece that is a token as a whole is that token. Parts of a piece are
- * tokens at any time, so the pairs are every cut of every token into two tokens, with the token's
- * own rank. */
+ * The file has no pairs: two neighbours are joined if their bytes together are a token, the token
+ * with the lowest rank first. A piece that equals a token becomes that token. Parts of a piece are
+ * always tokens, so the pairs are every cut of every token into two tokens, with the token's
+ * rank. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"

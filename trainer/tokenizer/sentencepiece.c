@@ -2,18 +2,17 @@
  *
  * The file is a protocol buffer; proto/model/sentencepiece.proto has the fields that are read.
  *
- * A model of type BPE has no list of pairs: any neighbours are joined that together are a NORMAL
- * piece, the one with the highest score first, the leftmost of equals, whichever pieces those are.
- * So the pairs are every cut of every such piece in two, and pieces of one score have one rank.
- * USER_DEFINED pieces are found in the marked text and join nothing. In a model of type UNIGRAM
- * NORMAL pieces have their scores, USER_DEFINED pieces one that no others reach (unigram.c).
- * CONTROL and UNKNOWN pieces are no text. Without byte_fallback text that is no piece is the piece
- * of type UNKNOWN, one for a run of it. A value that asks for anything else is refused by the name
- * of its field.
+ * A model of type BPE has no list of pairs: two neighbours are joined if together they are a NORMAL
+ * piece: the highest score first, the leftmost of equals, for any pieces. So the pairs are every
+ * cut of every such piece in two, and pieces with the same score have the same rank. USER_DEFINED
+ * pieces are found in the marked text and join nothing. In a model of type UNIGRAM NORMAL pieces
+ * have their scores; USER_DEFINED pieces get one above all others (unigram.c). CONTROL and UNKNOWN
+ * pieces are not text. Without byte_fallback a run of text that is no piece becomes one piece of
+ * type UNKNOWN. Other values are refused with the name of the field.
  *
- * What differs from the library: bytes that are not UTF-8 are tokens of those bytes, where the
- * library has U+FFFD in their place; the piece UNKNOWN decodes to nothing; the scores of a text
- * over 64 KiB are summed in parts. */
+ * Differences from the library: bytes that are not UTF-8 become tokens of those bytes, where the
+ * library puts U+FFFD; the piece UNKNOWN decodes to nothing; the scores of a text over 64 KiB are
+ * summed in parts. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
@@ -35,7 +34,7 @@ struct piece {
 };
 
 struct reader {
-    const char *name; /* of the file, for messages */
+    const char *name; /* the file's name, for messages */
     struct tokenizer *out;
     struct piece *pieces; /* by number */
     bool *joins;          /* by number: NORMAL */
@@ -87,11 +86,11 @@ static int add_pieces(struct reader *reader, const Sentencepiece__Model *model)
     return 0;
 }
 
-/* ---- what is set ---- */
+/* ---- settings ---- */
 
 enum model_type { UNIGRAM = 1, BPE };
 
-/* A file that asks for something else than what is supported is refused. */
+/* Refuses a file that asks for unsupported settings. */
 static int check_settings(const struct reader *reader, const Sentencepiece__Model *model)
 {
     static const char *const types[] = {"0", "UNIGRAM", "BPE", "WORD", "CHAR"};
@@ -114,7 +113,7 @@ static int check_settings(const struct reader *reader, const Sentencepiece__Mode
     return refuse(reader, "the length of denormalizer_spec.precompiled_charsmap", value);
 }
 
-/* ---- the tokenizer of them ---- */
+/* ---- the tokenizer of the pieces ---- */
 
 static int compare_scores(const void *left, const void *right)
 {
@@ -123,8 +122,8 @@ static int compare_scores(const void *left, const void *right)
                                 : (a->id > b->id) - (a->id < b->id);
 }
 
-/* Each character of a piece must be one, too: what is no piece becomes bytes, which join nothing.
- */
+/* Each character of a piece must be a piece, too: other characters become bytes, which are not
+ * joined. */
 static int check_characters(const struct reader *reader, uint32_t id)
 {
     const struct vocab *vocab = &reader->out->vocab;
@@ -149,7 +148,8 @@ static bool crosses_space(const struct tokenizer *out, uint32_t id)
                                    out->vocab.start[id + 1] - out->vocab.start[id]);
 }
 
-/* Ranks by score, the highest first: dense, and one for all pieces of one score. */
+/* Ranks by score, the highest first: consecutive numbers, one for all pieces with the same
+ * score. */
 static int add_pairs(struct reader *reader)
 {
     struct tokenizer *out = reader->out;
@@ -187,7 +187,7 @@ static int add_scores(struct reader *reader)
     return 0;
 }
 
-/* A piece may hold zeros. */
+/* A piece may contain zeros. */
 static char *copy_text(const char *text, size_t bytes)
 {
     char *copy = calloc(bytes + 1, 1);
@@ -214,7 +214,7 @@ static int add_added(struct tokenizer *out, const struct piece *piece)
                : 0;
 }
 
-/* With scores USER_DEFINED pieces are found among the others. */
+/* With scores, USER_DEFINED pieces are found as other pieces are. */
 static bool is_added(const struct reader *reader, uint32_t id)
 {
     enum type type = reader->pieces[id].type;
@@ -246,7 +246,7 @@ static int32_t find_control(const struct reader *reader, const char *name)
     return id != VOCAB_NONE && reader->pieces[id].type == CONTROL ? (int32_t)id : -1;
 }
 
-/* What text becomes that is no piece: bytes, or the piece of type UNKNOWN. */
+/* Finds the replacement of text that is no piece: bytes, or the piece of type UNKNOWN. */
 static int find_byte_symbols(struct reader *reader, bool has_fallback)
 {
     struct tokenizer *out = reader->out;
@@ -285,7 +285,7 @@ static int build_normalizer(struct reader *reader, const Sentencepiece__Normaliz
     return 0;
 }
 
-/* A text may be cut before a space if no token reaches across it, and if it is one by itself. */
+/* True if a text may be cut before a space: no token crosses it, and it is a piece. */
 static bool has_words(const struct reader *reader)
 {
     const struct tokenizer *out = reader->out;
@@ -325,7 +325,7 @@ static int build(struct reader *reader, const Sentencepiece__Model *model)
     return 0;
 }
 
-/* So much may be taken, whatever a file says. */
+/* The decoder's memory limit, for any file. */
 static void *take_memory(void *user, size_t bytes)
 {
     size_t *left = user;

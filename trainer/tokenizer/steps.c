@@ -1,8 +1,9 @@
-/* steps.c - the normalizers of a tokenizer.json that do more than mark spaces, one after the other.
+/* steps.c - applies the normalizers of a tokenizer.json that do more than mark spaces, one after
+ * the other.
  *
  * Precompiled has the rules of SentencePiece (normalize.c), but applies them as Hugging Face's
- * library does: a grapheme of less than six bytes becomes what stands for the shortest key that it
- * begins with; of others each character does. The graphemes are PCRE2's \X. */
+ * library does: a grapheme of less than six bytes becomes the replacement of the shortest key that
+ * it begins with. In longer ones each character does. The graphemes are PCRE2's \X. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRAPHEME_BYTES 6u /* one that is shorter is looked for as a whole */
+#define GRAPHEME_BYTES 6u /* a shorter grapheme is looked up as a whole */
 
 struct output {
     struct buffer *buffer;
@@ -63,7 +64,7 @@ static int put_replaced(struct output *output, const struct text_step *step, con
     return put(output, text + done, bytes - done);
 }
 
-/* Two spaces and more become `to`. */
+/* Replaces two and more spaces by `to`. */
 static int put_few_spaces(struct output *output, const struct text_step *step, const char *text,
                           size_t bytes)
 {
@@ -77,7 +78,7 @@ static int put_few_spaces(struct output *output, const struct text_step *step, c
     return 0;
 }
 
-/* White space at the end is left out. */
+/* Removes white space at the end. */
 static int put_stripped(struct output *output, const char *text, size_t bytes)
 {
     size_t end = 0;

@@ -1,13 +1,13 @@
 /* text.c - text files as memory, and the split expressions, run by PCRE2.
  *
  * The text is first cut into runs of valid UTF-8; inside a run every character is part of a match,
- * because the alternatives together cover letters, numbers, white space and all the rest. A byte
- * that is not UTF-8 ends the run, is handed out alone, and the next run starts behind it: as if the
- * text ended there. `\s` is spelt out as Unicode's White_Space, since PCRE2's own `\s` also takes
- * U+180E, which tiktoken's regex engine does not.
+ * because the alternatives together cover all characters. A byte that is not UTF-8 ends the run as
+ * the end of the text does. It is a piece alone, and the next run starts after it. `\s` is spelt
+ * out as Unicode's White_Space, since PCRE2's own `\s` also takes U+180E, which tiktoken's regex
+ * engine does not.
  *
- * The expression is compiled to machine code where the system allows that; elsewhere PCRE2
- * interprets it, with the same matches. This file alone knows PCRE2. */
+ * The expression is compiled to machine code if the system allows that; otherwise PCRE2 interprets
+ * it, with the same matches. Only this file uses PCRE2. */
 #include "trainer/tokenizer/text.h"
 
 #include "proto/base/report.h"
@@ -90,7 +90,7 @@ void text_close(struct text *text)
 
 /* ---- pieces ---- */
 
-/* The expressions in PCRE2's words, whose own class of spaces has one more. */
+/* The expressions in PCRE2's syntax; its own class of spaces has one character more. */
 #define SPACE        \
     "\\x{9}-\\x{d} " \
     "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
@@ -151,14 +151,14 @@ int split_open(struct split **out, enum split_expression expression)
         return report_error(ERR_INTERNAL, NULL, "PCRE2 refused the split expression at %zu (%d)",
                             (size_t)at, code);
     }
-    pcre2_jit_compile(split->code, PCRE2_JIT_COMPLETE); /* a refusal only costs time */
+    pcre2_jit_compile(split->code, PCRE2_JIT_COMPLETE); /* if this fails, matching is only slower */
     split->match = pcre2_match_data_create(1, NULL);
     split->context = pcre2_match_context_create(NULL);
     if (split->match == NULL || split->context == NULL) {
         split_close(split);
         return report_error(ERR_MEMORY, NULL, "no memory for the text splitter");
     }
-    /* The expression cannot run away: every alternative is one or two runs of characters. */
+    /* The time is bounded: every alternative is one or two runs of characters. */
     pcre2_set_match_limit(split->context, UINT32_MAX);
     *out = split;
     return 0;
@@ -230,7 +230,7 @@ static int split_valid(struct split *split, const char *text, size_t bytes,
     while (at < bytes) {
         int found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK,
                                 split->match, split->context);
-        /* One exact statement of "every character is part of a match". */
+        /* Checks that every character is part of a match. */
         if (found < 0 || bounds[0] != at || bounds[1] <= at)
             return report_error(ERR_INTERNAL, NULL, "PCRE2 could not split the text at %zu (%d)",
                                 at, found);

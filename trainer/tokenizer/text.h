@@ -1,7 +1,7 @@
 /* text.h - text files as memory, and the pieces inside which byte pairs may merge.
  *
  * A piece is one match of one of the regular expressions below. Bytes that are not UTF-8 are pieces
- * of one byte each, so any input is covered, in order and without a gap.
+ * of one byte each, so pieces cover any input in order, without a gap.
  *
  *     struct text text;
  *     text_open(&text, "book.txt");
@@ -21,7 +21,7 @@ struct text {
     size_t bytes;
     bool mapped; /* else allocated */
 };
-/* A regular file is mapped, anything else (a pipe, "-" for standard input) read to its end. */
+/* A regular file is mapped; anything else (a pipe, "-" for standard input) is read to its end. */
 int text_open(struct text *out, const char *path);
 void text_close(struct text *text);
 
@@ -32,7 +32,7 @@ enum split_expression {
     SPLIT_NUM_EXPRESSIONS,
     SPLIT_GRAPHEMES = SPLIT_NUM_EXPRESSIONS /* Unicode's extended grapheme clusters */
 };
-/* As it is written for Oniguruma, tiktoken and others; NULL beyond the last one. */
+/* In the syntax of Oniguruma, tiktoken and others; NULL after the last expression. */
 const char *split_expression_text(enum split_expression expression);
 
 struct split;

@@ -5,14 +5,14 @@
  * neighbouring tokens that is most frequent, of equals the one with the smaller (left, right),
  * becomes a token and is joined in every word that has it.
  *
- * Fast because of three indices: per pair its count and the words that may contain it, and a heap
- * of pairs whose entries are checked against the count when they surface (counts in the heap are
- * never too small: a pair whose count rises is pushed anew). So a merge touches only its own words.
+ * Three indices make it fast: each pair's count, the words that may contain it, and a heap of
+ * pairs. An entry of the heap is checked against the count when it surfaces. Counts in the heap are
+ * never too small: a pair whose count rises is pushed again. So a merge changes only its own words.
  *
  * Deterministic: counts and the order of pairs do not depend on hash order or on the order of
- * texts. A pair whose bytes are a token already (made of other parts) is joined to that token,
- * without a new rank. Limits: a piece longer than WORD_BYTES_MAX is not learnt from (a ruler of
- * dashes, not a word); pairs seen only once make no token. */
+ * texts. A pair whose bytes are a token already (from other parts) is joined to that token, without
+ * a new rank. Limits: a piece longer than WORD_BYTES_MAX (such as a line of dashes) is skipped; a
+ * pair that occurs once makes no token. */
 #include "trainer/tokenizer/tokenizer.h"
 
 #include "proto/base/array.h"
@@ -40,9 +40,9 @@ struct word {
 struct pair {
     uint64_t key; /* left << 32 | right */
     int64_t count;
-    uint32_t *words; /* may name words that lost the pair, and a word twice */
+    uint32_t *words; /* may contain words that lost the pair, and a word twice */
     uint32_t num_words, room_words;
-    uint32_t merge; /* last merge that put it on the list of risen pairs */
+    uint32_t merge; /* the last merge that listed it as risen */
 };
 
 struct candidate {
@@ -51,7 +51,7 @@ struct candidate {
     uint32_t pair;
 };
 
-/* An open hash table from some key to an index; the owner compares. */
+/* An open hash table from a key to an index; the owner compares keys. */
 struct index {
     uint32_t *slots; /* index + 1, or 0 */
     uint32_t num_slots;
@@ -71,7 +71,7 @@ struct learner {
     uint32_t heap_count, heap_room;
     uint32_t *risen; /* pairs whose count grew in this merge */
     uint32_t num_risen, room_risen;
-    uint32_t merge; /* number of the merge being done, from 1 */
+    uint32_t merge; /* number of the current merge, from 1 */
     uint32_t num_special;
     struct vocab vocab;
 };
@@ -105,7 +105,7 @@ static uint32_t hash_of_pair(const struct learner *learner, uint32_t i)
     return hash_key(learner->pairs[i].key);
 }
 
-/* Makes room for one more behind `num`: at least half of the slots stay free. */
+/* Makes room for one more entry after `num`: at least half of the slots stay free. */
 static int index_reserve(const struct learner *learner, struct index *index, uint32_t num,
                          uint32_t (*hash_of)(const struct learner *learner, uint32_t i))
 {
@@ -176,7 +176,7 @@ static int lay_out_words(struct learner *learner)
     return 0;
 }
 
-/* Maps the texts, counts their pieces and lays the words out, after which the texts may go. */
+/* Maps the texts, counts their pieces and lays the words out. The texts may be freed afterwards. */
 static int learn_words(struct learner *learner, const char *const *paths, uint32_t num_paths)
 {
     struct split *split = NULL;
@@ -205,7 +205,7 @@ static int learn_words(struct learner *learner, const char *const *paths, uint32
 
 /* ---- pairs ---- */
 
-/* Index of the pair, made when it is new. */
+/* The index of the pair, which is added if it is new. */
 static int find_pair(struct learner *learner, uint32_t *out, uint64_t key)
 {
     ERR_TRY(index_reserve(learner, &learner->pair_index, learner->num_pairs, hash_of_pair));
@@ -296,8 +296,8 @@ static uint64_t pair_key(uint32_t left, uint32_t right)
     return (uint64_t)left << 32 | right;
 }
 
-/* Adds `sign` times the word's count to each of its pairs. Pairs with `token` are new or have
- * risen: they learn of the word and are noted. */
+/* Adds `sign` times the word's count to the count of each of its pairs. Pairs with `token` are new
+ * or have risen: the word is added to them, and they are listed as risen. */
 static int count_pairs(struct learner *learner, uint32_t word_index, int sign, uint32_t token)
 {
     const struct word *word = &learner->words[word_index];
@@ -359,7 +359,7 @@ static int pair_token(struct learner *learner, uint32_t *out, uint64_t key)
     size_t length = 0;
     for (int i = 0; i < 2; i++) {
         size_t start = vocab->start[parts[i]], bytes_part = vocab->start[parts[i] + 1] - start;
-        CHECK(length + bytes_part <= WORD_BYTES_MAX); /* both stand side by side in a word */
+        CHECK(length + bytes_part <= WORD_BYTES_MAX); /* both are neighbours in a word */
         memcpy(bytes + length, vocab->bytes + start, bytes_part);
         length += bytes_part;
     }
@@ -375,7 +375,7 @@ static int merge_pair(struct learner *learner, uint32_t pair_index)
     uint32_t token;
     uint64_t key = learner->pairs[pair_index].key;
     ERR_TRY(pair_token(learner, &token, key));
-    /* Taken from the pair: the list of pairs moves when it grows. */
+    /* Moved out of the pair: the list of pairs may move when it grows. */
     uint32_t *words = learner->pairs[pair_index].words;
     uint32_t num_words = learner->pairs[pair_index].num_words;
     learner->pairs[pair_index].words = NULL;

@@ -1,15 +1,15 @@
 /* unigram.c - the tokens of a text by the scores of a unigram model.
  *
- * A score is the logarithm of a token's probability. Of all ways to cut a text into tokens the one
- * with the greatest sum is taken: for every place in the text, from the left, the best token that
- * ends there is noted with the sum up to it (Viterbi), then the way is followed back. A character
- * that is no token is unknown, at a score of 10 below the lowest. The tokens lie in a trie, so a
+ * A score is the logarithm of a token's probability. Of all cuts of a text into tokens the one with
+ * the greatest sum is chosen (Viterbi). For every place in the text, from the left, the best token
+ * that ends there is recorded with its sum; then the cut is followed back from the end. A character
+ * that is no token is unknown, with a score of 10 below the lowest. The tokens are in a trie, so a
  * text of n bytes costs O(n) times the length of the longest token.
  *
- * Which of two nearly equal sums is taken is up to rounding and order, so both are as in the
- * library: from the left, and the first of equals stays. In SentencePiece 0.2.3 sums are floats.
- * These lose their digits over a long text, so sums begin anew every SCORED_BYTES (tokenizer_cut).
- * In Hugging Face's library they are doubles, of a piece. */
+ * Rounding and order decide between nearly equal sums, so both are as in the library: from the
+ * left, and the first of equals stays. In SentencePiece 0.2.3 sums are floats. They lose digits
+ * over a long text, so sums restart every SCORED_BYTES (tokenizer_cut). In Hugging Face's library
+ * they are doubles, one sum per piece. */
 #include "trainer/tokenizer/model.h"
 
 #include "proto/base/report.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #define UNKNOWN_PENALTY 10.0
-#define CERTAIN_SCORE 0.1 /* of a byte but the first: the longest is taken */
+#define CERTAIN_SCORE 0.1 /* of a byte except the first: the longest token wins */
 #define NO_PLACE UINT32_MAX
 
 struct scores {
@@ -30,8 +30,8 @@ struct scores {
 };
 
 struct place {
-    double sum;     /* of the best way that ends here */
-    uint32_t begin; /* of its last token; NO_PLACE: there is no way yet */
+    double sum;     /* of the best cut up to this place */
+    uint32_t begin; /* start of its last token; NO_PLACE: no cut yet */
     uint32_t token; /* VOCAB_NONE: unknown */
 };
 
@@ -84,7 +84,7 @@ int scores_add_certain(struct scores *scores, const struct vocab *vocab, uint32_
     return pairs_add_path(&scores->trie, vocab, token);
 }
 
-/* ---- the best way ---- */
+/* ---- the best cut ---- */
 
 struct lattice *lattice_new(void)
 {
@@ -119,7 +119,7 @@ static int reserve(struct lattice *lattice, size_t bytes)
     return 0;
 }
 
-/* Of two floats: what a double holds of their sum is rounded once, as a float's is. */
+/* Floats added in double and rounded to float have the bits of an addition of floats. */
 static double add(const struct scores *scores, double a, double b)
 {
     return scores->is_float ? (float)(a + b) : a + b;
@@ -131,7 +131,7 @@ static void take_if_better(struct place *end, double sum, uint32_t begin, uint32
         *end = (struct place){sum, begin, token};
 }
 
-/* Notes every token that begins at `begin`, at the place where it ends. */
+/* Records every token that begins at `begin`, at the place where it ends. */
 static void extend(struct place *places, const struct scores *scores, const char *text,
                    size_t bytes, uint32_t begin, size_t character)
 {
@@ -154,7 +154,7 @@ static void extend(struct place *places, const struct scores *scores, const char
         take_if_better(&places[begin + character], add(scores, unknown, sum), begin, VOCAB_NONE);
 }
 
-/* Writes the tokens of the best way, from the last one back, before `end`; returns the first. */
+/* Writes the tokens of the best cut, from the last one back, before `end`; returns the first. */
 static uint32_t *follow_back(const struct place *places, const uint32_t byte_symbols[256],
                              const char *text, size_t bytes, uint32_t *end)
 {
