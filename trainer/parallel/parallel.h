@@ -87,8 +87,7 @@ void parallel_params_updated(struct parallel *parallel);
  * it. So calls for other lanes than compute are concurrent. */
 struct op;
 struct op_observer {
-    void (*at)(void *user, const struct op *op, uint32_t index, bool is_end); /* NULL: no
-                                                                               * observer */
+    void (*at)(void *user, const struct op *op, uint32_t index, bool is_end); /* may be NULL */
     void *user;
 };
 void parallel_observe(struct parallel *parallel, const struct op_observer *observer);

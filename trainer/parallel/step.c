@@ -348,8 +348,7 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     counted = (int64_t)mine;
     if (data != NULL)
         ERR_TRY(comm_all_reduce_i64(data, &counted, 1));
-    p->run.counted = counted > 0 ? (uint64_t)counted : 1; /* a step without counted tokens has no
-                                                           * gradient */
+    p->run.counted = counted > 0 ? (uint64_t)counted : 1; /* never 0: it divides */
     if (counted == 0 && p->run.failure == 0 && p->plan->mesh.world->rank == 0 &&
         !p->run.has_warned_of_masks) {
         log_warn("data",

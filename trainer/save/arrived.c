@@ -1,11 +1,11 @@
-/* arrived.c - does a device hold what the checkpoint has, behind a load? (snapshot.h)
+/* arrived.c - compares a device's state with the checkpoint after a load (snapshot.h)
  *
- * libckpt has checked each block where the host reads it. Behind that the bytes are cut for this
- * mesh and copied onto devices, and no checksum covers that way. So each rank digests on its device
- * what it answers for, one rank of all that hold the same; the sums of all ranks are added up; rank
- * 0 compares them with the digests of the manifest, which ckptd made when the checkpoint was saved.
- * They do not depend on the mesh of either (proto/base/checksum.h). A device reads its state once,
- * and two numbers of each tensor leave it. Where the host has the state nothing is compared. */
+ * libckpt verifies each block when the host reads it. Then the bytes are cut for this mesh and
+ * copied onto devices, which no checksum covers. So each rank digests a part of the state on its
+ * device; of ranks with copies only one does. The sums of all ranks are added. Rank 0 compares them
+ * with the manifest's digests, which ckptd made when the checkpoint was saved. Digests do not
+ * depend on the mesh (proto/base/checksum.h). A device reads its state once and returns two numbers
+ * for each tensor. If the host has the state, nothing is compared. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/save/private.h"
@@ -14,19 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A digest is summed over ranks as halves of its two numbers: no sum of them overflows. */
+/* A digest is summed over ranks as halves of its two numbers, so sums do not overflow. */
 enum { NUMBERS = 2, HALVES = 2 * NUMBERS };
 
 struct arrived {
     const struct snapshot *s;
-    uint32_t parts; /* of the state that were loaded: the first alone, or all */
+    uint32_t parts; /* loaded parts of the state: only the first, or all */
     size_t count;   /* of `all` */
     int64_t *all;   /* [tensors of the model, parts, HALVES] */
     uint64_t *own;  /* PINNED, [slices, parts, NUMBERS] */
     uint64_t *sums; /* the same on the device */
 };
 
-/* One rank does of all that hold the same. With ZeRO all moments are different ones. */
+/* Of ranks with copies one digests. With ZeRO all moments are different. */
 static bool answers_for(const struct snapshot *s, const struct state_slice *slice, uint32_t part)
 {
     bool is_one_copy = s->state->is_zero && part != STATE_PARAM;
@@ -58,7 +58,7 @@ static void give_room(struct arrived *a)
     free(a->all);
 }
 
-/* What this rank answers for, among zeros. */
+/* Digests this rank's part; other elements are zero. */
 static int digest_own(struct arrived *a)
 {
     const struct snapshot *s = a->s;
@@ -89,7 +89,7 @@ static int compare(const struct arrived *a, const struct ckpt_metadata *metadata
     for (uint32_t i = 0; i < model->num_tensors * a->parts; i++) {
         char name[SNAPSHOT_NAME_BYTES];
         if (partial->rows != NULL && !partial_is_whole(partial, i / a->parts))
-            continue; /* it is not what the checkpoint has */
+            continue; /* it was not loaded from the checkpoint */
         num++;
         snapshot_name(name, &model->tensors[i / a->parts], i % a->parts);
         const struct ckpt_tensor_info *saved = partial_find(metadata, name);
@@ -110,7 +110,7 @@ static int compare(const struct arrived *a, const struct ckpt_metadata *metadata
     return 0;
 }
 
-/* Rank 0. */
+/* Called on rank 0. */
 static int compare_with(const struct arrived *a, struct ckpt *ckpt, int64_t step, int64_t attempt)
 {
     struct ckpt_metadata *metadata = NULL;

@@ -1,8 +1,8 @@
 /* doing.c - the flight recorder's mirror in ckptd's memory (see snapshot.h).
  *
- * A rank that is killed or hangs takes its own recorder with it, unless comm.save_traces_folder
- * keeps that in a file. What it does is noted in the page that it shares with ckptd, too, which
- * then names the rank, the call and the operation in its log, its history and its status. */
+ * If a rank is killed or hangs, its recorder is lost, unless comm.save_traces_folder keeps it in a
+ * file. So the rank also writes its current call and operation to the page that it shares with
+ * ckptd. ckptd names rank, call and operation in its log, its history and its status. */
 #include "trainer/comm/comm.h"
 #include "trainer/comm/flight.h"
 #include "trainer/save/private.h"

@@ -1,16 +1,16 @@
 /* final.c - the last save, and the time for it (see snapshot.h).
  *
- * What is pending and the last save share checkpoint.final_seconds, by rank 0's clock. They begin
- * with the last save, or earlier, when rank 0 is asked to stop while it waits for another. A call
- * of libckpt that has begun is not broken off (ckpt.h has its bounds). The last save is tried until
- * it is durable or that time is over: what passes by itself (no free image, no ckptd) may fail any
- * number of times, anything else FINAL_TRIES times. With checkpoint.durability = "bucket" the end
- * waits, in the same time, until ckptd has it in its far tier.
+ * Pending saves and the last save share checkpoint.final_seconds, by rank 0's clock. This time
+ * begins with the last save, or when rank 0 is asked to stop while it waits for another save. A
+ * call of libckpt that has begun is not interrupted (ckpt.h has its bounds). The trainer tries the
+ * last save until it is durable or the time is over. Temporary errors (no free image, no ckptd) may
+ * occur any number of times, other errors FINAL_TRIES times. With checkpoint.durability = "bucket"
+ * the trainer also waits, in the same time, until ckptd has the checkpoint in its remote tier.
  *
- * Who asks for an end may also say in how much time (grace.h). That cuts checkpoint.final_seconds,
- * and a last save is begun only if the longest one of this start fits into the rest: else what
- * ckptd has accepted is waited for, and nothing is begun. Then a step is not made, either, behind
- * which that is known (snapshot_has_time). */
+ * A request to stop may have a grace time (grace.h). It limits checkpoint.final_seconds. The
+ * trainer begins a last save only if the longest save of this start fits into the remaining time.
+ * Otherwise it only waits for saves that ckptd has accepted, and makes no further step
+ * (snapshot_has_time). */
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
 #include "trainer/config/switches.h"
@@ -20,15 +20,15 @@
 #include <inttypes.h>
 #include <math.h>
 
-#define DURABLE_SECONDS 600.0 /* for one save; then it counts as failed */
+#define DURABLE_SECONDS 600.0 /* for one save; after that it has failed */
 #define FINAL_PAUSE_AT_LEVEL 0.05
-#define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
-#define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */
+#define FINAL_TRIES 10              /* errors of the last save that are not temporary */
+#define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two tries, doubling */
 #define FINAL_PAUSE_SECONDS_MAX 4.0
 
-/* ---- the time ---- */
+/* ---- deadlines ---- */
 
-/* Of this rank; INFINITY: it was given all the time it needs. */
+/* The grace time left for this rank; INFINITY: no limit. */
 static double own_grace_left(const struct snapshot *s)
 {
     double asked_at = s->asked_at != NULL ? s->asked_at() : 0;
@@ -51,7 +51,7 @@ double snapshot_seconds_left(struct snapshot *s, double start)
     return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - clock_seconds());
 }
 
-/* All ranks: until when it should have ended. */
+/* All ranks agree on the time by which the run should have ended. */
 static int agree_on_grace(struct snapshot *s)
 {
     double left = own_grace_left(s);
@@ -60,8 +60,8 @@ static int agree_on_grace(struct snapshot *s)
     return 0;
 }
 
-/* Rank 0: what the longest save of this start took until it was as durable as it must be, or one
- * that is not has taken so far. */
+/* Rank 0: the duration of the longest save of this start until it had checkpoint.durability, or of
+ * an unfinished save so far. */
 static double longest_save(struct snapshot *s)
 {
     snapshot_ask_pending(s);
@@ -71,7 +71,7 @@ static double longest_save(struct snapshot *s)
     return s->spreading.step >= 0 ? fmax(longest, now - s->spreading.since) : longest;
 }
 
-/* All ranks: ERR_TIMEOUT when it is too late to begin a save that should end by then. */
+/* All ranks: ERR_TIMEOUT if a save begun now ends too late. */
 static int check_time(struct snapshot *s, double end)
 {
     uint32_t first;
@@ -96,8 +96,8 @@ int snapshot_has_time(struct snapshot *s, bool *out)
 
 /* ---- the last save ---- */
 
-/* One try of the last save, until it is durable or has failed. A step that is committed already, or
- * being written, is only waited for: an answer of ckptd may have been lost. */
+/* Tries the last save once, until it is durable or has failed. If the step is committed or being
+ * written already, it only waits: an answer of ckptd may have been lost. */
 static int try_final(struct snapshot *s, const struct progress *p)
 {
     int rc = snapshot_begin_save(s, p, clock_seconds());
@@ -108,13 +108,13 @@ static int try_final(struct snapshot *s, const struct progress *p)
     return rc == 0 || rc == ERR_EXISTS ? snapshot_wait_pending(s) : rc;
 }
 
-/* Does it pass by itself, without a word about the save? */
+/* True for a temporary error, which says nothing about the save. */
 static bool may_pass(int rc)
 {
     return rc == ERR_BUSY || rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
 }
 
-/* Rank 0: until the last checkpoint survives as much as it must. */
+/* Rank 0: waits until the last checkpoint has its configured durability. */
 static int await_level(struct snapshot *s, int64_t step)
 {
     int rc = ERR_TIMEOUT;
@@ -131,7 +131,7 @@ static int await_level(struct snapshot *s, int64_t step)
     return rc;
 }
 
-/* All ranks; the last checkpoint is durable on the node. */
+/* All ranks; call when the last checkpoint is durable on the node. */
 static int end_at_level(struct snapshot *s, int64_t step)
 {
     uint32_t first;
@@ -147,7 +147,7 @@ static int end_at_level(struct snapshot *s, int64_t step)
     return parallel_agree_quietly(s->mesh->world, rc, &first);
 }
 
-/* Until the last checkpoint is durable. The result of the newest try was `rc`. */
+/* Waits until the last checkpoint is durable. `rc`: the result of the last try. */
 static int save_last(struct snapshot *s, const struct progress *p, int rc)
 {
     double pause = FINAL_PAUSE_SECONDS_MIN;
@@ -176,11 +176,11 @@ static int fail_last(const struct snapshot *s, int64_t step, int rc)
                       : isinf(s->grace_end) ? " within checkpoint.final_seconds"
                                             : " in the time that was given");
     if (!snapshot_is_rank_0(s))
-        report_clear(); /* once is enough */
+        report_clear(); /* report it once */
     return rc;
 }
 
-/* There is no time to save the step: nothing is begun. */
+/* The time does not suffice to save the step: no save is begun. */
 static void leave_unsaved(struct snapshot *s, int64_t step)
 {
     if (snapshot_is_rank_0(s))
@@ -190,7 +190,8 @@ static void leave_unsaved(struct snapshot *s, int64_t step)
                  step, s->grace_end - clock_seconds(), longest_save(s));
 }
 
-/* Before the last save of the run's last step, if its moments are not wanted. */
+/* Call before the last save of the run's last step: leaves moments out if the configuration says
+ * so. */
 static int drop_moments(struct snapshot *s, int64_t step)
 {
     if (!s->config->last_save_model_only || step != s->config->steps)

@@ -49,7 +49,7 @@ void folder_files_describe(struct ckpt_tensor *out, struct folder_files *files)
     for (uint32_t i = 0; i < files->count; i++) {
         struct ckpt_object *object = &files->objects[i];
         struct ckpt_array array;
-        CHECK(ckpt_object_describe(object, &array) == 0); /* such a name was read */
+        CHECK(ckpt_object_describe(object, &array) == 0); /* such a name was read before */
         out[i] = (struct ckpt_tensor){.name = object->stored,
                                       .dtype = "U8",
                                       .dims = 1,

@@ -1,4 +1,4 @@
-/* grace.c - the time that a run was given to end in (see grace.h). */
+/* grace.c - the grace time in which a run has to end (see grace.h). */
 #include "trainer/save/grace.h"
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
@@ -18,11 +18,11 @@ bool grace_allows(double left, double save_seconds)
     return left > 0 && left >= save_seconds;
 }
 
-/* A sum of one rank's bits and zeros is those bits. */
+/* Only one rank's entry is not 0, so a sum gives its bits. */
 int grace_agree(struct comm *world, double *left)
 {
     int64_t *all = calloc(world->size, sizeof(*all));
-    if (all == NULL) /* the others wait: they learn it as they learn of a lost rank */
+    if (all == NULL) /* other ranks wait: they get an error as for a lost rank */
         return report_error(ERR_MEMORY, NULL, "no memory for %u numbers", world->size);
     memcpy(&all[world->rank], left, sizeof(*left));
     int rc = comm_all_reduce_i64(world, all, world->size);

@@ -1,9 +1,9 @@
-/* grace.h - the time that a run was given to end in: by a notice (training.grace_seconds), or by
- * `ckpt-cli stop --grace`.
+/* grace.h - the grace time in which a run has to end: from a notice (training.grace_seconds), or
+ * from `ckpt-cli stop --grace`.
  *
- * Ranks are asked at different moments, some perhaps never: the host of one is taken away. So all
- * agree on the least that any of them has left. What is accepted is waited for in that time;
- * something new is begun only if it will be over by then. */
+ * Ranks are asked at different times; some may never be asked, if only one host is reclaimed. So
+ * all agree on the least remaining time of any rank. In that time the trainer waits for saves that
+ * ckptd has accepted. It begins a new save only if that ends in time. */
 #ifndef HOLDFAST_TRAINER_SAVE_GRACE_H
 #define HOLDFAST_TRAINER_SAVE_GRACE_H
 
@@ -11,12 +11,12 @@
 
 struct comm;
 
-/* Seconds that are left at `now` of the `grace` that began at `asked_at`, on one clock; negative
- * when they are over. INFINITY where either is 0: nobody asked, or there is no limit. */
+/* Seconds left at `now` of the `grace` that began at `asked_at`, on one clock; negative after the
+ * end. INFINITY if either is 0: no request, or no limit. */
 double grace_left(double asked_at, double grace, double now);
-/* May a save be begun that takes `save_seconds`, as far as is known? */
+/* True if a save that takes about `save_seconds` may begin. */
 bool grace_allows(double left, double save_seconds);
-/* *left: of this rank, then the least of all. Collective. */
+/* *left: in: of this rank, out: the least of all ranks. Collective. */
 int grace_agree(struct comm *world, double *left);
 
 #endif

@@ -1,12 +1,12 @@
-/* initial.c - what a run without a checkpoint starts from: checkpoint.initial_load_path; and that
- * it is no run of another name.
+/* initial.c - finds where a run without a checkpoint starts: checkpoint.initial_load_path. It also
+ * checks that the run does not exist under another name.
  *
  * A folder of Hugging Face and a run of another store become step 0 of this run (tool.h), which is
- * loaded as any checkpoint is; with checkpoint.partial step 0 of a run beside it, as what fits only
- * in part is no checkpoint of this one. A run of the same ckptd is read in place: its weights
- * alone, for a run that begins at step 0, or with initial_load_model_only = false all of its state.
- * Where no step of it is named, what is damaged is passed over for the checkpoint before it, as in
- * a load of the run's own (load.c). */
+ * loaded like any checkpoint. With checkpoint.partial they become step 0 of a second run, since a
+ * checkpoint that fits only in part cannot belong to this run. A run of the same ckptd is read in
+ * place: only its weights, for a run that begins at step 0, or with initial_load_model_only = false
+ * all of its state. If no step is named, a damaged checkpoint is skipped for the one before it, as
+ * in a load of this run (load.c). */
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
 #include "trainer/save/private.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Earlier versions called every run "default" that had no name of its own. */
+/* Earlier versions named every run without a name "default". */
 int snapshot_check_nameless(const struct snapshot *s)
 {
     struct ckpt *ckpt = NULL;
@@ -52,7 +52,8 @@ bool snapshot_begins_in_part(const struct snapshot *s)
     return s->ckpt != NULL && s->newest_step < 0 && s->config->partial;
 }
 
-/* What an earlier start has imported to be taken in part is there until somebody removes it. */
+/* Imports the model. With checkpoint.partial the import of an earlier start is reused; it exists
+ * until the operator removes it. */
 static int import(const struct snapshot *s)
 {
     char run[CONFIG_TEXT_MAX];
@@ -80,10 +81,10 @@ int snapshot_import_initial(struct snapshot *s)
 /* RUN[@STEP] */
 struct source {
     char run[CONFIG_TEXT_MAX];
-    bool has_step;       /* it is named: no other one does */
-    int64_t step;        /* CKPT_NEWEST: none was chosen yet */
+    bool has_step;       /* the operator named the step */
+    int64_t step;        /* CKPT_NEWEST: not chosen yet */
     int64_t attempt;     /* 0: the newest that has the step */
-    int64_t below, most; /* passed over: the last one, and the first; 0: none */
+    int64_t below, most; /* skipped steps: the last one, and the first; 0: none */
 };
 
 static int parse_source(struct source *out, const struct config *config)
@@ -107,7 +108,7 @@ static int parse_source(struct source *out, const struct config *config)
     return 0;
 }
 
-/* Of the handle's run the checkpoint that is named, or the newest below `below`. */
+/* Finds the named checkpoint of the handle's run, or the newest one below `below`. */
 static int find_checkpoint(struct ckpt *ckpt, const struct source *source, struct ckpt_loaded **out)
 {
     struct ckpt_tensor none = {0};
@@ -122,14 +123,14 @@ static int find_checkpoint(struct ckpt *ckpt, const struct source *source, struc
     return rc;
 }
 
-/* Rank 0: which checkpoint it is, for all ranks. */
+/* Rank 0 chooses the checkpoint for all ranks. */
 static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
 {
     struct ckpt_loaded *loaded = NULL;
     ERR_TRY(find_checkpoint(ckpt, source, &loaded));
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
-    bool is_look = s->attempt == 0; /* later they are described, and stay */
+    bool is_look = s->attempt == 0; /* later the files are described and must not change */
     if (is_look)
         snapshot_say_skipped(loaded);
     int rc = identity_check_initial(&s->of, loaded);
@@ -141,8 +142,8 @@ static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
     return rc;
 }
 
-/* What was chosen is damaged, and no step was named: the one before it is next. The rank that has
- * the error's text says so. */
+/* Goes back to the previous checkpoint if the chosen one is damaged and no step was named. The rank
+ * that has the error's text logs it. */
 static bool go_back(struct source *source, int rc)
 {
     bool may_help = (rc == ERR_CORRUPT || rc == ERR_IO) && !source->has_step && source->step > 0;
@@ -181,7 +182,7 @@ int snapshot_look_at_initial(struct snapshot *s)
     return parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? look_at_source(s) : 0);
 }
 
-/* Of this rank's tensors those, cut, that the source has; all of them where nothing is cut. */
+/* The tensors of this rank, cut, that the source has; if nothing is cut, all of them. */
 static uint32_t wanted_tensors(const struct snapshot *s, struct ckpt_tensor *out, bool all)
 {
     uint32_t num = 0, slices = s->state->num_slices;
@@ -216,7 +217,7 @@ static int load_source(struct snapshot *s, struct progress *p, struct ckpt *ckpt
     return rc;
 }
 
-/* All ranks load what rank 0 chooses, or none has. */
+/* All ranks load the checkpoint that rank 0 chooses; if one fails, all fail. */
 static int try_source(struct snapshot *s, struct progress *p, struct source *source)
 {
     struct comm *world = s->mesh->world;
@@ -228,10 +229,10 @@ static int try_source(struct snapshot *s, struct progress *p, struct source *sou
     int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
     if (rc == 0) {
         int chosen = snapshot_is_rank_0(s) ? choose(s, ckpt, source) : 0;
-        rc = comm_broadcast(world, source, sizeof(*source), 0); /* for go_back(), on an error too */
+        rc = comm_broadcast(world, source, sizeof(*source), 0); /* go_back() needs it */
         rc = rc == 0 ? parallel_agree(world, chosen) : rc;
     }
-    if (rc == 0 && s->config->partial) /* before loads go to devices */
+    if (rc == 0 && s->config->partial) /* call before loads go to devices */
         rc = partial_open(&s->partial, s->config, s->of.model, world, ckpt, source->step,
                           source->attempt);
     if (rc == 0)
@@ -271,7 +272,7 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
     return rc;
 }
 
-/* Before training, and not after it. */
+/* Call before training, and not after it. */
 int snapshot_check_export(struct snapshot *s, int64_t step)
 {
     if (s->ckpt == NULL || !s->config->last_save_in_hf)

@@ -1,4 +1,4 @@
-/* interval.c - how many steps lie between two saves (see interval.h). */
+/* interval.c - the number of steps between two saves (see interval.h). */
 #include "trainer/save/interval.h"
 #include "proto/base/report.h"
 
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#define CHANGE_MIN 0.1 /* a smaller one is noise */
+#define CHANGE_MIN 0.1 /* smaller changes are noise */
 #define STEPS_MAX 1000000000.0
 
 void interval_begin(struct interval *interval, int64_t step)

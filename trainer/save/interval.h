@@ -1,14 +1,13 @@
-/* interval.h - how many steps lie between two saves, with checkpoint.interval = "auto".
+/* interval.h - the number of steps between two saves, with checkpoint.interval = "auto".
  *
- * The interval is the one that loses least (proto/base/daly.h), of checkpoint.mtbf and of what this
- * start has measured, as `ckpt-cli advise` has it: the time of a step between the last two saves,
- * what training has waited for a save on average, and how long the last one took from its copy
- * until it was durable, as soon as that is known. Before the first save of a start is measured,
- * INTERVAL_FIRST_STEPS lie between two. A new interval within 10 % of the one that is in use is not
- * taken.
+ * The interval loses the least work (proto/base/daly.h). Its inputs are checkpoint.mtbf and the
+ * measurements of this start, as in `ckpt-cli advise`: the time of a step between the last two
+ * saves, the average wait of training for a save, and the time from the last save's copy until it
+ * was durable. Until the first save of a start is measured, the interval is INTERVAL_FIRST_STEPS. A
+ * new interval within 10 % of the current one is ignored.
  *
- * Rank 0 decides; that a save is due travels as SWITCH_SAVE does (config/switches.h). Bits of
- * training do not depend on it: a save changes none. */
+ * Rank 0 decides and tells the other ranks as SWITCH_SAVE does (config/switches.h). A save changes
+ * no bit of training. */
 #ifndef HOLDFAST_TRAINER_SAVE_INTERVAL_H
 #define HOLDFAST_TRAINER_SAVE_INTERVAL_H
 
@@ -19,17 +18,17 @@
 
 #define INTERVAL_FIRST_STEPS 10
 
-/* Zeros at first. */
+/* Zeros before the start. */
 struct interval {
-    int64_t steps; /* 0: nothing is measured yet */
-    int64_t since; /* the step of the last save, or that this start began with */
+    int64_t steps; /* 0: not measured yet */
+    int64_t since; /* the step of the last save, or the first step of this start */
     bool is_begun;
 };
 
-/* Where training goes on from: a save was begun behind this step, or none is yet. */
+/* Call when a save of this step begins, or when training starts at it. */
 void interval_begin(struct interval *interval, int64_t step);
-/* Takes another interval where `measured` says so, which is logged. `wait` or `step` of 0: nothing
- * is measured. */
+/* Changes the interval if `measured` says so, and logs it. `wait` or `step` of 0: nothing is
+ * measured. */
 void interval_decide(struct interval *interval, const struct daly *measured);
 bool interval_is_over(const struct interval *interval, int64_t step);
 

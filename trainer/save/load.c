@@ -1,11 +1,11 @@
-/* load.c - the state from a checkpoint, on all ranks the same one (see snapshot.h).
+/* load.c - loads the state from the same checkpoint on all ranks (see snapshot.h).
  *
- * Load. Rank 0 asks which checkpoint is the newest whole one, all ranks load exactly that one, and
- * agree. When any of them fails, all go back to the next older one, and the log says what was
- * skipped and why. So ranks never go on from different checkpoints. Moments that have seen no
- * update are zeros, whether the checkpoint holds them or not: they are not read. So training starts
- * from an imported model, which has none. What came onto devices is compared with the checkpoint's
- * digests (arrived.c). */
+ * Load. Rank 0 asks ckptd for the newest complete checkpoint. All ranks load it and agree on the
+ * result. If one rank fails, all go back to the next older checkpoint; the log has the skipped ones
+ * with the reason. So ranks never continue from different checkpoints. Moments before the first
+ * update are zeros and are not read, even if the checkpoint has them. So training can start from an
+ * imported model without moments. The state on devices is compared with the checkpoint's digests
+ * (arrived.c). */
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
@@ -38,7 +38,7 @@ static int64_t number_in(const json_t *state, const char *section, const char *k
     return json_is_integer(value) ? (int64_t)json_integer_value(value) : missing;
 }
 
-/* Where reading goes on. */
+/* Reads the position in the data from the state. */
 static int read_place(struct snapshot *s, struct progress *p, const json_t *state,
                       const struct ckpt_loaded *loaded)
 {
@@ -64,8 +64,8 @@ static char *choices_text(const json_t *lines)
     return text;
 }
 
-/* The algorithms that the run's library had are taken again where they are still offered: so the
- * bits are those of a run that was not disturbed. */
+/* Uses the recorded algorithms of the run's library again, if it still offers them: so the bits are
+ * those of an uninterrupted run. */
 static int take_choices(struct snapshot *s, const json_t *state)
 {
     struct kernel_choices choices;
@@ -126,11 +126,11 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     return rc;
 }
 
-/* What rank 0 chooses, for all. */
+/* Rank 0's choice, for all ranks. */
 struct candidate {
-    int64_t step, attempt; /* step -1: there is none */
+    int64_t step, attempt; /* step -1: none */
     bool has_moments;
-    int64_t skip; /* samples to leave out behind it */
+    int64_t skip; /* samples to leave out after it */
 };
 
 static bool state_has_moments(const char *state_json)
@@ -154,7 +154,7 @@ static int check_moments(const struct config *config, const struct ckpt_loaded *
     const char *theirs = json_string_value(json_object_get(optimizer, "moments_dtype"));
     const char *ours = config_dtype_name(config->moments_dtype);
     int rc = 0;
-    if (theirs == NULL) /* before there was a choice */
+    if (theirs == NULL) /* written before the setting existed */
         theirs = json_is_object(optimizer) ? "float32" : ours;
     if (strcmp(theirs, ours) != 0)
         rc = report_error(ERR_MISMATCH,
@@ -167,7 +167,7 @@ static int check_moments(const struct config *config, const struct ckpt_loaded *
     return rc;
 }
 
-/* What an earlier start of this launcher has saved of the run; -1: nothing, or there is none. */
+/* The step that an earlier start of this launcher saved of the run; -1: none. */
 static int64_t saved_step(const struct config *config)
 {
     const char *path = getenv(SAVED_FILE_VARIABLE);
@@ -181,8 +181,8 @@ static int64_t saved_step(const struct config *config)
     return has_saved ? step : -1;
 }
 
-/* checkpoint.load_step goes back once: a later start of the launcher goes on from what the first
- * ones saved, which need not be the run's newest step. */
+/* checkpoint.load_step applies once: later starts of the launcher continue from the step that
+ * earlier starts saved, which need not be the run's newest step. */
 static int64_t wanted_step(const struct config *config)
 {
     int64_t saved = config->load_step >= 0 ? saved_step(config) : -1;
@@ -200,8 +200,8 @@ void snapshot_say_skipped(const struct ckpt_loaded *loaded)
     }
 }
 
-/* The run's arithmetic is known: from here on the kernels compute so, and checkpoints say so. 0: no
- * run's yet; then it is the newest that this rank can compute. */
+/* Sets the arithmetic of the kernels and of checkpoints to that of the run. `numerics` 0: the run
+ * has none yet, so it gets the newest that this rank supports. */
 static int settle_numerics(struct snapshot *s, int64_t numerics)
 {
     bool is_float = s->config->mixed_precision_param == DTYPE_FLOAT32;
@@ -224,8 +224,8 @@ static int settle_numerics(struct snapshot *s, int64_t numerics)
     return identity_write(&s->identity_json, &s->data_json, &s->of);
 }
 
-/* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
- * asks for no tensor at all, which answers with the manifest's texts. */
+/* Finds the next checkpoint: the newest complete one below `below` (0: any), or the configured
+ * step. Rank 0 asks for no tensors: ckptd returns the manifest's texts. */
 static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
 {
     struct ckpt_tensor none = {0};
@@ -255,7 +255,7 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         rc = check_moments(s->config, loaded);
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
-    if (rc == 0 && s->attempt == 0) /* later they are described, and stay */
+    if (rc == 0 && s->attempt == 0) /* later the files are described and must not change */
         rc = folder_files_load(&s->files, s->ckpt, &loaded->info);
     char *orders = NULL;
     struct lineage_data data = {is_excluded(s->config, "dataloader") ? 0 : -1, candidate->skip,
@@ -272,8 +272,8 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     return rc;
 }
 
-/* A start that finds no checkpoint although an earlier start of its launcher saved one must not
- * begin at step 0: the store may be another one, or its disk not mounted. */
+/* Fails if there is no checkpoint although an earlier start of this launcher saved one. ckptd may
+ * use another store, or its disk is not mounted; the run must not begin at step 0. */
 static int check_saved(const struct snapshot *s)
 {
     int64_t step = saved_step(s->config);
@@ -286,7 +286,7 @@ static int check_saved(const struct snapshot *s)
         s->config->run, step, s->config->ckptd_address);
 }
 
-/* A run with checkpoints of which none can be loaded must not begin anew by itself. */
+/* A run with checkpoints of which none can be loaded must not restart by itself. */
 static int fail_none_left(const struct snapshot *s, int64_t newest)
 {
     return report_error(ERR_CORRUPT,
@@ -295,7 +295,7 @@ static int fail_none_left(const struct snapshot *s, int64_t newest)
                         s->config->run, newest);
 }
 
-/* May an older checkpoint help? */
+/* True if an older checkpoint may help. */
 static bool may_help(const struct snapshot *s, const struct candidate *candidate, int rc)
 {
     return (rc == ERR_CORRUPT || rc == ERR_IO) && s->config->load_step < 0 && candidate->step > 0;
@@ -307,7 +307,7 @@ static void warn_of_damage(const struct candidate *candidate, uint32_t rank)
              candidate->step, rank, report_line());
 }
 
-/* Rank 0. The newest whose texts and files can be read; step -1: there is none. */
+/* Rank 0: the newest checkpoint whose texts and files can be read; step -1: none. */
 static int ask_for_start(struct snapshot *s, struct candidate *candidate)
 {
     int64_t below = s->config->load_below, newest = -1;
@@ -355,7 +355,7 @@ int snapshot_look(struct snapshot *s, int64_t *out_step)
 {
     ERR_TRY(look_for_start(s, out_step));
     struct comm *world = s->mesh->world;
-    bool is_first = world->rank == 0; /* it alone knows of the run */
+    bool is_first = world->rank == 0; /* only rank 0 knows the run's state */
     ERR_TRY(parallel_agree(world, is_first ? settle_numerics(s, s->config->numerics) : 0));
     int64_t numerics = s->config->numerics;
     ERR_TRY(comm_broadcast(world, &numerics, sizeof(numerics), 0));
@@ -374,7 +374,7 @@ static void add_fresh(char *text, size_t bytes, const char *part, const char *wh
     snprintf(text + at, bytes - at, "%s%s (%s)", at > 0 ? ", " : "", part, why);
 }
 
-/* Of an imported model the moments are fresh by its nature. */
+/* The moments of an imported model are always fresh. */
 static void log_fresh(const struct config *config, const struct candidate *candidate)
 {
     static const char excluded[] = "checkpoint.exclude_from_loading";
@@ -402,7 +402,7 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                                         .tensors = s->tensors,
                                         .num_tensors = s->num_tensors};
     struct ckpt_loaded *loaded = NULL;
-    if (!candidate->has_moments) /* an older candidate may have left some */
+    if (!candidate->has_moments) /* an older candidate may have set some */
         ERR_TRY(state_zero_moments(s->state));
     if (!loads_moments(s->config, candidate))
         options.num_tensors = s->state->num_slices;
@@ -426,7 +426,8 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
     return rc;
 }
 
-/* All ranks load the candidate, or none has. *out_retry: it is damaged, an older one may do. */
+/* All ranks load the candidate; if one fails, all fail. *out_retry: it is damaged, an older one may
+ * work. */
 static int try_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate,
                          bool *out_retry)
 {
@@ -462,7 +463,7 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         return 0;
     struct comm *world = s->mesh->world;
     double start = clock_seconds();
-    /* Its step is the limit for the next one. */
+    /* The next candidate is below its step. */
     struct candidate candidate = {.step = s->config->load_below};
     bool retry = false;
     int rc;

@@ -1,11 +1,11 @@
-/* open.c - connects to ckptd, takes an attempt, describes (see snapshot.h).
+/* open.c - connects to ckptd, takes an attempt, describes tensors (see snapshot.h).
  *
- * Start. Every rank connects. A start that will not save stays a reader, and takes nothing from one
- * that does. For another rank 0 takes the attempt (ckptd settles older saves first) and broadcasts
+ * Start. Every rank connects. A start that does not save stays a reader and does not end a start
+ * that does. Otherwise rank 0 takes the attempt (ckptd settles older saves first) and broadcasts
  * it; every rank describes its slices.
  *
- * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
- */
+ * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy
+ * thread. */
 #include "proto/base/report.h"
 #include "proto/base/stream_copy.h"
 #include "trainer/base/clock.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY_BYTES (16u << 20) /* of the copy that is measured at a start */
+#define TRY_BYTES (16u << 20) /* of the copy measured at a start */
 
 bool snapshot_is_rank_0(const struct snapshot *s)
 {
@@ -92,7 +92,7 @@ static int copy_one(struct snapshot *s, uint32_t piece)
     return 0;
 }
 
-/* The program's operation that posted a piece; NULL: none did. */
+/* The operation of the program that posted a piece; NULL: none. */
 static const struct op *op_of(const struct snapshot *s, uint32_t piece)
 {
     return s->ops[s->copied_for[piece]];
@@ -140,7 +140,7 @@ static int end_image(void *user, int rc)
     return rc;
 }
 
-/* When ckptd has answered the description. */
+/* Call when ckptd has answered the description. */
 static int open_copier(struct snapshot *s)
 {
     uint32_t num_slices = s->state->num_slices, num = num_pieces(s);
@@ -152,7 +152,7 @@ static int open_copier(struct snapshot *s)
         return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors", num);
     for (uint32_t i = 0; i < num; i++) {
         s->order[i] = ckpt_save_order(s->ckpt, i);
-        s->copied_at[slice_of(s, s->order[i])] = i + 1; /* the last of its STATE_PARTS wins */
+        s->copied_at[slice_of(s, s->order[i])] = i + 1; /* the last part counts */
     }
     for (uint32_t slice = 0, piece = 0; slice < num_slices; slice++)
         while (piece < s->copied_at[slice])
@@ -175,7 +175,7 @@ bool snapshot_post_copy(struct snapshot *s, uint32_t block, const struct op *op)
     for (uint32_t i = 0; i < s->state->num_slices && s->copying_step >= 0; i++) {
         if (s->state->slices[i].block != block)
             continue;
-        s->ops[i] = s->note_copy != NULL ? op : NULL; /* for copy_piece, when it is posted */
+        s->ops[i] = s->note_copy != NULL ? op : NULL; /* for copy_piece() */
         is_new = copier_post(s->copier, i) || is_new;
     }
     return is_new;
@@ -239,7 +239,7 @@ enum ckpt_level snapshot_level(const struct snapshot *s)
     return levels[s->config->durability];
 }
 
-/* A ckptd that never reaches checkpoint.durability says so now, not after days of training. */
+/* Fails if ckptd never reaches checkpoint.durability: now, instead of after days of training. */
 static int check_level(const struct snapshot *s)
 {
     enum ckpt_level level = snapshot_level(s);
@@ -252,8 +252,8 @@ static int check_level(const struct snapshot *s)
     return 0;
 }
 
-/* Bytes a second that this rank copies past the cache, as a save does, while the others do so too;
- * 0: no memory to try it with. Both sides were touched before. */
+/* Bytes per second that this rank copies past the cache, as a save does, while other ranks copy,
+ * too. 0: no memory. Both buffers are touched before the measurement. */
 static double measure_copy(void)
 {
     unsigned char *from = malloc(TRY_BYTES), *to = malloc(TRY_BYTES);
@@ -270,8 +270,8 @@ static double measure_copy(void)
     return rate;
 }
 
-/* How long the copy of a save should take. Of what a device holds nothing is measured here: the
- * first save tells. */
+/* Logs the expected duration of a save's copy. For a state on a device nothing is measured: the
+ * first save shows it. */
 static void tell_expected(const struct snapshot *s)
 {
     double rate = s->device_copy == NULL ? measure_copy() : 0;
@@ -281,7 +281,7 @@ static void tell_expected(const struct snapshot *s)
                  (double)s->bytes / 1048576.0, 1e3 * (double)s->bytes / rate, rate * 1e-9);
 }
 
-/* Until when ckptd's disk holds the saves; rank 0. */
+/* Logs how long ckptd's disk has room for saves; on rank 0. */
 static void tell_room(const struct snapshot *s)
 {
     const struct config *config = s->config;
@@ -319,7 +319,8 @@ static void tell_room(const struct snapshot *s)
                  room, config->interval, config->text.interval_type, full);
 }
 
-/* With the files of the folder that the run began with, which are known by now. */
+/* Describes the tensors, and the files of the folder that the run began with, which are known
+ * now. */
 static int describe(struct snapshot *s)
 {
     struct ckpt_tensor *tensors = realloc(s->tensors, (num_pieces(s) + 1) * sizeof(*tensors));
@@ -407,7 +408,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     return 0;
 }
 
-/* ckptd takes one description in an attempt, so this is the run's next. */
+/* ckptd takes one description per attempt, so this takes the run's next attempt. */
 int snapshot_leave_moments_out(struct snapshot *s)
 {
     struct comm *world = s->mesh->world;
@@ -444,7 +445,7 @@ void snapshot_close(struct snapshot *s)
     copier_close(s->copier); /* the last user of the handle */
     if (s->ckpt != NULL)
         ckpt_close(s->ckpt);
-    device_copy_close(s->device_copy); /* ckptd's memory is gone */
+    device_copy_close(s->device_copy); /* ckptd's memory is unmapped */
     replicas_close(s->replicas);
     free(s->order);
     free(s->copied_at);

@@ -1,8 +1,8 @@
-/* recorded.c - what a run's checkpoints say of steps that are made again (see snapshot.h).
+/* recorded.c - reads what a run's checkpoints record of steps that are repeated (see snapshot.h).
  *
- * The newest checkpoint has the losses of the run's steps (history.h), and one of the step itself
- * its gradient norm. Two attempts may have made that step with different bits: the norm counts only
- * where its checkpoint has the loss that the newest one has of the step. */
+ * The newest checkpoint has the losses of the run's steps (history.h); the step's own checkpoint
+ * has its gradient norm. Two attempts may have made that step with different bits. So the norm
+ * counts only if its checkpoint and the newest one have the same loss of the step. */
 #include "proto/base/checksum.h"
 #include "trainer/save/private.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* *out: the "state" of a checkpoint's manifest; `step` CKPT_NEWEST, or one. */
+/* *out: "state" of a checkpoint's manifest; `step`: CKPT_NEWEST or a step. */
 static int read_state(json_t **out, const struct snapshot *s, int64_t step)
 {
     struct ckpt_tensor none = {0};

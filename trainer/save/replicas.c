@@ -1,13 +1,13 @@
-/* replicas.c - compares what several ranks hold (see replicas.h).
+/* replicas.c - compares the copies of the state on several ranks (see replicas.h).
  *
- * Ranks that differ in dp_replicate, cp or tp alone are peers: they hold the same tensors, and of a
- * tensor the same rows but for what tp cuts. All peers' digests go to all; each rank compares those
- * of the peers that hold the same part of the tensor as itself: its copies. A tied matrix that both
- * ends of a pipeline hold is compared between their ranks, too.
+ * Ranks that differ only in dp_replicate, cp or tp are peers: they hold the same tensors, and the
+ * same rows of tensors that tp does not cut. Each peer gets the digests of all peers. A rank
+ * compares the digests of peers that hold the same part of a tensor as itself: its copies. A tied
+ * matrix on both ends of a pipeline is compared between their ranks, too.
  *
- * Where copies differ, two ranks that hold different ones look for the first element: they digest
- * PIECES pieces of the part and go on within the first that differs, until it is one element. The
- * others of their group only hear these digests. */
+ * If copies differ, two ranks with different copies find the first different element. They digest
+ * PIECES pieces of the part and repeat this within the first that differs, until it is one element.
+ * Other ranks of their group only receive these digests. */
 #include "trainer/save/replicas.h"
 #include "kernels/device.h"
 #include "proto/base/checksum.h"
@@ -31,22 +31,22 @@ struct replicas {
     const struct state *state;
     struct kernels *kernels;
     uint32_t count;            /* peers, this rank included */
-    uint32_t num;              /* digests of one */
-    struct digest *all, *own;  /* of all peers, one after the other; of this rank */
-    struct digest *theirs;     /* [PARTS] of the tied matrix, the other end's */
+    uint32_t num;              /* digests of one peer */
+    struct digest *all, *own;  /* of all peers, in order; of this rank */
+    struct digest *theirs;     /* [PARTS] of the tied matrix on the other end */
     struct digest *pieces[2];  /* [PIECES] of two copies that differ */
     struct digest *device_own; /* [num], or [PIECES], on the device */
-    size_t *bytes, *places;    /* of each in `all` */
+    size_t *bytes, *places;    /* of each peer in `all` */
 };
 
-/* Two copies that are not the same. */
+/* Two different copies. */
 struct apart {
-    uint32_t group;           /* enum group, that both ranks are in */
-    uint32_t place[2];        /* in it; the first has what most of the copies have */
+    uint32_t group;           /* enum group: the group of both ranks */
+    uint32_t place[2];        /* in the group; the first has the copy of the majority */
     uint32_t rank[2];         /* in the world */
     uint32_t at;              /* the digest; of GROUP_PP counted from the tied matrix on */
-    uint32_t same, copies;    /* so many of all copies are as the first one */
-    uint64_t elements, width; /* of what they hold, and of a row of it */
+    uint32_t same, copies;    /* number of copies equal to the first, and of all copies */
+    uint64_t elements, width; /* of the part, and of a row */
 };
 
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state,
@@ -99,8 +99,8 @@ void replicas_close(struct replicas *replicas)
     free(replicas);
 }
 
-/* Whether peer r holds what this rank holds of the tensor of digest `at`. With ZeRO only ranks that
- * differ in tp alone hold the same moments. */
+/* True if peer r holds the same part of the tensor of digest `at` as this rank. With ZeRO only
+ * ranks that differ in tp only hold the same moments. */
 static bool is_copy(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
     const struct mesh *mesh = replicas->mesh;
@@ -125,7 +125,7 @@ static bool is_same(const struct digest *a, const struct digest *b)
     return a->sum[0] == b->sum[0] && a->sum[1] == b->sum[1];
 }
 
-/* How many copies have the digest that peer r has. */
+/* The number of copies with the same digest as peer r. */
 static uint32_t votes(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
     const struct digest *all = replicas->all + at;
@@ -141,7 +141,7 @@ static const struct state_place *place_of(const struct replicas *replicas, uint3
     return state_place(&replicas->state->slices[at / PARTS], at % PARTS);
 }
 
-/* Digest `at` is not the same on all. */
+/* Call if digest `at` differs between copies: chooses two ranks with different copies. */
 static void take_apart(struct apart *out, const struct replicas *replicas, uint32_t at)
 {
     const struct mesh *mesh = replicas->mesh;
@@ -169,7 +169,7 @@ static void take_apart(struct apart *out, const struct replicas *replicas, uint3
 
 /* ---- the ends of a pipeline ---- */
 
-/* The rank of the pipeline that holds the tied matrix, too; UINT32_MAX: this one does not. */
+/* The other rank of the pipeline that holds the tied matrix; UINT32_MAX: this rank has none. */
 static uint32_t other_end(const struct replicas *replicas)
 {
     uint32_t last = replicas->mesh->degree[AXIS_PP] - 1, place = replicas->mesh->place[AXIS_PP];
@@ -185,7 +185,8 @@ static uint32_t digest_of_tied(const struct replicas *replicas)
 
 /* ---- the digests of a rank ---- */
 
-/* Of what has a copy; 0 of the others. Digest [i * PARTS + part] is that of slice i. */
+/* Digests parts that have copies; digests of other parts are 0. Digest [i * PARTS + part] is that
+ * of slice i. */
 static int digest_state(const struct replicas *r)
 {
     struct lane *lane = r->state->lane;
@@ -211,7 +212,7 @@ static int swap_tied(const struct replicas *replicas)
     return comm_wait(stages, &request);
 }
 
-/* False: they differ. */
+/* Returns false if they differ. */
 static bool compare_tied(struct apart *out, const struct replicas *replicas)
 {
     const struct mesh *mesh = replicas->mesh;
@@ -234,7 +235,7 @@ static bool compare_tied(struct apart *out, const struct replicas *replicas)
     return false;
 }
 
-/* ERR_ABORTED: copies differ, and *out names two. */
+/* ERR_ABORTED: copies differ; *out names two. */
 static int compare_all(struct apart *out, const struct replicas *replicas)
 {
     struct comm *peers = replicas->mesh->of[GROUP_PEERS];
@@ -253,14 +254,14 @@ static int compare_all(struct apart *out, const struct replicas *replicas)
     return is_end && !compare_tied(out, replicas) ? ERR_ABORTED : 0;
 }
 
-/* ---- where two copies differ ---- */
+/* ---- the first different element ---- */
 
-/* Elements of a part, row-major: several rows, or some of one. */
+/* Elements of a part, row-major: several rows, or a part of one row. */
 struct range {
     uint64_t first, num;
 };
 
-/* Its piece `i`; of 0 elements: there is none. */
+/* Piece `i` of the range; 0 elements: there is none. */
 static struct range piece_of(const struct range *range, uint64_t width, uint32_t i)
 {
     uint64_t unit = range->num > width ? width : 1, units = range->num / unit;
@@ -302,7 +303,7 @@ static int digest_pieces(const struct replicas *r, const struct apart *apart,
     return lane_settle(lane);
 }
 
-/* Of the range its first piece that differs; PIECES: none does. */
+/* The first different piece of the range; PIECES: none. */
 static int find_piece(const struct replicas *r, const struct apart *apart,
                       const struct range *range, uint32_t *out)
 {
@@ -320,7 +321,7 @@ static int find_piece(const struct replicas *r, const struct apart *apart,
     return 0;
 }
 
-/* Collective of the group. The first element that differs, counted in the part. */
+/* Collective of the group. The first different element, counted within the part. */
 static int find_element(const struct replicas *r, const struct apart *apart, uint64_t *out)
 {
     struct range range = {0, apart->elements};
@@ -328,7 +329,7 @@ static int find_element(const struct replicas *r, const struct apart *apart, uin
         uint32_t piece;
         ERR_TRY(find_piece(r, apart, &range, &piece));
         if (piece == PIECES)
-            return ERR_ABORTED; /* the device reads other bits now */
+            return ERR_ABORTED; /* this time the device read other bits */
         range = piece_of(&range, apart->width, piece);
     }
     *out = range.first;

@@ -1,22 +1,22 @@
 /* save.c - saves of all ranks (see snapshot.h); final.c has the last one.
  *
- * Save. The replicas compare what they hold (replicas.h). Every rank begins; if one could not,
- * those that could abort, and the step is skipped. Then each rank's copy thread (copier.h) copies
- * its slices into shared memory, in the order of the image: where ckptd's memory is a window over
- * the shard, no other order works. The modes differ in what is waited for: "async_with_pinned_mem"
- * lets training go on at once, the update waits per slice, and snapshot_copied learns how the copy
- * went; "async" waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it
- * is durable.
+ * Save. The replicas compare their state (replicas.h). Every rank begins; if one fails, the others
+ * abort, and the step is skipped. Then each rank's copy thread (copier.h) copies its slices into
+ * shared memory, in the order of the image: if ckptd's memory is a window over the shard, no other
+ * order works. The modes differ in their waits. With "async_with_pinned_mem" training continues at
+ * once, the update waits per slice, and snapshot_copied gets the copy's result. "async" waits for
+ * the copy, and snapshot_poll asks for the end. "disabled" waits until the save is durable.
  *
- * A save that fails here, or is refused because replicas differ, is told to ckptd, whose health
- * says so until the run commits.
+ * The trainer reports a save that fails here, or is refused because replicas differ, to ckptd.
+ * `ckpt-cli health` shows it until the run commits.
  *
  * Busy. While older saves fill ckptd's memory it has no image for one more. checkpoint.when_busy
  * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
- * checkpoint.busy_wait_seconds. With "replace" no rank's begin waits; if one found no image, all
- * give the save up, rank 0 has the newest that waits behind another make way, if there is one
- * (ckpt_save_make_way), and all begin again: they wait at most REPLACE_MS for what is under way of
- * that one. A step that made way is lost if training dies before the later one is copied. */
+ * checkpoint.busy_wait_seconds. With "replace" no rank's begin waits. If one finds no image, all
+ * abort the save. Rank 0 asks ckptd to discard the newest save that waits for another, if any
+ * (ckpt_save_make_way). Then all begin again and wait at most REPLACE_MS for the discarded save's
+ * work in progress. If training dies before the later save is copied, the discarded step is
+ * lost. */
 #include "proto/base/checksum.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
@@ -34,15 +34,15 @@
 #include <string.h>
 #include <time.h>
 
-#define HURRY_MS 1u            /* of one that comes back at once, and tells that somebody waits */
-#define PAUSE_SECONDS_MIN 0.01 /* between two of those, doubling */
+#define HURRY_MS 1u            /* of a call that returns soon and tells ckptd that training waits */
+#define PAUSE_SECONDS_MIN 0.01 /* between two such calls, doubling */
 #define PAUSE_SECONDS_MAX 0.05
-#define POLL_SECONDS 1.0         /* between two questions for a pending save */
-#define REPLACE_MS 5000u         /* for the image of a save that made way */
-#define WAIT_SECONDS_SAID 0.1    /* a begin that took longer is worth a line */
-#define DURABLE_SECONDS_SAID 1.0 /* and a wait for the end of a save */
+#define POLL_SECONDS 1.0         /* between two questions about a pending save */
+#define REPLACE_MS 5000u         /* for the image of the discarded save */
+#define WAIT_SECONDS_SAID 0.1    /* a longer begin is logged */
+#define DURABLE_SECONDS_SAID 1.0 /* a longer wait for the end of a save is logged */
 
-/* The last save is tried again and again: what it says is said when it is new. */
+/* The last save is tried many times: a warning is logged only if its text is new. */
 static void warn_of_save(struct snapshot *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void warn_of_save(struct snapshot *s, const char *format, ...)
@@ -58,7 +58,7 @@ static void warn_of_save(struct snapshot *s, const char *format, ...)
     memcpy(s->warned, text, sizeof text);
 }
 
-/* Did ckptd refuse the save, or is it away? */
+/* True if ckptd refused the save, or is unavailable. */
 static bool is_of_ckptd(int rc)
 {
     static const int codes[] = {ERR_EXISTS, ERR_STALE,       ERR_BUSY,   ERR_SPACE,
@@ -69,8 +69,8 @@ static bool is_of_ckptd(int rc)
     return is;
 }
 
-/* On the rank that has the error's text, which is kept: `ckpt-cli health` tells of a save that
- * failed here. */
+/* Reports a save that failed here to ckptd, on the rank that has the error's text, which is kept.
+ * `ckpt-cli health` shows it. */
 static void tell_ckptd(struct snapshot *s, int rc, int64_t step)
 {
     struct report_text text;
@@ -81,7 +81,7 @@ static void tell_ckptd(struct snapshot *s, int rc, int64_t step)
     (void)report_restore(&text, rc);
 }
 
-/* What all ranks know of a step of a save: the lowest rank that failed says why, as a warning. */
+/* The lowest rank that failed logs the reason of a failed save as a warning. */
 static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
 {
     if (agreed != 0 && first == s->mesh->world->rank) {
@@ -89,10 +89,10 @@ static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t
         tell_ckptd(s, agreed, step);
     }
     if (first != s->mesh->world->rank)
-        report_clear(); /* should training end for it, one rank says why */
+        report_clear(); /* if this ends training, one rank reports why */
 }
 
-/* All ranks learn how a step of a save went. */
+/* All ranks agree on the result of a part of a save. */
 static int agree_on_save(struct snapshot *s, int rc, int64_t step)
 {
     uint32_t first;
@@ -106,7 +106,7 @@ static bool is_unknown(int rc)
     return rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
 }
 
-/* For who starts the run again (deploy/launch): it has saved. */
+/* Records for the launcher (deploy/launch) that this start has saved. */
 static void note_saved(const struct snapshot *s, int64_t step)
 {
     const char *path = getenv(SAVED_FILE_VARIABLE);
@@ -117,8 +117,8 @@ static void note_saved(const struct snapshot *s, int64_t step)
     fclose(file);
 }
 
-/* Rank 0: the oldest pending save has ended, or is waited for no more; that is said once. What
- * ckptd did not answer for is not lost: it may have committed the save before it went away. */
+/* Rank 0: the oldest pending save has ended, or its wait is over; logs the result once. Without an
+ * answer of ckptd the save may still exist: ckptd may have committed it before it went away. */
 static void settle_oldest(struct snapshot *s, int rc)
 {
     const struct pending *oldest = &s->pending[0];
@@ -145,9 +145,9 @@ static void settle_oldest(struct snapshot *s, int rc)
     memmove(s->pending, s->pending + 1, s->num_pending * sizeof(*s->pending));
 }
 
-/* Rank 0 asks how the oldest pending save is doing, and waits at most `wait_ms`. ERR_TIMEOUT: it is
- * still being written, or no ckptd answers a question that does not wait: the next one knows what
- * became of it. Whatever else comes settles it. */
+/* Rank 0 asks ckptd for the oldest pending save and waits at most `wait_ms`. ERR_TIMEOUT: it is
+ * still being written, or a call without a wait found no ckptd; a later call gets the result. Any
+ * other result settles the save. */
 static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
 {
     CHECK(s->num_pending > 0);
@@ -184,15 +184,16 @@ void snapshot_ask_pending(struct snapshot *s)
     ask_spreading(s);
 }
 
-/* Rank 0, until the oldest pending save has ended or its time is over. A question that waits learns
- * of the end at once, but where ckptd itself hangs it comes back late, and without a look at who
- * asks to stop. So only the first one waits, and none in the end; but for a moment, without which
- * ckptd would keep to its manners (pace.write_rate) for a save that all of training waits for. */
+/* Rank 0 waits until the oldest pending save has ended or its time is over. A call that waits
+ * learns of the end at once. But if ckptd hangs it returns late, and rank 0 does not see requests
+ * to stop meanwhile. So only the first call waits, and none during the last save. Later calls wait
+ * HURRY_MS: this tells ckptd that training waits, so it does not throttle the save
+ * (pace.write_rate). */
 static void await_oldest(struct snapshot *s)
 {
     double start = clock_seconds(), left = snapshot_seconds_left(s, start),
            pause = PAUSE_SECONDS_MIN;
-    double said = INFINITY; /* the deadline that was said */
+    double said = INFINITY; /* the deadline that was logged */
     int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
     for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, HURRY_MS)) {
         left = snapshot_seconds_left(s, start);
@@ -213,7 +214,7 @@ void snapshot_add_pending(struct snapshot *s, int64_t step, double since)
     s->pending_step = step;
     if (!snapshot_is_rank_0(s))
         return;
-    if (s->num_pending == PENDING_MAX) /* ckptd does not take so many: the oldest has ended */
+    if (s->num_pending == PENDING_MAX) /* ckptd does not accept so many: the oldest has ended */
         await_oldest(s);
     s->pending[s->num_pending++] = (struct pending){step, since};
     s->polled_at = clock_seconds();
@@ -233,7 +234,7 @@ void snapshot_poll(struct snapshot *s)
         snapshot_ask_pending(s);
 }
 
-/* Rank 0, until all pending saves have ended; the result is that of the newest. */
+/* Rank 0 waits until all pending saves have ended; returns the result of the newest. */
 static int settle_all(struct snapshot *s)
 {
     while (s->num_pending > 0)
@@ -275,7 +276,7 @@ void snapshot_measure_step(struct snapshot *s, int64_t step)
     s->pace = now;
 }
 
-/* What training waits for a save, on average; 0: not known yet. */
+/* The average wait of training for a save; 0: not known yet. */
 static double mean_wait(const struct snapshot *s)
 {
     return s->times.num_saves > 0 ? s->times.save_seconds / s->times.num_saves : 0;
@@ -285,12 +286,12 @@ bool snapshot_is_due(struct snapshot *s, int64_t step)
 {
     if (!snapshot_is_taken(s) || s->config->interval_type != INTERVAL_AUTO)
         return false;
-    if (!s->interval.is_begun || step <= s->interval.since) { /* a start, or steps made again */
+    if (!s->interval.is_begun || step <= s->interval.since) { /* a start, or repeated steps */
         interval_begin(&s->interval, step - 1);
         snapshot_measure_step(s, step);
     }
     double wait = mean_wait(s);
-    bool is_waited_for = s->config->async_mode == ASYNC_DURABLE; /* the wait has it */
+    bool is_waited_for = s->config->async_mode == ASYNC_DURABLE; /* the wait includes it */
     struct daly measured = {.step = s->pace.step_seconds,
                             .wait = wait,
                             .durable = wait + (is_waited_for ? 0 : s->durable_seconds),
@@ -299,11 +300,12 @@ bool snapshot_is_due(struct snapshot *s, int64_t step)
     return interval_is_over(&s->interval, step);
 }
 
-/* The last three, for `ckpt-cli advise`: of the second save of a start, and later ones. */
+/* The last three fields are for `ckpt-cli advise`; they exist from the second save of a start
+ * on. */
 static json_t *metrics_json(const struct snapshot *s, const struct progress *p)
 {
     json_t *metrics = json_object();
-    if (isfinite(p->loss) && isfinite(p->grad_norm)) { /* JSON has no others: a skipped step's */
+    if (isfinite(p->loss) && isfinite(p->grad_norm)) { /* JSON has no others */
         json_object_set_new(metrics, "loss", json_real(p->loss));
         json_object_set_new(metrics, "grad_norm", json_real(p->grad_norm));
     }
@@ -337,7 +339,7 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         json_object_set_new(state, "outlying", outliers_json(&p->outliers));
     if (s->config->outlying > OUTLYING_WARN)
         lineage_note(json_object_get(state, "orders"), LINEAGE_OUTLYING);
-    if (s->history != NULL && s->history->num > 0) /* last: it is long */
+    if (s->history != NULL && s->history->num > 0) /* last, because it is long */
         json_object_set_new(state, "history", history_json(s->history));
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;
     json_decref(state);
@@ -363,7 +365,7 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     return rc;
 }
 
-/* All ranks begin, or none does. The lowest that could not is *first, and has the error's text. */
+/* Begins on all ranks, or on none. *first: the lowest rank that failed; it has the error's text. */
 static int begin_on_all(struct snapshot *s, const struct progress *p, uint32_t busy_ms,
                         uint32_t *first)
 {
@@ -376,7 +378,8 @@ static int begin_on_all(struct snapshot *s, const struct progress *p, uint32_t b
     return agreed;
 }
 
-/* Rank 0: the save of that step made way. The newest that is pending now, or -1. */
+/* Rank 0: forgets the save of step `gone`, which was discarded. Returns the newest pending step, or
+ * -1. */
 static int64_t forget_pending(struct snapshot *s, int64_t gone, int64_t step)
 {
     uint32_t kept = 0;
@@ -389,7 +392,8 @@ static int64_t forget_pending(struct snapshot *s, int64_t gone, int64_t step)
     return kept > 0 ? s->pending[kept - 1].step : -1;
 }
 
-/* No rank has a save open, as one found no image. 0: there is, or will soon be, one for `step`. */
+/* Call if no rank has a save open, since one found no image. 0: ckptd has, or soon gets, an image
+ * for `step`. */
 static int make_way(struct snapshot *s, int64_t step)
 {
     int64_t answer[2] = {0, -1}; /* a code, and the newest step that is still pending */
@@ -476,7 +480,7 @@ int snapshot_compare(struct snapshot *s, int64_t step)
     return rc;
 }
 
-/* What a failed save means for training. */
+/* Returns the error with which a failed save ends training, or 0. */
 static int judge(struct snapshot *s, int rc)
 {
     if (rc == 0 || rc == ERR_STALE || !s->config->checkpoint_required)
@@ -517,6 +521,6 @@ int snapshot_copied(struct snapshot *s)
 int snapshot_settle(struct snapshot *s)
 {
     ERR_TRY(snapshot_copied(s));
-    (void)snapshot_wait_pending(s); /* one that failed is said, and an older one is loaded */
+    (void)snapshot_wait_pending(s); /* a failed save is logged, and an older one is loaded */
     return 0;
 }

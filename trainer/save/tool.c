@@ -1,11 +1,12 @@
 /* tool.c - see tool.h.
  *
- * ckpt-cli is looked for beside the trainer's own program, then in PATH. Its words go to the
- * trainer's stderr. A run of another store goes through Hugging Face's form in fp32, which keeps
- * every bit of the weights, in a folder below job.dump_folder that is removed afterwards.
+ * The trainer searches for ckpt-cli in the folder of its program, then in PATH. ckpt-cli's output
+ * goes to the trainer's stderr. A run of another store is exported in Hugging Face's form in fp32,
+ * which keeps every bit of the weights. The folder is below job.dump_folder and is removed
+ * afterwards.
  *
- * What an export wrote says of which run and step it is (__metadata__ of its safetensors). So a
- * start knows whether its weights are in the folder already, and whether others are. */
+ * An export records its run and step (__metadata__ of its safetensors). So a start knows whether
+ * the folder has its weights already, or others. */
 #include "trainer/save/tool.h"
 
 #include "proto/base/checksum.h"
@@ -29,9 +30,9 @@
 #include <unistd.h>
 
 #define ARGUMENTS_MAX 16
-#define POLL_NS 20000000L   /* between two looks at the child */
+#define POLL_NS 20000000L   /* between two checks of the child */
 #define EXIT_UNAVAILABLE 69 /* of ckpt-cli */
-#define METADATA_BYTES 4096 /* of a header's beginning, where an export has its metadata */
+#define METADATA_BYTES 4096 /* of a file's beginning, where an export has its metadata */
 
 extern char **environ;
 
@@ -51,7 +52,8 @@ void tool_find(char out[PATH_MAX])
         strcpy(out, "ckpt-cli");
 }
 
-/* Its wait status. Asked to stop, the child gets SIGTERM once. */
+/* Waits for the child and returns its wait status. On a request to stop, the child gets SIGTERM
+ * once. */
 static int await(pid_t child, const volatile sig_atomic_t *want_stop)
 {
     bool told = false;
@@ -66,7 +68,7 @@ static int await(pid_t child, const volatile sig_atomic_t *want_stop)
     }
 }
 
-/* `arguments` begin with the command, have another, and end with NULL. */
+/* `arguments`: the command, at least one more, then NULL. */
 static int run_tool(const char *const *arguments, const volatile sig_atomic_t *want_stop)
 {
     char program[PATH_MAX];
@@ -83,7 +85,7 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    posix_spawnattr_t attributes; /* it gets the signals that are blocked here (signals.h) */
+    posix_spawnattr_t attributes; /* the child does not inherit the blocked signals (signals.h) */
     sigset_t none;
     sigemptyset(&none);
     posix_spawnattr_init(&attributes);
@@ -107,7 +109,7 @@ static int run_tool(const char *const *arguments, const volatile sig_atomic_t *w
                         arguments[0], arguments[1], WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-/* What lies beside the trainer can be run; what PATH may have is tried. */
+/* Checks a program in the trainer's folder; one in PATH is just tried. */
 static int check_program(void)
 {
     char program[PATH_MAX];
@@ -116,7 +118,7 @@ static int check_program(void)
     return strchr(program, '/') != NULL ? 0 : run_tool(arguments, NULL);
 }
 
-/* ---- in ---- */
+/* ---- imports ---- */
 
 static bool is_model_folder(const char *path)
 {
@@ -132,7 +134,7 @@ bool tool_must_import(const struct config *config)
            is_model_folder(path);
 }
 
-/* The whole path, as a changed one is another model. */
+/* The name contains the whole path, since another path is another model. */
 void tool_name_imported(char out[CONFIG_TEXT_MAX], const struct config *config)
 {
     const char *path = config->initial_load_path;
@@ -142,7 +144,7 @@ void tool_name_imported(char out[CONFIG_TEXT_MAX], const struct config *config)
                  (uint32_t)checksum_seeded(path, strlen(path), 0));
 }
 
-/* Before the run has a step 0 that it cannot go on from. */
+/* Call before the run has a step 0 that does not fit. */
 static int check_shape(const struct config *config, const char *folder,
                        const struct model_shape *ours)
 {
@@ -221,9 +223,9 @@ int tool_import(const struct config *config, const struct model_shape *shape,
                      : import_from_store(config, shape, want_stop);
 }
 
-/* ---- out ---- */
+/* ---- exports ---- */
 
-/* As ckpt-cli names them. */
+/* The names of ckpt-cli. */
 static const char *const dtype_names[] = {
     [DTYPE_FLOAT32] = "fp32", [DTYPE_BFLOAT16] = "bf16", [DTYPE_FLOAT16] = "fp16"};
 
@@ -236,7 +238,7 @@ static void name_folder(char out[PATH_MAX], const struct config *config, int64_t
                  (long long)step);
 }
 
-/* The beginning of the JSON of any safetensors file in the folder; the bytes read. */
+/* Reads the beginning of the JSON of any safetensors file in the folder; returns the bytes read. */
 static size_t read_header(char out[METADATA_BYTES], const char *folder)
 {
     char path[PATH_MAX + 256] = "";
@@ -260,7 +262,7 @@ static size_t read_header(char out[METADATA_BYTES], const char *folder)
     return bytes;
 }
 
-/* "RUN@STEP" of the weights in a folder, or "" where it does not say. */
+/* "RUN@STEP" of the weights in a folder, or "" if not recorded. */
 static void name_exported(char out[CONFIG_TEXT_MAX], const char *folder)
 {
     char text[METADATA_BYTES];
@@ -279,7 +281,7 @@ static void name_exported(char out[CONFIG_TEXT_MAX], const char *folder)
     json_decref(metadata);
 }
 
-/* One that is given has to be there already. */
+/* A folder that the operator names must exist already; the default parent is created. */
 static void make_parent(const struct config *config)
 {
     char parent[PATH_MAX];
@@ -290,7 +292,7 @@ static void make_parent(const struct config *config)
     mkdir(parent, 0777);
 }
 
-/* Can the folder be made? */
+/* Checks that the folder can be created. */
 static int check_parent(const struct config *config, const char *folder)
 {
     char parent[PATH_MAX];
@@ -307,7 +309,7 @@ static int check_parent(const struct config *config, const char *folder)
                         folder, strerror(errno));
 }
 
-/* Of the folder for `step`: *out_done, where it holds these very weights. */
+/* Checks the folder for the export of `step`. *out_done: it has these weights already. */
 static int look_at_folder(bool *out_done, const struct config *config, const char *folder,
                           const char *checkpoint)
 {
@@ -317,7 +319,7 @@ static int look_at_folder(bool *out_done, const struct config *config, const cha
     if (lstat(folder, &status) != 0)
         return check_parent(config, folder);
     name_exported(there, folder);
-    report_clear(); /* what is no export is no error */
+    report_clear(); /* a folder without an export is not an error */
     *out_done = strcmp(there, checkpoint) == 0;
     return *out_done
                ? 0
@@ -351,7 +353,7 @@ int tool_export(const struct config *config, int64_t step, const volatile sig_at
     if (is_done)
         return 0;
     bool has_tokenizer = config->tokenizer_path[0] != 0;
-    /* --force: what an export that was killed left beside the folder is removed. */
+    /* --force: removes files that a killed export left beside the folder. */
     const char *const arguments[] = {"export",
                                      checkpoint,
                                      "--server",

@@ -181,9 +181,7 @@ void steps_close(struct tokenizer *tokenizer);
 
 /* ---- unigram.c: the tokens with the greatest sum of scores ---- */
 
-#define SCORED_BYTES                                                        \
-    65536u /* a longer text is cut into parts of slightly more than so many \
-            * bytes */
+#define SCORED_BYTES 65536u /* longer texts are cut into parts of at least this size */
 
 struct scores;
 enum scores_type { SCORES_FLOAT, SCORES_DOUBLE }; /* type of the sums */
