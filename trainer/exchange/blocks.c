@@ -1,5 +1,5 @@
-/* blocks.c - where each block of the model and each slice of the state lie in a rank's buffers:
- * the boxes of layout.c, one behind the other, aligned. */
+/* blocks.c - places each block of the model and each slice of the state in a rank's buffers: the
+ * boxes of layout.c, one after the other, aligned. */
 #include "proto/base/report.h"
 #include "trainer/exchange/rank_plan.h"
 
@@ -25,8 +25,8 @@ static void count_block(struct rank_plan *plan, struct block *block)
     }
 }
 
-/* Behind what is in the buffers already. Rows that fill a vocabulary up have room, and no place:
- * they stay zeros. */
+/* Places rows after the current end of the buffers. Padding rows of a vocabulary have room in
+ * buffers and no place in the state: they stay zeros. */
 static struct state_place place_rows(size_t *count, const struct model_tensor *tensor,
                                      const struct box *tp, struct part rows)
 {
@@ -57,14 +57,15 @@ static void add_slice(const struct rank_plan *plan, struct state *state,
         struct part piece = piece_of(plan, tensor, mesh_group_place(&plan->mesh, GROUP_OWNERS));
         slice->moment = place_rows(&state->moment_count, tensor, &box, piece);
         slice->grad_at = plan->is_canonical
-                             ? slice->moment.at /* the sums lie alike */
+                             ? slice->moment.at /* the sums have the same layout */
                              : slice->param.at + (piece.first - mine.first) * box.extent[1];
     } else {
         state->moment_count = state->count;
     }
 }
 
-/* The state holds each tensor once: a tied output beside its embedding has accumulators only. */
+/* The state holds each tensor once: if the embedding is on the same rank, a tied output has only
+ * accumulators. */
 static void lay_out_block(struct rank_plan *plan, struct state *state, uint32_t index)
 {
     struct block *block = &plan->blocks[index];
@@ -92,8 +93,8 @@ static void lay_out_block(struct rank_plan *plan, struct state *state, uint32_t 
     plan->fast_count += sum_of(block->shard_counts, plan->mesh.degree[AXIS_SHARD]);
 }
 
-/* Where one rank has all leaves, the sums of a tied output are where the state's are, and those of
- * the embedding, which has few rows, beside all others: it is added to them (reduce.c). */
+/* If one rank has all leaves, the sums of a tied output take the state's places. Those of the
+ * embedding, with few rows, come after all others and are added to them (reduce.c). */
 static void swap_tied_sums(struct rank_plan *plan)
 {
     struct block *in = &plan->blocks[0], *out = &plan->blocks[plan->table->num_blocks];
@@ -107,7 +108,8 @@ static void swap_tied_sums(struct rank_plan *plan)
     out->fast_at = fast_at;
 }
 
-/* One replica's pieces behind the other's, those of a bucket one behind the other. */
+/* The pieces of replicas one after the other; within a replica those of a bucket one after the
+ * other. */
 static int lay_out_groups(struct rank_plan *plan)
 {
     for (uint32_t b = 0; b < num_all_blocks(plan); b++)

@@ -1,21 +1,21 @@
 /* codes.c - shards of the weights of float8 products as codes of one byte, for the gather.
  *
- * A product's weight is rounded to float8 under one scale for what the product reads: a block of
- * the run's cut by tensor parallel, whatever the mesh (model/products.c). Here each rank rounds its
- * shard, once in a step, and codes are gathered. The scale follows from the largest of the block. A
- * maximum is exact in any order, so all ranks have the same: one gather in the group of shards has
- * the largest of all blocks of all ranks, and each takes the maximum itself. The source is what the
- * product would round, the parameter in the compute dtype; so the bits of a run are the same with
- * codes and without.
+ * A product's weight is rounded to float8 with one scale per operand: a block of the run's cut by
+ * tensor parallel, on any mesh (model/products.c). Here each rank rounds its shard once in a step,
+ * and the codes are gathered. The scale follows from the largest value of the block. One gather in
+ * the group of shards gets the largest values of all blocks of all ranks. Each rank then takes the
+ * maximum, which is exact in any order, so all ranks have the same scales. The source is the
+ * parameter in the compute dtype, as in a product without codes. So the bits of a run are the same
+ * with codes and without.
  *
- * A part is a shard's of one such block: dense rows of its columns, coded (kernels.h). Parts of one
- * block come together in rows, behind one copy of the largest. */
+ * A part is a shard's rows of one such block: dense rows of its columns, coded (kernels.h).
+ * Gathered parts of one block are joined in rows, after one copy of the largest value. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/exchange/exchange.h"
 
-/* Part `index` of rows of a tensor: `before` rows of the block are in front of it. */
+/* Part `index` of rows of a tensor; `before`: the number of the block's rows before it. */
 struct code_part {
     uint64_t first, rows, before;
     uint64_t first_column, columns;
@@ -47,7 +47,7 @@ static size_t coded_bytes(const struct code_part *part)
     return part->rows > 0 ? kernel_coded_bytes(part->rows * part->columns) : 0;
 }
 
-/* ---- how they lie ---- */
+/* ---- layout of codes ---- */
 
 size_t codes_packed_bytes(const struct rank_plan *plan, uint32_t tensor, struct part shard)
 {
@@ -75,7 +75,7 @@ size_t codes_unpack(const struct exchange *e, struct lane *lane, uint32_t tensor
     const char *from = packed;
     for (uint32_t i = 0; i < e->plan->code_parts[tensor]; i++) {
         struct code_part part = part_at(e->plan, tensor, shard, i);
-        size_t head = part.before == 0 ? 0 : KERNEL_CODES_AT; /* the first rows bring the largest */
+        size_t head = part.before == 0 ? 0 : KERNEL_CODES_AT; /* the largest comes first */
         char *to = (char *)held + i * held_bytes + part.before * part.columns;
         if (part.rows > 0)
             lane_copy(lane, to + head, from + head,
@@ -85,9 +85,9 @@ size_t codes_unpack(const struct exchange *e, struct lane *lane, uint32_t tensor
     return (size_t)(from - (const char *)packed);
 }
 
-/* ---- how they are made ---- */
+/* ---- making codes ---- */
 
-/* A part in the compute dtype, dense; the buffers are for one at a time. */
+/* A part in the compute dtype, dense; the buffers hold one part at a time. */
 struct source {
     float *columns;
     void *rounded;
@@ -175,7 +175,8 @@ static void encode(struct exchange *e, const void *x, size_t count, uint32_t *la
             .out = coded, .x = x, .largest = largest, .count = count, .dtype = e->plan->dtype});
 }
 
-/* The largest of each block, of all shards: those that have no rows of it have 0. */
+/* Gathers the largest value of each block from all shards; a shard without rows of a block has
+ * 0. */
 static int share_largest(struct exchange *e, struct comm *comm)
 {
     uint32_t shards = e->plan->mesh.degree[AXIS_SHARD], *mine = e->host_largest,

@@ -1,11 +1,11 @@
-/* gather.c - parameters: from each rank's shard to what the model computes with.
+/* gather.c - gathers parameters from the ranks' shards to the tensors that the model reads.
  *
  * Each rank keeps its shard in float, packed tensor after tensor in block order (every tensor
  * starts at a multiple of ALIGN elements, so that kernels and transports see aligned, 64-byte
  * units). For a block's compute the F shards are gathered in the compute dtype and unpacked to the
- * tensors of this tp place. A tensor that the model wants by blocks of columns is laid out so on
- * the way, also where there is nothing to gather. What needs neither is used where it lies.
- * Weights of float8 products may be gathered as codes (codes.c).
+ * tensors of this tp place. A tensor that the model reads by blocks of columns is laid out so in
+ * this step, even if nothing is gathered. A tensor that needs neither is used in place. Weights of
+ * float8 products may be gathered as codes (codes.c).
  *
  * Copies of a shard own pieces of it (reduce.c): here they are gathered, block by block. */
 #include "kernels/device.h"
@@ -13,7 +13,8 @@
 #include "trainer/base/memory_plan.h"
 #include "trainer/exchange/exchange.h"
 
-/* Columns of block b of the tensor's view, between dense rows of all blocks and that block's. */
+/* Moves the columns of block b of the tensor's view between dense rows of all blocks and that
+ * block's rows. */
 static void move_columns(const struct exchange *e, struct lane *lane, void *of_block, void *dense,
                          uint64_t rows, uint32_t b, struct kernel_pack how,
                          enum rows_direction direction)
@@ -150,7 +151,7 @@ static uint32_t owner_of(const struct exchange *e, uint32_t copy)
     return (copy / cp * shards + e->plan->mesh.place[AXIS_SHARD]) * cp + copy % cp;
 }
 
-/* Between the rows of an owner's pieces in a buffer of the state and packed ones. */
+/* Moves rows between an owner's pieces in a buffer of the state and packed pieces. */
 static void move_pieces(const struct exchange *e, struct lane *lane, const struct block *block,
                         uint32_t owner, float *state, float *packed, enum rows_direction direction)
 {
@@ -168,7 +169,8 @@ static void move_pieces(const struct exchange *e, struct lane *lane, const struc
     }
 }
 
-/* Of a block: the pieces of this rank's shard, which its copies own, to a buffer of the state. */
+/* Gathers the pieces of this rank's shard of a block from its copies, which own them, to a buffer
+ * of the state. */
 
 static void pieces_take(struct exchange *e, uint32_t index)
 {
@@ -197,7 +199,7 @@ static int pieces_run(struct exchange *e, struct lane *lane, struct comm *comm, 
         at[copy] = total;
         total += bytes[copy];
     }
-    comm->device_lane = lane; /* one lane after the other has the group */
+    comm->device_lane = lane; /* one lane at a time uses the group */
     ERR_TRY(comm_all_gather_v(comm, mine, bytes[me], buffers_of(e, block)->pieces, bytes, at));
     for (uint32_t copy = 0; copy < copies; copy++)
         move_pieces(e, lane, block, owner_of(e, copy), state,
@@ -205,7 +207,8 @@ static int pieces_run(struct exchange *e, struct lane *lane, struct comm *comm, 
     return 0;
 }
 
-/* Has this rank rows of the block in the state? A tied output beside its embedding has none. */
+/* True if this rank has rows of the block in the state. A tied output on the embedding's rank has
+ * none. */
 static bool is_in_state(const struct exchange *e, uint32_t index)
 {
     return e->plan->blocks[index].is_here &&

@@ -1,5 +1,5 @@
-/* programs.c - what the settings make of a step: which rank has which blocks, what a forward keeps,
- * which gradients are exchanged at once, and the programs that follow (plan/program.h). */
+/* programs.c - derives from the settings the blocks of each rank, the activations that a forward
+ * keeps, the gradients that are exchanged together, and the programs (plan/program.h). */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/exchange/rank_plan.h"
@@ -10,7 +10,7 @@
 
 /* ---- stages ---- */
 
-/* Stages of a rank unless the settings say how many. */
+/* Stages per rank, unless the settings give a number. */
 static uint32_t chunks_of(enum pipe_schedule schedule)
 {
     bool is_interleaved = schedule == PIPE_LOOPED || schedule == PIPE_INTERLEAVED ||
@@ -18,7 +18,7 @@ static uint32_t chunks_of(enum pipe_schedule schedule)
     return is_interleaved ? 2 : 1;
 }
 
-/* Stages that the settings ask for; 0: as many as the schedule has. */
+/* Stages that the settings ask for; 0: those of the schedule. */
 static int count_stages(const struct rank_plan *plan, uint64_t *out)
 {
     const struct config *config = plan->config;
@@ -43,7 +43,7 @@ static int count_stages(const struct rank_plan *plan, uint64_t *out)
                         (unsigned long long)cost, ranks);
 }
 
-/* Stages of a rank: those of the schedule, or as many as the settings ask for. */
+/* Stages per rank: those of the schedule, or those that the settings ask for. */
 static int count_chunks(struct rank_plan *plan)
 {
     const struct config *config = plan->config;
@@ -64,7 +64,7 @@ static int count_chunks(struct rank_plan *plan)
     return 0;
 }
 
-/* Without a pipeline there is one stage, whatever the names. */
+/* Without a pipeline there is one stage, whatever the settings name. */
 static int cut_stages(struct rank_plan *plan)
 {
     const struct config *config = plan->config;
@@ -86,7 +86,7 @@ static int cut_stages(struct rank_plan *plan)
 
 /* ---- activations ---- */
 
-/* Every n-th layer of a selective mode, or of a budget as many as are over it. */
+/* True for every n-th layer of a selective mode; with a budget, for as many layers as exceed it. */
 static bool is_recomputed(const struct config *config, uint32_t layer)
 {
     double left = 1.0 - config->kept_part;
@@ -97,7 +97,7 @@ static bool is_recomputed(const struct config *config, uint32_t layer)
     return layer % (uint64_t)config->recompute_every == 0;
 }
 
-/* `given`: by a budget in bytes, or NULL. */
+/* `given`: the choice for a budget in bytes, or NULL. */
 static int choose_kept(struct rank_plan *plan, const uint8_t *given)
 {
     const struct config *config = plan->config;
@@ -131,8 +131,8 @@ static uint64_t gradient_bytes(const struct rank_plan *plan, uint32_t index)
     return bytes;
 }
 
-/* From the last block of each stage on: a bucket ends with the block that fills it, or in front of
- * one that would be too much. */
+/* From the last block of each stage backwards: a bucket ends with the block that fills it, or
+ * before a block that exceeds the limit. */
 static int choose_buckets(struct rank_plan *plan)
 {
     uint64_t most = (uint64_t)plan->config->bucket_cap_mb << 20, bytes = 0;
@@ -175,7 +175,7 @@ int programs_plan(struct rank_plan *plan, const struct state *state, const uint8
     plan->shape.has_ring = plan->cut.is_ring && plan->cut.cp > 1;
     plan->shape.ring_ahead = plan->shape.has_ring && plan->config->receives_ahead &&
                              (plan->mesh.world->ops->flags & COMM_THREADS) != 0;
-    if (plan->mesh.degree[AXIS_SHARD] > 1) /* else there is nothing to wait for */
+    if (plan->mesh.degree[AXIS_SHARD] > 1) /* otherwise there is no gather to overlap */
         plan->shape.gather_ahead = (uint32_t)plan->config->gather_ahead;
     if (mesh_group_size(&plan->mesh, GROUP_OWNERS) > 1)
         plan->shape.exchange_behind = (uint32_t)plan->config->exchange_behind;
@@ -186,7 +186,7 @@ int programs_plan(struct rank_plan *plan, const struct state *state, const uint8
     plan->shape.collects = is_gathered_whole(plan, state) || sums_by_library(plan);
     plan->shape.spreads = state->is_zero;
     plan->shape.encodes = plan->config->float8_gather && plan->config->is_float8 &&
-                          plan->mesh.degree[AXIS_SHARD] > 1; /* else each rounds what it has */
+                          plan->mesh.degree[AXIS_SHARD] > 1; /* else ranks round their own */
     plan->shape.copies =
         plan->config->checkpoint_enable && plan->config->async_mode == ASYNC_AT_ONCE;
     plan->shape.file = plan->config->pipeline_csv;

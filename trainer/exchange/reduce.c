@@ -3,64 +3,63 @@
  * The canonical order. A step has S leaves (micro-batches); d = R * F data ranks.
  *
  *   C1  Leaf i * d + r is computed at micro-step i by data rank r.
- *   C2  A leaf's gradient is float, and is added to nothing before it is whole: where context
+ *   C2  A leaf's gradient is float, and is complete before it is added to other sums. If context
  *       parallel computed it in parts, the parts are added as a balanced binary tree over the index
- *       of their block (model/products.c has the same tree inside of a rank).
+ *       of their block (model/products.c has the same tree within a rank).
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
- *       fold, started from zero. The library moves bits. Sums are not zeroed: kernel_fold adds the
- *       first leaf of a step to no memory. Where one rank owns all, what makes a leaf adds it
- *       itself, and writes the first (folded_of). So -0 may stand there for 0: no later leaf, no
- *       norm, and with means of moments (training.numerics above 1) no update tells them apart.
- *   C4  Whoever runs the backwards of a stage runs them in leaf order (plan/pipe.c).
+ *       fold, started from zero. The library only moves bits. Sums are not zeroed: kernel_fold
+ *       writes the first leaf of a step. If one rank owns all sums, the operation that makes a leaf
+ *       adds it, and writes the first (folded_of). So a sum may be -0 instead of 0. No later leaf
+ *       and no norm depends on this, nor an update with means of moments (training.numerics above
+ *       1).
+ *   C4  Each stage runs its backwards in leaf order (plan/pipe.c).
  *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
- *       one is added to the other, element by element. Where one rank has all leaves, rows without
- *       a token have no first fold: 0 is not added to them, with which -0 may stay, too.
+ *       one is added to the other, element by element. If one rank has all leaves, rows without a
+ *       token have no first fold: nothing is added to them, so -0 may stay, too.
  *   C6  With G groups (canonical.groups) C3 folds the S / G leaves of a group, and a second left
  *       fold, from zero, the groups' sums in the order of the groups; replicas, or parts of one
  *       (plan/mesh.h), compute whole groups (data/leaves.h).
  *
- * So an element is the same bits whatever the mesh. Per bucket of blocks and micro-step an
- * all-to-all in the group of owners (replicate x shard x cp) sends each owner its piece of every
- * leaf. Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but
- * take part. With groups the leaves of a replica, or of a part of it, stay within it (shard x cp):
- * an owner there folds what it and those of its place in the others own, and behind a group's last
- * leaf they send each other their groups' sums, to fold them in their order. So with a part for
- * each machine a leaf stays on it, and what leaves it is one sum a group. Below a replica is such a
- * part wherever there are any. With the last leaf the pieces of a
- * shard are gathered among its copies (replicate x cp; gather.c), unless with ZeRO each of them
- * updates its own pieces.
+ * So an element has the same bits on any mesh. Per bucket of blocks and micro-step an all-to-all in
+ * the group of owners (replicate x shard x cp) sends each owner its piece of every leaf. In the
+ * last micro-step (the only one if d > S) ranks without a leaf join the call and send nothing. With
+ * groups the leaves of a replica, or of a part of it, stay within it (shard x cp). An owner there
+ * folds the pieces of all owners with its place in the replicas. After a group's last leaf these
+ * owners send each other their groups' sums and fold them in order. So with a part for each machine
+ * leaves stay on their machine, and only one sum per group leaves it. In the code below "replica"
+ * means such a part, if there are parts. With the last leaf the pieces of a shard are gathered
+ * among its copies (replicate x cp; gather.c). With ZeRO each copy updates its own pieces instead.
  *
- * Fast. A rank adds its leaves, as float or rounded to bf16 after each; with the last of them a
+ * Fast. A rank adds its leaves, as float or rounded to bf16 after each; with the last leaf a
  * bucket's sums are reduce-scattered over the shards and all-reduced over the copies, on the lane
- * of the exchanges. Bits then depend on the mesh and the library. With ZeRO-2 or groups, which
- * divide that sum, the canonical order is made.
- */
+ * of the exchanges. Bits then depend on the mesh and the library. ZeRO-2 and groups divide that
+ * sum, so with them the canonical order is used. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
 #include "trainer/exchange/exchange.h"
 
-/* From the place of so many numbers on. */
+/* The address of number `at` of the sums. */
 static void *sums_at(const struct exchange *e, void *sums, size_t at)
 {
     return (char *)sums + sums_bytes(e->state, at);
 }
 
-/* Parts of a leaf. */
+/* Folds a part of a leaf. */
 static void fold(struct exchange *e, struct lane *lane, float *acc, const float *leaf, size_t count)
 {
     kernel_fold(e->plan->kernels, lane,
                 &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
 }
 
-/* Leaves, or groups' sums, one behind the other. */
+/* Leaves, or groups' sums, one after the other. */
 struct links {
     const float *at;
     size_t count, stride;
     uint32_t num; /* not 0 */
 };
 
-/* To the sum at `acc`, in their order. */
+/* Adds them to the sum at `acc`, in order. */
 static void fold_to(struct exchange *e, struct lane *lane, bool *has_sum, void *acc,
                     struct links links)
 {
@@ -94,7 +93,7 @@ static enum way way_of(const struct exchange *e, const struct block *block)
     return e->plan->mesh.degree[AXIS_SHARD] > 1 || block->is_strided ? PACK : IN_PLACE;
 }
 
-/* Tensors whose leaves are added to the sums by what makes them: a bit each. */
+/* Bits of the tensors whose leaves are added to the sums by the operations that make them. */
 static uint32_t folded_of(const struct exchange *e, const struct block *block)
 {
     if (!e->has_folds || way_of(e, block) != IN_PLACE)
@@ -102,7 +101,7 @@ static uint32_t folded_of(const struct exchange *e, const struct block *block)
     return model_foldable(e->plan->model, (uint32_t)(block - e->plan->blocks));
 }
 
-/* Numbers of a block's tensor, which is the i-th. */
+/* The number of elements of a block's tensor i. */
 static size_t full_count_of(const struct exchange *e, const struct block *block, uint32_t i)
 {
     const size_t *at = e->plan->full_at + block->first;
@@ -115,7 +114,7 @@ static float *leaf_of(const struct exchange *e, const struct block *block, uint3
     return leaf != NULL ? leaf + e->plan->full_at[block->first + i] : NULL;
 }
 
-/* The sum of tensor i, where it is in place; NULL: a plan is made. */
+/* The sum of tensor i, if it is in place; NULL: a plan is recorded. */
 static void *sum_in_place(const struct exchange *e, const struct block *block, uint32_t i)
 {
     if (e->accumulators == NULL)
@@ -128,14 +127,14 @@ static const struct block *tied_output(const struct exchange *e)
     return &e->plan->blocks[e->plan->table->num_blocks];
 }
 
-/* Both sums of a tied matrix are on this rank. */
+/* True if both sums of a tied matrix are on this rank. */
 static bool is_beside(const struct exchange *e)
 {
     return is_tied(e->plan) && e->plan->blocks[0].is_here && tied_output(e)->is_here;
 }
 
-/* Where one rank has all leaves, as few rows of the embedding have a gradient as there are tokens:
- * they alone are added to the output's sums, which lie where the state's are (blocks.c). */
+/* If one rank has all leaves, only rows of the embedding that occur as tokens have a gradient. Only
+ * these rows are added to the output's sums, which take the state's places (blocks.c). */
 size_t reduce_seen_rows(const struct exchange *e)
 {
     const struct block *in = &e->plan->blocks[0];
@@ -172,7 +171,7 @@ static float *pack_rows(struct exchange *e, struct lane *lane, const struct bloc
     return packed + aligned(part.rows * width_of(e->plan, &e->plan->table->tensors[tensor]));
 }
 
-/* Of one data rank: the parts of its leaf that the ranks of its cp group have, to parts[0]. C2. */
+/* Adds the parts of a data rank's leaf, from the ranks of its cp group, to parts[0]. C2. */
 static void add_parts(struct exchange *e, struct lane *lane, float *parts, size_t count)
 {
     for (uint32_t step = 1; step < e->plan->mesh.degree[AXIS_CP]; step *= 2)
@@ -180,7 +179,7 @@ static void add_parts(struct exchange *e, struct lane *lane, float *parts, size_
             fold(e, lane, parts + i * count, parts + (i + step) * count, count);
 }
 
-/* ---- buckets: blocks [first, first + num), whose sums lie one behind the other ---- */
+/* ---- buckets: blocks [first, first + num), with consecutive sums ---- */
 
 static size_t bucket_count(const struct exchange *e, uint32_t first, uint32_t num, uint32_t owner)
 {
@@ -190,7 +189,7 @@ static size_t bucket_count(const struct exchange *e, uint32_t first, uint32_t nu
     return count;
 }
 
-/* Those of all replicas for this rank's place, or of its own. */
+/* The pieces of all replicas for this rank's place, or those of its own replica. */
 static size_t own_count(const struct exchange *e, uint32_t first, uint32_t num)
 {
     size_t count = 0;
@@ -210,7 +209,7 @@ static void pack_for_owner(struct exchange *e, struct lane *lane, const struct o
     }
 }
 
-/* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
+/* Sends pieces of leaves to their owners, and folds the leaves of data ranks in order. */
 static int exchange(struct exchange *e, struct lane *lane, const struct op *op)
 {
     const struct block *first = &e->plan->blocks[op->block];
@@ -241,7 +240,7 @@ static int exchange(struct exchange *e, struct lane *lane, const struct op *op)
     return 0;
 }
 
-/* As exchange, within a replica. */
+/* As exchange(), within a replica. */
 static int exchange_in_replica(struct exchange *e, struct lane *lane, const struct op *op)
 {
     const struct block *first = &e->plan->blocks[op->block];
@@ -331,7 +330,7 @@ int join_run(struct exchange *e, struct lane *lane, const struct op *op)
     return 0;
 }
 
-/* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
+/* Adds a leaf to this rank's sum, in the layout of reduce_scatter. */
 static void add_packed_by_shard(struct exchange *e, struct lane *lane, const struct block *block)
 {
     uint32_t shards = e->plan->mesh.degree[AXIS_SHARD];
@@ -344,7 +343,7 @@ static void add_packed_by_shard(struct exchange *e, struct lane *lane, const str
             (struct links){buffers_of(e, block)->send, sum_of(block->shard_counts, shards), 0, 1});
 }
 
-/* Adds a leaf, but for tensors that are folded already. */
+/* Adds a leaf, except tensors that are folded already. */
 static void add_in_place(struct exchange *e, struct lane *lane, const struct block *block)
 {
     uint32_t folded = folded_of(e, block);
@@ -356,21 +355,21 @@ static void add_in_place(struct exchange *e, struct lane *lane, const struct blo
             fold_to(e, lane, &buffers_of(e, block)->has_sum, sum_in_place(e, block, i),
                     (struct links){leaf_of(e, block, i), count, 0, 1});
         if (folded == 0)
-            return; /* all at once */
+            return; /* all blocks at once */
     }
     buffers_of(e, block)->has_sum = true;
 }
 
 static bool is_exchanged(const struct exchange *e)
 {
-    return way_of(e, &e->plan->blocks[0]) == EXCHANGE; /* then all are */
+    return way_of(e, &e->plan->blocks[0]) == EXCHANGE; /* then all blocks are */
 }
 
 void reduce_begin(struct exchange *e)
 {
     const struct config *config = e->plan->config;
     e->has_folds = e->state->gradients == KERNEL_F32 && config->numerics != 1 &&
-                   !config->watch_numbers; /* which looks at leaves */
+                   !config->watch_numbers; /* it reads leaves */
     for (uint32_t b = 0; b < num_all_blocks(e->plan); b++)
         e->buffers[b].has_sum = e->buffers[b].has_group_sum = e->buffers[b].has_folded = false;
     if (adds_rows(e))
@@ -432,7 +431,7 @@ void reduce_give(struct exchange *e, uint32_t first, uint32_t num)
     }
 }
 
-/* ---- the end of a step: sums of all ranks, of a tied matrix, norm ---- */
+/* ---- the end of a step: sums of all ranks, of a tied matrix, the norm ---- */
 
 int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint32_t index)
 {
@@ -441,7 +440,7 @@ int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint
     size_t count = block->shard_counts[e->plan->mesh.place[AXIS_SHARD]];
     void *sums = sums_at(e, e->state->grad, block->at);
     if (shards != NULL) {
-        shards->device_lane = lane; /* one lane after the other has the groups */
+        shards->device_lane = lane; /* one lane at a time uses the groups */
         ERR_TRY(comm_reduce_scatter_floats(shards, sums_at(e, e->accumulators, block->fast_at),
                                            sums, block->shard_counts, sums_bytes(e->state, 1)));
     }
@@ -451,7 +450,7 @@ int reduce_fast(struct exchange *e, struct lane *lane, const struct op *op, uint
     return comm_all_reduce_floats(copies, sums, count, sums_bytes(e->state, 1));
 }
 
-/* The numbers of a block's sums on this rank. */
+/* The number of elements of a block's sums on this rank. */
 static size_t sum_count(const struct exchange *e, const struct block *block)
 {
     return e->plan->is_canonical ? block->piece_counts[my_owner(e)]
@@ -463,7 +462,7 @@ static void *sum_at(const struct exchange *e, const struct block *block)
     return sums_at(e, e->accumulators, e->plan->is_canonical ? block->piece_at : block->fast_at);
 }
 
-/* acc += the tied matrix's other sum. `seen`: its rows that have one, or NULL. */
+/* acc += the tied matrix's other sum. `seen`: the rows that have a sum, or NULL. */
 static void add_sum(struct exchange *e, void *acc, const void *other, size_t count,
                     const uint32_t *seen)
 {
@@ -477,8 +476,8 @@ static void add_sum(struct exchange *e, void *acc, const void *other, size_t cou
                                     .dtype = e->state->gradients});
 }
 
-/* C5, where embedding and output are on the two ends of a pipeline: both ranks add the other's sum,
- * which is the same sum on both. */
+/* C5, if embedding and output are on the two ends of a pipeline: both ranks add the other's sum, so
+ * both get the same sum. */
 static int swap_tied(struct exchange *e, struct comm *comm, const struct block *block)
 {
     uint32_t last = e->plan->mesh.degree[AXIS_PP] - 1;
@@ -499,7 +498,7 @@ static int swap_tied(struct exchange *e, struct comm *comm, const struct block *
     return rc;
 }
 
-/* One sum of a tied matrix to the other, which is where the state's are. C5. */
+/* Adds one sum of a tied matrix to the other, which has the state's place. C5. */
 static int add_tied(struct exchange *e, const struct op *op)
 {
     const struct block *in = &e->plan->blocks[0], *out = tied_output(e);
@@ -520,7 +519,7 @@ int reduce_step(struct exchange *e, const struct op *op)
     return is_tied(e->plan) ? add_tied(e, op) : 0;
 }
 
-/* A tensor's rows to the list on the host, which no lane reads now. */
+/* Adds a tensor's rows to the list on the host; no lane reads it now. */
 static void list_rows(struct exchange *e, uint32_t *num, const void *x, uint64_t rows,
                       uint64_t width)
 {
@@ -529,7 +528,7 @@ static void list_rows(struct exchange *e, uint32_t *num, const void *x, uint64_t
         (struct kernel_squares_piece){.x = x, .width = width, .end = before + rows};
 }
 
-/* Of what is listed. */
+/* Adds the squares of the listed rows. */
 static void add_squares(struct exchange *e, struct kernel_exact_sum *sum, uint32_t num,
                         enum kernel_dtype dtype)
 {
@@ -549,8 +548,8 @@ void reduce_sum_squares(struct exchange *e, struct kernel_exact_sum *sum,
 {
     bool by_piece = e->plan->is_canonical && mesh_group_size(&e->plan->mesh, GROUP_COPIES) > 1;
     if (!by_piece && mesh_group_place(&e->plan->mesh, GROUP_COPIES) > 0)
-        return;       /* the first copy answers for the shard */
-    size_t piece = 0; /* in the accumulators */
+        return;       /* the first copy counts the shard */
+    size_t piece = 0; /* place in the accumulators */
     uint32_t num = 0;
     for (uint32_t i = 0; i < e->state->num_slices; i++) {
         const struct state_slice *slice = &e->state->slices[i];
