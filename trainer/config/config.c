@@ -1,11 +1,11 @@
-/* config.c - from command line and TOML file to settings that fit together.
+/* config.c - makes consistent settings from the command line and a TOML file.
  *
  * Precedence, lowest first: defaults of the table, TOML file, command line. The command line is
  * read first, and the file's values for the same keys, or for keys that select the same thing, are
- * ignored. Then settle.c makes enums of texts, this file refuses every value that this version
- * cannot honour, and settle.c fills in what was left open (batch sizes, paths). A refusal is one
- * line that names the key, its value and what to do. Whatever depends on the number of ranks is
- * checked where the mesh is built. */
+ * ignored. Then settle.c turns texts into enums, this file refuses every value that this version
+ * does not support, and settle.c fills in missing values (batch sizes, paths). A refusal is one
+ * line with the key, its value and the remedy. Rules that depend on the number of ranks are checked
+ * when the mesh is built. */
 #include "trainer/config/config.h"
 
 #include "proto/base/json.h"
@@ -64,7 +64,7 @@ bool config_is_first_process(void)
     return strcmp(launched_rank(), "0") == 0;
 }
 
-/* A host's name to its first dot: ranks of one run are on one network. */
+/* The host's name up to its first dot: ranks of a run are on one network. */
 bool config_name_process(char out[CONFIG_NAME_MAX])
 {
     char host[65] = "";
@@ -94,8 +94,8 @@ static bool is_given(const bool *is_set, const char *key)
     return is_set[find_key(key)];
 }
 
-/* Texts of which one selects what is read. Where the command line gives one, the file's others are
- * not looked at: some of them would win over it. */
+/* Several keys select the same input. If the command line gives one, the others in the file are
+ * ignored, since some of them take precedence over it. */
 static void finish_selections(bool *is_final, const struct config *config)
 {
     static const char *const selections[][3] = {
@@ -115,7 +115,7 @@ static void finish_selections(bool *is_final, const struct config *config)
     }
 }
 
-/* ---- values that this version does not have ---- */
+/* ---- unsupported values ---- */
 
 static int not_available(const char *key, const char *value, const char *hint)
 {
@@ -197,7 +197,7 @@ static bool needs_no_data(const struct config *config)
     return config->preflight || config->links;
 }
 
-/* A folder stands for the tokenizer in it. An estimate needs none. */
+/* If the path is a folder, finds the tokenizer in it. An estimate needs none. */
 static int find_tokenizer(struct config *config)
 {
     char path[CONFIG_TEXT_MAX];
@@ -232,7 +232,7 @@ const char *trainer_config_validation_data(const struct config *config)
                                               : config->validation_dataset;
 }
 
-/* What of checkpoint.* contradicts, or stands for nothing. */
+/* Checks checkpoint.* for contradictions and settings without effect. */
 static int check_checkpoint(const struct config *config)
 {
     if (config->load_only && config->create_seed_checkpoint)
@@ -345,7 +345,8 @@ static int check_values(struct config *config)
 
 /* ---- all ---- */
 
-/* Rates that --links has measured, in place of the table's. What is given stays. */
+/* Uses rates that --links has measured instead of the table's. Rates that the operator gives
+ * stay. */
 static int read_rates(struct config *config, const bool *is_set)
 {
     struct {
@@ -381,8 +382,8 @@ static int read_rates(struct config *config, const bool *is_set)
                         reason.text[0] != '\0' ? reason.text : "it has no rates of --links");
 }
 
-/* torchtitan's sizes of Llama 3 have the scaling of Llama 3.1 since October 2025; ours have the one
- * of their first release. */
+/* torchtitan's sizes of Llama 3 have the scaling of Llama 3.1 since October 2025. The trainer's
+ * sizes have that of the first release. */
 static void note_rope(const struct config *config, const bool *is_set)
 {
     static const char *const sizes[] = {"8B", "70B", "405B"};
@@ -397,7 +398,7 @@ static void note_rope(const struct config *config, const bool *is_set)
                      sizes[i], sizes[i]);
 }
 
-/* Says once where a default differs from what torchtitan's users expect. */
+/* Logs defaults that differ from what users of torchtitan expect. */
 static void note_differences(const struct config *config, const bool *is_set)
 {
     if (config->config_file[0] == '\0')
@@ -433,7 +434,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     options.is_final = is_final;
     if (out->config_file[0] != '\0') {
         char file[CONFIG_TEXT_MAX];
-        strcpy(file, out->config_file); /* a file may name itself otherwise */
+        strcpy(file, out->config_file); /* the file may set this key to another path */
         ERR_TRY(options_read_toml(&options, file));
     }
     settle_choices(out);
@@ -444,13 +445,13 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     if (!options.quiet)
         note_differences(out, is_set);
     if (out->no_color)
-        setenv("NO_COLOR", "1", 1); /* what report.h and the step line look at */
+        setenv("NO_COLOR", "1", 1); /* report.h and the step line check this variable */
     return 0;
 }
 
 char *trainer_config_to_json(const struct config *config)
 {
-    /* options.h takes a writable struct for its readers; writing JSON changes nothing. */
+    /* options.h takes a writable struct for its readers; writing JSON does not change it. */
     return options_to_json(
         &(struct options){.table = config_table(), .config = (void *)(uintptr_t)config});
 }

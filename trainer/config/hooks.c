@@ -1,4 +1,4 @@
-/* hooks.c - what tests do to a run (see hooks.h). */
+/* hooks.c - instruments by which tests change a run (see hooks.h). */
 #include "trainer/config/hooks.h"
 #include "proto/base/report.h"
 
@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS 10000000 /* between two looks at want_stop */
+#define LOOK_NS 10000000 /* between two checks of want_stop */
 
 void hooks_in_step(const struct config *config, int64_t step,
                    const volatile sig_atomic_t *want_stop)

@@ -8,10 +8,10 @@
 static const char *const torchrun[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 static const char *const of_mpi[][NAMES_MAX] = {
     [LAUNCHED_RANK] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"},
-    /* that of a step of srun, with any plug-in */
+    /* of a step of srun, with any plug-in */
     [LAUNCHED_SIZE] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"},
     [LAUNCHED_LOCAL_RANK] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"},
-    /* the last: "4(x2)" */
+    /* the last has the form "4(x2)" */
     [LAUNCHED_LOCAL_SIZE] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
                              "SLURM_STEP_TASKS_PER_NODE"},
 };

@@ -1,7 +1,7 @@
-/* launched.h - what the launcher of this process says in the environment: torchrun, mpirun, srun.
+/* launched.h - variables that the launcher of this process sets: torchrun, mpirun, srun.
  *
- * torchrun is taken where all that it sets is there, before others: srun or mpirun may have started
- * it, and their variables are those of the node then. */
+ * If all of torchrun's variables are set, they take precedence: srun or mpirun may have started
+ * torchrun, and then their variables describe the node. */
 #ifndef HOLDFAST_TRAINER_LAUNCHED_H
 #define HOLDFAST_TRAINER_LAUNCHED_H
 
@@ -9,14 +9,14 @@
 
 enum launched { LAUNCHED_RANK, LAUNCHED_SIZE, LAUNCHED_LOCAL_RANK, LAUNCHED_LOCAL_SIZE };
 
-/* NULL: no launcher says. Borrowed from the environment. */
+/* NULL: no launcher sets it. Borrowed from the environment. */
 const char *launched(enum launched what);
-/* RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are all there. */
+/* True if RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are all set. */
 bool launched_by_torchrun(void);
-/* When the job's time is over, in seconds since 1970: what HOLDFAST_JOB_END_TIME or SLURM says; 0:
- * nobody does. */
+/* The end of the job's time in seconds since 1970, from HOLDFAST_JOB_END_TIME or SLURM; 0: not
+ * known. */
 double launched_job_end(void);
-/* A launcher of MPI says a rank, whoever else does. */
+/* True if a launcher of MPI sets a rank, even if others do, too. */
 bool launched_by_mpi(void);
 
 #endif

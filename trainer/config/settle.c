@@ -1,4 +1,4 @@
-/* settle.c - from what was written to what the trainer works with (see settle.h). */
+/* settle.c - turns written settings into the trainer's values (see settle.h). */
 #include "trainer/config/settle.h"
 
 #include "proto/base/address.h"
@@ -13,12 +13,12 @@
 
 #define MICRO_BATCHES_DEFAULT 8
 #define MICRO_BATCHES_MAX (1 << 20)
-#define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
+#define MICRO_BATCH_TOKENS_MAX (1 << 24) /* row counts have 32 bits */
 
 /* ---- choices ---- */
 
-/* A run without a name gets that of the configuration file, so that two configurations are not one
- * run by an oversight. */
+/* A run without a name gets that of the configuration file, so that two configurations do not share
+ * a run by mistake. */
 static void settle_run(struct config *config)
 {
     if (config->run[0] != '\0')
@@ -34,8 +34,8 @@ static void settle_run(struct config *config)
         strcpy(config->run, "default");
 }
 
-/* The place of a text among `names`, which are in the order of the enum and end with NULL. The
- * option table has refused all others. */
+/* The index of a text in `names`, which are in the order of the enum and end with NULL. The option
+ * table has refused all others. */
 static unsigned place_of(const char *text, const char *const *names)
 {
     for (unsigned i = 0; names[i] != NULL; i++)
@@ -98,7 +98,7 @@ static void settle_float8(struct config *config)
                         strcmp(converters, "float8") == 0; /* its name before torchtitan 0.2 */
 }
 
-/* "op", or every so many layers. */
+/* "op", or every n-th layer. */
 static int settle_selective(struct config *config)
 {
     const char *option = config->text.selective_ac_option;
@@ -110,7 +110,7 @@ static int settle_selective(struct config *config)
                         "activation_checkpoint.selective_ac_option = %s", option);
 }
 
-/* A replay changes nothing that the run has: its checkpoints, files, switches. */
+/* A replay changes no checkpoints, files or switches of the run. */
 static void settle_replay(struct config *config)
 {
     if (config->replay_step < 0)
@@ -145,7 +145,7 @@ void settle_choices(struct config *config)
 
 /* ---- sizes ---- */
 
-/* "0:4,100:8" as numbers; the most micro-batches are those that a step needs room for. */
+/* Reads "0:4,100:8" as numbers; micro_batches becomes the largest, for which a step needs room. */
 static int read_ramp(struct config *config)
 {
     int64_t most = 0;
@@ -177,8 +177,8 @@ static int read_ramp(struct config *config)
     return 0;
 }
 
-/* torchtitan's pipelines cut a local batch into micro-batches; here that is another local batch, of
- * which a step has as many more. */
+/* torchtitan's pipelines cut a local batch into micro-batches. Here this means a smaller local
+ * batch and as many more of them in a step. */
 static int settle_pipeline_batch(struct config *config)
 {
     int64_t local = config->local_batch_size, size = config->pp_microbatch;
@@ -203,7 +203,7 @@ static int settle_pipeline_batch(struct config *config)
     return 0;
 }
 
-/* A step is micro_batches leaves of local_batch_size sequences, whatever the number of ranks. */
+/* A step has micro_batches leaves of local_batch_size sequences, for any number of ranks. */
 static int settle_batch(struct config *config)
 {
     int64_t local = config->local_batch_size, global = config->global_batch_size;
@@ -231,7 +231,7 @@ static int settle_batch(struct config *config)
     return 0;
 }
 
-/* A part, or bytes: those of one byte and less are a part. */
+/* A part, or bytes: a value of at most 1 is a part. */
 static int settle_memory_budget(struct config *config)
 {
     const char *text = config->memory_budget;
@@ -245,7 +245,8 @@ static int settle_memory_budget(struct config *config)
                         "activation_checkpoint.memory_budget = %s", text);
 }
 
-/* A run that is begun on a degree has as many blocks, unless it wants more to move later. */
+/* By default a run has as many blocks as its first degree; a larger setting lets it move to a
+ * larger degree later. */
 static void settle_blocks(struct config *config)
 {
     if (config->tp_blocks == 0)
@@ -285,7 +286,7 @@ static void settle_schedule(struct config *config, bool quiet)
     config->warmup_steps = config->decay_total_steps;
 }
 
-/* Saves that come as often as loses least time are counted in steps. */
+/* An automatic interval is counted in steps. */
 static int settle_interval(struct config *config)
 {
     uint64_t seconds = 0;
@@ -314,7 +315,7 @@ static int settle_ckptd(struct config *config)
     return address_parse(&address, config->ckptd_address);
 }
 
-/* Of a run that starts; a plan alone has what is given. */
+/* For a run that starts; a plan uses only given values. */
 static void settle_machine(struct config *config)
 {
     const char *said = launched(LAUNCHED_LOCAL_SIZE);

@@ -1,4 +1,4 @@
-/* settle.h - from what was written to what the trainer works with.
+/* settle.h - turns written settings into the trainer's values.
  *
  * trainer_config_load() reads texts and numbers, then calls these in their order. */
 #ifndef HOLDFAST_TRAINER_CONFIG_SETTLE_H
@@ -6,10 +6,10 @@
 
 #include "trainer/config/config.h"
 
-/* What one value says alone or by another name. */
+/* Settles values that depend on one key, and older names of keys. */
 void settle_choices(struct config *config);
-/* What is left open, by what else is given: the sizes of a step, the validation, ckptd's address.
- * ERR_INVALID where settings contradict. Notes go to the log unless `quiet`. */
+/* Settles missing values from others: the sizes of a step, the validation, ckptd's address.
+ * ERR_INVALID if settings contradict. Notes are logged unless `quiet`. */
 int settle_sizes(struct config *config, bool quiet);
 
 #endif

@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* One part of the list at *at, which becomes what follows; false: it is none. */
+/* Reads one part of the list at *at, which moves to the next part. Returns false if the part is
+ * malformed. */
 static bool next_part(const char **at, int64_t least, int64_t *first, int64_t *last)
 {
     char *end;

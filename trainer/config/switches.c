@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MEMORY_SECONDS 1.0 /* between two looks at it */
+#define MEMORY_SECONDS 1.0 /* between two measurements */
 
-#define LEAD_FACTOR 2.0 /* over the longest step and save so far */
+#define LEAD_FACTOR 2.0 /* times the longest step and save so far */
 
 static const double gib = 1 << 30;
 
@@ -37,7 +37,7 @@ bool switches_is_killed(const struct config *config)
     return is_there(config->kill_switch);
 }
 
-/* A switch that stays would ask for a save behind every step. */
+/* Removes the save switch; if it stays, it asks for a save after every step. */
 static bool take_save_switch(struct switches *switches)
 {
     const char *path = switches->config->save_switch;
@@ -66,7 +66,7 @@ static bool duration_is_over(const struct switches *switches)
     return minutes > 0 && clock_seconds() - switches->opened_at >= 60 * minutes;
 }
 
-/* How long before a limit a run has to end, in seconds. */
+/* The time before a limit at which a run has to end, in seconds. */
 static double lead_of(struct switches *switches, double save_seconds)
 {
     double now = clock_seconds(), lap = switches->looked_at > 0 ? now - switches->looked_at : 0;

@@ -1,4 +1,4 @@
-/* table_debug.c - keys to look at a run: debugging, estimates, traces (see table.h). */
+/* table_debug.c - keys that examine a run: debugging, estimates, traces (see table.h). */
 #include "trainer/config/table_private.h"
 
 const struct option table_of_debug[] = {

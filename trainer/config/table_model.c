@@ -1,4 +1,4 @@
-/* table_model.c - keys of what a run trains: its model and data, the optimizer, the order of sums
+/* table_model.c - keys of the training itself: its model and data, the optimizer, the order of sums
  * (see table.h). */
 #include "trainer/config/table_private.h"
 

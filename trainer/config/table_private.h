@@ -1,4 +1,4 @@
-/* table_private.h - how table_model.c, table_ranks.c and table_debug.c write their keys. */
+/* table_private.h - macros for the keys of table_model.c, table_ranks.c and table_debug.c. */
 #ifndef HOLDFAST_CONFIG_TABLE_PRIVATE_H
 #define HOLDFAST_CONFIG_TABLE_PRIVATE_H
 

@@ -1,4 +1,4 @@
-/* table_ranks.c - keys of how ranks share a step, save and reach each other (see table.h). */
+/* table_ranks.c - keys of parallelism, saves and communication (see table.h). */
 #include "trainer/config/table_private.h"
 
 const struct option table_of_ranks[] = {
