@@ -1,10 +1,10 @@
-/* clock.h - how long something takes. */
+/* clock.h - measures time. */
 #ifndef HOLDFAST_TRAINER_BASE_CLOCK_H
 #define HOLDFAST_TRAINER_BASE_CLOCK_H
 
 #include <time.h>
 
-/* Seconds since some moment before this process (CLOCK_MONOTONIC). */
+/* Seconds since a fixed moment before this process (CLOCK_MONOTONIC). */
 static inline double clock_seconds(void)
 {
     struct timespec now;

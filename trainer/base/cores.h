@@ -1,4 +1,4 @@
-/* cores.h - on how many cores this process may run. */
+/* cores.h - the number of cores on which this process may run. */
 #ifndef HOLDFAST_TRAINER_BASE_CORES_H
 #define HOLDFAST_TRAINER_BASE_CORES_H
 

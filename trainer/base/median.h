@@ -1,4 +1,4 @@
-/* median.h - the middle of what was measured, and how far the rest lies around it. */
+/* median.h - the median of measurements, and their spread around it. */
 #ifndef HOLDFAST_TRAINER_BASE_MEDIAN_H
 #define HOLDFAST_TRAINER_BASE_MEDIAN_H
 
@@ -13,21 +13,21 @@ static inline int median_order(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Sorts the values; of an even number the mean of the two in the middle. num > 0. */
+/* Sorts the values; for an even number returns the mean of the two in the middle. num > 0. */
 static inline double median_of(double *values, uint32_t num)
 {
     qsort(values, num, sizeof(*values), median_order);
     return (values[num / 2] + values[(num - 1) / 2]) / 2;
 }
 
-#define MEDIAN_NORMAL 1.4826 /* deviations of a normal distribution in its median distance */
+#define MEDIAN_NORMAL 1.4826 /* standard deviation / median distance, if normal */
 
 struct spread {
     double median, deviation;
 };
 
-/* A deviation is the median distance from the median, as of a normal distribution, and at least
- * that part of the median. Changes the values. num > 0. */
+/* A deviation is the median distance from the median, scaled as for a normal distribution, and at
+ * least `least_part` of the median. Reorders the values. num > 0. */
 static inline struct spread spread_of(double *values, uint32_t num, double least_part)
 {
     double median = median_of(values, num);

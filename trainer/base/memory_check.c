@@ -1,11 +1,11 @@
-/* memory_check.c - is there memory for what a start is going to allocate (see memory_check.h)?
+/* memory_check.c - checks that memory suffices for a start's allocations (see memory_check.h).
  *
- * Of a GPU the plan is taken at the start, what libraries take later: the question is asked first,
- * so that who does not fit is told by how much.
+ * A GPU's memory of the plan is allocated at the start, that of libraries later. The check comes
+ * first, so that the error text says how much is missing.
  *
- * Memory of the plan is taken page by page while training runs: without this question a start that
- * is too large is killed in its first step. What ckptd lends for images is ckptd's, and counted by
- * it. */
+ * Host memory of the plan is allocated page by page during training: without this check the kernel
+ * kills a start that is too large in its first step. Memory that ckptd lends for images is counted
+ * by ckptd. */
 #include "trainer/base/memory_check.h"
 #include "kernels/device.h"
 #include "proto/base/process.h"
@@ -21,8 +21,8 @@
 
 static const double gib = 1 << 30;
 
-/* The number behind `name` in a file of "name number" lines, or the first number without a name; 0:
- * there is none, or it is "max". */
+/* The number after `name` in a file of "name number" lines, or the first number if there is no
+ * name; 0: none, or "max". */
 static uint64_t number_in(const char *path, const char *name)
 {
     char line[256];
@@ -47,7 +47,7 @@ static const struct group_files versions[] = {
     {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"},
 };
 
-/* What one control group may take. */
+/* The limit of one control group. */
 static uint64_t limit_of_group(const struct group_files *files, const char *group)
 {
     char path[PATH_BYTES + 64];
@@ -56,7 +56,7 @@ static uint64_t limit_of_group(const struct group_files *files, const char *grou
     return limit > 0 ? limit : UINT64_MAX;
 }
 
-/* What it leaves. */
+/* The memory left in it. */
 static uint64_t left_in_group(const struct group_files *files, const char *group)
 {
     char path[PATH_BYTES + 64];
@@ -66,14 +66,15 @@ static uint64_t left_in_group(const struct group_files *files, const char *group
     snprintf(path, sizeof path, "%s/%s", group, files->usage);
     uint64_t usage = number_in(path, "");
     snprintf(path, sizeof path, "%s/memory.stat", group);
-    uint64_t cache = number_in(path, files->cache); /* given back before anybody is killed */
+    uint64_t cache = number_in(path, files->cache); /* freed before a kill */
     usage -= cache < usage ? cache : usage;
     return limit > usage ? limit - usage : 0;
 }
 
 typedef uint64_t group_question(const struct group_files *files, const char *group);
 
-/* The least that a group or one above it answers. `path`: of the group below its folder. */
+/* The least value of a group and the groups above it. `path`: of the group, relative to its
+ * folder. */
 static uint64_t least_above(const char *root, const struct group_files *files, char *path,
                             group_question *ask)
 {
@@ -90,7 +91,7 @@ static uint64_t least_above(const char *root, const struct group_files *files, c
     }
 }
 
-/* A line of /proc/self/cgroup: "4:memory:/path", or "0::/path" of version 2. */
+/* Handles a line of /proc/self/cgroup: "4:memory:/path", or "0::/path" of version 2. */
 static uint64_t least_by_line(const char *root, char *line, group_question *ask)
 {
     char *controllers = strchr(line, ':');
@@ -162,7 +163,7 @@ void memory_check_forget_peak(const char *root)
     fclose(file);
 }
 
-/* "logits 2.0 GiB, ..." of a rank, the largest first. */
+/* "logits 2.0 GiB, ..." per rank, the largest first. */
 static void name_parts(char *out, size_t size, const struct memory *plan, bool is_on_host)
 {
     struct memory_part parts[PARTS_NAMED];

@@ -1,9 +1,9 @@
 /* memory_plan.c - the static memory plan (see memory_plan.h).
  *
- * Time counts takes and gives of the dry run. A buffer has a life [birth, death) for each time that
- * it is taken. Placement is greedy by size: the largest first, each at the lowest offset where it
- * meets no placed buffer that lives at the same time. Three areas are allocated: for what is kept,
- * for what the step shares, and for what is kept on the host.
+ * Time counts takes and gives of the dry run. A buffer has a life [birth, death) for each take.
+ * Placement is greedy by size: the largest first, each at the lowest offset without an overlap with
+ * a placed buffer that lives at the same time. Three areas are allocated: for kept buffers, for
+ * buffers that the step shares, and for buffers kept on the host.
  *
  * Guarantees: two buffers whose lives meet never overlap (asserted after placing); take() after the
  * recording asserts name, index and size, so a step that differs from the dry run stops at once. */
@@ -76,7 +76,7 @@ void memory_free(struct memory *memory)
     free(memory);
 }
 
-/* Where in the table a buffer is, or would be: the first place from its hash (FNV-1a) on. */
+/* The slot of a buffer in the table, or a free one: the first from its hash (FNV-1a) on. */
 static uint32_t *place_of(const struct memory *memory, const char *name, uint32_t index)
 {
     uint32_t hash = 2166136261u ^ index, mask = 2 * memory->capacity - 1;
@@ -111,13 +111,13 @@ static enum area_kind area_of(const struct buffer *b)
 static void begin_life(struct memory *memory, struct buffer *b)
 {
     if (array_reserve(&b->lives, &b->lives_capacity, b->num_lives, sizeof(*b->lives)) != 0) {
-        memory->is_short = true; /* said by memory_place */
+        memory->is_short = true; /* memory_place reports it */
         return;
     }
     b->lives[b->num_lives++] = (struct life){memory->time++, TIME_NEVER};
 }
 
-/* Room for one more buffer; false: there is none. */
+/* Makes room for one more buffer; false: no memory. */
 static bool grow(struct memory *memory)
 {
     uint32_t capacity = memory->capacity == 0 ? 256 : 2 * memory->capacity;
@@ -143,7 +143,7 @@ static bool grow(struct memory *memory)
 static struct buffer *record(struct memory *memory, const char *name, uint32_t index, size_t bytes)
 {
     if (!grow(memory)) {
-        memory->is_full = true; /* said by memory_place */
+        memory->is_full = true; /* memory_place reports it */
         return NULL;
     }
     struct buffer *b = &memory->buffers[memory->num_buffers];
@@ -222,7 +222,7 @@ static bool places_meet(const struct buffer *a, const struct buffer *b)
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-/* Where in placed[count], which lie in the order of their offsets, one with this offset belongs. */
+/* The index in placed[count], sorted by offset, of a buffer with this offset. */
 static uint32_t place_in_order(struct buffer *const *placed, uint32_t count, uint64_t offset)
 {
     uint32_t low = 0, high = count;
@@ -236,7 +236,8 @@ static uint32_t place_in_order(struct buffer *const *placed, uint32_t count, uin
     return low;
 }
 
-/* At the lowest offset in the gaps of the placed that it meets. */
+/* Places a buffer at the lowest offset in a gap between placed buffers that live at the same
+ * time. */
 static void place_one(struct buffer **placed, uint32_t count, struct buffer *b)
 {
     b->offset = 0;
@@ -373,7 +374,7 @@ static struct memory_part part_of(const struct memory *memory, uint32_t first, u
     return part;
 }
 
-/* The most that buffers of this name take at a time. */
+/* The most memory that buffers of this name use at a time. */
 static uint64_t peak_of(const struct memory *memory, uint32_t first)
 {
     uint64_t peak = 0;
@@ -416,7 +417,7 @@ uint32_t memory_largest(const struct memory *memory, bool is_on_host, struct mem
 uint64_t memory_peak(const struct memory *memory, bool (*wants)(const char *name, const void *user),
                      const void *user)
 {
-    /* What is born and given back at each time of the recording; modulo 2^64. */
+    /* Bytes taken and given back at each time of the recording; modulo 2^64. */
     uint64_t *change = calloc(memory->time + 1, sizeof(*change)), kept = 0, now = 0, peak = 0;
     if (change == NULL)
         return UINT64_MAX;

@@ -7,12 +7,12 @@
  *     ...
  *     memory_give(memory, "gate", layer);
  *
- * First the step is walked without arithmetic (a dry run). While that records, take() answers NULL
- * and the plan notes when each buffer is born and given back. memory_commit() then places buffers
- * so that those whose lives do not meet may share addresses, allocates, and from there on take()
- * answers the same address for the same (name, index), step after step; nothing is allocated while
- * training runs. A (name, index) may be taken again after it was given: a life more. A buffer that
- * is never given back lives for the whole run and shares with nobody.
+ * First the step is walked without arithmetic (a dry run). While that records, take() returns NULL,
+ * and the plan notes each take and give. memory_place() then places buffers so that those with
+ * separate lives may share addresses, and memory_commit() allocates. From then on take() returns
+ * the same address for the same (name, index) in each step; training allocates nothing. A (name,
+ * index) may be taken again after it was given: this adds a life. A buffer that is never given back
+ * lives for the whole run and shares no memory.
  *
  * Names must be string constants (compared by content; the pointer is kept). Addresses are aligned
  * to MEMORY_ALIGN bytes. Threads: one owner. */
@@ -34,38 +34,38 @@ int memory_new(struct memory **out); /* recording */
 void memory_free(struct memory *memory);
 
 void *memory_take(struct memory *memory, const char *name, uint32_t index, size_t bytes);
-/* Likewise, of host memory that the device reaches (PINNED), and never given back. */
+/* Likewise, of host memory that the device can access (PINNED), never given back. */
 void *memory_take_on_host(struct memory *memory, const char *name, uint32_t index, size_t bytes);
 void memory_give(struct memory *memory, const char *name, uint32_t index);
 
-/* In a dry run: no arithmetic, no communication. */
+/* True in a dry run: no arithmetic, no communication. */
 bool memory_is_recording(const struct memory *memory);
 /* Ends the recording: places all buffers. ERR_MEMORY. */
 int memory_place(struct memory *memory);
-/* After memory_place: allocates on the device, which must outlive the memory; NULL: pages of the
- * host, zeroed. ERR_MEMORY with the sum. */
+/* Call after memory_place: allocates on the device, which must outlive the memory; NULL: zeroed
+ * pages of the host. ERR_MEMORY with the sum. */
 int memory_commit(struct memory *memory, struct device *device);
 
-/* Of the device's memory: bytes of the buffers that live for the whole run, and of the area that
- * the step's buffers share. */
+/* In the device's memory: bytes of buffers that live for the whole run, and of the area that the
+ * step's buffers share. */
 uint64_t memory_kept_bytes(const struct memory *memory);
 uint64_t memory_shared_bytes(const struct memory *memory);
 uint64_t memory_host_bytes(const struct memory *memory);
-/* Sum of the step's buffers, as if none shared an address. */
+/* Sum of the step's buffers, as if they shared no addresses. */
 uint64_t memory_unshared_bytes(const struct memory *memory);
-/* The most that the buffers of a name take at a time. */
+/* The most memory that the buffers of a name use at a time. */
 struct memory_part {
     const char *name;
     uint64_t bytes;
 };
-/* The largest names, on the host or on the device, the largest first; how many there are, at most
- * `most`. */
+/* Lists the names with the most memory, on the host or on the device, the largest first. Returns
+ * their number, at most `most`. */
 uint32_t memory_largest(const struct memory *memory, bool is_on_host, struct memory_part *out,
                         uint32_t most);
-/* The most that buffers which `wants` chooses by name take at a time. After memory_place. */
+/* The most memory used at a time by buffers that `wants` selects by name. After memory_place. */
 uint64_t memory_peak(const struct memory *memory, bool (*wants)(const char *name, const void *user),
                      const void *user);
-/* One line per name: how many, bytes, whole run or step. */
+/* Prints one line per name: number of buffers, bytes, whole run or step. */
 void memory_print(const struct memory *memory, FILE *out);
 
 #endif

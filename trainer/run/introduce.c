@@ -1,4 +1,4 @@
-/* introduce.c - what rank 0 says and writes of a run (see introduce.h). */
+/* introduce.c - logs and writes rank 0's description of a run (see introduce.h). */
 #include "trainer/run/introduce.h"
 #include "proto/base/report.h"
 #include "trainer/base/memory_plan.h"
@@ -31,7 +31,7 @@ static int save_config(const struct config *config, const char *json)
     return 0;
 }
 
-/* "dp_replicate 2 x dp_shard 2", and the other axes where they cut. */
+/* "dp_replicate 2 x dp_shard 2", and the other axes with a degree above 1. */
 static void describe_mesh(char out[128], const struct mesh *mesh)
 {
     size_t at = 0;
@@ -42,7 +42,7 @@ static void describe_mesh(char out[128], const struct mesh *mesh)
                                    mesh_axis_name(axis), mesh->degree[axis]);
 }
 
-/* What a budget in bytes has come to. */
+/* Logs the result of a budget in bytes. */
 static void note_budget(const struct rank *r)
 {
     uint32_t layers[NUM_MODEL_KEEPS];
@@ -64,7 +64,7 @@ static void warn_of_hints(const struct rank *r)
         log_warn("train", "%s", hints[i].text);
 }
 
-/* A name that is misspelt leaves its products in float8. */
+/* A misspelt name leaves its products in float8. */
 static void warn_of_filter(const struct rank *r)
 {
     char part[MODEL_PART_BYTES];

@@ -1,4 +1,4 @@
-/* introduce.h - what rank 0 says and writes of a run before it trains. */
+/* introduce.h - logs and writes rank 0's description of a run before training. */
 #ifndef HOLDFAST_TRAINER_RUN_INTRODUCE_H
 #define HOLDFAST_TRAINER_RUN_INTRODUCE_H
 
@@ -6,7 +6,8 @@
 
 /* In the log: model, mesh, memory plan, hints on slow settings. */
 void introduce_run(const struct rank *rank);
-/* job.print_config, job.save_config_file, when all is settled. Collective. */
+/* Handles job.print_config and job.save_config_file. Call when all settings are settled.
+ * Collective. */
 int introduce_config(const struct rank *rank);
 
 #endif

@@ -1,19 +1,19 @@
 /* optimizer.c - AdamW and Adam on shards.
  *
- * Every element is updated by whoever holds its moments, from the same inputs: replicas that all do
- * stay equal bit for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is
- * scaled by min(1, max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's, or
- * with Adam a part of the gradient (L2), as in torch; it applies to all parameters, as in
- * torchtitan, or with optimizer.no_decay_norms to all but the weights of norms. Block by block, so
- * that a save in progress holds up nothing that it has copied; the tensors of a block are one
- * launch of a GPU.
+ * Each rank that holds an element's moments updates the element from the same inputs. So replicas
+ * stay equal bit for bit without communication. Clipping is torch's clip_grad_norm_: the gradient
+ * is scaled by min(1, max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's,
+ * or with Adam a part of the gradient (L2), as in torch; it applies to all parameters, as in
+ * torchtitan, or with optimizer.no_decay_norms to all but the weights of norms. The update goes
+ * block by block, so that it waits only for blocks that a save has not copied. The tensors of a
+ * block are one launch on a GPU.
  *
- * Moments of bf16 are rounded by noise of the seed, the update, the tensor and the element's place
- * in it (kernels.h), so they are the same whoever holds them.
+ * Moments of bf16 are rounded with noise (kernels.h). It depends on the seed, the update, the
+ * tensor and the element's place in it, so moments are the same on every rank.
  *
- * training.numerics = 1: the moments are sums of two products, and 1 - beta is what is left of the
- * rounded beta, by 2^-25 / (1 - beta) too much or too little: at most 3e-4 of it at beta = 0.9999.
- * 2: they are means (kernels.h), and 1 - beta is made in double and rounded once. */
+ * training.numerics = 1: the moments are sums of two products, and 1 - beta is computed from the
+ * rounded beta. Its relative error is up to 2^-25 / (1 - beta): at most 3e-4 at beta = 0.9999. 2:
+ * the moments are means (kernels.h), and 1 - beta is computed in double and rounded once. */
 #include "trainer/run/optimizer.h"
 #include "kernels/device.h"
 #include "trainer/data/random.h"
@@ -26,7 +26,7 @@ enum { DECAYS, DECAYS_NOT };
 
 #define NAME_BYTES 128u
 
-/* The box as the kernel sees it, with the noise of the tensor. */
+/* The box as the kernel takes it, with the noise of the tensor. */
 static void place_slice(struct kernel_adamw_piece *out, const struct state_slice *slice,
                         int64_t seed)
 {
@@ -50,7 +50,7 @@ static const void *gradient_at(const struct state *state, size_t at)
     return (const char *)state->grad + at * kernel_dtype_bytes(state->gradients);
 }
 
-/* The first parameter of which this rank has the moments. */
+/* The first parameter whose moments this rank holds. */
 static size_t updated_at(const struct state_slice *slice)
 {
     const struct box *whole = &slice->param.box, *box = &slice->moment.box;
@@ -67,7 +67,7 @@ static struct kernel_adamw_piece piece_of(const struct state *state, const struc
                                           const struct state_slice *slice)
 {
     const struct state_place *moment = &slice->moment;
-    bool is_norm = slice->tensor->dims == 1; /* no other vector is in the model */
+    bool is_norm = slice->tensor->dims == 1; /* the model has no other vectors */
     bool decays_not = is_norm && config->no_decay_norms;
     struct kernel_adamw_piece piece = {
         .param = state->param + updated_at(slice),
@@ -93,7 +93,7 @@ static void weigh(struct kernel_adamw_numbers *out, const struct config *config)
     out->rest2 = is_mean ? (float)(1 - config->beta2) : 1 - beta2;
 }
 
-/* What is in host memory: the lane has taken that of the update before. */
+/* Writes to host memory: the lane has copied the previous update's arguments. */
 void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
                      const struct optimizer_step *step)
 {

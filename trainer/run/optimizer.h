@@ -10,8 +10,9 @@ struct optimizer_step {
     double grad_norm; /* of the whole gradient; clipped to config->max_norm */
 };
 
-/* The numbers of an update, then parameters and moments of a block from state->grad. Elementwise:
- * needs no communication. Each block may be updated when a save has copied it. */
+/* First the arguments of an update, then the update of a block's parameters and moments from
+ * state->grad. Elementwise, without communication. A block may be updated when a save has copied
+ * it. */
 void optimizer_begin(struct state *state, struct lane *lane, const struct config *config,
                      const struct optimizer_step *step);
 void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,

@@ -44,7 +44,7 @@ static int new_kernels(struct kernels **out, const struct config *config,
     return 0;
 }
 
-/* Which of the processes of this node it is; `unsaid` where no launcher says. */
+/* The number of this process on its node; `unsaid` if no launcher gives one. */
 static uint32_t place_on_node(const struct rank *r, uint32_t unsaid)
 {
     bool is_local = r->config->comm_backend == BACKEND_LOCAL;
@@ -57,8 +57,8 @@ bool rank_is_first_on_node(const struct rank *r)
     return place_on_node(r, r->world->rank) == 0;
 }
 
-/* The CPU has one of its own (parallel.h). Ranks that are threads take the devices in turn. A
- * device that is not there will not be there at the next start. */
+/* parallel.h opens the CPU. Ranks that are threads take the devices in turn. A missing device ends
+ * the run for good: a restart cannot find it. */
 static int open_device(struct rank *r)
 {
     const struct device_ops *ops = device_find(r->config->text.device);
@@ -78,10 +78,10 @@ static int open_device(struct rank *r)
     return rc == ERR_UNAVAILABLE ? ERR_INVALID : rc;
 }
 
-/* The device and the kernels alone. */
+/* Opens only the device and the kernels. */
 static int open_compute(struct rank *r)
 {
-    if (!r->config->estimate) /* a plan is made without a device */
+    if (!r->config->estimate) /* a plan needs no device */
         ERR_TRY(open_device(r));
     return new_kernels(&r->kernels, r->config, r->device);
 }
@@ -108,7 +108,7 @@ static int new_table(struct model_table **out, const struct config *config, uint
     return model_table_new(out, &shape);
 }
 
-/* The plan of this rank without its data, by the vocabulary of the tokenizer. */
+/* Makes the plan of this rank without data, from the vocabulary of the tokenizer. */
 static int plan_without_data(struct rank *plan)
 {
     struct tokenizer *tokenizer;
@@ -128,7 +128,7 @@ int rank_check_fits(const struct rank *r)
     if (r->config->tokenizer_path[0] == 0 || r->config->estimate || r->parallel != NULL)
         return 0;
     struct config config = *r->config;
-    config.estimate = true; /* nothing is allocated or sent */
+    config.estimate = true; /* allocates and sends nothing */
     struct comm world = {.rank = r->world->rank, .size = r->world->size};
     struct rank plan = {.config = &config, .world = &world};
     int rc = plan_without_data(&plan);
@@ -138,7 +138,7 @@ int rank_check_fits(const struct rank *r)
     return rc;
 }
 
-/* What a rank opens by itself. */
+/* Opens the parts that need no other ranks. */
 static int open_own(struct rank *r)
 {
     ERR_TRY(samples_open(r));
@@ -292,7 +292,7 @@ int rank_load(struct rank *r)
     if (snapshot_begins_in_part(r->snapshot))
         rc = parallel_init_state(r->parallel, (uint64_t)r->config->seed);
     ERR_TRY(parallel_agree(r->world, rc));
-    /* What a load does not fill is nought, as the memory plan gives it: the moments, when the
+    /* State that a load does not fill is zero, as the memory plan allocates it: the moments, if the
      * optimizer is excluded. */
     ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));
     r->loaded_step = r->progress.step;
@@ -300,13 +300,14 @@ int rank_load(struct rank *r)
     rc = is_loaded ? 0 : parallel_init_state(r->parallel, (uint64_t)r->config->seed);
     if (is_loaded)
         parallel_params_changed(r->parallel);
-    /* Together, so that the first step's time is not that of another rank's weights. */
+    /* All ranks wait, so that the first step's time does not include another rank's weights. */
     ERR_TRY(parallel_agree(r->world, rc));
     metrics_ready(r->metrics, snapshot_times(r->snapshot), r->progress.step);
     return 0;
 }
 
-/* A run that has not saved yet begins anew; one whose older checkpoints are gone does not. */
+/* A run without saves restarts from its beginning; a run whose older checkpoints are gone cannot go
+ * back. */
 static int check_way_back(const struct rank *r, int64_t newest, bool has_saved)
 {
     if (newest >= 0 || !has_saved)
@@ -318,7 +319,7 @@ static int check_way_back(const struct rank *r, int64_t newest, bool has_saved)
     return parallel_agree(r->world, rc);
 }
 
-/* The settings of a load are those of the start. */
+/* Sets the options of the load that goes back. */
 static void set_way_back(struct config *config, int64_t step)
 {
     int64_t below = step + 1 - config->roll_back_steps;
@@ -342,7 +343,7 @@ int rank_roll_back(struct rank *r)
     ERR_TRY(snapshot_settle(r->snapshot));
     snapshot_close(r->snapshot);
     r->snapshot = NULL;
-    ahead_close(r->ahead); /* it has the data, whose place a load sets */
+    ahead_close(r->ahead); /* it owns the data, whose place a load sets */
     r->ahead = NULL;
     set_way_back(r->config, step);
     ERR_TRY(open_snapshot(r));
@@ -407,7 +408,7 @@ static int print_programs(struct rank *r)
     int rc = 0;
     for (uint32_t stage = 0; stage < stages && rc == 0; stage++) {
         rc = comm_dry_open(&options.world, num_ranks / stages * stage, num_ranks);
-        if (rc == 0) /* the first rank of each */
+        if (rc == 0) /* the first rank of each stage */
             rc = parallel_apply(&r->parallel, &options);
         if (rc == 0)
             program_print(parallel_program(r->parallel), stdout);

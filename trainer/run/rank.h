@@ -1,4 +1,4 @@
-/* rank.h - one rank with everything it works with: opened in order, closed in reverse. */
+/* rank.h - one rank and its parts: opened in order, closed in reverse. */
 #ifndef HOLDFAST_TRAINER_RUN_RANK_H
 #define HOLDFAST_TRAINER_RUN_RANK_H
 
@@ -12,10 +12,10 @@
 struct rank {
     struct config *config; /* borrowed, as are world and want_stop */
     struct comm *world;
-    const volatile sig_atomic_t *want_stop; /* not 0: asked to stop */
+    const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop */
     struct data *data;
     struct ahead *ahead;
-    struct data *validation; /* NULL: there is none */
+    struct data *validation; /* NULL: none */
     struct device *device;   /* NULL: the CPU */
     struct kernels *kernels;
     struct model_table *table;
@@ -24,50 +24,52 @@ struct rank {
     char *environment;   /* environment.h */
     struct snapshot *snapshot;
     struct metrics *metrics;
-    struct history history; /* rank 0's goes into checkpoints */
+    struct history history; /* checkpoints have rank 0's */
     struct switches switches;
     struct breaks breaks;
     struct stragglers stragglers;
     struct progress progress;
-    int64_t loaded_step;      /* behind which this start goes on */
-    bool has_stepped;         /* in this start */
-    struct recorded recorded; /* rank 0: of a replay */
+    int64_t loaded_step;      /* the step from which this start continues */
+    bool has_stepped;         /* this start has made a step */
+    struct recorded recorded; /* rank 0: for a replay */
 };
 
-/* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;
- * all ranks return the same code. A half opened rank is closed by rank_close too. */
+/* Opens data, kernels, model, layouts, memory, ckptd; the caller has set the borrowed parts of
+ * `rank`. Collective; all ranks return the same code. rank_close also closes a rank that is only
+ * partly open. */
 int rank_open(struct rank *rank);
-/* What measures on the device and the kernels of a rank, with a lane of its own. */
+/* A lane for measurements on the device and the kernels of a rank. */
 struct rank_bench {
-    struct device *device; /* the rank's, or where that is the host's memory `own` */
+    struct device *device; /* the rank's; `own` if the rank's is host memory */
     struct device *own;
     struct lane *lane;
 };
-/* Opens them, and nothing else of the rank. *bench is zero; closed in any case, before the rank. */
+/* Opens them, and no other part of the rank. *bench is zero; close it in any case, before the
+ * rank. */
 int rank_bench_open(struct rank_bench *bench, struct rank *rank, const char *name);
 void rank_bench_close(struct rank_bench *bench);
 void rank_close(struct rank *rank);
-/* From the newest checkpoint, or the initial weights. Collective. */
+/* Loads the newest checkpoint, or initialises weights. Collective. */
 int rank_load(struct rank *rank);
-/* Goes back to the newest checkpoint that is so old as training.roll_back_steps says, or to where
- * the run began, and leaves out the samples of breaks.bad from then on. What is saved from here on
- * is of a new attempt, as it is of a start. Collective. */
+/* Goes back to the newest checkpoint that is at least training.roll_back_steps old, or to the start
+ * of the run. Leaves out the samples of breaks.bad from then on. Later saves belong to a new
+ * attempt, as after a start. Collective. */
 int rank_roll_back(struct rank *rank);
-/* The loss of the validation set, in the log and the loss file. *out_stop: some rank was asked to
- * stop, and it was given up. Collective. */
+/* Writes the loss of the validation set to the log and the loss file. *out_stop: some rank was
+ * asked to stop, and the validation was aborted. Collective. */
 int rank_validate(struct rank *rank, bool *out_stop);
-/* What is done once per node is this rank's. */
+/* True if this rank does the work that is done once per node. */
 bool rank_is_first_on_node(const struct rank *rank);
-/* By the tokenizer's vocabulary, without data: a model that does not fit the machine's memory is
- * refused before its corpus is tokenized, which may take hours. */
+/* Refuses a model that does not fit the machine's memory before its corpus is tokenized, which may
+ * take hours. It uses the tokenizer's vocabulary, without data. */
 int rank_check_fits(const struct rank *rank);
-/* The last line of a start that trained: behind which step it ended, and which one is durable. */
+/* Logs the last line of a start that trained: its last step, and the durable one. */
 void rank_say_end(const struct rank *rank);
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);
-/* Prints what a step takes on a mesh (of comm.ranks ranks when dp_shard is -1; estimate.h), or with
- * debug.print_program the program of the first rank of each stage, without starting any. */
+/* Prints the cost of a step on a mesh (of comm.ranks ranks if dp_shard is -1; estimate.h). With
+ * debug.print_program prints the program of the first rank of each stage. Starts no ranks. */
 int rank_estimate(struct config *config);
 
 #endif

@@ -18,10 +18,10 @@ struct launch {
     const struct config *config;
     const volatile sig_atomic_t *want_stop;
     int (*work)(struct rank *rank, int *out_exit);
-    atomic_int exit_code; /* the same from every rank that did not fail */
+    atomic_int exit_code; /* the same from all ranks that did not fail */
 };
 
-/* Memory that is not there will not be there at the next start either. */
+/* Missing memory ends the run for good: a restart cannot find it. */
 static int exit_code_of(int error)
 {
     return err_retry(error) && error != ERR_MEMORY ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
@@ -42,7 +42,8 @@ static bool are_threads(const struct config *config)
            (config->comm_backend == BACKEND_NCCL && config_num_launched() == 1);
 }
 
-/* With the GPU by the names of its maker's tools and the kernel's log, and the step. */
+/* Logs the error with the step, and with the GPU's names in its vendor's tools and the kernel's
+ * log. */
 static void say_error(const struct rank *rank)
 {
     const char *gpu = rank->device != NULL ? device_identity(rank->device) : "";
@@ -76,7 +77,7 @@ static int with_world(struct comm *world, void *user)
     return rc;
 }
 
-/* With comm.backend nccl the world is one of NCCL over that of the threads, of MPI or of TCP. */
+/* With comm.backend nccl the world is NCCL's, set up over that of threads, MPI or TCP. */
 static int rank_main(struct comm *bootstrap, void *user)
 {
     struct launch *launch = user;
@@ -93,7 +94,7 @@ static int rank_main(struct comm *bootstrap, void *user)
     return rc;
 }
 
-/* The world of processes: of torchrun, else of MPI. */
+/* Opens the world of processes: by torchrun, else by MPI. */
 static int open_world(struct comm **out, const struct config *config)
 {
     struct tcp_options options;

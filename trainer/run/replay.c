@@ -1,4 +1,4 @@
-/* replay.c - a step that is made again, and what it says (see replay.h). */
+/* replay.c - repeats a step and compares its results (see replay.h). */
 #include "trainer/run/replay.h"
 #include "proto/base/report.h"
 #include "trainer/comm/comm.h"
@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define SAMPLES_SAID_MAX 32u /* of a leaf */
+#define SAMPLES_SAID_MAX 32u /* of a leaf, in the log */
 
 static bool is_same(double a, double b)
 {
@@ -15,7 +15,7 @@ static bool is_same(double a, double b)
     return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-/* False: it differs, which is said. */
+/* Returns false and logs the difference if the values differ. */
 static bool compare(int64_t step, const char *what, double then, double now)
 {
     if (is_same(then, now))
@@ -56,7 +56,7 @@ int replay_begin(struct rank *r)
     return comm_broadcast(r->world, jumps, sizeof(*jumps), 0);
 }
 
-/* The exit code. The first difference is said. */
+/* Returns the exit code. Logs the first difference. */
 static int compare_recorded(const struct rank *r)
 {
     const struct recorded *then = &r->recorded;
@@ -96,7 +96,7 @@ static int compare_all(const struct rank *r)
     return result;
 }
 
-/* The samples of a leaf: their place in the run's order, and where they lie. */
+/* Logs the samples of a leaf: their numbers in the run's order, and their places in the data. */
 static void say_samples(const struct rank *r, const struct progress *next, uint32_t leaf)
 {
     const struct config *config = r->config;

@@ -13,7 +13,7 @@
 
 #define PREPARING_LOG_SECONDS 10
 
-/* A tokenizer that is given must be the one that made the tokens. */
+/* A given tokenizer must be the one that made the tokens. */
 static int check_tokenizer(const struct config *config, const struct data_info *info)
 {
     struct tokenizer *tokenizer = NULL;
@@ -31,7 +31,7 @@ static int check_tokenizer(const struct config *config, const struct data_info *
     return 0;
 }
 
-/* A line of the log now and then, for a folder that is tokenized at the start. */
+/* Logs the progress from time to time, for a folder that is tokenized at the start. */
 static void log_progress(void *user, const char *what, uint64_t done, uint64_t total)
 {
     time_t *logged = user, now = time(NULL);
@@ -44,7 +44,7 @@ static void log_progress(void *user, const char *what, uint64_t done, uint64_t t
              (double)total / 1048576.0, 100.0 * (double)done / (double)total);
 }
 
-/* The tokens file that a request of the run stands for. */
+/* Finds or makes the tokens file of a request. */
 static int prepare(const struct rank *r, char out[CORPUS_PATH_BYTES], struct corpus_request request)
 {
     const struct config *config = r->config;
@@ -73,13 +73,13 @@ bool samples_are_prepared(const struct config *config)
     return config->mixture[0] != 0 || corpus_is_prepared(&corpus);
 }
 
-/* A source of a mixture: a tokens file, or what training.dataset could name. */
+/* Finds a source of a mixture: a tokens file, or a name as in training.dataset. */
 static int locate_source(void *user, char out[DATA_PATH_BYTES], const char *name)
 {
     struct corpus_request request = {.section = "training", .dataset = name, .path = ""};
     if (!corpus_is_prepared(&request))
         return prepare(user, out, request);
-    snprintf(out, DATA_PATH_BYTES, "%s", name); /* who opens it says what is wrong with it */
+    snprintf(out, DATA_PATH_BYTES, "%s", name); /* errors are reported when it is opened */
     return 0;
 }
 
@@ -124,7 +124,7 @@ int samples_open_validation(struct rank *r)
     return rank_is_first_on_node(r) ? data_prove(r->validation) : 0;
 }
 
-/* A node may have another file under the same name, or have fetched a bucket at another time. */
+/* A node may have another file with the same name, or fetched a bucket at another time. */
 static int check_same_tokens(const struct rank *r, const struct data *data, const char *name)
 {
     const uint32_t size = r->world->size;

@@ -1,4 +1,4 @@
-/* seed.c - the seed of a run that was not given one (see seed.h). */
+/* seed.c - chooses the seed of a run without a given one (see seed.h). */
 #include "trainer/run/seed.h"
 #include "clients/ckpt.h"
 #include "proto/base/json.h"
@@ -7,9 +7,9 @@
 
 #include <sys/random.h>
 
-#define SEED_BITS 53 /* every reader of JSON keeps so many */
+#define SEED_BITS 53 /* all readers of JSON keep this many */
 
-/* What the checkpoint's configuration has; -1: none. */
+/* The seed in the checkpoint's configuration; -1: none. */
 static int64_t seed_in(const char *config_json)
 {
     json_t *config = json_loads(config_json, 0, NULL);

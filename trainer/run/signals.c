@@ -1,4 +1,4 @@
-/* signals.c - the one thread of a trainer that signals come to (see signals.h). */
+/* signals.c - the trainer's signal thread (see signals.h). */
 #include "trainer/run/signals.h"
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"

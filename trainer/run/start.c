@@ -1,4 +1,4 @@
-/* start.c - a start before it has ranks (see start.h). */
+/* start.c - the part of a start before ranks exist (see start.h). */
 #include "trainer/run/start.h"
 #include "proto/base/report.h"
 #include "trainer/comm/flight_compare.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* trainer --flight FOLDER [PREFIX]: of dumps, after a run hung. */
+/* trainer --flight FOLDER [PREFIX]: compares dumps after a run hung. */
 static int compare_dumps(int argc, char **argv)
 {
     int rc = flight_compare(argv[2], argc > 3 ? argv[3] : "rank_", stdout);
@@ -19,7 +19,7 @@ static int compare_dumps(int argc, char **argv)
     return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
 }
 
-/* What prints and ends; false: it is none of those. */
+/* Handles options that print and end. Returns false if there is none. */
 static bool prints(int argc, char **argv, int *out_exit)
 {
     *out_exit = EXIT_DONE;

@@ -1,4 +1,4 @@
-/* start.h - a start of the trainer before it has ranks: what it prints, its settings, signals. */
+/* start.h - the part of a start before ranks exist: output, settings, signals. */
 #ifndef HOLDFAST_TRAINER_RUN_START_H
 #define HOLDFAST_TRAINER_RUN_START_H
 
@@ -6,9 +6,9 @@
 
 #include <signal.h>
 
-/* True: training may begin with the settings in *out; signals set *want_stop from here on. False:
- * the start is over with *out_exit, as it prints (--version, --help, --flight, --estimate), is
- * refused, or its kill switch is there. Errors are logged. */
+/* Returns true if training may begin with the settings in *out; signals set *want_stop from here
+ * on. Returns false if the start ends with *out_exit: it prints (--version, --help, --flight,
+ * --estimate), is refused, or its kill switch exists. Errors are logged. */
 bool start_prepare(struct config *out, int argc, char **argv, volatile sig_atomic_t *want_stop,
                    int *out_exit);
 

@@ -1,8 +1,8 @@
-/* timeouts.c - how long a rank waits for the others (see timeouts.h). */
+/* timeouts.c - the limits of a rank's waits for other ranks (see timeouts.h). */
 #include "trainer/run/timeouts.h"
 #include "trainer/config/hooks.h"
 
-#define DURABLE_SECONDS 600 /* that a save may take to become durable (save/final.c) */
+#define DURABLE_SECONDS 600 /* limit for a save to become durable (save/final.c) */
 
 static const char init_key[] = "comm.init_timeout_seconds";
 static const char train_key[] = "comm.train_timeout_seconds";

@@ -1,4 +1,4 @@
-/* trace.c - real steps, drawn (see trace.h). */
+/* trace.c - draws real steps (see trace.h). */
 #include "trainer/run/trace.h"
 #include "proto/base/report.h"
 #include "trainer/comm/flight.h"
@@ -24,7 +24,7 @@ struct trace_event {
 
 struct trace {
     struct trace_options options;
-    FILE *file; /* of rank 0: options.path */
+    FILE *file; /* rank 0: options.path */
     int64_t seen;
     struct comm *world;
     uint32_t num_ops, capacity;
@@ -90,8 +90,8 @@ static uint64_t first_of(const struct trace_event *events, size_t num)
     return first;
 }
 
-/* The number of the event's row among those of its rank, in the order of their first events;
- * `is_new`: it is the row's first event. */
+/* The number of the event's row among the rows of its rank, in the order of their first events.
+ * `is_new`: it is the first event of its row. */
 #define ROWS_MAX 16u
 struct rows {
     uint32_t rank, num;
@@ -145,7 +145,7 @@ static void write_chrome(FILE *out, const struct trace_event *events, size_t num
 #define SVG_LEFT 150.0
 #define SVG_ROW 18.0
 
-/* One colour for a name on all ranks. */
+/* A name has the same colour on all ranks. */
 static uint32_t hue_of(const char *name)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
@@ -209,7 +209,7 @@ static void note_op(void *user, const struct op *op, uint32_t index, bool is_end
     event->begin_ns = now_ns();
 }
 
-/* A save that failed makes no copies. */
+/* Drops the events of copies that a failed save did not make. */
 static uint32_t drop_unmade(struct trace_event *events, uint32_t num)
 {
     uint32_t made = 0;
@@ -219,7 +219,7 @@ static uint32_t drop_unmade(struct trace_event *events, uint32_t num)
     return made;
 }
 
-/* The calls of the step, behind its operations. */
+/* Adds the calls of the step after its operations. */
 static uint32_t note_calls(struct trace *trace)
 {
     struct flight *flight = trace->world->flight;
@@ -243,7 +243,7 @@ static uint32_t note_calls(struct trace *trace)
     return num;
 }
 
-/* Those of all ranks, rank after rank. *out is the caller's. */
+/* Gathers the events of all ranks, rank after rank. The caller frees *out. */
 static int gather_events(struct trace *trace, uint32_t num, struct trace_event **out,
                          size_t *out_num)
 {
@@ -286,17 +286,17 @@ static void write_file(struct trace *trace, const struct trace_event *events, si
     trace->file = NULL;
 }
 
-/* The folders of a path, those that are not there. */
+/* Creates the missing folders of a path. */
 static void make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        (void)mkdir(path, 0777); /* who opens the file says what is wrong */
+        (void)mkdir(path, 0777); /* errors are reported when the file is opened */
         *slash = '/';
     }
 }
 
-/* One that fails is the last that is tried. */
+/* Writes this rank's file. After a failure no more files are written. */
 static void write_own(struct trace *trace, int64_t step, size_t num)
 {
     char path[640];
@@ -324,7 +324,7 @@ static bool is_profiled(const struct trace_options *o, int64_t step)
     return o->steps[0] != '\0' ? config_has_step(o->steps, step) : step % o->freq == 0;
 }
 
-/* Those of all ranks, to their file. Collective. */
+/* Writes the events of all ranks to their file. Collective. */
 static int draw_all(struct trace *trace, uint32_t num_mine)
 {
     struct trace_event *all = NULL;

@@ -10,16 +10,15 @@
 #include "trainer/run/timeouts.h"
 #include "trainer/run/trace.h"
 
-/* A step under way, and the progress when it is made. */
+/* A step under way, and the progress after it. */
 struct step_made {
     struct rank *r;
     struct progress next;
-    bool is_skipped;  /* its numbers are not finite, or out of line: nothing is updated */
-    bool is_too_late; /* there is no time to save it: likewise, and it is not made */
+    bool is_skipped;  /* its numbers are not finite, or out of line: no update */
+    bool is_too_late; /* no time to save it: no update, and the step is not made */
 };
 
-/* Does the step update the weights? What is to be done when its numbers are not finite, or out of
- * line. */
+/* Decides whether a step updates the weights if its numbers are not finite or out of line. */
 static int judge(struct step_made *made)
 {
     struct rank *r = made->r;
@@ -37,7 +36,7 @@ static int judge(struct step_made *made)
     return 0;
 }
 
-/* When loss and norm are known. */
+/* Called when loss and norm are known. */
 static int decide(void *user, const struct step_result *result)
 {
     struct step_made *made = user;
@@ -67,7 +66,7 @@ static int decide(void *user, const struct step_result *result)
     if (made->is_skipped)
         return 0;
     next->optimizer_update++;
-    snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
+    snapshot_phase(r->snapshot, true); /* the update is limited by memory bandwidth */
     optimizer_begin(parallel_state(r->parallel), parallel_lane(r->parallel), config,
                     &(struct optimizer_step){next->optimizer_update, lr, next->grad_norm});
     return 0;
@@ -126,7 +125,7 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
         flight_clear_sums(r->world->flight);
     double began = clock_seconds(), called = flight_called_seconds(r->world->flight);
     int rc = trace_step(r->trace, r->parallel, &input, out);
-    if (r->has_stepped) /* the first one warms up */
+    if (r->has_stepped) /* the first step warms up */
         stragglers_add(&r->stragglers, clock_seconds() - began,
                        flight_called_seconds(r->world->flight) - called);
     timeouts_set(r->world->flight, r->config, TIMEOUT_SERVER);
@@ -148,7 +147,7 @@ int train_step_made(struct rank *r, const struct step_result *result)
 {
     struct straggler late;
     metrics_step(r->metrics, &r->progress, result, snapshot_times(r->snapshot));
-    timeouts_set(r->world->flight, r->config, TIMEOUT_TRAIN); /* nobody waits for a server here */
+    timeouts_set(r->world->flight, r->config, TIMEOUT_TRAIN); /* this step has no waits for ckptd */
     int rc =
         stragglers_compare(&r->stragglers, parallel_mesh_of(r->parallel), r->progress.step, &late);
     timeouts_set(r->world->flight, r->config, TIMEOUT_SERVER);
