@@ -1,22 +1,22 @@
 /* bucket.c - corpora in a bucket, s3://BUCKET/PATH: a tokens file, or a folder; fetched once.
  *
- * Each start lists what PATH means. CACHE being the user's cache folder (places.h) and KEY a hash
- * of the name and of path, size and ETag of every object,
+ * Each start lists the objects of PATH. CACHE is the user's cache folder (places.h), KEY a hash of
+ * the name and of path, size and ETag of every object:
  *
- *     CACHE/s3/KEY/        holds the objects under their names, whole; it does not change any more
- *     CACHE/s3/KEY.part/   what is there of it while it is fetched, and one PATH.fetching
- *     CACHE/s3/KEY.lock    is held (flock) by who fetches: all others wait, and then find KEY/
+ *     CACHE/s3/KEY/        has the complete objects under their names; it does not change any more
+ *     CACHE/s3/KEY.part/   has the part fetched so far, and one PATH.fetching
+ *     CACHE/s3/KEY.lock    is locked (flock) by the process that fetches: others wait, then find
+ *                          KEY/
  *
- * So objects that change are fetched into a folder of their own, and the old one stays until the
- * operator removes it. A file has its name when it is whole and synced, and KEY/ is made by a
- * rename. After a kill the next process goes on: files that have their names are not fetched again,
- * and of PATH.fetching nothing below the last multiple of SYNC_BYTES, for bytes come in order and
- * are synced there before any behind it is written. When all are there the list is read again: what
- * has changed meanwhile may be mixed, is removed, and fails with ERR_BUSY.
+ * So changed objects are fetched into a new folder, and the old one stays until the operator
+ * removes it. A file gets its name when it is complete and synced; a rename makes KEY/. After a
+ * kill the next process continues. It keeps files that have their names, and of PATH.fetching the
+ * bytes below the last multiple of SYNC_BYTES: bytes are written in order, and synced there before
+ * later ones. After the last object the list is read again. If objects have changed meanwhile, the
+ * files may be a mix: they are removed, and the fetch fails with ERR_BUSY.
  *
- * The server and the keys are what the environment says (storage.h); this is the one file of the
- * trainer that knows the store. An object is told by its ETag: where a server's lists have none, by
- * its size alone. */
+ * Server and keys come from the environment (storage.h). Only this file of the trainer uses the
+ * store. ETags identify objects; if a server's lists have none, only sizes do. */
 #include "trainer/corpus/bucket.h"
 #include "trainer/corpus/places.h"
 #include "trainer/corpus/source.h"
@@ -45,7 +45,7 @@
 #define FETCHING ".fetching"
 
 struct object {
-    char *path; /* below the folder that the corpus is in */
+    char *path; /* in the folder of the corpus */
     char tag[STORAGE_TAG_BYTES];
     uint64_t bytes;
     bool is_dir;
@@ -68,15 +68,15 @@ struct slot {
 struct fetch {
     const struct corpus_request *request;
     const char *name;                 /* s3://BUCKET/PATH */
-    char parent[CORPUS_PATH_BYTES];   /* s3://BUCKET, and of PATH all but its last name */
-    const char *last;                 /* that name; "": the whole bucket is meant */
+    char parent[CORPUS_PATH_BYTES];   /* s3://BUCKET, and PATH without its last name */
+    const char *last;                 /* the last name of PATH; "": the whole bucket */
     char folder[CORPUS_PATH_BYTES];   /* CACHE/s3/KEY */
     char part[CORPUS_PATH_BYTES + 8]; /* CACHE/s3/KEY.part */
     struct storage *store;            /* parent */
     struct objects objects;
     uint64_t bytes_done;
     struct slot slots[SLOTS];
-    char *memory; /* theirs */
+    char *memory; /* of the objects */
 };
 
 bool bucket_is_named(const char *name)
@@ -84,7 +84,7 @@ bool bucket_is_named(const char *name)
     return strncmp(name, BUCKET_SCHEME, strlen(BUCKET_SCHEME)) == 0;
 }
 
-/* ---- what is meant ---- */
+/* ---- the objects of a name ---- */
 
 static void free_objects(struct objects *objects)
 {
@@ -96,8 +96,8 @@ static void free_objects(struct objects *objects)
 
 struct listing {
     struct objects *objects;
-    const char *folder; /* being listed */
-    const char *only;   /* the one name that is wanted; NULL: those of a corpus */
+    const char *folder; /* the folder being listed */
+    const char *only;   /* the only name that is wanted; NULL: all names of a corpus */
 };
 
 static bool is_wanted(const struct listing *listing, const struct storage_entry *entry)
@@ -139,7 +139,7 @@ static int compare_objects(const void *left, const void *right)
     return strcmp(a->path, b->path);
 }
 
-/* Of a name that is an object and a folder the folder is meant. */
+/* If a name is an object and a folder, the folder is used. */
 static void drop_objects_beside_folder(struct objects *objects)
 {
     bool has_folder = false;
@@ -252,7 +252,7 @@ static int write_slot(int file, const char *path, const struct slot *slot)
                : 0;
 }
 
-/* Bytes [at, end) of an object: SLOTS requests at once, written in their order. */
+/* Copies bytes [at, end) of an object: SLOTS requests at once, written in order. */
 static int copy_bytes(struct fetch *fetch, struct storage_object *from, int file, const char *path,
                       uint64_t at, uint64_t end)
 {
@@ -286,7 +286,7 @@ static int changed_meanwhile(const struct fetch *fetch)
                         "%s changed while it was fetched", fetch->name);
 }
 
-/* `file` is PATH.fetching, of which an earlier process may have left some. */
+/* `file` is PATH.fetching, which may have bytes of an earlier process. */
 static int fill(struct fetch *fetch, const struct object *object, int file, const char *path)
 {
     struct storage_object *from;
@@ -328,7 +328,7 @@ static int fetch_object(struct fetch *fetch, const struct object *object)
     return result;
 }
 
-/* ---- all of them ---- */
+/* ---- all objects ---- */
 
 static uint64_t size_of_file(const struct fetch *fetch, const char *path, const char *ending)
 {
@@ -338,7 +338,7 @@ static uint64_t size_of_file(const struct fetch *fetch, const char *path, const 
     return stat(whole, &status) == 0 ? (uint64_t)status.st_size : 0;
 }
 
-/* For what is not there yet. */
+/* Checks the disk's room for objects that are not fetched yet. */
 static int check_room(const struct fetch *fetch)
 {
     struct statvfs system;
@@ -364,7 +364,7 @@ static int remove_entry(const char *path, const struct stat *status, int type, s
     return remove(path);
 }
 
-/* Is what was fetched of one state of the bucket? */
+/* Checks that the fetched objects are of one state of the bucket. */
 static int check_unchanged(struct fetch *fetch)
 {
     struct objects now = {0};
@@ -423,12 +423,12 @@ static int fetch_in_turn(struct fetch *fetch)
     ERR_TRY(places_lock(&lock, lock_path, fetch->request->want_stop));
     int result = access(fetch->folder, R_OK) == 0 ? 0 : fetch_all(fetch);
     if (result == 0)
-        unlink(lock_path); /* who waits has it open, and then finds the folder */
+        unlink(lock_path); /* waiting processes have it open, and then find the folder */
     close(lock);
     return result;
 }
 
-/* Ranks may be threads of one process, whose environment the first to open a store clears. */
+/* Ranks may be threads of one process: the first to open a store clears the environment. */
 static int open_store(struct fetch *fetch)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -440,7 +440,7 @@ static int open_store(struct fetch *fetch)
     return result;
 }
 
-/* s3://BUCKET/A/B is B in s3://BUCKET/A. */
+/* Splits s3://BUCKET/A/B into s3://BUCKET/A and B. */
 static void take_apart(struct fetch *fetch, const char *name)
 {
     snprintf(fetch->parent, sizeof fetch->parent, "%s", name);

@@ -1,14 +1,13 @@
 /* cache.c - corpora that training names: finds their tokens, or makes them once (see corpus.h).
  *
  * The tokens of a folder lie in FOLDER/.holdfast/KEY.tokens or, where that cannot be written, in
- * the user's cache folder ($XDG_CACHE_HOME/holdfast, else ~/.cache/holdfast). KEY is a hash of what
- * the tokens depend on: the tokenizer, the fields, and path, size and time of every file. So files
- * that change give new tokens, and the old ones stay until somebody removes them.
+ * the user's cache folder ($XDG_CACHE_HOME/holdfast, else ~/.cache/holdfast). KEY is a hash of all
+ * inputs: the tokenizer, the fields, and path, size and time of every file. So changed files give
+ * new tokens, and the old ones stay until the operator removes them.
  *
- * Whoever makes tokens holds a lock (flock) on KEY.lock beside them; all others wait for it and
- * then find the tokens. A tokens file has its name only when it is whole, so the lock keeps work
- * from being done twice and is no matter of safety. What a process that was killed wrote is removed
- * by the next one that makes the tokens. */
+ * The process that makes tokens holds a lock (flock) on KEY.lock beside them; others wait for it
+ * and then find the tokens. A tokens file gets its name only when it is complete, so the lock only
+ * avoids duplicate work. The next process that makes the tokens removes files of a killed one. */
 #include "trainer/corpus/bucket.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/corpus/places.h"
@@ -29,7 +28,7 @@
 
 /* ---- which files ---- */
 
-/* Names that stand for files which are not part of any program. */
+/* Names of data sets whose files no program has. */
 static const char *const usual_names[] = {"c4", "c4_test", "c4_validation"};
 
 static bool is_usual(const char *name)
@@ -52,7 +51,7 @@ static int no_files(const struct corpus_request *request, const char *folder)
                         request->dataset);
 }
 
-/* The file or folder that is meant. */
+/* Finds the requested file or folder. */
 static int locate(char out[CORPUS_PATH_BYTES], const struct corpus_request *request)
 {
     struct stat status;
@@ -90,7 +89,7 @@ static int make_key(uint64_t *out, const struct corpus_request *request, const c
     int result = stream != NULL ? sources_add(&sources, folder)
                                 : report_error(ERR_MEMORY, NULL, "no memory to list %s", folder);
     if (result == 0) {
-        add_text(stream, "corpus 1"); /* changes when files that were fine give other tokens */
+        add_text(stream, "corpus 1"); /* changes when the same files give other tokens */
         add_text(stream, tokenizer);
         add_text(stream, request->fields.text);
         add_text(stream, request->fields.prompt);
@@ -111,7 +110,8 @@ static int make_key(uint64_t *out, const struct corpus_request *request, const c
 
 /* ---- the cache ---- */
 
-/* Of earlier processes: PATH.NUMBER.tmp. The lock is held, so nobody writes one. */
+/* Removes files of earlier processes: PATH.NUMBER.tmp. The lock is held, so no process writes
+ * one. */
 static void remove_unfinished(const char *path)
 {
     char folder[CORPUS_PATH_BYTES + 8], file[CORPUS_PATH_BYTES + 300];
@@ -165,12 +165,12 @@ static int find_or_make(const char *out, const char *folder, const struct tokeni
     ERR_TRY(places_lock(&lock, lock_path, request->want_stop));
     int result = access(out, R_OK) == 0 ? 0 : make_tokens(out, folder, tokenizer, request);
     if (result == 0)
-        unlink(lock_path); /* who waits has it open, and then finds the tokens */
+        unlink(lock_path); /* waiting processes have it open, and then find the tokens */
     close(lock);
     return result;
 }
 
-/* The first of the cache folders that holds the tokens already, else the first that is writable. */
+/* The first cache folder that has the tokens, else the first that is writable. */
 static int choose_path(char out[CORPUS_PATH_BYTES], const char *folder, uint64_t key)
 {
     char beside[CORPUS_PATH_BYTES], user[CORPUS_PATH_BYTES] = "", name[32];
@@ -214,7 +214,7 @@ int corpus_prepare(char out[CORPUS_PATH_BYTES], const struct corpus_request *req
     ERR_TRY(locate(found, request));
     if (stat(found, &status) == 0 && S_ISDIR(status.st_mode))
         return prepare_folder(out, found, request);
-    strcpy(out, found); /* who opens it says what is wrong with it */
+    strcpy(out, found); /* errors are reported when it is opened */
     return 0;
 }
 

@@ -1,9 +1,8 @@
 /* job.c - documents of one job to runs of tokens (see job.h).
  *
- * Lines are read by jansson, one at a time. Of a line that it refuses the members that are asked
- * for are read alone, so that no other one can spoil a document. A line with a prompt and an answer
- * gives a run that is not trained on, begin_of_text and the prompt, and one that is, the answer and
- * end_of_text. */
+ * Lines are read by jansson, one at a time. If it refuses a line, only the requested members are
+ * read, so that no other member can spoil a document. A line with a prompt and an answer gives a
+ * masked run (begin_of_text and the prompt), and a trained one (the answer and end_of_text). */
 #include "trainer/corpus/job.h"
 #include "trainer/corpus/values.h"
 
@@ -102,7 +101,7 @@ static int encode_text(struct encoding *encoding)
 
 /* ---- lines ---- */
 
-/* Members that are asked for: the text or the answer, and the prompt or NULL. */
+/* The requested members: the text or the answer, and the prompt or NULL. */
 static const char *text_name(const struct corpus_fields *fields)
 {
     if (fields->prompt != NULL && fields->prompt[0] != '\0')
@@ -115,7 +114,7 @@ static const char *prompt_name(const struct corpus_fields *fields)
     return fields->prompt != NULL && fields->prompt[0] != '\0' ? fields->prompt : NULL;
 }
 
-/* A member that holds messages with roles, as chat models are trained on; or NULL. */
+/* A member with messages and roles, as data of chat models have; or NULL. */
 static const char *find_conversation(const json_t *line)
 {
     static const char *const names[] = {"messages", "conversations", "conversation"};
@@ -162,7 +161,7 @@ static int append_line(char **text, size_t *bytes, const json_t *part)
     return 0;
 }
 
-/* Gives a line that has no member "a,b" one: the texts of a and b, with a line break between. */
+/* Adds to a line without a member "a,b" the texts of a and b, with a line break between. */
 static int join_members(json_t *line, const char *names)
 {
     char name[NAME_BYTES], *text = NULL;
@@ -230,7 +229,7 @@ static bool read_member(json_t *to, const char *name, char *line, size_t bytes, 
     return value != NULL && json_object_set_new(to, name, value) == 0;
 }
 
-/* Likewise of a list of names. */
+/* The same for a list of names. */
 static bool read_named(json_t *to, const char *names, char *line, size_t bytes, bool *is_mended,
                        json_error_t *reason)
 {
@@ -243,8 +242,8 @@ static bool read_named(json_t *to, const char *names, char *line, size_t bytes, 
     return is_read;
 }
 
-/* The members that are asked for of an object that jansson refuses, as it does where any has NaN,
- * an integer beyond 64 bits or half of a surrogate pair. NULL with the reason. */
+/* The requested members of an object that jansson refuses because it has NaN, an integer beyond 64
+ * bits or half of a surrogate pair. NULL with the reason. */
 static json_t *read_members(const struct corpus_fields *fields, char *line, size_t bytes,
                             bool *is_mended, json_error_t *reason)
 {
@@ -291,7 +290,7 @@ static void note_bad(struct job *job, uint64_t number)
     job->bad_lines++;
 }
 
-/* Encodes one object, from its first byte. Whether that is a bad one, its bytes alone say. */
+/* Encodes one object, from its first byte. Whether it is bad depends only on its bytes. */
 static int take_line(struct encoding *encoding, char *line, size_t bytes, uint64_t number)
 {
     struct job *job = encoding->job;
@@ -319,7 +318,7 @@ static int encode_lines(struct encoding *encoding)
         char *line = job->text + at, *end = memchr(line, '\n', job->bytes - at);
         size_t bytes = end != NULL ? (size_t)(end - line) : job->bytes - at;
         at += bytes + 1;
-        size_t skipped = values_mark(line, bytes); /* each of files that were joined has one */
+        size_t skipped = values_mark(line, bytes); /* each of several joined files has one */
         while (skipped < bytes && is_blank(line + skipped, 1))
             skipped++;
         if (skipped < bytes)
@@ -328,7 +327,7 @@ static int encode_lines(struct encoding *encoding)
     return 0;
 }
 
-/* ---- values that are no lines ---- */
+/* ---- values over several lines ---- */
 
 uint64_t job_count_lines(const char *text, size_t bytes)
 {
@@ -338,7 +337,7 @@ uint64_t job_count_lines(const char *text, size_t bytes)
     return count;
 }
 
-/* A file cannot be read beyond it: whatever is left of it is no value. */
+/* The rest of a file after this place cannot be read. */
 static int bad_place(const struct job *job, uint64_t line, const char *what)
 {
     return report_error(ERR_CORRUPT, "mend the file, or write an object per line (.jsonl)",
@@ -377,7 +376,7 @@ static bool begins_with(const struct job *job, const char *bytes)
     return job->begins && job->bytes >= count && memcmp(job->text, bytes, count) == 0;
 }
 
-/* Refuses what the bytes tell to be something else: tokens of that train a model on noise. */
+/* Refuses bytes that are not text: a model trained on their tokens learns noise. */
 static int check_is_text(const struct job *job)
 {
     bool has_zeros = memchr(job->text, '\0', job->bytes) != NULL;

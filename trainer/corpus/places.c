@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOCK_POLL_NS 50000000L /* between two looks at a lock that another holds */
+#define LOCK_POLL_NS 50000000L /* between two tries to get a lock */
 
 int places_user_cache(char out[CORPUS_PATH_BYTES])
 {

@@ -1,8 +1,8 @@
 /* source.c - lists the files of a corpus and unpacks them (see source.h).
  *
- * A stream is a file that is read into a buffer, and behind it the unpacker that the file's name
- * asks for: zlib's inflate, for files of several members, too, or libzstd. A packed file
- * that ends early is an error, not a short text. This file alone knows zlib and libzstd. */
+ * A stream reads a file into a buffer and unpacks it as the file's name says: with zlib's inflate
+ * (also several members) or libzstd. A packed file that ends early is an error, not a short text.
+ * Only this file uses zlib and libzstd. */
 #include "trainer/corpus/source.h"
 
 #include "proto/base/array.h"
@@ -139,7 +139,7 @@ static int not_hidden(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* In the order of the bytes of their names, whatever the locale. */
+/* In the order of the bytes of their names, in any locale. */
 static int by_bytes(const struct dirent **left, const struct dirent **right)
 {
     return strcmp((*left)->d_name, (*right)->d_name);
@@ -199,7 +199,7 @@ struct stream {
     int fd;
     enum packing packing;
     z_stream zlib;
-    bool is_inside;  /* zlib: of a member; zstd: of a frame */
+    bool is_inside;  /* within a member (zlib) or a frame (zstd) */
     bool has_member; /* zlib: zeros that follow are padding */
     ZSTD_DStream *zstd;
     char *packed;
@@ -222,7 +222,7 @@ static int open_unpacker(struct stream *stream)
     if (stream->packed == NULL || (stream->packing == PACKING_ZSTD && stream->zstd == NULL) ||
         (stream->packing == PACKING_GZIP && inflateInit2(&stream->zlib, 15 + 16) != Z_OK))
         return no_memory(stream->path);
-    if (stream->packing == PACKING_ZSTD) /* --long=31; the window's memory is taken as it fills */
+    if (stream->packing == PACKING_ZSTD) /* --long=31; the window is allocated as it fills */
         ZSTD_DCtx_setParameter(stream->zstd, ZSTD_d_windowLogMax,
                                ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
     return 0;
@@ -282,7 +282,7 @@ static int read_file(struct stream *stream, char *out, size_t room, size_t *got)
     return 0;
 }
 
-/* One call of the unpacker: from the packed bytes at hand to *got bytes of text. */
+/* One call of the unpacker: from the buffered packed bytes to *got bytes of text. */
 static int unpack_gzip(struct stream *stream, char *out, size_t room, size_t *got)
 {
     z_stream *zlib = &stream->zlib;

@@ -1,6 +1,5 @@
-/* source.h - the files of a corpus: which there are, what they hold, and their unpacked bytes.
- * Private to trainer/corpus. Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID, ERR_CORRUPT, ERR_MEMORY.
- */
+/* source.h - the files of a corpus: their list, their forms, and their unpacked bytes. Private to
+ * trainer/corpus. Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID, ERR_CORRUPT, ERR_MEMORY. */
 #ifndef HOLDFAST_TRAINER_CORPUS_SOURCE_H
 #define HOLDFAST_TRAINER_CORPUS_SOURCE_H
 
@@ -12,7 +11,7 @@
 struct source {
     char *path;
     enum values_form form;
-    uint64_t bytes; /* as it lies on the disk; 0 of what is no regular file */
+    uint64_t bytes; /* size on the disk; 0: not a regular file */
     struct timespec changed;
 };
 struct sources {
@@ -21,7 +20,7 @@ struct sources {
     uint64_t bytes;
     struct corpus_left_out left_out;
 };
-/* Is it what a file of a corpus is called, in a folder? If not, it is noted as left out. */
+/* True if a file in a folder has a name of a corpus. Otherwise it is counted as left out. */
 bool source_is_taken(struct corpus_left_out *left_out, const char *path);
 /* Adds a file, or all files of a folder. Free with sources_free(), also after an error. */
 int sources_add(struct sources *sources, const char *path);
@@ -31,7 +30,7 @@ void sources_free(struct sources *sources);
 struct stream;
 int stream_open(struct stream **out, const char *path);
 void stream_close(struct stream *stream);
-/* At least one byte, unless the file has ended: then *got is 0. */
+/* Reads at least one byte; *got is 0 at the end of the file. */
 int stream_read(struct stream *stream, char *out, size_t room, size_t *got);
 uint64_t stream_place(const struct stream *stream); /* bytes of the file that have been read */
 

@@ -1,12 +1,12 @@
-/* values.c - the ends of JSON values, the text between, and escapes that stand for no character
- * (see values.h). */
+/* values.c - the ends of JSON values, text between them, and escapes without a character (see
+ * values.h). */
 #include "trainer/corpus/values.h"
 
 #include <string.h>
 
 /* ---- ends ---- */
 
-/* `at` is behind the opening quote; returns the place behind the closing one. */
+/* `at` is after the opening quote; returns the place after the closing one. */
 static size_t string_end(const char *text, size_t at, size_t bytes)
 {
     for (; at < bytes && text[at] != '"'; at++)
@@ -97,7 +97,7 @@ size_t values_cut(const char *text, size_t at, size_t bytes)
 
 /* ---- escapes ---- */
 
-/* The number of an escape of four hexadecimal digits, or -1: there is none. */
+/* The number of an escape of four hexadecimal digits; -1: none. */
 static long escape_at(const char *text, size_t at, size_t bytes)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";

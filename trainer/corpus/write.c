@@ -1,10 +1,10 @@
-/* write.c - the way from files to a tokens file, on all cores (see corpus.h).
+/* write.c - makes a tokens file from files, on all cores (see corpus.h).
  *
  * The calling thread reads and unpacks the files, cuts them into jobs and puts those on a ring;
- * workers encode them, each with an encoder of its own; the calling thread takes the jobs off the
- * ring in their order and writes the tokens. So the file does not depend on the number of threads,
- * nor does the error that is reported: it is the first one in the order of the files. The ring
- * holds JOBS_PER_THREAD jobs per worker: memory is bounded whatever the size of the corpus. */
+ * workers encode them, each with its own encoder. The calling thread takes the jobs off the ring in
+ * order and writes the tokens. So the file does not depend on the number of threads, nor does the
+ * reported error: it is the first in the order of the files. The ring holds JOBS_PER_THREAD jobs
+ * per worker, so memory does not grow with the corpus. */
 #include "trainer/base/cores.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/corpus/job.h"
@@ -139,7 +139,7 @@ struct work {
     struct sources sources;
     struct tokens_writer *writer;
     struct corpus_result *out;
-    uint64_t files_bytes; /* of the files that were read to their ends */
+    uint64_t files_bytes; /* of the files that were read completely */
     char hint[200];       /* of the first bad line */
 };
 
@@ -168,7 +168,7 @@ static int too_many_bad(const struct work *work)
                         lines->first_bad[0], lines->bad, lines->count);
 }
 
-/* Judges by the jobs so far, whose cuts the files' bytes alone decide. */
+/* Checks the limit with the jobs so far; only the files' bytes decide where jobs are cut. */
 static int count_lines_of(struct work *work, const struct job *job)
 {
     struct corpus_lines *lines = &work->out->lines;
@@ -196,7 +196,7 @@ void corpus_log_lines(const struct corpus_lines *lines)
 
 /* ---- the oldest job ---- */
 
-/* Waits for it and writes it. */
+/* Waits for the oldest job and writes it. */
 static int write_oldest(struct work *work)
 {
     struct pipeline *pipeline = &work->pipeline;
@@ -218,7 +218,7 @@ static int write_oldest(struct work *work)
 
 /* ---- reading ---- */
 
-/* The job that is filled next; writes older ones until its place on the ring is free. */
+/* Takes the next job to fill; writes older jobs until its place on the ring is free. */
 static int take_job(struct work *work, struct job **out)
 {
     struct pipeline *pipeline = &work->pipeline;
@@ -253,7 +253,7 @@ static int reserve_text(struct job *job, size_t bytes)
     return 0;
 }
 
-/* What of the job's text is encoded in it; the rest belongs to the next one. */
+/* The bytes of the job's text that it encodes; the rest belongs to the next job. */
 static size_t find_cut(const struct job *job, const struct corpus_options *options)
 {
     if (job->form == FORM_TEXT)
@@ -267,15 +267,15 @@ static size_t find_cut(const struct job *job, const struct corpus_options *optio
     return newline != NULL ? (size_t)(newline - job->text) + 1 : job->bytes;
 }
 
-/* A function of the file's first JOB_BYTES, however they arrive. */
+/* Depends only on the file's first JOB_BYTES, however they are read. */
 static void settle_form(struct job *job)
 {
     if (job->form == FORM_JSON)
         job->form = values_form_of(job->text, job->bytes);
 }
 
-/* Reads until the job is full and can be cut, or the file ends. *out_cut: bytes that are its own.
- */
+/* Reads until the job is full and can be cut, or the file ends. *out_cut: the bytes that belong to
+ * it. */
 static int fill_job(struct job *job, struct stream *stream, const struct corpus_options *options,
                     size_t *out_cut)
 {
@@ -314,7 +314,7 @@ static int check_stop(const struct work *work)
                : report_error(ERR_ABORTED, "start again: it begins anew", "tokenizing was stopped");
 }
 
-/* The job behind `job` gets the text that is not its own. */
+/* Moves the rest of the text to the job after `job`. */
 static int split_job(struct work *work, struct job *job, size_t cut, struct job **out_next)
 {
     struct pipeline *pipeline = &work->pipeline;
