@@ -1,8 +1,8 @@
-/* environment.c - on what the ranks of an attempt run (see environment.h).
+/* environment.c - describes the hosts and programs of an attempt's ranks (see environment.h).
  *
- * Each rank makes a text of what it finds, without its host and command. The hashes of those texts
- * are gathered; of each that is not rank 0's, the lowest rank that has it sends the text. So the
- * traffic does not grow with the ranks that are alike. */
+ * Each rank writes its findings to a text, without its host and command. The hashes of the texts
+ * are gathered. For each text other than rank 0's, the lowest rank with it sends it. So the traffic
+ * does not grow with the number of equal ranks. */
 #include "trainer/record/environment.h"
 #include "proto/base/checksum.h"
 #include "proto/base/process.h"
@@ -21,9 +21,9 @@
 #define BUILD_DIGITS 16u
 #define RANKS_TEXT_MAX 128u
 
-/* ---- what one rank finds ---- */
+/* ---- findings of one rank ---- */
 
-/* Without what is no UTF-8, and cut. */
+/* Sets a text without bytes that are not UTF-8, cut to the limit. */
 static void set_text(json_t *object, const char *key, const char *text)
 {
     char cut[ENVIRONMENT_VALUE_MAX];
@@ -37,7 +37,7 @@ static void set_text(json_t *object, const char *key, const char *text)
     json_object_set_new(object, key, value != NULL ? value : json_string(cut));
 }
 
-/* The line of a file behind `label`, up to its end; of "" the first one. */
+/* Sets the rest of the line of a file after `label`; with "" the first line. */
 static void set_line(json_t *object, const char *key, const char *path, const char *label)
 {
     char line[512];
@@ -56,7 +56,7 @@ static void set_line(json_t *object, const char *key, const char *path, const ch
     fclose(file);
 }
 
-/* The build id in one part of a file: notes of a head, a name and a content each. */
+/* Finds the build id in one part of a file: notes of a head, a name and a content each. */
 static void find_note(char out[BUILD_DIGITS + 1], const char *notes, const ElfW(Phdr) * part)
 {
     size_t align = part->p_align == 8 ? 8 : 4, at = 0, next;
@@ -71,7 +71,7 @@ static void find_note(char out[BUILD_DIGITS + 1], const char *notes, const ElfW(
     }
 }
 
-/* The first digits of the build id; "": it has none. */
+/* The first digits of the build id; "": none. */
 static void find_build(char out[BUILD_DIGITS + 1], const struct dl_phdr_info *info)
 {
     out[0] = '\0';
@@ -82,7 +82,7 @@ static void find_build(char out[BUILD_DIGITS + 1], const struct dl_phdr_info *in
     }
 }
 
-/* Those that compute, then those that carry. */
+/* Libraries that compute, then libraries that transport. */
 static const char *const library_names[] = {
     "libdnnl",     "libm",        "libc",     "libgomp",   "libtbb",     "libmkl_core",
     "libcublas",   "libcublasLt", "libcudnn", "libcudart", "libcuda",    "libmpi",
@@ -103,7 +103,7 @@ static const char *file_of(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
-/* The program has no name, and is the first. */
+/* The program has no name and comes first. */
 static int add_library(struct dl_phdr_info *info, size_t size, void *user)
 {
     char build[BUILD_DIGITS + 1], key[64], text[256];
@@ -134,7 +134,8 @@ static bool begins_with_one(const char *name, const char *const *list, size_t co
     return false;
 }
 
-/* Not those in which the ranks of a node or two starts differ always: what a launcher sets. */
+/* Excludes variables that always differ between ranks of a node or between two starts: those that a
+ * launcher sets. */
 static bool is_of_interest(const char *name)
 {
     static const char *const taken[] = {
@@ -163,7 +164,7 @@ static bool may_be_secret(const char *name, const char *value)
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (strcasestr(name, words[i]) != NULL)
             return true;
-    const char *address = strstr(value, "://"); /* with a password in it */
+    const char *address = strstr(value, "://"); /* an address with a password */
     return address != NULL && strchr(address, '@') != NULL;
 }
 
@@ -200,7 +201,7 @@ static void add_variables(json_t *record)
     add_left_out(record, left_out);
 }
 
-/* In which ranks are compared. NULL: no memory. */
+/* The record that is compared between ranks. NULL: no memory. */
 static json_t *look_around(const char *kernels)
 {
     struct utsname system;
@@ -225,7 +226,7 @@ static json_t *look_around(const char *kernels)
     return NULL;
 }
 
-/* Arguments with a blank between them. */
+/* The arguments, separated by blanks. */
 static void set_command(json_t *record)
 {
     char text[ENVIRONMENT_COMMAND_MAX];
@@ -253,7 +254,7 @@ struct gathering {
     const char *text;   /* this rank's */
     struct head *heads; /* [size] */
     size_t *bytes, *at; /* [size] each */
-    char *texts;        /* of the ranks that send: */
+    char *texts;        /* of the ranks that send one: */
     uint32_t kinds[ENVIRONMENT_OTHERS_MAX], num_kinds;
 };
 
@@ -277,7 +278,7 @@ static bool begins_kind(const struct gathering *g, uint32_t rank)
     return is_new;
 }
 
-/* Ranks unlike rank 0 of which no text is there. */
+/* The number of ranks unlike rank 0 without a text. */
 static json_int_t count_untold(const struct gathering *g)
 {
     json_int_t untold = 0;
@@ -290,7 +291,7 @@ static json_int_t count_untold(const struct gathering *g)
     return untold;
 }
 
-/* Of each kind one text, but for rank 0's. */
+/* Gathers one text of each kind, except rank 0's. */
 static int gather_texts(struct gathering *g)
 {
     size_t all = 0;
@@ -311,7 +312,7 @@ static int gather_texts(struct gathering *g)
     return comm_all_gather_v(g->world, g->text, g->bytes[me], g->texts, g->bytes, g->at);
 }
 
-/* "0-3,7": the ranks from `first` on that are like it in one of the two. */
+/* "0-3,7": the ranks from `first` on on the same host or with the same hash. */
 static void list_ranks(char out[RANKS_TEXT_MAX], const struct gathering *g, uint32_t first,
                        bool by_host)
 {
@@ -349,13 +350,13 @@ static json_t *list_hosts(const struct gathering *g)
     return hosts;
 }
 
-/* ---- what differs ---- */
+/* ---- differences ---- */
 
 struct differences {
     json_t *found; /* NULL: not kept */
     char *line;    /* ENVIRONMENT_LINE_MAX bytes */
     size_t used;
-    const char *is, *was; /* the words before what `a` and `b` have */
+    const char *is, *was; /* the words before the values of `a` and `b` */
 };
 
 static void add_text(struct differences *d, const char *before, const char *text)
@@ -424,7 +425,7 @@ static int write_all(char **out, json_t *record, const struct gathering *g)
     add_others(record, g);
     set_command(record);
     json_object_set_new(record, "hosts", list_hosts(g));
-    json_object_del(record, "kernels"); /* the identity has them */
+    json_object_del(record, "kernels"); /* they are part of the identity */
     *out = json_dumps(record, JSON_COMPACT);
     bool is_whole = json_end() && *out != NULL;
     return is_whole ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the environment");
@@ -460,7 +461,7 @@ int environment_gather(char **out, struct comm *world, const char *kernels)
     return rc;
 }
 
-/* ---- since a checkpoint ---- */
+/* ---- changes since a checkpoint ---- */
 
 static int add_change(void *user, const char *place, const json_t *ours, const json_t *theirs)
 {

@@ -1,4 +1,4 @@
-/* identity.c - what a checkpoint says about the run that made it (see identity.h). */
+/* identity.c - the description of a run in its checkpoints (see identity.h). */
 #include "trainer/record/identity.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what the manifest says ---- */
+/* ---- the manifest ---- */
 
 static int pack_json(char **out, json_t *object)
 {
@@ -24,7 +24,7 @@ static int pack_json(char **out, json_t *object)
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
 }
 
-/* ERR_MEMORY. What is no JSON is NULL, in which nothing is found. */
+/* ERR_MEMORY. A text that is not JSON gives NULL, in which nothing is found. */
 static int parse(json_t **out, const char *text)
 {
     json_error_t reason;
@@ -98,7 +98,7 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
     return pack_json(out_data, data_run_json(of->data, trainer_config_data(c)));
 }
 
-/* ---- is a checkpoint of this run's kind? ---- */
+/* ---- does a checkpoint fit this run? ---- */
 
 static const char *text_of(const json_t *object, const char *key)
 {
@@ -106,20 +106,20 @@ static const char *text_of(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-/* What the order of samples hangs on, so a run that changes it leaves the undisturbed one. The
- * sizes of a step are the lineage's. */
+/* True for settings that decide the order of samples: a run that changes one differs from an
+ * uninterrupted run. The lineage has the sizes of a step. */
 static bool shapes_leaves(const char *section, const char *key)
 {
     return strcmp(section, "debug") == 0 && strcmp(key, "seed") == 0;
 }
 
-/* It has them to be a replay, not as the run had. */
+/* A replay sets these keys itself. */
 static bool is_debug_of_replay(const struct config *config, const char *section)
 {
     return config->replay_step > 0 && strcmp(section, "debug") == 0;
 }
 
-/* Says which settings of the sections that shape training differ. */
+/* Logs the settings that differ, in the sections that affect training. */
 static void say_settings(const struct config *config, const char *stored_json)
 {
     static const char *const sections[] = {"model", "optimizer", "lr_scheduler", "training",
@@ -153,7 +153,7 @@ static void say_settings(const struct config *config, const char *stored_json)
     free(own_json);
 }
 
-/* The curve ends with the run unless lr_scheduler.total_steps holds it. */
+/* The learning-rate curve ends with the run, unless lr_scheduler.total_steps is set. */
 static void say_stretch(const struct config *config, const char *stored_json)
 {
     json_t *stored = json_loads(stored_json, 0, NULL);
@@ -190,7 +190,7 @@ static void say_identity(const json_t *own, const json_t *stored)
                  line);
 }
 
-/* Every other build is said where bits are compared. */
+/* Logs another build if bits are compared. */
 static void say_program(const struct identity *of, const json_t *own, const json_t *stored)
 {
     const char *is = text_of(json_object_get(own, "environment"), "program");
@@ -201,7 +201,7 @@ static void say_program(const struct identity *of, const json_t *own, const json
                  is);
 }
 
-/* Another vocabulary, where nothing but the tokens file says how large it is. */
+/* Refuses another vocabulary, if only the tokens file gives its size. */
 static int refuse_tokens(const struct identity *of, const struct model_difference *difference)
 {
     char hint[REPORT_TEXT_MAX];
@@ -214,7 +214,7 @@ static int refuse_tokens(const struct identity *of, const struct model_differenc
                         difference->theirs, trainer_config_data(of->config), difference->ours);
 }
 
-/* A checkpoint that does not say what model it is of is not compared. */
+/* A checkpoint that does not record its model is not compared. */
 static int check_model(const struct identity *of, const json_t *stored)
 {
     const json_t *model = json_object_get(stored, "model");
@@ -260,7 +260,8 @@ bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loade
     return is_same;
 }
 
-/* Who means other data names others; the same name in a bucket means that somebody wrote there. */
+/* Other data needs another name. The same name in a bucket means that the object was
+ * overwritten. */
 static int check_not_overwritten(const struct identity *of, const char *path)
 {
     const char *own = trainer_config_data(of->config);

@@ -11,10 +11,10 @@
 
 #define NUMERICS "training.numerics"
 #define BALANCER "parallelism.context_parallel_load_balancer"
-#define ORDERS_MAX 1000u /* an older one than the last so many is dropped from the list */
+#define ORDERS_MAX 1000u /* older orders than the last so many are dropped from the list */
 
-/* What steps were made with before a setting existed; a checkpoint of that time lacks it. The
- * others are in every checkpoint of a trainer. */
+/* Values in use before a setting existed; checkpoints of that time lack the setting. All
+ * checkpoints of a trainer have the others. */
 static const struct {
     const char *key, *value;
 } before_there_was[] = {
@@ -40,7 +40,7 @@ static json_t *order_of(const struct config *config, int64_t step)
         (json_int_t)config->numerics);
 }
 
-/* New reference, or NULL: one setting of a checkpoint whose list does not have it. */
+/* New reference, or NULL: the value of a setting that the checkpoint's list lacks. */
 static json_t *older_value(const char *key, const json_t *identity, const json_t *config)
 {
     size_t section_length = strcspn(key, ".");
@@ -56,8 +56,8 @@ static json_t *older_value(const char *key, const json_t *identity, const json_t
     return NULL;
 }
 
-/* Puts in what an older program did not list: what the checkpoint says elsewhere, or what there was
- * before the setting. */
+/* Adds settings that an older program did not list: values recorded elsewhere in the checkpoint, or
+ * values in use before the setting existed. */
 static void complete(json_t *theirs, const json_t *ours, const json_t *identity,
                      const struct ckpt_loaded *from)
 {
@@ -85,8 +85,8 @@ static const char *find_difference(const json_t *ours, const json_t *theirs)
     return NULL;
 }
 
-/* A setting of a newer trainer, which decides of bits as the others do; or NULL. What
- * add_other_samples() and lineage_note() note is none. */
+/* A setting of a newer trainer that affects bits, as the others do; or NULL. Notes of
+ * add_other_samples() and lineage_note() are not settings. */
 static const char *find_unknown(const json_t *ours, const json_t *theirs)
 {
     const char *key;
@@ -161,8 +161,8 @@ int lineage_begin(char **out, const struct config *config)
     return pack(out, json_pack("[o]", order_of(config, 0)));
 }
 
-/* The list of a checkpoint: its own, or one of one order, which complete() fills. Of a checkpoint
- * that no trainer made, as one that was imported, NULL. */
+/* The list of a checkpoint: its own, or one order that complete() fills. NULL: no trainer made the
+ * checkpoint, such as an imported one. */
 static json_t *orders_of(const struct ckpt_loaded *from, const json_t *identity)
 {
     json_t *state = json_loads(from->state_json, 0, NULL);
@@ -196,8 +196,8 @@ static bool differs(const json_t *object, const char *key, const json_t *from, c
     return was != NULL && !json_equal(json_object_get(object, key), was);
 }
 
-/* Adds to `order` which samples come from here on, where they are not those that would have come.
- * False: they are. */
+/* Notes in `order` the samples from here on, if they are not those of an uninterrupted run. Returns
+ * false if they are. */
 static bool add_other_samples(json_t *order, const struct config *config,
                               const struct ckpt_loaded *from, const struct lineage_data *data)
 {

@@ -1,4 +1,4 @@
-/* outliers.c - steps whose numbers are out of line (see outliers.h). */
+/* outliers.c - finds steps whose numbers are out of line (see outliers.h). */
 #include "trainer/record/outliers.h"
 
 #include "proto/base/report.h"
@@ -8,11 +8,11 @@
 
 _Static_assert(CONFIG_OUTLYING_WINDOW_MAX <= HISTORY_POINTS, "a window has room");
 
-/* A norm that goes up by a tenth while the learning rate warms up is none, however steady it was.
- */
+/* During warm-up a norm may rise by a tenth without being an outlier, however steady it was
+ * before. */
 #define LEAST_PART 0.05
 
-/* How many deviations it is too far; at most 0: it is in line. */
+/* The distance above the median in deviations; 0: in line. */
 static double measure(const struct history *window, double value, double deviations,
                       struct outlier *out)
 {
@@ -91,7 +91,7 @@ json_t *outliers_json(const struct outliers *o)
                      "skipped", skipped);
 }
 
-/* false: it is no list of numbers. */
+/* Returns false if it is not a list of numbers. */
 static bool read_values(struct history *window, const json_t *values)
 {
     json_t *all = json_pack("{sO}", "losses", values);

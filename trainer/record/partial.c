@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READ_BYTES (16u << 20) /* of rows that are added up */
+#define READ_BYTES (16u << 20) /* of rows that are summed */
 #define MEANS 2u               /* of embedding and output, at most */
 
-/* ---- what fits ---- */
+/* ---- tensors that fit ---- */
 
 int partial_check_shape(const struct config *config, const struct model_shape *ours,
                         const struct model_shape *theirs, const char *source, const char *hint)
@@ -28,7 +28,7 @@ int partial_check_shape(const struct config *config, const struct model_shape *o
     if (!model_shape_differs(&difference, ours, theirs) || (fits && config->partial))
         return 0;
     snprintf(both, sizeof(both), "%s, or take what fits: set checkpoint.partial", hint);
-    if (config->partial) /* say what stands in its way */
+    if (config->partial) /* name the obstacle */
         difference = rest;
     return report_error(ERR_MISMATCH, fits ? both : hint,
                         "the model of %s has %s = %s, this configuration %s", source,
@@ -43,7 +43,7 @@ const struct ckpt_tensor_info *partial_find(const struct ckpt_metadata *metadata
     return NULL;
 }
 
-/* Do rows of the tensor stand for tokens? */
+/* True if the tensor has a row per token. */
 static bool is_by_token(const struct model_tensor *tensor, const struct model_shape *shape)
 {
     return tensor->role == MODEL_COLUMNS && (tensor->block == 0 || tensor->block > shape->layers);
@@ -120,7 +120,7 @@ static void print_tensor(FILE *out, const struct partial *p, uint32_t i)
     fputc('\n', out);
 }
 
-/* Tensors of a layer that are taken, a bit each. */
+/* Bits of the tensors of a layer that are taken. */
 static uint32_t taken_of(const struct partial *p, uint32_t layer, uint32_t *out_first,
                          uint32_t *out_num)
 {
@@ -139,7 +139,7 @@ static void print_layers(FILE *out, uint32_t first, uint32_t last)
         fprintf(out, "layers.%u-%u.", first, last);
 }
 
-/* Those of layers [first, end), which are alike. */
+/* Prints layers [first, end), which are alike. */
 static void print_alike(FILE *out, const struct partial *p, uint32_t first, uint32_t end,
                         bool is_taken)
 {
@@ -231,7 +231,7 @@ static float *mean_of(const struct partial *p, uint32_t tensor)
     return p->means + (tensor == 0 ? 0 : p->model->shape.dim);
 }
 
-/* Row after row, so that how many are read at once does not matter. */
+/* One row after the other, so that the size of a read does not matter. */
 static int add_up(double *sums, const struct model_tensor *tensor, uint64_t rows,
                   const struct ckpt_load_options *from, struct ckpt *ckpt)
 {
@@ -275,9 +275,9 @@ static int make_mean(struct partial *p, uint32_t tensor, const struct ckpt_load_
     return rc;
 }
 
-/* ---- for all ranks ---- */
+/* ---- all ranks ---- */
 
-/* Rank 0. */
+/* Called on rank 0. */
 static int look(struct partial *p, const struct config *config, struct ckpt *ckpt, int64_t step,
                 int64_t attempt)
 {
