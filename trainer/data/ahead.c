@@ -1,8 +1,8 @@
 /* ahead.c - reading a rank's leaves ahead (see ahead.h).
  *
- * Slots are a ring. `next` is the leaf that the thread reads now or reads next; it is moved on when
- * its slot is full, and never beyond the step after the one that is wanted. A new start
- * (`generation`) makes the thread throw away what it reads just then. */
+ * Slots are a ring. `next` is the leaf that the thread reads now or next. It advances when its slot
+ * is full, at most to the step after the wanted one. A new start (`generation`) makes the thread
+ * discard its current read. */
 #include "trainer/data/ahead.h"
 
 #include "proto/base/report.h"
@@ -27,7 +27,7 @@ struct slot {
     struct data_batch batch;
     uint64_t counted;
     int rc;
-    struct report_text text; /* when rc is not 0 */
+    struct report_text text; /* if rc is not 0 */
 };
 
 struct ahead {
@@ -39,12 +39,12 @@ struct ahead {
     size_t batch_numbers;
     double waited;
     pthread_t thread;
-    pthread_mutex_t mutex; /* of all that follows, and of the slots' change of hands */
+    pthread_mutex_t mutex; /* guards all fields that follow, and the states of slots */
     pthread_cond_t changed;
     struct place next;
     int64_t wanted_step;
     uint32_t head, num_full;
-    uint64_t generation; /* 0: nobody has asked yet */
+    uint64_t generation; /* 0: no leaf was wanted yet */
     bool has_failed, is_closing;
 };
 
@@ -79,7 +79,7 @@ static uint64_t sample_of(const struct ahead *a, const struct place *place)
 
 /* ---- the thread ---- */
 
-/* Past the micro-steps in which the rank has no leaf, and the steps in which it has no further. */
+/* Skips micro-steps in which the rank has no leaf, and steps in which it has no more leaves. */
 static void skip_to_leaf(struct ahead *a)
 {
     struct place *next = &a->next;
@@ -112,7 +112,7 @@ static void read_leaf(struct ahead *a, struct slot *slot)
         slot->counted += slot->batch.targets[i] >= 0;
 }
 
-/* With the mutex held, which is let go of while the disk works. */
+/* Call with the mutex held; it is released during the read. */
 static void fill_slot(struct ahead *a)
 {
     struct slot *slot = &a->slots[(a->head + a->num_full) % a->num_slots];
@@ -215,7 +215,7 @@ static void drop_head(struct ahead *a)
     a->num_full--;
 }
 
-/* Is the rank's first leaf of the step the next that comes? */
+/* True if the rank's first leaf of the step is the next one. */
 static bool is_there(const struct ahead *a, const struct place *wanted)
 {
     const struct place *comes = a->num_full > 0 ? &a->slots[a->head].place : &a->next;
@@ -245,7 +245,7 @@ void ahead_step(struct ahead *a, int64_t step, uint64_t first)
     pthread_mutex_unlock(&a->mutex);
 }
 
-/* With the mutex held, until `num` slots are full or the last of them says why not. */
+/* Call with the mutex held: waits until `num` slots are full, or the last of them has an error. */
 static int wait_for(struct ahead *a, uint32_t num)
 {
     double start = clock_seconds();

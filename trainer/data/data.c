@@ -30,16 +30,16 @@ struct data {
     struct data_place place;
     struct tokens_file *files[DATA_SOURCES_MAX];
     struct order orders[DATA_SOURCES_MAX];
-    uint64_t weights[DATA_SOURCES_MAX]; /* of the open sources, as order.h takes them */
+    uint64_t weights[DATA_SOURCES_MAX]; /* of the open sources, as order.h uses them */
     bool is_in_order;
     uint64_t clock; /* of the cache */
     struct cached_block *cache;
-    struct proof *proof; /* NULL: none was begun */
+    struct proof *proof; /* NULL: not begun */
 };
 
 /* ---- opening ---- */
 
-/* "corpora/prose.tokens" and the folder "corpora/prose/" are called "prose". */
+/* The name of "corpora/prose.tokens" and of the folder "corpora/prose/" is "prose". */
 static void name_source(struct data_source *source, const char *path)
 {
     size_t end = strlen(path), begin;
@@ -54,10 +54,10 @@ static void name_source(struct data_source *source, const char *path)
     snprintf(source->name, sizeof source->name, "%.*s", (int)(length < 60 ? length : 60), name);
     for (char *at = source->name; *at != 0; at++)
         if (*at == ' ' || *at == '=')
-            *at = '_'; /* what separates fields in the loss file */
+            *at = '_'; /* it separates fields in the loss file */
 }
 
-/* What all sources must share. */
+/* Checks that all sources have the same properties. */
 static int check_alike(const struct data *data, const struct tokens_header *header,
                        const char *path, const char *hash)
 {
@@ -75,7 +75,7 @@ static int check_alike(const struct data *data, const struct tokens_header *head
     return 0;
 }
 
-/* `name`: what the configuration calls the tokens file at `path`. */
+/* `name`: the name in the configuration of the tokens file at `path`. */
 static int add_source(struct data *data, const char *name, const char *path, uint64_t weight,
                       uint64_t seed)
 {
@@ -112,7 +112,7 @@ static int add_source(struct data *data, const char *name, const char *path, uin
     return 0;
 }
 
-/* "NAME:WEIGHT"; cuts the weight off. A name without one has the weight 1. */
+/* "NAME:WEIGHT": removes the weight. Without one it is 1. */
 static int take_weight(char *source, uint64_t *out)
 {
     char *colon = strrchr(source, ':'), *end;
@@ -151,7 +151,7 @@ static int add_mixture(struct data *data, const char *mixture, const struct data
     return 0;
 }
 
-/* What a manifest calls the tokens of a mixture. */
+/* Computes the hash of a mixture's tokens for manifests. */
 static void hash_sources(struct data *data)
 {
     char hashes[DATA_SOURCES_MAX * 16];
@@ -177,7 +177,7 @@ static int new_data(struct data **out, uint32_t seq_len)
     return 0;
 }
 
-/* Hands out what has its sources, `rc` being how that went. */
+/* Returns data with its sources; `rc`: the result of adding them. */
 static int hand_out(struct data **out, struct data *data, int rc)
 {
     if (rc != 0) {
@@ -248,7 +248,7 @@ const struct data_place *data_place(const struct data *data)
     return &data->place;
 }
 
-/* Draws of every source of a place before global sample `next`. */
+/* Counts the draws of every source of a place before global sample `next`. */
 static void count_draws(uint64_t *out, const struct data_place *place, uint64_t next)
 {
     uint64_t weights[DATA_SOURCES_MAX];
@@ -387,7 +387,7 @@ static int find_block(struct data *data, uint32_t source, uint64_t index,
         if (at->used_at < oldest->used_at)
             oldest = at;
     }
-    oldest->used_at = 0; /* what a failed read leaves is nothing */
+    oldest->used_at = 0; /* a failed read leaves no valid block */
     ERR_TRY(tokens_file_read(data->files[source], index, &oldest->block));
     oldest->source = source;
     oldest->index = index;
@@ -396,7 +396,7 @@ static int find_block(struct data *data, uint32_t source, uint64_t index,
     return 0;
 }
 
-/* Where the samples of a batch go, `at` positions on. */
+/* The output for the samples of a batch, from position `at` on. */
 struct target {
     const struct data_batch *batch;
     size_t at;
@@ -433,7 +433,7 @@ static int read_sample(struct data *data, uint32_t source, uint64_t sample, stru
     return 0;
 }
 
-/* Behind the end of what is read in order: it counts for nothing. */
+/* A sample after the end of data that is read in order: it counts for nothing. */
 static void put_nothing(const struct target *to, uint32_t seq_len)
 {
     for (uint32_t j = 0; j < seq_len; j++) {

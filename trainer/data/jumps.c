@@ -8,7 +8,7 @@
 uint64_t jumps_pass(const struct jumps *jumps, uint64_t next)
 {
     bool is_moved = true;
-    while (is_moved) { /* behind one may begin another, that was made later */
+    while (is_moved) { /* another jump, made later, may begin after it */
         is_moved = false;
         for (uint32_t i = 0; i < jumps->num; i++) {
             const struct jump *jump = &jumps->of[i];

@@ -22,7 +22,7 @@ static inline uint32_t leaves_of_group(const struct leaves *l)
     return l->num / l->groups;
 }
 
-/* Micro-steps of a round; all are one where there is one group. */
+/* Micro-steps of a round; with one group all micro-steps are one round. */
 static inline uint32_t leaves_round(const struct leaves *l)
 {
     uint32_t ranks = l->groups > 1 ? l->shards : l->replicas * l->shards;
@@ -35,7 +35,7 @@ static inline uint32_t leaves_micro_steps(const struct leaves *l)
     return rounds * leaves_round(l);
 }
 
-/* Has the replica a group in the round? */
+/* True if the replica has a group in the round. */
 static inline bool leaves_has_group(const struct leaves *l, uint32_t replica, uint32_t round)
 {
     return (uint64_t)round * l->replicas + replica < l->groups;
@@ -54,7 +54,7 @@ static inline uint32_t leaves_at(const struct leaves *l, uint32_t data_rank, uin
     return (round * l->replicas + replica) * leaves_of_group(l) + (uint32_t)leaf;
 }
 
-/* Who computes a leaf, and when. */
+/* The rank and micro-step that compute a leaf. */
 static inline void leaves_find(const struct leaves *l, uint32_t leaf, uint32_t *data_rank,
                                uint32_t *micro_step)
 {

@@ -1,4 +1,4 @@
-/* manifest.c - the place in the data as JSON (see manifest.h). */
+/* manifest.c - the position in the data as JSON (see manifest.h). */
 #include "trainer/data/manifest.h"
 
 #include "proto/base/report.h"
@@ -67,7 +67,7 @@ static void copy_text(char *out, size_t bytes, const json_t *object, const char 
     out[length] = 0;
 }
 
-/* A checkpoint of a program that knew one source alone. */
+/* Reads a checkpoint of an older program with one source. */
 static void read_single(struct data_place *out, const json_t *run_data, uint32_t seq_len)
 {
     *out = (struct data_place){.seq_len = seq_len, .num_sources = 1};

@@ -76,7 +76,7 @@ uint32_t order_source(const uint64_t *weights, uint32_t num, uint64_t n, uint64_
         uint64_t before = sum - weights[i];
         uint64_t left = sum == 0 ? 0 : (uint64_t)((unsigned __int128)n * before / sum);
         uint64_t next_left = sum == 0 ? 0 : (uint64_t)((unsigned __int128)next * before / sum);
-        if (left == next_left) { /* none of those before gets it */
+        if (left == next_left) { /* no earlier source gets it */
             *out_index = n - left;
             return i;
         }

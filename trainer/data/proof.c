@@ -1,4 +1,4 @@
-/* proof.c - hashing whole tokens files in the background (see proof.h). */
+/* proof.c - hashes whole tokens files in the background (see proof.h). */
 #include "trainer/data/proof.h"
 
 #include "proto/base/report.h"

@@ -1,11 +1,10 @@
 /* random.c - Philox4x32-10: ten rounds of two 32 x 32 -> 64 bit products and a key that walks by
  * the golden ratio and sqrt(3) - 1, as published by Salmon et al., "Parallel random numbers: as
- * easy as 1, 2, 3" (SC'11). The unit test holds it against the known answers of the authors'
+ * easy as 1, 2, 3" (SC'11). The unit test compares it with the known answers of the authors'
  * Random123.
  *
  * A stream is named: its key is a hash of (seed, name). Element i of a stream is a pure function of
- * (key, i), so ranks draw their slices of a tensor without knowing of each other.
- * Thread safe: no state. */
+ * (key, i), so ranks draw their slices of a tensor independently. Thread safe: no state. */
 #include "trainer/data/random.h"
 
 #include "proto/base/checksum.h"

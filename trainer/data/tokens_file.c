@@ -2,7 +2,7 @@
  *
  * A file is untrusted: every field of the header is checked against the others and against the
  * file's size before it is used, every block against its checksum, every token against the
- * vocabulary. Reads are preads into memory of the call, so a reader has no state that changes and a
+ * vocabulary. Reads are preads into the caller's memory. So a reader has no changing state, and a
  * file that shrinks is an error, not a signal. */
 #include "trainer/data/tokens_file.h"
 
@@ -73,7 +73,8 @@ static int check_header(const struct tokens_header *header, const char *path, ui
     return fits ? 0 : bad_file(path, "the file's size does not fit the number of tokens");
 }
 
-/* What format 1 does not say: its writers' special tokens were the last two of the vocabulary. */
+/* Fills in values that format 1 lacks: its writers' special tokens were the last two of the
+ * vocabulary. */
 static void complete_format_1(struct tokens_header *header)
 {
     header->num_documents = 0;
@@ -158,7 +159,7 @@ const struct tokens_header *tokens_file_header(const struct tokens_file *file)
 
 /* ---- blocks ---- */
 
-/* Widens `count` tokens of the file's width; false: one is not below the vocabulary. */
+/* Widens `count` tokens of the file's width. Returns false if one is not below the vocabulary. */
 static bool widen_tokens(int32_t *out, const void *tokens, const struct tokens_header *header,
                          uint32_t count)
 {
@@ -186,7 +187,7 @@ static int bad_block(const struct tokens_file *file, const struct tokens_block *
                         (unsigned long long)(TOKENS_HEADER_BYTES + index * bytes));
 }
 
-/* `stored`: the block as it lies in the file, in memory of TOKENS_BLOCK tokens and two planes. */
+/* `stored`: the block as stored in the file, in memory of TOKENS_BLOCK tokens and two planes. */
 static int read_stored(const struct tokens_file *file, uint64_t index, void *stored,
                        struct tokens_block *out)
 {

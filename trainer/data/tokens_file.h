@@ -7,27 +7,27 @@
  *     table_offset  num_blocks checksums of 8 bytes; then the file ends
  *
  * Block i holds the tokens from i * TOKENS_BLOCK on: TOKENS_BLOCK unsigned integers of token_bytes,
- * then one bit per token that says whether a document begins with it, then, where the header has
- * TOKENS_HAS_MASK, one bit per token that says that it is not trained on (the loss leaves out its
- * prediction; it is read all the same). Bit j of a plane is bit j % 8 of byte j / 8. What is behind
- * the last token is zeros. So a start reads the header alone, a sample's tokens, documents and mask
- * come in one read, and each read proves itself: the checksum of block i is
+ * then one bit per token that says whether a document begins with it. If the header has
+ * TOKENS_HAS_MASK, one bit per token follows that says whether it is masked (the loss leaves out
+ * its prediction; the model still reads it). Bit j of a plane is bit j % 8 of byte j / 8. Zeros
+ * follow the last token. So a start reads only the header, one read gets a sample's tokens,
+ * documents and mask, and each read is verified. The checksum of block i is
  *
  *     checksum_block(block, bytes, 0, i) ^ header.hash                            (checksum.h)
  *
- * which a block of another place or of another file does not have.
+ * which differs for a block of another place or of another file.
  *
  * Format 1 is a header of the same first 104 bytes, zeros, its checksum, then the tokens and the
  * end: no checksums of blocks, no bits. tokens_file_read() derives where documents begin (format 1
- * was written by tokenizers whose second last token is begin_of_text) and checks nothing but the
- * range of the tokens; tokens_file_verify() proves the file as a whole.
+ * was written by tokenizers whose second last token is begin_of_text) and checks only the range of
+ * the tokens; tokens_file_verify() verifies the whole file.
  *
  * The identity of the tokens, which manifests keep, is header.hash in both formats: XXH3-64 of the
- * tokens' bytes in the file's width. A mask is part of what is trained on: with one, the identity
- * is XXH3-64 of { that hash, XXH3-64 of the mask's planes } (two u64).
+ * tokens' bytes in the file's width. A mask affects training, so with a mask the identity is
+ * XXH3-64 of { that hash, XXH3-64 of the mask's planes } (two u64).
  *
  * A reader may be used by several threads. A writer belongs to one; it fills a temporary file
- * beside the path, and commit makes the file whole or not at all. Errors: ERR_NOT_FOUND, ERR_IO,
+ * beside the path, and commit makes the complete file or none. Errors: ERR_NOT_FOUND, ERR_IO,
  * ERR_CORRUPT, ERR_VERSION, ERR_INVALID, ERR_MEMORY. */
 #ifndef HOLDFAST_TRAINER_TOKENS_FILE_H
 #define HOLDFAST_TRAINER_TOKENS_FILE_H
@@ -40,9 +40,9 @@
 #define TOKENS_MAGIC "HFTOKENS"
 #define TOKENS_VERSION 2u
 #define TOKENS_HEADER_BYTES 4096u
-#define TOKENS_BLOCK 16384u /* tokens of a block: what is read and checked at once */
+#define TOKENS_BLOCK 16384u /* tokens of a block, the unit of reads and checks */
 #define TOKENS_VOCAB_MAX (1u << 24)
-#define TOKENS_HAS_MASK 1u /* bits of flags; a reader refuses those it does not know */
+#define TOKENS_HAS_MASK 1u /* bits of flags; a reader refuses unknown bits */
 
 struct tokens_header {
     char magic[8];           /* "HFTOKENS" */
@@ -55,14 +55,14 @@ struct tokens_header {
     char tokenizer_hash[64]; /* SHA-256 of the tokenizer's file, hex */
     /* Format 1 has zeros from here on; a reader of it fills in bos and eos. */
     uint64_t num_documents; /* bits that are set in the first plane */
-    uint64_t num_trained;   /* tokens that no mask leaves out */
+    uint64_t num_trained;   /* tokens that are not masked */
     uint64_t num_blocks;    /* num_tokens / TOKENS_BLOCK, rounded up */
-    uint64_t table_offset;  /* behind the last block */
+    uint64_t table_offset;  /* after the last block */
     uint32_t block_tokens;  /* TOKENS_BLOCK */
     uint32_t flags;         /* TOKENS_HAS_MASK */
     int32_t bos, eos;       /* around every document; -1: the tokenizer has none */
     uint8_t zeros[3936];
-    uint64_t header_hash; /* XXH3-64 of all before it */
+    uint64_t header_hash; /* XXH3-64 of all bytes before it */
 };
 static_assert(sizeof(struct tokens_header) == TOKENS_HEADER_BYTES, "the header is one page");
 static_assert(offsetof(struct tokens_header, num_documents) == 104, "format 1 ends here");
@@ -82,13 +82,13 @@ uint64_t tokens_identity(uint64_t tokens_hash, uint64_t masks_hash, bool has_mas
 
 /* ---- reading ---- */
 
-/* The tokens of a block as the trainer uses them, whatever their width in the file. */
+/* The tokens of a block in the trainer's width. */
 struct tokens_block {
     uint64_t first; /* index in the file of tokens[0] */
     uint32_t count; /* TOKENS_BLOCK; fewer in the last block */
     int32_t tokens[TOKENS_BLOCK];
     uint8_t begins[TOKENS_BLOCK / 8]; /* a document begins here */
-    uint8_t masked[TOKENS_BLOCK / 8]; /* not trained on; zeros without TOKENS_HAS_MASK */
+    uint8_t masked[TOKENS_BLOCK / 8]; /* masked tokens; zeros without TOKENS_HAS_MASK */
 };
 
 static inline bool tokens_bit(const uint8_t *plane, uint32_t index)
@@ -97,14 +97,14 @@ static inline bool tokens_bit(const uint8_t *plane, uint32_t index)
 }
 
 struct tokens_file;
-/* Reads the header and nothing else. The hash of format 1 is what its header says. */
+/* Reads only the header. The hash of format 1 is taken from the header unverified. */
 int tokens_file_open(struct tokens_file **out, const char *path);
 void tokens_file_close(struct tokens_file *file);
 const struct tokens_header *tokens_file_header(const struct tokens_file *file);
 /* ERR_CORRUPT: the block is damaged, or the file has shrunk; the message names file and tokens. */
 int tokens_file_read(const struct tokens_file *file, uint64_t block, struct tokens_block *out);
-/* Reads all of the file and compares its identity. `go_on` (may be NULL) is asked now and then, and
- * ends the work with ERR_ABORTED when it returns false. */
+/* Reads the whole file and compares its identity. `go_on` (may be NULL) is called from time to
+ * time; if it returns false, the call ends with ERR_ABORTED. */
 struct tokens_watch {
     bool (*go_on)(void *user, uint64_t bytes_done, uint64_t bytes_total);
     void *user;
@@ -127,8 +127,8 @@ void tokens_writer_begin(struct tokens_writer *writer);
 /* `is_trained`: false only with has_mask. The first failure is kept and returned by commit. */
 void tokens_writer_add(struct tokens_writer *writer, const int32_t *tokens, size_t count,
                        bool is_trained);
-/* Makes the file; the writer is freed either way. `out_header` may be NULL. ERR_INVALID: no token
- * was added. */
+/* Makes the file and frees the writer, also after an error. `out_header` may be NULL. ERR_INVALID:
+ * no token was added. */
 int tokens_writer_commit(struct tokens_writer *writer, struct tokens_header *out_header);
 void tokens_writer_abort(struct tokens_writer *writer); /* NULL is allowed */
 

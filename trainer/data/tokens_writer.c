@@ -1,9 +1,9 @@
 /* tokens_writer.c - writes tokens files of format 2 (see tokens_file.h).
  *
- * Tokens collect in one block, which goes out when it is full, with its checksum kept for the
- * table. The checksums wait in memory for the identity that they are bound to, which is known at
- * the end: 8 bytes per block, 128 MB for a terabyte. Commit pads the last block, writes the table,
- * then the header over the zeros at the start, syncs and renames. */
+ * Tokens are collected in one block, which is written when it is full; its checksum is kept for the
+ * table. Checksums include the identity, which is known at the end, so they are kept in memory: 8
+ * bytes per block, 128 MB for a terabyte. Commit pads the last block, writes the table, then the
+ * header over the zeros at the start, syncs and renames. */
 #include "trainer/data/tokens_file.h"
 
 #include "proto/base/array.h"
@@ -26,9 +26,9 @@ struct tokens_writer {
     struct checksum_stream *tokens, *masks;
     uint64_t *table;
     uint32_t table_room;
-    uint8_t *block;      /* as it goes to the file */
+    uint8_t *block;      /* as written to the file */
     uint32_t block_used; /* tokens */
-    bool begins;         /* the next token */
+    bool begins;         /* the next token begins a document */
 };
 
 static int no_memory(void)
@@ -54,7 +54,7 @@ static int create_file(struct tokens_writer *writer)
     if (writer->file == NULL)
         return report_error(ERR_INVALID, "make its folder, or name another file",
                             "could not create %s: %s", writer->temporary, strerror(errno));
-    fwrite(zeros, sizeof zeros, 1, writer->file); /* its error is seen by commit */
+    fwrite(zeros, sizeof zeros, 1, writer->file); /* commit reports its error */
     return 0;
 }
 
