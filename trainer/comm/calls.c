@@ -1,4 +1,4 @@
-/* calls.c - every call of a communicator passes here, and through the flight recorder. */
+/* calls.c - runs every call of a communicator, and records it in the flight recorder. */
 #include "proto/base/report.h"
 #include "proto/base/stacks.h"
 #include "trainer/comm/private.h"
@@ -121,14 +121,14 @@ int comm_late(const struct comm *comm, const struct comm_call *call)
     static atomic_flag is_dumped = ATOMIC_FLAG_INIT;
     char site[COMM_SITE_MAX];
     comm_tell_site(call, site);
-    if (!atomic_flag_test_and_set(&is_dumped)) /* other lanes come to wait for the same */
+    if (!atomic_flag_test_and_set(&is_dumped)) /* other lanes time out for the same reason */
         stacks_dump_all("a wait for other ranks was too long");
     return report_error(ERR_UNAVAILABLE, "see which rank did not come, and start the run again",
                         "rank %u of %s waited longer than %s in %s at %s", comm->rank, comm->name,
                         flight_limit_setting(comm->flight), names[call->kind], site);
 }
 
-/* An error that is another's: of the rank, or the lane, that has the reason. */
+/* True for an error whose reason another rank or lane has. */
 static bool is_silent(int rc)
 {
     return rc == ERR_UNAVAILABLE && report_message()[0] == '\0';
@@ -163,15 +163,15 @@ int comm_run(struct comm *comm, const struct comm_call *call)
     }
     uint64_t id = flight_begin(comm->flight, comm, call);
     struct flight_mark mark = flight_mark(comm->flight);
-    struct comm_call told = *call; /* to the others, who may not mean the same */
+    struct comm_call told = *call; /* the call as other ranks see it; they may make another */
     told.mark = &mark;
     flight_start(comm->flight, id);
     int rc = run(comm, call->kind < COMM_SEND ? &told : call);
     if (call->kind == COMM_SEND && rc == 0)
-        call->request->record = id; /* ends with its wait */
+        call->request->record = id; /* the record ends with the wait */
     else
         flight_end(comm->flight, id, rc);
-    if (call->kind < COMM_SEND) /* messages may be another thread's */
+    if (call->kind < COMM_SEND) /* messages may be made by another thread */
         comm->num_calls++;
     return rc;
 }

@@ -6,7 +6,7 @@
 
 struct dry {
     struct comm base;
-    struct dry *world; /* of a split: what it was split from; of the world: itself */
+    struct dry *world; /* of a split: its origin; of the world: itself */
     comm_dry_call *at; /* of the world */
     void *user;
 };
@@ -42,13 +42,13 @@ static void dry_free(struct comm *comm)
 
 static void dry_abort(struct comm *comm, int exit_code)
 {
-    (void)comm; /* nobody else runs */
+    (void)comm; /* there are no other ranks */
     (void)exit_code;
 }
 
 static const struct comm_ops dry_ops = {
     .name = "dry",
-    .flags = COMM_THREADS, /* as those that are planned for */
+    .flags = COMM_THREADS, /* as the planned communicators have */
     .run = dry_run,
     .free = dry_free,
     .abort = dry_abort,

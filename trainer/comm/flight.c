@@ -12,24 +12,24 @@
 #include <sys/stat.h>
 
 struct flight {
-    pthread_mutex_t lock; /* of all but rank and options */
+    pthread_mutex_t lock; /* guards all fields but rank and options */
     uint32_t rank;
     struct flight_ring *ring;
-    int ring_fd;     /* of its file; -1: it is memory of this process */
-    char *ring_path; /* of that */
+    int ring_fd;     /* of the ring's file; -1: the ring is memory of this process */
+    char *ring_path; /* of the ring's file */
     struct flight_options options;
     _Atomic int64_t limit_seconds;
     _Atomic(const char *) limit_setting;
     struct flight_sum sums[FLIGHT_SUMS_MAX];
     uint32_t num_sums;
-    uint32_t num_called; /* calls that are under way */
+    uint32_t num_called; /* calls under way */
     uint64_t called_since_ns, called_ns;
-    struct flight_program program; /* next NULL: there is none */
-    struct flight_mirror mirror;   /* begin NULL: there is none */
+    struct flight_program program; /* next NULL: none */
+    struct flight_mirror mirror;   /* begin NULL: none */
     struct flight *next;           /* in all_flights */
 };
 
-/* Of this process, for flight_dump_all. */
+/* The recorders of this process, for flight_dump_all. */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flight *all_flights;
 
@@ -42,7 +42,7 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The ring is owned; NULL: no memory. */
+/* Owns the ring; NULL: no memory. */
 static struct flight *with_ring(struct flight_ring *ring)
 {
     struct flight *flight = ring != NULL ? calloc(1, sizeof(*flight)) : NULL;
@@ -78,7 +78,7 @@ void flight_free(struct flight *flight)
     struct flight **link = &all_flights;
     while (*link != NULL && *link != flight)
         link = &(*link)->next;
-    if (*link != NULL) /* else it was read */
+    if (*link != NULL) /* not one of flight_read() */
         *link = flight->next;
     pthread_mutex_unlock(&all_lock);
     pthread_mutex_destroy(&flight->lock);
@@ -87,7 +87,7 @@ void flight_free(struct flight *flight)
     free(flight);
 }
 
-/* In the folder, so that it outlives this process. NULL: it cannot be there. */
+/* Creates a ring in the folder, so that it outlives this process. NULL: not possible. */
 static struct flight_ring *create_ring(struct flight *flight, const struct flight_options *options)
 {
     struct flight_ring *ring = NULL;
@@ -168,7 +168,7 @@ void flight_follow(struct flight *flight, const struct flight_program *program)
         return;
     pthread_mutex_lock(&flight->lock);
     flight->program = program != NULL ? *program : (struct flight_program){0};
-    if (program != NULL) /* else the places are where it ended */
+    if (program != NULL) /* otherwise places stay at the program's end */
         flight->ring->num_lanes = 0;
     pthread_mutex_unlock(&flight->lock);
 }
@@ -182,7 +182,7 @@ void flight_set_mirror(struct flight *flight, const struct flight_mirror *mirror
     pthread_mutex_unlock(&flight->lock);
 }
 
-/* NULL: it has no place yet. The lock is held. */
+/* NULL: the lane has no place yet. Call with the lock held. */
 static struct flight_lane *find_lane(struct flight *flight, const char *lane)
 {
     for (uint32_t i = 0; i < flight->ring->num_lanes; i++)
@@ -191,7 +191,7 @@ static struct flight_lane *find_lane(struct flight *flight, const char *lane)
     return NULL;
 }
 
-/* The lock is held. */
+/* Call with the lock held. */
 static bool find_due(const struct flight *flight, const char *lane, uint32_t from,
                      struct flight_place *out)
 {
@@ -258,14 +258,14 @@ void flight_tell_mark(const struct flight_mark *mark, char out[FLIGHT_TEXT_MAX])
 
 /* ---- records ---- */
 
-/* NULL: overwritten. The lock is held. */
+/* NULL: overwritten. Call with the lock held. */
 static struct flight_record *at(struct flight *flight, uint64_t id)
 {
     struct flight_record *record = &flight->ring->records[id % flight->ring->num_records];
     return record->id == id ? record : NULL;
 }
 
-/* The lock is held. */
+/* Call with the lock held. */
 static void add_to_sums(struct flight *flight, const struct flight_record *record, size_t sent)
 {
     uint32_t i = 0;
@@ -331,7 +331,7 @@ double flight_called_seconds(struct flight *flight)
     return seconds;
 }
 
-/* That of its place: flight_enter has kept it. */
+/* flight_enter has kept the text of its place. */
 static void keep_texts(struct flight_ring *ring, const struct flight_record *record)
 {
     flight_ring_keep_text(ring, record->group);
@@ -359,7 +359,7 @@ uint64_t flight_begin(struct flight *flight, const struct comm *comm, const stru
     uint64_t id = record.id = flight->ring->count + 1;
     keep_texts(flight->ring, &record);
     flight->ring->records[id % flight->ring->num_records] = record;
-    atomic_signal_fence(memory_order_release); /* where SIGKILL cuts, it is not counted */
+    atomic_signal_fence(memory_order_release); /* a SIGKILL before this loses one record */
     flight->ring->count = id;
     add_to_sums(flight, &record, comm_call_sent(comm, call));
     if (flight->mirror.begin != NULL)
@@ -455,7 +455,7 @@ static void write_lane(const struct flight *flight, const struct flight_lane *of
     fputc('}', out);
 }
 
-/* The oldest record that the ring has. The lock is held. */
+/* The oldest record in the ring. Call with the lock held. */
 static uint64_t first_id(const struct flight *flight)
 {
     return flight->ring->count > flight->ring->num_records
@@ -482,7 +482,7 @@ void flight_write(struct flight *flight, const char *reason, FILE *out)
     pthread_mutex_unlock(&flight->lock);
 }
 
-/* Where each lane is in the step's program, and what comes next. The lock is held. */
+/* Logs each lane's place in the step's program, and its next operation. Call with the lock held. */
 static void log_lanes(struct flight *flight, const char *reason)
 {
     for (uint32_t i = 0; i < flight->ring->num_lanes; i++) {
@@ -503,7 +503,7 @@ static void log_lanes(struct flight *flight, const char *reason)
     }
 }
 
-/* What is under way, failed, or was the last to end. The lock is held. */
+/* Logs calls that are under way or failed, and the last that ended. Call with the lock held. */
 static void log_records(struct flight *flight, const char *reason)
 {
     uint64_t now = now_ns();

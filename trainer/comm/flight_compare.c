@@ -15,16 +15,16 @@
 struct dump {
     json_t *json;
     uint32_t rank;
-    bool is_ring; /* not a dump: the file that its process writes, or wrote */
+    bool is_ring; /* not a dump: a ring that its process writes, or wrote */
     bool is_dead;
-    const json_t *call; /* the oldest that has not ended; NULL: the rank waits in none */
-    const json_t *last; /* the newest that has; NULL: none has */
+    const json_t *call; /* the oldest that has not ended; NULL: the rank waits in no call */
+    const json_t *last; /* the newest that has ended; NULL: none */
 };
 
 struct dumps {
     struct dump *of;
     uint32_t num, room;
-    uint32_t num_ranks; /* of the world, as far as some call says */
+    uint32_t num_ranks; /* of the world, if a call records it */
 };
 
 static const char *text_in(const json_t *object, const char *key)
@@ -61,7 +61,7 @@ static void find_calls(struct dumps *dumps, struct dump *dump)
     }
 }
 
-/* NULL: it cannot be read. */
+/* NULL: the file cannot be read. */
 static json_t *load_ring(const char *path, bool *out_is_dead)
 {
     struct flight *flight;
@@ -103,7 +103,7 @@ static int make_room(struct dumps *dumps)
     return 0;
 }
 
-/* A ring is never older than the dump of its rank, and takes its place. */
+/* A ring is never older than the dump of its rank, and replaces it. */
 static int add_dump(struct dumps *dumps, const char *path, bool is_ring)
 {
     json_error_t reason;
@@ -168,7 +168,7 @@ static int read_dumps(struct dumps *dumps, const char *folder, const char *prefi
     return rc;
 }
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
 static void print_call(const json_t *call, FILE *out)
 {
@@ -195,7 +195,7 @@ static bool is_before(const json_t *a, const json_t *b)
     return number_in(a, "collective_seq_id") < number_in(b, "collective_seq_id");
 }
 
-/* The call of the whole world that is furthest on; NULL: no rank waits in one. */
+/* The furthest call of the whole world; NULL: no rank waits in one. */
 static const json_t *furthest(const struct dumps *dumps)
 {
     const json_t *most = NULL;
@@ -228,7 +228,7 @@ static uint32_t print_missing(const struct dumps *dumps, FILE *out)
     return missing;
 }
 
-/* Where the process of each died: of no interest where all did, as then somebody ended them. */
+/* Prints the place of each dead process, unless all are dead: then they were ended together. */
 static uint32_t print_dead(const struct dumps *dumps, FILE *out)
 {
     uint32_t dead = 0;

@@ -37,7 +37,7 @@ struct flight_ring *flight_ring_new(uint32_t rank, uint32_t num_records)
 
 /* ---- a file ---- */
 
-/* Of a start before, whose process did not remove it. */
+/* Moves the file of an earlier start whose process did not remove it. */
 static void put_aside(const char *path)
 {
     char folder[4096], aside[4608];
@@ -52,7 +52,7 @@ static void put_aside(const char *path)
                  strerror(errno));
 }
 
-/* All of its blocks, as a store into a hole of a full disk would end the process. */
+/* Allocates all blocks: a store into a hole of a full disk kills the process. */
 static int map_new(struct flight_ring **out, int fd, size_t bytes)
 {
     int error = posix_fallocate(fd, 0, (off_t)bytes);
@@ -176,7 +176,7 @@ static int read_all(struct flight_ring **out, int fd, size_t bytes, const char *
         return report_error(ERR_INVALID, "use the trainer that made it",
                             "%s is no ring of a flight recorder of this build", path);
     }
-    ring->is_file = false; /* so it is freed as memory */
+    ring->is_file = false; /* so that it is freed as memory */
     find_texts(ring);
     *out = ring;
     return 0;

@@ -1,22 +1,22 @@
 /* local.c - ranks are threads of one process; collectives go through memory.
  *
- * Here are the world, its groups and how ranks wait for each other; local_calls.c has what they
- * exchange. A group of ranks shares one struct group. A collective is the same for all of them:
+ * This file has the world, its groups and the waits of ranks; local_calls.c has the exchanges. A
+ * group of ranks shares one struct group. All collectives have the same form:
  *
  *     publish my arguments in my slot -> wait for all -> read others' slots -> wait for all
  *
  * The first wait makes every slot visible, the second keeps buffers alive until everyone has read.
  *
- * Of a communicator with a lane the copies are queued on it, and each wait is for it, too.
+ * If a communicator has a lane, copies are queued on it, and each wait also waits for the lane.
  *
  * Waiting is on a condition variable (no spinning: ranks may outnumber cores). One mutex guards
  * every field of every group of a world; bulk copies are made outside of it.
  *
- * When a rank ends with an error, or says that it has one (comm_fail), every wait of the world
- * returns ERR_UNAVAILABLE, so the others end too, and so do the failed rank's other lanes. When it
- * ends well, or has waited too long, only the groups that it belongs to do. A rank whose second
- * wait is broken off stays until all others have left their copies, because they may still read its
- * buffers. */
+ * When a rank ends with an error, or reports one (comm_fail), every wait of the world returns
+ * ERR_UNAVAILABLE. So the other ranks end, too, and so do the failed rank's other lanes. When a
+ * rank ends without an error, or its wait times out, only the waits in its groups end. A rank whose
+ * second wait is aborted stays until all others have finished their copies, because they may still
+ * read its buffers. */
 #include "trainer/comm/local.h"
 #include "kernels/device.h"
 #include "proto/base/report.h"
@@ -82,7 +82,7 @@ static int wait_all_locked(struct local *l, const struct comm_call *call, uint32
         return 0;
     if (local_is_broken(group))
         return local_lost();
-    group->broken = true; /* who comes later would meet a call that has been left */
+    group->broken = true; /* a later rank must not join a call that others have left */
     pthread_cond_broadcast(&group->changed);
     return comm_late(&l->base, call);
 }
@@ -106,7 +106,7 @@ int local_end(struct local *l, const struct comm_call *call)
     return copied != 0 ? copied : rc;
 }
 
-/* Do two ranks mean the same collective? */
+/* True if two ranks make the same collective. */
 static bool is_same(const struct comm_call *a, uint32_t rank_a, const struct comm_call *b,
                     uint32_t rank_b)
 {
@@ -135,7 +135,7 @@ int local_begin(struct local *l, const struct comm_call *call)
         char site[COMM_SITE_MAX];
         comm_tell_site(other, site);
         rc = comm_mismatch(&l->base, call, j, other->kind, site);
-        local_end(l, call); /* their calls may still be read */
+        local_end(l, call); /* other ranks may still read their calls */
     }
     return rc;
 }
@@ -175,7 +175,7 @@ static void group_free(struct group *group)
     free(group);
 }
 
-/* What a rank that leaves has sent is the others' no more, when they are not just copying it. */
+/* Drops messages of a rank that leaves, after copies in progress. */
 static void drop_messages(struct group *group, uint32_t rank)
 {
     struct message **link = &group->messages;
@@ -198,7 +198,7 @@ static void group_leave(struct group *group, uint32_t rank)
     drop_messages(group, rank);
     group->broken = true;
     pthread_cond_broadcast(&group->changed);
-    /* The last one out frees; broken waiters have left their copies before they come here. */
+    /* The last rank frees the group; aborted waits have finished their copies before. */
     bool is_last = --group->users == 0;
     struct world *world = group->world;
     if (is_last)
@@ -206,7 +206,7 @@ static void group_leave(struct group *group, uint32_t rank)
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* Was this rank the first? */
+/* Returns true if this rank is the first. */
 static bool world_fail(struct world *world, uint32_t rank, int result)
 {
     pthread_mutex_lock(&world->mutex);
@@ -222,7 +222,7 @@ static bool world_fail(struct world *world, uint32_t rank, int result)
     return is_first;
 }
 
-/* Rank 0 of the parent makes the groups of all colours; members find theirs in their slot. */
+/* Rank 0 of the parent makes the groups of all colours; members find their group in their slot. */
 static int split_make_groups(struct group *parent)
 {
     int rc = 0;
@@ -302,7 +302,7 @@ static bool local_fail(struct comm *comm, int error)
 
 static void local_abort(struct comm *comm, int exit_code)
 {
-    (void)exit_code; /* of threads, the process's exit code is its caller's to choose */
+    (void)exit_code; /* with threads the process's caller chooses the exit code */
     (void)local_fail(comm, ERR_ABORTED);
 }
 
@@ -386,7 +386,7 @@ int comm_local_run(uint32_t size, int (*rank_main)(struct comm *comm, void *user
     }
     pthread_mutex_init(&world.mutex, NULL);
     run_threads(&world, threads, size);
-    while (world.groups != NULL) /* of ranks that never ran or did not free theirs */
+    while (world.groups != NULL) /* of ranks that never ran or did not free their groups */
         group_free(world.groups);
     pthread_mutex_destroy(&world.mutex);
     free(threads);

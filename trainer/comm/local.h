@@ -1,4 +1,4 @@
-/* local.h - what local.c and local_calls.c share: the groups of a world of threads. */
+/* local.h - shared by local.c and local_calls.c: the groups of a world of threads. */
 #ifndef HOLDFAST_TRAINER_COMM_LOCAL_H
 #define HOLDFAST_TRAINER_COMM_LOCAL_H
 
@@ -6,13 +6,13 @@
 
 #include <pthread.h>
 
-/* What a rank shows to the others during one collective. */
+/* A rank's arguments of one collective, visible to the others. */
 struct slot {
     const struct comm_call *call;
-    struct group *group; /* split: the group that the slot's rank was put in */
+    struct group *group; /* split: the new group of the slot's rank */
 };
 
-/* A send on its way, in the caller's request; listed in its group until it is received. */
+/* A send under way, in the caller's request; in its group's list until it is received. */
 struct message {
     struct message *next;
     const void *data;
@@ -28,7 +28,7 @@ struct group {
     struct world *world;
     struct group *next; /* in the world's list */
     pthread_cond_t changed;
-    uint32_t size, users; /* communicators that still point here */
+    uint32_t size, users; /* communicators that still refer to the group */
     uint32_t arrived;     /* at the current wait */
     uint32_t copying;     /* ranks between the two waits */
     uint64_t generation;  /* waits completed */
@@ -43,8 +43,8 @@ struct world {
     int (*rank_main)(struct comm *comm, void *user);
     void *user;
     bool failed;        /* some rank has failed */
-    uint32_t failed_by; /* it: the first */
-    int result;         /* its; those that only lost a peer count last */
+    uint32_t failed_by; /* the first that failed */
+    int result;         /* its result; ranks that only lost a peer count last */
 };
 
 struct local {
@@ -52,14 +52,15 @@ struct local {
     struct group *group;
 };
 
-/* ERR_UNAVAILABLE. The last error stays empty: the rank that ended has the reason. */
+/* ERR_UNAVAILABLE. The last error is empty: the rank that ended has the reason. */
 int local_lost(void);
-bool local_is_broken(const struct group *group); /* under the world's mutex */
-/* For something to change, until `deadline` where there is one. */
+bool local_is_broken(const struct group *group); /* call with the world's mutex held */
+/* Waits for a change, at most until `deadline`, if there is one. */
 int local_wait_change(struct group *group, const struct timespec *deadline);
-/* What the lane was given before is done: others read it, or it was copied from them. */
+/* Waits until the lane's earlier work is done: other ranks read it, or it was copied from them. */
 int local_settle(struct lane *lane);
-/* The two waits of a collective: every slot is visible; everyone has read. */
+/* The two waits of a collective: after the first all slots are visible, after the second all were
+ * read. */
 int local_begin(struct local *l, const struct comm_call *call);
 int local_end(struct local *l, const struct comm_call *call);
 int local_split(struct comm *comm, const struct comm_call *call);

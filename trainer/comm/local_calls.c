@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* From another rank's buffer into one of this rank. */
+/* Copies from another rank's buffer to this rank's. */
 static void copy_bytes(struct lane *lane, void *to, const void *from, size_t bytes)
 {
     if (lane != NULL)
@@ -89,7 +89,7 @@ static int local_sum_i64(struct comm *comm, const struct comm_call *call)
     return local_end(l, call);
 }
 
-/* Of bf16 too, sums are of float and rounded once. */
+/* Sums are of float, rounded once; also those of bf16. */
 static int local_sum_floats(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
@@ -192,7 +192,7 @@ static int local_receive(struct comm *comm, const struct comm_call *call)
     return rc;
 }
 
-/* A message that is given up: its memory is the sender's again. */
+/* Withdraws a message: its memory belongs to the sender again. */
 static void take_back(struct group *group, struct message *message)
 {
     while (message->state == MESSAGE_COPYING)

@@ -1,19 +1,17 @@
-/* mpi.c - ranks are processes under mpirun or another MPI launcher. The only file that knows
- * MPI.
+/* mpi.c - ranks are processes under mpirun or another MPI launcher. Only this file uses MPI.
  *
  * MPI counts are int. Byte counts that fit are passed as bytes; larger ones as units of 64 bytes,
  * which takes collectives to 128 GiB per rank pair list; such counts must be multiples of 64 (all
  * of the trainer's are), else the call is refused. Simple collectives are cut into pieces of 1 GiB.
  *
- * Lanes call from threads of their own, MPI lets in one at a time (a lock), and none stays there:
- * what has to wait is started, and asked for until it has ended (finish). So each lane moves on
- * whatever the others wait for. Where MPI lets only the first thread call, nothing runs beside
- * compute, and a warning says so.
+ * Each lane calls from its thread, under a lock: one thread at a time is in MPI, and none waits
+ * there. A call that has to wait is started, then tested until it has ended (finish). So no lane
+ * blocks another. If only the first thread may call MPI, no lane runs beside compute; a warning
+ * says so.
  *
- * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. What a lost peer
- * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. When the world is
- * lost, by an error or because the rank said so (comm_fail), all waits of this rank end; the others
- * do when it aborts. */
+ * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. The launcher
+ * handles a lost peer: Open MPI's mpirun ends every rank when one dies. When the world is lost, by
+ * an error or by comm_fail, all waits of this rank end; those of other ranks end when it aborts. */
 #include "proto/base/report.h"
 #include "trainer/comm/private.h"
 
@@ -25,16 +23,16 @@
 #define MPI_PIECE_BYTES ((size_t)1 << 30)
 #define MPI_UNIT_BYTES ((size_t)64)
 #define CHECKED_CALLS 256u
-#define ASK_AGAIN 20u      /* times without a pause */
-#define ASK_EVERY_NS 50000 /* then */
+#define ASK_AGAIN 20u      /* tests without a pause */
+#define ASK_EVERY_NS 50000 /* then a test each */
 
 struct mpi {
     struct comm base;
     MPI_Comm comm;
     MPI_Datatype unit; /* MPI_UNIT_BYTES bytes */
-    MPI_Op narrow_sum; /* of numbers of bf16, which MPI does not know */
+    MPI_Op narrow_sum; /* adds bf16 numbers, which MPI does not support */
     struct mpi *world; /* itself for the world */
-    int *counts;       /* room for four lists of `size` */
+    int *counts;       /* room for four lists of `size` numbers */
 };
 
 static pthread_mutex_t within = PTHREAD_MUTEX_INITIALIZER;
@@ -44,7 +42,7 @@ static void enter(void)
     pthread_mutex_lock(&within);
 }
 
-/* `m` NULL: before there is a world. */
+/* `m` NULL: there is no world yet. */
 static int leave(struct mpi *m, int code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING];
@@ -60,7 +58,7 @@ static int leave(struct mpi *m, int code, const char *what)
     return report_error(ERR_UNAVAILABLE, "start the run again", "MPI's %s failed: %s", what, text);
 }
 
-/* A call of MPI, by one thread at a time. */
+/* Makes a call of MPI; one thread at a time. */
 #define IN_MPI(m, call, what) (enter(), leave(m, call, what))
 
 /* world NULL: this is the world. */
@@ -121,7 +119,7 @@ static void mpi_free(struct comm *comm)
 
 /* ---- waiting ---- */
 
-/* Was the world lost already? From here on it is where `is_lost`. */
+/* Marks the world as lost if `is_lost`. Returns whether it was lost before. */
 static bool lose(struct mpi *m, bool is_lost)
 {
     enter();
@@ -131,9 +129,9 @@ static bool lose(struct mpi *m, bool is_lost)
     return was_lost;
 }
 
-/* Until a request has ended: asks a few times, then leaves the processor to who computes. By a
- * sleep: sched_yield() in a loop, also MPI's own, keeps every other process of the machine from
- * running for up to minutes (seen with Linux 6.18). */
+/* Waits until a request has ended: tests it a few times, then sleeps between tests so that compute
+ * gets the processor. It does not call sched_yield() in a loop, as MPI does: that keeps every other
+ * process of the machine from running for up to minutes (seen with Linux 6.18). */
 static int finish(struct mpi *m, const struct comm_call *call, MPI_Request *request)
 {
     struct timespec deadline = flight_deadline(m->base.flight), now;
@@ -181,8 +179,8 @@ static int mpi_broadcast(struct comm *comm, const struct comm_call *call)
     return 0;
 }
 
-/* Byte lists as int lists: in bytes when all fit, else in units. Ranks may choose differently,
- * since MPI matches the sequence of bytes, not the type that names it. */
+/* Byte lists as int lists: in bytes if all fit, else in units. Ranks may choose differently, since
+ * MPI matches the sequence of bytes, not the name of the type. */
 static int lists_as_int(struct mpi *m, int *out_counts, int *out_at, MPI_Datatype *out_type,
                         const size_t *bytes, const size_t *at)
 {
@@ -238,7 +236,7 @@ static int mpi_all_to_all(struct comm *comm, const struct comm_call *call)
     return finish(m, call, &request);
 }
 
-/* to += from, of bf16. */
+/* to += from, in bf16. */
 static void add_narrow(void *from, void *to, int *count, MPI_Datatype *type)
 {
     const size_t width = sizeof(uint16_t);
@@ -341,9 +339,9 @@ static int mpi_wait(struct comm *comm, const struct comm_call *call)
     return finish((struct mpi *)comm, call, (MPI_Request *)(void *)call->request);
 }
 
-/* ---- does everybody call the same? ---- */
+/* ---- comparing the calls of ranks ---- */
 
-/* A program that differs between ranks does so in its first steps, so these are compared: one more
+/* A program that differs between ranks differs in its first steps. So these are compared: one more
  * small all-gather for each of the first CHECKED_CALLS collectives of a communicator. */
 static int compare(struct mpi *m, const struct comm_call *call)
 {
@@ -383,7 +381,7 @@ static int mpi_run(struct comm *comm, const struct comm_call *call)
     return runs[call->kind](comm, call);
 }
 
-/* The others learn of it when this rank aborts. */
+/* The other ranks learn of it when this rank aborts. */
 static bool mpi_fail(struct comm *comm, int error)
 {
     (void)error;

@@ -1,23 +1,23 @@
-/* nccl.c - ranks whose GPUs exchange by NCCL, over a communicator that brings them together.
+/* nccl.c - ranks whose GPUs exchange data by NCCL; another communicator connects the ranks first.
  *
- * A communicator here is two: the bootstrap's (threads, MPI or TCP), which splits groups, carries
- * what is in the host's memory and hands round NCCL's unique id; and NCCL's, one for each group,
- * for what is in a device's memory. So a lane has a communicator of its own, as each group has one.
+ * A communicator here consists of two. The bootstrap's (threads, MPI or TCP) splits groups, moves
+ * data in host memory and distributes NCCL's unique id. NCCL's, one for each group, moves data in
+ * device memory. Each lane has its groups, so it has its own NCCL communicators.
  *
- * NCCL moves bits: equal parts that lie side by side by its all-gather, all others by sends and
- * receives of one group; a rank's own part is a copy of its lane. Our kernels add, but for the sums
- * of floats of the fast reduction, which are NCCL's.
+ * NCCL moves bits: equal, contiguous parts by its all-gather, all others by sends and receives of
+ * one group. A rank's own part is a copy on its lane. The trainer's kernels add, except for the
+ * sums of floats of the fast reduction, which NCCL makes.
  *
- * A call is queued on the lane's stream and waited for: the caller's thread asks the stream and
- * the communicator's asynchronous error, and looks at the clock. A communicator that is late or
- * has failed is aborted, and every later call of it fails. The first calls of a group are compared
- * between its ranks. Communicators are not blocking, so setting one up is waited for likewise.
+ * A call is queued on the lane's stream. The caller's thread waits: it polls the stream, the
+ * communicator's asynchronous error and the deadline. A communicator that timed out or failed is
+ * aborted, and every later call of it fails. The first calls of a group are compared between its
+ * ranks. Communicators are non-blocking, so their set-up is waited for in the same way.
  *
- * Messages have no tags. One of an exchange is held until the receive that follows it: both are one
- * group, since each rank's receive may be what the other's send waits for. One between stages is
- * queued at once, on a lane of its own behind what the communicator's lane was given, and its wait
- * looks at an event. Two ranks that send each other such messages have a communicator for each way
- * (parallel/channels.c). */
+ * Messages have no tags. The send of an exchange is held until the receive that follows it: both
+ * form one group, since each rank's send may wait for the other's receive. A message between stages
+ * is queued at once on a separate lane, after the earlier work of the communicator's lane; its wait
+ * polls an event. Two ranks that send each other such messages have a communicator for each
+ * direction (parallel/channels.c). */
 #include "proto/base/process.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
@@ -31,28 +31,28 @@
 #include "kernels/device.h"
 
 #define CHECKED_CALLS 256u
-#define ASK_AGAIN 2000u    /* times without a pause */
-#define ASK_EVERY_NS 50000 /* then */
+#define ASK_AGAIN 2000u    /* polls without a pause */
+#define ASK_EVERY_NS 50000 /* then a poll each */
 
-/* What a send's request holds. */
+/* Contents of a send's request. */
 struct message {
-    struct mark sent; /* of the send lane; first, so that it keeps its event */
-    const void *data; /* of an exchange, held; NULL: it was queued */
+    struct mark sent; /* on the send lane; first, so that it keeps its event */
+    const void *data; /* of a held send of an exchange; NULL: it was queued */
     size_t bytes;
     uint32_t peer;
 };
 
 struct nccl {
     struct comm base;
-    struct comm *host;     /* the same ranks by the bootstrap */
+    struct comm *host;     /* the bootstrap's communicator of the same ranks */
     struct nccl *world;    /* itself for the world */
-    ncclComm_t comm;       /* NULL: of the world, or aborted */
+    ncclComm_t comm;       /* NULL: the world's, or aborted */
     size_t *bytes, *at;    /* room for a list of `size` each */
     struct comm_sign *all; /* of each rank, to compare */
-    struct lane *sends;    /* of messages between stages; NULL: there was none */
-    struct mark ready;     /* of the communicator's lane: what is sent is there */
-    struct message *held;  /* of an exchange, until its receive; NULL: none */
-    uint32_t under_way;    /* messages between stages that were queued and not waited for */
+    struct lane *sends;    /* for messages between stages; NULL: none so far */
+    struct mark ready;     /* on the communicator's lane: the data to send are ready */
+    struct message *held;  /* send of an exchange, until its receive; NULL: none */
+    uint32_t under_way;    /* messages between stages that are queued and not waited for */
 };
 
 _Static_assert(sizeof(struct message) <= sizeof(struct comm_request), "a request holds it");
@@ -71,7 +71,7 @@ static int failed(struct nccl *n, ncclResult_t result, const struct comm_call *c
                         comm_kind_name(call->kind), call->site, ncclGetLastError(n->comm));
 }
 
-/* The communicator is given up, with what is queued on it. */
+/* Aborts the communicator and the work queued on it. */
 static int give_up(struct nccl *n, int rc)
 {
     struct report_text text;
@@ -83,7 +83,7 @@ static int give_up(struct nccl *n, int rc)
     return report_restore(&text, rc);
 }
 
-/* 0: go on waiting. */
+/* 0: continue to wait. */
 static int look_around(struct nccl *n, const struct comm_call *call, const struct timespec *until)
 {
     struct timespec now;
@@ -96,7 +96,7 @@ static int look_around(struct nccl *n, const struct comm_call *call, const struc
     return ERR_UNAVAILABLE;
 }
 
-/* Of the two that is there. */
+/* Polls the one that is not NULL. */
 static cudaError_t ask(cudaStream_t stream, cudaEvent_t event)
 {
     return event != NULL    ? cudaEventQuery(event)
@@ -104,7 +104,7 @@ static cudaError_t ask(cudaStream_t stream, cudaEvent_t event)
                             : cudaSuccess;
 }
 
-/* Until the communicator has come about and the stream, or the event, is reached. */
+/* Waits until the communicator is ready and the stream, or the event, is reached. */
 static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t stream,
                   cudaEvent_t event)
 {
@@ -118,7 +118,7 @@ static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t str
             cudaError_t done = ask(stream, event);
             if (done == cudaSuccess)
                 return 0;
-            (void)cudaGetLastError(); /* CUDA keeps it, and the next launch would fail for it */
+            (void)cudaGetLastError(); /* CUDA keeps the error, and the next launch fails with it */
             if (done != cudaErrorNotReady)
                 rc = report_error(ERR_UNAVAILABLE, "start the run again", "CUDA: %s in %s at %s",
                                   cudaGetErrorString(done), comm_kind_name(call->kind), call->site);
@@ -140,7 +140,7 @@ static int by_host(struct nccl *n, const struct comm_call *call)
     return rc;
 }
 
-/* Do all ranks call the same? */
+/* Compares the calls of all ranks. */
 static int compare(struct nccl *n, const struct comm_call *call)
 {
     struct comm_sign mine = comm_sign(&n->base, call);
@@ -159,7 +159,7 @@ static int compare(struct nccl *n, const struct comm_call *call)
     return comm_compare(&n->base, call, n->all);
 }
 
-/* NCCL's communicator of a group: rank 0 makes the id. */
+/* Creates NCCL's communicator of a group: rank 0 makes the id. */
 static int connect_ranks(struct nccl *n, const struct comm_call *split)
 {
     struct {
@@ -205,7 +205,7 @@ static int split(struct nccl *n, const struct comm_call *call)
 
 /* ---- By NCCL ---- */
 
-/* Each from its place to its place; of this rank by a copy. Inside a group. */
+/* Moves one part for each pair of ranks, this rank's by a copy. Call inside a group. */
 static ncclResult_t part(struct nccl *n, cudaStream_t stream, uint32_t peer, const void *send,
                          size_t send_bytes, void *recv, size_t recv_bytes)
 {
@@ -269,7 +269,7 @@ static ncclResult_t all_reduce(struct nccl *n, const struct comm_call *call, cud
                          ncclSum, n->comm, stream);
 }
 
-/* Parts of one size at once, others each to its rank. */
+/* Equal parts at once; other parts each to its rank. */
 static ncclResult_t reduce_scatter(struct nccl *n, const struct comm_call *call,
                                    cudaStream_t stream)
 {
@@ -307,8 +307,8 @@ static int check_comm(const struct nccl *n, const struct comm_call *call)
                         comm_kind_name(call->kind), call->site);
 }
 
-/* One group of calls on the stream. A thread of NCCL queues it. Until the communicator says
- * success, the stream and its events do not know of it, and its next call is refused. */
+/* Queues a call as one group on the stream. A thread of NCCL queues it. Until the communicator
+ * reports success, its work is not on the stream or its events, and its next call is refused. */
 static int queue(struct nccl *n, const struct comm_call *call, move_fn *move, cudaStream_t stream)
 {
     ncclResult_t result = ncclGroupStart(), ended;
@@ -339,7 +339,7 @@ static ncclResult_t move_send(struct nccl *n, const struct comm_call *call, cuda
     return ncclSend(call->send, call->bytes, ncclUint8, (int)call->peer, n->comm, stream);
 }
 
-/* With the send of an exchange, where one is held. */
+/* Together with the held send of an exchange, if there is one. */
 static ncclResult_t move_receive(struct nccl *n, const struct comm_call *call, cudaStream_t stream)
 {
     const struct message *held = n->held;
@@ -383,7 +383,7 @@ static int receive_message(struct nccl *n, const struct comm_call *call)
     return 0;
 }
 
-/* An exchange has ended with its receive. */
+/* The send of an exchange has ended with its receive. */
 static int wait_message(struct nccl *n, const struct comm_call *call)
 {
     const struct message *message = (const struct message *)call->request;
@@ -428,7 +428,7 @@ static void nccl_free(struct comm *comm)
     else if (n->comm != NULL)
         (void)ncclCommDestroy(n->comm);
     lane_close(n->sends);
-    if (n->world != n) /* the world's is its owner's */
+    if (n->world != n) /* its owner frees the world's */
         n->host->ops->free(n->host);
     free(n->bytes);
     free(n->at);
@@ -496,11 +496,11 @@ int comm_nccl_open(struct comm **out, struct comm *bootstrap)
     return new_nccl(out, bootstrap, NULL);
 }
 
-/* ---- Which GPUs reach each other ---- */
+/* ---- GPUs that access each other ---- */
 
 #define HOST_BYTES 64u
 #define BUS_BYTES 16u
-/* Where a rank's GPU is. */
+/* The place of a rank's GPU. */
 struct gpu_place {
     char host[HOST_BYTES], bus[BUS_BYTES];
 };
@@ -513,7 +513,7 @@ static cudaError_t find_place(struct gpu_place *out)
     return error != cudaSuccess ? error : cudaDeviceGetPCIBusId(out->bus, BUS_BYTES, device);
 }
 
-/* A GPU that this process does not see is not asked about. */
+/* A GPU that is not visible to this process is not checked. */
 static bool is_apart(const struct gpu_place *a, const struct gpu_place *b)
 {
     int from = 0, to = 0, can = 1;
@@ -521,11 +521,11 @@ static bool is_apart(const struct gpu_place *a, const struct gpu_place *b)
                     cudaDeviceGetByPCIBusId(&from, a->bus) == cudaSuccess &&
                     cudaDeviceGetByPCIBusId(&to, b->bus) == cudaSuccess &&
                     cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess;
-    (void)cudaGetLastError(); /* of one that is not seen: no error of what comes next */
+    (void)cudaGetLastError(); /* of a GPU that is not visible: must not fail the next call */
     return is_known && can == 0;
 }
 
-/* By the first rank of a host, of all pairs there. */
+/* Called on the first rank of a host, for all pairs on it. */
 static void say_apart(const struct gpu_place *all, uint32_t size, uint32_t rank)
 {
     const struct gpu_place *from = NULL, *to = NULL;
@@ -556,7 +556,7 @@ int comm_nccl_check_peers(struct comm *world)
     struct gpu_place mine = {0}, *all = calloc(world->size, sizeof(*all));
     if (all == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the places of GPUs");
-    (void)find_place(&mine); /* unknown: equal to no other that is asked about */
+    (void)find_place(&mine); /* unknown: different from all that are checked */
     for (uint32_t r = 0; r < world->size; r++) {
         n->bytes[r] = sizeof(mine);
         n->at[r] = r * sizeof(mine);

@@ -1,6 +1,6 @@
-/* nccl_library.c - the calls of NCCL that nccl.c makes, handed on to libnccl.so.2, which is loaded
- * with the first of them: so a trainer starts where there is none. There each call is a system
- * error whose text says why. In tests tests/simgpu/nccl.c takes its place. */
+/* nccl_library.c - passes the NCCL calls of nccl.c to libnccl.so.2, which the first call loads. So
+ * the trainer starts on machines without it. There each call returns a system error, and its text
+ * gives the reason. Tests link tests/simgpu/nccl.c instead. */
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ static void load(void)
         snprintf(why, sizeof(why), "%s", dlerror());
 }
 
-/* NULL: `why` says it. */
+/* NULL: `why` has the reason. */
 static void *find(const char *name)
 {
     pthread_once(&once, load);

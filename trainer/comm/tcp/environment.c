@@ -1,4 +1,4 @@
-/* environment.c - what the launcher says in the environment, as torchrun does (see tcp.h). */
+/* environment.c - reads the launcher's variables, as torchrun sets them (see tcp.h). */
 #include "proto/base/report.h"
 #include "trainer/comm/tcp/tcp.h"
 

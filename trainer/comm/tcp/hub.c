@@ -1,16 +1,16 @@
-/* hub.c - where the calls of all ranks meet: a thread of rank 0.
+/* hub.c - the thread of rank 0 that handles the calls of all ranks.
  *
- * A group has a member for each of its ranks, and a member a connection (link). When each member of
- * a group has asked, the hub compares what they ask, and answers all; it never waits for one alone,
- * except for the rest of a frame that has begun.
+ * A group has a member for each of its ranks, and each member a connection (link). When all members
+ * of a group have sent a call, the hub compares the calls and answers all. It never waits for a
+ * single member, except for the rest of a frame that has begun.
  *
- * A member that leaves with TCP_KIND_BYE breaks its group: the calls of others in it end, those
- * under way and those that come. When a connection ends without, its rank is lost: each rank is
- * told which it was, and the hub ends. It also ends when every rank has left the world in good
- * order, and when not all have come in time: then each is told who is missing.
+ * A member that leaves with TCP_KIND_BYE breaks its group: calls of other members fail, both
+ * current and later ones. If a connection ends without it, its rank is lost: the hub tells each
+ * rank which one, and ends. It also ends when every rank has left the world in order, and when not
+ * all have come in time: then it tells each rank which are missing.
  *
- * A connection that says no hello is closed; a rank that is there already is refused, and the first
- * of that rank goes on. */
+ * A connection without a hello is closed. A second connection of the same rank is refused, and the
+ * first stays. */
 #include "proto/base/report.h"
 #include "trainer/comm/tcp/private.h"
 
@@ -25,25 +25,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FRAME_SECONDS 30 /* for the rest of a frame */
-#define LOOK_MS 100      /* at the clock, until all are there */
+#define FRAME_SECONDS 30 /* limit for the rest of a frame */
+#define LOOK_MS 100      /* interval of clock checks, until all ranks are connected */
 
 struct group;
-/* A connection, of a member when it has said hello. */
+/* A connection; it belongs to a member after its hello. */
 struct link {
     int fd;
     uint32_t rank, world_rank;
-    struct group *group; /* NULL: it has said nothing so far, or is the listener */
-    struct link *next;   /* of the strangers */
+    struct group *group; /* NULL: no hello so far, or the listener */
+    struct link *next;   /* in the list without a hello */
     bool has_asked;
     uint32_t made; /* of a split: its new group */
     struct tcp_ask ask;
-    char *data; /* of the ask */
+    char *data; /* of the call */
 };
 struct group {
     struct group *next;
     uint32_t id, size;
-    uint32_t num_here, num_asked, num_left; /* members that came; wait for the answer; left */
+    uint32_t num_here, num_asked, num_left; /* members that are connected; wait for the answer; have
+                                             * left */
     bool is_broken;
     uint32_t left; /* the rank that broke it */
     struct link **members;
@@ -53,18 +54,18 @@ struct hub {
     int events;
     pthread_t thread;
     struct tcp_options options;
-    struct timespec until;  /* all ranks are there */
+    struct timespec until;  /* deadline for all ranks to connect */
     struct group *groups;   /* the world is the last */
-    struct link *strangers; /* that have said nothing so far */
+    struct link *strangers; /* connections without a hello */
     uint32_t num_groups;    /* made */
-    bool has_begun;         /* all ranks were there */
+    bool has_begun;         /* all ranks were connected */
     bool is_over;
-    char reason[TCP_TEXT_MAX]; /* the first, for all that end after it; "": none */
+    char reason[TCP_TEXT_MAX]; /* the first reason, for all links that end later; "": none */
 };
 
 /* ---- Answers ---- */
 
-/* Where it does not arrive, the connection's end is noticed by itself. */
+/* If the answer does not arrive, the end of the connection is noticed later. */
 static void answer(struct link *link, struct tcp_answer head, const void *data)
 {
     struct timespec until = tcp_deadline(FRAME_SECONDS);
@@ -77,7 +78,7 @@ static void answer_text(struct link *link, int error, const char *text)
     answer(link, (struct tcp_answer){.error = error, .bytes = strlen(text)}, text);
 }
 
-/* A stranger no more. */
+/* Removes a link from the list of those without a hello. */
 static void forget(struct hub *hub, const struct link *link)
 {
     struct link **at = &hub->strangers;
@@ -98,7 +99,7 @@ static void drop(struct hub *hub, struct link *link)
     free(link);
 }
 
-/* Every rank is told, and the hub is over. */
+/* Tells every rank, and ends the hub. */
 static void end_all(struct hub *hub, const char *text)
 {
     if (hub->is_over)
@@ -163,14 +164,14 @@ static void free_group(struct hub *hub, struct group *group)
     free(group);
 }
 
-/* ---- Calls that are complete ---- */
+/* ---- complete calls ---- */
 
 static bool is_same(const struct tcp_ask *a, const struct tcp_ask *b)
 {
     return memcmp(&a->sign, &b->sign, offsetof(struct comm_sign, site)) == 0;
 }
 
-/* Each member whose call another's differs from is told that one. */
+/* Tells each member whose call differs about the other call. */
 static bool are_all_same(struct group *group)
 {
     struct link **m = group->members;
@@ -237,7 +238,7 @@ static int sum(struct group *group)
     return 0;
 }
 
-/* A member's data are the sizes of its parts, and then these. */
+/* A member's data are the sizes of its parts, then the parts. */
 static bool has_parts(const struct link *link, uint32_t size)
 {
     const uint64_t *bytes = (const uint64_t *)(void *)link->data;
@@ -282,7 +283,7 @@ static int exchange(struct group *group)
     return 0;
 }
 
-/* By key, then by rank. */
+/* Orders ranks by key, then by rank. */
 static int split(struct hub *hub, struct group *group)
 {
     for (uint32_t r = 0; r < group->size; r++) {
@@ -332,7 +333,7 @@ static int complete(struct hub *hub, struct group *group)
     }
 }
 
-/* ---- What arrives ---- */
+/* ---- received frames ---- */
 
 static void come_together(struct hub *hub, struct group *group)
 {
@@ -347,7 +348,7 @@ static void come_together(struct hub *hub, struct group *group)
         end_all(hub, rc == ERR_MEMORY ? "rank 0 has no memory for a call" : "a call is none");
 }
 
-/* The rank's connection has ended, or says nothing that is understood. */
+/* The rank's connection has ended, or has sent an invalid frame. */
 static void leave(struct hub *hub, struct link *link, bool is_bye)
 {
     struct group *group = link->group;
@@ -402,7 +403,7 @@ static void refuse(struct hub *hub, struct link *link, const char *text)
     drop(hub, link);
 }
 
-/* The world's are answered when all are here. */
+/* Members of the world are answered when all ranks are connected. */
 static void welcome(struct hub *hub, struct link *link)
 {
     struct group *group = link->group;
@@ -419,7 +420,7 @@ static void take_hello(struct hub *hub, struct link *link)
     char text[TCP_TEXT_MAX];
     if (recv(link->fd, &hello, sizeof(hello), MSG_DONTWAIT) != sizeof(hello) ||
         hello.magic != TCP_MAGIC) {
-        drop(hub, link); /* no rank of ours */
+        drop(hub, link); /* not a rank of this run */
         return;
     }
     struct group *group = find_group(hub, hello.group);
@@ -484,7 +485,7 @@ static void *serve(void *argument)
 {
     struct hub *hub = argument;
     while (!hub->is_over) {
-        struct epoll_event event; /* one at a time: it may free what others are of */
+        struct epoll_event event; /* one at a time: it may free links of other events */
         int num = epoll_wait(hub->events, &event, 1, hub->has_begun ? -1 : LOOK_MS);
         struct link *link = num > 0 ? event.data.ptr : NULL;
         if (link == &hub->listener)
@@ -526,7 +527,7 @@ static void free_hub(struct hub *hub)
     free(hub);
 }
 
-/* A connection for each communicator of each rank. */
+/* Allows a connection for each communicator of each rank. */
 static void allow_files(void)
 {
     struct rlimit limit;

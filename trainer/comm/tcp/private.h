@@ -1,4 +1,4 @@
-/* private.h - what the files of this folder share: sockets with deadlines, the frames, the hub. */
+/* private.h - shared by the files of this folder: sockets with deadlines, the frames, the hub. */
 #ifndef HOLDFAST_TRAINER_COMM_TCP_PRIVATE_H
 #define HOLDFAST_TRAINER_COMM_TCP_PRIVATE_H
 
@@ -10,11 +10,11 @@
 #define TCP_MAGIC 0x31706374666c6f68u
 #define TCP_FRAME_MAX ((uint64_t)1 << 30)
 #define TCP_TEXT_MAX 512u
-#define TCP_KIND_BYE NUM_COMM_KINDS /* the communicator is freed in good order */
+#define TCP_KIND_BYE NUM_COMM_KINDS /* the communicator was freed in order */
 
 /* ---- Frames ---- */
 
-/* First on a connection: which communicator it is for; 0 is the world's. An answer follows. */
+/* First frame on a connection: its communicator; 0 is the world's. An answer follows. */
 struct tcp_hello {
     uint64_t magic;
     uint32_t group, rank, size, world_rank;
@@ -25,14 +25,14 @@ struct tcp_ask {
     uint32_t color, key;
     uint64_t bytes;
 };
-/* `bytes` follow: what the group has of the call; with an error a text, with ERR_MISMATCH the sign
- * of rank `about`. */
+/* `bytes` follow: the group's result of the call. With an error they are a text; with ERR_MISMATCH
+ * the sign of rank `about`. */
 struct tcp_answer {
     int32_t error;
     uint32_t about;
     uint64_t bytes;
 };
-/* What a split answers. */
+/* The answer of a split. */
 struct tcp_place {
     uint32_t group, rank, size;
 };
@@ -42,13 +42,13 @@ struct tcp_place {
 /* Zeros: never. */
 struct timespec tcp_deadline(int64_t seconds);
 bool tcp_is_over(const struct timespec *deadline);
-/* At `port` ("0": any) of the machine, or of its loopback where `host` is that. ERR_BUSY, ERR_IO.
- */
+/* Listens at `port` ("0": any) of the machine; of its loopback if `host` is that. ERR_BUSY,
+ * ERR_IO. */
 int tcp_listen(int *out, const char *host, const char *port);
 int tcp_port_of(int listener, char out[8]);
-/* One try. ERR_INVALID: the port is none; ERR_UNAVAILABLE. */
+/* Tries once. ERR_INVALID: not a port; ERR_UNAVAILABLE. */
 int tcp_connect(int *out, const char *host, const char *port);
-void tcp_set(int fd); /* of one that was accepted, too */
+void tcp_set(int fd); /* also for accepted connections */
 /* ERR_TIMEOUT; ERR_UNAVAILABLE: the connection has ended. Without a text. */
 int tcp_send(int fd, const void *data, size_t bytes, const struct timespec *deadline);
 int tcp_receive(int fd, void *data, size_t bytes, const struct timespec *deadline);
@@ -57,16 +57,16 @@ int tcp_receive(int fd, void *data, size_t bytes, const struct timespec *deadlin
 
 int store_set(const struct tcp_options *options, const char *value,
               const struct timespec *deadline);
-/* Waits until it is set. */
+/* Waits until the key is set. */
 int store_get(const struct tcp_options *options, char *out, size_t size,
               const struct timespec *deadline);
 
 /* ---- The hub (hub.c) ---- */
 
 struct hub;
-/* Listens, and starts its thread; `out_port` is where. */
+/* Listens and starts its thread; `out_port` is the port. */
 int hub_open(struct hub **out, char out_port[8], const struct tcp_options *options);
-/* Waits until every rank has left, or for `is_lost` not. NULL is none. */
+/* Waits until every rank has left, unless `is_lost`. NULL is allowed. */
 void hub_close(struct hub *hub, bool is_lost);
 
 #endif

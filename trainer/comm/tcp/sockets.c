@@ -14,7 +14,7 @@
 
 #define CONNECT_MS 5000
 #define BACKLOG 4096
-#define IDLE_SECONDS 30 /* then a machine that says nothing is asked whether it is there */
+#define IDLE_SECONDS 30 /* after this time TCP probes whether the other machine is alive */
 
 struct timespec tcp_deadline(int64_t seconds)
 {
@@ -26,7 +26,7 @@ struct timespec tcp_deadline(int64_t seconds)
     return now;
 }
 
-/* -1: for ever. */
+/* -1: no limit. */
 static int ms_until(const struct timespec *deadline)
 {
     struct timespec now;
@@ -59,7 +59,7 @@ static bool is_loopback(const char *host)
            strcmp(host, "::1") == 0;
 }
 
-/* An address of IPv6 takes those of IPv4, too. */
+/* An IPv6 address accepts IPv4 connections, too. */
 static int listen_at(const struct addrinfo *at)
 {
     int on = 1, off = 0;
@@ -160,7 +160,7 @@ int tcp_connect(int *out, const char *host, const char *port)
 
 /* ---- Bytes ---- */
 
-/* 0: something moves, or an error says why not. */
+/* 0: the socket is ready, or has an error. */
 static int wait_for(int fd, short events, const struct timespec *deadline)
 {
     struct pollfd state = {.fd = fd, .events = events};

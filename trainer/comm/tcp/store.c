@@ -1,8 +1,8 @@
 /* store.c - one key of the store that torchrun's agent keeps at MASTER_ADDR:MASTER_PORT.
  *
- * The agent listens there itself, so rank 0 cannot: it writes its own port under a key, and the
- * others wait for that. The requests are those of PyTorch's TCPStore: a byte for the kind, texts
- * behind their length in 64 bits; a connection begins with a magic number. */
+ * The agent listens there, so rank 0 cannot: rank 0 writes its port under a key, and other ranks
+ * wait for it. The requests are those of PyTorch's TCPStore: a byte for the kind, then texts after
+ * their length in 64 bits; a connection begins with a magic number. */
 #include "proto/base/report.h"
 #include "trainer/comm/tcp/private.h"
 
@@ -55,7 +55,8 @@ static int begin(int *out, const struct tcp_options *options, struct request *re
     return tcp_connect(out, options->host, options->port);
 }
 
-/* The value that is there comes back, so it is known to have arrived. */
+/* Waits until the key is set and gets its value. Rank 0 reads its own, which shows that it arrived.
+ */
 static int get(int fd, const char *key, char *out, size_t size, const struct timespec *deadline)
 {
     struct request request = {.num = 0};

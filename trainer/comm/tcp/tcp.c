@@ -1,12 +1,12 @@
 /* tcp.c - a rank's communicators over TCP (see tcp.h): each is a connection to the hub.
  *
  * A call is a frame that goes to the hub and one that comes back when every rank of the group has
- * called; parts are read to where they belong. A split makes a connection of its own, so threads of
- * a rank may wait in different groups.
+ * called; parts are read to their places. A split makes a new connection, so threads of a rank may
+ * wait in different groups.
  *
- * When a connection ends, the hub says why, where it can: a rank has ended. The world is lost then,
- * and what waits on other connections ends too. Who fails (comm_fail, abort) ends its connection of
- * the world, and the hub tells the others. */
+ * When a connection ends, the hub sends the reason if it can: a rank has ended. The world is lost
+ * then, and waits on other connections end, too. A rank that fails (comm_fail, abort) ends its
+ * connection of the world, and the hub tells the other ranks. */
 #include "proto/base/report.h"
 #include "trainer/comm/tcp/private.h"
 
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define RETRY_NS 100000000
-#define HUB_SECONDS 10 /* more than the hub takes to say who is missing */
+#define HUB_SECONDS 10 /* longer than the hub takes to name missing ranks */
 
 struct tcp {
     struct comm base;
@@ -38,7 +38,7 @@ static bool tcp_is_failed(struct comm *comm)
     return poll(&state, 1, 0) > 0;
 }
 
-/* Was the world lost already? From here on it is, for every thread and rank. */
+/* Marks the world as lost for every thread and rank. Returns whether it was lost before. */
 static bool lose(struct tcp *t)
 {
     bool was_lost = __atomic_exchange_n(&t->world->base.is_lost, true, __ATOMIC_ACQ_REL);
@@ -46,7 +46,7 @@ static bool lose(struct tcp *t)
     return was_lost;
 }
 
-/* A call has not come to its end. */
+/* A call has failed. */
 static int failed(struct tcp *t, const struct comm_call *call, int rc)
 {
     if (rc != ERR_TIMEOUT && rc != ERR_UNAVAILABLE)
@@ -62,7 +62,7 @@ static int failed(struct tcp *t, const struct comm_call *call, int rc)
                               t->world->base.rank, comm_kind_name(call->kind), call->site);
 }
 
-/* What the hub says instead of an answer. */
+/* The hub has answered with an error. */
 static int refused(struct tcp *t, const struct comm_call *call, const struct tcp_answer *head,
                    const struct timespec *until)
 {
@@ -87,7 +87,7 @@ static int refused(struct tcp *t, const struct comm_call *call, const struct tcp
 
 /* ---- Calls ---- */
 
-/* A frame there, and the head of the one that comes back. */
+/* Sends a frame, and receives the head of its answer. */
 static int ask(struct tcp *t, const struct comm_call *call, const void *data, uint64_t bytes,
                struct tcp_answer *out, const struct timespec *until)
 {
@@ -99,7 +99,7 @@ static int ask(struct tcp *t, const struct comm_call *call, const void *data, ui
     int rc = tcp_send(t->fd, &head, sizeof(head), until);
     if (rc == 0)
         rc = tcp_send(t->fd, data, bytes, until);
-    if (rc != ERR_TIMEOUT) /* the hub may have said why it takes no more */
+    if (rc != ERR_TIMEOUT) /* the hub may have sent the reason before it closed */
         rc = tcp_receive(t->fd, out, sizeof(*out), until);
     if (rc != 0)
         return failed(t, call, rc);
@@ -117,7 +117,7 @@ static int run_one(struct tcp *t, const struct comm_call *call, const void *data
                                           : ERR_UNAVAILABLE);
 }
 
-/* The answer are the parts of all ranks, each for its place. */
+/* The answer has the parts of all ranks, each for its place. */
 static int run_parts(struct tcp *t, const struct comm_call *call, const void *data, uint64_t bytes)
 {
     struct timespec until = flight_deadline(t->base.flight);
@@ -151,7 +151,7 @@ static int all_to_all(struct tcp *t, const struct comm_call *call)
 
 /* ---- Connections ---- */
 
-/* Says who comes, and waits until the hub lets it in. */
+/* Sends the rank's hello, and waits until the hub accepts it. */
 static int say_hello(int fd, struct tcp_place as, uint32_t world_rank, const struct timespec *until)
 {
     struct tcp_hello hello = {.magic = TCP_MAGIC,
