@@ -1,4 +1,4 @@
-/* bar.c - how far a run is (see bar.h). */
+/* bar.c - the progress bar (see bar.h). */
 #include "trainer/observe/bar.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"

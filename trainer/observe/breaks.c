@@ -1,4 +1,4 @@
-/* breaks.c - steps whose numbers are not finite, or out of line (see breaks.h). */
+/* breaks.c - handles steps whose numbers are not finite, or out of line (see breaks.h). */
 #include "trainer/observe/breaks.h"
 #include "proto/base/report.h"
 
@@ -104,7 +104,7 @@ static bool may_roll_back(const struct breaks *b, const struct progress *p)
     return p->jumps.num < b->config->roll_back_times;
 }
 
-/* false: too many in a row. */
+/* Returns false if there are too many in a row. */
 static bool skip(struct breaks *b, const struct progress *p, const char *why)
 {
     if (++b->in_row >= b->config->nonfinite_skips_max)

@@ -1,4 +1,4 @@
-/* digests.c - steps that are made again, and their tokens (see digests.h). */
+/* digests.c - compares the tokens of repeated steps (see digests.h). */
 #include "trainer/observe/digests.h"
 #include "proto/base/checksum.h"
 #include "proto/base/json.h"
@@ -40,7 +40,7 @@ static int take_step(struct digests *d, const json_t *line)
     return put(d, step, &of);
 }
 
-/* Most lines are of steps before, and are passed over unread. */
+/* Most lines are of earlier steps, and are skipped without parsing. */
 static bool is_later(const struct digests *d, const char *line)
 {
     static const char key[] = "\"step\": ";
@@ -48,7 +48,7 @@ static bool is_later(const struct digests *d, const char *line)
     return at != NULL && strtoll(at + strlen(key), NULL, 10) > d->after;
 }
 
-/* *is_ours: the lines are of the run. */
+/* *is_ours: the lines are of this run. */
 static int take_line(struct digests *d, const char *line, size_t length, const char *run,
                      bool *is_ours)
 {

@@ -1,4 +1,4 @@
-/* jsonl.c - a run's steps as lines of JSON (see jsonl.h). */
+/* jsonl.c - writes a run's steps as lines of JSON (see jsonl.h). */
 #include "trainer/observe/jsonl.h"
 #include "proto/base/report.h"
 #include "trainer/observe/digests.h"
@@ -76,7 +76,7 @@ static void end_line(struct jsonl *j, json_t *line)
     j->is_broken = true;
 }
 
-/* Lines of the attempt that saved it, as its steps are found by (jsonl.h). */
+/* Writes lines with the attempt that saved the history, by which its steps are found (jsonl.h). */
 static void write_history(struct jsonl *j, const struct history *history)
 {
     for (uint32_t i = 0; i < history->num && !j->is_broken; i++) {

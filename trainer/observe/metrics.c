@@ -1,7 +1,7 @@
 /* metrics.c - step line, loss file, times of a start (see metrics.h).
  *
- * A start is measured from the kernel's start time of the process, so that loading the program and
- * the libraries counts. Its parts: init (until the model is laid out), attempt, load, weights
+ * A start is measured from the kernel's start time of the process, so it includes loading the
+ * program and the libraries. Its parts: init (until the model is laid out), attempt, load, weights
  * (their initial values, or their conversion after a load), first step. */
 #include "trainer/observe/metrics.h"
 #include "kernels/device.h"
@@ -42,11 +42,11 @@ struct metrics {
     uint64_t logged_tokens; /* of the run at the last line */
     double data_seconds;
     struct source_loss sources[DATA_SOURCES_MAX];
-    bool has_textfile;                         /* and it can be written */
-    bool has_stepped, is_back, loss_is_broken; /* is_back: no step is made since */
+    bool has_textfile;                         /* the file is set and can be written */
+    bool has_stepped, is_back, loss_is_broken; /* is_back: no step was made since a roll-back */
 };
 
-/* Seconds since the process started (resolution 10 ms); 0 when /proc does not say. */
+/* Seconds since the process started (resolution 10 ms); 0 if /proc does not have it. */
 static double process_age(void)
 {
     char text[1024];
@@ -71,10 +71,10 @@ static double process_age(void)
 }
 
 struct memory_use {
-    double gib, percent; /* of what there is */
+    double gib, percent; /* percent of all memory */
 };
 
-/* Of the memory that has the state; noughts where nobody says. */
+/* The memory of the state; zeros if not known. */
 static struct memory_use memory_of(const struct metrics *m)
 {
     struct device_room room = {0};
@@ -148,7 +148,7 @@ void metrics_loaded(struct metrics *m)
     m->loaded_age = process_age();
 }
 
-/* Into a folder that has nothing of the steps before. */
+/* Adds earlier steps to a folder that has none. */
 static void fill_board(struct metrics *m)
 {
     for (uint32_t i = 0; i < m->of.history->num && tensorboard_is_first(m->board); i++)
@@ -160,7 +160,7 @@ static void fill_board(struct metrics *m)
 
 void metrics_ready(struct metrics *m, const struct snapshot_times *times, int64_t step)
 {
-    history_cut(m->of.history, step); /* a run that begins with another's weights has no past */
+    history_cut(m->of.history, step); /* a run that begins with another run's weights has no past */
     jsonl_start(m->jsonl, times, step, m->of.history);
     if (m->board != NULL) {
         tensorboard_start(m->board, times->attempt, step);
@@ -196,7 +196,7 @@ void metrics_straggler(struct metrics *m, int64_t step, const struct straggler *
     jsonl_straggler(m->jsonl, step, late);
 }
 
-/* A loss file that cannot be written is said once. */
+/* A write error of the loss file is logged once. */
 static void flush_loss(struct metrics *m)
 {
     if (fflush(m->loss_file) == 0)
@@ -275,8 +275,9 @@ static void describe_sources(const struct metrics *m, const struct progress *p, 
 
 struct speed {
     double seconds, data_seconds;  /* of a step */
-    double tps, tflops, mfu, hfu;  /* the last two in percent, and 0 where the peak is not known */
-    double data_share, save_share; /* in percent: of a step; of all since the first step began */
+    double tps, tflops, mfu, hfu;  /* the last two in percent; 0 if the peak is not known */
+    double data_share, save_share; /* in percent: of a step; of the time since the first step
+                                    * began */
 };
 
 static struct speed speed_of(const struct metrics *m, const struct progress *p, double time,
@@ -330,7 +331,7 @@ static void add_to_board(struct metrics *m, const struct progress *p, const stru
         {"time_metrics/saves(%)", s->save_share},
         {is_host ? "memory/max_resident(GiB)" : "memory/device_in_use(GiB)", memory.gib},
         {is_host ? "memory/max_resident(%)" : "memory/device_in_use(%)", memory.percent},
-        {"mfu(%)", s->mfu}, /* where the peak is known */
+        {"mfu(%)", s->mfu}, /* if the peak is known */
         {"hfu(%)", s->hfu},
     };
     uint32_t num = sizeof(scalars) / sizeof(scalars[0]);
@@ -393,7 +394,7 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
              describe_saves(saves, m, &speed), with_commas(tokens_text, p->tokens), sources);
     add_to_board(m, p, &speed, max_loss, memory);
     write_textfile(m, p, &speed, max_loss, memory);
-    if (m->logged_step > m->first_step) /* the reader was not ahead of the first */
+    if (m->logged_step > m->first_step) /* before the first step the reader cannot read ahead */
         waits_look(&m->waits, p->step, speed.data_share, speed.data_seconds);
     m->logged_at = time;
     m->logged_step = p->step;
@@ -402,7 +403,7 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
     memset(m->sources, 0, sizeof(m->sources));
 }
 
-/* Of a step, by group and kind. */
+/* Logs the calls of a step, by group and kind. */
 static void log_calls(const struct progress *p, const struct step_calls *calls)
 {
     char text[FLIGHT_SUMS_MAX * 64] = "";

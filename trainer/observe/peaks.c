@@ -1,11 +1,11 @@
-/* peaks.c - what GPUs can do (see peaks.h). */
+/* peaks.c - peak rates of GPUs (see peaks.h). */
 #include "trainer/observe/peaks.h"
 
 #include <stddef.h>
 #include <string.h>
 
 static const struct board {
-    const char *name; /* a part of the device's */
+    const char *name; /* a part of the device's name */
     double bf16, single;
 } boards[] = {
 #include "trainer/gpus.h"

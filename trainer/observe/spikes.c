@@ -1,4 +1,4 @@
-/* spikes.c - losses that leap, and whether they come back (see spikes.h). */
+/* spikes.c - finds loss spikes (see spikes.h). */
 #include "trainer/observe/spikes.h"
 #include "proto/base/report.h"
 #include "trainer/base/median.h"
@@ -15,7 +15,7 @@ static uint32_t window_size(const struct spikes *s)
 
 #define LEAST_PART 0.005
 
-/* Of the window. */
+/* The spread of the window. */
 static struct spread measure(const struct spikes *s)
 {
     double values[SPIKES_WINDOW_MAX];
@@ -41,7 +41,7 @@ static struct spike go_on(struct spikes *s, int64_t step, double loss)
         now->kind = SPIKE_LASTS;
     s->is_in = now->kind == SPIKE_NONE;
     if (now->kind == SPIKE_LASTS)
-        s->num = 0; /* the level is another one */
+        s->num = 0; /* the loss has a new level */
     return *now;
 }
 

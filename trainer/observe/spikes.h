@@ -1,28 +1,28 @@
-/* spikes.h - losses that leap, and whether they come back.
+/* spikes.h - finds loss spikes, and whether they end.
  *
  * A loss is a spike when it is more than metrics.spike_deviations deviations above the median of
  * the last metrics.spike_window steps. A deviation is the median distance from that median, as of a
- * normal distribution, and at least 1/200 of the median. It is over with the first loss that is
- * less than half of that above. Then it was fast, or, after more than metrics.spike_fast_steps,
- * slow. One that goes on for metrics.spike_steps lasts: the level is taken for the new one, and a
- * checkpoint of a step before it is the place to go back to. A loss that falls is no spike, however
+ * normal distribution, and at least 1/200 of the median. A spike is over at the first loss that
+ * exceeds the median by less than half of that. It was fast, or slow if it took more than
+ * metrics.spike_fast_steps. A spike of metrics.spike_steps steps lasts: its level becomes the new
+ * one, and the operator may go back to a checkpoint before it. A falling loss is no spike, however
  * steep.
  *
- * Losses of a spike are not in the window. It holds those of this start alone: after a resume
- * spikes are found again when SPIKES_LEAST steps are made. */
+ * Losses of a spike are not in the window. It has only losses of this start: after a resume spikes
+ * are found again after SPIKES_LEAST steps. */
 #ifndef HOLDFAST_TRAINER_SPIKES_H
 #define HOLDFAST_TRAINER_SPIKES_H
 
 #include "trainer/config/config.h"
 
-#define SPIKES_LEAST 16u /* steps without which there is no median */
+#define SPIKES_LEAST 16u /* least number of steps for a median */
 #define SPIKES_WINDOW_MAX 1024u
 
 enum spike_kind { SPIKE_NONE, SPIKE_BEGINS, SPIKE_FAST, SPIKE_SLOW, SPIKE_LASTS };
 
 struct spike {
     enum spike_kind kind;
-    int64_t began, steps; /* its first step; how many it had so far */
+    int64_t began, steps; /* its first step; number of steps so far */
     double most;          /* its largest loss */
     double median, deviation;
 };
@@ -30,14 +30,14 @@ struct spike {
 struct spikes {
     const struct config *config;
     double window[SPIKES_WINDOW_MAX];
-    uint32_t num; /* losses so far, of which the window has the last */
-    bool is_in;   /* one that began and is not over */
+    uint32_t num; /* losses so far; the window has the last ones */
+    bool is_in;   /* a spike began and is not over */
     struct spike now;
 };
 
-/* What the loss of the step means. */
+/* Finds the kind of the step's loss. */
 struct spike spikes_look(struct spikes *spikes, int64_t step, double loss);
-/* A warning when it begins and when it lasts, a line when it is over. */
+/* Logs a warning when a spike begins and when it lasts, and a line when it is over. */
 void spikes_say(const struct spike *spike, int64_t step);
 const char *spike_name(enum spike_kind kind); /* "begins", "fast", "slow", "lasts" */
 

@@ -1,4 +1,4 @@
-/* stragglers.c - a rank that holds the others up (see stragglers.h). */
+/* stragglers.c - finds a rank that delays the others (see stragglers.h). */
 #include "trainer/observe/stragglers.h"
 #include "proto/base/process.h"
 #include "proto/base/report.h"
@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- who is late ---- */
+/* ---- the latest rank ---- */
 
 static double percent_of(const struct straggler_note *note)
 {
     return note->seconds > 0 ? 100 * note->called / note->seconds : 0;
 }
 
-/* Of a stage: who waited least, and the median of the others, for which `values` has room. False:
- * there are no others, or no memory. */
+/* For one stage: the rank that waited least, and the median of the others; `values` has room for
+ * them. Returns false if there are no others, or no memory. */
 static bool find_least(struct straggler *out, const struct straggler_note *notes, uint32_t num,
                        uint32_t stage, double *values)
 {
@@ -36,7 +36,7 @@ static bool find_least(struct straggler *out, const struct straggler_note *notes
     return others > 0;
 }
 
-/* Ranks of the same host and stage that are as late. */
+/* The number of ranks of the same host and stage that are as late. */
 static uint32_t count_late(const struct straggler *late, const struct straggler_note *notes,
                            uint32_t num, double percent)
 {

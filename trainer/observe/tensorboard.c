@@ -1,4 +1,4 @@
-/* tensorboard.c - a file of events (see tensorboard.h). */
+/* tensorboard.c - writes a file of events (see tensorboard.h). */
 #include "trainer/observe/tensorboard.h"
 
 #include "proto/base/process.h"
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define PATH_BYTES 1024
-#define EVENT_BYTES 4096u /* of one with all scalars of a step */
+#define EVENT_BYTES 4096u /* of an event with all scalars of a step */
 #define SCALARS_MAX 32u
 
 enum { SESSION_START = 1 };
@@ -64,7 +64,7 @@ static void write_event(struct tensorboard *board, Tensorboard__Event *event)
 
 /* ---- */
 
-/* And the folders above it. */
+/* Creates a folder, and the folders above it. */
 static int make_folder(char *path)
 {
     for (char *at = path + 1;; at++) {

@@ -4,7 +4,7 @@
  * its checksum; all little-endian. The first Event names the format; the others have wall_time (1,
  * double), step (2, varint) and summary (5) with a value (1) of tag (1) and simple_value (2, float)
  * each. The second one has a session_log (7) instead, of status (1) START and with the attempt in
- * its msg (3): TensorBoard drops what it has read in this folder from that step on. A checksum is
+ * its msg (3): TensorBoard drops the events of this folder from that step on. A checksum is
  * CRC-32C, rotated by 15 bits to the right, plus a constant. */
 #ifndef HOLDFAST_TRAINER_TENSORBOARD_H
 #define HOLDFAST_TRAINER_TENSORBOARD_H
@@ -19,14 +19,14 @@ struct tensorboard_scalar {
     double value;
 };
 
-/* A new file below `folder`, in a folder of the time, which is made. ERR_INVALID. */
+/* Creates a file in a new folder below `folder`, named by the time. ERR_INVALID. */
 int tensorboard_open(struct tensorboard **out, const char *folder);
 void tensorboard_close(struct tensorboard *board);
-/* The folder was not there before. */
+/* True if the folder did not exist before. */
 bool tensorboard_is_first(const struct tensorboard *board);
-/* Steps behind `step` follow, of this attempt. */
+/* Steps after `step` follow, of this attempt. */
 void tensorboard_start(struct tensorboard *board, uint64_t attempt, int64_t step);
-/* Flushed. What could not be written is said once. */
+/* Writes and flushes. A write error is logged once. */
 void tensorboard_add(struct tensorboard *board, int64_t step,
                      const struct tensorboard_scalar *scalars, uint32_t num);
 

@@ -1,4 +1,4 @@
-/* textfile.c - a run's numbers for Prometheus, in a file (see textfile.h). */
+/* textfile.c - writes a run's numbers for Prometheus to a file (see textfile.h). */
 #include "trainer/observe/textfile.h"
 #include "proto/base/report.h"
 
@@ -16,7 +16,7 @@ static bool is_counter(const char *name)
     return length >= strlen(end) && strcmp(name + length - strlen(end), end) == 0;
 }
 
-/* In the format of exposition 0.0.4, where numbers that are not finite have names of their own. */
+/* In the format of exposition 0.0.4, which has names for numbers that are not finite. */
 static void print_value(FILE *out, const char *run, const struct textfile_value *v)
 {
     fprintf(out, "# HELP holdfast_trainer_%s %s\n# TYPE holdfast_trainer_%s %s\n", v->name, v->help,

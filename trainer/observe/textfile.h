@@ -1,9 +1,9 @@
-/* textfile.h - a run's numbers for Prometheus, in a file that its node_exporter reads.
+/* textfile.h - writes a run's numbers for Prometheus to a file that its node_exporter reads.
  *
- * With metrics.prometheus_file rank 0 puts the numbers of each step line into that file, which
- * should end in ".prom" and lie in the folder of --collector.textfile.directory. It is replaced as
- * a whole, so nobody reads half of it. When the run ends it goes; one that was killed leaves it,
- * and holdfast_trainer_time_seconds says how old it is. */
+ * With metrics.prometheus_file rank 0 writes the numbers of each step line to that file, which
+ * should end in ".prom" and be in the folder of --collector.textfile.directory. It is replaced as a
+ * whole, so a reader never gets half of it. It is removed when the run ends. A killed run leaves
+ * it, and holdfast_trainer_time_seconds shows its age. */
 #ifndef HOLDFAST_TRAINER_TEXTFILE_H
 #define HOLDFAST_TRAINER_TEXTFILE_H
 
@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 struct textfile_value {
-    const char *name, *help; /* of a gauge; one that ends in "_total" is a counter */
+    const char *name, *help; /* of a gauge; a name that ends in "_total" is a counter */
     double value;
 };
 

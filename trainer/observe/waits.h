@@ -1,8 +1,8 @@
 /* waits.h - a warning when training waits for samples.
  *
- * A step whose share of waits (the step line's data) is above metrics.data_wait_max_percent costs
- * time that a faster disk, or tokens that are nearer, would not. It is said when that begins, and
- * again when it begins anew. */
+ * A step whose share of waits (the step line's data) is above metrics.data_wait_max_percent loses
+ * time that a faster disk, or tokens on a nearer one, can save. The warning is logged when this
+ * begins, and again when it begins again. */
 #ifndef HOLDFAST_TRAINER_WAITS_H
 #define HOLDFAST_TRAINER_WAITS_H
 
@@ -13,7 +13,8 @@ struct waits {
     bool is_slow;
 };
 
-/* `percent` of the time since the line before; `seconds` of a step. True: it was said now. */
+/* `percent` of the time since the previous line; `seconds` of a step. True: the warning was logged
+ * now. */
 bool waits_look(struct waits *waits, int64_t step, double percent, double seconds);
 
 #endif
