@@ -1,8 +1,8 @@
-/* collectives.c - what the ranks of a host, and all ranks, do together (see preflight.h).
+/* collectives.c - measures collectives of the ranks of a host, and of all ranks (see preflight.h).
  *
- * Sums and gathers go by the transport that a step has. What comes is looked at: of each number of
- * a sum one rank has 1 and the others 0, which rounds nothing; every second time all have 0, where
- * no other bit is lost. Each rank gathers what the others have. */
+ * Sums and gathers use the transport of a step. The results are checked. In a sum one rank has 1
+ * for each number and the others 0, which needs no rounding; every second time all have 0, which
+ * shows wrong bits. Each rank gathers the data of the others. */
 #include "kernels/device.h"
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
@@ -14,14 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMES 4 /* of which the fastest counts; one in front of them connects */
+#define TIMES 4 /* the fastest counts; one more before them connects */
 
-/* A group, and what it works with. */
+/* A group and its buffers. */
 struct together {
     struct comm *group;
     const struct trial_room *room;
     size_t *lists; /* [2 x ranks] of bytes and places of a gather */
-    bool is_wrong; /* other numbers came than were sent */
+    bool is_wrong; /* received numbers differ from the sent ones */
 };
 
 static uint32_t float_bits(float value)
@@ -51,7 +51,7 @@ static bool has_words(const void *at, size_t bytes, uint32_t value)
     return true;
 }
 
-/* Of the payload `bytes`; *best: seconds of the fastest. */
+/* Sums a payload of `bytes`; *best: seconds of the fastest time. */
 static int sum(struct together *t, size_t bytes, double *best)
 {
     const struct trial_room *r = t->room;

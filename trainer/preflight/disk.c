@@ -1,8 +1,8 @@
-/* disk.c - what a host's disk does with ckptd's writes (see preflight.h, debug.preflight_folder).
+/* disk.c - measures a host's disk with ckptd's writes (see preflight.h, debug.preflight_folder).
  *
- * `ckpt-cli bench io` writes as ckptd would, by ckptd's own storage. Where fio is installed it
- * writes beside it, with the same blocks and as many requests at a time: a disk that only our
- * program finds slow is another matter than a slow disk. Both remove what they wrote. */
+ * `ckpt-cli bench io` writes as ckptd does, with ckptd's storage code. If fio is installed, it
+ * writes too, with the same blocks and number of requests. So a slow disk can be told from slow
+ * code of Holdfast. Both remove their files. */
 #include "proto/base/json.h"
 #include "trainer/preflight/private.h"
 #include "trainer/save/tool.h"
@@ -23,8 +23,8 @@
 
 extern char **environ;
 
-/* The program with its stdout in the pipe; the trainer's signals are blocked, the child's are not.
- */
+/* Starts the program with its stdout in the pipe. The trainer blocks signals, the child does
+ * not. */
 static int spawn(pid_t *child, const char *const *argv, const int *ends)
 {
     posix_spawn_file_actions_t actions;
@@ -52,7 +52,7 @@ static void read_all(char *out, int from)
     out[at] = '\0';
 }
 
-/* The JSON object that the program prints; NULL: there is no such program, or it failed. */
+/* The JSON object that the program prints; NULL: the program is missing, or failed. */
 static json_t *ask(const char *const *argv)
 {
     int ends[2], status = 0;
@@ -82,7 +82,7 @@ static double number_at(const json_t *json, const char *path)
     return json_number_value(json_at(json, path));
 }
 
-/* 0: fio is not there, or cannot. */
+/* 0: fio is missing, or failed. */
 static double ask_fio(const char *folder, const json_t *ours)
 {
     char directory[CONFIG_TEXT_MAX + 16], block[48], depth[48];

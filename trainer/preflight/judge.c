@@ -1,4 +1,4 @@
-/* judge.c - which ranks and hosts are odd, by comparison; pure (see preflight.h). */
+/* judge.c - finds odd ranks and hosts by comparison; pure (see preflight.h). */
 #include "proto/base/report.h"
 #include "trainer/base/median.h"
 #include "trainer/preflight/private.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rate, and from where on it is odd. */
+/* A rate, and the bounds below which it is odd. */
 struct bound {
     const char *what, *unit, *cause;
     double scale; /* of the unit */
@@ -111,7 +111,7 @@ __attribute__((format(printf, 2, 3))) static void add_text(char text[PREFLIGHT_T
     va_end(list);
 }
 
-/* 0: it was not measured, or others are judged in place of this rank. */
+/* 0: the rate was not measured, or another rank is judged for this one. */
 static double rate_of(const struct finding *all, uint32_t num, uint32_t i,
                       const struct bound *bound)
 {
@@ -126,14 +126,14 @@ static double rate_of(const struct finding *all, uint32_t num, uint32_t i,
     return rate;
 }
 
-/* Its ranks take the cores from each other, so that a rate is a matter of the moment. */
+/* True if ranks of the host share cores: then rates vary. */
 static bool is_crowded(const struct finding *all, uint32_t num, uint32_t i)
 {
     struct node_sum sum = preflight_sum(all, num, preflight_speaker(all, i));
     return sum.cores > 0 && sum.threads > sum.cores;
 }
 
-/* rates, sorted: [num] each. */
+/* rates: [num], sorted. */
 static void judge_rate(struct finding *all, uint32_t num, const struct bound *bound, double *rates,
                        double *sorted)
 {
@@ -161,7 +161,7 @@ static void judge_rate(struct finding *all, uint32_t num, const struct bound *bo
 
 /* ---- GPUs ---- */
 
-/* Those that are in both. */
+/* Causes of slowed clocks. */
 static const struct {
     int64_t bit;
     const char *by;
@@ -199,7 +199,7 @@ static void warn(struct finding *all, uint32_t num, uint32_t i)
     const struct node_facts *node = &all[i].node, *first = &all[0].node;
     struct node_sum sum = preflight_sum(all, num, i);
     char *text = all[i].warning;
-    if (node->version[0] == '\0') /* it was not looked at */
+    if (node->version[0] == '\0') /* its host was not examined */
         return;
     if (is_crowded(all, num, i))
         add_text(text, "%u threads of %u ranks on %u cores", sum.threads, sum.ranks, sum.cores);

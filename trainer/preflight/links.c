@@ -16,8 +16,8 @@
 
 #define BYTES_MIN ((size_t)32 << 10) /* nccl-tests' table begins there */
 #define BYTES_STEP 4u
-#define MOVED_MAX ((size_t)64 << 20) /* by the repetitions of one row, */
-#define TIMES_MIN 5u                 /* but at least so many and at most those */
+#define MOVED_MAX ((size_t)64 << 20) /* in the repetitions of one row, */
+#define TIMES_MIN 5u                 /* but at least so many repetitions, and at most those */
 #define TIMES_MAX 100u
 #define WARM_UPS 2u
 
@@ -28,19 +28,19 @@ static const char *const call_names[NUM_LINK_CALLS] = {
     [LINK_SUM] = "all_reduce",
 };
 
-/* What a rank measures with. */
+/* Buffers of a rank's measurements. */
 struct links {
     struct rank *rank;
     struct rank_bench bench;
     struct mesh mesh;
-    char *send, *receive; /* [bytes_max] each, of the device */
-    char *host;           /* likewise, where a device has memory of its own; else NULL */
+    char *send, *receive; /* [bytes_max] each, on the device */
+    char *host;           /* likewise on the host, if a device has its own memory; else NULL */
     size_t bytes_max;
     double *seconds;             /* [TIMES_MAX] */
     double *of_ranks;            /* [ranks] */
     size_t *lists;               /* [4 x ranks] */
-    json_t *rows;                /* rank 0's */
-    double bus_best, call_least; /* of all ranks together: bytes/s; seconds */
+    json_t *rows;                /* on rank 0 */
+    double bus_best, call_least; /* of all ranks: bytes/s; seconds */
 };
 
 double links_bus_factor(enum link_call call, uint32_t ranks)
@@ -51,13 +51,13 @@ double links_bus_factor(enum link_call call, uint32_t ranks)
 
 struct link_times links_times(double *seconds, uint32_t num)
 {
-    double median = median_of(seconds, num); /* sorts them */
+    double median = median_of(seconds, num); /* sorts the values */
     return (struct link_times){seconds[0], median, seconds[(num * 99 - 1) / 100]};
 }
 
 /* ---- calls ---- */
 
-/* Equal parts for all ranks of the group, one behind the other: lists of bytes, and of places. */
+/* Equal parts for all ranks of the group, one after the other: lists of bytes and of places. */
 static size_t cut(struct links *l, const struct comm *group, size_t bytes)
 {
     size_t part = bytes / group->size;
@@ -99,7 +99,7 @@ bool links_can_sum(const struct comm *group)
     return group->device_lane == NULL || (group->ops->flags & COMM_SUMS_ON_DEVICE);
 }
 
-/* The longest time of all ranks of the world. */
+/* The longest time of any rank of the world. */
 static int slowest(struct links *l, double own, double *out)
 {
     struct comm *world = l->rank->world;
@@ -139,7 +139,7 @@ static int measure(struct links *l, struct comm *group, enum link_call which, si
     return 0;
 }
 
-/* ---- what is said ---- */
+/* ---- output ---- */
 
 struct row {
     const char *group, *call;
@@ -219,7 +219,7 @@ static int measure_group(struct links *l, struct comm *group)
     return 0;
 }
 
-/* Between the host's memory and the devices, by all ranks at once; the slowest counts. */
+/* Copies between the host's memory and the devices, by all ranks at once; the slowest counts. */
 static int measure_copies(struct links *l, bool is_to_device, size_t bytes)
 {
     void *to = is_to_device ? l->send : l->host, *from = is_to_device ? l->host : l->send;
@@ -254,7 +254,8 @@ static int measure_all_copies(struct links *l)
     return 0;
 }
 
-/* All ranks, then those of each axis; others are the same ranks, or more of them. */
+/* Measures the group of all ranks, then those of each axis; other groups have the same ranks, or
+ * more of them. */
 static int measure_groups(struct links *l)
 {
     static const enum group groups[] = {GROUP_PP, GROUP_SHARD, GROUP_COPIES, GROUP_CP, GROUP_TP};
@@ -268,14 +269,14 @@ static int measure_groups(struct links *l)
             rc = measure_group(l, group);
     }
     if (rc == 0)
-        rc = comm_barrier(world); /* who leaves a group ends it for the others */
+        rc = comm_barrier(world); /* a rank that leaves a group ends it for the others */
     comm_free(all);
     return rc;
 }
 
-/* ---- the whole ---- */
+/* ---- all measurements ---- */
 
-/* A launcher that does not say is taken at one rank on each host. */
+/* If the launcher does not say, each host is assumed to have one rank. */
 static bool are_on_one_host(const struct comm *world)
 {
     const char *said = launched(LAUNCHED_LOCAL_SIZE);

@@ -1,9 +1,9 @@
-/* node.c - what the ranks of a host find there before they train (see preflight.h).
+/* node.c - examines a host before training (see preflight.h).
  *
- * Memory is copied between two buffers that caches do not hold: first by all ranks of all hosts at
- * once, then by the first rank of each host alone. Clocks are compared with that of rank 0's host:
- * rank 0 asks all ranks for the time, and takes it that they looked in the middle of the shortest
- * round. Collectives ask: messages between two ranks do not go over TCP. */
+ * Memory is copied between two buffers larger than the caches: first by all ranks of all hosts at
+ * once, then by the first rank of each host. Clocks are compared with that of rank 0's host: rank 0
+ * asks all ranks for the time, and assumes that they read it in the middle of the shortest round.
+ * Collectives carry the times, since TCP has no messages between two ranks. */
 #include "proto/base/report.h"
 #include "trainer/base/clock.h"
 #include "trainer/comm/comm.h"
@@ -23,9 +23,9 @@
 #include <unistd.h>
 
 #define BYTES_MIN ((size_t)64 << 20)
-#define BYTES_MAX ((size_t)128 << 20) /* a larger cache belongs to several groups of cores */
+#define BYTES_MAX ((size_t)128 << 20) /* a larger cache serves several groups of cores */
 #define COPIES 4
-#define ROUNDS 8 /* of which the shortest counts */
+#define ROUNDS 8 /* the shortest counts */
 
 /* ---- one rank ---- */
 
@@ -43,7 +43,7 @@ static uint64_t shm_bytes(void)
     return statvfs("/dev/shm", &space) == 0 ? (uint64_t)space.f_blocks * space.f_frsize : 0;
 }
 
-/* Containers refuse the call. */
+/* Containers refuse io_uring_setup. */
 static int ring_error(void)
 {
     struct io_uring_params params = {0};
@@ -54,7 +54,7 @@ static int ring_error(void)
     return 0;
 }
 
-/* The choice in brackets. */
+/* Reads the choice in brackets. */
 static void find_huge_pages(char *out, size_t size)
 {
     char line[128] = "";
@@ -68,7 +68,8 @@ static void find_huge_pages(char *out, size_t size)
              begin != NULL ? begin + 1 : "?");
 }
 
-/* The last cache's size each; both are touched, so that no page is taken while they are copied. */
+/* Allocates buffers of the size of the last cache each. Both are touched, so that no page faults
+ * occur during copies. */
 static int take_memory(struct node_trial *trial)
 {
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -108,9 +109,9 @@ void node_free(struct node_trial *trial)
     free(trial->to);
 }
 
-/* ---- together ---- */
+/* ---- all ranks ---- */
 
-/* bytes/s that are read and written again, from first to last; *out_best: of one copy. */
+/* bytes/s read and written, from the first to the last copy; *out_best: of the fastest copy. */
 static double copy_memory(const struct node_trial *trial, double *out_best)
 {
     double begin = clock_seconds();
@@ -130,7 +131,7 @@ static double time_of_day(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* One round: rank 0 tells all to look at their clocks, and gathers what they saw. Collective. */
+/* One round: rank 0 tells all ranks to read their clocks, and gathers the times. Collective. */
 static int ask(struct comm *world, double *times, const size_t *bytes, double *out_sent,
                double *out_trip)
 {
@@ -143,7 +144,8 @@ static int ask(struct comm *world, double *times, const size_t *bytes, double *o
     return 0;
 }
 
-/* best: how far each rank is ahead of rank 0, then the shortest round trip; [size + 1]. */
+/* best: the time by which each rank is ahead of rank 0, then the shortest round trip; [size +
+ * 1]. */
 static int compare_clocks(struct comm *world, double *best, double *times, size_t *bytes)
 {
     double sent, trip;
@@ -170,7 +172,7 @@ static int measure_clock(struct node_facts *out, struct comm *world)
     int rc = times != NULL && bytes != NULL
                  ? compare_clocks(world, times + world->size, times, bytes)
                  : report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks", world->size);
-    if (rc == 0 && world->rank > 0) { /* rank 0's is what others are compared with */
+    if (rc == 0 && world->rank > 0) { /* rank 0 is the reference */
         out->clock = times[world->size + world->rank];
         out->round_trip = times[2 * (size_t)world->size];
     }

@@ -16,15 +16,13 @@
 
 #define COPY_BYTES (32u << 20)
 #define LINK_BYTES TRIAL_BYTES
-#define TIMES                                                                                    \
-    4           /* of which the fastest counts; the first one, which plans or connects, does not \
-                 */
-#define IN 256u /* sums of so many of -1, 0 and 1 are exact in bfloat16, too */
+#define TIMES 4 /* the fastest counts, without the first, which plans or connects */
+#define IN 256u /* sums of so many of -1, 0 and 1 are exact in bfloat16 */
 #define SIDE_MIN 256u
 #define SIDE_MAX 4096u
-#define PRODUCT_SECONDS 0.01 /* shorter ones are made larger, up to SIDE_MAX */
+#define PRODUCT_SECONDS 0.01 /* shorter products are made larger, up to SIDE_MAX */
 
-/* What one rank works with. Host memory is the device's for copies, too. */
+/* Buffers of one rank. The device can copy from and to the host memory. */
 struct trial {
     struct rank *rank;
     struct rank_bench bench;
@@ -38,7 +36,7 @@ static void say_problem(struct finding *found, const char *what)
     report_clear();
 }
 
-/* ---- alone ---- */
+/* ---- one rank ---- */
 
 static int open_trial(struct trial *t)
 {
@@ -54,7 +52,7 @@ static int open_trial(struct trial *t)
     return 0;
 }
 
-/* Other words at every place, from every rank. */
+/* Fills with words that differ by place and rank. */
 static void fill(void *at, size_t bytes, uint32_t seed)
 {
     uint32_t *words = at;
@@ -77,7 +75,7 @@ static void note_rate(double *rate, int time, double amount, double start)
         *rate = fmax(*rate, amount / (clock_seconds() - start));
 }
 
-/* Buffers of a trial: the device's, and two of the host's. */
+/* Buffers of a measurement: the device's, and two of the host's. */
 struct buffers {
     void *device, *from, *to;
 };
@@ -140,7 +138,7 @@ static uint16_t bf16_of(int value) /* exact up to 256 */
     return (uint16_t)(bits >> 16);
 }
 
-/* One row in 16: the host's time is not what is looked at. */
+/* Checks one row in 16, to save the host's time. */
 static bool is_product(const uint16_t *out, size_t side)
 {
     for (size_t row = 0; row < side; row += 16)
@@ -154,7 +152,7 @@ static bool is_product(const uint16_t *out, size_t side)
     return true;
 }
 
-/* x and w have the same numbers; the product of SIDE x IN by itself, transposed. */
+/* x and w have the same numbers: the product of a SIDE x IN matrix with its transpose. */
 static int multiply_with(struct trial *t, struct buffers *b, void **scratch, uint32_t side,
                          double *out_rate)
 {
@@ -186,7 +184,7 @@ static int multiply_with(struct trial *t, struct buffers *b, void **scratch, uin
     return is_product(b->to, side) ? 0 : fail_bytes("a product of small integers is wrong");
 }
 
-/* Larger ones while they end too soon for the clock. */
+/* Tries larger products while they are too short for the clock. */
 static int try_products(struct trial *t)
 {
     double seconds = 0;
@@ -226,7 +224,7 @@ static void look_alone(struct trial *t)
         }
 }
 
-/* ---- together ---- */
+/* ---- all ranks ---- */
 
 static int gather(struct comm *world, const struct finding *own, struct finding *all)
 {
@@ -252,7 +250,7 @@ static int exchange(struct comm *group, const void *send, void *receive)
     return comm_wait(group, &request);
 }
 
-/* The device's buffer is two: what goes, and what comes. */
+/* The device's buffer has two halves: sent and received data. */
 static int exchange_with(struct trial *t, struct comm *group, struct buffers *b)
 {
     char *sent = b->device, *come = sent + LINK_BYTES;
@@ -267,14 +265,14 @@ static int exchange_with(struct trial *t, struct comm *group, struct buffers *b)
         note_rate(&t->found->link_rate, i, LINK_BYTES, start);
         lane_copy(t->bench.lane, b->to, come, LINK_BYTES);
         ERR_TRY(lane_settle(t->bench.lane));
-        if (!is_filled(b->to, LINK_BYTES, before + (uint32_t)i)) /* the others go on with it */
+        if (!is_filled(b->to, LINK_BYTES, before + (uint32_t)i)) /* continue with the other ranks */
             snprintf(t->found->problem, sizeof t->found->problem,
                      "links: what rank %u sent came with other bits", before);
     }
     return 0;
 }
 
-/* Sums are what every step agrees by. */
+/* Tests sums, by which every step agrees. */
 static int add_up(struct trial *t)
 {
     struct comm *world = t->rank->world;
@@ -293,7 +291,8 @@ static void note_wrong(struct trial *t, bool is_wrong)
                  "calls: a sum or a gather of all ranks' numbers came with others");
 }
 
-/* Sums and gathers, among the ranks of each host and, where there are several, among all. */
+/* Measures sums and gathers among the ranks of each host and, if there are several hosts, among
+ * all. */
 static int measure_calls(struct trial *t, struct comm *group, const struct buffers *b,
                          const struct finding *all)
 {
@@ -312,12 +311,12 @@ static int measure_calls(struct trial *t, struct comm *group, const struct buffe
         rc = collectives_measure(&t->found->calls, group, &room, &is_wrong);
     note_wrong(t, is_wrong);
     if (rc == 0)
-        rc = comm_barrier(world); /* who leaves a group ends it for the others */
+        rc = comm_barrier(world); /* a rank that leaves a group ends it for the others */
     comm_free(here);
     return rc;
 }
 
-/* The first rank of each host, all at once; the others wait. */
+/* Runs on the first rank of each host, all at once; other ranks wait. */
 static int measure_disks(struct trial *t, const struct finding *all)
 {
     const struct comm *world = t->rank->world;
@@ -345,13 +344,13 @@ static int look_together(struct trial *t, const struct finding *all)
     if (rc == 0)
         rc = measure_calls(t, group, &buffers, all);
     if (rc == 0)
-        rc = comm_barrier(t->rank->world); /* who leaves a group ends it for the others */
+        rc = comm_barrier(t->rank->world); /* a rank that leaves a group ends it for the others */
     free_buffers(&buffers, t->bench.device);
     comm_free(group);
     return rc;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole preflight ---- */
 
 static bool is_some_broken(const struct finding *all, uint32_t num)
 {
@@ -366,11 +365,11 @@ static int look(struct trial *t, struct finding *all, int *out_exit)
     struct comm *world = t->rank->world;
     look_alone(t);
     ERR_TRY(gather(world, t->found, all));
-    if (!is_some_broken(all, world->size)) { /* others would wait for one that has no device */
+    if (!is_some_broken(all, world->size)) { /* otherwise ranks wait for one without a device */
         ERR_TRY(look_together(t, all));
         ERR_TRY(gather(world, t->found, all));
     }
-    ERR_TRY(preflight_judge(all, world->size)); /* all ranks alike */
+    ERR_TRY(preflight_judge(all, world->size)); /* same result on all ranks */
     *out_exit = preflight_count(all, world->size, BROKEN) > 0 ? EXIT_DO_NOT_RETRY : EXIT_DONE;
     if (world->rank > 0)
         return 0;

@@ -1,12 +1,11 @@
-/* preflight.h - are the ranks of a world, and their hosts, fit to train?
+/* preflight.h - checks whether the ranks of a world, and their hosts, are fit to train.
  *
  * Each rank opens its device, copies to it and back, and multiplies small integers, whose product
  * is exact in any order, so that every device has to have the same bits. The first rank of a host
- * speaks for it: cores, limits, memory, clock, versions (node.c), with debug.preflight_folder the
- * disk (disk.c). Where all can, each sends to the rank behind it, around. The ranks of a host sum
- * and gather, then all ranks (collectives.c): what moves by NCCL, MPI or memory in training moves
- * the same way here. Then rates are compared (judge.c). No data, no model and no ckptd are needed.
- */
+ * examines it: cores, limits, memory, clock, versions (node.c), with debug.preflight_folder the
+ * disk (disk.c). If all can, each rank sends to the next, in a ring. The ranks of a host sum and
+ * gather, then all ranks (collectives.c): by NCCL, MPI or memory, as in training. Then rates are
+ * compared (judge.c). No data, no model and no ckptd are needed. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PREFLIGHT_H
 
@@ -17,57 +16,57 @@
 
 #define PREFLIGHT_TEXT_BYTES 384
 
-/* Bus rates of calls by the payload, bytes/s, as links.h has them; 0: not tried. */
+/* Bus rates of calls by payload, bytes/s, as in links.h; 0: not tried. */
 #define PREFLIGHT_PAYLOADS 2
 #define PREFLIGHT_PAYLOAD_BYTES (size_t)64 << 10, (size_t)4 << 20
 struct call_rates {
     double sum[PREFLIGHT_PAYLOADS], gather[PREFLIGHT_PAYLOADS];
 };
 
-/* Bytes/s of one file after the other, written as ckptd does; 0: not tried. */
+/* Bytes/s of files written one after the other, as by ckptd; 0: not tried. */
 struct disk_facts {
     bool has_failed;
     double write, durable, read; /* durable: with the syncs */
     double fio_write;            /* by fio; 0: there is none */
 };
 
-/* What a rank sees of its host. memory_alone and disk are of its first rank only. */
+/* A rank's findings on its host. memory_alone and disk are of its first rank only. */
 struct node_facts {
-    cpu_set_t cores;                  /* that this rank may use; none: not known */
+    cpu_set_t cores;                  /* cores of this rank; none: not known */
     uint32_t threads;                 /* of this rank, for products on the CPU; 0: it has a GPU */
     double memory_rate, memory_alone; /* bytes/s copied: by all ranks of the host at once; by one */
     uint64_t memlock, nofile;         /* soft limits; UINT64_MAX: none */
-    uint64_t shm_bytes;               /* of /dev/shm; 0: there is none */
+    uint64_t shm_bytes;               /* of /dev/shm; 0: none */
     int ring_error;                   /* errno of io_uring_setup; 0: io_uring can be used */
     char huge_pages[16];              /* transparent ones: always, madvise or never */
-    double clock, round_trip;         /* seconds ahead of rank 0's host; of the shortest round */
-    char kernel[64], version[64];     /* the system's; of this program */
+    double clock, round_trip;         /* seconds ahead of rank 0's host; shortest round trip */
+    char kernel[64], version[64];     /* of the system; of this program */
     struct call_rates calls;          /* among the ranks of the host */
-    struct disk_facts disk;           /* where debug.preflight_folder is */
+    struct disk_facts disk;           /* of debug.preflight_folder */
 };
 
 enum fitness { FIT, SLOW, BROKEN };
 
-/* What a rank has found. Rates are those of this moment, on whatever else runs there. */
+/* A rank's findings. Rates depend on other work on the machine at the moment. */
 struct finding {
     char host[64];
-    char device[160];                 /* as kernels_describe() says; "": it was not opened */
+    char device[160];                 /* from kernels_describe(); "": not opened */
     char identity[96];                /* device_identity() */
-    uint64_t memory_all, memory_free; /* bytes of the device's own; 0: its memory is the host's */
+    uint64_t memory_all, memory_free; /* bytes of the device's own memory; 0: it uses the host's */
     double copy_rate;                 /* bytes/s, to the device and back */
     double product_rate;              /* floating-point operations/s */
-    double link_rate;                 /* bytes/s from the rank in front of it; 0: not tried */
+    double link_rate;                 /* bytes/s from the previous rank; 0: not tried */
     struct device_health health;
     double links_up;         /* NVLinks; 0: none, or not known */
-    struct call_rates calls; /* among all ranks, where they are on several hosts */
+    struct call_rates calls; /* among all ranks, if they are on several hosts */
     struct node_facts node;
-    char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; the judge adds the rates that are low */
-    char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by the judge; "": none */
-    enum fitness fitness;               /* by the judge */
+    char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; preflight_judge() adds low rates */
+    char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by preflight_judge(); "": none */
+    enum fitness fitness;               /* set by preflight_judge() */
 };
 
-/* Sets problem, warning and fitness of each. A rank with a problem is broken. Of each rate the
- * median over the ranks (of memory: over the hosts) that have one is taken, if they are at least
+/* Sets problem, warning and fitness of each. A rank with a problem is broken. Each rate is compared
+ * with its median over the ranks (for memory: over the hosts) that have one, if there are at least
  * PREFLIGHT_COMPARED. Below the first bound a rank is slow, below the second it is broken; a host's
  * problem is that of its first rank. Bounds are parts of the median:
  *
@@ -76,19 +75,18 @@ struct finding {
  *     links, calls of a host's ranks, disk  0.5   0.1
  *     NVLinks that are up                   1     none
  *
- * A GPU whose memory has had errors, or cannot replace a row, is broken. One whose clocks are
- * slowed, that has fewer lanes of its bus than there are, or waits for a reset is slow.
+ * A GPU with memory errors, or one that cannot replace a row, is broken. A GPU with slowed clocks,
+ * with fewer bus lanes than it supports, or that waits for a reset is slow.
  *
- * On a host with more threads than cores ranks disturb each other: none is broken by its rates.
+ * On a host with more threads than cores ranks slow each other down: rates break none of them.
  * ERR_MEMORY. */
 int preflight_judge(struct finding *all, uint32_t num);
 #define PREFLIGHT_COMPARED 3u
-#define PREFLIGHT_CLOCK_WARN 0.1 /* seconds; beyond half a round trip */
-#define PREFLIGHT_SHM_WARN \
-    ((uint64_t)64 << 20) /* what a container has that is not told otherwise */
+#define PREFLIGHT_CLOCK_WARN 0.1                /* seconds; beyond half a round trip */
+#define PREFLIGHT_SHM_WARN ((uint64_t)64 << 20) /* the default of containers */
 
-/* The ranks' work (ranks_run): rank 0 prints a line for each rank and each host, or with
- * memory_estimation.json one JSON object. *out_exit: EXIT_DO_NOT_RETRY when a rank is broken.
+/* Call on all ranks (ranks_run). Rank 0 prints a line for each rank and each host, or with
+ * memory_estimation.json one JSON object. *out_exit: EXIT_DO_NOT_RETRY if a rank is broken.
  * ERR_UNAVAILABLE: a rank did not answer. Collective. */
 int preflight(struct rank *rank, int *out_exit);
 

@@ -1,5 +1,5 @@
-/* print.c - what rank 0 says of all ranks and hosts (see preflight.h). The launcher reads
- * the lines of ranks: a number first, and "broken" before the reason. */
+/* print.c - rank 0's report on all ranks and hosts (see preflight.h). The launcher parses the lines
+ * of ranks: a number first, and "broken" before the reason. */
 #include "proto/base/report.h"
 #include "trainer/preflight/private.h"
 
@@ -61,7 +61,7 @@ static void print_calls(const char *host, uint32_t ranks, const struct call_rate
                calls->sum[1] / 1e9, calls->gather[0] / 1e9, calls->gather[1] / 1e9);
 }
 
-/* Of the ranks of each host, and of all. */
+/* Prints the calls of the ranks of each host, and of all. */
 static void print_all_calls(const struct finding *all, uint32_t num)
 {
     if (num == 1)
@@ -77,7 +77,7 @@ static void print_all_calls(const struct finding *all, uint32_t num)
 static void print_disks(const struct finding *all, uint32_t num)
 {
     const struct disk_facts *first = &all[0].node.disk;
-    if (first->write <= 0 && !first->has_failed) /* none was asked for */
+    if (first->write <= 0 && !first->has_failed) /* not requested */
         return;
     printf("%-6s %-20s %14s %14s %14s %14s\n", "DISK", "HOST", "WRITE GB/S", "WITH SYNCS",
            "READ GB/S", "FIO WRITE");
@@ -113,7 +113,7 @@ static void print_gpu(const struct finding *f, uint32_t rank)
            number_text(celsius, has->celsius));
 }
 
-/* Of those that say anything. */
+/* Prints GPUs with facts. */
 static void print_gpus(const struct finding *all, uint32_t num)
 {
     uint32_t told = 0;

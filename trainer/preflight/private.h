@@ -1,4 +1,4 @@
-/* private.h - what the files of a preflight share: the host's part, and what is said. */
+/* private.h - shared by the files of a preflight: the host's part, and the output. */
 #ifndef HOLDFAST_TRAINER_PREFLIGHT_PRIVATE_H
 #define HOLDFAST_TRAINER_PREFLIGHT_PRIVATE_H
 
@@ -8,27 +8,28 @@ struct comm;
 
 /* ---- the host's part (node.c) ---- */
 
-/* Two buffers, larger together than the caches. Zero before node_look(). */
+/* Two buffers, together larger than the caches. Zero before node_look(). */
 struct node_trial {
     void *from, *to;
     size_t bytes; /* of each */
 };
-/* What one rank can say alone. ERR_MEMORY. */
+/* Facts that one rank finds alone. ERR_MEMORY. */
 int node_look(struct node_trial *trial, struct node_facts *out, const struct rank *rank);
-/* Rates of memory, and the clock; `all`: what the ranks found, with their hosts. Collective. */
+/* Measures rates of memory, and the clock; `all`: the findings of the ranks, with their hosts.
+ * Collective. */
 int node_measure(const struct node_trial *trial, struct node_facts *out, struct comm *world,
                  const struct finding *all);
 void node_free(struct node_trial *trial);
 
-/* ---- together (collectives.c) ---- */
+/* ---- collectives (collectives.c) ---- */
 
-#define TRIAL_BYTES ((size_t)4 << 20) /* the most that is sent */
-/* The host's two buffers, [TRIAL_BYTES] each, and the device's, of twice as much. */
+#define TRIAL_BYTES ((size_t)4 << 20) /* the largest payload */
+/* The host's two buffers, [TRIAL_BYTES] each, and the device's, of twice that size. */
 struct trial_room {
     struct lane *lane;
     void *from, *to, *device;
 };
-/* *out_wrong: set where other numbers came than were sent. Collective in the group. */
+/* *out_wrong: set if received numbers differ from the sent ones. Collective in the group. */
 int collectives_measure(struct call_rates *out, struct comm *group, const struct trial_room *room,
                         bool *out_wrong);
 
@@ -36,14 +37,14 @@ int collectives_measure(struct call_rates *out, struct comm *group, const struct
 
 void disk_measure(struct disk_facts *out, const char *folder);
 
-/* ---- what is said (judge.c, print.c) ---- */
+/* ---- results (judge.c, print.c) ---- */
 
 /* The first rank of the host of rank i. */
 uint32_t preflight_speaker(const struct finding *all, uint32_t i);
-/* What the ranks of a host are together. */
+/* Sums over the ranks of a host. */
 struct node_sum {
     uint32_t ranks, cores, threads;
-    double memory_rate; /* of all of them */
+    double memory_rate; /* of all its ranks */
 };
 struct node_sum preflight_sum(const struct finding *all, uint32_t num, uint32_t speaker);
 uint32_t preflight_hosts(const struct finding *all, uint32_t num);
