@@ -1,4 +1,4 @@
-/* dry.c - a step that is only counted (see dry.h). */
+/* dry.c - counts the work of a step (see dry.h). */
 #include "trainer/forecast/dry.h"
 #include "kernels/device.h"
 #include "proto/base/report.h"
@@ -24,7 +24,7 @@ const char *module_name(enum module module)
 
 enum buffer_class { CLASS_STATE, CLASS_ACTIVATION, CLASS_ON_THE_WAY, CLASS_SCRATCH, NUM_CLASSES };
 
-/* Which plan's buffer is what; `module` is of activations. */
+/* The kind of each buffer of the plan; `module` is for activations. */
 static const struct {
     const char *name;
     enum buffer_class class;
@@ -91,7 +91,8 @@ static const struct {
 };
 #define NUM_NAMES (sizeof(buffer_names) / sizeof(buffer_names[0]))
 
-/* The rest: tokens, numbers, a library's scratch, partial sums, operands in float8. */
+/* The kind of other buffers: tokens, numbers, a library's scratch, partial sums, operands in
+ * float8. */
 static size_t find_name(const char *name)
 {
     size_t i = 0;
@@ -169,12 +170,12 @@ struct counter {
     struct dry_rank *out;
     const struct kernels *kernels;
     uint64_t before;
-    const struct rates *rates; /* NULL: nothing lasts */
+    const struct rates *rates; /* NULL: calls take no time */
     uint32_t machine_ranks;
     double *seconds; /* [operations] */
 };
 
-/* A block's part of an image, of which copies write each a part. */
+/* A block's part of an image; each copy of a shard writes a part of it. */
 static uint64_t copied_bytes(struct parallel *p, uint32_t block)
 {
     const struct state *state = parallel_state(p);
@@ -185,7 +186,7 @@ static uint64_t copied_bytes(struct parallel *p, uint32_t block)
     return bytes;
 }
 
-/* Only compute's operations work, and those one after the other. */
+/* Only operations of compute have work, one after the other. */
 static void count_op(void *user, const struct op *op, uint32_t index, bool is_end)
 {
     struct counter *c = user;
@@ -201,7 +202,7 @@ static void count_op(void *user, const struct op *op, uint32_t index, bool is_en
         c->out->image += copied_bytes(c->p, op->block);
 }
 
-/* On the thread of the operation, which is told of itself alone. */
+/* Called on the operation's thread, which sees only its own operation. */
 static void count_call(void *user, const struct comm *comm, const struct comm_call *call)
 {
     struct counter *c = user;
@@ -225,7 +226,7 @@ static int walk_rank(const struct counter *c)
     return rc;
 }
 
-/* The number of steps behind the first of those with the most leaves. */
+/* The number of steps before the first step with the most leaves. */
 static int64_t step_with_most(const struct config *config)
 {
     int64_t step = 0;
@@ -273,8 +274,8 @@ int dry_run(struct dry_rank *out, const struct dry_options *o)
     struct config real = *o->config;
     struct parallel_options options = {.config = &real, .table = o->table};
     struct parallel *p = NULL;
-    real.estimate = false;         /* which would end the recipe in front of the step */
-    real.checkpoint_enable = true; /* a save goes on behind the step: its copies are counted */
+    real.estimate = false;         /* otherwise the recipe ends before the step */
+    real.checkpoint_enable = true; /* a save continues during the step: its copies are counted */
     real.async_mode = ASYNC_AT_ONCE;
     *out = (struct dry_rank){.rank = o->rank};
     int rc = device_open(&options.device, &device_dry, NULL);

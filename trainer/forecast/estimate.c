@@ -1,5 +1,5 @@
-/* estimate.c - what a step takes on a mesh (see estimate.h): the ranks of forecast/dry.c, put
- * together and printed. */
+/* estimate.c - estimates a step on a mesh (see estimate.h): combines and prints the ranks of
+ * forecast/dry.c. */
 #include "trainer/forecast/estimate.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
@@ -37,7 +37,7 @@ struct estimate_work estimate_work(const struct dry_rank *stages, const struct c
     double tokens = leaves * (double)config->local_batch_size * (double)config->seq_len;
     for (int64_t stage = 0; stage < config->pp; stage++) {
         const uint64_t *work = stages[stage].work;
-        /* Each leaf's work is cut evenly by tp and cp, and every leaf has the same. */
+        /* tp and cp cut each leaf's work evenly, and every leaf has the same work. */
         double ranks = leaves / stages[stage].leaves * (double)(config->tp * config->cp);
         sum.forward += ranks * (double)work[OP_FORWARD];
         sum.recomputation += ranks * (double)work[OP_RECOMPUTE];

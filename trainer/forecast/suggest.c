@@ -1,8 +1,8 @@
-/* suggest.c - every mesh of so many ranks, estimated and compared (see suggest.h).
+/* suggest.c - estimates and compares all meshes of a number of ranks (see suggest.h).
  *
- * A mesh that does not fit as it is keeps activations as far as the memory goes
- * (activation_checkpoint.memory_budget). A step lasts as long as the critical path of the slowest
- * stage's program, and the schedule's bubble beside it: / (1 - bubble). */
+ * A mesh that does not fit keeps only the activations that fit
+ * (activation_checkpoint.memory_budget). A step takes the critical path of the slowest stage's
+ * program, divided by (1 - bubble) for the schedule's bubble. */
 #include "trainer/forecast/suggest.h"
 #include "proto/base/json.h"
 #include "proto/base/report.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* So many times as many leaves as the pipeline has stages are enough to see its pace. */
+/* So many times as many leaves as stages show the pace of a pipeline. */
 #define FULL_PIPELINES 3
 
 struct search {
@@ -60,8 +60,8 @@ static void add_stage(struct suggestion *to, const struct dry_rank *stage)
     to->bubble = stage->bubble;
 }
 
-/* The first stage has most leaves under way, the second as many layers as any, the last the output.
- * Errors as dry_run. */
+/* The first stage has the most leaves under way, the second as many layers as any, the last the
+ * output. Errors as dry_run. */
 static int estimate_stages(const struct search *s, const struct config *config,
                            struct suggestion *to)
 {
@@ -82,8 +82,8 @@ static int estimate_stages(const struct search *s, const struct config *config,
     return 0;
 }
 
-/* Without the bubble. A pipeline that is full goes on as it does: of a long step two
- * short ones are made, and their difference for each leaf that they leave out. */
+/* Without the bubble. A full pipeline has a constant pace: instead of a long step two short ones
+ * are estimated, and their difference gives the time of each further leaf. */
 static int estimate_path(const struct search *s, const struct config *config, struct suggestion *to)
 {
     int64_t data_ranks = config->dp_replicate * config->dp_shard;
@@ -100,13 +100,13 @@ static int estimate_path(const struct search *s, const struct config *config, st
     double rest = (double)(leaves - most) / (double)(most - less);
     to->seconds += rest * (to->seconds - one.seconds);
     to->compute_seconds += rest * (to->compute_seconds - one.compute_seconds);
-    /* The units that a stage is idle, filling and draining, are the same. */
+    /* The time that a stage is idle while the pipeline fills and drains is the same. */
     double idle = (double)most * to->bubble / (1 - to->bubble);
     to->bubble = idle / ((double)leaves + idle);
     return 0;
 }
 
-/* With the settings as they are. Errors as dry_run. */
+/* Estimates with the given settings. Errors as dry_run. */
 static int estimate(const struct search *s, const struct config *config, struct suggestion *to)
 {
     ERR_TRY(estimate_path(s, config, to));
@@ -114,7 +114,7 @@ static int estimate(const struct search *s, const struct config *config, struct 
     return 0;
 }
 
-/* Again, with less kept. ERR_INVALID where it does not fit then either. */
+/* Estimates again, with fewer kept activations. ERR_INVALID: it does not fit then either. */
 static int estimate_within(const struct search *s, struct config *config, struct suggestion *to)
 {
     config->ac_mode = RECOMPUTE_BUDGET;
@@ -156,7 +156,7 @@ static int try_mesh(struct search *s, const uint32_t degree[NUM_AXES])
     return rc == 0 ? add(s->out, &found) : rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all meshes ---- */
 
 static void show_progress(const struct suggestions *out)
 {
@@ -164,7 +164,7 @@ static void show_progress(const struct suggestions *out)
         fprintf(stderr, "\r%u meshes", out->num_meshes);
 }
 
-/* Degrees from `axis` on, whose product is `ranks`. */
+/* Tries all degrees of the axes from `axis` on whose product is `ranks`. */
 static int try_axis(struct search *s, uint32_t degree[NUM_AXES], enum axis axis, uint32_t ranks)
 {
     bool is_last = axis + 1 == NUM_AXES;
@@ -190,7 +190,7 @@ static int by_seconds(const void *a, const void *b)
     return memcmp(x->degree, y->degree, sizeof x->degree);
 }
 
-/* Of those in front of it, which are finished. */
+/* The number of better meshes among the finished ones before it. */
 static uint32_t count_better(const struct suggestions *out, uint32_t index)
 {
     uint32_t num = 0;
@@ -199,7 +199,7 @@ static uint32_t count_better(const struct suggestions *out, uint32_t index)
     return num;
 }
 
-/* Those that are too large keep less, the fastest first, until none can be among the printed. */
+/* Meshes that are too large keep less, the fastest first, until none can enter the printed list. */
 static int shrink(struct search *s)
 {
     struct suggestions *out = s->out;
@@ -239,8 +239,8 @@ static void sort(struct suggestions *out)
         qsort(out->list, out->num, sizeof(*out->list), by_seconds);
 }
 
-/* Leaves of the fastest mesh that go to other machines: is a sum of each machine's faster? A run
- * that goes on has its groups for ever, so no mesh has them here unless the settings do. */
+/* If leaves of the fastest mesh go to other machines: is one sum per machine faster? Groups of a
+ * run cannot change, so no suggested mesh has them unless the settings do. */
 static int try_groups(const struct search *s)
 {
     struct suggestions *out = s->out;
@@ -303,7 +303,7 @@ static double tokens_of(const struct config *config)
     return (double)(config->micro_batches * config->local_batch_size * config->seq_len);
 }
 
-/* Another mesh than one rank's is said by its degrees; a run has its blocks for ever. */
+/* Prints the degrees as options, but no blocks: those of a run cannot change. */
 static void print_settings(const struct config *config, const struct suggestion *best)
 {
     static const struct {
