@@ -1,12 +1,12 @@
-/* backend.h - what a back-end of kernels.h is: a table, and the struct that its own begins with.
- * kernels.c chooses one and keeps the lane's order; all else is the back-end's. */
+/* backend.h - the interface of a back-end of kernels.h: a table, and the base of its struct.
+ * kernels.c chooses a back-end and keeps the lane's order; the back-end does the rest. */
 #ifndef HOLDFAST_KERNELS_BACKEND_H
 #define HOLDFAST_KERNELS_BACKEND_H
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-/* Head of every back-end's own struct. */
+/* The base of every back-end's struct. */
 struct kernels {
     const struct kernel_backend_ops *ops;
 };
@@ -14,34 +14,34 @@ struct kernels {
 struct kernel_backend_ops {
     const char *name;
     /* The device's flags that this back-end needs, all of them. A back-end with DEVICE_HOST_MEMORY
-     * runs on a thread of the lane, when its turn has come: run() computes and returns when it is
-     * done. Another's run() queues on the lane by itself and returns at once. */
+     * runs in the lane's order on its thread: run() computes and returns when it is done. In other
+     * back-ends run() queues on the lane and returns at once. */
     uint32_t device_flags;
     const char *device_name; /* the only device that it serves; NULL: any with these flags */
     int (*open)(struct kernels **out, const struct kernels_options *options);
     void (*close)(struct kernels *kernels);
-    /* For people, and part of the numeric identity. Borrowed. */
+    /* For messages, and part of the numeric identity. Borrowed. */
     const char *(*describe)(const struct kernels *kernels);
     /* See kernels_chain_products. */
     int (*chain_products)(struct kernels *kernels);
-    /* (optional) Has the device float8 products? Default: yes. */
+    /* (optional) Whether the device has float8 products. Default: yes. */
     bool (*has_float8)(const struct kernels *kernels);
-    /* (optional) See kernels_choices. Default: nothing is chosen, and nothing offered. */
+    /* (optional) See kernels_choices. Default: the back-end has no choices. */
     char *(*choices)(struct kernels *kernels);
     void (*choose)(struct kernels *kernels, const char *choices, struct kernel_choices *out);
     /* Bytes of scratch that each lane needs so that every operation can run at these shapes. */
     size_t (*prepare)(const struct kernels *kernels, const struct kernel_shapes *shapes);
-    /* `args` is the operation's struct of kernels.h, and the caller's again after the return. */
+    /* `args`: the operation's struct of kernels.h; the caller may change it after the return. */
     void (*run)(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args);
 };
 extern const struct kernel_backend_ops kernel_backend_cpu;
-/* There in programs that are linked with kernels/cuda/device.c: those that name device_cuda. */
+/* Defined in programs that link kernels/cuda/device.c: those that use device_cuda. */
 extern const struct kernel_backend_ops kernel_backend_cuda __attribute__((weak));
 
-/* Of its arguments, to the end of their last field. */
+/* Bytes of the arguments, to the end of their last field. */
 size_t kernel_op_bytes(enum kernel_op op);
 
-/* A condition that a caller has to meet; kept in release builds, outside the inner loops. */
+/* Checks a condition that a caller has to meet; kept in release builds, outside the inner loops. */
 _Noreturn void kernels_require_failed(const char *file, int line, const char *condition);
 #define REQUIRE(condition) \
     ((condition) ? (void)0 : kernels_require_failed(__FILE__, __LINE__, #condition))

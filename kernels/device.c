@@ -1,10 +1,9 @@
-/* device.c - the functions of device.h: thin calls of a back-end's table, which hold the asserts.
- */
+/* device.c - the functions of device.h: thin calls of a back-end's table, with the asserts. */
 #include <string.h>
 
 #include "kernels/backend.h"
 
-/* There in programs that are linked with kernels/cuda/device.c. */
+/* Defined in programs that link kernels/cuda/device.c. */
 extern const struct device_ops device_cuda __attribute__((weak));
 
 const struct device_ops *device_find(const char *name)
@@ -106,7 +105,7 @@ void lane_mark(struct lane *lane, struct mark *out)
 
 void lane_wait(struct lane *lane, const struct mark *mark)
 {
-    if (mark->lane && mark->lane != lane) /* its own order is kept anyway */
+    if (mark->lane && mark->lane != lane) /* a lane keeps its own order */
         lane->ops->wait(lane, mark);
 }
 

@@ -1,14 +1,14 @@
-/* dry.c - what a plan runs on: a device that stores nothing, and kernels that count.
+/* dry.c - for plans: a device that stores nothing, and kernels that count.
  *
  * A step on the dry device is the step of a real one, operation by operation, with the sizes of any
- * model: memory is a range of addresses that nothing backs, copies and operations are dropped.
- * Host memory (PINNED) is real. Counting kernels stand in front of others, on any device; in front
- * of a dry one they count and drop.
+ * model: memory is a range of addresses without memory, copies and operations are
+ * dropped. Host memory (PINNED) is real. Counting kernels wrap other kernels, on any device; on a
+ * dry one they count and drop.
  *
  * Work: a product of [N,I] and [I,O] is 2 N I O floating-point operations, a forward's attention 4
- * D for each head, query and key that it sees (causal; documents are not looked at), its backward
- * 10 D: five products where the forward has two, because the scores are computed again. All else is
- * not counted. */
+ * D for each head, query and visible key (causal; documents are ignored), its backward 10 D: five
+ * products instead of the forward's two, because the scores are computed again. Other operations
+ * are not counted. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 /* ---- the device ---- */
 
-struct piece { /* of memory; a list, for the size at its end */
+struct piece { /* of memory; a list, since the size is stored at its end */
     struct piece *next;
     void *at;
     size_t bytes;
@@ -124,7 +124,7 @@ static void dry_zero(struct lane *lane, void *at, size_t bytes)
     (void)bytes;
 }
 
-/* Operations that count come this way, too. */
+/* Operations that count are called here, too. */
 static void dry_call(struct lane *lane, lane_fn *fn, const void *args, size_t bytes)
 {
     (void)lane;
@@ -165,7 +165,7 @@ struct counting {
     _Atomic uint64_t work;
 };
 
-/* Pairs of a query and a key that it sees, of one sequence and head. */
+/* Pairs of a query and a visible key, of one sequence and head. */
 static uint64_t causal_pairs(uint32_t seq, uint32_t queries, uint32_t first)
 {
     uint64_t num = queries > 0 ? queries : seq;

@@ -1,9 +1,8 @@
 /* kernels.c - the functions of kernels.h: choose a back-end, post operations on lanes.
  *
- * Back-ends, in order of preference; the first that serves the device is taken. On a device whose
- * memory host threads compute in, an operation is host work of the lane: its arguments are copied
- * into the lane's queue, and the back-end runs when its turn has come. Other back-ends queue by
- * themselves. */
+ * Back-ends are in order of preference; the first that supports the device is used. On a device
+ * with host memory an operation is host work of the lane: its arguments are copied into the lane's
+ * queue, and the back-end runs in the lane's order. Other back-ends queue themselves. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,7 +121,7 @@ static int run_posted(void *args)
     return 0;
 }
 
-/* A pointer to memory that is not the device's ends the process here, where it was given. */
+/* A pointer outside the device's memory aborts the process here, where the caller passed it. */
 static void check_pointers(struct lane *lane, enum kernel_op op, const void *args)
 {
     void *const *pointers = args;

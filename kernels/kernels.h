@@ -6,17 +6,18 @@
  *     kernel_linear(kernels, lane, &(struct kernel_linear){.out = y, .x = x, .w = w, .rows = 256,
  *                                                          .in = 512, .out_dim = 64});
  *
- * The struct is copied when it is posted; what it points to has to stay until the lane has run it.
- * Fields that are not named are zero, which means "none", "whole" or float throughout.
+ * The struct is copied when it is posted; the memory that it points to must stay until the lane has
+ * run it. Fields that are not named are zero, which means "none", "whole" or float throughout.
  *
- * Every operation has a plain C twin in reference.c; `backend` chooses. On the CPU, matrix products
- * go to oneDNN (each library call on one thread; our own small pool spreads tiles of fixed size),
- * all else is our own code, compiled for several ISA levels and chosen at run time.
+ * Every operation has a plain C twin in reference.c; `backend` chooses. On the CPU, oneDNN makes
+ * matrix products (each library call on one thread; a small pool of this library spreads tiles of
+ * fixed size). All other code is Holdfast's, compiled for several ISA levels and chosen at run
+ * time.
  *
  * Bits: the result of an operation depends on its shapes, dtype, back-end and ISA level only, never
  * on the number of threads. Sums run over fixed segments in fixed order with 16 fixed lanes. No
- * atomics, no -ffast-math, -ffp-contract=off. What contains no product has the same bits on every
- * ISA level.
+ * atomics, no -ffast-math, -ffp-contract=off. Operations without products have the same bits on
+ * every ISA level.
  *
  * Types: activations and weights are `dtype` (KERNEL_F32 or KERNEL_BF16, round to nearest even);
  * sums, softmax statistics and weight gradients are float. Row-major. Pointers aligned to 64 bytes.
@@ -29,9 +30,9 @@
  * recorded step can be replayed.
  *
  * Threads: several lanes may share a struct kernels. On the CPU its pool serves one operation at a
- * time; one that finds it taken runs on its lane's thread alone, and products wait for each other.
- * Scratch belongs to the lane.
- * Errors: asserts on arguments; *_new returns codes of report.h. Operations cannot fail. */
+ * time. Others run on their lane's thread alone, except that products wait for each other. Scratch
+ * belongs to the lane. Errors: asserts on arguments; *_new returns codes of report.h. Operations
+ * cannot fail. */
 #ifndef HOLDFAST_KERNELS_H
 #define HOLDFAST_KERNELS_H
 
@@ -47,8 +48,8 @@ static inline size_t kernel_dtype_bytes(enum kernel_dtype dtype)
 
 /* 8-bit floats of OCP, for operands of products (kernel_round_float8). */
 enum kernel_float8 {
-    KERNEL_E4M3, /* at most 448, 3 bits behind the first, from 2^-6 down in steps of 2^-9 */
-    KERNEL_E5M2  /* at most 57344, 2 bits behind the first, from 2^-14 down in steps of 2^-16 */
+    KERNEL_E4M3, /* at most 448, 3 bits after the first, steps of 2^-9 below 2^-6 */
+    KERNEL_E5M2  /* at most 57344, 2 bits after the first, steps of 2^-16 below 2^-14 */
 };
 
 enum kernel_backend { KERNEL_BACKEND_BEST, KERNEL_BACKEND_REFERENCE };
@@ -59,11 +60,11 @@ struct device;
 struct kernels_options {
     enum kernel_backend backend;
     uint32_t num_threads; /* >= 1, the caller included */
-    /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; of the last two products
-     * are our own code too, so that the bits are the same on every machine that has the level. */
+    /* NULL: the best of this CPU. "avx512", "avx2", "sse2": that level. The last two also use
+     * Holdfast's products, so the bits are the same on every machine with the level. */
     const char *isa;
-    bool has_own_attention;      /* no attention of a library; of a GPU alone */
-    const struct device *device; /* whose lanes the operations run on; NULL: the CPU */
+    bool has_own_attention;      /* never use a library's attention; only for a GPU */
+    const struct device *device; /* the device of the lanes; NULL: the CPU */
 };
 /* ERR_INVALID (threads, unknown or missing ISA level, no back-end for the device), ERR_MEMORY,
  * ERR_BUSY (no more threads). */
@@ -72,26 +73,27 @@ void kernels_free(struct kernels *kernels);
 /* Names ISA, library and version: part of the numeric identity. Borrowed. */
 const char *kernels_describe(const struct kernels *kernels);
 /* From here on an element of a product of floats is one chain of fused multiply-adds over the
- * contraction in order, that begins with what is there (`accumulate`) or with 0: on avx2, avx512
- * and a GPU the same bits. On a CPU kernels_describe has one text for the levels then, and products
- * of bf16 are those of a level without the library. The plain back-end stays as it is. Before the
- * first operation, again and again. ERR_INVALID: the level has no such instruction (sse2). */
+ * contraction in order. It begins with the value in memory (`accumulate`) or with 0: the same bits
+ * on avx2, avx512 and a GPU. On a CPU kernels_describe then has one text for these levels, and
+ * products of bf16 are those of a level without the library. The plain back-end does not change.
+ * Call before the first operation; repeated calls are allowed. ERR_INVALID: the level has no such
+ * instruction (sse2). */
 int kernels_chain_products(struct kernels *kernels);
-/* Can products read float8 operands? A GPU below compute capability 8.9 cannot. */
+/* True if products can read float8 operands. A GPU below compute capability 8.9 cannot. */
 bool kernels_have_float8(const struct kernels *kernels);
-/* A library's algorithm for a shape is chosen when the shape is first seen, and bits depend on it.
- * What was chosen so far, as lines of text: first the library, then a shape each. "": nothing is
- * chosen. To be freed; NULL: no memory. */
+/* A library chooses its algorithm for a shape when it first sees the shape, and the bits depend on
+ * it. Returns the choices so far as lines of text: first the library, then one shape per line. "":
+ * none. The caller frees the text; NULL: no memory. */
 char *kernels_choices(struct kernels *kernels);
-/* Takes the choices of another run where they are offered here, too; before the first operation. Of
- * a shape whose choice is not there, and of others, the library chooses as ever. */
+/* Uses the choices of another run if the library offers them here, too. Call before the first
+ * operation. For other shapes, and choices not offered, the library chooses as usual. */
 struct kernel_choices {
     uint32_t taken, not_offered; /* shapes */
 };
 void kernels_choose(struct kernels *kernels, const char *choices, struct kernel_choices *out);
-/* Kernels that count what they are given and pass it on to `inner`, which is borrowed; what is
- * posted on a lane of device_dry is counted alone. The count: floating-point operations of matrix
- * products and attention so far (dry.c has the formulas). ERR_MEMORY. */
+/* Creates kernels that count operations and pass them on to `inner`, which is borrowed. Operations
+ * on a lane of device_dry are only counted. The count: floating-point operations of matrix products
+ * and attention so far (dry.c has the formulas). ERR_MEMORY. */
 int kernels_count_new(struct kernels **out, struct kernels *inner);
 uint64_t kernels_counted(const struct kernels *counting);
 
@@ -104,7 +106,7 @@ size_t kernels_scratch_bytes(const struct kernels *kernels, const struct kernel_
 
 /* ---- Operations ---- */
 
-/* out[N,C] = table[tokens[N], :]; token ids < V are the caller's duty. */
+/* out[N,C] = table[tokens[N], :]. The caller ensures token ids < V. */
 struct kernel_embedding {
     void *out;             /* [N,C] */
     const int32_t *tokens; /* [N] */
@@ -112,22 +114,22 @@ struct kernel_embedding {
     uint32_t rows, dim;
     enum kernel_dtype dtype;
 };
-/* dtable = sum over rows in row order of dout (dtable is overwritten). With `is_folded` that is a
- * leaf, not the first, of a sum in dtable: rows of other tokens, whose leaf is 0, stay as they are.
- * With `seen` rows that are 0 there have no sum yet: those of tokens get the leaf, and become 1; of
- * all other rows nothing is written. */
+/* dtable = sum over rows in row order of dout (dtable is overwritten). With `is_folded` this is a
+ * further leaf of the sum in dtable: rows without tokens, whose leaf is 0, do not change. With
+ * `seen`, rows with seen 0 have no sum yet: rows of tokens get the leaf, and seen becomes 1; no
+ * other row is written. */
 struct kernel_embedding_backward {
     float *dtable;         /* [V,C] */
     const int32_t *tokens; /* [N] */
     const void *dout;      /* [N,C] */
-    uint32_t *seen;        /* [V] or NULL; then is_folded does not count */
+    uint32_t *seen;        /* [V] or NULL; with it is_folded is ignored */
     uint32_t rows, dim, vocab;
     enum kernel_dtype dtype;
     bool is_folded;
 };
 
-/* out = x / rms(x) * weight; rstd is kept for the backward. With `residual`: x += residual first (x
- * is updated in place, rounded to dtype), which is the residual stream. */
+/* out = x / rms(x) * weight; rstd is kept for the backward. With `residual`: first x += residual
+ * (x, the residual stream, is updated in place and rounded to dtype). */
 struct kernel_rmsnorm {
     void *out;            /* [N,C] */
     float *rstd;          /* [N] */
@@ -152,7 +154,7 @@ struct kernel_rmsnorm_backward {
 };
 
 /* Products for a weight w[O,I] as PyTorch stores it: out = x w^T. With `is_partial` the result is
- * float whatever the dtype: a part of a sum that others add to. */
+ * float for every dtype: a part of a sum. */
 struct kernel_linear {
     void *out;     /* [N,O] */
     const void *x; /* [N,I] */
@@ -174,8 +176,8 @@ struct kernel_linear_backward_input {
     bool is_partial;
     bool is_float8; /* dout and w: operands, w KERNEL_E4M3 */
 };
-/* dw = dout^T x, or dw += dout^T x with `accumulate`. With `is_folded` alone dw is a sum of leaves
- * and the product one more: rounded by itself, then added as kernel_fold adds it. */
+/* dw = dout^T x, or dw += dout^T x with `accumulate`. With only `is_folded` dw is a sum of leaves
+ * and the product a further leaf: rounded first, then added as in kernel_fold. */
 struct kernel_linear_backward_weight {
     float *dw;        /* [O,I] */
     const void *dout; /* [N,O] */
@@ -188,10 +190,10 @@ struct kernel_linear_backward_weight {
     bool is_float8; /* dout and x: operands, x KERNEL_E4M3 */
 };
 
-/* Several products of the same rows, each with the bits that it has alone but for a library's: out
- * = x w^T, and dw = dout^T x, of the first `num`. They may be one launch of a GPU. There a library
- * takes the last two as one if they are of a size, and the second one's matrices lie behind the
- * first one's. */
+/* Several products of the same rows: out = x w^T, and dw = dout^T x, of the first `num`. Each has
+ * the bits of a single product, unless a library computes it. They may be one launch on a GPU.
+ * There a library computes the last two as one if they have the same size and the second one's
+ * matrices follow the first one's. */
 #define KERNEL_LINEARS_MAX 3u
 struct kernel_linears {
     void *out[KERNEL_LINEARS_MAX];     /* [N,O] each */
@@ -211,8 +213,8 @@ struct kernel_linears_backward_weight {
     bool is_folded;
 };
 
-/* Rotary embedding in place, pairs (2i, 2i+1) as Llama's reference code has them; cos, sin are made
- * by kernel_rope_table, for first + T positions at least. Row t is at position first + t; with
+/* Rotary embedding in place, with pairs (2i, 2i+1) as in Llama's reference code; kernel_rope_table
+ * makes cos and sin, for at least first + T positions. Row t is at position first + t; with
  * `starts` [B,T] positions count from starts[t] on (see attention). inverse: the backward. */
 struct kernel_rope {
     void *x;               /* [B,T,heads,D] */
@@ -224,13 +226,13 @@ struct kernel_rope {
     enum kernel_dtype dtype;
     bool inverse;
 };
-/* Host memory; one code path for every back-end. frequencies[D/2]: the turns per position. */
+/* Host memory; the same code for all back-ends. frequencies[D/2]: the turns per position. */
 void kernel_rope_table(float *cos, float *sin, uint32_t seq, uint32_t head_dim,
                        const double *frequencies);
 
 /* Causal grouped-query attention, scale 1/sqrt(D), of Q queries at positions first .. first + Q - 1
- * to keys at positions 0 .. T - 1; the query at t sees the keys 0 .. t. With `starts` it sees the
- * keys starts[t] .. t alone, those of its document; starts[t] <= t, never falling within a
+ * to keys at positions 0 .. T - 1; the query at t sees the keys 0 .. t. With `starts` it sees only
+ * the keys starts[t] .. t, those of its document; starts[t] <= t, and starts never falls within a
  * sequence. lse, the log-sum-exp of the scaled scores, is kept for the backward. */
 struct kernel_attention {
     void *out;             /* [B,Q,H,D] */
@@ -243,7 +245,7 @@ struct kernel_attention {
     uint32_t queries, first; /* Q, 0: as many as keys; first + Q <= T */
     enum kernel_dtype dtype;
 };
-/* dq, dkey, dvalue overwritten; dkey and dvalue are of these queries alone. Recomputes the
+/* dq, dkey, dvalue overwritten; dkey and dvalue are those of these queries only. Recomputes the
  * probabilities from lse. */
 struct kernel_attention_backward {
     void *dq;              /* [B,Q,H,D] */
@@ -259,8 +261,8 @@ struct kernel_attention_backward {
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t queries, first; /* as above */
     enum kernel_dtype dtype;
-    bool is_partial; /* dkey and dvalue are float whatever the dtype: a part of a sum */
-    bool accumulate; /* with is_partial: the queries' terms follow those that are there */
+    bool is_partial; /* dkey and dvalue are float for every dtype: a part of a sum */
+    bool accumulate; /* with is_partial: adds the queries' terms after the existing ones */
 };
 
 /* out = silu(gate) * up, elementwise. */
@@ -291,8 +293,8 @@ struct kernel_cross_entropy {
     enum kernel_dtype dtype;
 };
 
-/* The rectangle [first_row, +rows) x [first_column, +columns) of a matrix with rows of `width`
- * elements, to dense rows and back. */
+/* Copies the rectangle [first_row, +rows) x [first_column, +columns) of a matrix with rows of
+ * `width` elements to dense rows, or back. */
 struct kernel_pack {
     void *packed;     /* [rows,columns] */
     const void *full; /* [..,width] */
@@ -306,8 +308,8 @@ struct kernel_unpack {
     enum kernel_dtype dtype;
 };
 
-/* y += x. With `seen`, of rows of so many elements those alone that are not 0 there; what x has of
- * the others is not read. */
+/* y += x. With `seen` only rows (of `width` elements) with a seen other than 0; other rows of x are
+ * not read. */
 struct kernel_add {
     void *y;
     const void *x;
@@ -315,9 +317,9 @@ struct kernel_add {
     size_t count, width;
     enum kernel_dtype dtype;
 };
-/* acc += leaf: one link of the canonical left fold. With `is_first` acc = 0 + leaf, so that a
- * leaf's -0 becomes 0: what was in acc is not read. A sum of bf16, of the fast reduction alone, is
- * rounded after each leaf. Then the links of `more` leaves behind it, one after the other. */
+/* acc += leaf: one link of the canonical left fold. With `is_first` acc = 0 + leaf, so a leaf's -0
+ * becomes 0; acc is not read. A sum of bf16 (only in the fast reduction) is rounded after each
+ * leaf. Then the links of `more` leaves follow in order. */
 struct kernel_fold {
     void *acc;
     const float *leaf;
@@ -333,26 +335,24 @@ struct kernel_convert {
     enum kernel_dtype out_dtype;
 };
 
-/* out = x, rounded to what a float8 format can hold under one scale for all of it: 2^k, the largest
- * power of two with which the largest |x| stays in the format, |k| <= KERNEL_FLOAT8_SCALE_MAX. So
- * out 2^k are float8 numbers, and a product of rounded operands is the float8 product: powers of
- * two pass through it exactly. With a NaN or an infinity in x all of out is NaN. out may be x.
- * What made x may have noted its largest |x|, as the bits of a float: it raises the number there,
- * which was 0, so x need not be read for it.
+/* out = x, rounded to a float8 format with one scale 2^k for all of x: the largest power of two
+ * that keeps the largest |x| in the format, |k| <= KERNEL_FLOAT8_SCALE_MAX. So out 2^k are float8
+ * numbers, and a product of rounded operands is the float8 product, since powers of two are exact.
+ * With a NaN or an infinity in x all of out is NaN. out may be x. The operation that made x may
+ * have noted the largest |x|, as the bits of a float: it raises the number in `largest`, which was
+ * 0. Then x is not read for it.
  *
- * With `width` out is an operand [count / width, width] for products with is_float8, and nothing
- * else: how it lies in kernel_float8_bytes is the back-end's matter. The CPU has the numbers as
- * above. A GPU has, of bf16, codes of 8 bits, by rows and transposed, and 2^-k; out is not x.
- * (Formats: OCP 8-bit floating point 1.0. Scaling: tensorwise, by powers of two, as torchao has
- * it.)
- */
+ * With `width` out is an operand [count / width, width] only for products with is_float8: the
+ * back-end decides its layout in kernel_float8_bytes. The CPU stores the numbers as above. For bf16
+ * a GPU stores codes of 8 bits, by rows and transposed, and 2^-k; out is not x. (Formats: OCP 8-bit
+ * floating point 1.0. Scaling: tensorwise, by powers of two, as in torchao.) */
 #define KERNEL_FLOAT8_SCALE_MAX 100
 struct kernel_round_float8 {
     void *out;
     const void *x;
-    const uint32_t *largest; /* of x, or NULL: it is looked for */
+    const uint32_t *largest; /* of x; NULL: it is computed */
     size_t count;
-    uint32_t width; /* of an operand's row; 0: numbers are wanted */
+    uint32_t width; /* of an operand's row; 0: numbers */
     enum kernel_float8 format;
     enum kernel_dtype dtype;
 };
@@ -362,7 +362,7 @@ static inline size_t kernel_float8_pitch(size_t width)
 {
     return (width + KERNEL_FLOAT8_ALIGN - 1) / KERNEL_FLOAT8_ALIGN * KERNEL_FLOAT8_ALIGN;
 }
-/* Where codes of [rows,width] end and the float 2^-k lies. */
+/* The place of the float 2^-k, after the codes of [rows,width]. */
 static inline size_t kernel_float8_scale_at(size_t rows, size_t width)
 {
     return kernel_float8_pitch(rows * kernel_float8_pitch(width) +
@@ -375,8 +375,8 @@ static inline size_t kernel_float8_bytes(size_t rows, size_t width, enum kernel_
     return numbers > codes ? numbers : codes;
 }
 
-/* The same in steps, for a part of a tensor that has the scale of a larger one. out: the bits of
- * the largest |x|, whose order as integers is that of what they are of; a NaN is above all. */
+/* The same in steps, for a part of a tensor with the scale of the whole. out: the bits of the
+ * largest |x|. As integers, bits of |x| have the order of the values; a NaN is above all. */
 struct kernel_float8_largest {
     uint32_t *out; /* one number */
     const void *x;
@@ -384,7 +384,7 @@ struct kernel_float8_largest {
     enum kernel_dtype dtype;
 };
 /* Coded: the bits of the largest |x| of the whole, then from KERNEL_CODES_AT on a KERNEL_E4M3 code
- * of 8 bits for each element, in their order. `largest` is that of all parts, exact. */
+ * of 8 bits for each element, in their order. `largest`: the exact largest of all parts. */
 #define KERNEL_CODES_AT 64u
 static inline size_t kernel_coded_bytes(size_t count)
 {
@@ -397,7 +397,7 @@ struct kernel_float8_encode {
     size_t count;
     enum kernel_dtype dtype;
 };
-/* An operand as kernel_round_float8 makes it of x, from x coded. */
+/* Makes the operand of kernel_round_float8 from coded x. */
 struct kernel_float8_decode {
     void *out;
     const void *coded;
@@ -406,11 +406,11 @@ struct kernel_float8_decode {
     enum kernel_dtype dtype;
 };
 
-/* How far the values of a tensor reach. NaNs count as larger than infinity: so `smallest` is one
- * only where all are, and of an empty tensor. */
+/* The extremes of a tensor's values. NaNs count as larger than infinity: `smallest` is a NaN only
+ * if all values are, or if the tensor is empty. */
 struct kernel_extent {
     uint32_t largest, smallest; /* the bits of |x| as a float */
-    uint32_t not_finite;        /* how many */
+    uint32_t not_finite;        /* number of such values */
 };
 struct kernel_extremes {
     struct kernel_extent *out;
@@ -420,7 +420,7 @@ struct kernel_extremes {
 };
 
 /* Sum of squares of each row of the pieces, in double, one canonical segment per row, added exactly
- * into a wide fixed-point accumulator, so the total does not depend on who holds which rows.
+ * into a wide fixed-point accumulator, so the total does not depend on the distribution of rows.
  * Accumulators of several ranks are added limb by limb as int64 (any order, exact). Rows are
  * counted through all pieces. */
 #define KERNEL_EXACT_LIMBS 72
@@ -430,7 +430,7 @@ struct kernel_exact_sum {
 double kernel_exact_value(const struct kernel_exact_sum *sum); /* host memory */
 struct kernel_squares_piece {
     const void *x;       /* [its rows,width] */
-    uint64_t width, end; /* behind its last row */
+    uint64_t width, end; /* after its last row */
 };
 struct kernel_sum_squares {
     struct kernel_exact_sum *sum;              /* added to */
@@ -440,27 +440,29 @@ struct kernel_sum_squares {
     enum kernel_dtype dtype;
 };
 
-/* The digest of proto/base/checksum.h, which does not depend on how a tensor is cut: of a box, by
- * where its elements lie in the tensor. Sums of parts are added up in any order. */
-#define KERNEL_DIGEST_SCRATCH_BYTES ((size_t)32 << 10) /* of a lane that runs nothing else */
+/* The digest of proto/base/checksum.h, which does not depend on the cut of a tensor: the digest of
+ * a box depends on the places of its elements in the tensor. Sums of parts are added in any
+ * order. */
+#define KERNEL_DIGEST_SCRATCH_BYTES ((size_t)32 << 10) /* of a lane that runs only this */
 struct kernel_digest {
     uint64_t *sum; /* [2], added to */
     const void *x; /* [rows,width] */
     uint64_t rows, width;
-    uint64_t first, stride; /* elements of the tensor: in front of x, and from row to row */
+    uint64_t first, stride; /* elements of the tensor: before x, and from row to row */
     enum kernel_dtype dtype;
 };
 
 /* AdamW (Loshchilov and Hutter 2019), elementwise, bias correction by step (first step is 1):
  * g = grad * grad_scale; m, v updated; p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p).
- * Adam (Kingma and Ba 2015) is the same with l2 in place of weight_decay. With is_mean, and keep 1,
- * m = m + rest1 * (g - m): one rounding counts, and the weights of m and g add up to 1 whatever
- * rest1 is rounded to. Else m = keep1 * m + rest1 * g. Likewise v, of the square of g.
+ * Adam (Kingma and Ba 2015) is the same with l2 instead of weight_decay. With is_mean, and keep 1,
+ * m = m + rest1 * (g - m): the weights of m and g add up to 1 for any rounding of rest1. Otherwise
+ * m = keep1 * m + rest1 * g. Likewise v, from the square of g.
  *
- * Moments of bf16 are rounded stochastically (Gupta and others 2015): up as often as the value lies
- * near the upper neighbour, so that steps too small for 8 bits are not lost. A value's bits and a
- * random number below 2^16 are added, and the lower half is dropped; what is not finite is rounded
- * as ever. The number is of the element, not of who holds it: with row and column in the tensor,
+ * Moments of bf16 are rounded stochastically (Gupta and others 2015): up with a probability that
+ * grows towards the upper neighbour, so that steps too small for 8 bits are not lost. A random
+ * number below 2^16 is added to a value's bits, and the lower half is dropped. Values that are not
+ * finite are rounded to nearest. The number depends on the element, not on the rank: with row and
+ * column in the tensor,
  *     z = mix(mix(row ^ key[0]) ^ (column + key[1])), key[i] = numbers->noise[i] ^ noise[i],
  * its low half for m, its high half for v. mix is a permutation of 32 bits by two multiplications
  * (constants of Wellons, "Prospecting for Hash Functions", 2018):
@@ -468,7 +470,8 @@ struct kernel_digest {
 struct kernel_adamw_numbers {
     float lr, eps, weight_decay, grad_scale;
     float keep1, rest1, keep2, rest2; /* beta, or 1 with is_mean; 1 - beta */
-    float bias1, bias2;               /* 1 - beta^step, by the caller in double, rounded once */
+    float bias1, bias2;               /* 1 - beta^step, computed by the caller in double, rounded
+                                       * once */
     float l2;                         /* Adam's decay: g += l2 * p; 0: none */
     uint32_t noise[2];                /* of the update */
     uint32_t is_mean;
@@ -478,14 +481,15 @@ struct kernel_adamw_piece { /* of a tensor */
     void *exp_avg, *exp_avg_sq; /* of `moments` */
     const void *grad;           /* of `gradients` */
     const struct kernel_adamw_numbers *numbers;
-    void *copy; /* what param becomes, as bf16; or NULL */
+    void *copy; /* param as bf16, after the update; or NULL */
     size_t count;
-    /* Of bf16 moments, where the elements lie: rows of `columns` from a place of the tensor on. */
+    /* For bf16 moments, the places of the elements: rows of `columns` from a place of the tensor
+     * on. */
     uint32_t first_row, first_column, columns;
     uint32_t noise[2]; /* of the tensor */
 };
-/* Pieces of many tensors at once: one launch of a GPU. Each has the bits that it has alone. The
- * work is cut into items of one piece; end[i]: how many the pieces 0 .. i have. */
+/* Pieces of many tensors at once: one launch of a GPU. Each has the bits of a single call. The work
+ * is cut into items of one piece; end[i]: the number of items of the pieces 0 .. i. */
 #define KERNEL_ADAMW_PIECES 16u
 #define KERNEL_ADAMW_ITEM 16384u /* elements */
 struct kernel_adamw {
@@ -494,7 +498,7 @@ struct kernel_adamw {
     uint32_t num;
     enum kernel_dtype moments, gradients;
 };
-/* Counts the piece that comes next. */
+/* Counts the next piece. */
 static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
 {
     uint32_t before = a->num > 0 ? a->end[a->num - 1] : 0;
@@ -505,8 +509,8 @@ static inline void kernel_adamw_add(struct kernel_adamw *a, size_t count)
 /* ---- Running them ---- */
 
 /* X(number, name, pointers, last): kernel_<name>(kernels, lane, const struct kernel_<name> *args)
- * for each. The struct begins with so many pointers to memory of the device and ends with the field
- * `last`; nothing lies between its fields, so equal arguments have equal bytes up to there. */
+ * for each. The struct begins with `pointers` pointers to device memory and ends with the field
+ * `last`. It has no padding between fields, so equal arguments have equal bytes up to there. */
 #define KERNEL_OPS(X)                                                 \
     X(EMBEDDING, embedding, 3, dtype)                                 \
     X(EMBEDDING_BACKWARD, embedding_backward, 4, is_folded)           \

@@ -1,9 +1,9 @@
-/* reference.c - every operation once more, as plainly as C says it.
+/* reference.c - every operation in plain C.
  *
- * This is what the other back-ends are compared with, and a back-end of its own
- * (KERNEL_BACKEND_REFERENCE) for sanitizers and for doubt. One value at a time, sums in double,
+ * Tests compare the other back-ends with it. It is also a back-end (KERNEL_BACKEND_REFERENCE) for
+ * sanitizers and for doubtful results. It computes one value at a time, with sums in double,
  * rounded to the type of the result at the end; no blocking, no vectors, the C library's exp and
- * log. Items are cut as everywhere (cpu/items.h), so it runs on the same pool. */
+ * log. Items are those of all back-ends (cpu/items.h), so it runs on the same pool. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -61,7 +61,7 @@ static bool is_first_of_token(const struct kernel_embedding_backward *a, size_t 
     return true;
 }
 
-/* Column c of the leaf's row of the token that row n has; 0 where a row before n has it, too. */
+/* Column c of the leaf's row for the token of row n; 0 if an earlier row has the token, too. */
 static float embedding_leaf(const struct kernel_embedding_backward *a, size_t n, size_t c)
 {
     float sum = 0;
@@ -194,7 +194,7 @@ static ITEM(rope)
 
 /* ---- Attention ---- */
 
-/* Where head h of sequence b at position t begins, in [B,Q,H,D] and in [B,T,K,D]. */
+/* The place of head h of sequence b at position t, in [B,Q,H,D] and in [B,T,K,D]. */
 static size_t query_at(const struct attention_args *a, size_t b, size_t t, size_t h)
 {
     return ((b * a->queries + t - a->first) * a->heads + h) * a->head_dim;
@@ -217,7 +217,7 @@ static double dot(const struct attention_args *a, const void *x, size_t x_at, co
     return sum;
 }
 
-/* The scores of one query against the keys that it sees, scaled. */
+/* The scaled scores of one query with its visible keys. */
 static void score(const struct attention_args *a, double *scores, size_t b, size_t t, size_t h)
 {
     size_t g = h / (a->heads / a->kv_heads);
@@ -362,7 +362,7 @@ static ITEM(loss)
         loss_row(a, n);
 }
 
-/* ---- What is elementwise, and the optimizer ---- */
+/* ---- Elementwise operations, and the optimizer ---- */
 
 static ITEM(box)
 {
@@ -414,7 +414,7 @@ static ITEM(largest)
     }
 }
 
-/* Element i times the scale, as the format can hold it. */
+/* Element i times the scale, rounded to the format. */
 static double to_float8(const struct float8_args *a, size_t i)
 {
     double x = ldexp(get(a->x, i, a->dtype), a->scale);
@@ -431,7 +431,7 @@ static ITEM(round_float8)
         put(a->out, i, ldexp(to_float8(a, i), -a->scale), a->dtype);
 }
 
-/* Of e4m3: eight codes for each power of two from 2^-6 on, eight below. */
+/* For e4m3: eight codes for each power of two from 2^-6 on, eight below. */
 static ITEM(float8_encode)
 {
     const struct float8_args *a = args;
@@ -497,7 +497,7 @@ static ITEM(digest)
     }
 }
 
-/* Of element i: what rounds m and v. */
+/* The noise that rounds m and v of element i. */
 static uint32_t noise_of(const struct kernel_adamw_piece *a, size_t i)
 {
     const uint32_t *noise = a->numbers->noise;

@@ -1,10 +1,9 @@
-/* device.c - the CPU as a device: lanes that work at once on the posting thread, or each on a
- * thread of its own behind a queue (device_options.is_queued).
+/* device.c - the CPU as a device: lanes that work at once on the posting thread, or each on its
+ * thread with a queue (device_options.is_queued).
  *
- * A queued lane counts what was posted and what is done. A mark is a count; who waits for it sleeps
- * until that many are done. The queue is a ring of QUEUE_ENTRIES; posting on a full one waits. That
- * cannot end in a deadlock: a lane waits only for marks, and all that a mark stands for was posted
- * before it.
+ * A queued lane counts posted and finished work. A mark is a count; a wait for it sleeps until that
+ * much work is done. The queue is a ring of QUEUE_ENTRIES; posting on a full one waits. This cannot
+ * deadlock: a lane waits only for marks, and the work of a mark was posted before it.
  *
  * Lock: `lock` of a lane guards posted, done, stop, error and text. An entry belongs to the poster
  * until `posted` has passed it, then to the lane's thread until `done` has. */
@@ -89,7 +88,8 @@ static void reach(struct cpu_lane *lane, uint64_t sequence)
     pthread_mutex_unlock(&lane->lock);
 }
 
-/* Of this lane's only runner, so what it reads without the lock nobody else writes. */
+/* Called by the only thread that runs the lane's work, so it may read these fields without the
+ * lock. */
 static void run_entry(struct cpu_lane *lane, lane_fn *fn, const void *args)
 {
     int error = lane->error == 0 ? fn((void *)args) : 0;
@@ -243,7 +243,7 @@ static int cpu_settle(struct lane *base, const struct mark *mark)
     pthread_mutex_lock(&lane->lock);
     int error = lane->error;
     pthread_mutex_unlock(&lane->lock);
-    return error == 0 ? 0 : report_restore(&lane->text, error); /* text is written once */
+    return error == 0 ? 0 : report_restore(&lane->text, error); /* the text is written once */
 }
 
 const struct device_ops device_cpu = {

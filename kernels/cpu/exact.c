@@ -1,10 +1,11 @@
-/* exact.c - sums of doubles without rounding, so that their order and their split cannot matter.
+/* exact.c - sums of doubles without rounding, so that the result does not depend on their order or
+ * split.
  *
- * A fixed-point number as wide as the whole range of double (Kulisch). Digit i has the weight
- * 2^(32 i - 1074) and lies in an int64 limb, so 2^31 values can be added, here or limb by limb
- * across ranks, before a limb could overflow; carries move only in kernel_exact_value. A value
- * touches at most three digits. Values are not negative. The last two limbs count infinities and
- * NaNs, which no digit can hold: they surface in the value whatever else was added. */
+ * A fixed-point number as wide as the whole range of double (Kulisch). Digit i has the weight 2^(32
+ * i - 1074) and is an int64 limb, so a limb cannot overflow before 2^31 values were added, here or
+ * limb by limb across ranks. Only kernel_exact_value propagates carries. A value changes at most
+ * three digits. Values are not negative. The last two limbs count infinities and NaNs, which digits
+ * cannot represent: the result shows them for any other values. */
 #include <math.h>
 
 #include "kernels/cpu/items.h"
@@ -41,7 +42,7 @@ void exact_merge(struct kernel_exact_sum *sum, const struct kernel_exact_sum *ot
         sum->limb[i] += other->limb[i];
 }
 
-/* Rounded once, to nearest even. */
+/* Rounds once, to nearest even. */
 double kernel_exact_value(const struct kernel_exact_sum *sum)
 {
     if (sum->limb[LIMB_NAN] != 0)
@@ -58,7 +59,7 @@ double kernel_exact_value(const struct kernel_exact_sum *sum)
         if (digit[i] != 0)
             top = i;
     }
-    if (carry != 0) /* 2^1166 and more: out of reach of the sums this is for */
+    if (carry != 0) /* 2^1166 and more: such sums do not occur */
         return (double)INFINITY;
     if (top < 0)
         return 0;

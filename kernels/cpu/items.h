@@ -1,12 +1,12 @@
-/* items.h - what the files of the CPU's back-end share: work items, the operation table, the pool,
+/* items.h - shared by the files of the CPU's back-end: work items, the operation table, the pool,
  * the library.
  *
- * Every operation is cut into items of a fixed size. An item is computed whole by one thread, from
- * `args` alone, so neither the number of threads nor their order can show in a result. A back-end
- * is a table of functions that compute one item each: kernel_ops_reference is plain C,
- * kernel_ops_{sse2,avx2,avx512} are the files of cpu/isa compiled three times. run.c fills in
- * the arguments, counts the items and hands them to the pool. Matrix products may go to the library
- * of cpu/linear.c instead of the table.
+ * Every operation is cut into items of a fixed size. One thread computes a whole item, only from
+ * `args`, so a result depends neither on the number of threads nor on their order. A back-end is a
+ * table of functions that compute one item each: kernel_ops_reference is plain C,
+ * kernel_ops_{sse2,avx2,avx512} are the files of cpu/isa compiled three times. run.c fills in the
+ * arguments, counts the items and gives them to the pool. The library of cpu/linear.c may compute
+ * matrix products instead of the table.
  *
  * Dimension letters are those of kernels.h. */
 #ifndef HOLDFAST_KERNELS_CPU_ITEMS_H
@@ -22,16 +22,16 @@
 /* ---- Items ---- */
 
 /* The sizes of items. They are part of the numeric identity: NORM_ROWS is the segment of the norm's
- * weight gradient, PRODUCT_ROWS* are the heights of what the library computes in one call. */
+ * weight gradient, PRODUCT_ROWS* are the rows that the library computes in one call. */
 #define NORM_ROWS 32
 #define ROPE_ROWS 32
 #define LOSS_ROWS 4
 #define SQUARES_ROWS 64
-#define FLAT_ITEM 16384         /* elements, for what is elementwise */
-#define COLUMN_ITEM 64          /* columns, where rows have to be added in order */
+#define FLAT_ITEM 16384         /* elements, for elementwise operations */
+#define COLUMN_ITEM 64          /* columns, if rows have to be added in order */
 #define PRODUCT_ROWS 128        /* rows of an activation or its gradient */
 #define PRODUCT_ROWS_WEIGHT 256 /* rows of a weight's gradient */
-#define ATTENTION_LANES 64      /* queries (positions x heads of a group) worked on together */
+#define ATTENTION_LANES 64      /* queries (positions x heads of a group) in one tile */
 #define ATTENTION_KEYS 64       /* keys per block */
 #define THREADS_MAX 256         /* per struct kernels; more is refused */
 #define LANES 16                /* of every sum */
@@ -39,10 +39,10 @@
 /* The thread that works on an item. */
 struct worker {
     uint32_t index; /* 0 is the caller */
-    void *scratch;  /* its own, 64-byte aligned */
+    void *scratch;  /* of the worker, 64-byte aligned */
 };
 typedef void item_fn(const void *args, uint32_t item, const struct worker *worker);
-/* The head of such a function; not all have a use for their thread. */
+/* The head of an item's function; some do not use their worker. */
 #define ITEM(name) \
     void name(const void *args, uint32_t item, __attribute__((unused)) const struct worker *worker)
 
@@ -64,10 +64,10 @@ static inline size_t round_up(size_t a, size_t b)
     return divide_up(a, b) * b;
 }
 
-/* ---- Arguments: the operation's struct of kernels.h, or where items need more, one of these;
- * shapes as there ---- */
+/* ---- Arguments: the operation's struct of kernels.h, or if items need more, one of these; shapes
+ * as there ---- */
 
-/* sorted: (token, row) of the rows in that order, where the sums of tokens are made one by one. */
+/* sorted: (token, row) of the rows in that order, if the sums of tokens are made separately. */
 struct embedding_backward_args {
     struct kernel_embedding_backward a;
     uint64_t *sorted;
@@ -78,8 +78,8 @@ struct norm_backward_args {
 };
 
 /* c[M,N] (+)= a[M,K] b[K,N]; strides in elements; the rows of c are dense. An item is item_rows
- * whole rows of c: dense results are what the library is fastest at. Of our own products it is
- * these rows of the columns in work. */
+ * whole rows of c, since the library is fastest with dense results. In Holdfast's products it is
+ * these rows of the current columns. */
 struct product_args {
     void *c;
     const void *a, *b;
@@ -88,14 +88,15 @@ struct product_args {
     bool accumulate;
     bool is_folded; /* c is added at the end */
     enum kernel_dtype in, out;
-    /* Of our own: c is where an element's chain begins, not added at its end; what is in work, and
-     * b of it, in panels. A depth that does not begin at 0 goes on from c. */
+    /* For Holdfast's products. is_chained: an element's chain begins with c, instead of being added
+     * to c at its end. The others give the current columns, rows and depths, and b packed in
+     * panels. A depth that does not begin at 0 continues from c. */
     bool is_chained;
     struct range columns, depth;
     float *panels;
 };
 
-/* Position of row n of [B,T] in its document, or in its sequence. */
+/* The position of row n of [B,T] in its document, or in its sequence. */
 static inline size_t rope_position(const struct kernel_rope *a, size_t n)
 {
     return a->first + n % a->seq - (a->starts != NULL ? (size_t)a->starts[n] : 0);
@@ -108,13 +109,13 @@ struct attention_args {
     void *dq, *dkey, *dvalue;    /* likewise */
     const void *dout, *out_in;   /* [B,Q,H,D] */
     const float *lse_in;         /* [B,H,Q] */
-    const int32_t *starts;       /* [B,Q] first key that a query sees; NULL: 0 */
+    const int32_t *starts;       /* [B,Q] first visible key of a query; NULL: 0 */
     uint32_t batch, seq, heads, kv_heads, head_dim;
     uint32_t queries, first; /* Q; the first one's position */
     bool accumulate;
     enum kernel_dtype dtype, sums; /* sums: of dkey and dvalue */
 };
-/* First key that the query at position t of sequence b sees. */
+/* The first visible key of the query at position t of sequence b. */
 static inline size_t attention_start(const struct attention_args *a, size_t b, size_t t)
 {
     return a->starts != NULL ? (size_t)a->starts[b * a->queries + t - a->first] : 0;
@@ -133,7 +134,7 @@ static inline uint32_t attention_items(const struct attention_args *a, bool back
     return (uint32_t)((size_t)a->batch * a->kv_heads * tiles);
 }
 
-/* A rectangle of a matrix and its dense copy, in bytes. */
+/* Copies between a rectangle of a matrix and dense rows, in bytes. */
 struct box_args {
     char *to;
     const char *from;
@@ -147,9 +148,9 @@ struct float8_args { /* out, x: numbers, or codes */
     size_t count;
     enum kernel_dtype dtype;
     uint32_t *largest; /* bits of |x|, one per worker, a line apart */
-    int scale;         /* the power of two; FLOAT8_NAN: all is NaN */
-    int bits, lowest;  /* of the format: behind the first bit; the exponent from which on steps are
-                          equal */
+    int scale;         /* the power of two; FLOAT8_NAN: all results are NaN */
+    int bits, lowest;  /* of the format: bits after the first; the exponent below which steps are
+                        * equal */
 };
 #define FLOAT8_NAN 1000
 #define FLOAT8_WORKER 16u /* a cache line */
@@ -177,7 +178,7 @@ struct squares_args {
     struct kernel_sum_squares a;
     struct kernel_exact_sum *partial; /* one per worker */
 };
-/* The piece of a row, and where in it the row begins, in elements. */
+/* The piece of a row, and the row's place in it, in elements. */
 static inline const struct kernel_squares_piece *squares_piece(const struct kernel_sum_squares *a,
                                                                uint64_t row, size_t *out_first)
 {
@@ -212,7 +213,7 @@ static inline void digest_element(struct digest_sums *sums, uint64_t bits, uint6
 }
 
 _Static_assert(KERNEL_ADAMW_ITEM == FLAT_ITEM, "items are those of what is elementwise");
-/* The piece that an item is of, and which elements of it. */
+/* The piece of an item, and the item's elements in it. */
 static inline const struct kernel_adamw_piece *adamw_piece(const struct kernel_adamw *a,
                                                            uint32_t item, struct range *out)
 {
@@ -232,37 +233,37 @@ static inline uint32_t noise_mix(uint32_t x)
 
 /* ---- The table of a back-end: each slot computes one item ---- */
 
-/* X(slot), or OPTIONAL(slot): reference.c has none there. */
-#define KERNEL_SLOTS(X, OPTIONAL)                                                                  \
-    X(embedding)             /* NORM_ROWS rows of out */                                           \
-    X(embedding_backward)    /* COLUMN_ITEM columns of dtable */                                   \
-    X(norm)                  /* out, rstd, x; NORM_ROWS rows */                                    \
-    X(norm_backward)         /* dx and the segment's row of partial; NORM_ROWS rows */             \
-    X(norm_dweight)          /* dweight from partial, segments in order; COLUMN_ITEM columns */    \
-    OPTIONAL(product_panels) /* packs PRODUCT_PANELS columns of b; NULL: product reads b itself */ \
-    X(product)               /* item_rows of c; scratch: PRODUCT_SCRATCH */                        \
-    X(rope)                  /* ROPE_ROWS of B*T */                                                \
-    X(attention)             /* out, lse; scratch: attention_scratch */                            \
-    X(attention_backward)    /* dq, dkey, dvalue; scratch: attention_scratch */                    \
-    X(swiglu)                /* FLAT_ITEM elements */                                              \
-    X(swiglu_backward)       /* FLAT_ITEM elements */                                              \
-    X(loss)                  /* LOSS_ROWS rows; scratch: loss_scratch */                           \
-    X(box)                   /* item_rows rows copied */                                           \
-    X(add)                   /* FLAT_ITEM elements */                                              \
-    X(fold)                  /* FLAT_ITEM elements */                                              \
-    X(convert)               /* FLAT_ITEM elements */                                              \
-    X(largest)               /* |x| of FLAT_ITEM elements into largest[worker] */                  \
-    X(round_float8)          /* FLAT_ITEM elements, by a scale that is known */                    \
-    X(float8_encode)         /* FLAT_ITEM elements to codes of e4m3 */                             \
-    X(float8_decode)         /* and back; x: codes */                                              \
-    X(extremes)              /* FLAT_ITEM elements into partial[worker] */                         \
-    X(squares)               /* SQUARES_ROWS rows into partial[worker] */                          \
-    X(digest)                /* FLAT_ITEM elements into partial[worker] */                         \
+/* X(slot), or OPTIONAL(slot), which reference.c lacks. */
+#define KERNEL_SLOTS(X, OPTIONAL)                                                               \
+    X(embedding)             /* NORM_ROWS rows of out */                                        \
+    X(embedding_backward)    /* COLUMN_ITEM columns of dtable */                                \
+    X(norm)                  /* out, rstd, x; NORM_ROWS rows */                                 \
+    X(norm_backward)         /* dx and the segment's row of partial; NORM_ROWS rows */          \
+    X(norm_dweight)          /* dweight from partial, segments in order; COLUMN_ITEM columns */ \
+    OPTIONAL(product_panels) /* packs PRODUCT_PANELS columns of b; NULL: product reads b */     \
+    X(product)               /* item_rows of c; scratch: PRODUCT_SCRATCH */                     \
+    X(rope)                  /* ROPE_ROWS of B*T */                                             \
+    X(attention)             /* out, lse; scratch: attention_scratch */                         \
+    X(attention_backward)    /* dq, dkey, dvalue; scratch: attention_scratch */                 \
+    X(swiglu)                /* FLAT_ITEM elements */                                           \
+    X(swiglu_backward)       /* FLAT_ITEM elements */                                           \
+    X(loss)                  /* LOSS_ROWS rows; scratch: loss_scratch */                        \
+    X(box)                   /* item_rows rows copied */                                        \
+    X(add)                   /* FLAT_ITEM elements */                                           \
+    X(fold)                  /* FLAT_ITEM elements */                                           \
+    X(convert)               /* FLAT_ITEM elements */                                           \
+    X(largest)               /* |x| of FLAT_ITEM elements into largest[worker] */               \
+    X(round_float8)          /* FLAT_ITEM elements, with a known scale */                       \
+    X(float8_encode)         /* FLAT_ITEM elements to codes of e4m3 */                          \
+    X(float8_decode)         /* and back; x: codes */                                           \
+    X(extremes)              /* FLAT_ITEM elements into partial[worker] */                      \
+    X(squares)               /* SQUARES_ROWS rows into partial[worker] */                       \
+    X(digest)                /* FLAT_ITEM elements into partial[worker] */                      \
     X(adamw)                 /* FLAT_ITEM elements of a piece */
 
 struct kernel_ops {
     const char *name;
-    uint32_t strip_rows; /* rows that a product computes together; 0: the plain twin's, one */
+    uint32_t strip_rows; /* rows that a product computes together; 0: one, as in reference.c */
 #define X(slot) item_fn *slot;
     KERNEL_SLOTS(X, X)
 #undef X
@@ -271,8 +272,8 @@ extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops
     kernel_ops_avx512;
 
 /* Scratch per thread, in bytes, for every back-end. */
-#define PRODUCT_TILE_ROWS 96 /* our own products: rows of an item, at most */
-#define PRODUCT_COLUMNS 768  /* columns in work, at most */
+#define PRODUCT_TILE_ROWS 96 /* Holdfast's products: most rows of an item */
+#define PRODUCT_COLUMNS 768  /* most columns of a round */
 #define PRODUCT_DEPTH 768    /* cuts of the contraction */
 #define PRODUCT_PANELS 48    /* columns that are packed together */
 #define PRODUCT_SCRATCH \
@@ -312,8 +313,8 @@ void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, 
 
 /* ---- The library (cpu/linear.c) ---- */
 
-#define LIBRARY_SCRATCH ((size_t)4 << 20) /* bytes per thread; products that need more are ours */
-/* Behind it, an item of a product that is folded. */
+#define LIBRARY_SCRATCH ((size_t)4 << 20) /* bytes per thread; larger products are Holdfast's */
+/* The place, after the library's scratch, for an item of a folded product. */
 static inline size_t library_leaf(size_t rows, size_t columns)
 {
     return sizeof(float) * rows * columns;
@@ -328,9 +329,9 @@ struct library_product {
     const struct product_args *args;
     struct library *owner;
     struct library_entry *whole, *last; /* for items of item_rows, and for the last */
-    item_fn *fold;                      /* the table's, of a product that is folded */
+    item_fn *fold;                      /* the table's, for a folded product */
 };
-/* False when the library does not take the product (type or scratch). */
+/* Returns false if the library does not support the product (type or scratch). */
 bool library_prepare(struct library_product *out, struct library *library,
                      const struct product_args *args);
 void library_product_item(const void *product, uint32_t item, const struct worker *worker);

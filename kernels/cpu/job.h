@@ -1,4 +1,4 @@
-/* job.h - an operation on its way through the CPU's back-end: what run.c and products.c share. */
+/* job.h - an operation in the CPU's back-end: shared by run.c and products.c. */
 #ifndef HOLDFAST_KERNELS_CPU_JOB_H
 #define HOLDFAST_KERNELS_CPU_JOB_H
 
@@ -9,9 +9,9 @@
 struct cpu_kernels {
     struct kernels base;
     const struct kernel_ops *ops;
-    struct library *library;  /* NULL: products are ops->product */
+    struct library *library;  /* NULL: products use ops->product */
     bool is_chained;          /* products of floats: kernels_chain_products */
-    pthread_mutex_t products; /* held while the library computes one */
+    pthread_mutex_t products; /* held while the library computes a product */
     struct pool *pool;
     char description[128];
 };
@@ -36,13 +36,13 @@ static inline size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Each operation of kernels.h: cut into items, and run. */
+/* Each operation of kernels.h: cuts it into items, and runs them. */
 #define X(NAME, name, pointers, last) \
     void cpu_##name(const struct job *j, const struct kernel_##name *a);
 KERNEL_OPS(X)
 #undef X
 
-/* Bytes of scratch with which our own products can run at these shapes. */
+/* Bytes of scratch for Holdfast's products at these shapes. */
 size_t products_scratch(const struct cpu_kernels *k, const struct kernel_shapes *s);
 
 #endif

@@ -1,26 +1,25 @@
-/* linear.c - matrix products by oneDNN, the only file that knows it.
+/* linear.c - matrix products by oneDNN. Only this file uses it.
  *
  * An item is some whole rows of the result: one library call on one thread. The bits of a call
  * depend on its shape, strides and types and on the library's own choice of instructions, none of
- * which depends on how many threads we have. At most two shapes occur in a product: the last item
- * may be lower.
+ * which depends on the number of threads. At most two shapes occur in a product: the last item may
+ * have fewer rows.
  *
- * Primitives are kept by shape, ENTRIES_MAX of them; the oldest makes room. An entry has memory
- * objects for every thread of the pool, so running an item allocates nothing of ours and touches
- * nothing shared. Scratchpads are the caller's memory; what needs more than LIBRARY_SCRATCH, and
- * what the library cannot do on this machine (bf16 without AVX-512), is refused here and done by
- * isa/product.c.
+ * Primitives are kept by shape, at most ENTRIES_MAX; the oldest is replaced. An entry has memory
+ * objects for every thread of the pool, so running an item allocates nothing here and uses nothing
+ * shared. Scratchpads are the caller's memory. Products that need more than LIBRARY_SCRATCH, or
+ * that the library cannot make on this machine (bf16 without AVX-512), are refused here;
+ * isa/product.c makes them.
  *
  * The library is built on OpenMP. Each thread that calls it sets its own OpenMP thread count to 1
  * first, which is a per-thread setting and stays. Each struct library has its own engine, streams
- * and primitives; what lies below is shared by the process and locked by oneDNN itself, so rank
- * threads do not disturb each other.
+ * and primitives. oneDNN locks its process-wide data, so threads of ranks do not interfere.
  *
- * A product that is folded is made in the thread's scratch, item by item, and added from there: the
- * library would add in an order of its own.
+ * A folded product is made in the thread's scratch, item by item, and added from there: the
+ * library's own addition has another order.
  *
- * What that costs beside one call on the whole matrix: `tests/bench/run -k products`. Items are not
- * cut in columns too: the library has its best code only for dense results. */
+ * `tests/bench/run -k products` compares the cost with one call on the whole matrix. Items are not
+ * cut into columns, because the library is fastest with dense results. */
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -40,7 +39,7 @@ _Static_assert(sizeof(struct key) == 6 * 4 + 4 * 8, "keys are compared by their 
 
 struct library_entry {
     struct key key;
-    bool usable; /* false: refused, and remembered as such */
+    bool usable; /* false: the library refused it; not tried again */
     dnnl_primitive_t primitive;
     dnnl_memory_t *memory; /* [threads][4]: src, weights, dst, scratchpad */
 };

@@ -1,9 +1,9 @@
 /* pool.c - a small thread pool for operations that are already cut into items.
  *
- * A run publishes a job and works on it at once; threads join it as they wake and take items from
- * a shared counter. When the caller finds no item left it closes the job and waits only for threads
- * that had joined. A thread that wakes late (the machine is often oversubscribed) finds the job
- * closed and holds nobody up.
+ * A run publishes a job and works on it at once; threads join it as they wake and take items from a
+ * shared counter. When no item is left, the caller closes the job and waits only for threads that
+ * have joined. A thread that wakes late (the machine is often oversubscribed) finds the job closed
+ * and delays no one.
  *
  * Waiting is a short spin (SPIN_ROUNDS, a few microseconds: the next operation of a step usually
  * follows at once), then a condition variable.
@@ -11,7 +11,7 @@
  * Lock: `lock` guards job, open, joined, sleepers, stop. `sequence` is written under it and read
  * outside by spinning threads as a hint only. `next` hands out items. Not here: nesting.
  *
- * A pool serves one caller at a time (`taken`); one that comes meanwhile does its items alone. */
+ * A pool serves one caller at a time (`taken`); another caller meanwhile runs its items alone. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

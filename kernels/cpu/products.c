@@ -1,18 +1,18 @@
-/* products.c - the CPU's products: by the library, or by our own code from packed panels.
+/* products.c - the CPU's products: by the library, or by Holdfast's code from packed panels.
  *
- * The library (linear.c), where there is one, is asked first; its objects serve one product at a
- * time. What it does not take runs in rounds: some columns and a depth of b are packed for all
- * threads, then each item multiplies its rows by them (isa/product.c). The panels lie in the lane's
- * scratch, after the threads' own. The plain twin packs nothing. */
+ * The library (linear.c), if there is one, is tried first; its objects serve one product at a time.
+ * Other products run in rounds: some columns and a depth of b are packed for all threads, then each
+ * item multiplies its rows by them (isa/product.c). The panels are in the lane's scratch, after
+ * that of the threads. reference.c packs nothing. */
 #include "kernels/cpu/job.h"
 
-/* Our own products: bytes of b that are packed at a time, a depth that is enough for that, and
- * items for each thread, at least. */
+/* Holdfast's products: bytes of b packed at a time, a depth that suffices for that, and the least
+ * number of items per thread. */
 #define PANELS_BYTES ((size_t)8 << 20)
 #define DEPTH_MAX 4096
 #define ITEMS_A_THREAD 4
 
-/* How many columns of b are packed at a time: as many as fit beside a depth. */
+/* The number of columns of b packed at a time: as many as fit for a depth. */
 static size_t columns_of(size_t depth)
 {
     size_t fit = PANELS_BYTES / sizeof(float) / depth / PRODUCT_PANELS * PRODUCT_PANELS;
@@ -24,7 +24,7 @@ static size_t panels_bytes(size_t depth)
     return sizeof(float) * depth * columns_of(depth);
 }
 
-/* Of any product at these shapes. */
+/* For any product at these shapes. */
 size_t products_scratch(const struct cpu_kernels *k, const struct kernel_shapes *s)
 {
     size_t rows = (size_t)s->batch * s->seq, heads = (size_t)s->heads * s->head_dim;
@@ -33,10 +33,10 @@ size_t products_scratch(const struct cpu_kernels *k, const struct kernel_shapes 
            larger(PANELS_BYTES, sizeof(float) * depth * PRODUCT_PANELS);
 }
 
-/* Several products by the library, whose items threads take as those of one. */
+/* Several products by the library; threads take their items as those of one product. */
 struct library_products {
     struct library_product of[KERNEL_LINEARS_MAX];
-    uint32_t end[KERNEL_LINEARS_MAX]; /* how many items the products up to this one have */
+    uint32_t end[KERNEL_LINEARS_MAX]; /* number of items of the products up to this one */
 };
 
 static void library_products_item(const void *args, uint32_t item, const struct worker *worker)
@@ -48,7 +48,7 @@ static void library_products_item(const void *args, uint32_t item, const struct 
     library_product_item(&all->of[i], item - (i > 0 ? all->end[i - 1] : 0), worker);
 }
 
-/* False when the library does not take one of them. */
+/* Returns false if the library does not support one of them. */
 static bool products_by_library(const struct job *j, const struct product_args *args, uint32_t num)
 {
     struct library_products all;
@@ -71,8 +71,8 @@ static bool products_by_library(const struct job *j, const struct product_args *
     return is_taken;
 }
 
-/* As many whole strips as cost the thread least that has the most of them, where an item costs half
- * a strip more than its own. Each thread has several items: others may be slower. */
+/* Minimises the cost of the thread with the most strips, where an item costs half a strip in
+ * addition to its strips. Each thread has several items, since others may be slower. */
 static uint32_t rows_of_item(const struct cpu_kernels *k, size_t rows)
 {
     size_t threads = pool_threads(k->pool), strips = divide_up(rows, k->ops->strip_rows);
@@ -88,13 +88,13 @@ static uint32_t rows_of_item(const struct cpu_kernels *k, size_t rows)
     return (uint32_t)best * k->ops->strip_rows;
 }
 
-/* The columns one group after another, and for each the depths in order. Nothing of that shows in
- * the bits. */
+/* One group of columns after another, each with its depths in order. This order does not change the
+ * bits. */
 static void product_by_panels(const struct job *j, const struct product_args *args)
 {
     struct product_args a = *args;
     a.is_chained = j->k->is_chained && a.in == KERNEL_F32;
-    bool goes_on = !a.is_folded && (a.is_chained || !a.accumulate); /* by way of c */
+    bool goes_on = !a.is_folded && (a.is_chained || !a.accumulate); /* partial sums are kept in c */
     bool is_cut = a.out == KERNEL_F32 && goes_on && a.k > DEPTH_MAX;
     size_t depth = is_cut ? divide_up(a.k, divide_up(a.k, DEPTH_MAX)) : a.k;
     size_t columns = columns_of(depth);
@@ -114,7 +114,7 @@ static void product_by_panels(const struct job *j, const struct product_args *ar
     }
 }
 
-/* Each has the bits that it has alone. */
+/* Each has the bits of a single product. */
 static void products(const struct job *j, const struct product_args *args, uint32_t num)
 {
     for (uint32_t i = 0; i < num; i++)

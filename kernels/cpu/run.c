@@ -2,14 +2,13 @@
  * Products are in products.c.
  *
  * Code, in order of preference: the highest ISA level that both the program and the CPU have, with
- * the library for products; a level below avx512 asked for by name, with our own products, so that
- * its results are the same on every machine that has the level; the plain C of reference.c when
- * asked for.
+ * the library for products; a lower level that is given by name, with Holdfast's products, so its
+ * results are the same on every machine with the level; the plain C of reference.c if it is chosen.
  *
- * Scratch is the lane's: first what an operation shares between threads, then an equal piece for
- * each thread. prepare() answers with the largest that any operation asks for at the given shapes.
+ * Scratch belongs to the lane: first the part that threads share, then an equal piece for each
+ * thread. prepare() returns the most that any operation needs at the given shapes.
  *
- * Lanes may call at the same time. The pool is the first one's; another works alone (pool.c). */
+ * Lanes may call at the same time. The first uses the pool; others work alone (pool.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -64,7 +63,7 @@ static void cpu_close(struct kernels *kernels)
 }
 
 /* ERR_INVALID: no threads, too many, or an ISA level that is unknown or that this CPU lacks.
- * ERR_MEMORY, ERR_BUSY: no memory, no threads to be had. */
+ * ERR_MEMORY, ERR_BUSY: no memory, no threads. */
 static int cpu_open(struct kernels **out, const struct kernels_options *options)
 {
     if (options->num_threads < 1 || options->num_threads > THREADS_MAX)
@@ -125,7 +124,7 @@ static size_t sorted_scratch(size_t rows)
     return rows * sizeof(uint64_t);
 }
 
-/* What each thread adds up by itself. */
+/* Scratch for the sums of each thread. */
 static size_t sums_scratch(const struct cpu_kernels *k, size_t bytes)
 {
     return pool_threads(k->pool) * bytes;
@@ -168,7 +167,8 @@ void cpu_embedding(const struct job *j, const struct kernel_embedding *a)
     run(j, j->k->ops->embedding, a, divide_up(a->rows, NORM_ROWS), 0);
 }
 
-/* By gaps (Shell 1959, Knuth's): of some thousands, beside sums of as many rows. */
+/* Shell sort (1959) with Knuth's gaps: for some thousand keys, much less work than the sums of as
+ * many rows. */
 static void sort(uint64_t *keys, size_t num)
 {
     size_t gap = 1;
@@ -198,7 +198,7 @@ void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_b
         a->seen[a->tokens[n]] = 1;
 }
 
-/* Of args->x. */
+/* The largest |x| of args->x. */
 static uint32_t find_largest(const struct job *j, struct float8_args *args)
 {
     size_t bytes = sums_scratch(j->k, FLOAT8_WORKER * sizeof(uint32_t));
@@ -213,7 +213,7 @@ static uint32_t find_largest(const struct job *j, struct float8_args *args)
     return largest;
 }
 
-/* Raises *to by what an operation has written. */
+/* Raises *to to the largest |x| that an operation has written. */
 static void note_largest(const struct job *j, uint32_t *to, const void *x, size_t count,
                          enum kernel_dtype dtype)
 {
@@ -366,7 +366,8 @@ void cpu_convert(const struct job *j, const struct kernel_convert *a)
     run(j, j->k->ops->convert, a, divide_up(a->count, FLAT_ITEM), 0);
 }
 
-/* The power of two for a largest |x| of these bits. Both formats end at 1.75 times a power. */
+/* The power of two for a largest |x| with these bits. The largest value of both formats is 1.75
+ * times a power. */
 static int float8_scale(uint32_t largest, int highest)
 {
     int exponent = (int)(largest >> 23) - 127;

@@ -2,18 +2,18 @@
  * cache.
  *
  * The lanes are queries: about 64 of them, some positions of all heads that share a key head.
- * Scores lie transposed, [key][query], so maximum, sum and scaling of a softmax are plain vector
- * operations without any sum across lanes, and a key's element is broadcast to all queries.
- * Measured against library calls per head, which is what matters for narrow heads: see
- * tests/bench/kernels_products.c.
+ * Scores are transposed, [key][query], so maximum, sum and scaling of a softmax are plain vector
+ * operations without sums across lanes, and a key's element is broadcast to all queries.
+ * tests/bench/kernels_products.c compares the speed with library calls per head, which matters for
+ * narrow heads.
  *
- * Forward: blocks of ATTENTION_KEYS keys up to the last query's position (what lies above the
- * diagonal is not computed), running maximum and sum per query, out rescaled when the maximum
- * moves. Backward: per key head, tiles of queries in order; probabilities again from lse, p = e^(s
+ * Forward: blocks of ATTENTION_KEYS keys up to the last query's position (scores above the diagonal
+ * are not computed), running maximum and sum per query, out rescaled when the maximum moves.
+ * Backward: per key head, tiles of queries in order; probabilities again from lse, p = e^(s
  * - lse), ds = p (dout v - dout out); dq per tile, dkey and dvalue summed in float over the tiles
  * in order.
  *
- * All inside is float, whatever the type of the tensors. D is padded to 16 with zeros.
+ * All values inside are float, for every type of the tensors. D is padded to 16 with zeros.
  * Letters: L queries of a tile, W = D rounded up to 16, j keys. */
 #include <math.h>
 
@@ -28,9 +28,9 @@ struct queries {
     const struct attention_args *a;
     size_t b, g, group;
     size_t positions, row, first,
-        count; /* positions of a tile; of this one: the first's row and position, how many */
+        count; /* positions of a tile; row and position of its first query; number of queries */
     size_t num_lanes, width;
-    float *limit; /* [L] last key a query sees */
+    float *limit; /* [L] last visible key of a query */
     float *rows;  /* [L,W] */
 };
 
@@ -231,7 +231,7 @@ static void add_times_rows(const struct queries *q, float *y, const float *s, si
                      .accumulate = true});
 }
 
-/* Of queries that see no key before their document: the scores of those become minus infinity. */
+/* Sets the scores of keys before a query's document to minus infinity. */
 static void mask_documents(const struct queries *q, float *scores, size_t j, size_t count)
 {
     const struct attention_args *a = q->a;
@@ -243,13 +243,13 @@ static void mask_documents(const struct queries *q, float *scores, size_t j, siz
     }
 }
 
-/* The block of keys that the first of the tile's queries sees first: none before is seen. */
+/* The block of the first visible key of the tile's first query; no query sees earlier keys. */
 static size_t first_block(const struct queries *q)
 {
     return attention_start(q->a, q->b, q->first) / ATTENTION_KEYS * ATTENTION_KEYS;
 }
 
-/* Scores of keys that a query does not see become minus infinity. */
+/* Sets the scores of keys that a query does not see to minus infinity. */
 static void mask(const struct queries *q, float *scores, size_t j, size_t count)
 {
     for (size_t l = 0; l < q->num_lanes; l += WIDTH) {
@@ -349,7 +349,7 @@ ITEM(ISA_NAME(attention))
     set_limits(&q);
     memset(s.out, 0, area * sizeof(float));
     for (size_t l = 0; l < q.num_lanes; l++) {
-        /* Finite where a whole block may be hidden: infinity less infinity is no number. */
+        /* Finite if a whole block may be hidden: infinity minus infinity is NaN. */
         s.max[l] = a->starts != NULL ? HIDDEN_MAX : -__builtin_inff();
         s.sum[l] = 0;
     }
@@ -396,7 +396,8 @@ static void gradients_place(struct gradients *out, struct queries *q, float *x)
     out->dvalue = out->dkey + round_up(q->a->seq, ATTENTION_KEYS) * q->width;
 }
 
-/* What the tile's queries bring: q, dout, both ways round, lse, delta = sum over d of dout out. */
+/* Reads the tile's queries: q and dout, in both layouts, lse, and delta = sum over d of dout
+ * out. */
 static void read_queries(const struct queries *q, const struct gradients *g)
 {
     const struct attention_args *a = q->a;
@@ -406,7 +407,7 @@ static void read_queries(const struct queries *q, const struct gradients *g)
     read_rows(q, g->dout_rows, a->dout, 1.0f);
     transpose(g->dout, g->dout_rows, row, q->width);
     read_rows(q, q->rows, a->out_in, 1.0f);
-    transpose(g->dq, q->rows, row, q->width); /* out, until dq is needed */
+    transpose(g->dq, q->rows, row, q->width); /* holds out until dq is needed */
     for (size_t l = 0; l < row; l += WIDTH) {
         lanes sum = {0};
         for (size_t d = 0; d < a->head_dim; d++)
@@ -462,7 +463,7 @@ static void backward_tile(const struct queries *q, const struct gradients *g)
     write_rows(q, a->dq, q->rows);
 }
 
-/* Sums of an earlier range of queries; zeros where there is none. */
+/* Reads the sums of an earlier range of queries; zeros if there are none. */
 static void read_sums(const struct queries *q, float *sums, const void *x)
 {
     size_t dim = q->a->head_dim;

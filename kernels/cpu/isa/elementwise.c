@@ -1,9 +1,9 @@
-/* elementwise.c - what treats each element by itself, or adds rows in order: embedding, RoPE,
+/* elementwise.c - operations on single elements, and sums of rows in order: embedding, RoPE,
  * SwiGLU, add, fold, convert, float8, AdamW, and the sums of squares of rows.
  *
- * Elementwise code has no order to keep: IEEE arithmetic without contraction gives the same bits at
- * every vector width. The embedding's gradient is cut by columns, so each table element is
- * summed by one thread in row order. */
+ * Elementwise code needs no order: IEEE arithmetic without contraction gives the same bits at every
+ * vector width. The embedding's gradient is cut by columns, so each table element is summed by one
+ * thread in row order. */
 #include <math.h>
 
 #include "kernels/cpu/isa/isa.h"
@@ -29,7 +29,7 @@ INLINE void add_row(float *sum, const void *x, size_t at, size_t width, bool bf1
     }
 }
 
-/* A token's rows are neighbours: their sum is made apart, and added to what is there. */
+/* A token's rows are neighbours in `sorted`: their sum is made first, then added to the table. */
 static void fold_rows(const struct embedding_backward_args *all, struct range columns)
 {
     const struct kernel_embedding_backward *a = &all->a;
@@ -79,7 +79,7 @@ ITEM(ISA_NAME(embedding_backward))
 #define EACH_TWICE 0, 0, 1, 1
 #endif
 
-/* One position: the turns of WIDTH / 2 pairs are made once and applied to every head. */
+/* One position: the turns of WIDTH / 2 pairs are computed once and applied to every head. */
 INLINE void rope_row(const struct kernel_rope *a, size_t n, bool bf16)
 {
     static const float signs[LANES] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
@@ -189,7 +189,7 @@ INLINE void fold_range(void *y, const float *x, struct range range, bool bf16, b
     }
 }
 
-/* Leaf after leaf: the sums of an item stay in the cache. */
+/* Leaf after leaf, so that an item's sums stay in the cache. */
 ITEM(ISA_NAME(fold))
 {
     const struct kernel_fold *a = args;
@@ -229,7 +229,7 @@ ITEM(ISA_NAME(convert))
 
 /* ---- Float8 ---- */
 
-/* Bits of |x| as integers: a NaN is larger than infinity, and that than the rest. */
+/* Bits of |x| as integers: a NaN is larger than infinity, and infinity than other values. */
 INLINE uint32_t largest_of(const void *x, struct range range, bool bf16)
 {
     lanes_u32 most = {0};
@@ -281,8 +281,8 @@ ITEM(ISA_NAME(extremes))
     extent_merge(&a->partial[worker->index].of, &mine);
 }
 
-/* In steps of q a number is rounded by adding 1.5 2^23 q, whose last bit is worth q, and taking it
- * away again. */
+/* Rounds to steps of q: adding 1.5 2^23 q, whose last bit has the value q, and subtracting it
+ * again. */
 INLINE lanes to_format(const struct float8_args *a, lanes scaled)
 {
     const uint32_t lowest = (uint32_t)(a->lowest + 127) << 23;
@@ -317,12 +317,12 @@ ITEM(ISA_NAME(round_float8))
     BY_TYPE(a->dtype, float8_range, a, range);
 }
 
-/* Of e4m3 alone. The code is the upper bits of a float whose exponent counts from 2^-7; below 2^-6
+/* Only for e4m3. The code is the upper bits of a float whose exponent counts from 2^-7; below 2^-6
  * it is the number in steps of 2^-9. */
 typedef uint8_t codes __attribute__((vector_size(WIDTH)));
 #define CODE_BITS 20u
 #define CODE_EXPONENT (120u << 23)
-#define CODE_STEPS 0x1.8p14f /* added, its last bit is worth 2^-9 */
+#define CODE_STEPS 0x1.8p14f /* when added, its last bit has the value 2^-9 */
 
 INLINE void encode_range(const struct float8_args *a, struct range range, bool bf16)
 {
@@ -375,8 +375,8 @@ ITEM(ISA_NAME(float8_decode))
 
 /* ---- Optimizer ---- */
 
-/* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. So is
- * bf16, of the gradients. */
+/* has_l2 and bf16 (of the gradients) are known at compile time. Without l2 a gradient of -0 stays
+ * -0. */
 INLINE void adamw_range(const struct kernel_adamw_piece *a, struct range range, bool has_l2,
                         bool bf16)
 {
@@ -401,12 +401,12 @@ INLINE void adamw_range(const struct kernel_adamw_piece *a, struct range range, 
         narrow_range(a->copy, a->param, range);
 }
 
-/* Values of float as bf16, up where the noise carries. */
+/* Stores floats as bf16, rounded up if the noise carries. */
 INLINE void store_stochastic(uint16_t *p, size_t i, lanes x, lanes_u32 noise, size_t count)
 {
     lanes_u32 bits = (lanes_u32)x;
     lanes_u32 is_finite = (lanes_u32)((bits & 0x7f800000) != 0x7f800000);
-    lanes_u32 rounded = (bits + noise) & 0xffff0000; /* a value of bf16: narrow() keeps it */
+    lanes_u32 rounded = (bits + noise) & 0xffff0000; /* a bf16 value: narrow() keeps it */
     store_part(p, i, (lanes)((is_finite & rounded) | (~is_finite & bits)), count, true);
 }
 
@@ -541,7 +541,7 @@ ITEM(ISA_NAME(squares))
     }
 }
 
-/* Elements on end in the tensor: the compiler makes vectors of the keys. */
+/* Consecutive elements of the tensor: the compiler vectorises the keys. */
 INLINE struct digest_sums add_elements(const void *x, size_t at, size_t count, uint64_t first,
                                        bool bf16)
 {

@@ -2,14 +2,14 @@
  * (-DISA=sse2|avx2|avx512).
  *
  * Code here is written with the compiler's vector types, WIDTH floats in one register of the level,
- * and few intrinsics. What has an order does not depend on WIDTH: a sum runs in 16 lanes, element i
+ * and few intrinsics. The order of sums does not depend on WIDTH: a sum runs in 16 lanes, element i
  * in lane i mod 16, held in PARTS registers, then through one fixed tree (sum_value).
  * Multiplication and addition stay apart (-ffp-contract=off). So the same source gives the same
- * bits on every level. Only products and attention fuse, where the level can.
+ * bits on every level. Only products and attention fuse, if the level can.
  *
- * A row whose length is no multiple of WIDTH ends in a partial vector padded with zeros: the same
- * vector code, never other code. `bf16` arguments are constants at every call (BY_TYPE), so each
- * type gets its own loop. */
+ * A row whose length is no multiple of WIDTH ends in a partial vector padded with zeros, so the
+ * same code runs on it. `bf16` arguments are constants at every call (BY_TYPE), so each type gets
+ * its own loop. */
 #ifndef HOLDFAST_KERNELS_ISA_H
 #define HOLDFAST_KERNELS_ISA_H
 
@@ -40,14 +40,14 @@ typedef __m256 native;
 typedef __m128 native;
 #endif
 #define PARTS (LANES / WIDTH)
-#define TILE_ROWS (WIDTH == 16 ? 8 : 6) /* of a strip of our own products */
+#define TILE_ROWS (WIDTH == 16 ? 8 : 6) /* of a strip of Holdfast's products */
 
 typedef float lanes __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t lanes_i32 __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t lanes_u32 __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t lanes_u16 __attribute__((vector_size(2 * WIDTH)));
 
-/* How many of a vector's values lie before the end. */
+/* The number of a vector's values before the end. */
 INLINE size_t part_of(size_t i, size_t end)
 {
     return end - i < WIDTH ? end - i : WIDTH;
@@ -60,7 +60,7 @@ INLINE lanes broadcast(float x)
     return x - (lanes){0};
 }
 
-/* (These two are spelled out where the compiler does not find the instruction.) */
+/* (Written out because the compiler does not find the instruction.) */
 INLINE lanes widen(lanes_u16 x)
 {
 #if defined(__AVX512F__)
@@ -110,8 +110,8 @@ INLINE lanes load(const void *p, size_t i, bool bf16)
     return x;
 }
 
-/* The variables of a partial vector live in memory; apart from those of a whole one, which need
- * not. */
+/* The variables of a partial vector are in memory. They are separate from those of a whole vector,
+ * which stay in registers. */
 INLINE lanes load_part(const void *p, size_t i, size_t count, bool bf16)
 {
     if (count == WIDTH)
@@ -149,7 +149,7 @@ INLINE void store_part(void *p, size_t i, lanes x, size_t count, bool bf16)
         memcpy((float *)p + i, &part, count * sizeof(float));
 }
 
-/* What x becomes when it is stored and read back. */
+/* The value of x after a store and a load. */
 INLINE lanes rounded_to(lanes x, bool bf16)
 {
     return bf16 ? widen(narrow(x)) : x;
@@ -220,11 +220,10 @@ INLINE lanes multiply_add(lanes a, lanes b, lanes c, bool fused)
     return a * b + c;
 }
 
-/* e^x for x <= 0, or so little above that only rounding can have put it there: at most 2 units in
- * the last place off down to -87.3, 0 from -88 on, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 /
- * 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. Few instructions
- * matter more here than anything: the processor's window holds only some iterations of a loop
- * around this chain. */
+/* e^x for x <= 0, or slightly above 0 by rounding: error at most 2 units in the last place down to
+ * -87.3, 0 from -88 on, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a
+ * minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. The number of instructions matters most
+ * here: the processor's window holds only some iterations of a loop around this chain. */
 INLINE lanes exponential(lanes x, bool fused)
 {
     const uint32_t magic_bits = 0x4b400000;

@@ -29,7 +29,7 @@ static double logarithm(double x)
     return (double)exponent * 0x1.62e42fefa39efp-1 + 2 * f * sum;
 }
 
-/* Logits from v on; past the end of the row minus infinity, so that their exponential is 0. */
+/* Logits from v on; minus infinity after the end of the row, so that their exponential is 0. */
 INLINE lanes logits_at(const struct kernel_cross_entropy *a, size_t row, size_t v, bool bf16)
 {
     static const float index[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

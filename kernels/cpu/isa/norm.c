@@ -1,5 +1,4 @@
-/* norm.c - RMSNorm with the residual addition in front of it, forward and backward, by rows of
- * items.
+/* norm.c - RMSNorm with the residual addition before it, forward and backward, by rows of items.
  *
  * Forward: x += residual (rounded to its type), rstd = 1 / sqrt(mean(x^2) + eps), out = x rstd
  * weight. Backward, with u = dout weight and h = x rstd: dx += rstd (u - h mean(u h)). The weight's

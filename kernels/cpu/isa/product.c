@@ -1,19 +1,19 @@
-/* product.c - our own matrix products of floats, in registers of the level's own width.
+/* product.c - Holdfast's matrix products of floats, in registers of the level's width.
  *
- * Each element of a result is one chain over k, in order, so neither tiles nor threads show in the
- * bits. Multiply and add are fused where the level has it (avx2, avx512), so sse2 differs from
+ * Each element of a result is one chain over k, in order, so the bits depend neither on tiles nor
+ * on threads. Multiply and add are fused if the level can (avx2, avx512), so sse2 differs from
  * these two.
  *
  * tile_product holds some rows and vectors of c in registers and walks k: a value of a is
  * broadcast, a row of b is loaded. block_product covers the blocks that attention.c is built from.
  *
  * A product as large as a layer's (run.c cuts it) reads b from panels: PANEL columns side by side,
- * fewer in the last, row after row of k, zeros past the last column, so that the kernel reads one
- * stream whatever the strides of b. product_panels packs them once for all rows of c. An item of
- * product() is some rows of c times the columns that are packed: their sums stay in a tile of
- * floats in the thread's scratch while k is walked in cuts of PRODUCT_DEPTH, for which a few rows
- * of a and a panel of b fit into the first-level cache. Rows of a are read where they lie; a
- * transposed or in bf16 is copied for each cut.
+ * fewer in the last, row after row of k, zeros after the last column. So the kernel reads one
+ * stream for any strides of b. product_panels packs them once for all rows of c. An item of
+ * product() is some rows of c times the packed columns. Their sums stay in a tile of floats in the
+ * thread's scratch, while the loop over k takes cuts of PRODUCT_DEPTH: a few rows of a and a panel
+ * of b of that depth fit into the first-level cache. Rows of a are read in place; a transposed a,
+ * or one in bf16, is copied for each cut.
  *
  * Layout and order of loops: Goto and van de Geijn, Anatomy of High-Performance Matrix
  * Multiplication, 2008. */
@@ -24,7 +24,7 @@
 #define VECTORS_WIDE (WIDTH == 16 ? 4 : 2)
 #define ROWS_NARROW 8
 
-/* And for panels: 24 of 32, or 12 of 16. */
+/* Registers of c for panels: 24 of 32, or 12 of 16. */
 #define TILE_VECTORS (WIDTH == 16 ? 3 : 2)
 #define PANEL (TILE_VECTORS * WIDTH)
 /* Calls an INLINE function whose last argument is the vectors of a panel. */
@@ -142,7 +142,7 @@ INLINE void transpose_side(float *to, size_t to_row, const void *from, size_t i,
 
 /* A rectangle of a matrix, element (l, c) at l row + c column, one of them 1, and its copy as
  * floats in panels of `width` columns, row after row, `stride` from one panel to the next, zeros
- * past the last column. */
+ * after the last column. */
 struct packing {
     const void *from;
     size_t row, column, rows, columns;
@@ -162,8 +162,8 @@ INLINE void pack_element(const struct packing *p, const size_t width, size_t l, 
         c < p->columns ? value_at(p->from, l * p->row + c * p->column, bf16) : 0;
 }
 
-/* Whose column goes on in memory; one panel. LINE values of a column, then of the next: a line of
- * the cache is read once, also where columns lie a power of two apart. */
+/* For columns that are contiguous in memory; one panel. Copies LINE values of a column, then of the
+ * next: a cache line is read once, even if columns are a power of two apart. */
 INLINE void pack_transposed(const struct packing *p, const size_t width, bool bf16)
 {
     size_t sides = p->columns / SIDE * SIDE, quads = p->rows / 4 * 4;
@@ -190,8 +190,8 @@ INLINE void pack_row(float *to, const void *from, size_t i, const size_t width, 
         }
 }
 
-/* Whose row goes on in memory. A few panels at a time: they lie a power of two apart, and share
- * sets of the cache. */
+/* For rows that are contiguous in memory. A few panels at a time: panels are a power of two apart,
+ * and share sets of the cache. */
 INLINE void pack_dense(const struct packing *p, const size_t width, bool bf16)
 {
     size_t end = round_up(p->columns, width), num = p->columns / width, whole = num * width;
@@ -213,7 +213,7 @@ INLINE void pack_panel(const struct packing *b, enum kernel_dtype dtype, const s
         BY_TYPE(dtype, pack_transposed, b, vectors * WIDTH);
 }
 
-/* Of a panel that begins at a column: as many as there are left, and of four two. */
+/* The vectors of a panel that begins at a column: those that are left; of four, two. */
 static size_t panel_vectors(size_t begin, size_t columns)
 {
     size_t left = divide_up(columns - begin, WIDTH);
@@ -246,10 +246,11 @@ ITEM(ISA_NAME(product_panels))
     }
 }
 
-/* ---- Rows of c times the columns that are packed ---- */
+/* ---- Rows of c times the packed columns ---- */
 
-/* A cut of k of the rows of a, TILE_ROWS of them a strip: row r of strip i, element l is at[i strip
- * + r row + l column]; the last strip has its own place and row, and zeros past the last row. */
+/* A cut of k of the rows of a, in strips of TILE_ROWS rows: row r of strip i, element l is at[i
+ * strip + r row + l column]; the last strip has its own place and row, and zeros after the last
+ * row. */
 struct strips {
     const float *at, *last;
     size_t strip, row, last_row, column;
@@ -268,8 +269,8 @@ INLINE void copy_rows(float *to, const void *from, size_t from_row, size_t rows,
     memset(to + rows * depth, 0, (round_up(rows, TILE_ROWS) - rows) * depth * sizeof(float));
 }
 
-/* Rows that go on in memory are read where they lie, but for the last strip, and for all in bf16;
- * a transposed is packed. */
+/* Contiguous rows are read in place, except the last strip, and all rows in bf16; a transposed a is
+ * packed. */
 static struct strips rows_of(const struct product_args *p, struct range rows, struct range k,
                              float *scratch)
 {
@@ -277,7 +278,7 @@ static struct strips rows_of(const struct product_args *p, struct range rows, st
     size_t last = (divide_up(num, TILE_ROWS) - 1) * TILE_ROWS;
     const void *from = element(p->a, rows.begin * p->a_row + k.begin * p->a_column, p->in);
     if (p->a_column != 1) {
-        size_t strip = TILE_ROWS * depth + LINE; /* apart: strips share no sets of the cache */
+        size_t strip = TILE_ROWS * depth + LINE; /* a gap: strips share no cache sets */
         struct packing a = {from, p->a_column, 1, depth, num, scratch, strip};
         BY_TYPE(p->in, pack_dense, &a, TILE_ROWS);
         return (struct strips){scratch, scratch + last / TILE_ROWS * strip, strip, 1, 1, TILE_ROWS};
@@ -322,7 +323,7 @@ INLINE void write_tile(const struct product_args *p, struct range rows, const fl
     }
 }
 
-/* Where the chains begin: what they came to with the depths before, or what was there. */
+/* Reads the starts of the chains: the results of earlier depths, or the values in memory. */
 static void read_tile(const struct product_args *p, struct range rows, float *tile, size_t tile_row)
 {
     size_t columns = p->columns.end - p->columns.begin;
@@ -340,7 +341,8 @@ ITEM(ISA_NAME(product))
     bool goes_on = p->depth.begin > 0 || (p->is_chained && p->accumulate);
     if (goes_on)
         read_tile(p, rows, tile, width);
-    size_t cut = divide_up(depth, divide_up(depth, PRODUCT_DEPTH)); /* none is much shorter */
+    size_t cut = divide_up(depth, divide_up(depth, PRODUCT_DEPTH)); /* so that no cut is much
+                                                                     * shorter */
     for (size_t l = 0; l < depth; l += cut) {
         size_t end = l + cut < depth ? l + cut : depth;
         struct strips a =
