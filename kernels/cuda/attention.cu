@@ -7,13 +7,13 @@
  * tiles have them (positions for 64 lanes, head after head). So the bits are those of its avx2
  * level.
  *
- * A block is one warp. Forward and dq: a thread owns a query, keys pass by. dkey and dvalue: a
- * thread owns a key, queries pass by. What a thread owns lies in shared memory, transposed, so that
- * the threads of a warp meet different banks; what passes by is read by all at once. */
+ * A block is one warp. Forward and dq: a thread owns a query and loops over keys. dkey and dvalue:
+ * a thread owns a key and loops over queries. Owned rows are in shared memory, transposed, so that
+ * the threads of a warp use different banks. All threads read the passing rows at once. */
 #include "kernels/cuda/attention.h"
 
 #define THREADS WARP
-#define KEYS 64       /* keys between two looks at the maximum */
+#define KEYS 64       /* keys between two updates of the maximum */
 #define TILE_LANES 64 /* queries of a tile of the CPU */
 
 /* Rows of one head of [B,.,heads,D]. */
@@ -60,7 +60,7 @@ DEVICE void store_owned(void *x, const float *from, const struct rows &r, uint32
         store_one<BF16>(x, r.at + row * r.stride + d, from[d * THREADS + threadIdx.x] * scale);
 }
 
-/* One chain over d: a row that passes by with the one that the thread owns. */
+/* One chain over d: the product of a passing row and the row that the thread owns. */
 DEVICE float dot(const float *passing, const float *owned, uint32_t head_dim)
 {
     float sum = 0;
@@ -79,7 +79,7 @@ DEVICE void add_row(float *owned, const float *row, float x, uint32_t head_dim)
 
 struct query {
     uint32_t b, head, kv_head, first, row, t, start; /* first: row of the block; t: position */
-    uint32_t end;                                    /* behind the last key of the block */
+    uint32_t end;                                    /* after the last key of the block */
 };
 template <class A> DEVICE struct query own_query(const A &a)
 {
@@ -99,7 +99,7 @@ DEVICE bool sees(const struct query &q, uint32_t key)
     return key <= q.t && key >= q.start;
 }
 
-/* The running maximum, the sum of e^(score - max), and what e^ of the maximum's growth is. */
+/* The running maximum, the sum of e^(score - max), and the factor e^(old max - new max). */
 struct softmax {
     float max, sum, shrink;
 };
@@ -201,7 +201,7 @@ template <bool BF16> KERNEL(THREADS, 1) void attention_dq(struct kernel_attentio
     store_owned<BF16>(a.dq, dq, queries, q.row, scale_of(width));
 }
 
-/* Queries that pass by, and what is known of each. */
+/* Passing queries, with the values of each. */
 struct passing {
     float *q, *dout, *lse, *delta;
     uint32_t first, count; /* rows */
@@ -222,7 +222,7 @@ DEVICE void load_queries(const struct passing &p, const struct kernel_attention_
     BARRIER();
 }
 
-/* What a thread owns of a key. */
+/* The key that a thread owns, with its gradients. */
 struct owned {
     float *key, *value, *dkey, *dvalue;
     uint32_t b, j;
@@ -243,7 +243,7 @@ DEVICE void add_queries(const struct owned &o, const struct passing &p,
     }
 }
 
-/* What the sums begin with: those of an earlier range of queries, or nothing. */
+/* The initial sums: those of an earlier range of queries, or zeros. */
 DEVICE void begin_sums(const struct owned &o, const struct kernel_attention_backward &a,
                        const struct rows &keys, uint32_t first)
 {
@@ -256,7 +256,7 @@ DEVICE void begin_sums(const struct owned &o, const struct kernel_attention_back
         o.dkey[d * THREADS + threadIdx.x] = o.dvalue[d * THREADS + threadIdx.x] = 0;
 }
 
-/* All heads that share the keys add to them, tile after tile of the CPU. SUMS: of bf16. */
+/* Adds all heads that share the keys, tile after tile of the CPU. SUMS: of bf16. */
 template <bool BF16, bool SUMS>
 KERNEL(THREADS, 1)
 void attention_dkv(struct kernel_attention_backward a)
@@ -272,7 +272,7 @@ void attention_dkv(struct kernel_attention_backward a)
     load_owned<BF16>(o.value, a.value, keys, first, 1.0f);
     begin_sums(o, a, keys, first);
     uint32_t positions = group >= TILE_LANES ? 1 : TILE_LANES / group;
-    uint32_t row = first > a.first ? first - a.first : 0; /* none before it sees these keys */
+    uint32_t row = first > a.first ? first - a.first : 0; /* no earlier query sees these keys */
     for (uint32_t tile = row / positions * positions; tile < a.queries; tile += positions) {
         uint32_t end = smaller(tile + positions, a.queries),
                  chunks = (end - tile + THREADS - 1) / THREADS;

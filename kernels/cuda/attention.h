@@ -1,4 +1,5 @@
-/* attention.h - who sees whom, and where rows lie: what attention.cu and flash.cu share. */
+/* attention.h - which keys a query sees, and the places of rows: shared by attention.cu and
+ * flash.cu. */
 #ifndef HOLDFAST_CUDA_ATTENTION_H
 #define HOLDFAST_CUDA_ATTENTION_H
 
@@ -7,7 +8,7 @@
 
 #define HIDDEN_MAX -1e30f /* below every score */
 
-/* Arguments as kernels take them: `queries` is a number of rows always. Row r of the queries is at
+/* Arguments for the kernels: `queries` is always a number of rows. Row r of the queries is at
  * position first + r. */
 template <class A> static A with_queries(const A &from)
 {
@@ -15,12 +16,12 @@ template <class A> static A with_queries(const A &from)
     a.queries = a.queries == 0 ? a.seq : a.queries;
     return a;
 }
-/* Where a row of [B,T,kv_heads,D] begins. */
+/* The place of a row of [B,T,kv_heads,D]. */
 template <class A> DEVICE size_t key_at(const A &a, uint32_t b, uint32_t t, uint32_t head)
 {
     return (((size_t)b * a.seq + t) * a.kv_heads + head) * a.head_dim;
 }
-/* First key that the query of a row sees; the last one is its position. */
+/* First visible key of a row's query; the last one is its position. */
 template <class A> DEVICE uint32_t start_of(const A &a, uint32_t b, uint32_t row)
 {
     return a.starts != NULL ? (uint32_t)a.starts[(size_t)b * a.queries + row] : 0;
@@ -48,7 +49,8 @@ DEVICE float logarithm(float x)
     return (float)(int32_t)exponent * 0x1.62e430p-1f + 2.0f * p + (x - x);
 }
 
-/* By tensor cores (flash.cu): bf16, heads of 64 or 128 values, any range of queries. */
+/* True if tensor cores can compute it (flash.cu): bf16, heads of 64 or 128 values, any range of
+ * queries. */
 bool cuda_flash_fits(enum kernel_dtype dtype, uint32_t head_dim);
 int cuda_flash(const struct cuda_call *call, const struct kernel_attention *args);
 int cuda_flash_backward(const struct cuda_call *call, const struct kernel_attention_backward *args);

@@ -2,14 +2,14 @@
  * lanes of a CPU.
  *
  * nvcc compiles a .cu file for the GPU. The host's C++ compiler compiles the same file (-x c++) for
- * cpu/lanes.h, which runs a block's threads as fibers and looks for what is wrong between them.
- * What differs is in this header alone; the files know neither.
+ * cpu/lanes.h, which runs a block's threads as fibers and finds faults between them. Only this
+ * header differs between the two; the files do not depend on it.
  *
  * The subset: one-dimensional blocks of whole warps, grids of up to three dimensions; barriers of a
  * block; collectives of full warps; no clusters, no grid synchronization, no atomics but the
  * maximum, which is the same in any order. A kernel takes one struct by value. All shared memory is
- * asked for with SHARED or DYNAMIC_SHARED. Multiplication and addition stay apart (-fmad=false,
- * -ffp-contract=off): a fused one is written fused(). So what has no tensor core in it computes the
+ * declared with SHARED or DYNAMIC_SHARED. Multiplication and addition stay apart (-fmad=false,
+ * -ffp-contract=off): a fused one is written fused(). So code without tensor cores computes the
  * same bits under both. */
 #ifndef HOLDFAST_CUDA_BODIES_H
 #define HOLDFAST_CUDA_BODIES_H
@@ -35,7 +35,7 @@ template <class T> using same_type = T;
 #include <cuda_runtime.h>
 
 #define DEVICE static __device__ __forceinline__
-/* KERNEL(threads a block has, blocks that have to fit a multiprocessor) */
+/* KERNEL(threads of a block, blocks that have to fit a multiprocessor) */
 #define KERNEL(threads, blocks) static __global__ __launch_bounds__(threads, blocks)
 #define SHARED(type, name) __shared__ same_type<type> name
 #define DYNAMIC_SHARED(type, name)                      \
@@ -44,10 +44,10 @@ template <class T> using same_type = T;
 #define BARRIER() __syncthreads()
 #define WARP_SYNC() __syncwarp()
 
-/* Of a pointer that was read from memory the compiler does not know it. */
+/* The compiler does not know this of a pointer that was read from memory. */
 #define IN_GLOBAL_MEMORY(x) __builtin_assume(__isGlobal(x))
 
-/* By one load: of a struct that is read in place the compiler loads each word that it needs. */
+/* One load. If a struct is read in place, the compiler loads each word that it needs. */
 DEVICE struct quad load_quad(const void *from)
 {
     const uint4 words = *(const uint4 *)from;
@@ -77,7 +77,7 @@ DEVICE uint32_t warp_ballot(bool x)
 {
     return __ballot_sync(0xffffffff, x);
 }
-/* *to becomes the larger of the two, whatever others do. */
+/* Atomically raises *to to x. */
 DEVICE void raise_to(uint32_t *to, uint32_t x)
 {
     atomicMax(to, x);
@@ -102,9 +102,9 @@ DEVICE uint32_t pair_of_bf16(float low, float high)
     return pair;
 }
 
-/* Asynchronous copies of 16 bytes from global to shared memory, both aligned to them; zeros where
- * `from` is not to be read. Committed ones form a group; copy_wait<G> waits until at most the last
- * G groups are left. What others copied is there after a barrier. */
+/* Asynchronous copies of 16 bytes from global to shared memory, both aligned to them; zeros if
+ * `is_read` is false. Committed copies form a group; copy_wait<G> waits until at most the last G
+ * groups are left. Copies of other threads are complete after a barrier. */
 DEVICE void copy_async(void *to, const void *from, bool is_read)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -140,8 +140,8 @@ DEVICE void load_matrices_transposed(uint32_t (&out)[4], const void *row)
                  : "r"(at)
                  : "memory");
 }
-/* c[16,8] += a[16,16] b[16,8] of bf16 into float, as fragments of a warp (cpu/lanes.c says where
- * each value lies). */
+/* c[16,8] += a[16,16] b[16,8] of bf16 into float, as fragments of a warp (cpu/lanes.c has the place
+ * of each value). */
 DEVICE void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
@@ -151,7 +151,7 @@ DEVICE void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0
 }
 
 /* The same of float8: c[16,8] += a[16,32] b[32,8], four codes in a word, a e4m3 or e5m2, b e4m3.
- * Below compute capability 8.9 there is no such product: device.c says so before. */
+ * Below compute capability 8.9 there is no such product: device.c reports this before. */
 template <bool IS_E5M2>
 DEVICE void multiply_float8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -172,8 +172,8 @@ DEVICE void multiply_float8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
 #endif
 }
 
-/* Two values as codes of float8, to nearest even, the first in the lower half, where the GPU has an
- * instruction for it; else false. No value is beyond the format's largest. */
+/* Two values as codes of float8, to nearest even, the first in the lower half. Returns false if the
+ * GPU has no instruction for it. No value exceeds the format's largest. */
 DEVICE bool pair_of_float8(uint32_t *out, float low, float high, bool is_e5m2)
 {
 #if __CUDA_ARCH__ >= 890
@@ -191,7 +191,7 @@ DEVICE bool pair_of_float8(uint32_t *out, float low, float high, bool is_e5m2)
 }
 
 /* LAUNCH(stream, grid, threads, bytes of dynamic shared memory, kernel, args): the CUDA error.
- * A kernel is asked for its larger shared memory each time: it costs no call to the device. */
+ * The larger shared memory of a kernel is requested each time: this needs no call to the device. */
 template <auto kernel, class A>
 static int cuda_launch(void *stream, dim3 grid, unsigned threads, size_t shared, const A &args)
 {
@@ -368,7 +368,7 @@ static int cuda_launch(void *stream, dim3 grid, unsigned threads, size_t shared,
 }
 #endif
 
-/* Blocks that `count` things need, `each` to a block. */
+/* The number of blocks for `count` items, `each` to a block. */
 static inline unsigned blocks_for(size_t count, size_t each)
 {
     return (unsigned)((count + each - 1) / each);

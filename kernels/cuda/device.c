@@ -3,8 +3,8 @@
  *
  * A lane is a stream with a priority, a mark an event. Host work of a lane is a host function of
  * the stream. The first error of a lane, of the CUDA runtime or of host work, is kept, and nothing
- * more is queued. The device frees at its end the memory that is still allocated (memory.c) and the
- * events of marks. A batch of a lane is held back and queued as a graph (graphs.h).
+ * more is queued. When the device closes, it frees memory that is still allocated (memory.c) and
+ * the events of marks. A batch of a lane is held back and queued as a graph (graphs.h).
  *
  * Lock: of the device guards its lists; `error` and `text` of a lane are guarded by its own. */
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@
 #include "proto/base/report.h"
 
 #define CAPABILITY_MIN 8     /* bf16 in tensor cores, asynchronous copies */
-#define CAPABILITY_FLOAT8 89 /* float8 in tensor cores, ten times the number */
+#define CAPABILITY_FLOAT8 89 /* float8 in tensor cores; ten times the capability */
 
 struct event {
     struct event *next;
@@ -32,7 +32,7 @@ struct event {
 struct cuda_lane {
     struct lane base;
     cudaStream_t stream;
-    struct cuda_graphs *graphs; /* of batches; NULL until there was one */
+    struct cuda_graphs *graphs; /* of batches; NULL: no batch so far */
     pthread_mutex_t lock;
     int error;
     struct report_text text;
@@ -56,7 +56,8 @@ int cuda_fail(cudaError_t error, const char *what)
 
 /* ---- The device ---- */
 
-/* Versions are 1000 x major + 10 x minor; a driver's is that of the newest CUDA that it serves. */
+/* Versions are 1000 x major + 10 x minor; a driver's is that of the newest CUDA that it
+ * supports. */
 static int check_driver(int *driver, int *runtime)
 {
     cudaError_t error = cudaDriverGetVersion(driver);
@@ -67,7 +68,7 @@ static int check_driver(int *driver, int *runtime)
     if (*driver == 0)
         return report_error(ERR_UNAVAILABLE, NULL,
                             "CUDA: no GPU to compute on: no driver of NVIDIA's is loaded");
-    if (*driver / 1000 < *runtime / 1000) /* within a major version older drivers do */
+    if (*driver / 1000 < *runtime / 1000) /* within a major version older drivers work, too */
         return report_error(ERR_UNAVAILABLE, NULL,
                             "CUDA: no GPU to compute on: the driver serves CUDA up to %d.%d and "
                             "this program is built with %d.%d: update the driver",
@@ -76,12 +77,13 @@ static int check_driver(int *driver, int *runtime)
     return 0;
 }
 
-/* As nvidia-smi writes the UUID, and the place on the bus that the driver's XID messages have. */
+/* Stores the UUID as nvidia-smi prints it, and the place on the bus as in the driver's XID
+ * messages. */
 static void note_identity(struct cuda_device *device, const unsigned char uuid[16])
 {
     char bus[32] = "?";
     if (cudaDeviceGetPCIBusId(bus, sizeof(bus), device->index) != cudaSuccess)
-        (void)cudaGetLastError(); /* no error of what comes next */
+        (void)cudaGetLastError(); /* the next call must not see this error */
     char *out = device->identity;
     size_t at = (size_t)snprintf(out, sizeof(device->identity), "GPU");
     for (unsigned i = 0; i < 16; i++)
@@ -152,7 +154,7 @@ static void cuda_close(struct device *base)
 
 static void cuda_health(struct device *base, struct device_health *out)
 {
-    char uuid[64]; /* in front of its place on the bus */
+    char uuid[64]; /* before its place on the bus */
     const char *identity = ((struct cuda_device *)base)->identity;
     snprintf(uuid, sizeof(uuid), "%.*s", (int)strcspn(identity, " "), identity);
     nvml_look(out, uuid);
@@ -165,7 +167,7 @@ static const char *cuda_identity(struct device *base)
 
 /* ---- Lanes ---- */
 
-/* Smaller numbers go first. */
+/* Smaller numbers have a higher priority. */
 static cudaError_t new_stream(cudaStream_t *out, enum lane_kind kind)
 {
     int least = 0, greatest = 0;
@@ -207,7 +209,7 @@ static void cuda_lane_close(struct lane *base)
     free(lane);
 }
 
-/* The error, with its text of this thread, becomes the lane's, unless it has one. */
+/* Makes the error the lane's, with this thread's text, unless the lane has one. */
 static void keep_error(struct cuda_lane *lane, int error)
 {
     pthread_mutex_lock(&lane->lock);
@@ -222,7 +224,7 @@ static void keep(struct cuda_lane *lane, cudaError_t error, const char *what)
     if (error == cudaSuccess)
         return;
     keep_error(lane, cuda_fail(error, what));
-    (void)cudaGetLastError(); /* a launch asks for the thread's last one, on other lanes too */
+    (void)cudaGetLastError(); /* a launch checks the thread's last error, also on other lanes */
 }
 static int error_of(struct cuda_lane *lane)
 {
@@ -266,14 +268,14 @@ static const char *name_of(const struct post *post)
                                      : kernel_op_name(post->op);
 }
 
-/* What is held goes first. */
+/* Held posts are queued first. */
 static void cut(struct cuda_lane *lane)
 {
     if (cuda_graphs_is_holding(lane->graphs))
         keep(lane, cuda_graphs_cut(lane->graphs), "a batch was refused");
 }
 
-/* Other memory may have to be read before the call returns, and may go before the graph does. */
+/* Other memory may have to be read before the call returns, and may be freed before the graph. */
 static bool may_hold(const struct cuda_lane *lane, const struct post *post)
 {
     struct cuda_device *device = device_of(&lane->base);
@@ -292,7 +294,7 @@ static void add_post(struct cuda_lane *lane, const struct post *post, size_t byt
     keep(lane, queue_post(lane, post), name_of(post));
 }
 
-/* Without memory for graphs there are none. */
+/* Without memory for graphs posts are queued one by one. */
 static void cuda_batch(struct lane *base, bool begins)
 {
     struct cuda_lane *lane = of(base);
@@ -316,7 +318,7 @@ static cudaError_t new_event(struct cuda_device *device, struct mark *mark)
     struct event *event = calloc(1, sizeof(*event));
     if (!event)
         return cudaErrorMemoryAllocation;
-    cudaError_t error = cudaSetDevice(device->index); /* an event belongs to one */
+    cudaError_t error = cudaSetDevice(device->index); /* an event belongs to one device */
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming);
     if (error != cudaSuccess) {
@@ -442,8 +444,8 @@ const struct device_ops device_cuda = {
 struct cuda_kernels {
     struct kernels base;
     bool has_float8, is_chained;
-    struct cuda_blas *blas; /* NULL: our own products */
-    struct cuda_dnn *dnn;   /* NULL: our own attention */
+    struct cuda_blas *blas; /* NULL: Holdfast's products */
+    struct cuda_dnn *dnn;   /* NULL: Holdfast's attention */
     char description[400];
 };
 

@@ -1,5 +1,5 @@
-/* device.h - a GPU as a device, between device.c (lanes, the back-end) and memory.c. Its list of
- * memory and its list of events are guarded by `lock`. */
+/* device.h - a GPU as a device, shared by device.c (lanes, the back-end) and memory.c. `lock`
+ * guards its list of memory and its list of events. */
 #ifndef HOLDFAST_KERNELS_CUDA_DEVICE_H
 #define HOLDFAST_KERNELS_CUDA_DEVICE_H
 
@@ -10,7 +10,7 @@
 
 struct cuda_device {
     struct device base;
-    int index, capability; /* the latter: ten times the number */
+    int index, capability; /* capability: ten times the number */
     size_t memory_bytes;
     pthread_mutex_t lock;
     struct allocation *allocations;

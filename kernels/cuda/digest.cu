@@ -1,8 +1,8 @@
 /* digest.cu - the digest of a box of a tensor, and the bits of proto/base/checksum.c.
  *
  * Each element's bits are multiplied by two keys of its index in the whole tensor, and added modulo
- * 2^64: in any order, so threads add what they read, a block adds up its threads, and one block
- * adds up the blocks. No atomics. */
+ * 2^64, in any order. So threads add the elements that they read, a block adds its threads, and one
+ * block adds the blocks. No atomics. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/values.h"
@@ -46,7 +46,7 @@ DEVICE void add_elements(struct sums *sums, const void *x, size_t i, uint64_t in
     }
 }
 
-/* All threads of the block call it; right in thread 0. */
+/* All threads of the block call it; the result is in thread 0. */
 DEVICE void add_up(struct sums *sums, struct sums *shared)
 {
     shared[threadIdx.x] = *sums;
@@ -110,7 +110,7 @@ extern "C" int cuda_digest(const struct cuda_call *call, const void *args)
     s.partial = (uint64_t *)call->scratch;
     if (s.a.rows * s.a.width == 0)
         return 0;
-    if (s.a.stride == s.a.width) { /* its elements lie on end in the tensor, too */
+    if (s.a.stride == s.a.width) { /* its elements are consecutive in the tensor, too */
         s.a.width *= s.a.rows;
         s.a.rows = 1;
     }

@@ -1,21 +1,21 @@
-/* elementwise.cu - what treats each element by itself: embedding, rectangles, RoPE, SwiGLU, add,
- * fold, convert, AdamW. Formulas and bits are those of cpu/isa/elementwise.c.
+/* elementwise.cu - operations on single elements: embedding, rectangles, RoPE, SwiGLU, add, fold,
+ * convert, AdamW. Formulas and bits are those of cpu/isa/elementwise.c.
  *
- * A thread moves 16 bytes of the narrowest tensor at a time; the last one of a tensor goes value by
- * value. Each is as fast as memory: nothing is read or written twice. */
+ * A thread moves 16 bytes of the narrowest tensor at a time; the last thread of a tensor moves
+ * single values. All are limited by memory: nothing is read or written twice. */
 #include "kernels/cuda/largest.h"
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/values.h"
 
 #define THREADS 256
 
-/* The first element that this thread treats, when each treats N. */
+/* This thread's first element, if each thread handles N. */
 template <unsigned N> DEVICE size_t first_element(void)
 {
     return ((size_t)blockIdx.x * THREADS + threadIdx.x) * N;
 }
 
-/* ---- Embedding: rows in units of 16 bytes, or of 2 where a row is no multiple ---- */
+/* ---- Embedding: rows in units of 16 bytes, or of 2 if a row is no multiple ---- */
 
 template <class UNIT> KERNEL(THREADS, 4) void embedding(struct kernel_embedding a)
 {
@@ -62,7 +62,7 @@ static int copy_as(const struct cuda_call *call, struct box_args a, size_t eleme
     return LAUNCH(call->stream, blocks_for(a.rows * a.columns, THREADS), THREADS, 0, box<UNIT>, a);
 }
 
-/* `at` elements from the beginning of the wide side. */
+/* `at`: elements from the beginning of the wide side. */
 static int copy_box(const struct cuda_call *call, const struct box_args &a, size_t at,
                     enum kernel_dtype dtype)
 {
@@ -130,7 +130,7 @@ extern "C" int cuda_rope(const struct cuda_call *call, const void *args)
 
 /* ---- SwiGLU: silu(gate) up, silu(x) = x / (1 + e^-x) ---- */
 
-/* Past the end all is 0, and nothing is stored. */
+/* After the end all values are 0, and nothing is stored. */
 template <bool BF16> KERNEL(THREADS, 4) void swiglu(struct kernel_swiglu a)
 {
     SHARED(uint32_t[THREADS / WARP], warps);
@@ -186,7 +186,7 @@ template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
     store_part<BF16>(a.y, i, a.count, y);
 }
 
-/* Rows that were seen; a block goes through some of all. */
+/* Adds seen rows only; a block handles a part of all rows. */
 template <bool BF16, unsigned N> KERNEL(THREADS, 4) void add_seen(struct kernel_add a)
 {
     for (size_t row = blockIdx.x; row < a.count / a.width; row += gridDim.x) {
@@ -204,7 +204,7 @@ template <bool BF16, unsigned N> KERNEL(THREADS, 4) void add_seen(struct kernel_
     }
 }
 
-/* A sum is read and written once, however many leaves are added to it. */
+/* A sum is read and written once, for any number of leaves. */
 template <bool BF16> KERNEL(THREADS, 4) void fold(struct kernel_fold a)
 {
     const unsigned N = wide<BF16>;
@@ -240,7 +240,7 @@ DEVICE void adamw_step(const struct kernel_adamw_numbers &o, float grad, float &
                        float &v)
 {
     float g = grad * o.grad_scale;
-    if (o.l2 != 0.0f) /* else a gradient of -0 stays one */
+    if (o.l2 != 0.0f) /* otherwise a gradient of -0 stays -0 */
         g = g + o.l2 * param;
     m = o.keep1 * m + o.rest1 * (g - (o.is_mean ? m : 0.0f));
     v = o.keep2 * v + o.rest2 * (g * g - (o.is_mean ? v : 0.0f));
@@ -255,7 +255,7 @@ DEVICE uint32_t mix(uint32_t x)
     return x ^ x >> 15;
 }
 
-/* A value of float becomes one of bf16, up where the noise carries. */
+/* Rounds a float to bf16, up if the noise carries. */
 DEVICE float rounded_up_or_down(float x, uint32_t noise)
 {
     uint32_t bits = bits_of(x);
@@ -297,13 +297,13 @@ template <unsigned N> DEVICE void store_copy(void *p, size_t i, size_t count, co
     }
 }
 
-/* Blocks of an item. */
+/* Number of blocks per item. */
 template <bool BF16> constexpr unsigned item_blocks = KERNEL_ADAMW_ITEM / (THREADS * wide<BF16>);
 
-/* Where pieces end is an argument, as near as a constant: the search reads no memory. It is
+/* The ends of pieces are arguments, as fast as constants: the search reads no memory. It is
  * unrolled, because an array of arguments with an index of run time is copied to local memory. Each
- * field of the piece is read at its use, because all of them do not fit into the registers.
- * NARROW: of the gradients. The registers for 8 elements leave no room for a fourth block. */
+ * field of the piece is read at its use, because all of them do not fit into the registers. NARROW:
+ * of the gradients. The registers for 8 elements leave no room for a fourth block. */
 template <bool BF16, bool NARROW> KERNEL(THREADS, BF16 ? 3 : 4) void adamw(struct kernel_adamw all)
 {
     const unsigned N = wide<BF16>;
@@ -337,7 +337,7 @@ template <bool BF16, bool NARROW> KERNEL(THREADS, BF16 ? 3 : 4) void adamw(struc
         store_copy(a.copy, i, a.count, param);
 }
 
-/* ---- Launches of what has a count ---- */
+/* ---- Launches of operations with a count ---- */
 
 template <bool BF16, auto kernel, class A> static int flat(const struct cuda_call *call, const A &a)
 {

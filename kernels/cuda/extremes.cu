@@ -1,7 +1,7 @@
-/* extremes.cu - how far the values of a tensor reach (kernels.h): the largest and the smallest |x|,
- * and how many are not finite.
+/* extremes.cu - the extremes of a tensor's values (kernels.h): the largest and the smallest |x|,
+ * and the number of values that are not finite.
  *
- * Threads look at what they read, a block at its threads, and one block at the blocks. Maxima,
+ * Threads combine the values that they read, a block its threads, and one block all blocks. Maxima,
  * minima and a sum of integers: the same in any order. No atomics. */
 #include "kernels/cuda/largest.h"
 #include "kernels/cuda/run.h"
@@ -30,7 +30,7 @@ DEVICE void merge(struct kernel_extent *all, const struct kernel_extent &part)
     all->not_finite += part.not_finite;
 }
 
-/* All threads of the block call it; right in all of them. */
+/* All threads of the block call it; the result is in all of them. */
 DEVICE void merge_block(struct kernel_extent *mine, struct kernel_extent *warps)
 {
 #pragma unroll

@@ -2,15 +2,15 @@
  * "FlashAttention-2").
  *
  * A block of 4 warps owns 64 queries of a head, forward and for dq, or 64 keys for dkey and dvalue;
- * a warp has 16 of them. What passes by lies in two stages of shared memory: asynchronous copies
+ * a warp has 16 of them. The passing rows are in two stages of shared memory: asynchronous copies
  * fill one while the other is multiplied. Rows are padded by 16 bytes, so that the eight rows of a
- * matrix lie in different banks. Scores and their gradients stay in registers: the sums of one
+ * matrix are in different banks. Scores and their gradients stay in registers: the sums of one
  * product are the operand of the next one, rounded to bf16.
  *
  * No two blocks add to the same value, and each adds in the order of keys, or of heads and queries:
  * the result has the same bits every time, and needs no memory that grows with the square of the
- * sequence. The price: the scores are computed twice in the backward. Neither looks at keys before
- * a tile's first document, or at queries behind a tile's last one.
+ * sequence. The cost: the backward computes the scores twice. Keys before a tile's first document,
+ * and queries after a tile's last one, are skipped.
  *
  * Scores are kept in powers of two: e^(s - m) is 2^(s log2 e - m log2 e). Scratch: a float for each
  * query and head, the sum of dout out. */
@@ -18,16 +18,16 @@
 
 #define WARPS 4
 #define THREADS (WARPS * WARP)
-#define ROWS 64 /* that a block owns */
+#define ROWS 64 /* owned by a block */
 #define KEYS 64 /* of a stage */
 #define CHUNK 8 /* values of a copy */
 #define LOG2_E 0x1.715476p+0f
 #define LN_2 0x1.62e430p-1f
-#define NEVER 0xffffffff /* the first key that a row past the end sees */
+#define NEVER 0xffffffff /* first visible key of a row past the end */
 
-/* Of a row in shared memory. */
+/* Length of a row in shared memory. */
 template <unsigned D> constexpr unsigned width = D + CHUNK;
-/* Queries of a stage: as many as registers allow beside the gradients of keys and values. */
+/* Queries of a stage: as many as the registers allow beside the gradients of keys and values. */
 template <unsigned D> constexpr unsigned queries_of = D == 128 ? 32 : 64;
 
 /* Rows of one head of [B,.,heads,D]. */
@@ -45,7 +45,7 @@ DEVICE struct rows rows_of(const void *x, uint32_t b, uint32_t count, uint32_t h
     return r;
 }
 
-/* Begins to copy N rows from the first on; what lies past the end is zeros. */
+/* Begins to copy N rows from the first on; zeros after the end. */
 template <unsigned D, unsigned N>
 DEVICE void copy_rows(uint16_t *to, const struct rows &from, uint32_t first)
 {
@@ -101,7 +101,7 @@ DEVICE void multiply_sums(float (&out)[D / 8][4], const float (&p)[N / 8][4], co
     }
 }
 
-/* Where value i of the sums' tile n lies: row and column within a warp's product. */
+/* The place of value i of the sums' tile n: row and column within a warp's product. */
 DEVICE unsigned row_of(unsigned i)
 {
     return threadIdx.x % WARP / 4 + i / 2 * 8;
@@ -111,7 +111,8 @@ DEVICE unsigned column_of(unsigned n, unsigned i)
     return n * 8 + threadIdx.x % WARP % 4 * 2 + i % 2;
 }
 
-/* 2^x to 3e-6 of itself, x <= 0 or a little above: the series of e^(x ln 2) on [-1/2, 1/2]. */
+/* 2^x for x <= 0 or slightly above, relative error 3e-6: the series of e^(x ln 2) on [-1/2,
+ * 1/2]. */
 DEVICE float power_of_two(float x)
 {
     const uint32_t magic_bits = 0x4b400000;
@@ -141,15 +142,15 @@ DEVICE void store_rows(const struct rows &to, uint32_t first, const float (&valu
     }
 }
 
-/* ---- Queries own, keys pass by: forward and dq ---- */
+/* ---- Owned queries, passing keys: forward and dq ---- */
 
-/* The queries of a block: rows from `first` on, of them a lane's two with their positions. */
+/* The queries of a block: rows from `first` on, and a lane's two rows with their positions. */
 struct queries {
     uint32_t b, head, kv_head, first, warp_row;
-    uint32_t row[2], position[2], start[2]; /* start: the first key that is seen */
-    uint32_t keys_begin, keys_end, all_see; /* the last: keys from all_see on are seen by all */
+    uint32_t row[2], position[2], start[2]; /* start: the first visible key */
+    uint32_t keys_begin, keys_end, all_see; /* all_see: keys from it on are visible to all */
 };
-/* The longest rows first: their blocks end last. */
+/* The longest rows first, since their blocks end last. */
 template <class A> DEVICE struct queries own_queries(const A &a)
 {
     struct queries q = {};
@@ -169,7 +170,7 @@ template <class A> DEVICE struct queries own_queries(const A &a)
     q.all_see = start_of(a, q.b, end - 1);
     return q;
 }
-/* Is a key of this tile hidden from a query of the block? */
+/* True if a key of this tile is hidden from a query of the block. */
 DEVICE bool hides(const struct queries &q, uint32_t tile, uint32_t first_position)
 {
     return tile + KEYS > first_position + 1 || tile < q.all_see;
@@ -191,11 +192,11 @@ DEVICE void copy_stage(struct stage<D> *s, const struct rows &keys, const struct
     copy_commit();
 }
 
-/* Of a lane's two rows: the running maximum, and its part of the sum of 2^(score - max). */
+/* For a lane's two rows: the running maximum, and the lane's part of the sum of 2^(score - max). */
 struct softmax {
     float max[2], sum[2];
 };
-/* Scores become probabilities; out shrinks as the maximum grows. */
+/* Turns scores into probabilities; scales out when the maximum grows. */
 template <unsigned D>
 DEVICE void softmax_tile(struct softmax &s, float (&scores)[KEYS / 8][4], float (&out)[D / 8][4],
                          const struct queries &q, uint32_t tile, bool is_masked, float scale)
@@ -259,7 +260,7 @@ template <unsigned D> KERNEL(THREADS, 2) void flash(struct kernel_attention a)
     for (uint32_t tile = q.keys_begin, turn = 0; tile < q.keys_end; tile += KEYS, turn ^= 1) {
         float scores[KEYS / 8][4] = {};
         copy_wait<0>();
-        BARRIER(); /* what others copied is there, and nobody reads the other stage any more */
+        BARRIER(); /* copies of other threads are complete, and no thread reads the other stage */
         if (tile + KEYS < q.keys_end)
             copy_stage<D>(stages + (turn ^ 1), keys, values, tile + KEYS);
         multiply_rows<D, KEYS>(scores, own, q.warp_row, stages[turn].keys);
@@ -298,7 +299,7 @@ template <unsigned D> KERNEL(THREADS, 1) void flash_delta(struct backward c)
         c.delta[((size_t)b * a.heads + head) * a.queries + row] = sum;
 }
 
-/* The gradient of a score from its probability's; both in place. */
+/* The gradient of a score from that of its probability; both in place. */
 DEVICE void score_gradient(float &p, float &dp, float score, float lse, float delta, bool is_seen)
 {
     p = is_seen ? power_of_two(score - lse) : 0;
@@ -344,14 +345,14 @@ template <unsigned D> KERNEL(THREADS, 2) void flash_dq(struct backward c)
                   scale_of(D), scale_of(D));
 }
 
-/* ---- Keys own, queries pass by: dkey and dvalue ---- */
+/* ---- Owned keys, passing queries: dkey and dvalue ---- */
 
 template <unsigned D> struct passing {
     uint16_t q[queries_of<D> * width<D>], dout[queries_of<D> * width<D>];
     float lse[queries_of<D>], delta[queries_of<D>];
     uint32_t start[queries_of<D>];
 };
-/* Tiles of queries that see keys of a block: of each head of the group, head after head. */
+/* Tiles of queries that see keys of a block, head after head of the group. */
 struct tiles {
     uint32_t first, count; /* of a head */
 };
@@ -362,7 +363,7 @@ DEVICE struct tiles tiles_of(const struct kernel_attention_backward &a, uint32_t
     const unsigned each = queries_of<D>;
     struct tiles t = {};
     uint32_t first = key > a.first ? key - a.first : 0, low = first, high = a.queries;
-    while (low < high) { /* the first row whose document begins behind the keys */
+    while (low < high) { /* the first row whose document begins after the keys */
         uint32_t middle = (low + high) / 2;
         if (start_of(a, b, middle) < end)
             low = middle + 1;
@@ -394,8 +395,8 @@ DEVICE void copy_queries(struct passing<D> *s, const struct backward &c, const s
     }
 }
 
-/* The gradients of a warp's 16 keys from the queries of a stage, at positions from `position` on.
- */
+/* Adds the gradients of a warp's 16 keys from the queries of a stage, at positions from `position`
+ * on. */
 template <unsigned D>
 DEVICE void add_queries(float (&dkey)[D / 8][4], float (&dvalue)[D / 8][4], const uint16_t *keys,
                         const uint16_t *values, const struct passing<D> &s, uint32_t key,
@@ -461,7 +462,7 @@ template <unsigned D> KERNEL(THREADS, 2) void flash_dkv(struct backward c)
         add_queries<D>(dkey, dvalue, own_keys, own_values, stages[i % 2], key,
                        a.first + (t.first + i % t.count) * queries_of<D>);
     }
-    copy_wait<0>(); /* of keys that no query sees */
+    copy_wait<0>(); /* copies of keys that no query sees */
     store_gradient<D>(a.dkey, a, row, dkey, scale_of(D));
     store_gradient<D>(a.dvalue, a, row, dvalue, 1.0f);
 }

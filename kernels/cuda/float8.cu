@@ -1,9 +1,9 @@
-/* float8.cu - rounding to what a float8 format can hold under one power of two (kernels.h).
+/* float8.cu - rounds to a float8 format with one power of two as scale (kernels.h).
  *
- * Blocks find the largest |x| of their parts; then each block finds the largest of those again and
- * rounds its own. Nothing is added, so the order is of no matter, and the bits are the CPU's. An
- * operand of a product becomes codes instead, by rows and transposed in one pass: tensor cores take
- * float8 with k contiguous alone. */
+ * Blocks find the largest |x| of their parts; then each block finds the largest of these and rounds
+ * its part. Nothing is added, so the order does not matter, and the bits are the CPU's. An operand
+ * of a product becomes codes instead, by rows and transposed in one pass: tensor cores need float8
+ * with k contiguous. */
 #include "kernels/cuda/largest.h"
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/scratch.h"
@@ -14,7 +14,7 @@
 struct float8_args {
     struct kernel_round_float8 a;
     uint32_t *largest;     /* [blocks] bits of |x| */
-    const uint32_t *known; /* that of all, where it is known */
+    const uint32_t *known; /* of the whole tensor, if known */
     uint32_t blocks;
     int bits, lowest, highest; /* as in cpu/run.c */
     uint32_t pitch, pitch_transposed;
@@ -28,7 +28,7 @@ template <bool BF16> KERNEL(THREADS, 4) void float8_largest(struct float8_args s
     size_t stride = (size_t)s.blocks * THREADS * N;
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * N;
     uint32_t mine = 0;
-    for (; i + 3 * stride + N <= s.a.count; i += 4 * stride) { /* four on their way at a time */
+    for (; i + 3 * stride + N <= s.a.count; i += 4 * stride) { /* four loads under way */
         float x[4][N];
 #pragma unroll
         for (unsigned k = 0; k < 4; k++)
@@ -66,7 +66,7 @@ DEVICE float round_to(float scaled, const struct float8_args &s)
     float sum = scaled + magic;
     return sum - magic;
 }
-/* 2^k, or 2^-k: what a tensor with this largest |x| is multiplied by. */
+/* 2^k, or 2^-k: the factor for a tensor with this largest |x|. */
 DEVICE float power_for(uint32_t largest, const struct float8_args &s, int sign)
 {
     if (largest >= 0x7f800000)
@@ -112,7 +112,7 @@ KERNEL(THREADS, 4) void float8_most(struct float8_args s)
 #define TILE 128           /* rows and columns of a block */
 #define TILE_PITCH 33      /* words of a row, four codes each */
 #define GROUP 8            /* columns that a thread reads at once */
-#define ROWS_OF_COLUMN 16u /* transposed, a thread writes so many rows of four columns */
+#define ROWS_OF_COLUMN 16u /* transposed, a thread writes this many rows of four columns */
 static_assert(TILE / 4 * (TILE / ROWS_OF_COLUMN) == THREADS, "a thread for each part of a tile");
 
 /* The code of a number, rounded to the format. */
@@ -191,7 +191,7 @@ DEVICE void store_transposed(uint8_t *out, const uint32_t *tile, const struct fl
                 codes[c];
 }
 
-/* Likewise of what is coded already. */
+/* The same for codes. */
 template <bool ALIGNED>
 DEVICE void load_codes(uint32_t (&words)[2], const struct float8_args &s, uint32_t rows,
                        uint32_t row, uint32_t column)
@@ -247,9 +247,9 @@ template <bool ALIGNED, bool CODED> KERNEL(THREADS, 3) void float8_pack(struct f
         *(float *)(out + s.scale_at) = power_for(largest, s, -1);
 }
 
-/* ---- Codes of a part, and the numbers that they stand for ---- */
+/* ---- Codes of a part, and their numbers ---- */
 
-#define CODES 4 /* of a thread */
+#define CODES 4 /* per thread */
 
 template <bool BF16> KERNEL(THREADS, 4) void float8_encode(struct float8_args s)
 {

@@ -1,7 +1,7 @@
-/* graphs.c - posts of a lane that are queued at once, as a CUDA graph (graphs.h).
+/* graphs.c - queues posts of a lane at once, as a CUDA graph (graphs.h).
  *
- * Steps repeat their batches in the same order, so the search begins behind the graph that was
- * found last. */
+ * Steps repeat their batches in the same order, so the search begins after the graph that was found
+ * last. */
 #include "kernels/cuda/graphs.h"
 
 #include <stdint.h>
@@ -10,11 +10,11 @@
 
 #include "proto/base/report.h"
 
-#define POSTS_MIN 2 /* fewer gain nothing */
+#define POSTS_MIN 2 /* fewer save no time */
 #define ALIGN sizeof(max_align_t)
 
 struct graph {
-    char *posts; /* what was captured */
+    char *posts; /* the captured posts */
     size_t bytes;
     cudaGraphExec_t exec;
 };
@@ -24,10 +24,10 @@ struct cuda_graphs {
     cuda_queue_fn *queue;
     void *user;
     struct graph graphs[GRAPHS_MAX];
-    uint32_t num, next;    /* behind the one found last */
-    uint64_t num_launched; /* graphs, each as often as it was */
+    uint32_t num, next;    /* after the graph found last */
+    uint64_t num_launched; /* number of launches of graphs */
     bool is_holding;
-    bool is_off; /* capturing was refused */
+    bool is_off; /* the system refused to capture */
     char *posts; /* [size], then the post; each aligned */
     size_t bytes, room;
     uint32_t num_posts;
@@ -88,7 +88,7 @@ bool cuda_graphs_hold(struct cuda_graphs *g, const void *post, size_t bytes)
         g->posts = posts;
         g->room = room;
     }
-    memset(g->posts + g->bytes, 0, needed - g->bytes); /* what lies between is compared, too */
+    memset(g->posts + g->bytes, 0, needed - g->bytes); /* padding is compared, too */
     memcpy(g->posts + g->bytes, &bytes, sizeof(bytes));
     memcpy(g->posts + g->bytes + ALIGN, post, bytes);
     g->bytes = needed;
@@ -138,7 +138,7 @@ static cudaError_t capture(cudaGraphExec_t *out, const struct cuda_graphs *g)
     return error;
 }
 
-/* A graph of what is held; NULL: there is none, and will be none where it was refused. */
+/* A graph of the held posts; NULL: none. If capturing was refused, there will be none. */
 static const struct graph *make(struct cuda_graphs *g)
 {
     struct graph graph = {.bytes = g->bytes, .posts = malloc(g->bytes)};
@@ -148,7 +148,7 @@ static const struct graph *make(struct cuda_graphs *g)
     }
     cudaError_t error = capture(&graph.exec, g);
     if (error != cudaSuccess) {
-        (void)cudaGetLastError(); /* the next launch asks for the last one */
+        (void)cudaGetLastError(); /* the next launch checks the last error */
         log_warn("kernels",
                  "a CUDA graph was refused after %u were made (%s): the lane's work is queued "
                  "kernel by kernel from here on, which is slower",

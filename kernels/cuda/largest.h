@@ -1,5 +1,5 @@
-/* largest.h - the largest |x| of a tensor, as the bits of a float: what float8 scales follow from.
- * Bits of numbers that are not negative order as the numbers do; NaNs are above all.
+/* largest.h - the largest |x| of a tensor, as the bits of a float, for float8 scales. Bits of
+ * numbers >= 0 have the order of the numbers; NaNs are above all.
  *
  * Device code, included by the .cu files. */
 #ifndef HOLDFAST_CUDA_LARGEST_H
@@ -12,7 +12,7 @@ DEVICE uint32_t more(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Of values, as they are stored. */
+/* Of values as they are stored. */
 template <bool BF16, unsigned N> DEVICE uint32_t largest_of(const float (&x)[N])
 {
     uint32_t most = 0;
@@ -22,7 +22,7 @@ template <bool BF16, unsigned N> DEVICE uint32_t largest_of(const float (&x)[N])
     return most;
 }
 
-/* The largest of all threads, in all of them. */
+/* The largest of all threads; all threads get it. */
 template <unsigned THREADS> DEVICE uint32_t largest_of_block(uint32_t mine, uint32_t *warps)
 {
 #pragma unroll

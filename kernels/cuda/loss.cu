@@ -3,9 +3,9 @@
  * A block owns a row, which may be any part of the batch: a head that is computed in chunks of rows
  * calls this for each. The formulas and the order of the sum (sixteen lanes) are those of
  * cpu/isa/loss.c, and so are the bits. All threads compute e^(x - max) for a piece of the row into
- * shared memory; sixteen threads of the first warp add the piece up while the others are at the
- * next one. The gradient computes e^(x - max) again, which costs less than storing it. The row is
- * read three times, the last two from the second-level cache. */
+ * shared memory; sixteen threads of the first warp add the piece while the others compute the next
+ * one. The gradient computes e^(x - max) again, which costs less than storing it. The row is read
+ * three times, the last two from the second-level cache. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/values.h"
 
@@ -31,7 +31,7 @@ DEVICE double logarithm(double x)
     return (double)exponent * 0x1.62e42fefa39efp-1 + 2 * f * sum;
 }
 
-/* The largest of the block's x, to every thread. */
+/* The largest of the block's x; every thread gets it. */
 DEVICE float block_largest(float x, float *of_warp)
 {
 #pragma unroll
@@ -58,7 +58,7 @@ DEVICE float row_largest(const struct kernel_cross_entropy &a, size_t row, float
     return block_largest(most, of_warp);
 }
 
-/* The sum of e^(x - max) over the row; right in thread 0. */
+/* The sum of e^(x - max) over the row; the result is in thread 0. */
 template <bool BF16, unsigned N>
 DEVICE float row_sum(const struct kernel_cross_entropy &a, size_t row, float max, float *pieces)
 {

@@ -1,5 +1,5 @@
-/* memory.c - memory of a CUDA GPU: ON_DEVICE is cudaMalloc's, PINNED is page-locked and known to
- * every device. The device's list has all of it, for whoever asks whether an address is in it. */
+/* memory.c - memory of a CUDA GPU: ON_DEVICE is cudaMalloc's, PINNED is page-locked and mapped for
+ * every device. The device's list has all memory, to find an address in it. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ int cuda_memory_room(struct device *base, struct device_room *out)
     return 0;
 }
 
-/* As the system has it of the GPU's place on the bus. */
+/* From the system's entry of the GPU's place on the bus. */
 static int node_on_bus(int index)
 {
     char bus[32] = "", path[96];
@@ -121,18 +121,18 @@ static int node_on_bus(int index)
     return node;
 }
 
-/* Drivers before 12.2 do not know the attribute. */
+/* Drivers before 12.2 do not have the attribute. */
 uint32_t cuda_memory_node(struct device *base)
 {
     int index = ((struct cuda_device *)base)->index, node = -1;
     if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, index) != cudaSuccess || node < 0)
         node = node_on_bus(index);
-    (void)cudaGetLastError(); /* no error of what comes next */
+    (void)cudaGetLastError(); /* the next call must not see this error */
     return node >= 0 ? (uint32_t)node + 1 : 0;
 }
 
-/* GPUs that are boards of their own register no memory that is mapped read-only. There it is
- * writable while it is registered; the pages stay locked afterwards. `at` begins a page. */
+/* Discrete GPUs cannot register memory that is mapped read-only. For them it is made writable
+ * during the registration; the pages stay locked afterwards. `at` is the start of a page. */
 static cudaError_t register_read_only(int index, void *at, size_t bytes)
 {
     int can = 0;
@@ -149,7 +149,7 @@ static cudaError_t register_read_only(int index, void *at, size_t bytes)
     return error;
 }
 
-/* An error is no reason to fail the next launch, which asks for the last one. */
+/* The next launch checks the last error, so this error is cleared. */
 int cuda_memory_pin(struct device *base, void *at, size_t bytes, bool is_read_only)
 {
     int index = ((struct cuda_device *)base)->index;

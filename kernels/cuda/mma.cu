@@ -1,15 +1,15 @@
-/* mma.cu - products of bf16 by tensor cores: what runs where cuBLASLt is not.
+/* mma.cu - products of bf16 by tensor cores, used without cuBLASLt.
  *
  * A block of 8 warps owns a tile of 128 x 128 of c and walks k in steps of 32. Three steps of both
  * operands lie in shared memory; asynchronous copies of 16 bytes fill the third while the first is
- * multiplied. A warp owns 64 x 32 of c: 4 x 4 products of m16n8k16, float all through, rounded once
- * at the end. An operand lies in shared memory as in the tensor, [rows][k] or [k][rows]: ldmatrix
- * transposes the latter. Rows are padded by 16 bytes, so that the eight rows of a matrix lie in
- * different banks. Past the ends lie zeros. The sum over k runs in steps of 16 in order; the order
+ * multiplied. A warp owns 64 x 32 of c: 4 x 4 products of m16n8k16, in float, rounded once at the
+ * end. An operand has the tensor's layout in shared memory, [rows][k] or [k][rows]: ldmatrix
+ * transposes the latter. Rows are padded by 16 bytes, so that the eight rows of a matrix are in
+ * different banks. Zeros follow the ends. The sum over k runs in steps of 16 in order; the order
  * within a step is the tensor core's.
  *
- * Of float8 operands a pair of codes takes the place of a value of bf16: copies and fragments are
- * the same, and a step of 16 pairs is a product of m16n8k32. Both operands have k contiguous. */
+ * In float8 operands a pair of codes replaces a value of bf16: copies and fragments are the same,
+ * and a step of 16 pairs is a product of m16n8k32. Both operands have k contiguous. */
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/product_grid.h"
 #include "kernels/cuda/values.h"
@@ -23,7 +23,7 @@
 #define CHUNK 8 /* values of a copy */
 #define ROW_BY_K (DEPTH + 8)
 #define ROW_ACROSS (TILE + 8)
-/* Of a tile of an operand, whichever way it lies. */
+/* For a tile of an operand in either layout. */
 #define TILE_VALUES (TILE * ROW_BY_K > DEPTH * ROW_ACROSS ? TILE * ROW_BY_K : DEPTH * ROW_ACROSS)
 
 enum operands { OF_BF16, OF_E4M3, OF_E5M2 }; /* the latter two: a; then b is E4M3 */
@@ -160,7 +160,8 @@ DEVICE void make_tile(struct product &p, const struct place &at)
         copy_stage<A_BY_K, B_BY_K>(stages + s, p, at, s * DEPTH);
     for (uint32_t s = 0; s < steps; s++) {
         copy_wait<STAGES - 2>();
-        BARRIER(); /* what others copied is there, and nobody reads the stage before any more */
+        BARRIER(); /* copies of other threads are complete, and no thread reads the previous
+                    * stage */
         copy_stage<A_BY_K, B_BY_K>(stages + (s + STAGES - 1) % STAGES, p, at,
                                    (s + STAGES - 1) * DEPTH);
         multiply_stage<OF, A_BY_K, B_BY_K>(c, stages + s % STAGES, row, column);
@@ -175,12 +176,12 @@ KERNEL(THREADS, 1)
 void product_mma(struct product p)
 {
     struct place at = {blockIdx.y * TILE, blockIdx.x * TILE, 0};
-    if (A_BY_K == B_BY_K) /* else gradients of rows: no product follows */
+    if (A_BY_K == B_BY_K) /* the other case is gradients of rows: no product follows */
         at = own_place(p, A_BY_K, TILE);
     make_tile<OF_BF16, A_BY_K, B_BY_K, IS_FLOAT>(p, at);
 }
 /* For sm_90a ptxas widens the codes to fp16 (F2FP.F16.E4M3.UNPACK_B, HMMA): there this saves memory
- * traffic, and no time of the tensor cores. */
+ * traffic, but no time of the tensor cores. */
 template <enum operands OF, bool IS_FLOAT> KERNEL(THREADS, 1) void product_float8(struct product p)
 {
     const struct place at = {blockIdx.y * TILE, blockIdx.x * TILE, 0};
@@ -204,7 +205,7 @@ static int launch(const struct cuda_call *call, const struct product &p)
                                (product_mma<A_BY_K, B_BY_K, false>), p);
 }
 
-/* Of the eight ways there could be, those that the operations of kernels.h have. */
+/* Of eight possible variants, those that the operations of kernels.h use. */
 int cuda_product_mma(const struct cuda_call *call, const struct product *p)
 {
     if (p->a_by_k)
@@ -225,7 +226,7 @@ static int launch_float8(const struct cuda_call *call, const struct product &p)
 #define NOT_SUPPORTED 801 /* cudaErrorNotSupported */
 int cuda_product_float8(const struct cuda_call *call, const struct product *p)
 {
-    if (p->n % 2 != 0) /* a result's pair is stored as one */
+    if (p->n % 2 != 0) /* two values of a result are stored as one */
         return NOT_SUPPORTED;
     return p->a_is_e5m2 ? launch_float8<OF_E5M2>(call, *p) : launch_float8<OF_E4M3>(call, *p);
 }

@@ -1,13 +1,13 @@
-/* norm.cu - RMSNorm with the residual addition in front of it, forward and backward.
+/* norm.cu - RMSNorm with the residual addition before it, forward and backward.
  *
  * Formulas and order of sums are those of cpu/isa/norm.c, and so are the bits: the sum over a row
  * runs in sixteen lanes, the weight's gradient over 32 rows in order, then over these segments.
  *
- * A block owns a row. All its threads read the row, 16 bytes at a time, and leave what has to be
- * summed in shared memory; sixteen threads of the first warp add it up, each its lane, one element
- * after the other; all finish the row from shared memory. The chain is short beside the row's way
- * from memory while other blocks of the multiprocessor read. Memory: forward reads x and residual
- * once and writes x and out once. */
+ * A block owns a row. All its threads read the row, 16 bytes at a time, and write the summands to
+ * shared memory. Sixteen threads of the first warp add them, each its lane, one element after the
+ * other. All threads finish the row from shared memory. The chain takes less time than the loads of
+ * the row, while other blocks of the multiprocessor read. Memory: forward reads x and residual once
+ * and writes x and out once. */
 #include "kernels/cuda/largest.h"
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/scratch.h"
@@ -16,7 +16,7 @@
 #define THREADS 128
 #define SEGMENT SCRATCH_NORM_SEGMENT
 
-/* The sum of row[0, dim) in sixteen lanes, of squares or as they are; right in thread 0. */
+/* The sum of row[0, dim) in sixteen lanes, of squares or of values; the result is in thread 0. */
 template <bool SQUARES> DEVICE float sum_row(const float *row, uint32_t dim)
 {
     float sum = 0;

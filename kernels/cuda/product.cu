@@ -1,9 +1,9 @@
-/* product.cu - the products of kernels.h, and the plain kernel behind them.
+/* product.cu - the products of kernels.h, and a plain kernel for them.
  *
- * bf16 goes to the tensor cores where its shape allows, by the library (blas.h) or mma.cu; the
- * plain kernel takes the rest: float, and rows that are no multiple of 16 bytes. Its element of c
- * is one chain of fused multiplications and additions over k, in order, as that of
- * cpu/isa/product.c where the level fuses: it has the bits of avx2.
+ * Tensor cores compute bf16 if its shape allows, by the library (blas.h) or mma.cu. The plain
+ * kernel computes the rest: float, and rows that are no multiple of 16 bytes. Its element of c is
+ * one chain of fused multiplications and additions over k, in order, as in cpu/isa/product.c if the
+ * level fuses: it has the bits of avx2.
  *
  * A block of 256 threads owns a tile of 64 x 64 and walks k in steps of 16; both operands of a step
  * lie in shared memory as floats, [k][m] and [k][n], each thread has 4 x 4 values of c. */
@@ -86,7 +86,7 @@ template <bool BF16> KERNEL(THREADS, 2) void product_plain(struct product p)
     for (uint32_t k = 0; k < p.k; k += DEPTH, turn ^= 1) {
         load_tiles<BF16>(t, p, at, turn, k);
         BARRIER();
-        /* Not the zeros past the end: a fused addition of 0 turns -0 into 0. */
+        /* Without the zeros after the end: a fused addition of 0 turns -0 into 0. */
         multiply_tiles(c, t, turn, row, column, p.k - k < DEPTH ? p.k - k : DEPTH);
     }
     own_result(p, at);
@@ -116,7 +116,7 @@ static int run_fitting(const struct cuda_call *call, const struct product &p, bo
                                   : cuda_product_mma(call, &p);
 }
 
-/* Where tensor cores take some of the products and not others, each is a launch. */
+/* If tensor cores can compute only some of the products, each is a launch. */
 static int run(const struct cuda_call *call, const struct product &p)
 {
     uint32_t num = p.num_next + 1, num_fitting = 0;
@@ -135,7 +135,7 @@ static int run(const struct cuda_call *call, const struct product &p)
     return error;
 }
 
-/* An operand of float8, [rows,width], as it was packed; transposed: k are its rows. */
+/* A packed operand of float8, [rows,width]; transposed: k are its rows. */
 static const void *codes_of(const void *operand, size_t rows, size_t width, bool is_transposed)
 {
     return (const char *)operand + (is_transposed ? rows * kernel_float8_pitch(width) : 0);
@@ -149,7 +149,7 @@ static uint32_t pairs_of(uint32_t k)
     return (uint32_t)kernel_float8_pitch(k) / 2;
 }
 
-/* A product that is added to what is there. */
+/* A product that is added to the values in memory. */
 static int run_added(const struct cuda_call *call, struct product p)
 {
     p.is_begun = p.is_added && !p.is_folded && call->is_chained && p.dtype == KERNEL_F32;
@@ -213,7 +213,7 @@ extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const v
     return run_float8(call, p);
 }
 
-/* The products behind the first. */
+/* Sets the products after the first. */
 static void follow(struct product &p, uint32_t num, void *const *c, const void *const *operands,
                    const uint32_t *sizes)
 {

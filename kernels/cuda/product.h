@@ -1,11 +1,11 @@
-/* product.h - how a product's operands lie: what product.cu and mma.cu share. */
+/* product.h - the layout of a product's operands: shared by product.cu and mma.cu. */
 #ifndef HOLDFAST_CUDA_PRODUCT_H
 #define HOLDFAST_CUDA_PRODUCT_H
 
 #include "kernels/cuda/run.h"
 
-/* What a product that follows another in a launch has of its own: with the same rows of a, whose k
- * is contiguous, b and n; else, with the same b, a and m. */
+/* A further product of a launch. With the same rows of a, whose k is contiguous: its b and n;
+ * otherwise, with the same b, its a and m. */
 struct product_next {
     void *c;
     const void *operand;
@@ -13,8 +13,8 @@ struct product_next {
 };
 #define PRODUCT_NEXT_MAX (KERNEL_LINEARS_MAX - 1)
 
-/* c[M,N] (+)= a[M,K] b[K,N]; c dense, float or `dtype`. A matrix whose k is contiguous is [M,K] or
- * [N,K] in memory; one whose k is not is [K,M] or [K,N]. */
+/* c[M,N] (+)= a[M,K] b[K,N]; c dense, float or `dtype`. A matrix with contiguous k is [M,K] or
+ * [N,K] in memory, otherwise [K,M] or [K,N]. */
 struct product {
     void *c;
     const void *a, *b;
@@ -22,27 +22,28 @@ struct product {
     bool a_by_k, b_by_k; /* k contiguous */
     bool is_added, is_float;
     enum kernel_dtype dtype; /* of a and b, and of c unless it is float */
-    /* Of float8 operands, k contiguous, k in pairs of codes: 2^-k of each; else NULL. */
+    /* For float8 operands (k contiguous, k in pairs of codes): 2^-k of each; otherwise NULL. */
     const float *scale_a, *scale_b;
-    bool a_is_e5m2; /* of those; b is KERNEL_E4M3 */
+    bool a_is_e5m2; /* of float8 operands; b is KERNEL_E4M3 */
     struct product_next next[PRODUCT_NEXT_MAX];
     uint32_t num_next;
-    bool is_begun;  /* of float operands: sums begin with what is there, which is then not added */
-    bool is_folded; /* is_added, behind the product that it is alone: a leaf of a sum */
+    bool is_begun;  /* of float operands: sums begin with the values in memory, which are then not
+                     * added */
+    bool is_folded; /* with is_added: the product is rounded first, as a leaf of a sum */
 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* In the order of the CPU's own code, any shape and type (product.cu). */
+/* In the order of the CPU's products, for any shape and type (product.cu). */
 int cuda_product_plain(const struct cuda_call *call, const struct product *p);
 /* By tensor cores (mma.cu): bf16, contiguous rows of multiples of 8 values. */
 bool cuda_product_fits(const struct product *p);
 int cuda_product_mma(const struct cuda_call *call, const struct product *p);
 int cuda_product_float8(const struct cuda_call *call, const struct product *p);
 
-/* Product i of the launch, 0: the first; it keeps what follows it. */
+/* Product i of the launch, 0: the first; it has the list of the others. */
 static inline struct product product_at(const struct product *p, uint32_t i)
 {
     struct product one = *p;

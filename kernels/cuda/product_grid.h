@@ -1,8 +1,8 @@
 /* product_grid.h - several products in one launch (product.h): its grid, and the tile of a block.
  *
- * The tiles of all products lie side by side: along the columns of c where they have a in common,
- * else along its rows. A block looks for its product and has its tile; the rest of a kernel knows
- * one product, and so each has the bits that it has alone.
+ * The tiles of all products are adjacent: along the columns of c if they have a in common, else
+ * along its rows. A block finds its product and its tile; the rest of a kernel handles one product,
+ * so each has the bits of a single product.
  *
  * Device code, included by the .cu files. */
 #ifndef HOLDFAST_CUDA_PRODUCT_GRID_H
@@ -16,8 +16,8 @@ struct place {
     uint32_t product;     /* of the launch */
 };
 
-/* The place of the block's tile of `tile` rows and columns; p becomes the block's product, but for
- * c: a pointer more in registers all the way would cost blocks on a multiprocessor. */
+/* The place of the block's tile of `tile` rows and columns; p becomes the block's product, without
+ * c: one more pointer in registers reduces the blocks on a multiprocessor. */
 DEVICE struct place own_place(struct product &p, bool has_common_a, unsigned tile)
 {
     unsigned along = has_common_a ? blockIdx.x : blockIdx.y, product = 0;
@@ -34,7 +34,7 @@ DEVICE struct place own_place(struct product &p, bool has_common_a, unsigned til
     return {(has_common_a ? blockIdx.y : along) * tile, (has_common_a ? along : blockIdx.x) * tile,
             product};
 }
-/* And c. */
+/* Sets c, too. */
 DEVICE void own_result(struct product &p, const struct place &at)
 {
 #pragma unroll

@@ -1,5 +1,5 @@
-/* run.c - which function of the .cu files is which operation of kernels.h, and how much scratch a
- * stream needs for all of them. Knows nothing of CUDA: the same file serves the lanes of a CPU. */
+/* run.c - the table of the .cu files' functions by operation of kernels.h, and the scratch of a
+ * stream for all of them. It does not use CUDA: the lanes of a CPU use the same file. */
 #include "kernels/cuda/run.h"
 
 #include "kernels/cuda/scratch.h"

@@ -1,10 +1,10 @@
 /* squares.cu - the exact sum of the squares of rows of many tensors (kernels.h, cpu/exact.c): two
- * launches, however many they are.
+ * launches for any number of tensors.
  *
  * A row's squares are added in double in sixteen lanes, as on the CPU: a block reads a row piece by
- * piece into shared memory, sixteen of its threads add. What crosses rows is exact: a double is cut
- * into digits of 32 bits that are added as integers, in any order. So the sum's bits are those of
- * the CPU, and no atomics are needed: a block adds up its rows, and one block adds up those. */
+ * piece into shared memory, sixteen of its threads add. Sums over rows are exact: a double is cut
+ * into digits of 32 bits, which are added as integers in any order. So the sum's bits are those of
+ * the CPU, and no atomics are needed: a block adds its rows, and one block adds the blocks. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/values.h"
@@ -15,8 +15,8 @@
 #define LIMB_INFINITY (LIMBS - 2)
 #define LIMB_NAN (LIMBS - 1)
 #define ADD_THREADS 512
-#define AT_ONCE 16u                     /* loads of a thread on their way */
-#define ADD_PARTS (ADD_THREADS / LIMBS) /* of the blocks' sums, side by side */
+#define AT_ONCE 16u                     /* loads of a thread under way */
+#define ADD_PARTS (ADD_THREADS / LIMBS) /* of the blocks' sums, in parallel */
 static_assert(THREADS >= LIMBS, "a thread a limb");
 
 struct squares_args {
@@ -59,8 +59,8 @@ DEVICE void read_part(float *out, const void *x, size_t at, uint32_t count)
     }
 }
 
-/* Of the row that begins at element `at`, right in thread 0; *turn is the half of `parts` that is
- * filled next. */
+/* The sum of the row at element `at`; the result is in thread 0. *turn is the half of `parts` that
+ * is filled next. */
 template <bool BF16>
 DEVICE double row_sum(const struct kernel_squares_piece &a, size_t at, float *parts, unsigned *turn)
 {
@@ -85,7 +85,7 @@ DEVICE double row_sum(const struct kernel_squares_piece &a, size_t at, float *pa
     return sum_tree(sum);
 }
 
-/* A block's rows are met in the order of the pieces. */
+/* A block handles its rows in the order of the pieces. */
 template <bool BF16> KERNEL(THREADS, 8) void row_squares(struct squares_args s)
 {
     SHARED(float[2 * PART], parts);

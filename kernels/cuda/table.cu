@@ -1,13 +1,12 @@
 /* table.cu - the gradient of the embedding's table, without atomics.
  *
- * A block owns a row n of the batch and some columns. When the row's token stood in an earlier row,
- * that row's block adds for both, and this one ends. Else it looks through the later rows, as many
- * at a time as it has threads, and adds those of its token in the order of the rows, each thread
- * its columns in registers: the order of cpu/isa/elementwise.c, and its bits. The table was filled
- * with zeros before, or is a sum to which the rows of a leaf are added. Where rows are noted as
- * seen, those that were not get their first leaf, and the others are left alone. Comparing costs
- * rows^2 / threads steps, 8192 rows some tens of thousands of cycles a block: little beside a table
- * that is written whole. */
+ * A block owns a row n of the batch and some columns. If an earlier row has the same token, that
+ * row's block adds for both, and this one ends. Otherwise it scans the later rows, as many at a
+ * time as it has threads. It adds the rows of its token in order, each thread its columns in
+ * registers: the order and bits of cpu/isa/elementwise.c. The table was filled with zeros before,
+ * or is a sum to which the rows of a leaf are added. With `seen`, rows not yet seen get their first
+ * leaf, and rows without tokens do not change. Comparisons take rows^2 / threads steps, for 8192
+ * rows some tens of thousands of cycles per block: little compared with writing the whole table. */
 #include "kernels/cuda/run.h"
 #include "kernels/cuda/values.h"
 
@@ -23,7 +22,7 @@ KERNEL(THREADS, 8) void zero_table(struct kernel_embedding_backward a)
         store_part<false>(a.dtable, i, count, zeros);
 }
 
-/* Of the THREADS rows from `first` on, those of the token: a bit each. All threads call it. */
+/* Bits of the THREADS rows from `first` on that have the token. All threads call it. */
 DEVICE void find_rows(uint32_t *bits, const int32_t *tokens, uint32_t first, uint32_t begin,
                       uint32_t end, int32_t token)
 {
@@ -82,7 +81,7 @@ void embedding_dtable(struct kernel_embedding_backward a)
     store<false>(a.dtable, at, sum);
 }
 
-/* Behind all that ask. */
+/* Launched after the kernels that read `seen`. */
 KERNEL(THREADS, 8) void mark_seen(struct kernel_embedding_backward a)
 {
     uint32_t row = blockIdx.x * THREADS + threadIdx.x;

@@ -1,5 +1,5 @@
-/* values.h - numbers as the back-end of the CPU has them (cpu/isa/isa.h), bit for bit: bf16 to and
- * from float, e^x, the logistic function, the tree over the sixteen lanes of a sum.
+/* values.h - numbers of the CPU's back-end (cpu/isa/isa.h), bit for bit: bf16 to and from float,
+ * e^x, the logistic function, the tree over the sixteen lanes of a sum.
  *
  * Device code, included by the .cu files. */
 #ifndef HOLDFAST_CUDA_VALUES_H
@@ -35,7 +35,7 @@ DEVICE uint16_t to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* What x becomes when it is stored and read back. */
+/* The value of x after a store and a load. */
 template <bool BF16> DEVICE float rounded(float x)
 {
     return BF16 ? from_bf16(to_bf16(x)) : x;
@@ -78,7 +78,7 @@ template <bool BF16> DEVICE void store_one(void *p, size_t i, float x)
         ((float *)p)[i] = x;
 }
 
-/* N values from element i on: some times 16 bytes, aligned to them, or else one by one. */
+/* N values from element i on: multiples of 16 bytes with that alignment, or else one by one. */
 template <bool BF16, unsigned N> DEVICE void load(float (&x)[N], const void *p, size_t i)
 {
     if constexpr (N % wide<BF16> == 0) {
@@ -104,7 +104,7 @@ template <bool BF16, unsigned N> DEVICE void store(void *p, size_t i, const floa
     }
 }
 
-/* The same of the last values of `count`: what lies past the end is 0, and is not stored. */
+/* The same for the last values of `count`: after the end they are 0, and are not stored. */
 template <bool BF16, unsigned N>
 DEVICE void load_part(float (&x)[N], const void *p, size_t i, size_t count)
 {
@@ -130,7 +130,7 @@ DEVICE void store_part(void *p, size_t i, size_t count, const float (&x)[N])
     }
 }
 
-/* The value of a sum whose lane l is x of the warp's lane l; right in lane 0. */
+/* The value of a sum whose lane l is x of the warp's lane l; the result is in lane 0. */
 template <class T> DEVICE T sum_tree(T x)
 {
 #pragma unroll

@@ -1,12 +1,12 @@
-/* lanes.c - fibers, their order, and what they wait for (lanes.h).
+/* lanes.c - fibers, their order, and their waits (lanes.h).
  *
  * A fiber is a stack and, under sanitizers, an identity. There are as many as the largest block has
- * threads; a fiber runs one thread of a block after the other, for ever. Which fiber runs which
- * thread is drawn anew for each block. A thread that has to wait switches to one that may run; when
- * none may and not all have ended, the block is stuck, and that is reported.
+ * threads; a fiber runs one thread of a block after the other, without end. For each block the
+ * threads are assigned to fibers at random. A thread that has to wait switches to one that may run.
+ * If none may run and not all have ended, the block is stuck, which is reported.
  *
- * Sanitizers are found at run time by their symbols. No call of the C library that a sanitizer
- * watches is made for bytes of fibers: copies are loops (compiled with -fno-builtin). */
+ * Sanitizers are found at run time by their symbols. Bytes of fibers are never passed to functions
+ * of the C library that a sanitizer intercepts: copies are loops (compiled with -fno-builtin). */
 #include "kernels/cuda/cpu/lanes.h"
 
 #include <math.h>
@@ -26,11 +26,11 @@ WEAK void __asan_poison_memory_region(const volatile void *at, size_t bytes);
 WEAK void __asan_unpoison_memory_region(const volatile void *at, size_t bytes);
 #define TSAN_NO_SYNC 1
 
-/* Under ThreadSanitizer blocks take turns with so many sets of fibers: a fiber that runs a second
- * block tells that block's others at a barrier what it did in the first, and hides races. */
+/* Under ThreadSanitizer blocks use so many sets of fibers in turn. If a fiber runs a second block,
+ * its barriers pass its history of the first block to the others, which hides races. */
 #define SETS_MAX 4
 #define STACK_BYTES ((size_t)256 << 10)
-/* Stack tops that differ by a multiple of a page would share the sets of the first cache. */
+/* Stack tops that differ by a multiple of a page share the sets of the first-level cache. */
 #define STACK_SHIFT 320
 #define WARPS_MAX (LANES_THREADS_MAX / LANES_WARP)
 #define COPIES_MAX 512
@@ -57,17 +57,17 @@ struct thread {
     struct lanes_place place;
     struct context *fiber;
     enum state state;
-    const char *file; /* where it waits */
+    const char *file; /* where the thread waits */
     int line;
     unsigned shared_calls;
-    unsigned num_copies, first_copy, group; /* copies not made; the group that is being filled */
+    unsigned num_copies, first_copy, group; /* copies not made; the group being filled */
 };
 struct warp {
     enum lanes_collective kind;
     unsigned arrived, number;
     const char *file;
     int line;
-    char sync[SETS_MAX][2]; /* addresses that ThreadSanitizer knows, used in turn */
+    char sync[SETS_MAX][2]; /* addresses for ThreadSanitizer, used in turn */
     unsigned turn;
     unsigned char in[LANES_WARP][LANES_EXCHANGE_MAX], out[LANES_WARP][LANES_EXCHANGE_MAX];
 };
@@ -78,13 +78,13 @@ static struct {
     unsigned char args[ARGS_MAX];
     struct context host, fibers[SETS_MAX][LANES_THREADS_MAX];
     unsigned num_fibers[SETS_MAX], set;
-    struct context *left; /* the context that was switched away from */
+    struct context *left; /* the context that was left last */
     struct thread threads[LANES_THREADS_MAX], *now;
     struct copy (*copies)[COPIES_MAX];
     uint64_t ready[LANES_THREADS_MAX / 64];
     struct warp warps[WARPS_MAX];
     unsigned at_barrier, ended, barrier_turn;
-    const char *barrier_file; /* of the first that waits */
+    const char *barrier_file; /* of the first thread that waits */
     int barrier_line;
     char barrier_sync[SETS_MAX][2], begin_sync, end_sync;
     unsigned char *shared;
@@ -135,7 +135,7 @@ __asm__(".text\n.p2align 4\n.globl lanes_swap\n.type lanes_swap, @function\nlane
         "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
         ".size lanes_swap, . - lanes_swap\n");
 
-/* The context that was left is told where its stack lies: nobody knows it of the host's. */
+/* Records the stack of the context that was left: that of the host is not known otherwise. */
 static void arrive(struct context *here)
 {
     const void *bottom = NULL;
@@ -168,7 +168,7 @@ static void set_ready(struct thread *thread)
 }
 
 #define WORDS (LANES_THREADS_MAX / 64)
-/* The first that may run from `first` on, round the end; NULL: none. */
+/* The first thread that may run, from `first` on, with wrap-around; NULL: none. */
 static struct thread *next_ready(unsigned first)
 {
     for (unsigned i = 0; i <= WORDS; i++) {
@@ -187,7 +187,7 @@ static struct thread *last_ready(void)
     }
     return NULL;
 }
-/* A thread that may run, in the order of the seed; NULL: none. */
+/* A thread that may run, chosen by the seed; NULL: none. */
 static struct thread *pick(void)
 {
     unsigned order = (unsigned)(m.seed % 3);
@@ -210,7 +210,7 @@ _Noreturn static void stuck(void)
     abort();
 }
 
-/* The thread that runs has ended or waits: another one runs. */
+/* The current thread has ended or waits: switches to another one. */
 static void leave(struct context *from)
 {
     struct thread *next = pick();
@@ -236,7 +236,7 @@ static void wait_as(enum state state, const char *file, int line)
     leave(self->fiber);
 }
 
-/* Others may go first. */
+/* Lets other threads run first. */
 static void yield(void)
 {
     struct thread *self = m.now;
@@ -276,7 +276,7 @@ static void make_fiber(struct context *fiber, unsigned i)
     fiber->bottom = stack + 4096;
     fiber->bytes = STACK_BYTES - 4096;
     fiber->tsan = __tsan_create_fiber ? __tsan_create_fiber(0) : NULL;
-    /* The first frame finds the stack as a call leaves it: 8 modulo 16. */
+    /* At its first frame a stack is as after a call: 8 modulo 16. */
     uintptr_t top = ((uintptr_t)stack + STACK_BYTES - i % 12 * STACK_SHIFT) & ~(uintptr_t)15;
     void **frame = (void **)top - 2;
     frame[0] = (void *)(uintptr_t)fiber_main;
@@ -309,7 +309,8 @@ static void begin_shared(void)
         m.shared = map(bytes);
     else if (__tsan_acquire && mmap(m.shared, bytes, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != m.shared)
-        refuse("shared memory could not be mapped again", NULL, 0); /* the history is forgotten */
+        refuse("shared memory could not be mapped again", NULL, 0); /* ThreadSanitizer forgets the
+                                                                     * history */
     m.shared_calls = 0;
     m.shared_used = m.launch->shared_bytes;
     if (__asan_unpoison_memory_region)
@@ -344,7 +345,7 @@ static void run_block(size_t index)
     for (unsigned *have = &m.num_fibers[m.set]; *have < n; (*have)++)
         make_fiber(&m.fibers[m.set][*have], *have);
     begin_shared();
-    if (__tsan_release) /* the host has heard of no fiber: blocks stay unordered */
+    if (__tsan_release) /* the host does not acquire from fibers: blocks stay unordered */
         __tsan_release(&m.begin_sync);
     m.at_barrier = m.ended = 0;
     for (unsigned w = 0; w < WARPS_MAX; w++)
@@ -447,7 +448,7 @@ static uint32_t word_of(const unsigned char *bytes)
 }
 
 #define WORD_MAX 8
-/* One word of each lane, from the lane that `source` names. */
+/* Each lane gets a word of the lane that `source` chooses. */
 static void shuffle(struct warp *warp, unsigned (*source)(unsigned lane, unsigned number))
 {
     for (unsigned lane = 0; lane < LANES_WARP; lane++)
@@ -522,7 +523,7 @@ static float bf16_at(const unsigned char *bytes)
     return value;
 }
 
-/* Of OCP's formats: `bits` behind the first, subnormals below 2^lowest; the highest codes are NaN
+/* OCP's formats: `bits` bits after the first, subnormals below 2^lowest; the highest codes are NaN
  * (E4M3: one) or infinity and NaN (E5M2). */
 static float float8_at(const unsigned char *byte, int bits, int lowest)
 {
@@ -657,7 +658,7 @@ void lanes_copy_commit(void)
     m.now->group++;
 }
 
-/* Groups are numbered from 0; all but the last `groups` of those that were committed are made. */
+/* Groups are numbered from 0; all committed groups except the last `groups` are copied. */
 bool lanes_copy_next(unsigned groups, void **to, const void **from)
 {
     struct thread *self = m.now;

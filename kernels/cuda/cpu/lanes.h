@@ -1,27 +1,27 @@
 /* lanes.h - threads of a CUDA block on one thread of a CPU.
  *
- * The .cu files of this folder are compiled a second time, as C++ by the host's compiler; what
- * bodies.h calls there is here. A launch runs the blocks one after the other. Each thread of a
- * block is a fiber; it runs until it waits for others, at a barrier or at a warp collective, or
- * ends. What an order can show is made to show:
+ * The .cu files of this folder are compiled a second time, as C++ by the host's compiler; this file
+ * has the functions that bodies.h calls there. A launch runs the blocks one after the other. Each
+ * thread of a block is a fiber; it runs until it ends, or waits for others at a barrier or a warp
+ * collective. Faults that depend on the order are provoked:
  *
  *   seed % 3      blocks, and the threads that may run: 0 the lowest first, 1 the highest first,
  *                 2 at random
- *   seed / 3 % 2  an asynchronous copy is made 0 as late as it may be, in the wait; 1 at once
- *   shared memory is filled with 0xff (NaN) for each block
+ *   seed / 3 % 2  an asynchronous copy is made 0 as late as possible, in the wait; 1 at once shared
+ *   memory is filled with 0xff (NaN) for each block
  *
  * Refused, with kernel, block, thread, file and line on stderr, then abort(): a barrier or a warp
  * collective that threads reach at different lines, or that some never reach; a block that is not
- * made of whole warps; more shared memory, arguments or blocks than a GPU takes; an asynchronous
+ * made of whole warps; more shared memory, arguments or blocks than a GPU allows; an asynchronous
  * copy that is never waited for.
  *
- * Under ThreadSanitizer (gcc's) each fiber is a thread of its own and only barriers, __syncwarp,
- * the launch and its end order memory: a shuffle does not, nor does the order in which fibers run.
- * So an access that no barrier separates from another is a report with both lines, in whatever
- * order they ran. Blocks take turns with four sets of fibers, so this holds for most pairs of
- * blocks, too. Under AddressSanitizer an access past an allocation is a report.
+ * Under ThreadSanitizer (gcc's) each fiber counts as a thread, and only barriers, __syncwarp, the
+ * launch and its end order memory: a shuffle does not, nor does the order in which fibers run. So
+ * two accesses without a barrier between them give a report with both lines, in any order. Blocks
+ * take turns with four sets of fibers, so this holds for most pairs of blocks, too. Under
+ * AddressSanitizer an access past an allocation is a report.
  *
- * lanes.c is compiled without sanitizers: what it copies between fibers is no access of theirs.
+ * lanes.c is compiled without sanitizers, so its copies between fibers do not count as accesses.
  * One launch at a time, on one thread. */
 #ifndef HOLDFAST_CUDA_LANES_H
 #define HOLDFAST_CUDA_LANES_H
@@ -37,13 +37,13 @@ extern "C" {
 #define LANES_WARP 32
 #define LANES_THREADS_MAX 1024
 #define LANES_SHARED_MAX 232448        /* bytes a block may have on sm_90 and sm_100 */
-#define LANES_SHARED_STATIC_MAX 49152u /* of those, what needs no permission */
-#define LANES_EXCHANGE_MAX 64          /* bytes a thread hands to a collective */
+#define LANES_SHARED_STATIC_MAX 49152u /* part of it without a request */
+#define LANES_EXCHANGE_MAX 64          /* bytes that a thread passes to a collective */
 
 struct lanes_dim {
     unsigned x, y, z;
 };
-/* Where the fiber that runs is: CUDA's built-in variables. */
+/* The place of the current fiber: CUDA's built-in variables. */
 struct lanes_place {
     struct lanes_dim thread, block, block_dim, grid_dim;
 };
@@ -60,9 +60,9 @@ struct lanes_launch {
     unsigned threads;
 };
 void lanes_launch(const struct lanes_launch *launch);
-/* What a launch of the .cu files calls: 0, or an error of the CUDA runtime. Defined by a program
- * that has streams (it has to call lanes_launch later, one at a time, with a copy of args); in
- * others the kernel has run when it returns. */
+/* Called by a launch of the .cu files: 0, or an error of the CUDA runtime. Programs with streams
+ * define it, and call lanes_launch later, one launch at a time, with a copy of args. In others the
+ * kernel has run when it returns. */
 int lanes_queue(void *stream, const struct lanes_launch *launch);
 
 /* ---- Called by fibers ---- */
@@ -72,27 +72,27 @@ void lanes_barrier(const char *file, int line);
 void *lanes_shared(size_t bytes);
 void *lanes_shared_dynamic(void);
 
-/* A collective of a full warp: each of its 32 threads gives in, and gets out, once all are there.
- */
+/* A collective of a full warp: each of its 32 threads passes `in`, and gets `out` when all have
+ * arrived. */
 enum lanes_collective {
     LANES_SYNC,   /* orders memory among the warp */
-    LANES_DOWN,   /* uint32_t of lane + number, its own past the end */
+    LANES_DOWN,   /* uint32_t of lane + number, the lane's own past the end */
     LANES_XOR,    /* uint32_t of lane ^ number */
     LANES_FROM,   /* uint32_t of lane `number` */
-    LANES_BALLOT, /* uint32_t: bit l is set where lane l gave not 0 */
+    LANES_BALLOT, /* uint32_t: bit l is set if lane l passed a value other than 0 */
     LANES_MATRIX, /* in: 16 bytes, row lane % 8 of matrix lane / 8; out: 4 fragments of 4 bytes */
     LANES_MATRIX_T /* the same, each matrix of 8 x 8 two-byte values transposed */,
     LANES_MMA, /* in: a[4], b[2] (two bf16 each), c[4] (float); out: c[4] of m16n8k16 */
-    /* The same of float8, four codes in a word, m16n8k32; number: 1 where a is e5m2. */
+    /* The same of float8, four codes in a word, m16n8k32; number: 1 if a is e5m2. */
     LANES_MMA_FLOAT8,
     LANES_COLLECTIVES
 };
 void lanes_collect(enum lanes_collective kind, void *out, size_t out_bytes, const void *in,
                    size_t in_bytes, unsigned number, const char *file, int line);
 
-/* Asynchronous copies of 16 bytes (from NULL: zeros). add: true when the caller has to make the
- * copy now. next: a copy that has to be made so that at most `groups` groups are left; false when
- * there is none. */
+/* Asynchronous copies of 16 bytes (from NULL: zeros). add: true if the caller has to make the copy
+ * now. next: a copy that has to be made so that at most `groups` groups are left; false if there is
+ * none. */
 bool lanes_copy_add(void *to, const void *from);
 void lanes_copy_commit(void);
 bool lanes_copy_next(unsigned groups, void **to, const void **from);

@@ -1,10 +1,10 @@
 /* blas.c - products by cuBLASLt (blas.h).
  *
- * The library's matrices are column by column, so c = a b is asked for as c^T = b^T a^T: its first
- * operand is our b, its rows are our columns. Sums are float throughout and rounded once: parts of
- * a sum over k may be added in float alone. Two products of the same shape with an operand in
- * common are a batch whose strides are the distances of their matrices. All that belongs to a shape
- * (descriptors, algorithm) is made once and kept; of SHAPES_MAX shapes the oldest makes room.
+ * The library's matrices are column-major, so c = a b is requested as c^T = b^T a^T: its first
+ * operand is b, its rows are the columns here. Sums are float and rounded once: parts of a sum over
+ * k may only be added in float. Two products of the same shape with a common operand are a batch
+ * whose strides are the distances of their matrices. The data of a shape (descriptors, algorithm)
+ * are made once and kept; of SHAPES_MAX shapes the oldest is replaced.
  *
  * Lock: guards the kept shapes; it is held while a product is queued. */
 #include "kernels/cuda/library/blas.h"
@@ -21,7 +21,7 @@
 #include "proto/base/report.h"
 
 #define SHAPES_MAX 256u
-#define OPERAND_ALIGN 16u /* what cuda_product_fits demands of rows */
+#define OPERAND_ALIGN 16u /* cuda_product_fits requires it of rows */
 
 #define CALLS(X)                    \
     X(Create)                       \
@@ -46,7 +46,7 @@ struct calls {
 #undef X
 };
 
-/* What an algorithm depends on. */
+/* The properties that decide an algorithm. */
 struct key {
     uint32_t m, n, k;
     uint32_t a_by_k, b_by_k, is_added, is_float, is_float8, a_is_e5m2;
@@ -55,7 +55,7 @@ struct key {
 struct shape {
     struct key key;
     cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t a, b, c; /* ours: the library's second, first, and result */
+    cublasLtMatrixLayout_t a, b, c; /* here: the library's second, first, and result */
     bool has_algorithm;             /* false: the library has none for this shape */
     cublasLtMatmulAlgo_t algorithm;
 };
@@ -64,7 +64,7 @@ struct cuda_blas {
     struct cuda_library base;
     struct calls calls;
     cublasLtHandle_t handle;
-    void *library; /* of dlopen; NULL: the program's own symbols */
+    void *library; /* of dlopen; NULL: the program has the symbols */
     char description[48];
     pthread_mutex_t lock;
     struct shape shapes[SHAPES_MAX];
@@ -144,7 +144,7 @@ const char *cuda_blas_describe(const struct cuda_blas *blas)
 
 /* ---- A shape ---- */
 
-/* [rows, k] of ours, or [k, rows]: column by column it is the other way round. */
+/* [rows, k] here, or [k, rows]; column-major it is reversed. */
 static cublasStatus_t make_layout(const struct cuda_blas *blas, cublasLtMatrixLayout_t *out,
                                   const struct key *key, bool is_a)
 {
@@ -157,7 +157,7 @@ static cublasStatus_t make_layout(const struct cuda_blas *blas, cublasLtMatrixLa
                                           by_k ? k : rows);
 }
 
-/* Where the matrices of two products begin, one behind the other; 0: it is the same one. */
+/* The distances between the matrices of two products; 0: the same matrix. */
 struct strides {
     int64_t a, b, c; /* in values */
 };
@@ -177,7 +177,7 @@ static cublasStatus_t set_strides(const struct cuda_blas *blas, const struct sha
     return status;
 }
 
-/* An algorithm is chosen for matrices that lie side by side, wherever they will be. */
+/* The algorithm of a batch is chosen for adjacent matrices, and used for any places. */
 static cublasStatus_t make_batch(const struct cuda_blas *blas, const struct shape *s)
 {
     const struct key *key = &s->key;
@@ -253,10 +253,10 @@ static cublasStatus_t choose_algorithm(const struct cuda_blas *blas, struct shap
 }
 
 struct choice {
-    bool is_there; /* false: the library had none */
+    bool is_there; /* false: the library has none */
     cublasLtMatmulAlgo_t algorithm;
 };
-/* What was chosen before, if the library still offers it for this shape. */
+/* Uses an earlier choice, if the library still offers it for this shape. */
 static cublasStatus_t take_algorithm(const struct cuda_blas *blas, struct shape *s,
                                      const struct choice *known)
 {
@@ -287,8 +287,8 @@ static void say_none(const struct key *key)
              key->batch, key->m, key->n, key->k, key->is_float8 ? "float8" : "bf16");
 }
 
-/* A shape that is not kept yet, with its algorithm: `known`, or NULL: the library's choice. NULL:
- * *out_status says why. */
+/* Adds a shape with its algorithm: `known`, or NULL: the library's choice. Returns NULL with the
+ * reason in *out_status. */
 static const struct shape *add_shape(struct cuda_blas *blas, const struct key *key,
                                      const struct choice *known, cublasStatus_t *out_status)
 {
@@ -309,12 +309,12 @@ static const struct shape *add_shape(struct cuda_blas *blas, const struct key *k
     return shape;
 }
 
-/* With the lock. NULL: *out_status says why. */
+/* Call with the lock held. NULL: *out_status has the reason. */
 static const struct shape *shape_of(struct cuda_blas *blas, const struct product *p, int32_t batch,
                                     cublasStatus_t *out_status)
 {
     bool is_float8 = p->scale_a != NULL;
-    bool is_added = p->is_added && !p->is_folded; /* a leaf has the algorithm that it has alone */
+    bool is_added = p->is_added && !p->is_folded; /* a leaf has the algorithm of a single product */
     const struct key key = {p->m,     p->n,        p->k,      p->a_by_k,    p->b_by_k,
                             is_added, p->is_float, is_float8, p->a_is_e5m2, batch};
     const struct shape *found = find_shape(blas, &key);
@@ -323,7 +323,7 @@ static const struct shape *shape_of(struct cuda_blas *blas, const struct product
 
 /* ---- Choices as text ---- */
 
-/* "M N K FLAGS BATCH ALGORITHM", the latter in hexadecimal; NO_ALGORITHM: the library has none. */
+/* "M N K FLAGS BATCH ALGORITHM", the last in hexadecimal; NO_ALGORITHM: the library has none. */
 #define LINE_BYTES 256u
 #define WORDS (sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t))
 #define NO_ALGORITHM "none"
@@ -355,7 +355,7 @@ char *cuda_blas_choices(struct cuda_blas *blas)
     return text;
 }
 
-/* Of what is no such line: false. */
+/* Returns false if it is no such line. */
 static bool read_line(const char *line, struct key *k, struct choice *out)
 {
     int at = 0;
@@ -376,7 +376,7 @@ static bool read_line(const char *line, struct key *k, struct choice *out)
     return true;
 }
 
-/* With the lock. */
+/* Call with the lock held. */
 static bool take_line(struct cuda_blas *blas, const char *line)
 {
     struct key key;
@@ -421,7 +421,7 @@ static cublasStatus_t set_scales(const struct cuda_blas *blas, const struct shap
     return status;
 }
 
-/* Of a product and the one behind it. False: they are no batch. */
+/* The strides of a product and the next one. Returns false if they are no batch. */
 static bool find_strides(const struct product *p, struct strides *out)
 {
     const struct product_next *next = &p->next[0];
@@ -464,7 +464,7 @@ static int multiply_batch(struct cuda_blas *blas, const struct cuda_call *call,
     return p->scale_a ? cuda_product_float8(call, &own) : cuda_product_mma(call, &own);
 }
 
-/* The last two are one call where they can be: which, the shapes alone decide, and the bits. */
+/* The last two are one call if possible: only the shapes decide this, and so the bits. */
 static int multiply(const struct cuda_library *library, const struct cuda_call *call,
                     const struct product *p)
 {

@@ -1,10 +1,11 @@
 /* dnn.c - attention by cuDNN (dnn.h).
  *
- * A plan is an engine of the library with all its choices made, for one graph. Of those that its
- * heuristics name, the first is taken that repeats its bits and that the library accepts. Without a
- * device the same is asked for a GPU of given properties. Of PLANS_MAX plans the oldest makes room.
+ * A plan is an engine of the library with all its choices made, for one graph. The first engine of
+ * the library's heuristics is used that repeats its bits and that the library accepts. Without a
+ * device the library is asked about a GPU with given properties. Of PLANS_MAX plans the oldest is
+ * replaced.
  *
- * Scratch of a backward: delta, a float for each query and head, then the plan's own.
+ * Scratch of a backward: delta, a float for each query and head, then the plan's workspace.
  *
  * Lock: guards the plans and the handle; it is held while attention is queued. */
 #include "kernels/cuda/library/dnn.h"
@@ -35,12 +36,12 @@ struct plan {
 struct cuda_dnn {
     struct dnn_calls calls;
     cudnnHandle_t handle;            /* NULL: without a device */
-    cudnnBackendDescriptor_t device; /* its properties; NULL: the handle knows them */
-    void *library;                   /* of dlopen; NULL: the program's own symbols */
+    cudnnBackendDescriptor_t device; /* its properties; NULL: the handle has them */
+    void *library;                   /* of dlopen; NULL: the program has the symbols */
     char description[48];
     char why[256]; /* the library's last refusal */
     size_t workspace_max;
-    bool is_broken; /* a plan failed when scratch was asked for: attention fails as well */
+    bool is_broken; /* a plan failed while scratch was computed: attention fails as well */
     pthread_mutex_t lock;
     struct plan plans[PLANS_MAX];
     uint32_t num_plans, oldest;
@@ -155,7 +156,7 @@ static void set_device(const struct cuda_dnn *dnn, struct dnn_maker *m,
         dnn_set(m, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &dnn->device);
 }
 
-/* One number or descriptor, or as many as there is room for. */
+/* Gets one number or descriptor, or as many as fit. */
 static int64_t get(struct dnn_maker *m, cudnnBackendDescriptor_t from,
                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t room,
                    void *out)
@@ -166,7 +167,7 @@ static int64_t get(struct dnn_maker *m, cudnnBackendDescriptor_t from,
     return m->status == CUDNN_STATUS_SUCCESS ? count : 0;
 }
 
-/* Does an engine with its choices add in the same order each time? */
+/* True if an engine with its choices adds in the same order each time. */
 static bool repeats_bits(struct dnn_maker *m, cudnnBackendDescriptor_t choice)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -183,7 +184,7 @@ static bool repeats_bits(struct dnn_maker *m, cudnnBackendDescriptor_t choice)
     return repeats && m->status == CUDNN_STATUS_SUCCESS;
 }
 
-/* NULL: refused, and m says why. */
+/* NULL: refused; m has the reason. */
 static cudnnBackendDescriptor_t finish_plan(const struct cuda_dnn *dnn, struct dnn_maker *m,
                                             cudnnBackendDescriptor_t choice)
 {
@@ -195,7 +196,7 @@ static cudnnBackendDescriptor_t finish_plan(const struct cuda_dnn *dnn, struct d
     return dnn_end(m);
 }
 
-/* Takes the first of the choices that will do, and frees the others. */
+/* Uses the first suitable choice, and frees the others. */
 static cudnnStatus_t take_choice(const struct cuda_dnn *dnn, struct plan *plan,
                                  cudnnBackendDescriptor_t *choices, int64_t num)
 {
@@ -248,7 +249,7 @@ static cudnnStatus_t ask_heuristics(const struct cuda_dnn *dnn, struct plan *pla
     return status;
 }
 
-/* The library's kinds of refusal; others are its failures, or mistakes of ours. */
+/* True for the library's kinds of refusal; other codes are its failures, or bugs here. */
 static bool is_refusal(cudnnStatus_t status)
 {
     return status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_NOT_SUPPORTED + 1000;
@@ -263,7 +264,7 @@ static void say_none(const struct cuda_dnn *dnn, const struct dnn_key *key)
              key->head_dim, dnn->why);
 }
 
-/* With the lock. NULL: *out_status says why. */
+/* Call with the lock held. NULL: *out_status has the reason. */
 static struct plan *plan_of(struct cuda_dnn *dnn, const struct dnn_key *key,
                             cudnnStatus_t *out_status)
 {
@@ -281,7 +282,7 @@ static struct plan *plan_of(struct cuda_dnn *dnn, const struct dnn_key *key,
     if (*out_status != CUDNN_STATUS_SUCCESS)
         dnn->calls.GetLastErrorString(dnn->why, sizeof(dnn->why));
     if (*out_status != CUDNN_STATUS_SUCCESS && !is_refusal(*out_status)) {
-        drop_plan(dnn, plan); /* of no key: asked again, it fails again */
+        drop_plan(dnn, plan); /* without a key: a later call fails again */
         return NULL;
     }
     if (!plan->plan)
@@ -292,7 +293,7 @@ static struct plan *plan_of(struct cuda_dnn *dnn, const struct dnn_key *key,
     return plan;
 }
 
-/* 0: none. */
+/* 0: no plan. */
 static size_t scratch_of(const struct plan *plan)
 {
     return plan->plan ? DNN_ALIGN + plan->delta_bytes + plan->workspace_bytes : 0;
@@ -308,7 +309,7 @@ static bool fits(uint32_t head_dim, enum kernel_dtype dtype)
     return dtype == KERNEL_BF16 && (head_dim == 64 || head_dim == 128);
 }
 
-/* With the lock. */
+/* Call with the lock held. */
 static cudnnStatus_t make_plan(struct cuda_dnn *dnn, const struct kernel_shapes *shapes,
                                bool is_backward, size_t *out_scratch_bytes)
 {
@@ -388,7 +389,7 @@ static cudnnStatus_t execute(struct cuda_dnn *dnn, const struct plan *plan, stru
     return m.status;
 }
 
-/* The arguments of either operation; false: not for cuDNN. */
+/* The arguments of either operation. Returns false if cuDNN cannot run it. */
 #define WHOLE(a)                                                           \
     (fits((a)->head_dim, (a)->dtype) && !(a)->starts && (a)->first == 0 && \
      ((a)->queries == 0 || (a)->queries == (a)->seq))

@@ -1,15 +1,15 @@
 /* dnn_graph.c - see dnn_graph.h.
  *
- * The library recognizes attention by the shape of the graph, so this is the one that NVIDIA's own
- * front end makes of it. Sizes are [B,H,T,D] whatever lies in memory: strides say that it is
- * [B,T,H,D]. Keys and values are turned where a product wants them so. Several heads of queries
- * share one of keys: their gradients are summed at the end.
+ * The library recognizes attention by the shape of the graph, so this is the graph that NVIDIA's
+ * front end makes. Sizes are [B,H,T,D]; strides give the layout in memory, [B,T,H,D]. Keys and
+ * values are transposed if a product needs it. Several heads of queries share one of keys: their
+ * gradients are summed at the end.
  *
- *     forward    p = softmax(scale q k^T, hidden behind the diagonal), out = p v
+ *     forward    p = softmax(scale q k^T, masked after the diagonal), out = p v
  *     backward   p = e^(scale q k^T - lse), delta = sum of dout out
  *                dv = p^T dout, ds = scale p (dout v^T - delta), dk = ds^T q, dq = ds k
  *
- * dq is a product without a sum beside it: so the library keeps ds in memory, and adds in one order
+ * dq is a product without a separate sum, so the library keeps ds in memory and adds in one order
  * (dnn.h). */
 #include "kernels/cuda/library/dnn_graph.h"
 
@@ -153,7 +153,7 @@ static cudnnBackendDescriptor_t make_tensor(struct dnn_maker *m, const struct te
 enum kind { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE };
 struct node {
     enum kind kind;
-    int mode; /* cudnnPointwiseMode_t, cudnnReduceTensorOp_t; of an index its axis */
+    int mode; /* cudnnPointwiseMode_t, cudnnReduceTensorOp_t; the axis of an index */
     enum dnn_tensor x, b, y, t; /* 0: none */
 };
 
@@ -234,7 +234,7 @@ static cudnnBackendDescriptor_t keep(struct build *b, cudnnBackendDescriptor_t m
     return made;
 }
 
-/* What an operation does: the precision that it computes with, and its mode. */
+/* The descriptor of an operation: its mode, and the precision of its computation. */
 static cudnnBackendDescriptor_t make_mode(struct dnn_maker *m, const struct node *node)
 {
     enum kind kind = node->kind == INDEX ? POINTWISE : node->kind;

@@ -29,7 +29,7 @@ struct dnn_calls {
 #undef X
 };
 
-/* What a graph depends on. */
+/* The properties that decide a graph. */
 struct dnn_key {
     uint32_t batch, seq, heads, kv_heads, head_dim, is_backward;
 };
@@ -81,19 +81,19 @@ enum dnn_tensor {
 
 #define DNN_DESCRIPTORS_MAX 96
 struct dnn_graph {
-    cudnnBackendDescriptor_t all[DNN_DESCRIPTORS_MAX]; /* in the order of making */
+    cudnnBackendDescriptor_t all[DNN_DESCRIPTORS_MAX]; /* in the order of creation */
     uint32_t num;
     cudnnBackendDescriptor_t graph; /* the last of them */
 };
 
-/* `handle` is NULL where there is no device. A graph that failed is freed as well. */
+/* `handle` is NULL without a device. A graph that failed is freed as well. */
 cudnnStatus_t dnn_graph_new(struct dnn_graph *out, const struct dnn_calls *calls,
                             cudnnHandle_t handle, const struct dnn_key *key);
 void dnn_graph_free(struct dnn_graph *graph, const struct dnn_calls *calls);
-/* Is this tensor in the graph, and not within it alone? */
+/* True if this tensor is in the graph and bound to memory. */
 bool dnn_graph_binds(const struct dnn_key *key, enum dnn_tensor tensor);
 
-/* A descriptor with attributes: the first status that is no success stays. */
+/* A descriptor with attributes: the first status other than success is kept. */
 struct dnn_maker {
     const struct dnn_calls *calls;
     cudnnBackendDescriptor_t at;
@@ -102,7 +102,7 @@ struct dnn_maker {
 void dnn_begin(struct dnn_maker *m, cudnnBackendDescriptorType_t type);
 void dnn_set(struct dnn_maker *m, cudnnBackendAttributeName_t name,
              cudnnBackendAttributeType_t type, int64_t count, const void *values);
-/* Where something failed there is none. */
+/* NULL after a failure. */
 cudnnBackendDescriptor_t dnn_end(struct dnn_maker *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* lookup.h - functions of a vendor's library, which need not be on the machine.
+/* lookup.h - looks up functions of a vendor's library that may be missing on the machine.
  *
  *     static const char *const names[] = {"cudnnCreate", "cudnnDestroy"};
  *     struct { __typeof__(cudnnCreate) *Create; __typeof__(cudnnDestroy) *Destroy; } calls;
@@ -14,9 +14,9 @@
 #define CUDA_TEXT(x) CUDA_TEXT_OF(x)
 #define CUDA_TEXT_OF(x) #x
 
-/* Writes `num_calls` pointers to calls[]: of the program's own functions of these names (a
- * simulated GPU's), else of the shared object's. *library: for dlclose; NULL: the program's own.
- * false: one of them is in neither; nothing is written then, *library is NULL. */
+/* Writes `num_calls` pointers to calls[]: to functions of the program with these names (a simulated
+ * GPU's), else to those of the shared object. *library: for dlclose; NULL: functions of the
+ * program. Returns false if one is in neither; then nothing is written, and *library is NULL. */
 bool cuda_lookup(void **library, void *calls, const char *const names[], size_t num_calls,
                  const char *object);
 

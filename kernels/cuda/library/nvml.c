@@ -1,7 +1,7 @@
 /* nvml.c - see nvml.h.
  *
  * Names, arguments and numbers are those of the NVML API Reference (R550). CUDA's toolkit has
- * nvml.h, but `make deps-cuda` does not, so they are written down here. All these functions are in
+ * nvml.h, but `make deps-cuda` does not, so they are declared here. All these functions are in
  * every driver since R450. */
 #include "kernels/cuda/library/nvml.h"
 #include "kernels/cuda/library/lookup.h"
@@ -61,7 +61,7 @@ static void look_at_memory(struct device_health *out, const struct calls *calls,
     out->rows_failed = has_failed != 0;
 }
 
-/* A link that a GPU does not have is an error. */
+/* A missing link is an error of the library. */
 static void look_at_links(struct device_health *out, const struct calls *calls, nvml_device device)
 {
     unsigned width;
