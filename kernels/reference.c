@@ -28,12 +28,12 @@ static uint16_t to_bf16(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float get(const void *x, size_t i, enum kernel_dtype dtype)
+static float get_value(const void *x, size_t i, enum kernel_dtype dtype)
 {
     return dtype == KERNEL_F32 ? ((const float *)x)[i] : from_bf16(((const uint16_t *)x)[i]);
 }
 
-static void put(void *x, size_t i, double value, enum kernel_dtype dtype)
+static void put_value(void *x, size_t i, double value, enum kernel_dtype dtype)
 {
     if (dtype == KERNEL_F32)
         ((float *)x)[i] = (float)value;
@@ -69,7 +69,7 @@ static float embedding_leaf(const struct kernel_embedding_backward *a, size_t n,
         return 0;
     for (size_t m = n; m < a->rows; m++)
         if (a->tokens[m] == a->tokens[n])
-            sum += get(a->dout, m * a->dim + c, a->dtype);
+            sum += get_value(a->dout, m * a->dim + c, a->dtype);
     return sum;
 }
 
@@ -85,7 +85,8 @@ static ITEM(embedding_backward)
             float *sum = &a->dtable[(size_t)a->tokens[n] * a->dim + c];
             if (a->seen && a->seen[a->tokens[n]] == 0 && is_first_of_token(a, n))
                 *sum = 0;
-            *sum += is_folded ? embedding_leaf(a, n, c) : get(a->dout, n * a->dim + c, a->dtype);
+            *sum +=
+                is_folded ? embedding_leaf(a, n, c) : get_value(a->dout, n * a->dim + c, a->dtype);
         }
     }
 }
@@ -101,16 +102,19 @@ static ITEM(norm)
         double sum = 0;
         for (size_t c = 0; c < a->dim; c++) {
             if (a->residual)
-                put(a->x, row + c,
-                    get(a->x, row + c, a->dtype) + get(a->residual, row + c, a->dtype), a->dtype);
-            double x = get(a->x, row + c, a->dtype);
+                put_value(a->x, row + c,
+                          get_value(a->x, row + c, a->dtype) +
+                              get_value(a->residual, row + c, a->dtype),
+                          a->dtype);
+            double x = get_value(a->x, row + c, a->dtype);
             sum += x * x;
         }
         double rstd = 1 / sqrt(sum / a->dim + a->eps);
         a->rstd[n] = (float)rstd;
         for (size_t c = 0; c < a->dim; c++)
-            put(a->out, row + c, get(a->x, row + c, a->dtype) * rstd * get(a->weight, c, a->dtype),
-                a->dtype);
+            put_value(a->out, row + c,
+                      get_value(a->x, row + c, a->dtype) * rstd * get_value(a->weight, c, a->dtype),
+                      a->dtype);
     }
 }
 
@@ -127,13 +131,13 @@ static ITEM(norm_backward)
         size_t row = n * a->dim;
         double rstd = a->rstd[n], dot = 0;
         for (size_t c = 0; c < a->dim; c++)
-            dot += (double)get(a->dout, row + c, a->dtype) * get(a->weight, c, a->dtype) *
-                   get(a->x, row + c, a->dtype) * rstd;
+            dot += (double)get_value(a->dout, row + c, a->dtype) *
+                   get_value(a->weight, c, a->dtype) * get_value(a->x, row + c, a->dtype) * rstd;
         for (size_t c = 0; c < a->dim; c++) {
-            double d = get(a->dout, row + c, a->dtype);
-            double h = get(a->x, row + c, a->dtype) * rstd;
-            double gradient = rstd * (d * get(a->weight, c, a->dtype) - h * dot / a->dim);
-            put(a->dx, row + c, get(a->dx, row + c, a->dtype) + gradient, a->dtype);
+            double d = get_value(a->dout, row + c, a->dtype);
+            double h = get_value(a->x, row + c, a->dtype) * rstd;
+            double gradient = rstd * (d * get_value(a->weight, c, a->dtype) - h * dot / a->dim);
+            put_value(a->dx, row + c, get_value(a->dx, row + c, a->dtype) + gradient, a->dtype);
             partial[c] += (float)(d * h);
         }
     }
@@ -161,13 +165,13 @@ static ITEM(product)
     struct range rows = item_range(item, p->item_rows, p->m);
     for (size_t m = rows.begin; m < rows.end; m++) {
         for (size_t n = 0; n < p->n; n++) {
-            double sum = p->accumulate ? get(p->c, m * p->n + n, p->out) : 0;
+            double sum = p->accumulate ? get_value(p->c, m * p->n + n, p->out) : 0;
             for (size_t k = 0; k < p->k; k++)
-                sum += (double)get(p->a, m * p->a_row + k * p->a_column, p->in) *
-                       get(p->b, k * p->b_row + n * p->b_column, p->in);
+                sum += (double)get_value(p->a, m * p->a_row + k * p->a_column, p->in) *
+                       get_value(p->b, k * p->b_row + n * p->b_column, p->in);
             if (p->is_folded)
-                sum = (float)sum + get(p->c, m * p->n + n, p->out);
-            put(p->c, m * p->n + n, sum, p->out);
+                sum = (float)sum + get_value(p->c, m * p->n + n, p->out);
+            put_value(p->c, m * p->n + n, sum, p->out);
         }
     }
 }
@@ -185,9 +189,9 @@ static ITEM(rope)
         for (size_t i = 0; i < a->heads * half; i++) {
             size_t at = n * a->heads * a->head_dim + 2 * i;
             double c = cosines[i % half], s = a->inverse ? -sines[i % half] : sines[i % half];
-            double x0 = get(a->x, at, a->dtype), x1 = get(a->x, at + 1, a->dtype);
-            put(a->x, at, x0 * c - x1 * s, a->dtype);
-            put(a->x, at + 1, x0 * s + x1 * c, a->dtype);
+            double x0 = get_value(a->x, at, a->dtype), x1 = get_value(a->x, at + 1, a->dtype);
+            put_value(a->x, at, x0 * c - x1 * s, a->dtype);
+            put_value(a->x, at + 1, x0 * s + x1 * c, a->dtype);
         }
     }
 }
@@ -213,7 +217,7 @@ static double dot(const struct attention_args *a, const void *x, size_t x_at, co
 {
     double sum = 0;
     for (size_t d = 0; d < a->head_dim; d++)
-        sum += (double)get(x, x_at + d, a->dtype) * get(y, y_at + d, a->dtype);
+        sum += (double)get_value(x, x_at + d, a->dtype) * get_value(y, y_at + d, a->dtype);
     return sum;
 }
 
@@ -241,8 +245,8 @@ static void attend(const struct attention_args *a, size_t b, size_t t, size_t h,
     for (size_t d = 0; d < a->head_dim; d++) {
         double out = 0;
         for (size_t j = start; j <= t; j++)
-            out += p[j] / sum * get(a->value, key_at(a, b, j, g) + d, a->dtype);
-        put(a->out, q + d, out, a->dtype);
+            out += p[j] / sum * get_value(a->value, key_at(a, b, j, g) + d, a->dtype);
+        put_value(a->out, q + d, out, a->dtype);
     }
 }
 
@@ -272,16 +276,16 @@ static void attend_backward(const struct attention_args *a, size_t b, size_t t, 
         size_t key = key_at(a, b, j, g);
         p[j] = exp(p[j] - lse);
         for (size_t d = 0; d < width; d++)
-            dvalue[j * width + d] += (float)(p[j] * get(a->dout, q + d, a->dtype));
+            dvalue[j * width + d] += (float)(p[j] * get_value(a->dout, q + d, a->dtype));
         p[j] *= (dot(a, a->dout, q, a->value, key) - delta) * scale; /* ds */
         for (size_t d = 0; d < width; d++)
-            dkey[j * width + d] += (float)(p[j] * get(a->q, q + d, a->dtype));
+            dkey[j * width + d] += (float)(p[j] * get_value(a->q, q + d, a->dtype));
     }
     for (size_t d = 0; d < width; d++) {
         double sum = 0;
         for (size_t j = start; j <= t; j++)
-            sum += p[j] * get(a->key, key_at(a, b, j, g) + d, a->dtype);
-        put(a->dq, q + d, sum, a->dtype);
+            sum += p[j] * get_value(a->key, key_at(a, b, j, g) + d, a->dtype);
+        put_value(a->dq, q + d, sum, a->dtype);
     }
 }
 
@@ -294,15 +298,15 @@ static ITEM(attention_backward)
     float *dkey = (float *)(p + a->seq), *dvalue = dkey + a->seq * width;
     memset(dkey, 0, 2 * a->seq * width * sizeof(float));
     for (size_t i = 0; a->accumulate && i < a->seq * width; i++) {
-        dkey[i] = get(a->dkey, key_at(a, b, i / width, g) + i % width, a->sums);
-        dvalue[i] = get(a->dvalue, key_at(a, b, i / width, g) + i % width, a->sums);
+        dkey[i] = get_value(a->dkey, key_at(a, b, i / width, g) + i % width, a->sums);
+        dvalue[i] = get_value(a->dvalue, key_at(a, b, i / width, g) + i % width, a->sums);
     }
     for (size_t t = a->first; t < a->first + a->queries; t++)
         for (size_t h = g * group; h < (g + 1) * group; h++)
             attend_backward(a, b, t, h, dkey, dvalue, p);
     for (size_t i = 0; i < a->seq * width; i++) {
-        put(a->dkey, key_at(a, b, i / width, g) + i % width, dkey[i], a->sums);
-        put(a->dvalue, key_at(a, b, i / width, g) + i % width, dvalue[i], a->sums);
+        put_value(a->dkey, key_at(a, b, i / width, g) + i % width, dkey[i], a->sums);
+        put_value(a->dvalue, key_at(a, b, i / width, g) + i % width, dvalue[i], a->sums);
     }
 }
 
@@ -313,8 +317,8 @@ static ITEM(swiglu)
     const struct kernel_swiglu *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
-        double gate = get(a->gate, i, a->dtype);
-        put(a->out, i, gate / (1 + exp(-gate)) * get(a->up, i, a->dtype), a->dtype);
+        double gate = get_value(a->gate, i, a->dtype);
+        put_value(a->out, i, gate / (1 + exp(-gate)) * get_value(a->up, i, a->dtype), a->dtype);
     }
 }
 
@@ -323,10 +327,10 @@ static ITEM(swiglu_backward)
     const struct kernel_swiglu_backward *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
-        double gate = get(a->gate, i, a->dtype), up = get(a->up, i, a->dtype);
-        double dout = get(a->dout, i, a->dtype), sigmoid = 1 / (1 + exp(-gate));
-        put(a->dup, i, dout * gate * sigmoid, a->dtype);
-        put(a->dgate, i, dout * up * sigmoid * (1 + gate * (1 - sigmoid)), a->dtype);
+        double gate = get_value(a->gate, i, a->dtype), up = get_value(a->up, i, a->dtype);
+        double dout = get_value(a->dout, i, a->dtype), sigmoid = 1 / (1 + exp(-gate));
+        put_value(a->dup, i, dout * gate * sigmoid, a->dtype);
+        put_value(a->dgate, i, dout * up * sigmoid * (1 + gate * (1 - sigmoid)), a->dtype);
     }
 }
 
@@ -339,18 +343,20 @@ static void loss_row(const struct kernel_cross_entropy *a, size_t n)
     a->losses[n] = 0;
     if (target < 0) {
         for (size_t v = 0; v < a->vocab; v++)
-            put(a->logits, row + v, 0, a->dtype);
+            put_value(a->logits, row + v, 0, a->dtype);
         return;
     }
     double max = -INFINITY, sum = 0;
     for (size_t v = 0; v < a->vocab; v++)
-        max = get(a->logits, row + v, a->dtype) > max ? get(a->logits, row + v, a->dtype) : max;
+        max = get_value(a->logits, row + v, a->dtype) > max
+                  ? get_value(a->logits, row + v, a->dtype)
+                  : max;
     for (size_t v = 0; v < a->vocab; v++)
-        sum += exp(get(a->logits, row + v, a->dtype) - max);
-    a->losses[n] = (float)(log(sum) + max - get(a->logits, row + (size_t)target, a->dtype));
+        sum += exp(get_value(a->logits, row + v, a->dtype) - max);
+    a->losses[n] = (float)(log(sum) + max - get_value(a->logits, row + (size_t)target, a->dtype));
     for (size_t v = 0; v < a->vocab; v++) {
-        double p = exp(get(a->logits, row + v, a->dtype) - max) / sum;
-        put(a->logits, row + v, *a->scale * (p - (v == (size_t)target)), a->dtype);
+        double p = exp(get_value(a->logits, row + v, a->dtype) - max) / sum;
+        put_value(a->logits, row + v, *a->scale * (p - (v == (size_t)target)), a->dtype);
     }
 }
 
@@ -379,7 +385,8 @@ static ITEM(add)
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
         if (!a->seen || a->seen[i / a->width] != 0)
-            put(a->y, i, get(a->y, i, a->dtype) + get(a->x, i, a->dtype), a->dtype);
+            put_value(a->y, i, get_value(a->y, i, a->dtype) + get_value(a->x, i, a->dtype),
+                      a->dtype);
 }
 
 static ITEM(fold)
@@ -387,9 +394,11 @@ static ITEM(fold)
     const struct kernel_fold *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
-        put(a->acc, i, (a->is_first ? 0.0f : get(a->acc, i, a->dtype)) + a->leaf[i], a->dtype);
+        put_value(a->acc, i, (a->is_first ? 0.0f : get_value(a->acc, i, a->dtype)) + a->leaf[i],
+                  a->dtype);
         for (size_t n = 1; n <= a->more; n++)
-            put(a->acc, i, get(a->acc, i, a->dtype) + a->leaf[n * a->stride + i], a->dtype);
+            put_value(a->acc, i, get_value(a->acc, i, a->dtype) + a->leaf[n * a->stride + i],
+                      a->dtype);
     }
 }
 
@@ -398,7 +407,7 @@ static ITEM(convert)
     const struct kernel_convert *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        put(a->out, i, a->in[i], a->out_dtype);
+        put_value(a->out, i, a->in[i], a->out_dtype);
 }
 
 static ITEM(largest)
@@ -407,7 +416,7 @@ static ITEM(largest)
     struct range range = item_range(item, FLAT_ITEM, a->count);
     uint32_t *most = &a->largest[worker->index * FLOAT8_WORKER];
     for (size_t i = range.begin; i < range.end; i++) {
-        float x = fabsf(get(a->x, i, a->dtype));
+        float x = fabsf(get_value(a->x, i, a->dtype));
         uint32_t bits;
         memcpy(&bits, &x, sizeof(bits));
         *most = bits > *most ? bits : *most;
@@ -417,7 +426,7 @@ static ITEM(largest)
 /* Element i times the scale, rounded to the format. */
 static double to_float8(const struct float8_args *a, size_t i)
 {
-    double x = ldexp(get(a->x, i, a->dtype), a->scale);
+    double x = ldexp(get_value(a->x, i, a->dtype), a->scale);
     int exponent = x == 0 || ilogb(x) < a->lowest ? a->lowest : ilogb(x);
     double step = ldexp(1, exponent - a->bits);
     return a->scale == FLOAT8_NAN ? NAN : rint(x / step) * step;
@@ -428,7 +437,7 @@ static ITEM(round_float8)
     const struct float8_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++)
-        put(a->out, i, ldexp(to_float8(a, i), -a->scale), a->dtype);
+        put_value(a->out, i, ldexp(to_float8(a, i), -a->scale), a->dtype);
 }
 
 /* For e4m3: eight codes for each power of two from 2^-6 on, eight below. */
@@ -452,7 +461,7 @@ static ITEM(float8_decode)
         int code = ((const uint8_t *)a->x)[i], size = code & 0x7f;
         int exponent = size < 8 ? -6 : size / 8 - 7, steps = size < 8 ? size : 8 + size % 8;
         double x = a->scale == FLOAT8_NAN ? NAN : ldexp(steps, exponent - 3);
-        put(a->out, i, ldexp(code & 0x80 ? -x : x, -a->scale), a->dtype);
+        put_value(a->out, i, ldexp(code & 0x80 ? -x : x, -a->scale), a->dtype);
     }
 }
 
@@ -461,7 +470,7 @@ static ITEM(extremes)
     const struct extremes_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->a.count);
     for (size_t i = range.begin; i < range.end; i++) {
-        float x = fabsf(get(a->a.x, i, a->a.dtype));
+        float x = fabsf(get_value(a->a.x, i, a->a.dtype));
         uint32_t bits;
         memcpy(&bits, &x, sizeof(bits));
         extent_add(&a->partial[worker->index].of, bits);
@@ -477,7 +486,7 @@ static ITEM(squares)
         const struct kernel_squares_piece *piece = squares_piece(&a->a, n, &first);
         double sum = 0;
         for (size_t i = first; i < first + piece->width; i++) {
-            double x = get(piece->x, i, a->a.dtype);
+            double x = get_value(piece->x, i, a->a.dtype);
             sum += x * x;
         }
         exact_add(&a->partial[worker->index], sum);
@@ -522,19 +531,19 @@ static ITEM(adamw)
     const struct kernel_adamw_piece *a = adamw_piece(args, item, &range);
     const struct kernel_adamw_numbers *o = a->numbers;
     for (size_t i = range.begin; i < range.end; i++) {
-        float g = get(a->grad, i, all->gradients) * o->grad_scale;
+        float g = get_value(a->grad, i, all->gradients) * o->grad_scale;
         if (o->l2 != 0)
             g += o->l2 * a->param[i];
-        float m = get(a->exp_avg, i, moments), v = get(a->exp_avg_sq, i, moments);
+        float m = get_value(a->exp_avg, i, moments), v = get_value(a->exp_avg_sq, i, moments);
         m = o->is_mean ? m + o->rest1 * (g - m) : o->keep1 * m + o->rest1 * g;
         v = o->is_mean ? v + o->rest2 * (g * g - v) : o->keep2 * v + o->rest2 * g * g;
         double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);
         a->param[i] = (float)(a->param[i] - o->lr * (update + o->weight_decay * a->param[i]));
         if (a->copy != NULL)
-            put(a->copy, i, a->param[i], KERNEL_BF16);
+            put_value(a->copy, i, a->param[i], KERNEL_BF16);
         if (moments == KERNEL_F32) {
-            put(a->exp_avg, i, m, KERNEL_F32);
-            put(a->exp_avg_sq, i, v, KERNEL_F32);
+            put_value(a->exp_avg, i, m, KERNEL_F32);
+            put_value(a->exp_avg_sq, i, v, KERNEL_F32);
         } else {
             uint32_t noise = noise_of(a, i);
             put_stochastic(a->exp_avg, i, m, noise & 0xffff);

@@ -82,7 +82,7 @@ static int train(struct rank *r, int *out_exit)
     rc = p->step > 0 && saves /* a new start begins with step 0 */
              ? snapshot_save_final(r->snapshot, p)
              : 0;
-    rank_say_end(r);
+    rank_log_end(r);
     ERR_TRY(rc);
     bool is_end = p->step >= config->steps || ends_unsaved(config, p->step);
     *out_exit = is_end ? EXIT_DONE : switches_exit_code(seen);
@@ -110,7 +110,7 @@ static int work(struct rank *r, int *out_exit)
     bool saves = false;
     int64_t newest;
     ERR_TRY(rank_open(r));
-    ERR_TRY(snapshot_look(r->snapshot, &newest));
+    ERR_TRY(snapshot_find_step(r->snapshot, &newest));
     ERR_TRY(introduce_config(r));
     ERR_TRY(check_purpose(r, newest, &saves));
     if (saves)

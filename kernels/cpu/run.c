@@ -169,7 +169,7 @@ void cpu_embedding(const struct job *j, const struct kernel_embedding *a)
 
 /* Shell sort (1959) with Knuth's gaps: for some thousand keys, much less work than the sums of as
  * many rows. */
-static void sort(uint64_t *keys, size_t num)
+static void sort_keys(uint64_t *keys, size_t num)
 {
     size_t gap = 1;
     while (gap < num / 3)
@@ -191,7 +191,7 @@ void cpu_embedding_backward(const struct job *j, const struct kernel_embedding_b
         args.sorted = shared_scratch(j, sorted_scratch(a->rows));
         for (size_t n = 0; n < a->rows; n++)
             args.sorted[n] = (uint64_t)a->tokens[n] << 32 | n;
-        sort(args.sorted, a->rows);
+        sort_keys(args.sorted, a->rows);
     }
     run(j, j->k->ops->embedding_backward, &args, divide_up(a->dim, COLUMN_ITEM), 0);
     for (size_t n = 0; n < a->rows && a->seen; n++)

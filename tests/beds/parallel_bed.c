@@ -296,7 +296,7 @@ static int train(struct rank *r, void *user)
                                    .first_sample = first_sample(config, step),
                                    .step = step + 1,
                                    .want_stop = world->rank == 1 ? &stop : NULL,
-                                   .look = s->look,
+                                   .poll_switches = s->poll_switches,
                                    .decide = decide,
                                    .update = update,
                                    .user = &updating};

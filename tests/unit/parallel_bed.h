@@ -105,9 +105,9 @@ struct stretch {
     int64_t first_step, last_step; /* steps first + 1 .. last are made */
     struct outcome *outcome;       /* state is taken from it when first_step > 0 */
     bool stop_on_rank_1;
-    unsigned (*look)(void *user); /* as in struct step_input */
-    unsigned seen[8];             /* by the first ranks, in the last step */
-    struct device *device;        /* NULL: the CPU */
+    unsigned (*poll_switches)(void *user); /* as in struct step_input */
+    unsigned seen[8];                      /* by the first ranks, in the last step */
+    struct device *device;                 /* NULL: the CPU */
     int64_t stopped_after;
 };
 

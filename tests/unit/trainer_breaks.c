@@ -21,9 +21,9 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
     struct step_break at = {.rank = 5, .stage = 1, .is_loss = true, .leaf = 4};
     broken.grad_norm = (double)INFINITY;
     for (int round = 0; round < 2; round++) {
-        assert_int_equal(breaks_judge(&b, &finite), STEP_USUAL); /* a row ends here */
+        assert_int_equal(breaks_classify(&b, &finite), STEP_USUAL); /* a row ends here */
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(breaks_judge(&b, &broken), STEP_NONFINITE);
+            assert_int_equal(breaks_classify(&b, &broken), STEP_NONFINITE);
             assert_int_equal(breaks_decide(&b, &broken, &at), 0);
         }
     }
@@ -31,7 +31,7 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
     assert_non_null(strstr(report_line(), "step 8: loss 2, gradient norm inf, first on rank 5, "
                                           "stage 1: the loss of leaf 4, samples 92 to 93"));
     at = (struct step_break){.is_weight = true, .tensor = "norm.weight", .num_tensors = 2};
-    assert_int_equal(breaks_judge(&b, &finite), STEP_USUAL);
+    assert_int_equal(breaks_classify(&b, &finite), STEP_USUAL);
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
     assert_non_null(strstr(report_line(), "diverged in step 8: loss 2, gradient norm inf, first on "
                                           "rank 0, stage 0: the weights of norm.weight (2 tensors "
@@ -55,7 +55,7 @@ TEST(test_breaks__steps_are_skipped_until_too_many_in_a_row)
     assert_int_equal(breaks_decide(&b, &broken, &at), 0);
     config.replay_step = 0;
     config.nonfinite = NONFINITE_STOP;
-    assert_int_equal(breaks_judge(&b, &finite), STEP_USUAL);
+    assert_int_equal(breaks_classify(&b, &finite), STEP_USUAL);
     assert_int_equal(breaks_decide(&b, &broken, &at), ERR_INVALID);
 }
 
@@ -76,7 +76,7 @@ static struct progress go(struct breaks *b, uint32_t steps)
         p.next_sample += 12;
         p.loss = 2 + 0.1 * (i * 5 % 8);
         p.grad_norm = 1 + 0.01 * (i * 3 % 8);
-        assert_int_equal(breaks_judge(b, &p), STEP_USUAL);
+        assert_int_equal(breaks_classify(b, &p), STEP_USUAL);
     }
     p.step++;
     p.next_sample += 12;
@@ -89,32 +89,32 @@ TEST(test_outliers__a_step_far_above_the_median_is_one_and_does_not_count_itself
     outlying.outlying = OUTLYING_SKIP;
     struct progress p = go(&b, 7), last;
     p.loss = 100; /* half a window is not there yet */
-    assert_int_equal(breaks_judge(&b, &p), STEP_USUAL);
+    assert_int_equal(breaks_classify(&b, &p), STEP_USUAL);
     p = go(&b, 8);
     p.loss = 100;
-    assert_int_equal(breaks_judge(&b, &p), STEP_OUTLYING);
+    assert_int_equal(breaks_classify(&b, &p), STEP_OUTLYING);
     p = go(&b, 20);
     assert_int_equal(p.outliers.loss.num, 16); /* the last ones */
     p.loss = 2.35 + 6.1 * 1.4826 * 0.2;        /* the median distance is 0.2 */
     last = p;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(breaks_judge(&b, &p), STEP_OUTLYING);
+        assert_int_equal(breaks_classify(&b, &p), STEP_OUTLYING);
         assert_memory_equal(&p.outliers.loss, &last.outliers.loss, sizeof(p.outliers.loss));
         assert_int_equal(breaks_decide_outlier(&b, &p), 0);
         assert_int_equal(p.outliers.skipped[i], 21);
     }
     assert_false(b.outlier.is_norm);
     assert_true(fabs(b.outlier.median - 2.35) < 1e-9);
-    assert_int_equal(breaks_judge(&b, &p), STEP_OUTLYING);
+    assert_int_equal(breaks_classify(&b, &p), STEP_OUTLYING);
     assert_int_equal(breaks_decide_outlier(&b, &p), ERR_INVALID); /* the third in a row */
     assert_non_null(strstr(report_line(), "training.outlying = skip does not help any more: step "
                                           "21 is out of line again: its loss 4.15"));
     p.loss = 2.35 + 5.9 * 1.4826 * 0.2;
-    assert_int_equal(breaks_judge(&b, &p), STEP_USUAL);
+    assert_int_equal(breaks_classify(&b, &p), STEP_USUAL);
     assert_int_equal(b.in_row, 0);
     p.loss = 0; /* far below */
     p.grad_norm = 50;
-    assert_int_equal(breaks_judge(&b, &p), STEP_OUTLYING);
+    assert_int_equal(breaks_classify(&b, &p), STEP_OUTLYING);
     assert_true(b.outlier.is_norm);
 }
 
@@ -124,10 +124,10 @@ TEST(test_outliers__the_settings_say_what_becomes_of_one)
     outlying.outlying = OUTLYING_WARN;
     struct progress p = go(&b, 20);
     p.grad_norm = 50;
-    assert_int_equal(breaks_judge(&b, &p), STEP_WARNED);
+    assert_int_equal(breaks_classify(&b, &p), STEP_WARNED);
     assert_true(p.outliers.norm.loss[15] == 50); /* it updates, so it counts */
     outlying.outlying = OUTLYING_ROLL_BACK;
-    assert_int_equal(breaks_judge(&b, &p), STEP_OUTLYING);
+    assert_int_equal(breaks_classify(&b, &p), STEP_OUTLYING);
     assert_int_equal(breaks_decide_outlier(&b, &p), 0);
     assert_int_equal(b.bad.first, 240);
     assert_int_equal(b.bad.count, 12);
@@ -137,7 +137,7 @@ TEST(test_outliers__the_settings_say_what_becomes_of_one)
     assert_int_equal(breaks_decide_outlier(&b, &p), 0);
     outlying.replay_step = 0;
     outlying.outlying = OUTLYING_OFF;
-    assert_int_equal(breaks_judge(&b, &p), STEP_USUAL);
+    assert_int_equal(breaks_classify(&b, &p), STEP_USUAL);
     assert_int_equal(p.outliers.norm.num, 0);
 }
 

@@ -151,7 +151,7 @@ static int end_copy(void *user, int rc)
 }
 static void hold(void *user, uint32_t slice, struct lane *lane)
 {
-    device_copy_hold(((struct bed *)user)->copy, slice, lane);
+    device_copy_hold_lane(((struct bed *)user)->copy, slice, lane);
 }
 
 static void *take(struct bed *bed, size_t bytes, enum device_memory where)

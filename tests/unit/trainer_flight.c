@@ -166,13 +166,13 @@ static int skip_one(struct comm *comm, void *user)
     char *texts = user;
     flight_follow(flight, &(struct flight_program){next_fake, NULL});
     (void)next_fake(NULL, "compute", 0, &place);
-    flight_enter(flight, "compute", &place);
+    flight_enter_op(flight, "compute", &place);
     ERR_TRY(comm_barrier(comm));
     (void)next_fake(NULL, "compute", 1 + comm->rank, &place);
-    flight_enter(flight, "compute", &place);
+    flight_enter_op(flight, "compute", &place);
     int rc = comm->rank == 0 ? comm_all_reduce_i64(comm, &value, 1) : comm_barrier(comm);
     snprintf(texts + comm->rank * 1024, 1024, "%s", report_message());
-    flight_leave();
+    flight_leave_op();
     return rc;
 }
 

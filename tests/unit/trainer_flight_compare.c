@@ -164,8 +164,8 @@ static void kill_rank(uint32_t rank, bool waits)
     assert_true(pid >= 0);
     if (pid == 0) {
         struct flight *flight = keep_ring(rank);
-        flight_enter(flight, "compute",
-                     &(struct flight_place){.what = "gather", .index = 7, .block = UINT32_MAX});
+        flight_enter_op(flight, "compute",
+                        &(struct flight_place){.what = "gather", .index = 7, .block = UINT32_MAX});
         make_calls(flight, rank, COMM_SUM_I64, 2, waits);
         raise(SIGKILL);
     }

@@ -42,7 +42,7 @@ static int go_on_as(const struct config *config, const struct ckpt_loaded *from,
 {
     char *orders = NULL;
     struct lineage_data data = {-1, 0, "hash"};
-    int rc = lineage_go_on(&orders, config, from, &data);
+    int rc = lineage_continue(&orders, config, from, &data);
     assert_int_equal(rc == 0, orders != NULL);
     if (orders != NULL)
         assert_non_null(strstr(orders, listed));
@@ -132,7 +132,7 @@ TEST(test_lineage__a_setting_of_a_newer_trainer_is_refused_by_name)
     struct lineage_data data = {-1, 0, "hash"};
     char *orders = NULL;
     config->new_order = true;
-    assert_int_equal(lineage_go_on(&orders, config, &from, &data), 0);
+    assert_int_equal(lineage_continue(&orders, config, &from, &data), 0);
     assert_non_null(strstr(orders, "{\"step\":4")); /* a new one begins, without it */
     assert_null(strstr(strstr(orders, "{\"step\":4"), "rounding"));
     free(orders);

@@ -93,7 +93,7 @@ TEST(test_parallel__all_ranks_of_a_step_get_what_any_has_seen)
 {
     struct outcome *outcome = new_outcome();
     struct stretch stretch = {
-        .config = configure(""), .last_step = 1, .outcome = outcome, .look = look_once};
+        .config = configure(""), .last_step = 1, .outcome = outcome, .poll_switches = look_once};
     assert_int_equal(comm_local_run(3, rank_main, &stretch), 0);
     for (int rank = 0; rank < 3; rank++)
         assert_int_equal(stretch.seen[rank], 13);

@@ -41,7 +41,7 @@ static void make_equal(void)
 
 static void judge(uint32_t num)
 {
-    assert_int_equal(preflight_judge(all, num), 0);
+    assert_int_equal(preflight_set_fitness(all, num), 0);
 }
 
 TEST(test_preflight__equal_ranks_are_fit_and_nothing_is_said)

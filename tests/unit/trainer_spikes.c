@@ -21,7 +21,7 @@ static uint32_t follow(double (*curve)(int64_t step), double noise, struct spike
     for (int64_t step = 1; step <= STEPS; step++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
         double random = (double)(x >> 40) / (double)(1 << 24) - 0.5;
-        struct spike found = spikes_look(&spikes, step, curve(step) + noise * random);
+        struct spike found = spikes_update(&spikes, step, curve(step) + noise * random);
         if (found.kind == SPIKE_NONE)
             continue;
         last[0] = last[1];

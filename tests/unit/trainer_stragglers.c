@@ -62,7 +62,7 @@ TEST(test_judge__a_host_is_said_when_it_is_late_twice_in_a_row)
     for (size_t i = 0; i < sizeof(turns) / sizeof(turns[0]); i++) {
         struct straggler found = {.num_late = turns[i].host[0] != '\0'};
         snprintf(found.host, sizeof(found.host), "%s", turns[i].host);
-        assert_int_equal(stragglers_judge(&s, &found), turns[i].is_said);
+        assert_int_equal(stragglers_update(&s, &found), turns[i].is_said);
     }
 }
 

@@ -33,16 +33,16 @@ TEST(test_switches__a_kill_switch_counts_while_it_is_there)
     static struct config config = {.interval_type = INTERVAL_STEPS, .interval = 1};
     struct switches switches;
     switches_open(&switches, &config);
-    assert_int_equal(switches_look(&switches, 0), 0); /* no path, no file */
+    assert_int_equal(switches_poll(&switches, 0), 0); /* no path, no file */
     set_path(config.kill_switch, "kill");
     assert_false(switches_is_killed(&config));
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), 0);
     make_file(config.kill_switch);
     assert_true(switches_is_killed(&config));
-    assert_int_equal(switches_look(&switches, 0), SWITCH_KILL);
-    assert_int_equal(switches_look(&switches, 0), SWITCH_KILL);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_KILL);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_KILL);
     unlink(config.kill_switch);
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), 0);
 }
 
 TEST(test_switches__a_save_switch_asks_for_one_save)
@@ -52,13 +52,13 @@ TEST(test_switches__a_save_switch_asks_for_one_save)
     set_path(config.save_switch, "save");
     switches_open(&switches, &config);
     make_file(config.save_switch);
-    assert_int_equal(switches_look(&switches, 0), SWITCH_SAVE);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_SAVE);
     assert_int_equal(access(config.save_switch, F_OK), -1);
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), 0);
     /* One that cannot be removed asks once, too. */
     assert_int_equal(mkdir(config.save_switch, 0777), 0);
-    assert_int_equal(switches_look(&switches, 0), SWITCH_SAVE);
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_SAVE);
+    assert_int_equal(switches_poll(&switches, 0), 0);
     rmdir(config.save_switch);
 }
 
@@ -68,18 +68,18 @@ TEST(test_switches__clocks_ask_when_their_time_is_over)
     struct switches switches;
     config.exit_minutes = 90;
     switches_open(&switches, &config);
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), 0);
     switches.saved_at -= 3601;
-    assert_int_equal(switches_look(&switches, 0), SWITCH_SAVE);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_SAVE);
     switches_saved(&switches);
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), 0);
     switches.opened_at -= 89 * 60;
-    assert_int_equal(switches_look(&switches, 0), 0);
+    assert_int_equal(switches_poll(&switches, 0), 0);
     switches.opened_at -= 61;
-    assert_int_equal(switches_look(&switches, 0), SWITCH_DURATION);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_DURATION);
     config.interval_type = INTERVAL_STEPS; /* which the loop counts itself */
     switches.saved_at -= 3601;
-    assert_int_equal(switches_look(&switches, 0), SWITCH_DURATION);
+    assert_int_equal(switches_poll(&switches, 0), SWITCH_DURATION);
 }
 
 /* Twice the longest step and save before it, at least the key's; the longest stays. */
@@ -99,9 +99,9 @@ TEST(test_switches__a_job_that_ends_is_left_in_time)
         snprintf(end, sizeof(end), "%.0f", (double)time(NULL) + cases[i].left);
         setenv("SLURM_JOB_END_TIME", end, 1);
         switches_open(&switches, &config);
-        switches.looked_at = clock_seconds() - cases[i].lap;
-        assert_int_equal(switches_look(&switches, cases[i].save), cases[i].seen);
-        assert_int_equal(switches_look(&switches, cases[i].save), cases[i].seen);
+        switches.polled_at = clock_seconds() - cases[i].lap;
+        assert_int_equal(switches_poll(&switches, cases[i].save), cases[i].seen);
+        assert_int_equal(switches_poll(&switches, cases[i].save), cases[i].seen);
     }
     setenv("HOLDFAST_JOB_END_TIME", "9e9", 1);
     assert_true(launched_job_end() == 9e9);

@@ -199,7 +199,7 @@ static bool find_due(const struct flight *flight, const char *lane, uint32_t fro
     return program->next != NULL && program->next(program->user, lane, from, out);
 }
 
-void flight_enter(struct flight *flight, const char *lane, const struct flight_place *place)
+void flight_enter_op(struct flight *flight, const char *lane, const struct flight_place *place)
 {
     here = *place;
     here_lane = lane;
@@ -222,7 +222,7 @@ void flight_enter(struct flight *flight, const char *lane, const struct flight_p
     pthread_mutex_unlock(&flight->lock);
 }
 
-void flight_leave(void)
+void flight_leave_op(void)
 {
     here = (struct flight_place){0};
 }
@@ -331,7 +331,7 @@ double flight_called_seconds(struct flight *flight)
     return seconds;
 }
 
-/* flight_enter has kept the text of its place. */
+/* flight_enter_op has kept the text of its place. */
 static void keep_texts(struct flight_ring *ring, const struct flight_record *record)
 {
     flight_ring_keep_text(ring, record->group);

@@ -72,9 +72,9 @@ struct flight_program {
     const void *user;
 };
 void flight_follow(struct flight *flight, const struct flight_program *program);
-/* Sets this thread's operation and lane (a constant), until flight_leave. */
-void flight_enter(struct flight *flight, const char *lane, const struct flight_place *place);
-void flight_leave(void);
+/* Sets this thread's operation and lane (a constant), until flight_leave_op. */
+void flight_enter_op(struct flight *flight, const char *lane, const struct flight_place *place);
+void flight_leave_op(void);
 /* A thread's place in its program, for error texts of other threads while it is there. */
 struct flight_mark {
     struct flight *flight;

@@ -261,14 +261,14 @@ static uint32_t print_absent(const struct dumps *dumps, FILE *out)
     uint32_t absent = print_missing(dumps, out), dead = print_dead(dumps, out);
     for (uint32_t i = 0; i < dumps->num; i++) {
         const struct dump *dump = &dumps->of[i];
-        bool is_behind = dump->call != NULL && is_other(dump->call, most);
-        if ((dump->call != NULL && !is_behind) || (dump->is_dead && dead > 0))
+        bool is_elsewhere = dump->call != NULL && is_other(dump->call, most);
+        if ((dump->call != NULL && !is_elsewhere) || (dump->is_dead && dead > 0))
             continue;
         absent++;
         fprintf(out, "rank %u did not come: it %s ", dump->rank,
-                is_behind ? "waits elsewhere, in" : "waits for no other rank, after");
-        if (is_behind || dump->last != NULL)
-            print_call(is_behind ? dump->call : dump->last, out);
+                is_elsewhere ? "waits elsewhere, in" : "waits for no other rank, after");
+        if (is_elsewhere || dump->last != NULL)
+            print_call(is_elsewhere ? dump->call : dump->last, out);
         else
             fputs("no call at all", out);
         print_lanes(dump, out);

@@ -37,13 +37,13 @@ struct mpi {
 
 static pthread_mutex_t within = PTHREAD_MUTEX_INITIALIZER;
 
-static void enter(void)
+static void lock_mpi(void)
 {
     pthread_mutex_lock(&within);
 }
 
 /* `m` NULL: there is no world yet. */
-static int leave(struct mpi *m, int code, const char *what)
+static int unlock_mpi(struct mpi *m, int code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
@@ -59,7 +59,7 @@ static int leave(struct mpi *m, int code, const char *what)
 }
 
 /* Makes a call of MPI; one thread at a time. */
-#define IN_MPI(m, call, what) (enter(), leave(m, call, what))
+#define IN_MPI(m, call, what) (lock_mpi(), unlock_mpi(m, call, what))
 
 /* world NULL: this is the world. */
 static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world, const struct comm_ops *ops)
@@ -120,9 +120,9 @@ static void mpi_free(struct comm *comm)
 /* ---- waiting ---- */
 
 /* Marks the world as lost if `is_lost`. Returns whether it was lost before. */
-static bool lose(struct mpi *m, bool is_lost)
+static bool mark_lost(struct mpi *m, bool is_lost)
 {
-    enter();
+    lock_mpi();
     bool was_lost = m->world->base.is_lost;
     m->world->base.is_lost = was_lost || is_lost;
     pthread_mutex_unlock(&within);
@@ -144,7 +144,7 @@ static int finish(struct mpi *m, const struct comm_call *call, MPI_Request *requ
         nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
         clock_gettime(CLOCK_MONOTONIC, &now);
         bool is_late = deadline.tv_sec != 0 && now.tv_sec > deadline.tv_sec;
-        if (lose(m, is_late)) {
+        if (mark_lost(m, is_late)) {
             report_clear(); /* another lane has the reason */
             return ERR_UNAVAILABLE;
         }
@@ -385,13 +385,13 @@ static int mpi_run(struct comm *comm, const struct comm_call *call)
 static bool mpi_fail(struct comm *comm, int error)
 {
     (void)error;
-    (void)lose((struct mpi *)comm, true);
+    (void)mark_lost((struct mpi *)comm, true);
     return true;
 }
 
 static void mpi_abort(struct comm *comm, int exit_code)
 {
-    enter();
+    lock_mpi();
     MPI_Abort(((struct mpi *)comm)->comm, exit_code);
 }
 

@@ -84,7 +84,7 @@ static int give_up(struct nccl *n, int rc)
 }
 
 /* 0: continue to wait. */
-static int look_around(struct nccl *n, const struct comm_call *call, const struct timespec *until)
+static int check_wait(struct nccl *n, const struct comm_call *call, const struct timespec *until)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -97,7 +97,7 @@ static int look_around(struct nccl *n, const struct comm_call *call, const struc
 }
 
 /* Polls the one that is not NULL. */
-static cudaError_t ask(cudaStream_t stream, cudaEvent_t event)
+static cudaError_t poll_work(cudaStream_t stream, cudaEvent_t event)
 {
     return event != NULL    ? cudaEventQuery(event)
            : stream != NULL ? cudaStreamQuery(stream)
@@ -115,7 +115,7 @@ static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t str
         ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
         rc = failed(n, asked != ncclSuccess ? asked : state, call);
         if (rc == 0 && state == ncclSuccess) {
-            cudaError_t done = ask(stream, event);
+            cudaError_t done = poll_work(stream, event);
             if (done == cudaSuccess)
                 return 0;
             (void)cudaGetLastError(); /* CUDA keeps the error, and the next launch fails with it */
@@ -125,7 +125,7 @@ static int finish(struct nccl *n, const struct comm_call *call, cudaStream_t str
         }
         if (rc == 0 && i >= ASK_AGAIN) {
             nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
-            rc = look_around(n, call, &until);
+            rc = check_wait(n, call, &until);
         }
     }
     return give_up(n, rc);
@@ -526,7 +526,7 @@ static bool is_apart(const struct gpu_place *a, const struct gpu_place *b)
 }
 
 /* Called on the first rank of a host, for all pairs on it. */
-static void say_apart(const struct gpu_place *all, uint32_t size, uint32_t rank)
+static void warn_of_apart(const struct gpu_place *all, uint32_t size, uint32_t rank)
 {
     const struct gpu_place *from = NULL, *to = NULL;
     uint32_t num = 0;
@@ -569,7 +569,7 @@ int comm_nccl_check_peers(struct comm *world)
                                             .recv_bytes = n->bytes,
                                             .recv_at = n->at});
     if (rc == 0)
-        say_apart(all, world->size, world->rank);
+        warn_of_apart(all, world->size, world->rank);
     free(all);
     return rc;
 }

@@ -147,7 +147,7 @@ struct config {
     enum config_dtype mixed_precision_param;
     enum config_dtype mixed_precision_reduce; /* sums of gradients: added, kept and reduced */
     enum { REDUCTION_CANONICAL, REDUCTION_FAST } reduction;
-    int64_t numerics; /* 0: that of the run, until snapshot_look() sets it */
+    int64_t numerics; /* 0: that of the run, until snapshot_find_step() sets it */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step, the largest of a ramp; > 0 after trainer_config_load() */
     int64_t groups;

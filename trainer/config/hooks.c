@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS 10000000 /* between two checks of want_stop */
+#define POLL_NS 10000000 /* between two checks of want_stop */
 
 void hooks_in_step(const struct config *config, int64_t step,
                    const volatile sig_atomic_t *want_stop)
@@ -15,7 +15,7 @@ void hooks_in_step(const struct config *config, int64_t step,
         return;
     log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)step);
     while (want_stop == NULL || *want_stop == 0)
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
 }
 
 bool hooks_wait(const struct config *config)

@@ -69,8 +69,8 @@ static bool duration_is_over(const struct switches *switches)
 /* The time before a limit at which a run has to end, in seconds. */
 static double lead_of(struct switches *switches, double save_seconds)
 {
-    double now = clock_seconds(), lap = switches->looked_at > 0 ? now - switches->looked_at : 0;
-    switches->looked_at = now;
+    double now = clock_seconds(), lap = switches->polled_at > 0 ? now - switches->polled_at : 0;
+    switches->polled_at = now;
     switches->longest_lap = lap > switches->longest_lap ? lap : switches->longest_lap;
     double lead = LEAD_FACTOR * (switches->longest_lap + save_seconds);
     if (save_seconds > 0 && lead > LEAD_FACTOR * switches->said_lead) {
@@ -98,7 +98,7 @@ static bool job_is_over(const struct switches *switches, double lead)
     return true;
 }
 
-unsigned switches_look(struct switches *switches, double save_seconds)
+unsigned switches_poll(struct switches *switches, double save_seconds)
 {
     unsigned seen = job_is_over(switches, lead_of(switches, save_seconds)) ? SWITCH_DURATION : 0;
     if (take_save_switch(switches) || interval_is_over(switches))

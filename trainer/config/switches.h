@@ -42,14 +42,14 @@ struct switches {
     const char *root;              /* of memory_check.h: "", except in tests */
     double memory_at;              /* time of the last measurement */
     double job_end;                /* launched_job_end() */
-    double looked_at, longest_lap; /* between two checks: a step with all work after it */
+    double polled_at, longest_lap; /* between two checks: a step with all work after it */
     double said_lead;              /* seconds; 0: none yet */
 };
 
 void switches_open(struct switches *out, const struct config *config);
 /* Call on rank 0 after each step: returns a mask of SWITCH_* and removes the save switch.
  * `save_seconds`: the longest time until a save was durable; 0: none yet. */
-unsigned switches_look(struct switches *switches, double save_seconds);
+unsigned switches_poll(struct switches *switches, double save_seconds);
 /* Call on every rank: measures its memory. True: the run should save and end, which is logged. */
 bool switches_memory_is_short(struct switches *switches);
 /* Call when a save was begun, or training starts: restarts the interval in seconds. */

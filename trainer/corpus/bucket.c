@@ -223,7 +223,7 @@ static int find_folder(struct fetch *fetch)
 
 /* ---- one object ---- */
 
-static int go_on(struct fetch *fetch, uint64_t bytes)
+static int report_progress(struct fetch *fetch, uint64_t bytes)
 {
     const struct tokenizer_progress *progress = fetch->request->progress;
     fetch->bytes_done += bytes;
@@ -273,7 +273,7 @@ static int copy_bytes(struct fetch *fetch, struct storage_object *from, int file
         if (result == 0)
             result = write_slot(file, path, slot);
         if (result == 0)
-            result = go_on(fetch, slot->bytes);
+            result = report_progress(fetch, slot->bytes);
         oldest = (oldest + 1) % SLOTS;
         pending--;
     }
@@ -297,7 +297,7 @@ static int fill(struct fetch *fetch, const struct object *object, int file, cons
     if (status.st_size > 0 && (uint64_t)status.st_size <= object->bytes)
         at = ((uint64_t)status.st_size - 1) / SYNC_BYTES * SYNC_BYTES;
     ERR_TRY(storage_object_open(fetch->store, &from, object->path, &bytes));
-    int result = bytes == object->bytes ? go_on(fetch, at) : changed_meanwhile(fetch);
+    int result = bytes == object->bytes ? report_progress(fetch, at) : changed_meanwhile(fetch);
     if (result == 0)
         result = copy_bytes(fetch, from, file, path, at, object->bytes);
     storage_object_close(fetch->store, from);
@@ -313,7 +313,7 @@ static int fetch_object(struct fetch *fetch, const struct object *object)
     snprintf(path, sizeof path, "%s/%s", fetch->part, object->path);
     snprintf(fetching, sizeof fetching, "%s" FETCHING, path);
     if (stat(path, &status) == 0)
-        return go_on(fetch, object->bytes);
+        return report_progress(fetch, object->bytes);
     char *slash = strrchr(path, '/');
     *slash = '\0';
     bool is_made = places_make_folder(path);

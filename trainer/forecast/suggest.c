@@ -123,7 +123,7 @@ static int estimate_within(const struct search *s, struct config *config, struct
     return estimate(s, config, to);
 }
 
-static int add(struct suggestions *out, const struct suggestion *found)
+static int add_suggestion(struct suggestions *out, const struct suggestion *found)
 {
     if (out->num == out->capacity) {
         uint32_t capacity = out->capacity > 0 ? 2 * out->capacity : 64;
@@ -153,7 +153,7 @@ static int try_mesh(struct search *s, const uint32_t degree[NUM_AXES])
         s->out->num_refused++;
         return 0;
     }
-    return rc == 0 ? add(s->out, &found) : rc;
+    return rc == 0 ? add_suggestion(s->out, &found) : rc;
 }
 
 /* ---- all meshes ---- */

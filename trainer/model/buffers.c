@@ -99,8 +99,8 @@ static size_t aligned_bytes(size_t bytes)
 }
 
 /* Takes the buffers of bits `which`; a pair has both bits or neither. */
-static void take(struct model *m, const struct buffer_kind *kinds, void **out, uint32_t num,
-                 uint32_t index, uint32_t which)
+static void take_buffers(struct model *m, const struct buffer_kind *kinds, void **out, uint32_t num,
+                         uint32_t index, uint32_t which)
 {
     for (uint32_t i = 0; i < num; i++) {
         size_t bytes = aligned_bytes(bytes_of(m, &kinds[i]));
@@ -114,8 +114,8 @@ static void take(struct model *m, const struct buffer_kind *kinds, void **out, u
     }
 }
 
-static void give(struct model *m, const struct buffer_kind *kinds, uint32_t num, uint32_t index,
-                 uint32_t which)
+static void give_buffers(struct model *m, const struct buffer_kind *kinds, uint32_t num,
+                         uint32_t index, uint32_t which)
 {
     for (uint32_t i = 0; i < num; i++)
         if ((which >> i & 1) != 0 && kinds[i].pair != SECOND)
@@ -124,24 +124,24 @@ static void give(struct model *m, const struct buffer_kind *kinds, uint32_t num,
 
 void model_take_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    take(m, saved_kinds, m->slots[slot].layers[layer].saved, NUM_SAVED, slot_index(m, slot, layer),
-         which);
+    take_buffers(m, saved_kinds, m->slots[slot].layers[layer].saved, NUM_SAVED,
+                 slot_index(m, slot, layer), which);
 }
 
 void model_give_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    give(m, saved_kinds, NUM_SAVED, slot_index(m, slot, layer), which);
+    give_buffers(m, saved_kinds, NUM_SAVED, slot_index(m, slot, layer), which);
 }
 
 void model_take_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    take(m, temporary_kinds, m->slots[slot].layers[layer].temporary, NUM_TEMPORARIES,
-         slot_index(m, slot, layer), which);
+    take_buffers(m, temporary_kinds, m->slots[slot].layers[layer].temporary, NUM_TEMPORARIES,
+                 slot_index(m, slot, layer), which);
 }
 
 void model_give_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
 {
-    give(m, temporary_kinds, NUM_TEMPORARIES, slot_index(m, slot, layer), which);
+    give_buffers(m, temporary_kinds, NUM_TEMPORARIES, slot_index(m, slot, layer), which);
 }
 
 /* ---- the residual stream ---- */

@@ -186,8 +186,8 @@ void model_ring_give(struct model *m, uint32_t block)
 
 /* Copies the rows received in round `round` to their place: the rows of the rank `round` places
  * before. */
-static void lay_down(const struct model *m, struct lane *lane, void *full, void *from,
-                     uint32_t round)
+static void place_rows(const struct model *m, struct lane *lane, void *full, void *from,
+                       uint32_t round)
 {
     uint32_t cp = m->cut.cp, of = (m->cut.cp_place + cp - round) % cp;
     struct context_rows rows = {.lane = lane,
@@ -211,12 +211,12 @@ static int pass_around(const struct model *m, struct lane *lane, struct comm *co
         struct comm_request request = {0};
         void *next = passing[round % 2];
         ERR_TRY(comm_send(comm, (me + 1) % cp, COMM_TAG_RING, last, keys_bytes(m), &request));
-        lay_down(m, lane, full, last, round);
+        place_rows(m, lane, full, last, round);
         ERR_TRY(comm_receive(comm, (me + cp - 1) % cp, COMM_TAG_RING, next, keys_bytes(m)));
         ERR_TRY(comm_wait(comm, &request));
         last = next;
     }
-    lay_down(m, lane, full, last, cp - 1);
+    place_rows(m, lane, full, last, cp - 1);
     return 0;
 }
 

@@ -9,7 +9,7 @@
 
 /* ---- the cut ---- */
 
-static int refuse(const char *what, uint64_t have, const char *key, uint32_t blocks)
+static int refuse_size(const char *what, uint64_t have, const char *key, uint32_t blocks)
 {
     return report_error(ERR_INVALID, "choose a number that divides, or fewer blocks",
                         "%s %llu does not divide by %s = %u", what, (unsigned long long)have, key,
@@ -53,27 +53,29 @@ int model_cut_check(const struct model_options *options)
                             "by %u ranks of context parallel",
                             cut->tp_blocks / cut->tp, cut->tp_blocks, cut->tp, cut->cp);
     if (s->heads % cut->tp_blocks != 0)
-        return refuse("the number of heads", s->heads, key, cut->tp_blocks);
+        return refuse_size("the number of heads", s->heads, key, cut->tp_blocks);
     if (kv % cut->tp_blocks != 0 && cut->tp_blocks % kv != 0)
         return report_error(ERR_INVALID, "choose a number that divides",
                             "canonical.tp_blocks = %u is neither a divisor nor a multiple of the "
                             "%u key and value heads",
                             cut->tp_blocks, kv);
     if (s->hidden % cut->tp_blocks != 0)
-        return refuse("the hidden width", s->hidden, key, cut->tp_blocks);
+        return refuse_size("the hidden width", s->hidden, key, cut->tp_blocks);
     if (cut->cp_blocks > 1 && options->seq % (2 * cut->cp_blocks) != 0)
-        return refuse("training.seq_len", options->seq, "2 x canonical.cp_blocks",
-                      2 * cut->cp_blocks);
+        return refuse_size("training.seq_len", options->seq, "2 x canonical.cp_blocks",
+                           2 * cut->cp_blocks);
     if (tokens / cut->cp_blocks % cut->tp_blocks != 0)
-        return refuse("the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
-                      tokens / cut->cp_blocks, key, cut->tp_blocks);
+        return refuse_size(
+            "the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
+            tokens / cut->cp_blocks, key, cut->tp_blocks);
     uint32_t parts = cut->loss_chunks * cut->tp_blocks;
     if (cut->loss_chunks > 1 && tokens / cut->cp_blocks % parts != 0)
-        return refuse("the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
-                      tokens / cut->cp_blocks,
-                      cut->tp_blocks > 1 ? "canonical.loss_chunks x canonical.tp_blocks"
-                                         : "canonical.loss_chunks",
-                      parts);
+        return refuse_size(
+            "the number of tokens of a micro-batch (of a block of canonical.cp_blocks)",
+            tokens / cut->cp_blocks,
+            cut->tp_blocks > 1 ? "canonical.loss_chunks x canonical.tp_blocks"
+                               : "canonical.loss_chunks",
+            parts);
     return 0;
 }
 

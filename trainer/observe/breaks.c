@@ -23,7 +23,7 @@ static const char *describe_outlier(char out[REASON_BYTES], const struct outlier
     return out;
 }
 
-enum step_kind breaks_judge(struct breaks *b, struct progress *p)
+enum step_kind breaks_classify(struct breaks *b, struct progress *p)
 {
     char why[REASON_BYTES];
     if (!isfinite(p->loss) || !isfinite(p->grad_norm))

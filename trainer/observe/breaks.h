@@ -29,7 +29,7 @@ struct breaks {
 enum step_kind { STEP_USUAL, STEP_WARNED, STEP_OUTLYING, STEP_NONFINITE };
 /* Finds the kind of a step from its loss and norm. Steps of the first two kinds update the weights
  * and enter the window of later steps; a warning is logged. */
-enum step_kind breaks_judge(struct breaks *breaks, struct progress *progress);
+enum step_kind breaks_classify(struct breaks *breaks, struct progress *progress);
 /* Decides a step of one of the other kinds. 0: the step makes no update, which is counted and
  * logged. ERR_INVALID: the run ends; only rank 0 keeps the last error. */
 int breaks_decide_outlier(struct breaks *breaks, struct progress *progress);

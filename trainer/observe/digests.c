@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int put(struct digests *d, int64_t step, const struct digest_line *line)
+static int put_digest(struct digests *d, int64_t step, const struct digest_line *line)
 {
     uint64_t at = (uint64_t)(step - d->after) - 1;
     if (at >= DIGESTS_MAX)
@@ -37,7 +37,7 @@ static int take_step(struct digests *d, const json_t *line)
     if (digits == NULL || strlen(digits) != CHECKSUM_DIGITS ||
         !checksum_parse(&of.digest, digits) || step <= d->after)
         return 0;
-    return put(d, step, &of);
+    return put_digest(d, step, &of);
 }
 
 /* Most lines are of earlier steps, and are skipped without parsing. */

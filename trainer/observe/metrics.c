@@ -395,7 +395,7 @@ static void log_step(struct metrics *m, const struct progress *p, double max_los
     add_to_board(m, p, &speed, max_loss, memory);
     write_textfile(m, p, &speed, max_loss, memory);
     if (m->logged_step > m->first_step) /* before the first step the reader cannot read ahead */
-        waits_look(&m->waits, p->step, speed.data_share, speed.data_seconds);
+        waits_check(&m->waits, p->step, speed.data_share, speed.data_seconds);
     m->logged_at = time;
     m->logged_step = p->step;
     m->logged_tokens = p->tokens;
@@ -486,8 +486,8 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct step
         log_step(m, p, result->max_loss, times);
     write_loss(m, p, result);
     jsonl_step(m->jsonl, p, result, data_place(m->of.data), &calls);
-    struct spike spike = spikes_look(&m->spikes, p->step, p->loss);
-    spikes_say(&spike, p->step);
+    struct spike spike = spikes_update(&m->spikes, p->step, p->loss);
+    spikes_log(&spike, p->step);
     jsonl_spike(m->jsonl, p->step, &spike);
     bar_show(&m->bar_at, p->step, m->of.config->steps,
              (clock_seconds() - m->ready_at) / (double)(p->step - m->first_step));

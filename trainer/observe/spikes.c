@@ -24,7 +24,7 @@ static struct spread measure(const struct spikes *s)
     return spread_of(values, num, LEAST_PART);
 }
 
-static struct spike go_on(struct spikes *s, int64_t step, double loss)
+static struct spike continue_spike(struct spikes *s, int64_t step, double loss)
 {
     struct spike *now = &s->now;
     double limit = now->median + s->config->spike_deviations / 2 * now->deviation;
@@ -45,13 +45,13 @@ static struct spike go_on(struct spikes *s, int64_t step, double loss)
     return *now;
 }
 
-struct spike spikes_look(struct spikes *s, int64_t step, double loss)
+struct spike spikes_update(struct spikes *s, int64_t step, double loss)
 {
     struct spike found = {.kind = SPIKE_NONE};
     if (s->config->spike_deviations == 0 || !isfinite(loss))
         return found;
     if (s->is_in)
-        found = go_on(s, step, loss);
+        found = continue_spike(s, step, loss);
     if (s->is_in || found.kind == SPIKE_LASTS)
         return found;
     if (found.kind == SPIKE_NONE && window_size(s) >= SPIKES_LEAST) {
@@ -72,7 +72,7 @@ const char *spike_name(enum spike_kind kind)
     return names[kind];
 }
 
-void spikes_say(const struct spike *spike, int64_t step)
+void spikes_log(const struct spike *spike, int64_t step)
 {
     if (spike->kind == SPIKE_BEGINS)
         log_warn("train",

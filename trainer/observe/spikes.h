@@ -36,9 +36,9 @@ struct spikes {
 };
 
 /* Finds the kind of the step's loss. */
-struct spike spikes_look(struct spikes *spikes, int64_t step, double loss);
+struct spike spikes_update(struct spikes *spikes, int64_t step, double loss);
 /* Logs a warning when a spike begins and when it lasts, and a line when it is over. */
-void spikes_say(const struct spike *spike, int64_t step);
+void spikes_log(const struct spike *spike, int64_t step);
 const char *spike_name(enum spike_kind kind); /* "begins", "fast", "slow", "lasts" */
 
 #endif

@@ -66,7 +66,7 @@ struct straggler stragglers_find(const struct straggler_note *notes, uint32_t nu
     return found;
 }
 
-bool stragglers_judge(struct stragglers *s, const struct straggler *found)
+bool stragglers_update(struct stragglers *s, const struct straggler *found)
 {
     bool is_again = found->num_late > 0 && strcmp(found->host, s->late_host) == 0;
     bool is_new = is_again && !s->is_said;
@@ -112,7 +112,7 @@ int stragglers_compare(struct stragglers *s, const struct mesh *mesh, int64_t st
             : report_error(ERR_MEMORY, NULL, "no memory for the waits of %u ranks", world->size);
     if (rc == 0 && world->rank == 0 && s->own.seconds >= STRAGGLER_SECONDS_MIN) {
         *out = stragglers_find(notes, world->size, s->config->straggler_percent);
-        out->num_late = stragglers_judge(s, out) ? out->num_late : 0;
+        out->num_late = stragglers_update(s, out) ? out->num_late : 0;
     }
     free(notes);
     free(bytes);

@@ -43,7 +43,7 @@ struct stragglers {
 /* Finds the latest rank, if it is late by at least `percent`. */
 struct straggler stragglers_find(const struct straggler_note *notes, uint32_t num, double percent);
 /* Updates the state with a result. True: log it. */
-bool stragglers_judge(struct stragglers *stragglers, const struct straggler *found);
+bool stragglers_update(struct stragglers *stragglers, const struct straggler *found);
 
 void stragglers_add(struct stragglers *stragglers, double seconds, double called);
 /* Call on all ranks after a step. On rank 0 out->num_late > 0: log it. ERR_MEMORY; errors of

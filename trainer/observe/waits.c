@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-bool waits_look(struct waits *waits, int64_t step, double percent, double seconds)
+bool waits_check(struct waits *waits, int64_t step, double percent, double seconds)
 {
     double most = waits->config->data_wait_max_percent;
     bool was_slow = waits->is_slow;

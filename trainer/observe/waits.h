@@ -15,6 +15,6 @@ struct waits {
 
 /* `percent` of the time since the previous line; `seconds` of a step. True: the warning was logged
  * now. */
-bool waits_look(struct waits *waits, int64_t step, double percent, double seconds);
+bool waits_check(struct waits *waits, int64_t step, double percent, double seconds);
 
 #endif

@@ -92,8 +92,8 @@ static int add_squares(struct parallel *p, const struct op *op)
     return 0;
 }
 
-int blame_look(struct parallel *p, const struct op *op, uint32_t first,
-               const struct model_notes *notes, const struct kernel_extent *extents)
+int blame_add_notes(struct parallel *p, const struct op *op, uint32_t first,
+                    const struct model_notes *notes, const struct kernel_extent *extents)
 {
     struct blame *b = p->run.blame;
     for (uint32_t i = 0; i < notes->num; i++) {

@@ -81,7 +81,7 @@ static int try_level(struct search *s, uint32_t level)
 }
 
 /* Finds the lowest level that fits. */
-static int choose(struct search *s)
+static int choose_level(struct search *s)
 {
     uint64_t most = (uint64_t)s->config.budget_bytes;
     uint32_t low = 0, high = 2 * s->num_layers;
@@ -116,7 +116,7 @@ int budget_choose(uint8_t *keep, const struct parallel_options *options)
         s.shape = &first->plan->shape;
         s.num_layers = 0;
         s.num_layers = set_level(&s, 0);
-        rc = choose(&s);
+        rc = choose_level(&s);
     }
     parallel_free(first);
     device_close(s.device);

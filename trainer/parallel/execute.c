@@ -128,12 +128,12 @@ static int send(struct parallel *p, const struct op *op, uint32_t slot, enum dir
 static int run_send(struct parallel *p, const struct op *op, uint32_t slot)
 {
     struct model *m = p->plan->model;
-    uint32_t behind = p->plan->first_block[op->stage + 1];
+    uint32_t next = p->plan->first_block[op->stage + 1];
     int rc = 0;
     if (op->kind == OP_SEND) {
-        model_close_stream(m, slot, behind);
-        rc = is_live(p, slot) ? send(p, op, slot, WAY_DOWN, model_stream(m, slot, behind)) : 0;
-        model_give_stream(m, slot, behind);
+        model_close_stream(m, slot, next);
+        rc = is_live(p, slot) ? send(p, op, slot, WAY_DOWN, model_stream(m, slot, next)) : 0;
+        model_give_stream(m, slot, next);
         return rc;
     }
     rc = is_live(p, slot) ? send(p, op, slot, WAY_UP, model_gradient(m, slot)) : 0;
@@ -282,14 +282,14 @@ static bool find_next(const void *user, const char *lane, uint32_t index, struct
 static void begin_op(struct parallel *p, const struct program *program, const struct op *op)
 {
     struct flight_place place = place_of(program, op);
-    flight_enter(p->plan->mesh.world->flight, lane_name(thread_of(op)), &place);
+    flight_enter_op(p->plan->mesh.world->flight, lane_name(thread_of(op)), &place);
     observe(p, op, false);
 }
 
 static void end_op(struct parallel *p, const struct op *op)
 {
     observe(p, op, true);
-    flight_leave();
+    flight_leave_op();
 }
 
 static void take_for(struct parallel *p, const struct op *op, uint32_t slot)
@@ -577,6 +577,6 @@ int execute_program(struct parallel *p, const struct program *program, struct wa
     if (rc != 0 && !e->is_common && !memory_is_recording(p->plan->memory))
         rc = fail_all(p, rc);
     flight_follow(flight, NULL);
-    flight_leave();
+    flight_leave_op();
     return rc;
 }

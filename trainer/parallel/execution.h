@@ -143,8 +143,8 @@ int blame_open(struct parallel *p, uint32_t num_notes);
 void blame_close(struct blame *blame);
 /* Call after a watched operation, with its notes and their extents on the host. `first`: the number
  * of the first note among all notes of a leaf, the same on each rank. */
-int blame_look(struct parallel *p, const struct op *op, uint32_t first,
-               const struct model_notes *notes, const struct kernel_extent *extents);
+int blame_add_notes(struct parallel *p, const struct op *op, uint32_t first,
+                    const struct model_notes *notes, const struct kernel_extent *extents);
 /* Call when the module is named already. */
 void blame_is_named(struct blame *blame);
 

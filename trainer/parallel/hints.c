@@ -17,7 +17,7 @@ static bool gathers_per_micro_batch(const struct hint_facts *f)
     return f->drops && f->degree[AXIS_PP] > 1 && f->degree[AXIS_SHARD] > 1 && f->micro_steps > 1;
 }
 
-static void tell_gathers(char *out, const struct hint_facts *f)
+static void describe_gathers(char *out, const struct hint_facts *f)
 {
     snprintf(out, HINT_TEXT_BYTES,
              "parallelism.fsdp_reshard_after_forward = always in a pipeline gathers the "
@@ -37,7 +37,7 @@ static bool tp_leaves_machine(const struct hint_facts *f)
            f->ranks_on_machine % f->degree[AXIS_TP] != 0;
 }
 
-static void tell_tp(char *out, const struct hint_facts *f)
+static void describe_tp(char *out, const struct hint_facts *f)
 {
     uint32_t n = f->ranks_on_machine, fits = f->degree[AXIS_TP];
     while (n % fits != 0)
@@ -66,7 +66,7 @@ static bool leaves_cross_machines(const struct hint_facts *f)
 }
 
 /* A replica within one machine does not sum a group on its machine. */
-static void tell_leaves(char *out, const struct hint_facts *f)
+static void describe_leaves(char *out, const struct hint_facts *f)
 {
     uint32_t machines = machines_of_stage(f), within = f->degree[AXIS_TP] * f->degree[AXIS_CP];
     bool has_parts = f->degree[AXIS_SHARD] * within % f->ranks_on_machine == 0;
@@ -130,7 +130,7 @@ static bool sizes_are_odd(const struct hint_facts *f)
     return any;
 }
 
-static void tell_sizes(char *out, const struct hint_facts *f)
+static void describe_sizes(char *out, const struct hint_facts *f)
 {
     size_t at = 0;
     for (size_t i = 0; i < NUM_SIZES && at < HINT_TEXT_BYTES; i++) {
@@ -154,7 +154,7 @@ static bool cores_are_few(const struct hint_facts *f)
     return f->cores > 0 && (uint64_t)f->sharers * f->threads > f->cores;
 }
 
-static void tell_cores(char *out, const struct hint_facts *f)
+static void describe_cores(char *out, const struct hint_facts *f)
 {
     snprintf(out, HINT_TEXT_BYTES,
              "%u ranks with %u threads each (kernels.threads) share %u cores: they wait for each "
@@ -183,13 +183,13 @@ static void add_cores(struct hint_facts *out, const struct parallel *p)
 static const struct rule {
     const char *id;
     bool (*applies)(const struct hint_facts *facts);
-    void (*tell)(char *out, const struct hint_facts *facts);
+    void (*describe)(char *out, const struct hint_facts *facts);
 } rules[HINTS_MAX] = {
-    {"gathers_per_micro_batch", gathers_per_micro_batch, tell_gathers},
-    {"tensor_across_machines", tp_leaves_machine, tell_tp},
-    {"leaves_across_machines", leaves_cross_machines, tell_leaves},
-    {"unaligned_sizes", sizes_are_odd, tell_sizes},
-    {"few_cores", cores_are_few, tell_cores},
+    {"gathers_per_micro_batch", gathers_per_micro_batch, describe_gathers},
+    {"tensor_across_machines", tp_leaves_machine, describe_tp},
+    {"leaves_across_machines", leaves_cross_machines, describe_leaves},
+    {"unaligned_sizes", sizes_are_odd, describe_sizes},
+    {"few_cores", cores_are_few, describe_cores},
 };
 
 uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts)
@@ -199,7 +199,7 @@ uint32_t hints_of_facts(struct hint *out, const struct hint_facts *facts)
         if (!rules[i].applies(facts))
             continue;
         out[num].id = rules[i].id;
-        rules[i].tell(out[num++].text, facts);
+        rules[i].describe(out[num++].text, facts);
     }
     return num;
 }

@@ -113,7 +113,7 @@ struct step_input {
                                              * asked */
     /* Called on each rank, once in each step that is made: a mask of SWITCH_* (config/switches.h).
      * All ranks get the union of the masks. NULL: 0. */
-    unsigned (*look)(void *user);
+    unsigned (*poll_switches)(void *user);
     /* Called when loss and norm are known, unless the step is dropped. A result other than 0 ends
      * the step, and is the same on all ranks. Then updates the state of each of this rank's blocks
      * from state->grad, in the order of state->slices. NULL: no update. */

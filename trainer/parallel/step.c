@@ -194,7 +194,7 @@ static int agree_to_stop(struct parallel *p, struct step *s, const struct op *op
 static int norm_and_stop(struct parallel *p, struct step *s, const struct op *op)
 {
     const struct step_input *input = s->input;
-    unsigned seen = input->look != NULL ? input->look(input->user) : 0;
+    unsigned seen = input->poll_switches != NULL ? input->poll_switches(input->user) : 0;
     struct {
         struct kernel_exact_sum sum;
         int64_t stop, failures, digest[2]; /* digest: low and high half, so that sums do not

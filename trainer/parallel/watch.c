@@ -263,7 +263,7 @@ int watch_end(struct parallel *p, const struct op *op)
     write_notes(p, op);
     keep_notes(p, op);
     uint32_t first = (uint32_t)(when_of(p, op, 0) % num_notes(p));
-    int rc = p->run.blame != NULL ? blame_look(p, op, first, &w->notes, w->extents) : 0;
+    int rc = p->run.blame != NULL ? blame_add_notes(p, op, first, &w->notes, w->extents) : 0;
     model_watch(p->plan->model, NULL);
     w->notes.num = 0;
     return rc;
@@ -297,7 +297,7 @@ static void print_history(const struct watch *w)
     free(text);
 }
 
-static int tell(const struct parallel *p, int64_t step)
+static int report_broken(const struct parallel *p, int64_t step)
 {
     const struct watch *w = p->run.watch;
     const struct frame *frame = &w->ring[(w->num_seen - 1) % w->num_frames];
@@ -335,7 +335,7 @@ int watch_agree(struct parallel *p, int64_t step, bool *out_is_broken)
     for (uint32_t rank = 1; rank < world->size; rank++)
         first = w->all[rank] < w->all[first] ? rank : first;
     bool is_broken = w->all[first] != INT64_MAX;
-    int rc = is_broken && first == world->rank ? tell(p, step) : 0;
+    int rc = is_broken && first == world->rank ? report_broken(p, step) : 0;
     *out_is_broken = is_broken && p->run.blame == NULL;
     if (*out_is_broken)
         return parallel_agree(world, rc);

@@ -65,8 +65,8 @@ void axes_free(struct axes *a)
 
 /* ---- wanted states ---- */
 
-static void refuse(struct axes *a, const char *buffer, enum axis axis, enum state is,
-                   enum state wanted)
+static void refuse_buffer(struct axes *a, const char *buffer, enum axis axis, enum state is,
+                          enum state wanted)
 {
     if (a->reason != NULL)
         return;
@@ -75,13 +75,13 @@ static void refuse(struct axes *a, const char *buffer, enum axis axis, enum stat
     a->reason = a->text;
 }
 
-static void want(struct axes *a, const char *name, const struct buffer *is,
-                 const struct buffer *wanted)
+static void check_buffer(struct axes *a, const char *name, const struct buffer *is,
+                         const struct buffer *wanted)
 {
     for (uint32_t axis = 0; axis < NUM_CUTS; axis++)
         if (program_degree(a->o, axis) > 1 && wanted->over[axis] != ANY &&
             is->over[axis] != wanted->over[axis])
-            refuse(a, name, axis, is->over[axis], wanted->over[axis]);
+            refuse_buffer(a, name, axis, is->over[axis], wanted->over[axis]);
 }
 
 /* ---- changes of state by calls ---- */
@@ -102,30 +102,31 @@ static void call(struct axes *a, const char *name, struct buffer *buffer, const 
         if (!(mesh_group_axes(call->group) >> axis & 1) || program_degree(a->o, axis) == 1)
             continue;
         if (buffer->over[axis] != rules[call->kind].from)
-            refuse(a, name, axis, buffer->over[axis], rules[call->kind].from);
+            refuse_buffer(a, name, axis, buffer->over[axis], rules[call->kind].from);
         buffer->over[axis] = rules[call->kind].to;
     }
 }
 
-static void call_all(struct axes *a, const char *name, const struct op *op, struct buffer *buffer)
+static void apply_calls(struct axes *a, const char *name, const struct op *op,
+                        struct buffer *buffer)
 {
     for (uint32_t i = 0; i < OP_CALLS_MAX; i++)
         call(a, name, buffer, &op->calls[i]);
 }
 
 /* Applies the operation's calls to the buffer, then checks that it is as wanted. */
-static void make(struct axes *a, const char *name, const struct op *op, struct buffer *buffer,
-                 const struct buffer *wanted)
+static void call_and_check(struct axes *a, const char *name, const struct op *op,
+                           struct buffer *buffer, const struct buffer *wanted)
 {
-    call_all(a, name, op, buffer);
-    want(a, name, buffer, wanted);
+    apply_calls(a, name, op, buffer);
+    check_buffer(a, name, buffer, wanted);
 }
 
 /* The same for a buffer that only this operation uses. */
-static void make_own(struct axes *a, const char *name, const struct op *op, struct buffer buffer,
-                     const struct buffer *wanted)
+static void call_own_and_check(struct axes *a, const char *name, const struct op *op,
+                               struct buffer buffer, const struct buffer *wanted)
 {
-    make(a, name, op, &buffer, wanted);
+    call_and_check(a, name, op, &buffer, wanted);
 }
 
 /* Applies the exchange of a leaf's gradient: fast sums keep it on each rank, else it goes to its
@@ -137,7 +138,7 @@ static void exchange(struct axes *a, const struct op *op, uint32_t block)
     struct buffer own = of_block(a, block, gradient, PARTIAL);
     const struct buffer *wanted = a->o->round_leaves > 0 ? &of_replica : &owned;
     a->blocks[block].sums = own;
-    make(a, "gradient", op, &a->blocks[block].sums, a->o->adds_fast ? &own : wanted);
+    call_and_check(a, "gradient", op, &a->blocks[block].sums, a->o->adds_fast ? &own : wanted);
 }
 
 static void run_bucket(struct axes *a, const struct op *op)
@@ -148,9 +149,9 @@ static void run_bucket(struct axes *a, const struct op *op)
         if (op->kind == OP_EXCHANGE)
             exchange(a, op, block);
         else if (op->kind == OP_JOIN)
-            make(a, "sums of the group", op, &a->blocks[block].sums, &joined);
+            call_and_check(a, "sums of the group", op, &a->blocks[block].sums, &joined);
         else
-            make(a, "sums", op, &a->blocks[block].sums, &collected);
+            call_and_check(a, "sums", op, &a->blocks[block].sums, &collected);
 }
 
 /* ---- the end of a step ---- */
@@ -170,25 +171,25 @@ static void reduce(struct axes *a, uint32_t rank, const struct op *op)
     bool has_in = a->o->is_tied && has_sums(a, rank, 0);
     bool has_out = a->o->is_tied && has_sums(a, rank, a->o->num_blocks);
     if (has_in)
-        call_all(a, "sums of the tied matrix", op, in);
+        apply_calls(a, "sums of the tied matrix", op, in);
     if (has_out)
-        call_all(a, "sums of the tied matrix", op, out);
+        apply_calls(a, "sums of the tied matrix", op, out);
     if (has_in && has_out)
-        want(a, "sums of the tied matrix", in, out);
+        check_buffer(a, "sums of the tied matrix", in, out);
     if (!has_in && !has_out && op->calls[0].kind != CALL_NONE)
         a->reason = "it has nothing to call for";
 }
 
 /* Checks the sums that the norm and the optimizer read: they are laid out as the parameters. With
  * ZeRO copies have pieces of them, unless the sums were added fast. */
-static void want_sums(struct axes *a, uint32_t rank)
+static void check_sums(struct axes *a, uint32_t rank)
 {
     for (uint32_t block = 0; block <= a->o->num_blocks; block++) {
         struct buffer wanted = a->blocks[block].parameters;
         if (a->o->spreads && !a->o->adds_fast)
             wanted.over[AXIS_REPLICATE] = wanted.over[AXIS_CP] = CUT;
         if (has_sums(a, rank, block))
-            want(a, "sums", &a->blocks[block].sums, &wanted);
+            check_buffer(a, "sums", &a->blocks[block].sums, &wanted);
     }
 }
 
@@ -204,7 +205,7 @@ static void spread(struct axes *a, uint32_t rank, const struct op *op)
 {
     for (uint32_t block = 0; block <= a->o->num_blocks; block++)
         if (has_sums(a, rank, block) && (block < a->o->num_blocks || a->o->num_ranks > 1))
-            call_all(a, "parameters", op, &a->blocks[block].parameters);
+            apply_calls(a, "parameters", op, &a->blocks[block].parameters);
 }
 
 /* ---- operations ---- */
@@ -220,20 +221,20 @@ static const struct buffer summands = {{PARTIAL, PARTIAL, PARTIAL, PARTIAL, PART
                            keys_around = {{DIFFERENT, DIFFERENT, DIFFERENT, WHOLE, CUT, DIFFERENT}},
                            gathered = {{ANY, WHOLE, WHOLE, WHOLE, CUT, WHOLE}};
 
-static void run(struct axes *a, uint32_t rank, const struct op *op)
+static void run_op(struct axes *a, uint32_t rank, const struct op *op)
 {
     switch (op->kind) {
     case OP_ASK_STOP:
-        make_own(a, "wish to stop", op, summands, &all_whole);
+        call_own_and_check(a, "wish to stop", op, summands, &all_whole);
         break;
     case OP_ENCODE:
-        make_own(a, "scales", op, scales, &common_scales);
+        call_own_and_check(a, "scales", op, scales, &common_scales);
         break;
     case OP_GATHER:
-        make_own(a, "parameters", op, a->blocks[op->block].parameters, &gathered);
+        call_own_and_check(a, "parameters", op, a->blocks[op->block].parameters, &gathered);
         break;
     case OP_RING:
-        make_own(a, "keys and values", op, keys, &keys_around);
+        call_own_and_check(a, "keys and values", op, keys, &keys_around);
         break;
     case OP_EXCHANGE:
     case OP_JOIN:
@@ -244,11 +245,11 @@ static void run(struct axes *a, uint32_t rank, const struct op *op)
         reduce(a, rank, op);
         break;
     case OP_NORM:
-        want_sums(a, rank);
-        make_own(a, "squares of the norm", op, summands, &all_whole);
+        check_sums(a, rank);
+        call_own_and_check(a, "squares of the norm", op, summands, &all_whole);
         break;
     case OP_LOSSES:
-        make_own(a, "losses", op, losses, &all_whole);
+        call_own_and_check(a, "losses", op, losses, &all_whole);
         break;
     case OP_SPREAD:
         spread(a, rank, op);
@@ -270,7 +271,7 @@ const char *axes_run(struct axes *a, uint32_t rank, const struct op *op)
         if (op->calls[i].kind != CALL_NONE && op->calls[i].group != GROUP_WORLD &&
             !program_has_group(a->o, op->calls[i].group))
             a->reason = "its group has one rank";
-    run(a, rank, op);
+    run_op(a, rank, op);
     return a->reason;
 }
 
@@ -278,6 +279,6 @@ const char *axes_end(struct axes *a, uint32_t block)
 {
     struct buffer wanted = of_block(a, block, resting, WHOLE);
     a->reason = NULL;
-    want(a, "parameters", &a->blocks[block].parameters, &wanted);
+    check_buffer(a, "parameters", &a->blocks[block].parameters, &wanted);
     return a->reason;
 }

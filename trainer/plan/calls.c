@@ -24,8 +24,8 @@ bool program_has_group(const struct program_options *o, enum group group)
 
 /* Adds a call if its group has more than one rank. Calls of the world are added even for one
  * rank. */
-static void add(const struct program_options *o, struct op *op, enum call_kind kind,
-                enum group group)
+static void add_call(const struct program_options *o, struct op *op, enum call_kind kind,
+                     enum group group)
 {
     struct call *call = op->calls;
     if (group != GROUP_WORLD && !program_has_group(o, group))
@@ -37,24 +37,24 @@ static void add(const struct program_options *o, struct op *op, enum call_kind k
 static void add_collect(const struct program_options *o, struct op *op)
 {
     if (!o->adds_fast) {
-        add(o, op, CALL_GATHER, GROUP_COPIES);
+        add_call(o, op, CALL_GATHER, GROUP_COPIES);
         return;
     }
-    add(o, op, CALL_SCATTER, GROUP_SUMS);
-    add(o, op, CALL_SUM, GROUP_COPIES);
+    add_call(o, op, CALL_SCATTER, GROUP_SUMS);
+    add_call(o, op, CALL_SUM, GROUP_COPIES);
 }
 
 static void add_exchange(const struct program_options *o, struct op *op)
 {
     if (!o->adds_fast)
-        add(o, op, CALL_DEAL, o->round_leaves > 0 ? GROUP_REPLICA : GROUP_OWNERS);
+        add_call(o, op, CALL_DEAL, o->round_leaves > 0 ? GROUP_REPLICA : GROUP_OWNERS);
 }
 
 /* Each end of a pipeline has a sum of a tied matrix. */
 static void add_reduce(const struct program_options *o, struct op *op)
 {
     if (o->is_tied && (o->rank == 0 || o->rank + 1 == o->num_ranks))
-        add(o, op, CALL_SWAP, GROUP_PP);
+        add_call(o, op, CALL_SWAP, GROUP_PP);
 }
 
 static void add_calls(const struct program_options *o, struct op *op)
@@ -62,20 +62,20 @@ static void add_calls(const struct program_options *o, struct op *op)
     switch (op->kind) {
     case OP_ASK_STOP:
     case OP_NORM:
-        add(o, op, CALL_SUM, GROUP_WORLD);
+        add_call(o, op, CALL_SUM, GROUP_WORLD);
         break;
     case OP_ENCODE:
     case OP_GATHER:
-        add(o, op, CALL_GATHER, GROUP_SHARD);
+        add_call(o, op, CALL_GATHER, GROUP_SHARD);
         break;
     case OP_RING:
-        add(o, op, CALL_AROUND, GROUP_RING);
+        add_call(o, op, CALL_AROUND, GROUP_RING);
         break;
     case OP_EXCHANGE:
         add_exchange(o, op);
         break;
     case OP_JOIN:
-        add(o, op, CALL_DEAL, GROUP_REPLICAS);
+        add_call(o, op, CALL_DEAL, GROUP_REPLICAS);
         break;
     case OP_COLLECT:
         add_collect(o, op);
@@ -84,11 +84,11 @@ static void add_calls(const struct program_options *o, struct op *op)
         add_reduce(o, op);
         break;
     case OP_LOSSES:
-        add(o, op, CALL_GATHER, GROUP_DATA);
-        add(o, op, CALL_BROADCAST, GROUP_PP);
+        add_call(o, op, CALL_GATHER, GROUP_DATA);
+        add_call(o, op, CALL_BROADCAST, GROUP_PP);
         break;
     case OP_SPREAD:
-        add(o, op, CALL_GATHER, GROUP_COPIES);
+        add_call(o, op, CALL_GATHER, GROUP_COPIES);
         break;
     default:
         break;

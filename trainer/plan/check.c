@@ -48,10 +48,10 @@ static bool *of_block(const struct check *c, enum done what, const struct op *op
     return &c->done[what][(size_t)op->block * c->leaves + op->leaf];
 }
 
-/* The boundary before (`is_behind`: after) an operation's stage. */
-static size_t boundary(const struct check *c, const struct op *op, bool is_behind)
+/* The boundary before (`is_after`: after) an operation's stage. */
+static size_t boundary(const struct check *c, const struct op *op, bool is_after)
 {
-    return (size_t)(op->stage + is_behind) * c->leaves + op->leaf;
+    return (size_t)(op->stage + is_after) * c->leaves + op->leaf;
 }
 
 static bool has_stream(const struct check *c, const struct op *op)
@@ -259,8 +259,8 @@ static bool is_receive(const struct op *op)
 /* Is the stage on the other side of the boundary the peer's? */
 static void check_peer(struct check *c, const struct op *op)
 {
-    bool is_behind = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
-    uint32_t ranks = c->o->num_ranks, other = op->stage + (is_behind ? 1 : ranks - 1);
+    bool is_after = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
+    uint32_t ranks = c->o->num_ranks, other = op->stage + (is_after ? 1 : ranks - 1);
     if (op->peer != other % ranks)
         c->reason = "its peer has not the stage on the other side";
 }
@@ -269,8 +269,8 @@ static void check_peer(struct check *c, const struct op *op)
 static bool *of_transfer(const struct check *c, bool *const flags[2], const struct op *op)
 {
     bool is_up = op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
-    bool is_behind = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
-    return &flags[is_up][boundary(c, op, is_behind)];
+    bool is_after = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
+    return &flags[is_up][boundary(c, op, is_after)];
 }
 
 static void send(struct check *c, uint32_t rank, const struct op *op)
@@ -388,7 +388,7 @@ static bool advance(struct check *c, uint32_t rank)
     return true;
 }
 
-static int refuse(const struct check *c, uint32_t rank, const char *reason)
+static int refuse_program(const struct check *c, uint32_t rank, const char *reason)
 {
     const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
     return report_error(ERR_INVALID, "this is a defect of the program's making, or of a schedule",
@@ -403,7 +403,7 @@ static int run_rank(struct check *c, uint32_t rank, bool *out_moved)
 {
     while (c->at[rank] < c->ranks[rank]->num_ops && advance(c, rank)) {
         if (c->reason != NULL)
-            return refuse(c, rank, c->reason);
+            return refuse_program(c, rank, c->reason);
         c->at[rank]++;
         *out_moved = true;
     }
@@ -420,7 +420,7 @@ static int run_all(struct check *c)
     }
     for (uint32_t r = 0; r < c->o->num_ranks; r++)
         if (c->at[r] < c->ranks[r]->num_ops)
-            return refuse(c, r, "what it waits for is never sent");
+            return refuse_program(c, r, "what it waits for is never sent");
     return 0;
 }
 
@@ -451,7 +451,7 @@ static int check_common(struct check *c, uint32_t rank)
         return 0;
     uint32_t who = at < p->num_ops ? rank : 0;
     c->at[who] = who > 0 ? at : expected;
-    return refuse(c, who, "another rank of the pipeline does not call with it over pp");
+    return refuse_program(c, who, "another rank of the pipeline does not call with it over pp");
 }
 
 /* Every block is updated. Where a save may be under way, every block is copied. */

@@ -82,8 +82,8 @@ static uint64_t stage_bytes(const struct gpu_memory_options *o)
 {
     uint32_t ranks = o->shape->num_ranks, stages = ranks * o->shape->chunks, num = 0;
     bool is_here = mesh_group_on_machine(o->mesh, GROUP_PP, o->machine_ranks) > 1;
-    for (uint32_t behind = 1; behind < stages && ranks > 1; behind++)
-        num += (behind - 1) % ranks == o->shape->rank || behind % ranks == o->shape->rank;
+    for (uint32_t next = 1; next < stages && ranks > 1; next++)
+        num += (next - 1) % ranks == o->shape->rank || next % ranks == o->shape->rank;
     return num * (is_here ? CHANNELS * (SENT + RECEIVED) : NETWORK);
 }
 

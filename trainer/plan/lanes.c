@@ -210,7 +210,7 @@ static void put_in_ring(struct waits *w, const struct program_options *o, struct
 }
 
 /* The block's next backward waits for a join, too: its buffers are used once at a time. */
-static void put_behind(struct waits *w, struct op *op, uint32_t number)
+static void put_in_reduce(struct waits *w, struct op *op, uint32_t number)
 {
     if (op->kind != OP_EXCHANGE && op->kind != OP_JOIN && op->kind != OP_COLLECT)
         return;
@@ -255,7 +255,7 @@ static int assign(struct program *p, const struct program_options *o)
             op->lane = LANE_GATHER;
             w.gather[op->block] = w.last_gather = i + 1;
         } else if (o->exchange_behind > 0 && !w.is_reduced) {
-            put_behind(&w, op, i + 1);
+            put_in_reduce(&w, op, i + 1);
         }
     }
     free(w.gather);

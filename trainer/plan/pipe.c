@@ -46,8 +46,8 @@ static uint64_t *done_of(const struct simulation *s, uint32_t part, uint32_t sta
 }
 
 /* The n-th forward (or backward) of a rank: rounds of num_ranks leaves, chunk after chunk. */
-static struct pipe_action nth(const struct simulation *s, uint32_t rank, uint32_t n,
-                              bool is_forward)
+static struct pipe_action nth_action(const struct simulation *s, uint32_t rank, uint32_t n,
+                                     bool is_forward)
 {
     const struct pipe_options *o = s->options;
     uint32_t round = is_forwards_first(o) ? o->num_leaves : o->num_ranks;
@@ -64,11 +64,11 @@ static struct pipe_action nth(const struct simulation *s, uint32_t rank, uint32_
 /* The most leaves (of any chunk) that a rank may have between forward and backward. */
 static uint32_t limit_of(const struct pipe_options *o, uint32_t rank)
 {
-    uint32_t all = o->num_leaves * o->chunks, behind = o->num_ranks - 1 - rank, limit;
+    uint32_t all = o->num_leaves * o->chunks, later = o->num_ranks - 1 - rank, limit;
     switch (o->schedule) {
     case PIPE_INTERLEAVED:
     case PIPE_INTERLEAVED_ZERO:
-        limit = o->chunks == 1 ? behind + 1 : (o->chunks - 1) * o->num_ranks + 2 * behind + 1;
+        limit = o->chunks == 1 ? later + 1 : (o->chunks - 1) * o->num_ranks + 2 * later + 1;
         break;
     case PIPE_GPIPE:
     case PIPE_LOOPED:
@@ -76,7 +76,7 @@ static uint32_t limit_of(const struct pipe_options *o, uint32_t rank)
         limit = all;
         break;
     default:
-        limit = behind + 1 + (o->chunks - 1) * o->num_ranks;
+        limit = later + 1 + (o->chunks - 1) * o->num_ranks;
         break;
     }
     return limit < all ? limit : all;
@@ -99,7 +99,8 @@ static uint64_t ready_at(const struct simulation *s, const struct pipe_action *a
     return at;
 }
 
-static void begin(struct simulation *s, uint32_t rank, const struct pipe_action *a, uint64_t now)
+static void begin_action(struct simulation *s, uint32_t rank, const struct pipe_action *a,
+                         uint64_t now)
 {
     struct pipe *p = s->pipe;
     uint64_t end = now + duration_of(a->kind);
@@ -114,7 +115,8 @@ static void begin(struct simulation *s, uint32_t rank, const struct pipe_action 
 }
 
 /* Chooses the action that a rank begins at `now` by the rules of its schedule; false: none. */
-static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pipe_action *out)
+static bool choose_action(struct simulation *s, uint32_t rank, uint64_t now,
+                          struct pipe_action *out)
 {
     const struct pipe_options *o = s->options;
     uint32_t all = o->num_leaves * o->chunks, *f = &s->next[0][rank], *b = &s->next[1][rank];
@@ -125,8 +127,8 @@ static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pip
     bool has_room = !is_split || *f - *w < limit_of(o, 0);
     bool may_forward = *f < all && *f - *b < limit_of(o, rank) && has_room;
     bool may_backward = *b < *f && (!is_forwards_first(o) || *f == all);
-    struct pipe_action forward = nth(s, rank, may_forward ? *f : 0, true);
-    struct pipe_action backward = nth(s, rank, may_backward ? *b : 0, false);
+    struct pipe_action forward = nth_action(s, rank, may_forward ? *f : 0, true);
+    struct pipe_action backward = nth_action(s, rank, may_backward ? *b : 0, false);
     backward.kind = is_split ? PIPE_INPUT : PIPE_BACKWARD;
     may_forward = may_forward && ready_at(s, &forward) <= now;
     may_backward = may_backward && ready_at(s, &backward) <= now;
@@ -144,7 +146,7 @@ static bool choose(struct simulation *s, uint32_t rank, uint64_t now, struct pip
     }
     if (!is_split || *w >= *b)
         return false;
-    *out = nth(s, rank, *w, false);
+    *out = nth_action(s, rank, *w, false);
     out->kind = PIPE_WEIGHT;
     (*w)++;
     return true;
@@ -176,8 +178,8 @@ static void simulate(struct simulation *s)
         over = 0;
         for (uint32_t r = 0; r < s->pipe->num_ranks; r++) {
             struct pipe_action action;
-            if (s->free_at[r] <= now && choose(s, r, now, &action))
-                begin(s, r, &action, now);
+            if (s->free_at[r] <= now && choose_action(s, r, now, &action))
+                begin_action(s, r, &action, now);
             over += is_over(s, r);
         }
     }
@@ -259,7 +261,7 @@ static int replay(struct simulation *s, struct pipe_action **lists, const uint32
             if (at == NEVER)
                 continue;
             ERR_TRY(check_begun(s, a));
-            begin(s, r, a, at > s->free_at[r] ? at : s->free_at[r]);
+            begin_action(s, r, a, at > s->free_at[r] ? at : s->free_at[r]);
             has_moved = true;
         }
     }

@@ -99,8 +99,8 @@ struct lowering {
     const struct pipe_action *next; /* the next action, or NULL */
 };
 
-static void add(struct lowering *l, enum op_kind kind, uint32_t stage, uint32_t leaf,
-                uint32_t block)
+static void add_op(struct lowering *l, enum op_kind kind, uint32_t stage, uint32_t leaf,
+                   uint32_t block)
 {
     struct program *p = l->p;
     if (p->num_ops == p->capacity) {
@@ -122,35 +122,36 @@ static void add_transfer(struct lowering *l, enum op_kind kind, uint32_t stage, 
                          int delta)
 {
     uint32_t ranks = l->o->num_ranks;
-    add(l, kind, stage, leaf, PROGRAM_BLOCK_NONE);
+    add_op(l, kind, stage, leaf, PROGRAM_BLOCK_NONE);
     if (!l->is_full)
         l->p->ops[l->p->num_ops - 1].peer = (uint16_t)((stage + ranks + (uint32_t)delta) % ranks);
 }
 
-static void hold(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t block, bool is_second)
+static void gather_block(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t block,
+                         bool is_second)
 {
     if (l->is_held[block])
         return;
-    add(l, OP_GATHER, stage, leaf, block);
+    add_op(l, OP_GATHER, stage, leaf, block);
     if (!l->is_full)
         l->p->ops[l->p->num_ops - 1].is_second = is_second;
     l->is_held[block] = true;
 }
 
-static void let_go(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t block)
+static void drop_block(struct lowering *l, uint32_t stage, uint32_t leaf, uint32_t block)
 {
     if (!l->o->drops)
         return;
-    add(l, OP_DROP, stage, leaf, block);
+    add_op(l, OP_DROP, stage, leaf, block);
     l->is_held[block] = false;
 }
 
 /* Drops the blocks that are held to the end of the step. */
-static void let_all_go(struct lowering *l)
+static void drop_all_blocks(struct lowering *l)
 {
     for (uint32_t block = 0; block <= l->o->num_blocks; block++)
         if (l->is_held[block])
-            add(l, OP_DROP, 0, 0, block);
+            add_op(l, OP_DROP, 0, 0, block);
 }
 
 static bool is_in_ring(const struct lowering *l, uint32_t block)
@@ -161,7 +162,7 @@ static bool is_in_ring(const struct lowering *l, uint32_t block)
 static void add_second(struct lowering *l, enum op_kind kind, const struct pipe_action *a,
                        uint32_t block)
 {
-    add(l, kind, a->stage, a->leaf, block);
+    add_op(l, kind, a->stage, a->leaf, block);
     if (!l->is_full)
         l->p->ops[l->p->num_ops - 1].is_second = true;
 }
@@ -182,11 +183,11 @@ static void begin_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
 {
     const struct program_options *o = l->o;
     if (o->num_ranks == 1 || !l->has_asked)
-        add(l, OP_ASK_STOP, stage, leaf, PROGRAM_BLOCK_NONE);
+        add_op(l, OP_ASK_STOP, stage, leaf, PROGRAM_BLOCK_NONE);
     l->has_asked = true;
     if (stage < o->num_ranks)
-        add(l, OP_READ, stage, leaf, PROGRAM_BLOCK_NONE);
-    add(l, OP_BEGIN, stage, leaf, PROGRAM_BLOCK_NONE);
+        add_op(l, OP_READ, stage, leaf, PROGRAM_BLOCK_NONE);
+    add_op(l, OP_BEGIN, stage, leaf, PROGRAM_BLOCK_NONE);
     if (stage > 0)
         add_transfer(l, OP_RECEIVE, stage, leaf, -1);
 }
@@ -196,32 +197,32 @@ static void lower_forward(struct lowering *l, uint32_t stage, uint32_t leaf)
     const struct program_options *o = l->o;
     uint32_t stages = o->num_ranks * o->chunks, head = o->num_blocks - 1;
     for (uint32_t b = o->first_block[stage]; b < o->first_block[stage + 1]; b++) {
-        hold(l, stage, leaf, b, false);
+        gather_block(l, stage, leaf, b, false);
         if (is_head(l, b) && o->is_tied)
-            hold(l, stage, leaf, o->num_blocks, false);
+            gather_block(l, stage, leaf, o->num_blocks, false);
         if (is_in_ring(l, b)) {
-            add(l, OP_KEYS, stage, leaf, b);
-            add(l, OP_RING, stage, leaf, b);
+            add_op(l, OP_KEYS, stage, leaf, b);
+            add_op(l, OP_RING, stage, leaf, b);
         }
-        add(l, OP_FORWARD, stage, leaf, b);
+        add_op(l, OP_FORWARD, stage, leaf, b);
         if (is_head(l, b) && o->has_loss_chunks && l->is_evaluation)
-            add(l, OP_LOSS, stage, leaf, b); /* with the head's parameters */
+            add_op(l, OP_LOSS, stage, leaf, b); /* with the head's parameters */
         if (is_head(l, b) && is_needed_next(l, stage, leaf))
             continue;
         if (is_head(l, b) && o->is_tied)
-            let_go(l, stage, leaf, o->num_blocks);
-        let_go(l, stage, leaf, b);
+            drop_block(l, stage, leaf, o->num_blocks);
+        drop_block(l, stage, leaf, b);
     }
     if (stage + 1 < stages)
         add_transfer(l, OP_SEND, stage, leaf, 1);
     else if (!o->has_loss_chunks)
-        add(l, OP_LOSS, stage, leaf, head);
+        add_op(l, OP_LOSS, stage, leaf, head);
 }
 
 static void add_bucket(struct lowering *l, enum op_kind kind, const struct pipe_action *a,
                        uint32_t block)
 {
-    add(l, kind, a->stage, a->leaf, block);
+    add_op(l, kind, a->stage, a->leaf, block);
     if (!l->is_full)
         l->p->ops[l->p->num_ops - 1].num_blocks = l->bucket;
 }
@@ -303,18 +304,18 @@ static void lower_block_backward(struct lowering *l, const struct pipe_action *a
         (a->kind == PIPE_WEIGHT && is_never_apart(l, block)))
         return;
     if (has_input) {
-        hold(l, a->stage, a->leaf, block, true);
+        gather_block(l, a->stage, a->leaf, block, true);
         if (is_layer)
             restore(l, a, block);
         ring_ahead(l, a, block);
         if (is_layer && kept_of(l, block) != MODEL_KEEP_ALL)
-            add(l, OP_RECOMPUTE, a->stage, a->leaf, block);
+            add_op(l, OP_RECOMPUTE, a->stage, a->leaf, block);
     }
-    add(l, is_both ? OP_BACKWARD : kinds[a->kind], a->stage, a->leaf, block);
+    add_op(l, is_both ? OP_BACKWARD : kinds[a->kind], a->stage, a->leaf, block);
     if (a->kind != PIPE_INPUT || is_both)
         add_to_bucket(l, a, block, is_both);
     if (has_input)
-        let_go(l, a->stage, a->leaf, block);
+        drop_block(l, a->stage, a->leaf, block);
 }
 
 static bool needs_gradient(const struct program_options *o, const struct pipe_action *a)
@@ -346,7 +347,7 @@ static void lower_backward(struct lowering *l, const struct pipe_action *a)
             lower_block_backward(l, a, o->num_blocks);
         lower_block_backward(l, a, b);
         if (is_head(l, b) && o->has_loss_chunks && a->kind != PIPE_WEIGHT)
-            add(l, OP_LOSS, a->stage, a->leaf, b);
+            add_op(l, OP_LOSS, a->stage, a->leaf, b);
     }
     if (a->stage > 0 && a->kind != PIPE_WEIGHT)
         add_transfer(l, OP_SEND_GRADIENT, a->stage, a->leaf, -1);
@@ -387,7 +388,7 @@ static void add_for_state(struct lowering *l, enum op_kind kind)
 {
     for (uint32_t block = 0; block <= l->o->num_blocks; block++)
         if (program_has_state(l->o, block))
-            add(l, kind, program_stage_of(l->o, block), 0, block);
+            add_op(l, kind, program_stage_of(l->o, block), 0, block);
 }
 
 static int lower(struct program *p, const struct program_options *o, const struct pipe *pipe)
@@ -406,7 +407,7 @@ static int lower(struct program *p, const struct program_options *o, const struc
     if (o->copies)
         add_for_state(&l, OP_COPY);
     if (o->encodes)
-        add(&l, OP_ENCODE, 0, 0, PROGRAM_BLOCK_NONE);
+        add_op(&l, OP_ENCODE, 0, 0, PROGRAM_BLOCK_NONE);
     for (uint32_t i = 0; i < pipe->num_actions[o->rank]; i++) {
         const struct pipe_action *a = &pipe->actions[o->rank][i];
         l.next = i + 1 < pipe->num_actions[o->rank] ? a + 1 : NULL;
@@ -421,18 +422,18 @@ static int lower(struct program *p, const struct program_options *o, const struc
         else
             lower_backward(&l, a);
     }
-    let_all_go(&l);
-    add(&l, OP_REDUCE, 0, 0, PROGRAM_BLOCK_NONE);
+    drop_all_blocks(&l);
+    add_op(&l, OP_REDUCE, 0, 0, PROGRAM_BLOCK_NONE);
     for (uint32_t i = 0; i < l.num_late; i++) {
-        add(&l, OP_COLLECT, l.late[i].stage, l.late[i].leaf, l.late[i].block);
+        add_op(&l, OP_COLLECT, l.late[i].stage, l.late[i].leaf, l.late[i].block);
         if (!l.is_full)
             p->ops[p->num_ops - 1].num_blocks = l.late[i].num_blocks;
     }
-    add(&l, OP_NORM, 0, 0, PROGRAM_BLOCK_NONE);
-    add(&l, OP_LOSSES, 0, 0, PROGRAM_BLOCK_NONE);
+    add_op(&l, OP_NORM, 0, 0, PROGRAM_BLOCK_NONE);
+    add_op(&l, OP_LOSSES, 0, 0, PROGRAM_BLOCK_NONE);
     add_for_state(&l, OP_UPDATE);
     if (o->spreads)
-        add(&l, OP_SPREAD, 0, 0, PROGRAM_BLOCK_NONE);
+        add_op(&l, OP_SPREAD, 0, 0, PROGRAM_BLOCK_NONE);
     free(l.is_held);
     return l.is_full ? report_error(ERR_MEMORY, NULL, "no memory for the step's program")
                      : program_overlap(p, o);
@@ -473,15 +474,15 @@ int program_build_evaluation(struct program **out, const struct program_options 
     p->num_slots = o->chunks;
     p->num_reads = 1;
     if (o->encodes && l.is_held != NULL)
-        add(&l, OP_ENCODE, 0, 0, PROGRAM_BLOCK_NONE);
+        add_op(&l, OP_ENCODE, 0, 0, PROGRAM_BLOCK_NONE);
     for (uint32_t c = 0; c < o->chunks && l.is_held != NULL; c++) {
         uint32_t stage = c * o->num_ranks + o->rank;
         begin_forward(&l, stage, 0);
         lower_forward(&l, stage, 0);
-        add(&l, OP_FORGET, stage, 0, PROGRAM_BLOCK_NONE);
+        add_op(&l, OP_FORGET, stage, 0, PROGRAM_BLOCK_NONE);
     }
     if (l.is_held != NULL)
-        let_all_go(&l);
+        drop_all_blocks(&l);
     bool is_short = l.is_full || l.is_held == NULL;
     free(l.is_held);
     if (is_short) {

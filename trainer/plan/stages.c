@@ -49,7 +49,8 @@ double stages_cost(const struct model_table *table, uint32_t block, uint32_t seq
 
 /* The number of blocks from `first` that one stage may have, if each stage after it needs at least
  * one block. */
-static uint32_t fill(const struct stages_options *o, uint32_t first, uint32_t last, double most)
+static uint32_t fill_stage(const struct stages_options *o, uint32_t first, uint32_t last,
+                           double most)
 {
     double cost = stages_cost(o->table, first, o->seq);
     uint32_t end = first + 1;
@@ -59,14 +60,14 @@ static uint32_t fill(const struct stages_options *o, uint32_t first, uint32_t la
 }
 
 /* Fills stage after stage up to a cost of `most`. Returns false if blocks are left. */
-static bool fits(uint32_t *first_block, const struct stages_options *o, double most)
+static bool fill_stages(uint32_t *first_block, const struct stages_options *o, double most)
 {
     uint32_t blocks = o->table->num_blocks, at = 0;
     for (uint32_t s = 0; s < o->num_stages; s++) {
         if (at < blocks && stages_cost(o->table, at, o->seq) > most)
             return false;
         first_block[s] = at;
-        at = fill(o, at, blocks - (o->num_stages - 1 - s), most);
+        at = fill_stage(o, at, blocks - (o->num_stages - 1 - s), most);
     }
     return at == blocks;
 }
@@ -84,11 +85,11 @@ static int cut_by_cost(uint32_t *first_block, const struct stages_options *o)
         double cost = 0;
         for (uint32_t end = first; end < blocks; end++) {
             cost += stages_cost(o->table, end, o->seq);
-            if (cost < least && fits(first_block, o, cost))
+            if (cost < least && fill_stages(first_block, o, cost))
                 least = cost;
         }
     }
-    CHECK(fits(first_block, o, least));
+    CHECK(fill_stages(first_block, o, least));
     return 0;
 }
 

@@ -53,7 +53,7 @@ static void read_all(char *out, int from)
 }
 
 /* The JSON object that the program prints; NULL: the program is missing, or failed. */
-static json_t *ask(const char *const *argv)
+static json_t *run_for_json(const char *const *argv)
 {
     int ends[2], status = 0;
     pid_t child;
@@ -83,7 +83,7 @@ static double number_at(const json_t *json, const char *path)
 }
 
 /* 0: fio is missing, or failed. */
-static double ask_fio(const char *folder, const json_t *ours)
+static double measure_with_fio(const char *folder, const json_t *ours)
 {
     char directory[CONFIG_TEXT_MAX + 16], block[48], depth[48];
     snprintf(directory, sizeof directory, "--directory=%s", folder);
@@ -104,7 +104,7 @@ static double ask_fio(const char *folder, const json_t *ours)
                                 "--unlink=1",
                                 "--output-format=json",
                                 NULL};
-    json_t *said = ask(argv);
+    json_t *said = run_for_json(argv);
     double rate = number_at(json_array_get(json_object_get(said, "jobs"), 0), "write.bw_bytes");
     json_decref(said);
     return rate;
@@ -116,12 +116,12 @@ void disk_measure(struct disk_facts *out, const char *folder)
     tool_find(program);
     const char *const argv[] = {program,           "bench",  "io",        folder,   "--bytes",
                                 WRITTEN_MIB "MiB", "--time", SECONDS_MAX, "--json", NULL};
-    json_t *said = ask(argv);
+    json_t *said = run_for_json(argv);
     *out = (struct disk_facts){.has_failed = said == NULL,
                                .write = number_at(said, "write.bytes_per_second"),
                                .durable = number_at(said, "durable_bytes_per_second"),
                                .read = number_at(said, "read.bytes_per_second")};
     if (said != NULL)
-        out->fio_write = ask_fio(folder, said);
+        out->fio_write = measure_with_fio(folder, said);
     json_decref(said);
 }

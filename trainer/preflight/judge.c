@@ -219,7 +219,7 @@ static void warn(struct finding *all, uint32_t num, uint32_t i)
         add_text(text, "trainer %s, not %s as on %s", node->version, first->version, all[0].host);
 }
 
-int preflight_judge(struct finding *all, uint32_t num)
+int preflight_set_fitness(struct finding *all, uint32_t num)
 {
     double *values = calloc(2 * (size_t)num, sizeof *values);
     if (values == NULL)

@@ -58,7 +58,7 @@ struct link_times links_times(double *seconds, uint32_t num)
 /* ---- calls ---- */
 
 /* Equal parts for all ranks of the group, one after the other: lists of bytes and of places. */
-static size_t cut(struct links *l, const struct comm *group, size_t bytes)
+static size_t cut_parts(struct links *l, const struct comm *group, size_t bytes)
 {
     size_t part = bytes / group->size;
     for (uint32_t i = 0; i < group->size; i++) {
@@ -68,7 +68,7 @@ static size_t cut(struct links *l, const struct comm *group, size_t bytes)
     return part;
 }
 
-static int go_around(const struct links *l, struct comm *group, size_t bytes)
+static int send_around(const struct links *l, struct comm *group, size_t bytes)
 {
     struct comm_request request = {0};
     uint32_t next = (group->rank + 1) % group->size;
@@ -81,14 +81,14 @@ static int go_around(const struct links *l, struct comm *group, size_t bytes)
 static int call(struct links *l, struct comm *group, enum link_call which, size_t bytes)
 {
     const size_t *of = l->lists, *at = l->lists + group->size;
-    size_t part = cut(l, group, bytes);
+    size_t part = cut_parts(l, group, bytes);
     switch (which) {
     case LINK_ALL_GATHER:
         return comm_all_gather_v(group, l->send, part, l->receive, of, at);
     case LINK_ALL_TO_ALL:
         return comm_all_to_all_v(group, l->send, of, at, l->receive, of, at);
     case LINK_RING:
-        return go_around(l, group, bytes);
+        return send_around(l, group, bytes);
     default:
         return comm_all_reduce_floats(group, l->send, bytes / sizeof(float), sizeof(float));
     }
@@ -166,8 +166,8 @@ static void print_row(struct links *l, const struct row *row)
                1e6 * times->p99, rate / 1e9, bus / 1e9);
 }
 
-static void say_row(struct links *l, const struct comm *group, enum link_call which, size_t bytes,
-                    const struct link_times *times)
+static void write_row(struct links *l, const struct comm *group, enum link_call which, size_t bytes,
+                      const struct link_times *times)
 {
     struct row row = {
         group->name, call_names[which], group->size, bytes, links_bus_factor(which, group->size),
@@ -213,7 +213,7 @@ static int measure_group(struct links *l, struct comm *group)
         for (size_t bytes = BYTES_MIN; bytes <= l->bytes_max; bytes *= BYTES_STEP) {
             ERR_TRY(measure(l, group, which, bytes, &times));
             if (l->rank->world->rank == 0)
-                say_row(l, group, which, bytes, &times);
+                write_row(l, group, which, bytes, &times);
         }
     }
     return 0;
@@ -284,7 +284,7 @@ static bool are_on_one_host(const struct comm *world)
            (said != NULL && strtoul(said, NULL, 10) == world->size);
 }
 
-static int take(struct links *l)
+static int take_buffers(struct links *l)
 {
     uint32_t size = l->rank->world->size;
     void *send = NULL, *receive = NULL, *host = NULL;
@@ -309,7 +309,7 @@ static int take(struct links *l)
     return lane_settle(l->bench.lane);
 }
 
-static void give(struct links *l)
+static void free_buffers(struct links *l)
 {
     mesh_free_groups(&l->mesh);
     if (l->bench.device != NULL) {
@@ -345,10 +345,10 @@ int links(struct rank *rank, int *out_exit)
 {
     struct links l = {.rank = rank};
     timeouts_set(rank->world->flight, rank->config, TIMEOUT_INIT);
-    int rc = take(&l);
+    int rc = take_buffers(&l);
     if (rc == 0)
         rc = measure_all(&l);
-    give(&l);
+    free_buffers(&l);
     *out_exit = EXIT_DONE;
     return rc;
 }

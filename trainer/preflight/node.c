@@ -86,7 +86,7 @@ static int take_memory(struct node_trial *trial)
     return 0;
 }
 
-int node_look(struct node_trial *trial, struct node_facts *out, const struct rank *rank)
+int node_examine(struct node_trial *trial, struct node_facts *out, const struct rank *rank)
 {
     struct utsname system = {0};
     if (sched_getaffinity(0, sizeof out->cores, &out->cores) != 0)
@@ -132,8 +132,8 @@ static double time_of_day(void)
 }
 
 /* One round: rank 0 tells all ranks to read their clocks, and gathers the times. Collective. */
-static int ask(struct comm *world, double *times, const size_t *bytes, double *out_sent,
-               double *out_trip)
+static int exchange_clocks(struct comm *world, double *times, const size_t *bytes, double *out_sent,
+                           double *out_trip)
 {
     double start = clock_seconds(), now;
     *out_sent = time_of_day();
@@ -155,7 +155,7 @@ static int compare_clocks(struct comm *world, double *best, double *times, size_
     }
     best[world->size] = INFINITY;
     for (int i = 0; i < ROUNDS; i++) {
-        ERR_TRY(ask(world, times, bytes, &sent, &trip));
+        ERR_TRY(exchange_clocks(world, times, bytes, &sent, &trip));
         if (trip >= best[world->size])
             continue;
         best[world->size] = trip;

@@ -30,7 +30,7 @@ struct trial {
     struct node_trial node;
 };
 
-static void say_problem(struct finding *found, const char *what)
+static void note_problem(struct finding *found, const char *what)
 {
     snprintf(found->problem, sizeof found->problem, "%s: %s", what, report_line());
     report_clear();
@@ -202,24 +202,24 @@ static int try_products(struct trial *t)
     return 0;
 }
 
-static int look_at_node(struct trial *t)
+static int examine_node(struct trial *t)
 {
-    return node_look(&t->node, &t->found->node, t->rank);
+    return node_examine(&t->node, &t->found->node, t->rank);
 }
 
-static void look_alone(struct trial *t)
+static void test_rank(struct trial *t)
 {
     static const struct {
         const char *what;
         int (*run)(struct trial *t);
-    } parts[] = {{"the node", look_at_node},
+    } parts[] = {{"the node", examine_node},
                  {"the device", open_trial},
                  {"copies", try_copies},
                  {"products", try_products}};
     process_host(t->found->host, sizeof t->found->host);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].run(t) != 0) {
-            say_problem(t->found, parts[i].what);
+            note_problem(t->found, parts[i].what);
             return;
         }
 }
@@ -326,7 +326,7 @@ static int measure_disks(struct trial *t, const struct finding *all)
     return comm_barrier(t->rank->world);
 }
 
-static int look_together(struct trial *t, const struct finding *all)
+static int test_ranks(struct trial *t, const struct finding *all)
 {
     struct comm *group = NULL;
     struct buffers buffers = {0};
@@ -360,16 +360,16 @@ static bool is_some_broken(const struct finding *all, uint32_t num)
     return false;
 }
 
-static int look(struct trial *t, struct finding *all, int *out_exit)
+static int run_tests(struct trial *t, struct finding *all, int *out_exit)
 {
     struct comm *world = t->rank->world;
-    look_alone(t);
+    test_rank(t);
     ERR_TRY(gather(world, t->found, all));
     if (!is_some_broken(all, world->size)) { /* otherwise ranks wait for one without a device */
-        ERR_TRY(look_together(t, all));
+        ERR_TRY(test_ranks(t, all));
         ERR_TRY(gather(world, t->found, all));
     }
-    ERR_TRY(preflight_judge(all, world->size)); /* same result on all ranks */
+    ERR_TRY(preflight_set_fitness(all, world->size)); /* same result on all ranks */
     *out_exit = preflight_count(all, world->size, BROKEN) > 0 ? EXIT_DO_NOT_RETRY : EXIT_DONE;
     if (world->rank > 0)
         return 0;
@@ -385,7 +385,7 @@ int preflight(struct rank *rank, int *out_exit)
         return report_error(ERR_MEMORY, NULL, "no memory for a world of %u ranks",
                             rank->world->size);
     timeouts_set(rank->world->flight, rank->config, TIMEOUT_INIT);
-    int rc = look(&trial, all, out_exit);
+    int rc = run_tests(&trial, all, out_exit);
     rank_bench_close(&trial.bench);
     node_free(&trial.node);
     free(all);

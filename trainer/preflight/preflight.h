@@ -60,9 +60,9 @@ struct finding {
     double links_up;         /* NVLinks; 0: none, or not known */
     struct call_rates calls; /* among all ranks, if they are on several hosts */
     struct node_facts node;
-    char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; preflight_judge() adds low rates */
-    char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by preflight_judge(); "": none */
-    enum fitness fitness;               /* set by preflight_judge() */
+    char problem[PREFLIGHT_TEXT_BYTES]; /* "": none; preflight_set_fitness() adds low rates */
+    char warning[PREFLIGHT_TEXT_BYTES]; /* of its host, by preflight_set_fitness(); "": none */
+    enum fitness fitness;               /* set by preflight_set_fitness() */
 };
 
 /* Sets problem, warning and fitness of each. A rank with a problem is broken. Each rate is compared
@@ -80,7 +80,7 @@ struct finding {
  *
  * On a host with more threads than cores ranks slow each other down: rates break none of them.
  * ERR_MEMORY. */
-int preflight_judge(struct finding *all, uint32_t num);
+int preflight_set_fitness(struct finding *all, uint32_t num);
 #define PREFLIGHT_COMPARED 3u
 #define PREFLIGHT_CLOCK_WARN 0.1                /* seconds; beyond half a round trip */
 #define PREFLIGHT_SHM_WARN ((uint64_t)64 << 20) /* the default of containers */

@@ -8,13 +8,13 @@ struct comm;
 
 /* ---- the host's part (node.c) ---- */
 
-/* Two buffers, together larger than the caches. Zero before node_look(). */
+/* Two buffers, together larger than the caches. Zero before node_examine(). */
 struct node_trial {
     void *from, *to;
     size_t bytes; /* of each */
 };
 /* Facts that one rank finds alone. ERR_MEMORY. */
-int node_look(struct node_trial *trial, struct node_facts *out, const struct rank *rank);
+int node_examine(struct node_trial *trial, struct node_facts *out, const struct rank *rank);
 /* Measures rates of memory, and the clock; `all`: the findings of the ranks, with their hosts.
  * Collective. */
 int node_measure(const struct node_trial *trial, struct node_facts *out, struct comm *world,

@@ -202,7 +202,7 @@ static void add_variables(json_t *record)
 }
 
 /* The record that is compared between ranks. NULL: no memory. */
-static json_t *look_around(const char *kernels)
+static json_t *collect_facts(const char *kernels)
 {
     struct utsname system;
     char text[256];
@@ -447,7 +447,7 @@ static int gather(char **out, struct gathering *g, json_t *record)
 
 int environment_gather(char **out, struct comm *world, const char *kernels)
 {
-    json_t *record = look_around(kernels);
+    json_t *record = collect_facts(kernels);
     char *text = record != NULL ? json_dumps(record, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     struct gathering g = {.world = world, .text = text};
     *out = NULL;

@@ -120,7 +120,7 @@ static bool is_debug_of_replay(const struct config *config, const char *section)
 }
 
 /* Logs the settings that differ, in the sections that affect training. */
-static void say_settings(const struct config *config, const char *stored_json)
+static void log_settings(const struct config *config, const char *stored_json)
 {
     static const char *const sections[] = {"model", "optimizer", "lr_scheduler", "training",
                                            "debug"};
@@ -154,7 +154,7 @@ static void say_settings(const struct config *config, const char *stored_json)
 }
 
 /* The learning-rate curve ends with the run, unless lr_scheduler.total_steps is set. */
-static void say_stretch(const struct config *config, const char *stored_json)
+static void log_stretch(const struct config *config, const char *stored_json)
 {
     json_t *stored = json_loads(stored_json, 0, NULL);
     const json_t *steps = json_object_get(json_object_get(stored, "training"), "steps");
@@ -171,7 +171,7 @@ static void say_stretch(const struct config *config, const char *stored_json)
     json_decref(stored);
 }
 
-static void say_identity(const json_t *own, const json_t *stored)
+static void log_identity(const json_t *own, const json_t *stored)
 {
     static const char *const keys[] = {"isa", "kernels", "dtype", "reduction"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
@@ -191,7 +191,7 @@ static void say_identity(const json_t *own, const json_t *stored)
 }
 
 /* Logs another build if bits are compared. */
-static void say_program(const struct identity *of, const json_t *own, const json_t *stored)
+static void log_program(const struct identity *of, const json_t *own, const json_t *stored)
 {
     const char *is = text_of(json_object_get(own, "environment"), "program");
     const char *was = text_of(json_object_get(stored, "environment"), "program");
@@ -285,10 +285,10 @@ int identity_check(const struct identity *of, const char *own_json,
         rc = check_model(of, stored);
     if (rc == 0) {
         const char *hash = text_of(data, "hash");
-        say_identity(own, stored);
-        say_program(of, own, stored);
-        say_settings(of->config, loaded->config_json);
-        say_stretch(of->config, loaded->config_json);
+        log_identity(own, stored);
+        log_program(of, own, stored);
+        log_settings(of->config, loaded->config_json);
+        log_stretch(of->config, loaded->config_json);
         bool is_same = hash[0] == 0 || strcmp(hash, data_info(of->data)->hash) == 0;
         if (!is_same)
             rc = check_not_overwritten(of, text_of(data, "path"));

@@ -118,8 +118,8 @@ static int refuse_newer(const json_t *theirs, const char *key)
     return rc;
 }
 
-static int judge(const struct config *config, const json_t *ours, const json_t *theirs,
-                 const char *key, uint64_t step)
+static int begin_order(const struct config *config, const json_t *ours, const json_t *theirs,
+                       const char *key, uint64_t step)
 {
     char *was = json_dumps(json_object_get(theirs, key), JSON_ENCODE_ANY);
     char *is = json_dumps(json_object_get(ours, key), JSON_ENCODE_ANY);
@@ -222,8 +222,8 @@ static bool add_other_samples(json_t *order, const struct config *config,
     return are_others;
 }
 
-int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from,
-                  const struct lineage_data *data)
+int lineage_continue(char **out, const struct config *config, const struct ckpt_loaded *from,
+                     const struct lineage_data *data)
 {
     json_t *identity = json_loads(from->identity_json, 0, NULL);
     json_t *ours = order_of(config, (int64_t)from->info.step);
@@ -245,7 +245,7 @@ int lineage_go_on(char **out, const struct config *config, const struct ckpt_loa
         if (unknown != NULL && !may_begin_order(config))
             rc = refuse_newer(theirs, unknown);
         else if (key != NULL)
-            rc = judge(config, ours, theirs, key, from->info.step);
+            rc = begin_order(config, ours, theirs, key, from->info.step);
         are_others = rc == 0 && add_other_samples(ours, config, from, data);
     }
     if (key != NULL || are_others)

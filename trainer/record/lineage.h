@@ -36,7 +36,7 @@ struct lineage_data {
 };
 /* The list of a run that continues from a checkpoint. ERR_MISMATCH: a new order that the operator
  * has not allowed; the message has the first setting that differs. */
-int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from,
-                  const struct lineage_data *data);
+int lineage_continue(char **out, const struct config *config, const struct ckpt_loaded *from,
+                     const struct lineage_data *data);
 
 #endif

@@ -50,7 +50,7 @@ static void keep_last(struct history *window, uint32_t most)
     memmove(window->loss, window->loss + gone, window->num * sizeof(*window->loss));
 }
 
-static void add(struct history *window, uint32_t most, double value)
+static void add_value(struct history *window, uint32_t most, double value)
 {
     keep_last(window, most - 1);
     window->loss[window->num++] = value;
@@ -62,8 +62,8 @@ void outliers_add(struct outliers *o, const struct config *config, double loss, 
         o->loss.num = o->norm.num = 0;
         return;
     }
-    add(&o->loss, (uint32_t)config->outlying_window, loss);
-    add(&o->norm, (uint32_t)config->outlying_window, norm);
+    add_value(&o->loss, (uint32_t)config->outlying_window, loss);
+    add_value(&o->norm, (uint32_t)config->outlying_window, norm);
 }
 
 void outliers_skip(struct outliers *o, int64_t step)

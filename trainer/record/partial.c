@@ -278,8 +278,8 @@ static int make_mean(struct partial *p, uint32_t tensor, const struct ckpt_load_
 /* ---- all ranks ---- */
 
 /* Called on rank 0. */
-static int look(struct partial *p, const struct config *config, struct ckpt *ckpt, int64_t step,
-                int64_t attempt)
+static int choose_tensors(struct partial *p, const struct config *config, struct ckpt *ckpt,
+                          int64_t step, int64_t attempt)
 {
     struct ckpt_metadata *metadata = NULL;
     struct ckpt_load_options from = {.step = step, .attempt = (uint64_t)attempt};
@@ -310,7 +310,8 @@ int partial_open(struct partial *out, const struct config *config, const struct 
                  struct comm *world, struct ckpt *ckpt, int64_t step, int64_t attempt)
 {
     ERR_TRY(parallel_agree(world, take_room(out, config, model)));
-    ERR_TRY(parallel_agree(world, world->rank == 0 ? look(out, config, ckpt, step, attempt) : 0));
+    ERR_TRY(parallel_agree(
+        world, world->rank == 0 ? choose_tensors(out, config, ckpt, step, attempt) : 0));
     ERR_TRY(comm_broadcast(world, out->rows, model->num_tensors * sizeof(*out->rows), 0));
     return comm_broadcast(world, out->means, MEANS * model->shape.dim * sizeof(float), 0);
 }

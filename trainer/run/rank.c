@@ -347,7 +347,7 @@ int rank_roll_back(struct rank *r)
     r->ahead = NULL;
     set_way_back(r->config, step);
     ERR_TRY(open_snapshot(r));
-    ERR_TRY(snapshot_look(r->snapshot, &newest));
+    ERR_TRY(snapshot_find_step(r->snapshot, &newest));
     ERR_TRY(check_way_back(r, newest, has_saved));
     if (saves)
         ERR_TRY(snapshot_take(r->snapshot));
@@ -358,7 +358,7 @@ int rank_roll_back(struct rank *r)
     return parallel_agree(r->world, open_ahead(r));
 }
 
-void rank_say_end(const struct rank *r)
+void rank_log_end(const struct rank *r)
 {
     const char *how = r->progress.step < r->config->steps ? "stopped" : "done";
     long long step = r->progress.step, durable = snapshot_durable_step(r->snapshot);

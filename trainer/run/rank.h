@@ -64,7 +64,7 @@ bool rank_is_first_on_node(const struct rank *rank);
  * take hours. It uses the tokenizer's vocabulary, without data. */
 int rank_check_fits(const struct rank *rank);
 /* Logs the last line of a start that trained: its last step, and the durable one. */
-void rank_say_end(const struct rank *rank);
+void rank_log_end(const struct rank *rank);
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);

@@ -44,7 +44,7 @@ static bool are_threads(const struct config *config)
 
 /* Logs the error with the step, and with the GPU's names in its vendor's tools and the kernel's
  * log. */
-static void say_error(const struct rank *rank)
+static void log_error_of(const struct rank *rank)
 {
     const char *gpu = rank->device != NULL ? device_identity(rank->device) : "";
     char step[40] = "";
@@ -69,7 +69,7 @@ static int with_world(struct comm *world, void *user)
     if (rc == 0)
         rc = launch->work(&rank, &exit_code);
     if (rc != 0 && report_message()[0] != 0)
-        say_error(&rank);
+        log_error_of(&rank);
     if (world->is_lost)
         comm_abort(world, exit_code_of(rc));
     rank_close(&rank);

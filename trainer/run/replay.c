@@ -97,7 +97,7 @@ static int compare_all(const struct rank *r)
 }
 
 /* Logs the samples of a leaf: their numbers in the run's order, and their places in the data. */
-static void say_samples(const struct rank *r, const struct progress *next, uint32_t leaf)
+static void log_samples(const struct rank *r, const struct progress *next, uint32_t leaf)
 {
     const struct config *config = r->config;
     const struct data_place *place = data_place(r->data);
@@ -116,7 +116,7 @@ static void say_samples(const struct rank *r, const struct progress *next, uint3
         log_warn("replay", "leaf %u: and those up to %" PRIu64, leaf, first + batch - 1);
 }
 
-static void say_leaf(const struct progress *next, const char *what, const struct leaf_value *of)
+static void log_leaf(const struct progress *next, const char *what, const struct leaf_value *of)
 {
     log_warn("replay",
              "step %" PRId64 ": leaf %u has the largest %s: %g, where the leaves' median is %g",
@@ -129,12 +129,12 @@ int replay_blame(struct rank *r, const struct progress *next)
     ERR_TRY(parallel_blame(r->parallel, &blame));
     if (r->world->rank != 0)
         return 0;
-    say_leaf(next, "loss", &blame.loss);
+    log_leaf(next, "loss", &blame.loss);
     if (blame.has_norm)
-        say_leaf(next, "gradient norm", &blame.norm);
-    say_samples(r, next, blame.loss.leaf);
+        log_leaf(next, "gradient norm", &blame.norm);
+    log_samples(r, next, blame.loss.leaf);
     if (blame.has_norm && blame.norm.leaf != blame.loss.leaf)
-        say_samples(r, next, blame.norm.leaf);
+        log_samples(r, next, blame.norm.leaf);
     return 0;
 }
 

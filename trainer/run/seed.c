@@ -20,7 +20,7 @@ static int64_t seed_in(const char *config_json)
 }
 
 /* *out -1: the run has no checkpoint. */
-static int ask_for_seed(int64_t *out, const struct config *config)
+static int find_run_seed(int64_t *out, const struct config *config)
 {
     struct ckpt_tensor none = {0};
     struct ckpt_options options = {
@@ -44,7 +44,7 @@ static int ask_for_seed(int64_t *out, const struct config *config)
 static int find_seed(int64_t *out, const struct config *config)
 {
     uint64_t drawn = 0;
-    ERR_TRY(ask_for_seed(out, config));
+    ERR_TRY(find_run_seed(out, config));
     if (*out >= 0) {
         log_info("train", "debug.seed = -1: the run has %lld", (long long)*out);
         return 0;

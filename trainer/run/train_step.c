@@ -19,11 +19,11 @@ struct step_made {
 };
 
 /* Decides whether a step updates the weights if its numbers are not finite or out of line. */
-static int judge(struct step_made *made)
+static int decide_update(struct step_made *made)
 {
     struct rank *r = made->r;
     struct step_break at;
-    enum step_kind kind = breaks_judge(&r->breaks, &made->next);
+    enum step_kind kind = breaks_classify(&r->breaks, &made->next);
     made->is_skipped = kind == STEP_OUTLYING || kind == STEP_NONFINITE;
     if (kind == STEP_WARNED || kind == STEP_OUTLYING)
         metrics_outlier(r->metrics, made->next.step, &r->breaks.outlier);
@@ -62,7 +62,7 @@ static int decide(void *user, const struct step_result *result)
         if (!has_time)
             return 0;
     }
-    ERR_TRY(judge(made));
+    ERR_TRY(decide_update(made));
     if (made->is_skipped)
         return 0;
     next->optimizer_update++;
@@ -91,7 +91,7 @@ static void wait_copy(void *user, uint32_t block, struct lane *lane)
     snapshot_wait_copy(user, block, lane);
 }
 
-static unsigned look(void *user)
+static unsigned poll_switches(void *user)
 {
     const struct step_made *made = user;
     struct switches *switches = &made->r->switches;
@@ -99,7 +99,7 @@ static unsigned look(void *user)
     unsigned seen = snapshot_asked(snapshot);
     seen |= switches_memory_is_short(switches) ? SWITCH_MEMORY : 0;
     if (made->r->world->rank == 0) {
-        seen |= switches_look(switches, snapshot_times(snapshot)->longest_save_seconds);
+        seen |= switches_poll(switches, snapshot_times(snapshot)->longest_save_seconds);
         seen |= snapshot_is_due(snapshot, made->r->progress.step + 1) ? SWITCH_SAVE : 0;
     }
     return seen;
@@ -114,7 +114,7 @@ int train_step(struct rank *r, struct step_result *out, bool *out_stop)
                                .first_sample = made.next.next_sample,
                                .step = r->progress.step + 1,
                                .want_stop = r->want_stop,
-                               .look = look,
+                               .poll_switches = poll_switches,
                                .decide = decide,
                                .update = update,
                                .user = &made,

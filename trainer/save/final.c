@@ -64,7 +64,7 @@ static int agree_on_grace(struct snapshot *s)
  * an unfinished save so far. */
 static double longest_save(struct snapshot *s)
 {
-    snapshot_ask_pending(s);
+    snapshot_poll_pending(s);
     double now = clock_seconds(), longest = s->times.longest_save_seconds;
     if (s->num_pending > 0)
         longest = fmax(longest, now - s->pending[0].since);

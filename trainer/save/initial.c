@@ -130,13 +130,13 @@ static int choose(struct snapshot *s, struct ckpt *ckpt, struct source *source)
     ERR_TRY(find_checkpoint(ckpt, source, &loaded));
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
-    bool is_look = s->attempt == 0; /* later the files are described and must not change */
-    if (is_look)
-        snapshot_say_skipped(loaded);
+    bool is_first_time = s->attempt == 0; /* later the files are described and must not change */
+    if (is_first_time)
+        snapshot_log_skipped(loaded);
     int rc = identity_check_initial(&s->of, loaded);
     if (rc == 0)
         rc = identity_take_origin(&s->origin_json, loaded);
-    if (rc == 0 && is_look)
+    if (rc == 0 && is_first_time)
         rc = folder_files_load(&s->files, ckpt, &loaded->info);
     ckpt_loaded_free(loaded);
     return rc;
@@ -160,7 +160,7 @@ static bool go_back(struct source *source, int rc)
     return true;
 }
 
-static int look_at_source(struct snapshot *s)
+static int check_source(struct snapshot *s)
 {
     struct source source;
     struct ckpt *ckpt = NULL;
@@ -177,9 +177,9 @@ static int look_at_source(struct snapshot *s)
     return rc;
 }
 
-int snapshot_look_at_initial(struct snapshot *s)
+int snapshot_check_initial(struct snapshot *s)
 {
-    return parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? look_at_source(s) : 0);
+    return parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? check_source(s) : 0);
 }
 
 /* The tensors of this rank, cut, that the source has; if nothing is cut, all of them. */

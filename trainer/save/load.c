@@ -189,7 +189,7 @@ static int64_t wanted_step(const struct config *config)
     return saved >= 0 ? saved : config->load_step;
 }
 
-void snapshot_say_skipped(const struct ckpt_loaded *loaded)
+void snapshot_log_skipped(const struct ckpt_loaded *loaded)
 {
     const char *line = loaded->skipped;
     while (*line != 0) {
@@ -226,7 +226,7 @@ static int settle_numerics(struct snapshot *s, int64_t numerics)
 
 /* Finds the next checkpoint: the newest complete one below `below` (0: any), or the configured
  * step. Rank 0 asks for no tensors: ckptd returns the manifest's texts. */
-static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
+static int find_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
 {
     struct ckpt_tensor none = {0};
     struct ckpt_load_options options = {
@@ -246,7 +246,7 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     bool is_checked =
         candidate->step == s->checked_step && candidate->attempt == s->checked_attempt;
     if (!is_checked)
-        snapshot_say_skipped(loaded);
+        snapshot_log_skipped(loaded);
     int64_t numerics = s->config->numerics;
     rc = settle_numerics(s, numerics != 0 ? numerics : lineage_numerics(loaded));
     if (rc == 0 && !is_checked)
@@ -261,7 +261,7 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     struct lineage_data data = {is_excluded(s->config, "dataloader") ? 0 : -1, candidate->skip,
                                 data_info(s->of.data)->hash};
     if (rc == 0 && !is_checked)
-        rc = lineage_go_on(&orders, s->config, loaded, &data);
+        rc = lineage_continue(&orders, s->config, loaded, &data);
     if (orders != NULL) {
         free(s->orders_json);
         s->orders_json = orders;
@@ -308,13 +308,13 @@ static void warn_of_damage(const struct candidate *candidate, uint32_t rank)
 }
 
 /* Rank 0: the newest checkpoint whose texts and files can be read; step -1: none. */
-static int ask_for_start(struct snapshot *s, struct candidate *candidate)
+static int find_start_candidate(struct snapshot *s, struct candidate *candidate)
 {
     int64_t below = s->config->load_below, newest = -1;
     int rc;
     do {
         *candidate = (struct candidate){.step = -1};
-        rc = ask_for_candidate(s, below, candidate);
+        rc = find_candidate(s, below, candidate);
         below = candidate->step;
         newest = newest < 0 ? candidate->step : newest;
         if (may_help(s, candidate, rc))
@@ -327,33 +327,33 @@ static int ask_for_start(struct snapshot *s, struct candidate *candidate)
     return rc == 0 && candidate->step < 0 ? snapshot_check_nameless(s) : rc;
 }
 
-static int look(struct snapshot *s, int64_t *out_step)
+static int find_step(struct snapshot *s, int64_t *out_step)
 {
     *out_step = -1;
     if (s->ckpt == NULL)
         return 0;
     struct comm *world = s->mesh->world;
     struct candidate candidate = {.step = -1};
-    ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? ask_for_start(s, &candidate) : 0));
+    ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? find_start_candidate(s, &candidate) : 0));
     ERR_TRY(comm_broadcast(world, &candidate, sizeof(candidate), 0));
     *out_step = s->newest_step = candidate.step;
     return 0;
 }
 
-static int look_for_start(struct snapshot *s, int64_t *out_step)
+static int find_start(struct snapshot *s, int64_t *out_step)
 {
-    ERR_TRY(look(s, out_step));
+    ERR_TRY(find_step(s, out_step));
     ERR_TRY(snapshot_check_export(s, *out_step > s->config->steps ? *out_step : s->config->steps));
     if (s->ckpt == NULL || *out_step >= 0 || !snapshot_wants_initial(s))
         return 0;
     ERR_TRY(snapshot_import_initial(s));
-    ERR_TRY(look(s, out_step));
-    return *out_step >= 0 ? 0 : snapshot_look_at_initial(s);
+    ERR_TRY(find_step(s, out_step));
+    return *out_step >= 0 ? 0 : snapshot_check_initial(s);
 }
 
-int snapshot_look(struct snapshot *s, int64_t *out_step)
+int snapshot_find_step(struct snapshot *s, int64_t *out_step)
 {
-    ERR_TRY(look_for_start(s, out_step));
+    ERR_TRY(find_start(s, out_step));
     struct comm *world = s->mesh->world;
     bool is_first = world->rank == 0; /* only rank 0 knows the run's state */
     ERR_TRY(parallel_agree(world, is_first ? settle_numerics(s, s->config->numerics) : 0));
@@ -470,7 +470,7 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
     do {
         int64_t below = candidate.step;
         candidate.step = -1;
-        rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, below, &candidate) : 0;
+        rc = snapshot_is_rank_0(s) ? find_candidate(s, below, &candidate) : 0;
         ERR_TRY(parallel_agree(world, rc));
         ERR_TRY(comm_broadcast(world, &candidate, sizeof(candidate), 0));
         if (candidate.step < 0 && s->newest_step < 0 && snapshot_wants_initial(s)) {

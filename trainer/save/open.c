@@ -115,7 +115,7 @@ static int copy_piece(void *user, uint32_t piece)
 static void hold_lane(void *user, uint32_t slice, struct lane *lane)
 {
     const struct snapshot *s = user;
-    device_copy_hold(s->device_copy, slice, lane);
+    device_copy_hold_lane(s->device_copy, slice, lane);
 }
 
 static uint64_t piece_bytes(void *user, uint32_t piece)
@@ -272,7 +272,7 @@ static double measure_copy(void)
 
 /* Logs the expected duration of a save's copy. For a state on a device nothing is measured: the
  * first save shows it. */
-static void tell_expected(const struct snapshot *s)
+static void log_expected(const struct snapshot *s)
 {
     double rate = s->device_copy == NULL ? measure_copy() : 0;
     if (snapshot_is_rank_0(s) && rate > 0)
@@ -282,7 +282,7 @@ static void tell_expected(const struct snapshot *s)
 }
 
 /* Logs how long ckptd's disk has room for saves; on rank 0. */
-static void tell_room(const struct snapshot *s)
+static void log_room(const struct snapshot *s)
 {
     const struct config *config = s->config;
     int64_t room = ckpt_room_saves(s->ckpt), begin = s->newest_step > 0 ? s->newest_step : 0;
@@ -355,9 +355,9 @@ int snapshot_take(struct snapshot *s)
                  " is a wish: ckptd follows it where its retention.trainers is set",
                  s->config->keep_latest_k);
     snapshot_note(s, true);
-    tell_expected(s);
+    log_expected(s);
     if (snapshot_is_rank_0(s))
-        tell_room(s);
+        log_room(s);
     return parallel_agree(world, open_copier(s));
 }
 

@@ -110,7 +110,7 @@ int snapshot_end_copy(struct snapshot *s);
 /* Call when the save of the step is copied, or was begun before: adds it to the pending saves. */
 void snapshot_add_pending(struct snapshot *s, int64_t step, double since);
 /* Rank 0: asks ckptd which pending saves have ended. */
-void snapshot_ask_pending(struct snapshot *s);
+void snapshot_poll_pending(struct snapshot *s);
 /* Waits until the pending saves have ended; all ranks get rank 0's result of the newest. */
 int snapshot_wait_pending(struct snapshot *s);
 /* final.c: seconds left of the wait for a pending save that began at `start`. */
@@ -123,7 +123,7 @@ void snapshot_name(char out[SNAPSHOT_NAME_BYTES], const struct model_tensor *ten
 int snapshot_leave_moments_out(struct snapshot *s);
 /* load.c */
 /* Logs the newer checkpoints that ckptd skipped, with the reason. */
-void snapshot_say_skipped(const struct ckpt_loaded *loaded);
+void snapshot_log_skipped(const struct ckpt_loaded *loaded);
 int snapshot_read_progress(struct snapshot *s, struct progress *p,
                            const struct ckpt_loaded *loaded);
 /* recorded.c. Rank 0: fails since the run has no checkpoint before the step; the error names the
@@ -142,7 +142,7 @@ bool snapshot_wants_initial(const struct snapshot *s);
 int snapshot_import_initial(struct snapshot *s);
 /* If the path is such a run: call before the attempt is taken, since its checkpoints name the
  * model's origin. */
-int snapshot_look_at_initial(struct snapshot *s);
+int snapshot_check_initial(struct snapshot *s);
 int snapshot_load_initial(struct snapshot *s, struct progress *p);
 /* Fails if snapshot_export() of that step cannot succeed. */
 int snapshot_check_export(struct snapshot *s, int64_t step);

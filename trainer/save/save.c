@@ -71,7 +71,7 @@ static bool is_of_ckptd(int rc)
 
 /* Reports a save that failed here to ckptd, on the rank that has the error's text, which is kept.
  * `ckpt-cli health` shows it. */
-static void tell_ckptd(struct snapshot *s, int rc, int64_t step)
+static void report_to_ckptd(struct snapshot *s, int rc, int64_t step)
 {
     struct report_text text;
     if (is_of_ckptd(rc))
@@ -82,11 +82,11 @@ static void tell_ckptd(struct snapshot *s, int rc, int64_t step)
 }
 
 /* The lowest rank that failed logs the reason of a failed save as a warning. */
-static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
+static void log_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
 {
     if (agreed != 0 && first == s->mesh->world->rank) {
         warn_of_save(s, "step %" PRId64 " was not saved (rank %u): %s", step, first, report_line());
-        tell_ckptd(s, agreed, step);
+        report_to_ckptd(s, agreed, step);
     }
     if (first != s->mesh->world->rank)
         report_clear(); /* if this ends training, one rank reports why */
@@ -97,7 +97,7 @@ static int agree_on_save(struct snapshot *s, int rc, int64_t step)
 {
     uint32_t first;
     int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
-    say_not_saved(s, agreed, step, first);
+    log_not_saved(s, agreed, step, first);
     return agreed;
 }
 
@@ -148,7 +148,7 @@ static void settle_oldest(struct snapshot *s, int rc)
 /* Rank 0 asks ckptd for the oldest pending save and waits at most `wait_ms`. ERR_TIMEOUT: it is
  * still being written, or a call without a wait found no ckptd; a later call gets the result. Any
  * other result settles the save. */
-static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
+static int poll_oldest(struct snapshot *s, uint32_t wait_ms)
 {
     CHECK(s->num_pending > 0);
     int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, wait_ms);
@@ -160,9 +160,9 @@ static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
     return rc;
 }
 
-/* Rank 0: how long does a save take until it is as durable as it must be at the end? One at a time
- * is measured. A save that ckptd knows no more, as retention has removed it, tells nothing. */
-static void ask_spreading(struct snapshot *s)
+/* Rank 0: measures one save at a time until it has checkpoint.durability. A save that ckptd no
+ * longer knows, because retention removed it, is not counted. */
+static void poll_spreading(struct snapshot *s)
 {
     if (s->spreading.step < 0)
         return;
@@ -177,11 +177,11 @@ static void ask_spreading(struct snapshot *s)
         s->spreading.step = -1;
 }
 
-void snapshot_ask_pending(struct snapshot *s)
+void snapshot_poll_pending(struct snapshot *s)
 {
-    while (s->num_pending > 0 && ask_oldest(s, 0) != ERR_TIMEOUT)
+    while (s->num_pending > 0 && poll_oldest(s, 0) != ERR_TIMEOUT)
         continue;
-    ask_spreading(s);
+    poll_spreading(s);
 }
 
 /* Rank 0 waits until the oldest pending save has ended or its time is over. A call that waits
@@ -194,8 +194,8 @@ static void await_oldest(struct snapshot *s)
     double start = clock_seconds(), left = snapshot_seconds_left(s, start),
            pause = PAUSE_SECONDS_MIN;
     double said = INFINITY; /* the deadline that was logged */
-    int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
-    for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, HURRY_MS)) {
+    int rc = poll_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
+    for (; rc == ERR_TIMEOUT && left > 0; rc = poll_oldest(s, HURRY_MS)) {
         left = snapshot_seconds_left(s, start);
         if (said != s->deadline && clock_seconds() - start >= DURABLE_SECONDS_SAID) {
             log_info("checkpoint", "waiting for step %" PRId64 " to become durable, at most %.0f s",
@@ -231,7 +231,7 @@ void snapshot_poll(struct snapshot *s)
     if (s->ckpt == NULL || s->copying_step >= 0 || (s->num_pending == 0 && s->spreading.step < 0))
         return;
     if (clock_seconds() - s->polled_at >= POLL_SECONDS)
-        snapshot_ask_pending(s);
+        snapshot_poll_pending(s);
 }
 
 /* Rank 0 waits until all pending saves have ended; returns the result of the newest. */
@@ -346,12 +346,12 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
     return text;
 }
 
-static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p,
-                 uint32_t busy_ms)
+static int begin_on_rank(struct snapshot *s, struct ckpt_save **out, const struct progress *p,
+                         uint32_t busy_ms)
 {
     if (!snapshot_is_rank_0(s))
         return ckpt_save_begin_within(s->ckpt, out, (uint64_t)p->step, NULL, busy_ms);
-    snapshot_ask_pending(s);
+    snapshot_poll_pending(s);
     if (s->has_failed && s->config->checkpoint_required && s->deadline == 0)
         return report_error(ERR_ABORTED,
                             "see the messages before; set checkpoint.required to "
@@ -371,7 +371,7 @@ static int begin_on_all(struct snapshot *s, const struct progress *p, uint32_t b
 {
     int rc = device_copy_begin(s->device_copy);
     if (rc == 0)
-        rc = begin(s, &s->save, p, busy_ms);
+        rc = begin_on_rank(s, &s->save, p, busy_ms);
     int agreed = parallel_agree_quietly(s->mesh->world, rc, first);
     if (agreed != 0 && rc == 0)
         ckpt_save_abort(s->save);
@@ -421,7 +421,7 @@ int snapshot_begin_save(struct snapshot *s, const struct progress *p, double sta
     if (agreed == ERR_BUSY && s->config->when_busy == BUSY_REPLACE && make_way(s, p->step) == 0)
         agreed = begin_on_all(s, p, REPLACE_MS, &first);
     double seconds = clock_seconds() - start;
-    say_not_saved(s, agreed, p->step, first);
+    log_not_saved(s, agreed, p->step, first);
     if (agreed != 0)
         return agreed;
     if (s->config->when_busy == BUSY_WAIT && snapshot_is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
@@ -476,12 +476,12 @@ int snapshot_compare(struct snapshot *s, int64_t step)
 {
     int rc = replicas_compare(s->replicas);
     if (rc != 0 && report_message()[0] != 0)
-        tell_ckptd(s, rc, step);
+        report_to_ckptd(s, rc, step);
     return rc;
 }
 
 /* Returns the error with which a failed save ends training, or 0. */
-static int judge(struct snapshot *s, int rc)
+static int error_to_stop_training(struct snapshot *s, int rc)
 {
     if (rc == 0 || rc == ERR_STALE || !s->config->checkpoint_required)
         return rc == ERR_STALE ? rc : 0;
@@ -510,12 +510,12 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
         rc = snapshot_wait_pending(s);
         s->times.save_seconds += clock_seconds() - copied_at;
     }
-    return judge(s, rc);
+    return error_to_stop_training(s, rc);
 }
 
 int snapshot_copied(struct snapshot *s)
 {
-    return judge(s, snapshot_end_copy(s));
+    return error_to_stop_training(s, snapshot_end_copy(s));
 }
 
 int snapshot_settle(struct snapshot *s)

@@ -76,7 +76,7 @@ const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
  * without steps gets its step 0 here, if that is imported. Refuses a run that cannot continue from
  * it (ERR_MISMATCH: another model, or another canonical order) before it changes the run. Sets
  * training.numerics of the configuration. */
-int snapshot_look(struct snapshot *snapshot, int64_t *out_step);
+int snapshot_find_step(struct snapshot *snapshot, int64_t *out_step);
 /* Takes an attempt of the run, once: ends other starts that train it, and allows saves. Without an
  * attempt the snapshot is a reader: it loads, and changes nothing. */
 int snapshot_take(struct snapshot *snapshot);

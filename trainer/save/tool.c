@@ -310,8 +310,8 @@ static int check_parent(const struct config *config, const char *folder)
 }
 
 /* Checks the folder for the export of `step`. *out_done: it has these weights already. */
-static int look_at_folder(bool *out_done, const struct config *config, const char *folder,
-                          const char *checkpoint)
+static int check_folder(bool *out_done, const struct config *config, const char *folder,
+                        const char *checkpoint)
 {
     char there[CONFIG_TEXT_MAX];
     struct stat status;
@@ -339,7 +339,7 @@ int tool_check_export(const struct config *config, int64_t step)
     bool is_done;
     name_folder(folder, config, step);
     name_checkpoint(checkpoint, config, step);
-    ERR_TRY(look_at_folder(&is_done, config, folder, checkpoint));
+    ERR_TRY(check_folder(&is_done, config, folder, checkpoint));
     return is_done ? 0 : check_program();
 }
 
@@ -349,7 +349,7 @@ int tool_export(const struct config *config, int64_t step, const volatile sig_at
     bool is_done;
     name_folder(folder, config, step);
     name_checkpoint(checkpoint, config, step);
-    ERR_TRY(look_at_folder(&is_done, config, folder, checkpoint));
+    ERR_TRY(check_folder(&is_done, config, folder, checkpoint));
     if (is_done)
         return 0;
     bool has_tokenizer = config->tokenizer_path[0] != 0;

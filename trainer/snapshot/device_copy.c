@@ -262,7 +262,7 @@ void device_copy_mark(struct device_copy *c, uint32_t slice)
     lane_mark(c->lane, &c->copied[slice]);
 }
 
-void device_copy_hold(struct device_copy *c, uint32_t slice, struct lane *lane)
+void device_copy_hold_lane(struct device_copy *c, uint32_t slice, struct lane *lane)
 {
     lane_wait(lane, &c->copied[slice]);
 }

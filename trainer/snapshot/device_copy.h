@@ -7,7 +7,7 @@
  *     device_copy_begin(c);                          -- training: after the update
  *     device_copy_tensor(c, save, tensor, from);     -- the copy thread, for each
  *     device_copy_mark(c, slice);                    -- after the last of a slice
- *     device_copy_hold(c, slice, compute);           -- training: before the slice is changed
+ *     device_copy_hold_lane(c, slice, compute);           -- training: before the slice is changed
  *     rc = device_copy_end(c, save, rc);             -- the copy thread: all is announced
  *
  * With kernels the device digests each tensor after its copies. ckptd digests the bytes that
@@ -23,8 +23,8 @@
  * is mapped (ckpt_hook_memory), and unlocked after all copies. If locking fails, copies still work,
  * but block the copy thread: logged once.
  *
- * Threads: all calls but device_copy_begin and device_copy_hold are made by the owner of libckpt's
- * handle, one thread at a time. */
+ * Threads: all calls but device_copy_begin and device_copy_hold_lane are made by the owner of
+ * libckpt's handle, one thread at a time. */
 #ifndef HOLDFAST_TRAINER_DEVICE_COPY_H
 #define HOLDFAST_TRAINER_DEVICE_COPY_H
 
@@ -47,7 +47,7 @@ int device_copy_begin(struct device_copy *copy);
 int device_copy_tensor(struct device_copy *copy, struct ckpt_save *save, uint32_t tensor,
                        const void *from);
 void device_copy_mark(struct device_copy *copy, uint32_t slice);
-void device_copy_hold(struct device_copy *copy, uint32_t slice, struct lane *lane);
+void device_copy_hold_lane(struct device_copy *copy, uint32_t slice, struct lane *lane);
 /* Ends the copies. rc 0: all pieces were announced; otherwise the save has to be aborted. */
 int device_copy_end(struct device_copy *copy, struct ckpt_save *save, int rc);
 

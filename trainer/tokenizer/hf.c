@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int hf_refuse(const struct reader *reader, const char *what, const char *value)
+int hf_refuse_part(const struct reader *reader, const char *what, const char *value)
 {
     return report_error(ERR_INVALID, "supported are byte-level and byte-fallback BPE, and Unigram",
                         "%s: %s \"%s\" is not supported", reader->name, what, value);
@@ -43,7 +43,7 @@ int hf_expect(const struct reader *reader, const json_t *part, const char *type,
             continue;
         char *text = json_dumps(value, JSON_ENCODE_ANY);
         snprintf(what, sizeof what, "%s.%s =", type, list->key);
-        int result = hf_refuse(reader, what, text != NULL ? text : "?");
+        int result = hf_refuse_part(reader, what, text != NULL ? text : "?");
         free(text);
         return result;
     }

@@ -13,7 +13,7 @@ struct reader {
 };
 
 /* ERR_INVALID: the file has a part that is not supported. ERR_CORRUPT: the file is damaged. */
-int hf_refuse(const struct reader *reader, const char *what, const char *value);
+int hf_refuse_part(const struct reader *reader, const char *what, const char *value);
 int hf_bad(const struct reader *reader, const char *what);
 const char *hf_text_of(const json_t *object, const char *key); /* "": missing */
 

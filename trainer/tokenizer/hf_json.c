@@ -33,7 +33,7 @@ static int read_part(struct reader *reader, const json_t *part, const char *role
     for (; parts->type != NULL; parts++)
         if (strcmp(parts->type, type) == 0)
             return parts->read(reader, part);
-    return hf_refuse(reader, role, type);
+    return hf_refuse_part(reader, role, type);
 }
 
 static int read_list(struct reader *reader, const json_t *list, const char *role,
@@ -42,7 +42,7 @@ static int read_list(struct reader *reader, const json_t *list, const char *role
     size_t i;
     json_t *part;
     if (!json_is_array(list))
-        return hf_refuse(reader, role, "Sequence without a list");
+        return hf_refuse_part(reader, role, "Sequence without a list");
     json_array_foreach(list, i, part) ERR_TRY(read_part(reader, part, role, parts));
     return 0;
 }
@@ -53,8 +53,8 @@ static int add_step(struct reader *reader, struct text_step step, const char *fr
 {
     struct tokenizer *out = reader->out;
     if (out->marks_early || out->num_steps == STEPS_MAX)
-        return hf_refuse(reader, "behind Prepend and Replace, or 16 others: a further normalizer",
-                         to);
+        return hf_refuse_part(reader,
+                              "behind Prepend and Replace, or 16 others: a further normalizer", to);
     struct text_step *added = &out->steps[out->num_steps++];
     *added = step;
     added->from = strdup(from);
@@ -94,7 +94,7 @@ static int read_prepend(struct reader *reader, const json_t *part)
     if (strcmp(prefix, META_SPACE) != 0 || reader->out->num_steps > 0)
         return add_step(reader, (struct text_step){.kind = STEP_PREPEND}, "", prefix);
     if (reader->out->prefix != PREFIX_NONE)
-        return hf_refuse(reader, "a second normalizer Prepend", prefix);
+        return hf_refuse_part(reader, "a second normalizer Prepend", prefix);
     reader->out->prefix = PREFIX_ALWAYS;
     reader->out->prefix_always = true;
     strcpy(reader->out->prefix_text, META_SPACE);
@@ -111,7 +111,7 @@ static int read_replace(struct reader *reader, const json_t *part)
     if (strcmp(regex, " {2,}") == 0)
         return add_step(reader, (struct text_step){.kind = STEP_FEW_SPACES}, "", content);
     if (text[0] == '\0')
-        return hf_refuse(reader, "normalizer Replace of", regex);
+        return hf_refuse_part(reader, "normalizer Replace of", regex);
     reader->out->marks_spaces |= marks;
     if (!marks || reader->out->num_steps > 0)
         return add_step(reader, (struct text_step){.kind = STEP_REPLACE}, text, content);
@@ -139,14 +139,14 @@ static int read_byte_level(struct reader *reader, const json_t *part)
     reader->is_byte_level = true;
     if (json_is_true(json_object_get(part, "add_prefix_space"))) {
         if (is_split)
-            return hf_refuse(reader, "behind a Split: ByteLevel.add_prefix_space", "true");
+            return hf_refuse_part(reader, "behind a Split: ByteLevel.add_prefix_space", "true");
         reader->out->prefix = PREFIX_ALWAYS;
         strcpy(reader->out->prefix_text, " ");
     }
     if (use_regex != NULL && !json_is_true(use_regex))
         return 0;
     if (is_split)
-        return hf_refuse(reader, "behind a Split: ByteLevel.use_regex", "true");
+        return hf_refuse_part(reader, "behind a Split: ByteLevel.use_regex", "true");
     reader->out->pieces = PIECES_EXPRESSION;
     reader->out->expression = SPLIT_GPT2;
     return 0;
@@ -159,7 +159,7 @@ static int read_split(struct reader *reader, const json_t *part)
     const char *wanted = hf_text_of(json_object_get(part, "pattern"), "Regex");
     ERR_TRY(hf_expect(reader, part, "Split", expected));
     if (reader->out->pieces == PIECES_EXPRESSION)
-        return hf_refuse(reader, "a second pre_tokenizer Split by", wanted);
+        return hf_refuse_part(reader, "a second pre_tokenizer Split by", wanted);
     for (enum split_expression i = 0; i < SPLIT_NUM_EXPRESSIONS; i++) {
         if (strcmp(split_expression_text(i), wanted) != 0)
             continue;
@@ -167,7 +167,7 @@ static int read_split(struct reader *reader, const json_t *part)
         reader->out->expression = i;
         return 0;
     }
-    return hf_refuse(reader, "pre_tokenizer Split by the expression", wanted);
+    return hf_refuse_part(reader, "pre_tokenizer Split by the expression", wanted);
 }
 
 static int read_metaspace(struct reader *reader, const json_t *part)
@@ -180,12 +180,13 @@ static int read_metaspace(struct reader *reader, const json_t *part)
     struct tokenizer *out = reader->out;
     ERR_TRY(hf_expect(reader, part, "Metaspace", expected));
     if (out->marks_early || out->marks_spaces)
-        return hf_refuse(reader, "behind a normalizer or another one: pre_tokenizer", "Metaspace");
+        return hf_refuse_part(reader, "behind a normalizer or another one: pre_tokenizer",
+                              "Metaspace");
     enum prefix prefix = PREFIX_NONE;
     while (prefix <= PREFIX_FIRST && strcmp(schemes[prefix], scheme) != 0)
         prefix++;
     if (prefix > PREFIX_FIRST && scheme[0] != '\0')
-        return hf_refuse(reader, "Metaspace.prepend_scheme =", scheme);
+        return hf_refuse_part(reader, "Metaspace.prepend_scheme =", scheme);
     if (prefix > PREFIX_FIRST) /* as older files do */
         prefix =
             json_is_false(json_object_get(part, "add_prefix_space")) ? PREFIX_NONE : PREFIX_ALWAYS;
@@ -201,7 +202,7 @@ static int read_whitespace_split(struct reader *reader, const json_t *part)
 {
     (void)part;
     if (reader->out->marks_spaces || reader->out->pieces == PIECES_EXPRESSION)
-        return hf_refuse(reader, "behind another one: pre_tokenizer", "WhitespaceSplit");
+        return hf_refuse_part(reader, "behind another one: pre_tokenizer", "WhitespaceSplit");
     reader->out->splits_white = true;
     return 0;
 }
@@ -387,7 +388,8 @@ static int read_root(struct reader *reader, const json_t *root)
         read_part(reader, json_object_get(root, "pre_tokenizer"), "pre_tokenizer", pre_tokenizers));
     if (reader->out->splits_white &&
         (reader->is_byte_level || reader->out->pieces == PIECES_EXPRESSION))
-        return hf_refuse(reader, "behind WhitespaceSplit: pre_tokenizer", "ByteLevel or Split");
+        return hf_refuse_part(reader, "behind WhitespaceSplit: pre_tokenizer",
+                              "ByteLevel or Split");
     ERR_TRY(read_part(reader, json_object_get(root, "decoder"), "decoder", decoders));
     ERR_TRY(hf_read_model(reader, json_object_get(root, "model")));
     ERR_TRY(read_added(reader, json_object_get(root, "added_tokens")));

@@ -67,7 +67,8 @@ static int add_keys(struct reader *reader, const char *const *by_id, size_t coun
     for (size_t id = 0; id < count; id++) {
         size_t length = token_bytes(reader, bytes, by_id[id], strlen(by_id[id]));
         if (length == 0)
-            return hf_refuse(reader, "a token that is not of the byte-level alphabet:", by_id[id]);
+            return hf_refuse_part(reader,
+                                  "a token that is not of the byte-level alphabet:", by_id[id]);
         int result = vocab_add(&reader->out->vocab, bytes, length);
         if (result == ERR_EXISTS)
             return hf_bad(reader, "two tokens of model.vocab have the same bytes");
@@ -179,10 +180,11 @@ static int read_bpe(struct reader *reader, const json_t *model)
     bool has_fallback = json_is_true(json_object_get(model, "byte_fallback"));
     ERR_TRY(hf_expect(reader, model, "model", expected));
     if (!reader->is_byte_level && !has_fallback)
-        return hf_refuse(reader,
-                         "without a ByteLevel pre_tokenizer: model.byte_fallback =", "false");
+        return hf_refuse_part(reader,
+                              "without a ByteLevel pre_tokenizer: model.byte_fallback =", "false");
     if (reader->is_byte_level && out->marks_spaces)
-        return hf_refuse(reader, "with a ByteLevel pre_tokenizer: marking spaces by", META_SPACE);
+        return hf_refuse_part(reader, "with a ByteLevel pre_tokenizer: marking spaces by",
+                              META_SPACE);
     out->by_character = !reader->is_byte_level;
     out->takes_whole = json_is_true(json_object_get(model, "ignore_merges"));
     ERR_TRY(read_vocab(reader, json_object_get(model, "vocab")));
@@ -217,8 +219,8 @@ static int find_unknown(struct reader *reader, const json_t *model)
     if (id < 0 || id >= (json_int_t)out->vocab.num_tokens)
         return hf_bad(reader, "model.unk_id is no piece, and model.byte_fallback is not set");
     if (vocab_find(&out->vocab, META_SPACE, META_SPACE_BYTES) == VOCAB_NONE)
-        return hf_refuse(reader, "without model.byte_fallback: a model.vocab that lacks",
-                         META_SPACE);
+        return hf_refuse_part(reader, "without model.byte_fallback: a model.vocab that lacks",
+                              META_SPACE);
     out->unknown = (int32_t)id;
     for (uint32_t byte = 0; byte < 256; byte++)
         out->byte_symbols[byte] = (uint32_t)id;
@@ -230,7 +232,7 @@ static int read_unigram(struct reader *reader, const json_t *model)
     const json_t *vocab = json_object_get(model, "vocab"), *piece;
     size_t count = json_array_size(vocab), i;
     if (reader->is_byte_level)
-        return hf_refuse(reader, "with a ByteLevel pre_tokenizer: model.type =", "Unigram");
+        return hf_refuse_part(reader, "with a ByteLevel pre_tokenizer: model.type =", "Unigram");
     if (count == 0 || count > VOCAB_TOKENS_MAX)
         return hf_bad(reader, "there is no list model.vocab, or it is too long");
     reader->scores = calloc(count, sizeof *reader->scores);

@@ -81,7 +81,7 @@ uint32_t *merger_symbols(struct merger *merger)
 
 /* ---- a short piece: a scan ---- */
 
-static void look_up(struct merger *merger, const struct pairs *pairs, size_t at, size_t count)
+static void find_join(struct merger *merger, const struct pairs *pairs, size_t at, size_t count)
 {
     const struct pair *pair =
         at + 1 < count ? pairs_find(pairs, merger->symbols[at], merger->symbols[at + 1]) : NULL;
@@ -92,7 +92,7 @@ static void look_up(struct merger *merger, const struct pairs *pairs, size_t at,
 static size_t run_scan(struct merger *merger, const struct pairs *pairs, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        look_up(merger, pairs, i, count);
+        find_join(merger, pairs, i, count);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
@@ -105,9 +105,9 @@ static size_t run_scan(struct merger *merger, const struct pairs *pairs, size_t 
         memmove(merger->ranks + best + 1, merger->ranks + best + 2, behind * sizeof(uint32_t));
         memmove(merger->joined + best + 1, merger->joined + best + 2, behind * sizeof(uint32_t));
         count--;
-        look_up(merger, pairs, best, count);
+        find_join(merger, pairs, best, count);
         if (best > 0)
-            look_up(merger, pairs, best - 1, count);
+            find_join(merger, pairs, best - 1, count);
     }
     return count;
 }

@@ -40,7 +40,7 @@ struct reader {
     bool *joins;          /* by number: NORMAL */
 };
 
-static int refuse(const struct reader *reader, const char *field, const char *value)
+static int refuse_field(const struct reader *reader, const char *field, const char *value)
 {
     return report_error(ERR_INVALID,
                         "supported are models of type BPE and UNIGRAM whose spaces stand before "
@@ -102,15 +102,15 @@ static int check_settings(const struct reader *reader, const Sentencepiece__Mode
     int32_t type = trainer->model_type;
     snprintf(value, sizeof value, "%d", type);
     if (type != UNIGRAM && type != BPE)
-        return refuse(reader, "trainer_spec.model_type",
-                      type >= 0 && type < (int32_t)(sizeof types / sizeof types[0]) ? types[type]
-                                                                                    : value);
+        return refuse_field(
+            reader, "trainer_spec.model_type",
+            type >= 0 && type < (int32_t)(sizeof types / sizeof types[0]) ? types[type] : value);
     if (trainer->treat_whitespace_as_suffix)
-        return refuse(reader, "trainer_spec.treat_whitespace_as_suffix", "1");
+        return refuse_field(reader, "trainer_spec.treat_whitespace_as_suffix", "1");
     if (back == NULL || back->precompiled_charsmap.len == 0)
         return 0;
     snprintf(value, sizeof value, "%zu", back->precompiled_charsmap.len);
-    return refuse(reader, "the length of denormalizer_spec.precompiled_charsmap", value);
+    return refuse_field(reader, "the length of denormalizer_spec.precompiled_charsmap", value);
 }
 
 /* ---- the tokenizer of the pieces ---- */
@@ -311,7 +311,7 @@ static int build(struct reader *reader, const Sentencepiece__Model *model)
     for (uint32_t id = 0; id < count; id++) {
         reader->joins[id] = reader->pieces[id].type == NORMAL;
         if (reader->pieces[id].type == UNUSED && trainer->model_type == BPE)
-            return refuse(reader, "in a model of type BPE: pieces.type", "UNUSED");
+            return refuse_field(reader, "in a model of type BPE: pieces.type", "UNUSED");
     }
     ERR_TRY(find_byte_symbols(reader, trainer->byte_fallback));
     ERR_TRY(trainer->model_type == BPE ? add_pairs(reader) : add_scores(reader));

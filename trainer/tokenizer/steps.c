@@ -19,7 +19,7 @@ struct output {
     const struct normalizer *rules;
 };
 
-static int put(struct output *output, const char *text, size_t bytes)
+static int put_bytes(struct output *output, const char *text, size_t bytes)
 {
     ERR_TRY(buffer_reserve(output->buffer, output->used + bytes + 1));
     memcpy(output->buffer->text + output->used, text, bytes);
@@ -39,11 +39,12 @@ static int put_grapheme(void *user, const char *text, size_t bytes)
     const char *rule =
         bytes < GRAPHEME_BYTES ? normalizer_shortest(output->rules, text, bytes) : NULL;
     if (rule != NULL)
-        return put(output, rule, strlen(rule));
+        return put_bytes(output, rule, strlen(rule));
     for (size_t at = 0, length; at < bytes; at += length) {
         length = character_at(text + at, bytes - at);
         rule = normalizer_shortest(output->rules, text + at, length);
-        ERR_TRY(rule != NULL ? put(output, rule, strlen(rule)) : put(output, text + at, length));
+        ERR_TRY(rule != NULL ? put_bytes(output, rule, strlen(rule))
+                             : put_bytes(output, text + at, length));
     }
     return 0;
 }
@@ -57,11 +58,11 @@ static int put_replaced(struct output *output, const struct text_step *step, con
             at++;
             continue;
         }
-        ERR_TRY(put(output, text + done, at - done));
-        ERR_TRY(put(output, step->to, strlen(step->to)));
+        ERR_TRY(put_bytes(output, text + done, at - done));
+        ERR_TRY(put_bytes(output, step->to, strlen(step->to)));
         done = at += length;
     }
-    return put(output, text + done, bytes - done);
+    return put_bytes(output, text + done, bytes - done);
 }
 
 /* Replaces two and more spaces by `to`. */
@@ -72,8 +73,8 @@ static int put_few_spaces(struct output *output, const struct text_step *step, c
         bool is_space = text[at] == ' ';
         for (end = at; end < bytes && (text[end] == ' ') == is_space;)
             end++;
-        ERR_TRY(is_space && end - at > 1 ? put(output, step->to, strlen(step->to))
-                                         : put(output, text + at, end - at));
+        ERR_TRY(is_space && end - at > 1 ? put_bytes(output, step->to, strlen(step->to))
+                                         : put_bytes(output, text + at, end - at));
     }
     return 0;
 }
@@ -86,11 +87,11 @@ static int put_stripped(struct output *output, const char *text, size_t bytes)
         length = character_at(text + at, bytes - at);
         end = text_is_space(text + at, length) ? end : at + length;
     }
-    return put(output, text, end);
+    return put_bytes(output, text, end);
 }
 
-static int run(struct output *output, const struct text_step *step, struct split *graphemes,
-               const char *text, size_t bytes)
+static int run_step(struct output *output, const struct text_step *step, struct split *graphemes,
+                    const char *text, size_t bytes)
 {
     switch (step->kind) {
     case STEP_CHARSMAP:
@@ -106,8 +107,8 @@ static int run(struct output *output, const struct text_step *step, struct split
         break;
     }
     if (bytes > 0)
-        ERR_TRY(put(output, step->to, strlen(step->to)));
-    return put(output, text, bytes);
+        ERR_TRY(put_bytes(output, step->to, strlen(step->to)));
+    return put_bytes(output, text, bytes);
 }
 
 int steps_run(const struct tokenizer *tokenizer, struct split *graphemes, struct buffer buffers[2],
@@ -115,8 +116,8 @@ int steps_run(const struct tokenizer *tokenizer, struct split *graphemes, struct
 {
     for (uint32_t i = 0; i < tokenizer->num_steps; i++) {
         struct output output = {.buffer = &buffers[i % 2]};
-        ERR_TRY(put(&output, "", 0));
-        ERR_TRY(run(&output, &tokenizer->steps[i], graphemes, *text, *bytes));
+        ERR_TRY(put_bytes(&output, "", 0));
+        ERR_TRY(run_step(&output, &tokenizer->steps[i], graphemes, *text, *bytes));
         *text = output.buffer->text;
         *bytes = output.used;
     }

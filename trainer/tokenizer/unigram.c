@@ -120,7 +120,7 @@ static int reserve(struct lattice *lattice, size_t bytes)
 }
 
 /* Floats added in double and rounded to float have the bits of an addition of floats. */
-static double add(const struct scores *scores, double a, double b)
+static double add_scores(const struct scores *scores, double a, double b)
 {
     return scores->is_float ? (float)(a + b) : a + b;
 }
@@ -145,13 +145,14 @@ static void extend(struct place *places, const struct scores *scores, const char
         node = step->joined;
         if (step->rank == VOCAB_NONE)
             continue;
-        take_if_better(&places[at + 1], add(scores, scores->of[step->rank], sum), begin,
+        take_if_better(&places[at + 1], add_scores(scores, scores->of[step->rank], sum), begin,
                        step->rank);
         is_known |= at + 1 == begin + character;
     }
-    const double unknown = add(scores, scores->lowest, -UNKNOWN_PENALTY);
+    const double unknown = add_scores(scores, scores->lowest, -UNKNOWN_PENALTY);
     if (!is_known)
-        take_if_better(&places[begin + character], add(scores, unknown, sum), begin, VOCAB_NONE);
+        take_if_better(&places[begin + character], add_scores(scores, unknown, sum), begin,
+                       VOCAB_NONE);
 }
 
 /* Writes the tokens of the best cut, from the last one back, before `end`; returns the first. */

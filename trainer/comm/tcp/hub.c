@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define FRAME_SECONDS 30 /* limit for the rest of a frame */
-#define LOOK_MS 100      /* interval of clock checks, until all ranks are connected */
+#define CHECK_MS 100     /* interval of clock checks, until all ranks are connected */
 
 struct group;
 /* A connection; it belongs to a member after its hello. */
@@ -87,7 +87,7 @@ static void forget(struct hub *hub, const struct link *link)
     *at = link->next;
 }
 
-static void drop(struct hub *hub, struct link *link)
+static void close_link(struct hub *hub, struct link *link)
 {
     (void)epoll_ctl(hub->events, EPOLL_CTL_DEL, link->fd, NULL);
     if (link->group != NULL)
@@ -335,7 +335,7 @@ static int complete(struct hub *hub, struct group *group)
 
 /* ---- received frames ---- */
 
-static void come_together(struct hub *hub, struct group *group)
+static void complete_call(struct hub *hub, struct group *group)
 {
     int rc = complete(hub, group);
     group->num_asked = 0;
@@ -349,12 +349,12 @@ static void come_together(struct hub *hub, struct group *group)
 }
 
 /* The rank's connection has ended, or has sent an invalid frame. */
-static void leave(struct hub *hub, struct link *link, bool is_bye)
+static void remove_member(struct hub *hub, struct link *link, bool is_bye)
 {
     struct group *group = link->group;
     char text[TCP_TEXT_MAX];
     uint32_t rank = link->rank, world_rank = link->world_rank;
-    drop(hub, link);
+    close_link(hub, link);
     if (group == NULL)
         return;
     if (!is_bye) {
@@ -382,25 +382,25 @@ static void take_call(struct hub *hub, struct link *link)
     int rc = tcp_receive(link->fd, &link->ask, sizeof(link->ask), &until);
     bool is_bye = rc == 0 && link->ask.sign.kind == TCP_KIND_BYE;
     if (rc != 0 || is_bye || link->has_asked || link->ask.bytes > TCP_FRAME_MAX) {
-        leave(hub, link, is_bye);
+        remove_member(hub, link, is_bye);
         return;
     }
     link->data = malloc(link->ask.bytes + sizeof(uint64_t));
     if (link->data == NULL || tcp_receive(link->fd, link->data, link->ask.bytes, &until) != 0) {
-        leave(hub, link, false);
+        remove_member(hub, link, false);
         return;
     }
     link->has_asked = true;
     if (group->is_broken)
         break_group(hub, group);
     else if (++group->num_asked == group->size)
-        come_together(hub, group);
+        complete_call(hub, group);
 }
 
-static void refuse(struct hub *hub, struct link *link, const char *text)
+static void refuse_link(struct hub *hub, struct link *link, const char *text)
 {
     answer_text(link, ERR_INVALID, text);
-    drop(hub, link);
+    close_link(hub, link);
 }
 
 /* Members of the world are answered when all ranks are connected. */
@@ -420,19 +420,19 @@ static void take_hello(struct hub *hub, struct link *link)
     char text[TCP_TEXT_MAX];
     if (recv(link->fd, &hello, sizeof(hello), MSG_DONTWAIT) != sizeof(hello) ||
         hello.magic != TCP_MAGIC) {
-        drop(hub, link); /* not a rank of this run */
+        close_link(hub, link); /* not a rank of this run */
         return;
     }
     struct group *group = find_group(hub, hello.group);
     if (group == NULL || group->size != hello.size || hello.rank >= hello.size) {
         snprintf(text, sizeof(text), "this process is rank %u of %u, but rank 0 has a run of %u",
                  hello.rank, hello.size, hub->options.size);
-        refuse(hub, link, text);
+        refuse_link(hub, link, text);
         return;
     }
     if (group->members[hello.rank] != NULL) {
         snprintf(text, sizeof(text), "another process is rank %u of this run", hello.rank);
-        refuse(hub, link, text);
+        refuse_link(hub, link, text);
         return;
     }
     forget(hub, link);
@@ -461,12 +461,12 @@ static void accept_one(struct hub *hub)
     link->next = hub->strangers;
     hub->strangers = link;
     if (epoll_ctl(hub->events, EPOLL_CTL_ADD, fd, &event) != 0)
-        drop(hub, link);
+        close_link(hub, link);
 }
 
 /* ---- The thread ---- */
 
-static void say_missing(struct hub *hub)
+static void name_missing(struct hub *hub)
 {
     const struct group *world = find_group(hub, 0);
     char text[TCP_TEXT_MAX] = "", *at = text;
@@ -486,7 +486,7 @@ static void *serve(void *argument)
     struct hub *hub = argument;
     while (!hub->is_over) {
         struct epoll_event event; /* one at a time: it may free links of other events */
-        int num = epoll_wait(hub->events, &event, 1, hub->has_begun ? -1 : LOOK_MS);
+        int num = epoll_wait(hub->events, &event, 1, hub->has_begun ? -1 : CHECK_MS);
         struct link *link = num > 0 ? event.data.ptr : NULL;
         if (link == &hub->listener)
             accept_one(hub);
@@ -494,7 +494,7 @@ static void *serve(void *argument)
             take_hello(hub, link);
         else if (link != NULL)
             take_call(hub, link);
-        say_missing(hub);
+        name_missing(hub);
     }
     return NULL;
 }
@@ -515,11 +515,11 @@ static void free_hub(struct hub *hub)
     while (hub->groups != NULL) {
         for (uint32_t r = 0; r < hub->groups->size; r++)
             if (hub->groups->members[r] != NULL)
-                drop(hub, hub->groups->members[r]);
+                close_link(hub, hub->groups->members[r]);
         free_group(hub, hub->groups);
     }
     while (hub->strangers != NULL)
-        drop(hub, hub->strangers);
+        close_link(hub, hub->strangers);
     if (hub->listener.fd >= 0)
         close(hub->listener.fd);
     if (hub->events >= 0)

@@ -19,7 +19,7 @@ struct request {
     size_t num;
 };
 
-static void put(struct request *request, const void *data, size_t bytes)
+static void put_bytes(struct request *request, const void *data, size_t bytes)
 {
     CHECK(request->num + bytes <= REQUEST_MAX);
     memcpy(request->bytes + request->num, data, bytes);
@@ -28,13 +28,13 @@ static void put(struct request *request, const void *data, size_t bytes)
 
 static void put_kind(struct request *request, int kind)
 {
-    put(request, &(uint8_t){(uint8_t)kind}, 1);
+    put_bytes(request, &(uint8_t){(uint8_t)kind}, 1);
 }
 
 static void put_text(struct request *request, const char *text)
 {
-    put(request, &(uint64_t){strlen(text)}, sizeof(uint64_t));
-    put(request, text, strlen(text));
+    put_bytes(request, &(uint64_t){strlen(text)}, sizeof(uint64_t));
+    put_bytes(request, text, strlen(text));
 }
 
 static int failed(const struct tcp_options *options, int rc)
@@ -51,19 +51,20 @@ static int begin(int *out, const struct tcp_options *options, struct request *re
 {
     *request = (struct request){.num = 0};
     put_kind(request, VALIDATE);
-    put(request, &(uint32_t){STORE_MAGIC}, sizeof(uint32_t));
+    put_bytes(request, &(uint32_t){STORE_MAGIC}, sizeof(uint32_t));
     return tcp_connect(out, options->host, options->port);
 }
 
 /* Waits until the key is set and gets its value. Rank 0 reads its own, which shows that it arrived.
  */
-static int get(int fd, const char *key, char *out, size_t size, const struct timespec *deadline)
+static int get_value(int fd, const char *key, char *out, size_t size,
+                     const struct timespec *deadline)
 {
     struct request request = {.num = 0};
     uint8_t stop = 1;
     uint64_t length = 0;
     put_kind(&request, WAIT);
-    put(&request, &(uint64_t){1}, sizeof(uint64_t));
+    put_bytes(&request, &(uint64_t){1}, sizeof(uint64_t));
     put_text(&request, key);
     ERR_TRY(tcp_send(fd, request.bytes, request.num, deadline));
     ERR_TRY(tcp_receive(fd, &stop, sizeof(stop), deadline));
@@ -89,7 +90,7 @@ int store_set(const struct tcp_options *options, const char *value, const struct
     put_text(&request, value);
     int rc = tcp_send(fd, request.bytes, request.num, deadline);
     if (rc == 0)
-        rc = get(fd, options->store_key, back, sizeof(back), deadline);
+        rc = get_value(fd, options->store_key, back, sizeof(back), deadline);
     close(fd);
     return failed(options, rc);
 }
@@ -102,7 +103,7 @@ int store_get(const struct tcp_options *options, char *out, size_t size,
     ERR_TRY(begin(&fd, options, &request));
     int rc = tcp_send(fd, request.bytes, request.num, deadline);
     if (rc == 0)
-        rc = get(fd, options->store_key, out, size, deadline);
+        rc = get_value(fd, options->store_key, out, size, deadline);
     close(fd);
     return failed(options, rc);
 }

@@ -39,7 +39,7 @@ static bool tcp_is_failed(struct comm *comm)
 }
 
 /* Marks the world as lost for every thread and rank. Returns whether it was lost before. */
-static bool lose(struct tcp *t)
+static bool mark_lost(struct tcp *t)
 {
     bool was_lost = __atomic_exchange_n(&t->world->base.is_lost, true, __ATOMIC_ACQ_REL);
     shutdown(t->world->fd, SHUT_RDWR);
@@ -51,7 +51,7 @@ static int failed(struct tcp *t, const struct comm_call *call, int rc)
 {
     if (rc != ERR_TIMEOUT && rc != ERR_UNAVAILABLE)
         return rc;
-    if (lose(t)) {
+    if (mark_lost(t)) {
         report_clear(); /* another thread has the reason */
         return ERR_UNAVAILABLE;
     }
@@ -72,7 +72,7 @@ static int refused(struct tcp *t, const struct comm_call *call, const struct tcp
     if (head->bytes > (is_other ? sizeof(sign) : TCP_TEXT_MAX) ||
         tcp_receive(t->fd, is_other ? (void *)&sign : text, head->bytes, until) != 0)
         return failed(t, call, ERR_UNAVAILABLE);
-    if (lose(t)) {
+    if (mark_lost(t)) {
         report_clear();
         return ERR_UNAVAILABLE;
     }
@@ -88,8 +88,8 @@ static int refused(struct tcp *t, const struct comm_call *call, const struct tcp
 /* ---- Calls ---- */
 
 /* Sends a frame, and receives the head of its answer. */
-static int ask(struct tcp *t, const struct comm_call *call, const void *data, uint64_t bytes,
-               struct tcp_answer *out, const struct timespec *until)
+static int send_call(struct tcp *t, const struct comm_call *call, const void *data, uint64_t bytes,
+                     struct tcp_answer *out, const struct timespec *until)
 {
     struct tcp_ask head = {
         .sign = comm_sign(&t->base, call), .color = call->color, .key = call->key, .bytes = bytes};
@@ -111,7 +111,7 @@ static int run_one(struct tcp *t, const struct comm_call *call, const void *data
 {
     struct timespec until = flight_deadline(t->base.flight);
     struct tcp_answer head;
-    ERR_TRY(ask(t, call, data, bytes, &head, &until));
+    ERR_TRY(send_call(t, call, data, bytes, &head, &until));
     return failed(t, call,
                   head.bytes == out_bytes ? tcp_receive(t->fd, out, out_bytes, &until)
                                           : ERR_UNAVAILABLE);
@@ -125,7 +125,7 @@ static int run_parts(struct tcp *t, const struct comm_call *call, const void *da
     uint64_t wanted = 0;
     for (uint32_t r = 0; r < t->base.size; r++)
         wanted += call->recv_bytes[r];
-    ERR_TRY(ask(t, call, data, bytes, &head, &until));
+    ERR_TRY(send_call(t, call, data, bytes, &head, &until));
     int rc = head.bytes == wanted ? 0 : ERR_UNAVAILABLE;
     for (uint32_t r = 0; r < t->base.size && rc == 0; r++)
         rc = tcp_receive(t->fd, (char *)call->recv + call->recv_at[r], call->recv_bytes[r], &until);
@@ -259,14 +259,14 @@ static bool tcp_fail(struct comm *comm, int error)
 {
     (void)error;
     bool is_told = tcp_is_failed(comm);
-    return !lose((struct tcp *)comm) && !is_told;
+    return !mark_lost((struct tcp *)comm) && !is_told;
 }
 
 /* Each rank ends with its own exit code. */
 static void tcp_abort(struct comm *comm, int exit_code)
 {
     (void)exit_code;
-    (void)lose((struct tcp *)comm);
+    (void)mark_lost((struct tcp *)comm);
 }
 
 static const struct comm_ops tcp_ops = {
