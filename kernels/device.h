@@ -1,8 +1,8 @@
 /* device.h - memory of a device, and lanes: order of work on it.
  *
- * A lane is a queue: what is posted on one lane happens in the order of posting. Lanes do not wait
- * for each other by themselves. A mark stands for all work posted on a lane so far; a lane that
- * waits for the mark begins later work only when that work is done.
+ * A lane is a queue: its work runs in the order of posting. Lanes do not wait for each other by
+ * themselves. A mark stands for all work posted on a lane so far; a lane that waits for the mark
+ * begins later work only when that work is done.
  *
  *     lane_copy(copies, device_at, pinned_at, bytes);
  *     lane_mark(copies, &mark);

@@ -26,7 +26,7 @@
  * query heads, K key/value heads, D head width, V vocabulary.
  *
  * Memory: every pointer is to memory of the lane's device unless the field says "host". Numbers
- * that change from step to step are behind pointers, read when the operation runs, so that a
+ * that change from step to step are read through pointers when the operation runs, so that a
  * recorded step can be replayed.
  *
  * Threads: several lanes may share a struct kernels. On the CPU its pool serves one operation at a

@@ -30,7 +30,7 @@
 
 #define ENTRIES_MAX 256
 
-/* What identifies a primitive: the item's shape and the strides. */
+/* The key of a primitive: the item's shape and the strides. */
 struct key {
     uint32_t m, n, k, accumulate, in, out;
     uint64_t a_row, a_column, b_row, b_column;

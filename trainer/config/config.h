@@ -3,9 +3,9 @@
  *
  * trainer_config_load() applies defaults, the TOML file, the command line, then checks rules
  * between keys. All of torchtitan's keys are known: aliases are accepted with a note, keys without
- * meaning here are logged as ignored, unknown keys are errors with a suggestion. Holdfast's keys
- * ("ours" below) are training.reduction, canonical.*, comm.backend, ckptd.*, kernels.* and others.
- * After trainer_config_load() no field is "unset" unless its comment says so. */
+ * meaning here are logged as ignored, unknown keys are errors with a suggestion. Holdfast's own
+ * keys (marked "ours" below) are training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*
+ * and others. After trainer_config_load() no field is "unset" unless its comment says so. */
 #ifndef HOLDFAST_CONFIG_H
 #define HOLDFAST_CONFIG_H
 

@@ -3,8 +3,8 @@
  * The permutation of 0..count-1 needs no memory: a Feistel network on the smallest even number of
  * bits that holds count, whose round function is Philox keyed with (seed, epoch); results of count
  * or more are put through again until one is below (cycle walking: at most four times on average).
- * A Feistel network is a bijection whatever its round function, and walking the cycles of a
- * bijection of a larger set gives a bijection of the smaller.
+ * A Feistel network is a bijection for any round function, and walking the cycles of a bijection of
+ * a larger set gives a bijection of the smaller.
  *
  * Interleaving: let T(last) = n and T(i - 1) = floor(T(i) * C(i - 1) / C(i)), where C(i) is the sum
  * of the weights 0..i. Source i has had T(i) - T(i - 1) of n draws. When n grows by one, each T

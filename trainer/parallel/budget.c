@@ -28,7 +28,7 @@ struct search {
     uint64_t bytes;                      /* of the last plan */
 };
 
-/* What layer i of the rank keeps. */
+/* The activations that layer i of the rank keeps. */
 static enum model_keep kept_at(const struct search *s, uint64_t i, uint32_t level)
 {
     uint64_t layers = s->num_layers;

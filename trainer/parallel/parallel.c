@@ -323,7 +323,7 @@ void parallel_gpu_memory(const struct parallel *p, struct gpu_memory *out)
                                 .bytes = has_dnn ? (uint64_t)(config->rank_gib * (1 << 30)) : 0});
 }
 
-/* Checks what is missing for memory that the host cannot read. */
+/* Refuses settings that need host access to the device's memory. */
 static int check_device(const struct parallel *p)
 {
     const char *name = p->plan->device->ops->name;

@@ -341,7 +341,7 @@ static void check_lanes(struct check *c, uint32_t rank, const struct op *op)
         c->begun[op->lane][at + b] = latest[op->lane];
 }
 
-/* Checks an operation that ends a step: what it needs, and that it comes once. */
+/* Checks an operation that ends a step: its inputs, and that it comes once. */
 static void check_end(struct check *c, uint32_t rank, const struct op *op)
 {
     static const struct {

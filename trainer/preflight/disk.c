@@ -1,7 +1,7 @@
 /* disk.c - measures a host's disk with ckptd's writes (see preflight.h, debug.preflight_folder).
  *
  * `ckpt-cli bench io` writes as ckptd does, with ckptd's storage code. If fio is installed, it
- * writes too, with the same blocks and number of requests. So a slow disk can be told from slow
+ * writes too, with the same blocks and number of requests. This distinguishes a slow disk from slow
  * code of Holdfast. Both remove their files. */
 #include "proto/base/json.h"
 #include "trainer/preflight/private.h"

@@ -1,4 +1,4 @@
-/* recorded.c - reads what a run's checkpoints record of steps that are repeated (see snapshot.h).
+/* recorded.c - reads the records of repeated steps in a run's checkpoints (see snapshot.h).
  *
  * The newest checkpoint has the losses of the run's steps (history.h); the step's own checkpoint
  * has its gradient norm. Two attempts may have made that step with different bits. So the norm

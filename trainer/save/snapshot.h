@@ -96,7 +96,7 @@ int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *ou
  * a new model before. */
 bool snapshot_begins_in_part(const struct snapshot *snapshot);
 
-/* What the run's checkpoints record of steps that are repeated. */
+/* Records in the run's checkpoints of steps that are repeated. */
 struct recorded {
     struct history losses; /* of the newest checkpoint */
     struct jumps jumps;    /* likewise */

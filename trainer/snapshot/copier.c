@@ -1,4 +1,4 @@
-/* copier.c - a thread that copies the training state while training goes on (see copier.h).
+/* copier.c - a thread that copies the training state while training continues (see copier.h).
  *
  *     parked ──copier_start──► copying piece 0, 1, ... ──► end ──► over ──copier_wait──► parked
  *                              up to the posted piece
@@ -238,7 +238,7 @@ void copier_start(struct copier *c)
     CHECK(!c->is_started);
     c->is_started = true;
     c->started_at = clock_seconds();
-    /* On an error the policy stays, and the copy goes on. */
+    /* On an error the policy stays, and the copy continues. */
     c->is_urgent = set_policy(c->thread, c->policy) != 0;
     pthread_mutex_lock(&c->mutex);
     CHECK(c->state == PARKED);

@@ -1,4 +1,4 @@
-/* copier.h - a thread that copies the training state while training goes on.
+/* copier.h - a thread that copies the training state while training continues.
  *
  * A copy is made piece by piece, in the order of the checkpoint's image; a slice of the state may
  * consist of several pieces. The step's program posts how far the copy may go, slice by slice;
