@@ -133,9 +133,9 @@ struct device_ops {
     int (*settle)(struct lane *lane, const struct mark *mark);
     /* (optional) The system's handle of the lane, for a library that queues on it. */
     void *(*native)(struct lane *lane);
-    /* (optional) Begins or ends a batch. Work of a batch may be held back, and is queued at once if
-     * an earlier batch was the same, to the byte of its arguments. A mark, a wait, host work,
-     * settling and a request for the system's handle come after held work. */
+    /* (optional) Begins or ends a batch. Work of a batch may be held back. If an earlier batch had
+     * the same arguments, to the byte, it is queued at once. A mark, a wait, host work, settling
+     * and a request for the system's handle come after held work. */
     void (*batch)(struct lane *lane, bool begins);
 };
 

@@ -2,7 +2,7 @@
  * split.
  *
  * A fixed-point number as wide as the whole range of double (Kulisch). Digit i has the weight 2^(32
- * i - 1074) and is an int64 limb, so a limb cannot overflow before 2^31 values were added, here or
+ * i - 1074) and is an int64 limb. A limb cannot overflow before 2^31 values were added, here or
  * limb by limb across ranks. Only kernel_exact_value propagates carries. A value changes at most
  * three digits. Values are not negative. The last two limbs count infinities and NaNs, which digits
  * cannot represent: the result shows them for any other values. */

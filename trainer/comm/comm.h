@@ -110,7 +110,7 @@ struct comm {
     const char *lane;   /* of the thread that uses it; a constant */
     uint64_t num_calls; /* number of collectives so far: the sequence number of the next */
     /* NULL: buffers are in host memory. Otherwise they are in memory of the lane's device, of
-     * either kind, and work queued on the lane before a call ends before a buffer is read. Sums of
+     * either kind. Work queued on the lane before a call ends before a buffer is read. Sums of
      * integers are always in host memory, those of floats as COMM_SUMS_ON_DEVICE says. The owner of
      * a group sets it. */
     struct lane *device_lane;

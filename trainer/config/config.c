@@ -2,10 +2,10 @@
  *
  * Precedence, lowest first: defaults of the table, TOML file, command line. The command line is
  * read first, and the file's values for the same keys, or for keys that select the same thing, are
- * ignored. Then settle.c turns texts into enums, this file refuses every value that this version
- * does not support, and settle.c fills in missing values (batch sizes, paths). A refusal is one
- * line with the key, its value and the remedy. Rules that depend on the number of ranks are checked
- * when the mesh is built. */
+ * ignored. Then settle.c turns texts into enums, and this file refuses unsupported values. Last,
+ * settle.c fills in missing values (batch sizes, paths). A refusal is one line with the key, its
+ * value and the remedy. Rules that depend on the number of ranks are checked when the mesh is
+ * built. */
 #include "trainer/config/config.h"
 
 #include "proto/base/json.h"

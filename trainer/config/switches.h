@@ -15,8 +15,8 @@
  *
  * Every rank sees requests to its ckptd (`ckpt-cli stop`; snapshot_asked), since rank 0 has only
  * one of several ckptd. Only rank 0 checks the other switches, once per step. The results are part
- * of the reduction of stop requests (step.c), so all ranks act after the same step, whatever their
- * clocks and file systems say. */
+ * of the reduction of stop requests (step.c). So all ranks act after the same step, even if clocks
+ * and file systems differ. */
 #ifndef HOLDFAST_TRAINER_CONFIG_SWITCHES_H
 #define HOLDFAST_TRAINER_CONFIG_SWITCHES_H
 

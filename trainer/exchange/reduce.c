@@ -3,9 +3,9 @@
  * The canonical order. A step has S leaves (micro-batches); d = R * F data ranks.
  *
  *   C1  Leaf i * d + r is computed at micro-step i by data rank r.
- *   C2  A leaf's gradient is float, and is complete before it is added to other sums. If context
- *       parallel computed it in parts, the parts are added as a balanced binary tree over the index
- *       of their block (model/products.c has the same tree within a rank).
+ *   C2  A leaf's gradient is float, and is complete before it is added to other sums. Parts from
+ *       context parallel are added as a balanced binary tree over the index of their block
+ *       (model/products.c has the same tree within a rank).
  *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
  *       fold, started from zero. The library only moves bits. Sums are not zeroed: kernel_fold
  *       writes the first leaf of a step. If one rank owns all sums, the operation that makes a leaf

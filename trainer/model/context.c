@@ -9,8 +9,8 @@
  * Queries stay on their rank, unless ranks share the heads (heads.c). Keys and values are sent to
  * them, so a query's softmax runs over its keys in the order of their positions: its bits are those
  * of one rank. They are sent at once (all-gather, in this file), or in a ring, an operation of the
- * program. In each of cp - 1 rounds a rank sends the rows that it received last to the next rank,
- * and copies them to their place meanwhile. They arrive in a different order on each rank; their
+ * program. In each of cp - 1 rounds a rank sends the last received rows to the next rank, and
+ * copies them to their place meanwhile. They arrive in a different order on each rank; their
  * places, and so the order of sums, are the same. A ring holds rows of two ranks in transit, an
  * all-gather those of cp ranks. Both hold a layer's keys and values in the order of positions, and
  * a ring beside compute also those of the next layer. A block's queries contribute a partial result

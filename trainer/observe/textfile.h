@@ -1,7 +1,7 @@
 /* textfile.h - writes a run's numbers for Prometheus to a file that its node_exporter reads.
  *
- * With metrics.prometheus_file rank 0 writes the numbers of each step line to that file, which
- * should end in ".prom" and be in the folder of --collector.textfile.directory. It is replaced as a
+ * With metrics.prometheus_file rank 0 writes the numbers of each step line to that file. Its name
+ * should end in ".prom", in the folder of --collector.textfile.directory. It is replaced as a
  * whole, so a reader never gets half of it. It is removed when the run ends. A killed run leaves
  * it, and holdfast_trainer_time_seconds shows its age. */
 #ifndef HOLDFAST_TRAINER_TEXTFILE_H

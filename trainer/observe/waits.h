@@ -1,8 +1,8 @@
 /* waits.h - a warning when training waits for samples.
  *
- * A step whose share of waits (the step line's data) is above metrics.data_wait_max_percent loses
- * time that a faster disk, or tokens on a nearer one, can save. The warning is logged when this
- * begins, and again when it begins again. */
+ * The warning is about steps whose share of waits (the step line's data) is above
+ * metrics.data_wait_max_percent. A faster or nearer disk can save this time. It is logged when such
+ * steps begin, and again when they begin again. */
 #ifndef HOLDFAST_TRAINER_WAITS_H
 #define HOLDFAST_TRAINER_WAITS_H
 

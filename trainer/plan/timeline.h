@@ -7,9 +7,9 @@
  * it.
  *
  * Compute advances as far as it can and posts the operations that it passes. When it needs an
- * operation of another lane, the first operations of the lanes get the link in the order in which
- * they are ready, until that operation ends. An operation posted later is never ready earlier, so
- * this is the order of time. */
+ * operation of another lane, the link serves the lanes' first operations in the order in which they
+ * are ready. This goes on until that operation ends. An operation posted later is never ready
+ * earlier, so this is the order of time. */
 #ifndef HOLDFAST_TRAINER_PLAN_TIMELINE_H
 #define HOLDFAST_TRAINER_PLAN_TIMELINE_H
 

@@ -1,9 +1,9 @@
 /* replicas.h - checks that all copies of a tensor have the same bits, along dp_replicate, cp and
- * tp, and those of a tied matrix on both ends of a pipeline.
+ * tp. A tied matrix is checked on both ends of a pipeline.
  *
- * Each replica writes a part of a checkpoint. If one differs from the others (a flipped bit of
- * memory, a defect of a host), the checkpoint is a mix that no rank ever held. Training does not
- * notice: every replica continues from its own bits. */
+ * Each replica writes a part of a checkpoint. If one differs (a flipped bit of memory, a defect of
+ * a host), the checkpoint is a mix that no rank ever held. Training does not notice: every replica
+ * continues from its own bits. */
 #ifndef HOLDFAST_TRAINER_REPLICAS_H
 #define HOLDFAST_TRAINER_REPLICAS_H
 

@@ -3,7 +3,7 @@
  *
  * The lanes are queries: about 64 of them, some positions of all heads that share a key head.
  * Scores are transposed, [key][query], so maximum, sum and scaling of a softmax are plain vector
- * operations without sums across lanes, and a key's element is broadcast to all queries.
+ * operations without sums across lanes. A key's element is broadcast to all queries.
  * tests/bench/kernels_products.c compares the speed with library calls per head, which matters for
  * narrow heads.
  *
