@@ -212,7 +212,7 @@ struct session_ranks session_ranks_of(const struct run *run)
         }
     }
     if (silent_one)
-        (void)arena_notes_tell(out.doing, &silent_one->control->notes);
+        (void)arena_notes_describe(out.doing, &silent_one->control->notes);
     return out;
 }
 
@@ -424,7 +424,7 @@ void session_lost(struct session *session)
     char doing[ARENA_TELL_MAX];
     /* At shutdown ckptd itself ends the connections. */
     if (session->is_rank && session->control && !session->run->service->is_closing &&
-        arena_notes_tell(doing, &session->control->notes))
+        arena_notes_describe(doing, &session->control->notes))
         note_lost(session, doing);
     session_end(session, "its connection ended");
 }

@@ -38,7 +38,7 @@ static bool is_port(const char *text)
            atoi(text) <= 65535;
 }
 
-/* Copies the host before `end`. An address of IPv6 has colons of its own, so it is in brackets. */
+/* Copies the host before `end`. An IPv6 address contains colons, so it is in brackets. */
 static bool take_host(char *out, size_t size, const char *text, const char *end)
 {
     bool has_brackets = text[0] == '[';

@@ -1,6 +1,5 @@
-/* address.h - where a ckptd answers: "unix:/path" for those on its node, "host:port" for everybody
- * who has a certificate (TLS). A host is a name, an IPv4 address, or an IPv6 address in brackets.
- */
+/* address.h - the address of a ckptd: "unix:/path" for clients on its node, "host:port" for clients
+ * with a certificate (TLS). A host is a name, an IPv4 address, or an IPv6 address in brackets. */
 #ifndef HOLDFAST_PROTO_BASE_ADDRESS_H
 #define HOLDFAST_PROTO_BASE_ADDRESS_H
 
@@ -12,12 +11,12 @@ struct address {
     char host[256], port[6]; /* ADDRESS_TLS; host without brackets */
 };
 
-/* ERR_INVALID says what is wrong with it. */
+/* After ERR_INVALID the error text names the fault of the address. */
 int address_parse(struct address *out, const char *text);
-/* A socket of an ADDRESS_TLS, connected, which does not block. ERR_UNAVAILABLE: not within 2 s. */
+/* Connects a non-blocking socket to an ADDRESS_TLS. ERR_UNAVAILABLE: no connection within 2 s. */
 int address_connect(int *out, const struct address *address);
-/* A socket that listens at "host:port"; `key` names the setting in errors. ERR_INVALID, ERR_BUSY,
- * ERR_IO. */
+/* Opens a socket that listens at "host:port"; `key` names the setting in errors. ERR_INVALID,
+ * ERR_BUSY, ERR_IO. */
 int address_listen(int *out, const char *text, const char *key);
 
 #endif

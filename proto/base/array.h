@@ -1,4 +1,4 @@
-/* array.h - lists that grow: twice as long each time. */
+/* array.h - growing lists: each growth doubles the room. */
 #ifndef HOLDFAST_PROTO_BASE_ARRAY_H
 #define HOLDFAST_PROTO_BASE_ARRAY_H
 
@@ -10,8 +10,8 @@
 
 #define ARRAY_ROOM_MIN 16u
 
-/* Makes room for one item behind `count` of them. `list` is the address of the pointer to the
- * items, `*room` how many of `size` bytes each fit there; both 0 at first. ERR_MEMORY: nothing is
+/* Makes room for one more item after the first `count`. `list` is the address of the pointer to the
+ * items, `*room` how many items of `size` bytes fit; both start at 0. ERR_MEMORY: nothing is
  * changed. The caller frees the list. */
 static inline int array_reserve(void *list, uint32_t *room, size_t count, size_t size)
 {

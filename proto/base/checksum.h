@@ -1,20 +1,20 @@
-/* checksum.h - what proves that bytes are the ones that were written.
+/* checksum.h - checksums that verify stored bytes.
  *
- * Blocks of a shard: XXH3-64 with a seed made of the shard's identity and the block's index, so a
- * swapped block and a block of another checkpoint are both caught:
+ * Blocks of a shard: XXH3-64 with a seed made of the shard's identity and the block's index, which
+ * detects a swapped block and a block of another checkpoint:
  *     seed = identity + (block_index + 1) * 0x9e3779b97f4a7c15
  * Manifests: SHA-256 (OpenSSL).
  *
- * Tensors: a digest that does not depend on how the tensor is cut: two sums, mod 2^64, of
- * value_bits * key_k(global element index), with value_bits the element's bits zero-extended. The
+ * Tensors: a digest that does not depend on how the tensor is cut. It is two sums, mod 2^64, of
+ * value_bits * key_k(global element index). value_bits are the element's bits, zero-extended. The
  * keys are a 64-bit mix of the index i (golden ratio and the constants of MurmurHash3's finalizer):
  *     a = (i + 1) * 0x9e3779b97f4a7c15
  *     b = (a ^ (a >> 32)) * 0xff51afd7ed558ccd        key_0 = b ^ (b >> 32)
  *     c = key_0 * 0xc4ceb9fe1a85ec53                  key_1 = c ^ (c >> 32)
- * An element of 8 bytes counts as two elements of 4 bytes (low word first) at 2i and 2i + 1: a
- * value of at most 32 bits leaves the upper half of the key in play, so no change of a single
- * element is lost in the top bits. One wrong element goes unseen with probability 2^-64 at most
- * over the choice of index. */
+ * An element of 8 bytes counts as two elements of 4 bytes (low word first) at 2i and 2i + 1. With
+ * values of at most 32 bits the upper half of the key contributes, so no change of a single element
+ * is lost in the top bits. The digest misses one wrong element with probability 2^-64 at most over
+ * the choice of index. */
 #ifndef HOLDFAST_PROTO_BASE_CHECKSUM_H
 #define HOLDFAST_PROTO_BASE_CHECKSUM_H
 
@@ -29,8 +29,8 @@
 /* Identity of a shard: XXH3-64 of "<nonce>/<shard index>/<shards>". */
 uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t shards);
 uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index);
-/* The same of a block that something else has to read too: `piece` is told of each piece, in order,
- * just before it is hashed, and so brings it into the cache for both. Pieces are of
+/* The checksum of a block that another reader processes too. The function calls `piece` just before
+ * it hashes each piece, in order, so both find the piece in the cache. Pieces are of
  * CHECKSUM_PIECE_BYTES, the last one may be shorter. Digest and checksum of a GB took 0.127 CPU
  * seconds with pieces of 32 KiB, 0.130 with 128 KiB, 0.161 with 512 KiB and more, where both read
  * from memory (2 MiB of second-level cache). */
@@ -43,19 +43,20 @@ struct checksum_128 {
     uint64_t low, high;
 };
 struct checksum_128 checksum_128(const void *data, size_t bytes); /* plain XXH3-128 */
-/* The same of bytes that come in pieces. begin: NULL when there is no memory; end frees the state.
- */
+/* The same for bytes that come in pieces. begin: NULL when there is no memory; end frees the
+ * state. */
 struct checksum_stream;
 struct checksum_stream *checksum_stream_begin(void);
 void checksum_stream_add(struct checksum_stream *stream, const void *data, size_t bytes);
 uint64_t checksum_stream_value(const struct checksum_stream *stream);
 void checksum_stream_end(struct checksum_stream *stream);
-/* A u64 of its CHECKSUM_DIGITS, without a terminator. False, and *out of no use: one is no digit.
- */
+/* Parses a u64 of CHECKSUM_DIGITS digits, without a terminator. False: one is no digit, and *out is
+ * undefined. */
 bool checksum_parse(uint64_t *out, const char *digits);
-/* XXH3-64 with a seed: who does not know it cannot choose data that meet in a hash table. */
+/* XXH3-64 with a seed: a client that does not know the seed cannot choose data that collide in a
+ * hash table. */
 uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed);
-/* ERR_MEMORY, and "": OpenSSL could not. */
+/* ERR_MEMORY: OpenSSL failed; `out` is "". */
 int checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes);
 
 struct digest {

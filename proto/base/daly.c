@@ -1,4 +1,4 @@
-/* daly.c - the interval between saves that costs least (see daly.h). */
+/* daly.c - the cheapest interval between saves (see daly.h). */
 #include "proto/base/daly.h"
 
 #include <math.h>
@@ -17,10 +17,11 @@ static double best_interval(const struct daly *daly)
 struct daly_cost daly_cost(const struct daly *daly, double seconds)
 {
     double failures = daly->failures, late = daly->durable - daly->wait;
-    double behind = daly->restart + (late > 0 ? late : 0);
+    double recovery = daly->restart + (late > 0 ? late : 0);
     double steps = round(seconds / daly->step) > 1 ? round(seconds / daly->step) : 1;
     struct daly_cost cost = {.steps = steps, .seconds = steps * daly->step};
-    double wall = failures * exp(behind / failures) * expm1((cost.seconds + daly->wait) / failures);
+    double wall =
+        failures * exp(recovery / failures) * expm1((cost.seconds + daly->wait) / failures);
     cost.overhead = 1 - cost.seconds / wall;
     cost.saves = daly->wait / (cost.seconds + daly->wait);
     return cost;

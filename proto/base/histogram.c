@@ -1,8 +1,8 @@
-/* histogram.c - durations, counted by their length.
+/* histogram.c - histograms of durations.
  *
- * The bounds are 1 ms, 2 ms, 4 ms, ... to 4194.304 s: each is twice the one before, so a quantile
- * that is read from the counts is at most a factor of two off. Those of requests begin at 50 us, to
- * 209.7152 s. A duration that equals a bound counts below it, as Prometheus has it ("le"). */
+ * The bounds are 1 ms, 2 ms, 4 ms, ... to 4194.304 s. Each is twice the one before, so a quantile
+ * from the counts is at most a factor of two off. The bounds for requests are 50 us to 209.7152 s.
+ * A duration that equals a bound counts below it, as in Prometheus ("le"). */
 #include "proto/base/histogram.h"
 
 #include <jansson.h>

@@ -1,18 +1,17 @@
-/* histogram.h - how long something took, each time since it is counted, for Status and Prometheus;
- * see histogram.c. */
+/* histogram.h - durations of repeated work, counted for Status and Prometheus; see histogram.c. */
 #ifndef HOLDFAST_PROTO_BASE_HISTOGRAM_H
 #define HOLDFAST_PROTO_BASE_HISTOGRAM_H
 
 #include <stdint.h>
 
 #define HISTOGRAM_BOUNDS 23u
-#define HISTOGRAM_REQUEST_US 50u /* least_us for what a disk or a server does */
+#define HISTOGRAM_REQUEST_US 50u /* least_us for requests to a disk or a server */
 
 struct json_t;
 
-/* All zeros: nothing was measured yet. */
+/* All zeros: empty. */
 struct histogram {
-    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* the last: of what took longer than every bound */
+    uint64_t counts[HISTOGRAM_BOUNDS + 1]; /* the last: durations above every bound */
     uint64_t sum_us;
     uint32_t least_us; /* the first bound; 0: a millisecond */
 };

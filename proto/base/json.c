@@ -1,10 +1,10 @@
-/* json.c - jansson, with a lack of memory told from a bad text.
+/* json.c - jansson, with out-of-memory distinguished from a bad text.
  *
- * jansson's lexer keeps the token at hand in a buffer that grows with the longest one so far. Where
- * there is no memory for that it drops a character; and when it then puts a character back, as it
- * does behind every number, an assertion ends the process (2.14). So a text is read as the second
- * element of an array whose first is a string of TOKEN_BYTES: that is where the buffer grows, and
- * behind strings nothing is put back. */
+ * jansson's lexer keeps the current token in a buffer that grows with the longest one so far.
+ * Without memory for that it drops a character. When it then puts a character back, as it does
+ * after every number, an assertion aborts the process (2.14). So json_read() parses a text as the
+ * second element of an array whose first element is a string of TOKEN_BYTES. The buffer grows on
+ * that string, and the lexer puts nothing back after strings. */
 #include "proto/base/json.h"
 #include "proto/base/report.h"
 
@@ -14,21 +14,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOKEN_BYTES 1024 /* a number of more digits than that is nobody's */
+#define TOKEN_BYTES 1024 /* a number with more digits is refused */
 
 static _Thread_local bool lacked_memory;
 
-static void *take(size_t bytes)
+static void *allocate(size_t bytes)
 {
     void *memory = malloc(bytes);
     lacked_memory = lacked_memory || memory == NULL;
     return memory;
 }
 
-/* What jansson took before came from malloc too: free fits both. */
+/* jansson allocated from malloc() until now, so free() fits both. */
 static void watch_memory(void)
 {
-    json_set_alloc_funcs(take, free);
+    json_set_alloc_funcs(allocate, free);
 }
 
 void json_begin(void)
@@ -43,17 +43,17 @@ bool json_end(void)
     return !lacked_memory;
 }
 
-/* The parts of what is parsed, one after the other. */
+/* The parts of the text to parse, one after the other. */
 struct parts {
     struct {
         const char *text;
         size_t bytes;
     } list[3];
-    size_t at; /* NUM_PARTS: all was taken */
+    size_t at; /* NUM_PARTS: all parts are consumed */
 };
 #define NUM_PARTS (sizeof(((struct parts *)NULL)->list) / sizeof(((struct parts *)NULL)->list[0]))
 
-static size_t take_part(void *out, size_t room, void *user)
+static size_t read_part(void *out, size_t room, void *user)
 {
     struct parts *parts = user;
     while (parts->at < NUM_PARTS && parts->list[parts->at].bytes == 0)
@@ -67,14 +67,14 @@ static size_t take_part(void *out, size_t room, void *user)
     return bytes;
 }
 
-/* NULL: it is no object and no array, or there was no memory. */
+/* NULL: the text is neither an object nor an array, or memory was short. */
 static json_t *parse(const char *text, size_t bytes, json_error_t *out_reason)
 {
     char head[TOKEN_BYTES + 4] = "[\"";
     memset(head + 2, ' ', TOKEN_BYTES);
     memcpy(head + 2 + TOKEN_BYTES, "\",", 2);
     struct parts parts = {.list = {{head, sizeof(head)}, {text, bytes}, {"]", 1}}};
-    json_t *root = json_load_callback(take_part, &parts, JSON_REJECT_DUPLICATES, out_reason);
+    json_t *root = json_load_callback(read_part, &parts, JSON_REJECT_DUPLICATES, out_reason);
     json_t *found = json_incref(json_array_get(root, 1));
     bool is_one = json_array_size(root) == 2 && (json_is_object(found) || json_is_array(found));
     if (root != NULL && !is_one)
@@ -88,7 +88,7 @@ static json_t *parse(const char *text, size_t bytes, json_error_t *out_reason)
 
 int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_reason)
 {
-    bool before = lacked_memory; /* of an outer json_begin */
+    bool before = lacked_memory; /* an outer json_begin() may have set it */
     json_begin();
     *out = parse(text, bytes, out_reason);
     bool is_complete = json_end();
@@ -158,7 +158,7 @@ static size_t skip_space(const char *text, size_t at, size_t end)
     return at;
 }
 
-/* The place behind the value that begins at `at`. */
+/* The index after the value that begins at `at`. */
 static size_t skip_value(const char *text, size_t at, size_t end)
 {
     size_t depth = 0;
@@ -206,7 +206,7 @@ static int digits_of(double number)
     return 17;
 }
 
-/* The most that a number in it needs. */
+/* The most digits that a number in `value` needs. */
 static int most_digits(const json_t *value)
 {
     const char *key;
@@ -233,7 +233,7 @@ size_t json_shortest(const json_t *value)
 
 size_t json_first_member(const char *text, size_t bytes)
 {
-    return skip_space(text, 0, bytes) + 1; /* behind the opening brace */
+    return skip_space(text, 0, bytes) + 1; /* after the opening brace */
 }
 
 bool json_member_is(const struct json_member *member, const char *name)
@@ -287,7 +287,7 @@ const json_t *json_at(const json_t *item, const char *path)
 /* ---- what differs ---- */
 
 struct comparison {
-    json_tell_fn *tell;
+    json_difference_fn *on_difference;
     void *user;
     char place[JSON_PLACE_MAX];
 };
@@ -320,7 +320,7 @@ static int compare_at(struct comparison *c, size_t length, const json_t *a, cons
     if (json_equal(a, b))
         return 0;
     if (!can_go_into(a, b) || depth == JSON_DEPTH_MAX)
-        return c->tell(c->user, c->place, a, b);
+        return c->on_difference(c->user, c->place, a, b);
     json_object_foreach(left, key, value)
     {
         rc = compare_member(c, length, key, value, json_object_get(b, key), depth);
@@ -337,8 +337,8 @@ static int compare_at(struct comparison *c, size_t length, const json_t *a, cons
     return 0;
 }
 
-int json_compare(const json_t *a, const json_t *b, json_tell_fn *tell, void *user)
+int json_compare(const json_t *a, const json_t *b, json_difference_fn *on_difference, void *user)
 {
-    struct comparison comparison = {.tell = tell, .user = user};
+    struct comparison comparison = {.on_difference = on_difference, .user = user};
     return compare_at(&comparison, 0, a, b, 0);
 }

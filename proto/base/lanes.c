@@ -1,8 +1,9 @@
 /* lanes.c - see lanes.h.
  *
- * Two rings of turns: lanes that answer, and lanes that are away. A lane stands in one of them
- * while it has a job that its limit lets begin. Whatever changes that (a job comes, is taken, ends;
- * the lane goes away or comes back) takes it out and, where it may, puts it at the end again. */
+ * Two queues of turns: lanes that answer, and lanes that are away. A lane is in one of them while
+ * it has a job that its limit lets begin. Each change (a job is put, taken or done; the lane goes
+ * away or comes back) removes the lane from its queue. The lane is appended again if it may begin a
+ * job. */
 #include "proto/base/lanes.h"
 #include "proto/base/report.h"
 
@@ -20,7 +21,7 @@ void lane_init(struct lane *lane, struct lanes *lanes, uint32_t limit)
     *lane = (struct lane){.lanes = lanes, .limit = limit};
 }
 
-/* Its turn comes, when it has none yet and may begin a job. */
+/* Appends the lane to its queue, unless it is queued already or may not begin a job. */
 static void await_turn(struct lane *lane)
 {
     struct lanes *lanes = lane->lanes;
@@ -36,7 +37,7 @@ static void await_turn(struct lane *lane)
     lanes->last[lane->is_away] = lane;
 }
 
-/* Out of the ring, wherever it stands. */
+/* Removes the lane from its queue. */
 static void leave_turn(struct lane *lane)
 {
     struct lanes *lanes = lane->lanes;

@@ -26,7 +26,7 @@ static bool make_room(struct memfile *memfile, size_t bytes)
     return true;
 }
 
-/* 0, to stdio, is an error, which ferror() then tells. */
+/* stdio takes 0 as an error, which ferror() then reports. */
 static ssize_t write_bytes(void *cookie, const char *data, size_t bytes)
 {
     struct memfile *memfile = cookie;

@@ -1,7 +1,7 @@
-/* memfile.h - open_memstream, with a lack of memory that is told.
+/* memfile.h - open_memstream() that reports out-of-memory.
  *
- * glibc's drops what it has no room for, and neither ferror nor fclose says so (2.36): nobody
- * learns that a part of the text is missing. */
+ * glibc's drops text for which it has no memory, and neither ferror() nor fclose() reports that
+ * (2.36). */
 #ifndef HOLDFAST_PROTO_BASE_MEMFILE_H
 #define HOLDFAST_PROTO_BASE_MEMFILE_H
 
@@ -9,11 +9,11 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* What is printed comes to *out, with a NUL behind its *out_bytes; both are true after an fflush
- * that did not fail, and after the close. *out is the caller's to free, also where printing or
- * closing failed. It cannot seek. NULL: no memory; then *out is NULL, too. */
+/* The stream writes to *out, with a NUL after its *out_bytes; both are valid after a successful
+ * fflush(), and after the close. The caller frees *out, also when printing or closing failed. The
+ * stream cannot seek. NULL: no memory; then *out is NULL, too. */
 FILE *memfile_open(char **out, size_t *out_bytes);
-/* False: there was no memory for all of it. */
+/* False: memory was too short for all of the text. */
 bool memfile_close(FILE *file);
 
 #endif

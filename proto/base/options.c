@@ -1,9 +1,8 @@
 /* options.c - the option parser (contract in options.h).
  *
- * All sources end in options_set(): it finds the row of the table, follows aliases, parses the text
- * by the row's type and stores it. A key is compared with '-' and '_' as equals. Which keys were
- * given is kept in is_set, so callers can tell a default from a choice. JSON and help are in
- * options_print.c. */
+ * All sources end in options_set(). It finds the row of the table, follows aliases, parses the text
+ * by the row's type and stores it. '-' and '_' compare as equal in keys. is_set records which keys
+ * were given, so callers can tell a default from a choice. JSON and help are in options_print.c. */
 #include "proto/base/options_private.h"
 
 #include "proto/base/report.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NO_LIMIT 1e18 /* a maximum from here on is none that a person needs to know */
+#define NO_LIMIT 1e18                 /* help and messages omit a maximum of at least this */
 #define OPTION_FILE_BYTES_MAX 1048576 /* a longer TOML file is refused */
 
 /* ---- the table ---- */
@@ -71,7 +70,7 @@ static const char *last_part(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* The known key that is nearest; one with the same last part in another section counts as near. */
+/* The nearest known key; one with the same last part in another section counts as near. */
 static const char *find_nearest(const struct options *options, const char *key)
 {
     const char *nearest = NULL;
@@ -172,8 +171,8 @@ static bool is_choice(const char *choices, const char *value)
     return false;
 }
 
-/* Numbers in help and messages: whole ones without exponent, others as short as reads back equal.
- */
+/* Formats a number for help and messages: whole numbers without exponent, others with the fewest
+ * digits that read back equal. */
 void options_format_number(char out[40], double value)
 {
     if (value == floor(value) && fabs(value) < 1e15) {
@@ -293,7 +292,7 @@ int options_defaults(const struct options *options)
     return 0;
 }
 
-/* `dashes`: those before it on the command line; "" elsewhere. */
+/* `dashes`: the dashes before the key on the command line; "" elsewhere. */
 static int fail_unknown(const struct options *options, const char *dashes, const char *key,
                         const char *where)
 {
@@ -309,7 +308,7 @@ static int fail_unknown(const struct options *options, const char *dashes, const
                         key);
 }
 
-/* A key with nothing to decide, unless its value asks for what is not there. */
+/* For a key of OPTION_TYPE_FIXED: refuses values that are not among its choices. */
 static int check_fixed(const struct options *options, const struct option *option,
                        const char *value, const char *where)
 {
@@ -432,7 +431,7 @@ int options_read_toml(const struct options *options, const char *path)
     return error;
 }
 
-/* Behind an alias. */
+/* The row of a key, after its alias is resolved. */
 static const struct option *find_meant(const struct option *table, const char *key)
 {
     const struct option *option = find_option(table, key);
@@ -441,14 +440,14 @@ static const struct option *find_meant(const struct option *table, const char *k
     return option;
 }
 
-/* Keys with nothing to decide may be booleans: the table does not say. */
+/* Keys of OPTION_TYPE_FIXED may be booleans: the table does not tell. */
 static bool may_be_bool(const struct option *option)
 {
     return option && (option->type == OPTION_TYPE_BOOL || option->type == OPTION_TYPE_IGNORED ||
                       option->type == OPTION_TYPE_FIXED || option->type == OPTION_TYPE_GONE);
 }
 
-/* "section.no_key" of a boolean "section.key"; NULL when the key is none. */
+/* "section.no_key" of a boolean "section.key"; NULL: the key is none. */
 static const struct option *find_negated(const struct option *table, const char *key)
 {
     char positive[OPTION_KEY_MAX + 1];
@@ -464,7 +463,8 @@ static const struct option *find_negated(const struct option *table, const char 
 
 static const char command_line[] = "command line";
 
-/* One "--key": `next` is the argument behind it or NULL; *used tells whether it was consumed. */
+/* Sets one "--key": `next` is the argument after it or NULL; *used tells whether it was
+ * consumed. */
 static int set_argument(const struct options *options, const char *key, const char *inline_value,
                         const char *next, bool *used)
 {
@@ -498,7 +498,8 @@ static const char *expand_short(const char *key, const char *const *short_keys)
     return key;
 }
 
-/* Behind the dashes; NULL: it is positional. A short key of one letter may have one dash. */
+/* The key after the dashes; NULL: a positional argument. A short key of one letter may have one
+ * dash. */
 static const char *find_key(const char *argument, const char *const *short_keys)
 {
     if (strncmp(argument, "--", 2) == 0)
@@ -513,7 +514,7 @@ int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys)
 {
     int kept = 1;
-    bool ended = false; /* by "--" */
+    bool ended = false; /* "--" was read */
     for (int i = 1; i < *argc; i++) {
         const char *text = ended ? NULL : find_key(argv[i], short_keys);
         if (text == NULL && !ended && argv[i][0] == '-' && argv[i][1] != '\0')

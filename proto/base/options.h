@@ -13,9 +13,9 @@
  *         OPTION_END,
  *     };
  *
- * TOML is read by toml++ behind toml.cpp; lists of strings are kept as one comma separated string,
- * lists of such lists with semicolons between them.
- * Ownership: strings are stored in fixed char arrays inside the config struct; nothing to free. */
+ * toml.cpp reads TOML with toml++. A list of strings is stored as one comma separated string, a
+ * list of such lists with semicolons between them. Ownership: strings are stored in fixed char
+ * arrays inside the config struct; nothing to free. */
 #ifndef HOLDFAST_PROTO_BASE_OPTIONS_H
 #define HOLDFAST_PROTO_BASE_OPTIONS_H
 
@@ -25,18 +25,18 @@
 #include <stdio.h>
 
 enum option_type {
-    OPTION_TYPE_BOOL,    /* bool */
-    OPTION_TYPE_INT,     /* int64_t; `choices` (optional): a word that stands for 0, which is below
-                            its `min` */
+    OPTION_TYPE_BOOL, /* bool */
+    OPTION_TYPE_INT, /* int64_t; `choices` (optional): a word that stands for 0, if 0 is below `min`
+                      */
     OPTION_TYPE_BYTES,   /* int64_t; accepts the suffixes KiB, MiB, GiB, TiB */
     OPTION_TYPE_DOUBLE,  /* double */
     OPTION_TYPE_STRING,  /* char[size] */
     OPTION_TYPE_CHOICE,  /* char[size]; must be one of the `choices`, comma separated */
     OPTION_TYPE_ALIAS,   /* accepted with a note, stored under `choices` */
     OPTION_TYPE_IGNORED, /* accepted and named as ignored; `help` says why */
-    OPTION_TYPE_FIXED,   /* accepted where its value is one of `choices`, else refused: `help` says
-                            why */
-    OPTION_TYPE_GONE     /* was a key: refused; `help` says why, or what to write now */
+    OPTION_TYPE_FIXED,   /* accepted if its value is one of `choices`, else refused; `help` says why
+                          */
+    OPTION_TYPE_GONE     /* a removed key: refused; `help` says why, or the replacement */
 };
 
 struct option {
@@ -48,12 +48,12 @@ struct option {
     double min, max;     /* numbers only */
     const char *choices; /* CHOICE, FIXED: "a,b,c"; ALIAS: the key it stands for; INT */
     const char *help;    /* one line: meaning and unit */
-    /* (optional) CHOICE: values that such programs have and this one has not, and why. */
+    /* (optional) CHOICE: values that similar programs have and this one has not, and why. */
     const char *refused, *why;
 };
 
 #define OPTION_FIELD_(type, field) offsetof(type, field), sizeof(((type *)0)->field)
-/* An initializer is not a block. */
+/* clang-format would break these initializers as blocks. */
 /* clang-format off */
 #define OPTION_BOOL(t, f, key, def, help) \
     { key, OPTION_TYPE_BOOL, OPTION_FIELD_(t, f), def, 0, 0, NULL, help, NULL, NULL }
@@ -87,40 +87,40 @@ struct options {
     const struct option *table;
     void *config;
     bool *is_set;
-    bool quiet; /* no notes on aliases and ignored keys: of many equal processes one says them */
-    /* (optional) Per option: given by a source that wins over the one being read, whose value is
-     * not looked at. */
+    bool quiet; /* no notes on aliases and ignored keys; of many equal processes one logs them */
+    /* (optional) Per option: a source with higher precedence has set it, so this source's value is
+     * not read. */
     const bool *is_final;
-    /* (optional) Per option: no others are named as the nearest to an unknown one. */
+    /* (optional) Per option: only these are suggested as the nearest to an unknown key. */
     const bool *is_offered;
-    /* (optional) Takes a key of a TOML file that the table does not have; `config` is the struct's.
-     * 1: it is none of its keys either. */
+    /* (optional) Called with a key of a TOML file that the table does not have; `config` is the
+     * struct. Returns 1 if it does not know the key either. */
     int (*set_other)(void *config, const char *key, const char *value, const char *where);
-    /* (optional) Counts the keys that are gone: each is logged with what to do, and reading goes
-     * on, so that all of a file are told at once (options_check_gone). Default: the first is an
-     * error. */
+    /* (optional) Counts the removed keys. Each is logged with its replacement and reading
+     * continues, so that all of a file are reported at once (options_check_gone). Default: the
+     * first is an error. */
     uint32_t *num_gone;
 };
 
 int options_defaults(const struct options *options);
-/* After the last source: ERR_INVALID if a key was gone. */
+/* Call after the last source: ERR_INVALID if it had removed keys. */
 int options_check_gone(const struct options *options);
 int options_read_toml(const struct options *options, const char *path);
 /* Consumes every `--key` argument; the others (positional) are moved to the front of argv and
  * counted in *argc. `short_keys` maps e.g. "config" to "job.config_file"; pairs, ended by NULL; may
- * be NULL. Those of one letter are taken with one dash too. Anything else that begins with a dash
- * is refused, but for "-" itself; behind "--" all is positional. */
+ * be NULL. Keys of one letter may have one dash. Any other argument that begins with a dash is
+ * refused, except "-" itself; after "--" all are positional. */
 int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys);
 int options_set(const struct options *options, const char *key, const char *value,
                 const char *where /* "file:line" or "command line" */);
-/* As OPTION_BYTES reads them: "4096", "64KiB", "4 GiB". */
+/* Parses bytes like OPTION_BYTES: "4096", "64KiB", "4 GiB". */
 bool options_parse_bytes(int64_t *out, const char *value);
-/* "7d", "12h", "30m", "45s", "1w" in seconds. */
+/* Parses "7d", "12h", "30m", "45s", "1w" to seconds. */
 bool options_parse_span(uint64_t *out, const char *text);
-/* The effective settings, without keys that store nothing: as a JSON object with one member per
- * section (to be freed), and as aligned help text; then the other keys: what each stands for, and
- * why it has nothing to decide. */
+/* The effective settings, without keys that store nothing: a JSON object with one member per
+ * section (the caller frees it), or aligned help text. The help then lists the other keys: the
+ * replacement of each, or why it decides nothing. */
 char *options_to_json(const struct options *options);
 void options_print_help(const struct options *options, FILE *out);
 

@@ -97,7 +97,7 @@ static const char *type_name(const struct option *option)
     return option->type == OPTION_TYPE_CHOICE ? option->choices : names[option->type];
 }
 
-/* The remarks behind the help text: default and range. */
+/* Prints the remarks after the help text: default and range. */
 static void print_remarks(FILE *out, const struct option *option)
 {
     char range[96];
@@ -113,7 +113,7 @@ static void print_remarks(FILE *out, const struct option *option)
     fprintf(out, ")\n");
 }
 
-/* Keys without a value of their own. */
+/* Prints the keys that store no value. */
 static void print_others(const struct options *options, FILE *out)
 {
     bool any = false;
@@ -135,7 +135,7 @@ static void print_others(const struct options *options, FILE *out)
 
 void options_print_help(const struct options *options, FILE *out)
 {
-    const int widest_max = 44; /* longer keys get a line of their own */
+    const int widest_max = 44; /* a longer key gets a separate line */
     int widest = 0;
     for (const struct option *option = options->table; option->key; option++) {
         int width = (int)(strlen(option->key) + strlen(type_name(option))) + 1;

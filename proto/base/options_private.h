@@ -1,4 +1,4 @@
-/* options_private.h - what options.c, which reads, and options_print.c share. */
+/* options_private.h - shared by options.c, which reads options, and options_print.c. */
 #ifndef HOLDFAST_PROTO_BASE_OPTIONS_PRIVATE_H
 #define HOLDFAST_PROTO_BASE_OPTIONS_PRIVATE_H
 
@@ -12,9 +12,9 @@ static inline bool is_stored(const struct option *option)
            option->type != OPTION_TYPE_FIXED && option->type != OPTION_TYPE_GONE;
 }
 
-/* As it is read: the shortest text that is the same number. */
+/* Formats a number with the fewest digits that read back equal. */
 void options_format_number(char out[40], double value);
-/* "1 to 10"; "1 or more" where the maximum is but what the type can hold. */
+/* "1 to 10"; "1 or more" if the maximum is only the limit of the type. */
 void options_format_range(char out[96], const struct option *option);
 
 #endif

@@ -7,7 +7,7 @@
 static const struct {
     const char *scheme;
     enum principal_role role;
-    bool may_end; /* without a name behind it */
+    bool may_end; /* may be the last component, without a name */
     bool names_a_run;
 } roles[] = {{"holdfast://trainer", ROLE_TRAINER, false, true},
              {"holdfast://reader", ROLE_READER, true, true},
@@ -15,7 +15,7 @@ static const struct {
              {"holdfast://operator", ROLE_OPERATOR, false, false},
              {"holdfast://node", ROLE_NODE, false, false}};
 
-/* Names of runs, and of people and machines likewise. */
+/* Checks the name of a run, a person or a machine. */
 static bool is_name(const char *text)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

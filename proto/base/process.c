@@ -1,5 +1,5 @@
-/* process.c - the host's name; the process's memory, from /proc/self/status. ckptd's pool
- * is memory that is shared with ranks (memfd), so it is not among what is private: a leak is. */
+/* process.c - the host's name; the process's memory, from /proc/self/status. ckptd's pool is shared
+ * with ranks (memfd), so it is not part of private_memory. A leak is. */
 #include "proto/base/process.h"
 
 #include <stddef.h>

@@ -215,10 +215,10 @@ const char *report_line(void)
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_program[64];                /* guarded by log_lock */
 static char log_areas[LOG_AREAS_MAX];       /* guarded by log_lock */
-static char log_origin[LOG_ORIGIN_MAX + 1]; /* with a blank behind; set before other threads log */
+static char log_origin[LOG_ORIGIN_MAX + 1]; /* followed by a space; set before other threads log */
 static pthread_mutex_t shown_lock = PTHREAD_MUTEX_INITIALIZER;
-static char log_shown[256];     /* guarded by shown_lock; "": nothing is shown */
-static int log_some_area_on;    /* atomic: spares the lock while all debug is off */
+static char log_shown[256];     /* guarded by shown_lock; "": no line is shown */
+static int log_some_area_on;    /* atomic: avoids the lock while no debug area is on */
 static bool log_process_hushed; /* atomic */
 static _Thread_local bool log_thread_hushed;
 
@@ -261,7 +261,7 @@ static bool is_hushed(enum log_level level)
            (log_thread_hushed || __atomic_load_n(&log_process_hushed, __ATOMIC_RELAXED));
 }
 
-/* The list is read from left to right, the last word about an area wins. */
+/* The list is read from left to right; the last entry for an area wins. */
 static bool is_area_in(const char *list, const char *area)
 {
     bool on = false;
@@ -310,14 +310,14 @@ static void write_all(const char *data, size_t bytes)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return; /* nobody is left to tell */
+            return; /* stderr has failed: the failure cannot be reported */
         data += n;
         bytes -= (size_t)n;
     }
 }
 
 #define EMPTY_LINE "\r\033[K"
-#define COLUMNS 80 /* of a terminal that does not say */
+#define COLUMNS 80 /* of a terminal that does not report its width */
 
 bool log_has_terminal(void)
 {
@@ -331,7 +331,7 @@ void log_show(const char *text)
     if (!log_has_terminal())
         return;
     pthread_mutex_lock(&shown_lock);
-    /* The last column stays free: behind a full line a terminal goes on in the next. */
+    /* The last column stays free: after a full line a terminal wraps. */
     snprintf(log_shown, sizeof(log_shown), "%.*s", (has_size ? size.ws_col : COLUMNS) - 1,
              text != NULL ? text : "");
     write_all(EMPTY_LINE, strlen(EMPTY_LINE));
@@ -339,7 +339,7 @@ void log_show(const char *text)
     pthread_mutex_unlock(&shown_lock);
 }
 
-/* In one call, so that lines of processes do not mix. */
+/* In one write(), so that lines of several processes do not mix. */
 static void write_line(const char *line, size_t bytes)
 {
     pthread_mutex_lock(&shown_lock);

@@ -1,15 +1,15 @@
 /* report.h - error codes, the thread's last error, and the log.
  *
  * Every fallible function of the project returns 0 or a negative code from ERR_MAP. The text that
- * explains a failure is kept per thread in three parts: a message (what happened, one line, past
+ * explains a failure is kept per thread in three parts: a message (the event, one line, past
  * tense), a detail (system call, offset, key) and a hint (what to do). A caller that passes a lower
  * error up returns its code and leaves the text alone.
  *
  *     if (fd < 0)
  *         return report_errno(ERR_IO, "could not open the shard", path);
  *
- * Exit codes of every program are the three of enum exit_code, plus 0.
- * Threads: every function may be called from any thread. */
+ * Every program exits with a code of enum exit_code. Threads: every function may be called from any
+ * thread. */
 #ifndef HOLDFAST_PROTO_BASE_REPORT_H
 #define HOLDFAST_PROTO_BASE_REPORT_H
 
@@ -46,11 +46,12 @@ enum err {
 enum exit_code {
     EXIT_DONE = 0,          /* the work is complete */
     EXIT_RUN_AGAIN = 75,    /* stopped early (signal, lost peer, lost server): start it again */
-    EXIT_DO_NOT_RETRY = 78, /* configuration, data or state is wrong: a person must act */
-    EXIT_TIME_IS_OVER = 79  /* saved; the time it was given is over: its giver starts it again */
+    EXIT_DO_NOT_RETRY = 78, /* a person must correct configuration, data or state */
+    EXIT_TIME_IS_OVER =
+        79 /* saved; the time limit of the job has passed: its scheduler starts it again */
 };
 
-/* What this build is: "0.1-g1a2b3c4" (the commit), "-dirty" behind it when the tree differed. */
+/* The version of this build: "0.1-g1a2b3c4" (the commit), with "-dirty" if the tree differed. */
 extern const char report_version[];
 /* For main(): prints "program version" and returns true when one of the arguments is --version. */
 bool report_print_version(const char *program, int argc, char *const *argv);
@@ -65,13 +66,13 @@ bool err_retry(int error);       /* may the same call succeed later? */
 int report_error(int error, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int report_errno(int error, const char *message, const char *detail);
-/* The same with parts that are there as they are: another's error that is passed on, or told in
- * other words. */
+/* The same with finished texts: for another thread's or server's error that is passed on or
+ * reworded. */
 int report_set(int error, const char *message, const char *detail, const char *hint);
 void report_clear(void);
 
-/* The text of a last error, carried to another thread or over a call whose own failure does not
- * matter. */
+/* The text of a last error, kept for another thread, or during a call whose own failure is
+ * ignored. */
 #define REPORT_TEXT_MAX 1024 /* of each part; longer ones are cut */
 struct report_text {
     char message[REPORT_TEXT_MAX], detail[REPORT_TEXT_MAX], hint[REPORT_TEXT_MAX];
@@ -86,11 +87,11 @@ const char *report_detail(void);
 const char *report_hint(void);
 /* "message: detail (hint)", one printable line. Borrowed likewise. */
 const char *report_line(void);
-/* Bytes of the printable character of UTF-8 at `text`; 0: a control character, of C0 or C1, or no
- * UTF-8, which lines of errors and of the log have a '?' for. */
+/* Bytes of the printable UTF-8 character at `text`. 0: a control character (C0 or C1) or invalid
+ * UTF-8, which error and log lines replace by '?'. */
 size_t report_printable(const char *text);
-/* Puts a '?' for every byte that belongs to none: a text of somebody else's can go into a line, or
- * into a string of protobuf, which others refuse to read when it is no UTF-8. */
+/* Replaces every byte that is no part of a printable character by '?'. Then a foreign text can go
+ * into a line, or into a protobuf string, which parsers refuse unless it is UTF-8. */
 void report_make_printable(char *text);
 
 /* Log. One line per event on stderr: time, level, area, text. Areas are switched by a list such as
@@ -98,21 +99,22 @@ void report_make_printable(char *text);
  * areas that are on. Colour only on terminals and when NO_COLOR is unset. */
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 void log_setup(const char *program, const char *areas); /* areas may be NULL */
-/* Who logs, between time and level of each line: for processes that share one log, such as
- * "node7:3" of rank 3. To be called before other threads log. */
+/* Sets a name that each line has between time and level, such as "node7:3" of rank 3, for processes
+ * that share one log. Call it before other threads log. */
 #define LOG_ORIGIN_MAX 80 /* a longer one is cut */
 void log_set_origin(const char *origin);
-/* From here on this thread, or every one of this process, leaves out lines below warnings. */
+/* From now on this thread, or every thread of this process, logs only warnings and errors. */
 void log_hush(bool is_process);
 void log_print(enum log_level level, const char *area, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* How far work is: a line behind the log's last one, cut to the width of a terminal; nowhere else
- * is there any. The next one replaces it, the log's lines go above it, and NULL removes it. */
+/* Shows progress in a line after the last line of the log, cut to the width of the terminal;
+ * without a terminal it does nothing. The next call replaces the line, log lines are printed above
+ * it, and NULL removes it. */
 bool log_has_terminal(void);
 void log_show(const char *text);
-/* A warning of a kind that others can cause without end, such as that a connection was refused: a
- * line a second, with how many were left out since the one before. The caller guards `limit`, which
- * is zero at first. */
+/* Logs a kind of warning that clients can cause without end, such as a refused connection: one line
+ * per second, with the number of lines left out before it. The caller guards `limit`, which is zero
+ * at first. */
 struct log_limit {
     int64_t logged_ms;
     uint32_t left_out;
@@ -129,7 +131,7 @@ void log_warn_limited(struct log_limit *limit, const char *area, const char *for
     ((condition) ? (void)0 : report_check_failed(__FILE__, __LINE__, #condition))
 _Noreturn void report_check_failed(const char *file, int line, const char *condition);
 
-/* For trainer and kernels, where each line is a call. */
+/* For code of trainer and kernels in which each line is a call. */
 #define ERR_TRY(call)          \
     do {                       \
         int err_try_ = (call); \

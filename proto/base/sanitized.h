@@ -1,5 +1,5 @@
-/* sanitized.h - is this built with a sanitizer, which owns the allocator, shadows the memory and
- * tells of crashes itself? */
+/* sanitized.h - is this build sanitized? A sanitizer owns the allocator, shadows the memory and
+ * reports crashes itself. */
 #ifndef HOLDFAST_PROTO_BASE_SANITIZED_H
 #define HOLDFAST_PROTO_BASE_SANITIZED_H
 

@@ -1,8 +1,8 @@
-/* stacks.c - where the threads of this process are (see stacks.h).
+/* stacks.c - prints the stacks of this process's threads (see stacks.h).
  *
- * What handlers call is safe there: write, tgkill, nanosleep, prctl and atomics. backtrace() is,
- * too, once it has loaded libgcc, for which stacks_start() calls it: it finds tables without a lock
- * (_dl_find_object). backtrace_symbols_fd() allocates nothing. */
+ * The signal handlers call only async-signal-safe functions: write, tgkill, nanosleep, prctl and
+ * atomics. backtrace() is safe once it has loaded libgcc, so stacks_start() calls it: it finds
+ * tables without a lock (_dl_find_object). backtrace_symbols_fd() allocates nothing. */
 #include "proto/base/stacks.h"
 #include "proto/base/sanitized.h"
 
@@ -25,10 +25,10 @@
 
 #define RANK_NONE (-1)
 #define RANK_MANY (-2)
-#define MEMBERS_MAX 1024 /* threads; one more is not asked */
+#define MEMBERS_MAX 1024 /* further threads print no stack */
 #define FRAMES_MAX 64
-#define STACK_BYTES 65536  /* of a handler, beside the registers that the kernel saves */
-#define ANSWER_ROUNDS 1000 /* milliseconds that a thread is waited for */
+#define STACK_BYTES 65536  /* of a handler, without the registers that the kernel saves */
+#define ANSWER_ROUNDS 1000 /* milliseconds to wait for a thread */
 
 struct member {
     atomic_int tid; /* 0: free; -1: being filled or emptied */
@@ -40,9 +40,9 @@ struct member {
 static struct member members[MEMBERS_MAX];
 static pthread_key_t key;
 static atomic_bool is_started;
-static atomic_int asked;                 /* thread that is to print; 0: it has */
-static atomic_int crashed;               /* the first thread that did; 0: none */
-static atomic_int only_rank = RANK_NONE; /* that threads of this process have said */
+static atomic_int asked;                 /* the thread that must print; 0: it has printed */
+static atomic_int crashed;               /* the first thread that crashed; 0: none */
+static atomic_int only_rank = RANK_NONE; /* the rank of this process's threads */
 static _Thread_local struct member *mine;
 
 static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -66,13 +66,13 @@ struct line {
     size_t length;
 };
 
-static void put(struct line *line, const char *text)
+static void append_text(struct line *line, const char *text)
 {
     for (; *text != '\0' && line->length < sizeof(line->text); text++)
         line->text[line->length++] = *text;
 }
 
-static void put_number(struct line *line, int number)
+static void append_number(struct line *line, int number)
 {
     char digits[16];
     size_t at = sizeof(digits) - 1;
@@ -80,13 +80,13 @@ static void put_number(struct line *line, int number)
     do
         digits[--at] = (char)('0' + number % 10);
     while ((number /= 10) > 0);
-    put(line, digits + at);
+    append_text(line, digits + at);
 }
 
 static void print_line(const struct line *line)
 {
     ssize_t written = write(STDERR_FILENO, line->text, line->length);
-    (void)written; /* there is nobody else to tell */
+    (void)written; /* stderr has failed: the failure cannot be reported */
 }
 
 /* "process 4700, thread 4711 (gather) of rank 3: REASON" and its frames. */
@@ -96,21 +96,21 @@ static void print_own_stack(const char *reason)
     char name[17] = "";
     struct line line = {.length = 0};
     prctl(PR_GET_NAME, name);
-    put(&line, "process ");
-    put_number(&line, (int)getpid());
-    put(&line, ", thread ");
-    put_number(&line, own_tid());
-    put(&line, " (");
-    put(&line, name);
-    put(&line, ")");
+    append_text(&line, "process ");
+    append_number(&line, (int)getpid());
+    append_text(&line, ", thread ");
+    append_number(&line, own_tid());
+    append_text(&line, " (");
+    append_text(&line, name);
+    append_text(&line, ")");
     int rank = mine != NULL && mine->rank >= 0 ? mine->rank : only_rank;
     if (rank >= 0) {
-        put(&line, " of rank ");
-        put_number(&line, rank);
+        append_text(&line, " of rank ");
+        append_number(&line, rank);
     }
-    put(&line, ": ");
-    put(&line, reason);
-    put(&line, "\n");
+    append_text(&line, ": ");
+    append_text(&line, reason);
+    append_text(&line, "\n");
     print_line(&line);
     backtrace_symbols_fd(frames, backtrace(frames, FRAMES_MAX), STDERR_FILENO);
 }
@@ -127,9 +127,9 @@ static void on_asked(int number)
     errno = saved;
 }
 
-/* Of a thread that does not answer, as one in a call of a file system that hangs, its name is
- * printed by who asks. */
-static bool ask(const struct member *member)
+/* Signals a thread and waits until it has printed. The caller prints the id of a thread that does
+ * not answer, as one in a call of a hanging file system. */
+static bool dump_member(const struct member *member)
 {
     int tid = member->tid;
     if (tid <= 0 || tid == own_tid())
@@ -142,26 +142,27 @@ static bool ask(const struct member *member)
     if (asked != tid || member->tid != tid)
         return true;
     struct line line = {.length = 0};
-    put(&line, "thread ");
-    put_number(&line, tid);
-    put(&line, " does not answer\n");
+    append_text(&line, "thread ");
+    append_number(&line, tid);
+    append_text(&line, " does not answer\n");
     print_line(&line);
     return false;
 }
 
-/* So that a crash ends soon, one thread that does not answer ends the round. */
-static void ask_all(bool is_crash)
+/* In a crash the first thread that does not answer ends the round, so that the process ends
+ * soon. */
+static void dump_members(bool is_crash)
 {
     for (size_t i = 0; i < MEMBERS_MAX; i++)
-        if (!ask(&members[i]) && is_crash)
+        if (!dump_member(&members[i]) && is_crash)
             break;
     asked = 0;
 }
 
 /* ---- a crash ---- */
 
-/* The handler is reset already. A fault that is the thread's own comes again when it returns, and
- * abort() goes on by itself; a signal that was sent must be sent again. */
+/* The handler is reset already. A fault of the thread itself comes again when the handler returns,
+ * and abort() continues by itself. A signal that another process sent must be raised again. */
 static void on_crash(int number, siginfo_t *info, void *context)
 {
     int none = 0;
@@ -171,7 +172,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
         name = crashes[i] == number ? crash_names[i] : name;
     if (atomic_compare_exchange_strong(&crashed, &none, own_tid())) {
         print_own_stack(name);
-        ask_all(true);
+        dump_members(true);
     } else {
         nanosleep(&(struct timespec){.tv_sec = 2}, NULL); /* the first one ends the process */
     }
@@ -185,14 +186,14 @@ static void catch_crashes(void)
                                .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
     sigfillset(&action.sa_mask);
     for (size_t i = 0; i < NUM_CRASHES; i++)
-        sigdelset(&action.sa_mask, crashes[i]); /* one within the handler ends the process */
+        sigdelset(&action.sa_mask, crashes[i]); /* a crash within the handler ends the process */
     for (size_t i = 0; i < NUM_CRASHES; i++)
         sigaction(crashes[i], &action, NULL);
 }
 
 /* ---- members ---- */
 
-static void leave(void *user)
+static void free_member(void *user)
 {
     struct member *member = user;
     sigset_t set;
@@ -214,7 +215,8 @@ void stacks_start(void)
     sigfillset(&action.sa_mask);
     for (size_t i = 0; i < NUM_CRASHES; i++)
         sigdelset(&action.sa_mask, crashes[i]);
-    if (pthread_key_create(&key, leave) != 0 || sigaction(asking_signal(), &action, NULL) != 0)
+    if (pthread_key_create(&key, free_member) != 0 ||
+        sigaction(asking_signal(), &action, NULL) != 0)
         return;
     if (!IS_SANITIZED)
         catch_crashes();
@@ -297,7 +299,7 @@ void stacks_dump_all(const char *reason)
     dprintf(STDERR_FILENO, "stacks of process %d: %s\n", (int)getpid(), reason);
     if (mine != NULL)
         print_own_stack("asks the others");
-    ask_all(false);
+    dump_members(false);
     DIR *tasks = opendir("/proc/self/task");
     for (const struct dirent *entry = NULL; tasks != NULL && (entry = readdir(tasks)) != NULL;) {
         int tid = atoi(entry->d_name);

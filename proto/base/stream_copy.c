@@ -7,14 +7,15 @@
 #include <emmintrin.h>
 #endif
 
-#define STREAM_BYTES_MIN 4096u /* of a copy; smaller ones may well be in the cache */
+#define STREAM_BYTES_MIN 4096u /* of a copy; smaller ones are probably in the cache */
 #define LINE 64u               /* bytes of a cache line */
 #define PAGE_LINES 64u
 #define PAGES 8u /* copied in turns */
 #define TURN 2u  /* lines */
 
 #if defined(__SSE2__)
-/* Whole lines, to a place aligned to one. Each is written whole, so none is read first. */
+/* Copies whole lines to an aligned place. Each line is written whole, so the processor reads none
+ * first. */
 static inline void stream_lines(uint8_t *to, const uint8_t *from, uint64_t lines)
 {
     for (; lines > 0; lines--, to += LINE, from += LINE) {
@@ -26,7 +27,8 @@ static inline void stream_lines(uint8_t *to, const uint8_t *from, uint64_t lines
     }
 }
 
-/* Several pages in turns: processors fetch ahead within a page, so more of memory is under way. */
+/* Copies several pages in turns: processors prefetch within a page, so more of the memory is under
+ * way. */
 static void stream(uint8_t *to, const uint8_t *from, uint64_t lines)
 {
     const uint64_t stretch = PAGES * PAGE_LINES;
@@ -35,7 +37,7 @@ static void stream(uint8_t *to, const uint8_t *from, uint64_t lines)
             for (uint64_t at = line; at < stretch; at += PAGE_LINES)
                 stream_lines(to + at * LINE, from + at * LINE, TURN);
     stream_lines(to, from, lines);
-    _mm_sfence(); /* such stores are ordered by nothing else */
+    _mm_sfence(); /* orders the streaming stores */
 }
 #else
 static void stream(uint8_t *to, const uint8_t *from, uint64_t lines)

@@ -1,8 +1,9 @@
-// toml.cpp - walks a TOML document with toml++ and hands its leaves to C (contract in toml.h).
+// toml.cpp - visits the leaves of a TOML document with toml++ (contract in toml.h).
 //
 // The library's exceptions are switched off: a syntax error is a value with a source position. What
-// is left (allocation failure) is caught at the border, so nothing is ever thrown into C.
-// So are its assertions: some judge the document ("[.a]"), and the code behind them reports errors.
+// is left (allocation failure) is caught here, so no exception reaches C.
+// Its assertions are switched off, too: some check the document ("[.a]"), and the code after them
+// reports errors.
 #define TOML_EXCEPTIONS 0
 #define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>

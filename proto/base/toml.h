@@ -21,18 +21,18 @@ struct toml_leaf {
 
 enum toml_result {
     TOML_OK = 0,
-    TOML_BAD = 1, /* no TOML, or something that is neither a table, a scalar nor a list */
+    TOML_BAD = 1, /* no TOML, or a value that is neither a table, a scalar nor a list */
     TOML_MEMORY = 2
 };
 
-/* Where and why a document was refused. */
+/* The place and the reason of a refusal. */
 struct toml_fault {
     uint32_t line;
     char reason[200];
 };
 
-/* Calls visit for every leaf; a non-zero return of it stops, is kept in *out_visit and the result
- * is TOML_OK. */
+/* Calls `visit` for every leaf. A nonzero result of it stops the visit and is kept in *out_visit;
+ * the result is TOML_OK. */
 enum toml_result toml_visit(struct toml_fault *out_fault, int *out_visit, const char *text,
                             size_t bytes, int (*visit)(void *user, const struct toml_leaf *leaf),
                             void *user);

@@ -8,12 +8,11 @@
  * the memory is shared with another process. The consumer reads every word of an entry exactly
  * once.
  *
- * The window has one writer, ckptd. The rank sleeps on a futex in the shared page, for a bounded
- * time: the writer may die.
+ * The window has one writer, ckptd. The rank sleeps on a futex in the shared page for a bounded
+ * time, because ckptd may die.
  *
- * A reply on the arena socket is one message: 32 bytes and its descriptors in one SCM_RIGHTS.
- * Whatever arrives that is not exactly that is refused, and every descriptor that came with it is
- * closed. */
+ * A reply on the arena socket is one message: 32 bytes and its descriptors in one SCM_RIGHTS. The
+ * receiver refuses any other message, and closes every descriptor that came with it. */
 #include "proto/wire/arena.h"
 
 #include "proto/base/report.h"
@@ -97,7 +96,7 @@ int arena_reserve(void **out, uint64_t bytes)
 
 int arena_create(int *out_fd, const char *name, uint64_t bytes)
 {
-    /* Nothing is ever executed from it; kernels before 6.3 do not know how to say so. */
+    /* No code is executed from it; kernels before 6.3 refuse NOEXEC_SEAL. */
     *out_fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
     if (*out_fd < 0 && errno == EINVAL)
         *out_fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -127,7 +126,7 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
             munmap(place, bytes);
         return error;
     }
-    madvise(place, bytes, MADV_DONTDUMP); /* weights are no part of a core dump */
+    madvise(place, bytes, MADV_DONTDUMP); /* core dumps omit weights */
     *out = place;
     return 0;
 }
@@ -137,8 +136,8 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
 void arena_window_set(struct arena_control *control, uint64_t save, uint64_t end)
 {
     __atomic_store_n(&control->window_end, end, __ATOMIC_RELAXED);
-    /* Who sees the save sees its end, also when the change is not to be seen yet: the end of the
-     * save before may lie beyond. */
+    /* `end` first: a rank that reads the new save also reads its end, even before it sees the
+     * change. The end of the previous save may be larger. */
     __atomic_store_n(&control->window_save, save, __ATOMIC_RELEASE);
     __atomic_add_fetch(&control->window_changes, 1, __ATOMIC_RELEASE);
     syscall(SYS_futex, &control->window_changes, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
@@ -146,7 +145,7 @@ void arena_window_set(struct arena_control *control, uint64_t save, uint64_t end
 
 void arena_window_get(struct arena_window *out, const struct arena_control *control)
 {
-    /* `changes` first: a change after it was read ends the wait at once. */
+    /* `changes` first: a later change then ends the wait at once. */
     out->changes = __atomic_load_n(&control->window_changes, __ATOMIC_ACQUIRE);
     out->save = __atomic_load_n(&control->window_save, __ATOMIC_ACQUIRE);
     out->end = __atomic_load_n(&control->window_end, __ATOMIC_ACQUIRE);
@@ -160,8 +159,9 @@ void arena_window_wait(const struct arena_control *control, uint32_t changes, ui
 
 /* ---- phases ---- */
 
-/* No end of a busy phase is missed: ckptd asks, then looks again; the rank announces, then looks
- * whether it is asked. In the one order of these four, at least one sees the other. */
+/* ckptd misses no end of a busy phase. ckptd sets phase_asked, then reads the phase again. The rank
+ * sets the phase, then reads phase_asked. These four are sequentially consistent, so at least one
+ * side sees the other's store. */
 
 bool arena_set_phase(struct arena_control *control, enum arena_phase phase)
 {
@@ -255,7 +255,7 @@ int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds
             return fail_send();
         data.iov_base = (char *)data.iov_base + sent;
         data.iov_len -= (size_t)sent;
-        message.msg_control = NULL; /* the descriptors went with the first bytes */
+        message.msg_control = NULL; /* the first bytes carried the descriptors */
         message.msg_controllen = 0;
     }
     return 0;
@@ -307,7 +307,8 @@ static int receive_message(int socket, struct arena_reply *out, int *fds, uint32
             return report_errno(ERR_UNAVAILABLE, "could not receive descriptors",
                                 "recvmsg on the arena socket");
         take_fds(fds, num_fds, &message);
-        /* The control buffer has room for all that may come: what is cut did not get a number. */
+        /* The control buffer has room for ARENA_FDS_MAX: a missing descriptor got no number in this
+         * process. */
         if ((message.msg_flags & MSG_CTRUNC) && *num_fds < ARENA_FDS_MAX)
             return report_error(ERR_BUSY,
                                 "close clients and checkpoints that are read no more, or raise "

@@ -74,8 +74,8 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* One try. *out_refused: ckptd is there, and takes no connection of this user now: the kernel says
- * EACCES, or what was in the queue is closed without an answer. */
+/* One try. *out_refused: ckptd runs but refuses this user now. The kernel returns EACCES, or ckptd
+ * closes the queued connection without an answer. */
 static int try_open(struct arena_link *out, bool *out_refused, const struct sockaddr_un *address)
 {
     struct timeval limit = {.tv_sec = ARENA_LINK_MS / 1000};

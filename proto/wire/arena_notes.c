@@ -1,4 +1,4 @@
-/* arena_notes.c - what a rank is doing (see arena_notes.h). */
+/* arena_notes.c - the current work of a rank (see arena_notes.h). */
 #include "proto/wire/arena_notes.h"
 
 #include <stdio.h>
@@ -22,10 +22,11 @@ static void put_text(char out[static ARENA_NOTE_TEXT], const char *text)
 }
 
 /* The number is 0 while the rest changes. */
-static void put(struct arena_note *at, const struct arena_note *note, const struct arena_text *text)
+static void write_note(struct arena_note *at, const struct arena_note *note,
+                       const struct arena_text *text)
 {
     __atomic_store_n(&at->number, 0, __ATOMIC_RELAXED);
-    __atomic_signal_fence(__ATOMIC_RELEASE); /* SIGKILL cuts between two stores */
+    __atomic_signal_fence(__ATOMIC_RELEASE); /* SIGKILL can stop the rank between two stores */
     at->step = note->step;
     at->since_ns = now_ns();
     at->until_ns = 0;
@@ -41,7 +42,7 @@ static void put(struct arena_note *at, const struct arena_note *note, const stru
 void arena_note_call(struct arena_notes *notes, const struct arena_note *note,
                      const struct arena_text *text)
 {
-    put(&notes->calls[note->number % ARENA_CALLS], note, text);
+    write_note(&notes->calls[note->number % ARENA_CALLS], note, text);
 }
 
 void arena_note_end(struct arena_notes *notes, uint64_t number)
@@ -59,7 +60,7 @@ void arena_note_lane(struct arena_notes *notes, const struct arena_note *note,
            strncmp(notes->lanes[i].lane, text->lane, ARENA_NOTE_TEXT - 1) != 0)
         i++;
     if (i < ARENA_LANES)
-        put(&notes->lanes[i], note, text);
+        write_note(&notes->lanes[i], note, text);
 }
 
 void arena_note_leave(struct arena_notes *notes)
@@ -69,13 +70,14 @@ void arena_note_leave(struct arena_notes *notes)
 
 /* ---- ckptd ---- */
 
-/* A copy whose texts end and can be printed. False: there is none, or it is being written. */
-static bool take(struct arena_note *out, struct arena_note *at)
+/* Copies a note and makes its texts terminated and printable. False: it is empty, or being
+ * written. */
+static bool copy_note(struct arena_note *out, struct arena_note *at)
 {
     char *texts[] = {out->what, out->of, out->lane};
     uint64_t number = __atomic_load_n(&at->number, __ATOMIC_ACQUIRE);
     memcpy(out, at, sizeof(*out));
-    /* Adds nothing: as a release it comes after the copy. */
+    /* Adds nothing: the release orders it after the copy. */
     if (number == 0 || __atomic_fetch_add(&at->number, 0, __ATOMIC_ACQ_REL) != number)
         return false;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
@@ -91,7 +93,7 @@ static double seconds(uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? 1e-9 * (double)(to_ns - from_ns) : 0;
 }
 
-static size_t tell(char *out, size_t room, const struct arena_note *note, const char *how)
+static size_t append_note(char *out, size_t room, const struct arena_note *note, const char *how)
 {
     char operation[40] = "", bytes[40] = "";
     uint64_t now = now_ns();
@@ -108,20 +110,20 @@ static size_t tell(char *out, size_t room, const struct arena_note *note, const 
     return length > 0 && (size_t)length < room ? (size_t)length : room - 1;
 }
 
-/* Which of two is to be told. */
+/* Is `one` newer, so that it is described? */
 static bool is_later(const struct arena_note *one, const struct arena_note *other)
 {
     return other->number == 0 || one->since_ns > other->since_ns;
 }
 
-bool arena_notes_tell(char out[ARENA_TELL_MAX], struct arena_notes *notes)
+bool arena_notes_describe(char out[ARENA_TELL_MAX], struct arena_notes *notes)
 {
     struct arena_note note, first = {.number = 0}, last = first, lane = first, done = first;
     out[0] = '\0';
     if (__atomic_load_n(&notes->has_left, __ATOMIC_ACQUIRE) != 0)
         return false;
     for (uint32_t i = 0; i < ARENA_CALLS; i++) {
-        if (!take(&note, &notes->calls[i]))
+        if (!copy_note(&note, &notes->calls[i]))
             continue;
         if (note.until_ns != 0) {
             done = is_later(&note, &done) ? note : done;
@@ -131,15 +133,15 @@ bool arena_notes_tell(char out[ARENA_TELL_MAX], struct arena_notes *notes)
         last = is_later(&note, &last) ? note : last;
     }
     for (uint32_t i = 0; i < ARENA_LANES; i++)
-        if (take(&note, &notes->lanes[i]) && is_later(&note, &lane))
+        if (copy_note(&note, &notes->lanes[i]) && is_later(&note, &lane))
             lane = note;
     const struct arena_note *most = first.number != 0 ? &first : lane.number != 0 ? &lane : &done;
     if (most->number == 0)
         return false;
     int at = snprintf(out, ARENA_TELL_MAX, "step %llu", (unsigned long long)most->step);
-    size_t end = (size_t)at + tell(out + at, ARENA_TELL_MAX - (size_t)at, most,
-                                   most == &done ? ", behind" : ", in");
+    size_t end = (size_t)at + append_note(out + at, ARENA_TELL_MAX - (size_t)at, most,
+                                          most == &done ? ", behind" : ", in");
     if (first.number != last.number)
-        (void)tell(out + end, ARENA_TELL_MAX - end, &last, ", and in");
+        (void)append_note(out + end, ARENA_TELL_MAX - end, &last, ", and in");
     return true;
 }

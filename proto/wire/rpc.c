@@ -1,11 +1,11 @@
 /* rpc.c - the server's side of unary calls over the gRPC C core; rpc_client.c is the other.
  *
- * One completion queue, a few threads that take events from it. A call is a struct that is
- * at the same time the tag of each of its events, and walks through the stages of enum stage. Calls
- * are requested generically, so an unknown method is answered by us (UNIMPLEMENTED) and not left
- * hanging. A call has two holders: its owner (the handler, until it answers) and the layer (until
- * the last event came). When the server closes under an owner, the layer answers in its place and
- * the owner's later answer only frees the husk; so an answer is safe at any time, even after close.
+ * One completion queue, a few threads that take events from it. A call is a struct, which is also
+ * the tag of each of its events, and passes through the stages of enum stage. The server requests
+ * calls generically, so it answers an unknown method itself (UNIMPLEMENTED). A call has two
+ * holders: its owner (the handler, until it answers) and the layer (until the last event came).
+ * When the server closes before the owner answers, the layer answers instead, and the owner's later
+ * answer only frees the call. So an answer is safe at any time, even after close.
  *
  * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY; but every connection may have
  * CONNECTION_CALLS_SURE, whatever the others do), and CONNECTION_CALLS_MAX of one connection
@@ -15,8 +15,8 @@
  * ANSWER_BYTES_MAX of answers that are not read (ERR_BUSY; those up to ANSWER_BYTES_FREE do not
  * count); more in rpc_guard.h, rpc_peers.h and rpc_wire.h.
  *
- * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
- * atomic of ours (rpc_calls.c), which orders our own memory in their eyes. */
+ * gRPC is not built for thread sanitizers. So every hand-over between threads also uses an atomic
+ * in rpc_calls.c, which shows them the order of our memory accesses. */
 #include "proto/wire/rpc_frames.h"
 #include "proto/wire/rpc_private.h"
 
@@ -33,11 +33,11 @@
 #define CONNECTION_CALLS_MAX 128u
 #define METADATA_BYTES_MAX 8192 /* a stock client sends some hundred bytes */
 #define BUFFER_BYTES_MAX (256u << 20)
-#define STREAM_AHEAD_BYTES (16 << 10) /* taken of a request before a call is there for it */
-#define REQUEST_AGAIN_MS 500u         /* where there was no memory to ask for as many */
-#define CLOSE_FLUSH_MS 200u           /* for the last answers to reach slow clients */
-#define ALIVE_MS_MIN \
-    2000 /* clients may ask for a sign of life so often, while a call is under way */
+#define STREAM_AHEAD_BYTES \
+    (16 << 10)                /* bytes of a request that gRPC buffers before a call exists for it */
+#define REQUEST_AGAIN_MS 500u /* retry after memory for a requested call was short */
+#define CLOSE_FLUSH_MS 200u   /* for the last answers to reach slow clients */
+#define ALIVE_MS_MIN 2000     /* minimum interval of clients' pings while a call is under way */
 
 void rpc_server_unref_unlock(struct rpc_server *server)
 {
@@ -51,8 +51,8 @@ void rpc_server_unref_unlock(struct rpc_server *server)
     free(server);
 }
 
-/* The next event. Calls are asked for first, in the place of those that came; where that fails, an
- * event may never come, so that the wait is short. */
+/* The next event. First requests new calls for those that arrived. If that fails, events may stop,
+ * so the wait is short. */
 static grpc_event next_event(struct rpc_server *server)
 {
     gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
@@ -88,7 +88,7 @@ static bool server_quiet(const struct rpc_server *server)
     return server->shut_down && server->num_open == 0;
 }
 
-/* Waits for that, at most `ms`. Mutex held. */
+/* Waits for server_quiet(), at most `ms`. Mutex held. */
 static bool server_wait_quiet(struct rpc_server *server, uint32_t ms)
 {
     struct timespec until;
@@ -105,7 +105,7 @@ static bool server_wait_quiet(struct rpc_server *server, uint32_t ms)
     return server_quiet(server);
 }
 
-/* Ends the threads and drops the opener's reference. */
+/* Joins the threads and drops the opener's reference. */
 static void server_end(struct rpc_server *server)
 {
     for (uint32_t i = 0; i < server->num_threads; i++)
@@ -143,8 +143,8 @@ void rpc_server_close(struct rpc_server *server, uint32_t grace_ms)
     server_end(server);
 }
 
-/* gRPC's server with our limits. It takes whole messages before it looks how long they are, so that
- * what all connections may buffer has a limit of its own. */
+/* Creates gRPC's server with our limits. It buffers whole messages before it checks their length,
+ * so the buffers of all connections together have a separate limit. */
 static grpc_server *create_grpc(void)
 {
     grpc_resource_quota *quota = grpc_resource_quota_create("holdfast");
@@ -155,7 +155,7 @@ static grpc_server *create_grpc(void)
         rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CONNECTION_CALLS_MAX),
         rpc_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
         rpc_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, ALIVE_MS_MIN),
-        /* Windows that grow with the rate would let a client fill all buffers at once. */
+        /* With windows that grow with the rate a client can fill all buffers at once. */
         rpc_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
         rpc_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, STREAM_AHEAD_BYTES),
         {.type = GRPC_ARG_POINTER,
@@ -168,7 +168,7 @@ static grpc_server *create_grpc(void)
     return created;
 }
 
-/* Of the guard. */
+/* A callback of the guard. */
 static int connect_grpc(void *user, int *out, const struct principal *peer)
 {
     struct rpc_server *server = user;
@@ -207,7 +207,7 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
                                             .budget_per_second = per_second,
                                             .budget_burst =
                                                 burst < UINT32_MAX ? (uint32_t)burst : UINT32_MAX};
-    /* Those that the guard has closed are in the list until gRPC has closed them, too. */
+    /* Connections that the guard has closed stay in the list until gRPC has closed them, too. */
     int error = rpc_peers_init(&server->peers, 2 * options->num_connections);
     if (error == 0 && (error = rpc_guard_open(&server->guard, &guard)) != 0)
         rpc_peers_deinit(&server->peers);
@@ -241,7 +241,7 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
         server->closing = true;
         grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
         grpc_completion_queue_shutdown(server->queue);
-        server_thread(server); /* drains the queue, here */
+        server_thread(server); /* drains the queue on this thread */
         server_end(server);
         return report_error(ERR_MEMORY, NULL, "no thread of the RPC server could be started");
     }

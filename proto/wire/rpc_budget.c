@@ -9,7 +9,7 @@ void rpc_account_refill(struct rpc_account *account, int64_t now_ms)
 {
     int64_t more = (now_ms - account->refilled_ms) * account->rate.per_second / 1000;
     if (more <= 0)
-        return; /* and the time counts for the next call */
+        return; /* the time counts for the next call */
     account->left =
         account->left + more < account->rate.burst ? account->left + more : account->rate.burst;
     account->refilled_ms = now_ms;

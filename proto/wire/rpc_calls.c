@@ -1,5 +1,5 @@
-/* rpc_calls.c - the calls of a server: from the request to the last event. The head of rpc.c tells
- * how they walk through the stages, and names their limits. */
+/* rpc_calls.c - the calls of a server: from the request to the last event. The head of rpc.c
+ * describes the stages and the limits. */
 #include "proto/wire/rpc_private.h"
 
 #include "proto/base/report.h"
@@ -17,11 +17,11 @@
 #define CONNECTION_CALLS_SURE 4u /* a rank begins a save while it waits for another */
 #define ANSWER_BYTES_MAX (32u << 20)
 #define ANSWER_BYTES_FREE (4u << 10)
-#define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
+#define REQUESTED_CALLS 16u /* calls that gRPC may deliver without waiting */
 
 /* ---- Hand-over ---- */
 
-/* One for all calls: were it a field of the call, the first look at it would be a race itself. */
+/* One for all calls: in a field of the call the first access is itself a race. */
 static atomic_uint handover;
 
 static void handover_out(void)
@@ -69,7 +69,7 @@ static void call_unlink(struct rpc_call *call)
     server->num_calls--;
 }
 
-/* Asks gRPC for one more call. False: it is refused, or there is no memory. Mutex held. */
+/* Requests one more call from gRPC. False: gRPC refused, or there is no memory. Mutex held. */
 static bool request_call(struct rpc_server *server)
 {
     struct rpc_call *call = calloc(1, sizeof *call);
@@ -105,7 +105,7 @@ bool rpc_request_calls(struct rpc_server *server)
     return enough;
 }
 
-/* From here on the call belongs to the thread that takes its next event. */
+/* After this the call belongs to the thread that receives its next event. */
 static void call_start(struct rpc_call *call, const grpc_op *ops, size_t count)
 {
     grpc_call *started = call->call;
@@ -139,7 +139,7 @@ void rpc_call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_c
         grpc_byte_buffer_destroy(reply);
 }
 
-/* The layer's own answer to a call that has no owner. */
+/* The layer itself answers a call that has no owner. */
 static void call_refuse(struct rpc_call *call, grpc_status_code status, int error,
                         const char *message)
 {
@@ -168,7 +168,7 @@ static void let_answer_go(struct rpc_call *call)
     call->answer_bytes = 0;
 }
 
-/* Is there memory for an answer of so many bytes until its client has read it? */
+/* Reserves memory for an answer of `bytes` until its client has read it. False: it is not free. */
 static bool hold_answer(struct rpc_call *call, size_t bytes)
 {
     bool held =
@@ -178,7 +178,7 @@ static bool hold_answer(struct rpc_call *call, size_t bytes)
     return held || bytes <= ANSWER_BYTES_FREE;
 }
 
-/* The owner's answer; its share of the call ends here. */
+/* Sends the owner's answer; the owner's reference to the call ends here. */
 static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
                         const char *text)
 {
@@ -192,7 +192,7 @@ static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_sta
         pthread_mutex_unlock(&server->mutex);
         return;
     }
-    /* The server closed meanwhile and answered. `call` is NULL once the last event came. */
+    /* The server closed meanwhile and answered. `call` is NULL after the last event. */
     if (reply)
         grpc_byte_buffer_destroy(reply);
     let_answer_go(call);
@@ -269,8 +269,8 @@ static int connection_of(grpc_call *call)
     return number;
 }
 
-/* May a call of that connection be worked on? One peer that holds all there is, say with requests
- * whose end never comes or streams that it resets, keeps nobody else out. Mutex held. */
+/* May a call of that connection begin? A peer that uses all calls, with endless requests or reset
+ * streams, does not shut out other peers. Mutex held. */
 static bool has_room(const struct rpc_server *server, int connection)
 {
     if (server->num_calls < CALLS_MAX)
@@ -282,7 +282,7 @@ static bool has_room(const struct rpc_server *server, int connection)
     return true;
 }
 
-/* A new call came: find its method, then receive its request. */
+/* A new call arrived: finds its method, then receives its request. */
 static void call_arrived(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
@@ -310,7 +310,7 @@ static void call_arrived(struct rpc_call *call)
     call_start(call, &op, 1);
 }
 
-/* As rpc_unpack. */
+/* Errors as of rpc_unpack(). */
 static int unpack_request(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
@@ -333,7 +333,7 @@ static void call_received(struct rpc_call *call)
         call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID, "the request did not arrive");
         return;
     }
-    /* Once it is answered, another thread may free the call: the payload goes before. */
+    /* Read the payload before the answer: after it another thread may free the call. */
     enum rpc_health asked =
         call->method ? RPC_HEALTH_UNKNOWN : rpc_health_asked(call->payload, server->methods);
     int error = 0;
@@ -380,7 +380,7 @@ static void call_sent(struct rpc_call *call)
     call->call = NULL;
     if (--call->server->num_open == 0)
         pthread_cond_broadcast(&call->server->changed);
-    if (call->owned) { /* the owner frees what is left */
+    if (call->owned) { /* the owner frees the rest */
         pthread_mutex_unlock(&call->server->mutex);
         return;
     }

@@ -1,8 +1,8 @@
 /* rpc_client.c - the client's side of unary calls over the gRPC C core.
  *
- * Every call makes a completion queue of its own, which is cheap and lets any thread block on its
- * own answer alone. A call over a connection that failed first gives it CONNECT_WAIT_MS to come
- * about. Limits: of messages, see rpc_wire.h. */
+ * Every call makes its own completion queue, which is cheap and lets any thread block on its answer
+ * alone. A call over a failed connection first waits CONNECT_WAIT_MS for it to connect. Limits: of
+ * messages, see rpc_wire.h. */
 #include "proto/wire/rpc.h"
 
 #include "proto/base/address.h"
@@ -26,19 +26,19 @@
 #include <unistd.h>
 
 #define PEM_BYTES_MAX 65536
-#define HANDSHAKE_MS 2000 /* for a connection to come about, in whatever many calls */
+#define HANDSHAKE_MS 2000 /* to connect, over any number of calls */
 #define RECONNECT_MS_MIN 50
 #define RECONNECT_MS_MAX 1000
-/* Over TCP, while a call is under way: silence before the server is asked for a sign of life, and
- * how long it may take; both together less than any call waits that is not asked again at once.
- * Then calls end with ERR_UNAVAILABLE, and the next one connects anew. */
+/* Over TCP, while a call is under way: the silence after which the client sends a ping, and the
+ * time for the answer. Their sum is below the time of any call that is not repeated at once. After
+ * it calls end with ERR_UNAVAILABLE, and the next call connects again. */
 #define ALIVE_MS 4000
 #define ALIVE_ANSWER_MS 5000
 #define NUM_ALIVE_ARGS 3u
-#define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
+#define CONNECT_WAIT_MS 100u /* wait of a call for a connection that failed before */
 
-/* What a TLS directory says, for all clients of this process that found the same texts there: a
- * node has a client for each of its peers. */
+/* The contents of a TLS directory, shared by all clients of this process that read the same texts:
+ * a node has a client for each of its peers. */
 struct keys {
     struct keys *next;
     char digest[CHECKSUM_SHA256_HEX]; /* of the texts */
@@ -50,7 +50,7 @@ static pthread_mutex_t keys_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 struct rpc_client {
     grpc_channel *channel; /* gRPC's own locking */
-    struct keys *keys;     /* NULL: it is no TLS */
+    struct keys *keys;     /* NULL: not TLS */
     const volatile int *stop;
 };
 
@@ -69,7 +69,7 @@ int rpc_default_address(char *out, size_t size)
                         (unsigned)uid, (unsigned)info.st_uid);
 }
 
-/* The text of a file of a TLS directory; to be freed. */
+/* Reads the text of a file of a TLS directory; the caller frees it. */
 static int read_pem(char **out, const char *directory, const char *name)
 {
     char path[TLS_PATH_MAX];
@@ -164,7 +164,7 @@ static int read_keys(struct keys **out, const char *directory)
     return error;
 }
 
-/* gRPC would call a wrong target an internal error, at the first call. */
+/* gRPC reports a wrong target only at the first call, as an internal error. */
 static int find_keys(struct keys **out, const char *target, const char *directory)
 {
     struct address address;
@@ -204,11 +204,11 @@ int rpc_client_open_as(struct rpc_client **out, const char *target, const char *
         rpc_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
         rpc_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, HANDSHAKE_MS),
         rpc_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, RECONNECT_MS_MAX),
-        /* A client's connection is its own: another client's back-off is none of its business. */
+        /* Each client has its own connection, without the back-off of another client. */
         rpc_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         rpc_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         rpc_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        /* The last ones are for TCP alone: a unix socket does not die without a word. */
+        /* The last ones are for TCP alone: the end of a unix socket is always noticed. */
         rpc_arg(GRPC_ARG_KEEPALIVE_TIME_MS, ALIVE_MS),
         rpc_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ALIVE_ANSWER_MS),
         rpc_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
@@ -250,10 +250,9 @@ static void drain_queue(grpc_completion_queue *queue)
     grpc_completion_queue_destroy(queue);
 }
 
-/* gRPC moves a connection forward only while somebody polls. A call on a channel that could not
- * connect fails at once and so polls nothing: a server that is back would stay unseen until the
- * next round of gRPC's backup poller, 5 s. So such a call first tries to connect, now, and watches
- * it. */
+/* gRPC advances a connection only while a thread polls. A call on a failed channel fails at once
+ * and so polls nothing. A restarted server then stays unseen until the next round of gRPC's backup
+ * poller, 5 s. So such a call first starts to connect and watches the connection. */
 static void client_connect(struct rpc_client *client, uint32_t timeout_ms)
 {
     uint32_t wait_ms = timeout_ms < CONNECT_WAIT_MS ? timeout_ms : CONNECT_WAIT_MS;
@@ -269,7 +268,7 @@ static void client_connect(struct rpc_client *client, uint32_t timeout_ms)
     drain_queue(queue);
 }
 
-/* What one call receives. */
+/* The received parts of one call. */
 struct answer {
     grpc_metadata_array initial, trailing;
     grpc_byte_buffer *reply;
@@ -277,14 +276,14 @@ struct answer {
     grpc_slice details;
 };
 
-/* Until the call is over. Who was asked to stop cancels it, which ends it at once. */
-static void await(const struct rpc_client *client, grpc_completion_queue *queue, grpc_call *call,
-                  struct answer *answer)
+/* Waits until the call is over; cancels it when the stop flag is set. */
+static void await_answer(const struct rpc_client *client, grpc_completion_queue *queue,
+                         grpc_call *call, struct answer *answer)
 {
     while (client->stop) {
-        gpr_timespec look = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                         gpr_time_from_millis(RPC_STOP_MS, GPR_TIMESPAN));
-        if (grpc_completion_queue_pluck(queue, answer, look, NULL).type != GRPC_QUEUE_TIMEOUT)
+        gpr_timespec next_check = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                               gpr_time_from_millis(RPC_STOP_MS, GPR_TIMESPAN));
+        if (grpc_completion_queue_pluck(queue, answer, next_check, NULL).type != GRPC_QUEUE_TIMEOUT)
             return;
         if (is_stopped(client)) {
             grpc_call_cancel(call, NULL);
@@ -322,7 +321,7 @@ static int client_run(struct answer *answer, struct rpc_client *client, const ch
     ops[5].data.recv_status_on_client.status_details = &answer->details;
     grpc_call_error error = grpc_call_start_batch(call, ops, 6, answer, NULL);
     if (error == GRPC_CALL_OK)
-        await(client, queue, call, answer);
+        await_answer(client, queue, call, answer);
     grpc_call_unref(call);
     drain_queue(queue);
     if (error != GRPC_CALL_OK)

@@ -21,7 +21,7 @@ struct frame {
     uint8_t type, flags;
 };
 
-/* The next frame head within data[*at, bytes); *at moves behind what was read. False: no more. */
+/* The next frame head within data[*at, bytes); *at moves after it. False: no complete head. */
 static bool next_frame(struct frame *out, struct rpc_frame_reader *reader, const uint8_t *data,
                        size_t bytes, size_t *at)
 {
@@ -51,7 +51,7 @@ static bool next_frame(struct frame *out, struct rpc_frame_reader *reader, const
     return false;
 }
 
-/* An open one, or NULL. */
+/* An open stream, or NULL. */
 static struct rpc_stream *find_stream(struct rpc_frames *frames, uint32_t id)
 {
     for (uint32_t i = 0; i < frames->num_open; i++)
@@ -60,7 +60,7 @@ static struct rpc_stream *find_stream(struct rpc_frames *frames, uint32_t id)
     return NULL;
 }
 
-/* Its request is whole, or nobody wants it any more. */
+/* The stream's request is complete, or canceled. */
 static void finish_request(struct rpc_frames *frames, struct rpc_stream *stream)
 {
     frames->unfinished -= stream->bytes;
@@ -88,8 +88,8 @@ static void take_data(struct rpc_frames *frames, const struct frame *frame)
         finish_request(frames, stream);
 }
 
-/* The first of a stream opens it; others are trailers. */
-static void take_headers(struct rpc_frames *frames, const struct frame *frame)
+/* The first HEADERS of a stream open it; later ones are trailers. */
+static void handle_headers(struct rpc_frames *frames, const struct frame *frame)
 {
     if (frame->stream > frames->last_stream) {
         frames->last_stream = frame->stream;
@@ -101,8 +101,8 @@ static void take_headers(struct rpc_frames *frames, const struct frame *frame)
         stream->is_ended = (frame->flags & FLAG_END_STREAM) != 0;
 }
 
-/* NULL, or which limit the client's frame breaks. */
-static const char *take_frame(struct rpc_frames *frames, const struct frame *frame)
+/* NULL, or the limit that the client's frame breaks. */
+static const char *handle_frame(struct rpc_frames *frames, const struct frame *frame)
 {
     bool is_block = frame->type == FRAME_HEADERS || frame->type == FRAME_CONTINUATION;
     if (frame->type == FRAME_SETTINGS && frame->bytes > RPC_SETTINGS_BYTES_MAX)
@@ -115,14 +115,14 @@ static const char *take_frame(struct rpc_frames *frames, const struct frame *fra
         frames->num_open == RPC_STREAMS_OPEN_MAX)
         return "it opened too many streams";
     if (frame->type == FRAME_HEADERS)
-        take_headers(frames, frame);
+        handle_headers(frames, frame);
     if (!is_block)
         return NULL;
-    /* The flag that ends a block is looked at before the length: a whole block counts alone. */
+    /* Checked before the length is added: a block in one frame counts alone. */
     uint32_t before = frame->type == FRAME_HEADERS ? 0 : frames->block_bytes;
     if (frame->bytes > RPC_HEADER_BLOCK_BYTES_MAX - before)
         return "its headers were too long";
-    /* Empty CONTINUATION frames without end are bounded by their cost. */
+    /* The cost of frames bounds endless empty CONTINUATION frames. */
     bool is_whole = (frame->flags & FLAG_END_HEADERS) != 0;
     frames->block_bytes = is_whole ? 0 : before + frame->bytes;
     frames->block_stream = is_whole ? 0 : frame->stream;
@@ -169,12 +169,12 @@ size_t rpc_frames_from_client(struct rpc_frames *frames, const uint8_t *data, si
         }
     struct frame frame;
     while (next_frame(&frame, &frames->client, data, bytes, &at)) {
-        if (!may_pass(frames, &frame)) { /* the last byte of its head comes again */
+        if (!may_pass(frames, &frame)) { /* parse the last byte of its head again */
             frames->client.head_bytes = sizeof frames->client.head - 1;
             frames->client.payload_left = 0;
             return at - 1;
         }
-        *out_why = take_frame(frames, &frame);
+        *out_why = handle_frame(frames, &frame);
         if (*out_why)
             return at;
     }

@@ -1,10 +1,10 @@
-/* rpc_guard.c - see rpc_guard.h; who comes in is in rpc_places.c.
+/* rpc_guard.c - see rpc_guard.h; rpc_places.c admits clients.
  *
  * One thread, one epoll. A link is a client's connection: two streams and a flow in each direction.
- * A flow reads at most RPC_RELAY_BYTES and writes them on; what the other side does not take is
- * kept, and the flow reads nothing more until it is gone. Links are guarded by the mutex, which the
- * thread holds while it works, but not while it waits. A link that ends while an event of it may be
- * on its way is freed by the thread, after the events that it fetched. */
+ * A flow reads at most RPC_RELAY_BYTES and writes them to the other side. It keeps the bytes that
+ * the other side does not accept, and reads no more until those are written. Links are guarded by
+ * the mutex, which the thread holds while it works, but not while it waits. The thread frees an
+ * ended link after it has handled the fetched events, because one of them may name it. */
 #include "proto/wire/rpc_guard_private.h"
 
 #include "proto/tls/tls.h"
@@ -19,10 +19,11 @@
 #include <unistd.h>
 
 #define PROTOCOL "h2" /* gRPC is HTTP/2 */
-#define EVENTS_MAX 8  /* who waits for the mutex waits for as many handshakes at most */
-#define TICK_MS 1000  /* deadlines, and the files of TLS, are looked at so often */
+#define EVENTS_MAX 8  /* a thread that waits for the mutex waits for as many handshakes at most */
+#define TICK_MS 1000  /* interval of the checks of deadlines and TLS files */
 #define THROTTLED_TICK_MS 50
-#define TRIM_BYTES (16u << 20) /* relayed: then free memory is given back when it is quiet */
+#define TRIM_BYTES \
+    (16u << 20) /* relayed since then: free memory is returned at the next quiet time */
 
 int64_t rpc_guard_now_ms(void)
 {
@@ -108,7 +109,7 @@ static bool may_read(const struct link *link, enum side side)
     return !link->from[side].rest && (side == LIBRARY || !link->from[LIBRARY].rest);
 }
 
-/* Is there something that may be written, and could not be? */
+/* Are there bytes that may pass but could not be written? */
 static bool is_stuck(const struct flow *flow)
 {
     return flow->rest && flow->passed > flow->at;
@@ -138,14 +139,14 @@ static void watch(struct rpc_guard *guard, struct link *link)
 static void refill(struct link *link, int64_t now)
 {
     rpc_account_refill(link->account, now);
-    if (may_read(link, CLIENT)) /* while it has to wait for us its time does not pass */
+    if (may_read(link, CLIENT)) /* while the guard holds it back its time stops */
         link->frames.client.now_ms += now - link->refilled_ms;
     link->refilled_ms = now;
 }
 
-/* How many of the bytes may pass now. *out_why: the connection is to be closed. */
-static size_t look(struct rpc_guard *guard, struct link *link, enum side from, const uint8_t *data,
-                   size_t bytes, const char **out_why)
+/* How many of the bytes may pass now. *out_why: the reason to close the connection, or NULL. */
+static size_t parse_bytes(struct rpc_guard *guard, struct link *link, enum side from,
+                          const uint8_t *data, size_t bytes, const char **out_why)
 {
     struct rpc_frames *frames = &link->frames;
     size_t passed = bytes;
@@ -167,7 +168,7 @@ static size_t look(struct rpc_guard *guard, struct link *link, enum side from, c
     return passed;
 }
 
-/* How many bytes the other side took; -1: it has gone. */
+/* How many bytes the other side accepted; -1: it is gone. */
 static ssize_t write_some(struct tls_stream *stream, const uint8_t *data, size_t bytes)
 {
     size_t done = 0;
@@ -180,7 +181,7 @@ static ssize_t write_some(struct tls_stream *stream, const uint8_t *data, size_t
     return (ssize_t)done;
 }
 
-/* Keeps what did not pass or was not taken. False: no memory. */
+/* Keeps the bytes that may not pass yet or were not accepted. False: no memory. */
 static bool keep_rest(struct flow *flow, const uint8_t *data, size_t bytes, size_t passed)
 {
     if (bytes == 0)
@@ -198,8 +199,8 @@ static bool keep_rest(struct flow *flow, const uint8_t *data, size_t bytes, size
 
 static bool relay(struct rpc_guard *guard, struct link *link, enum side from);
 
-/* What `from` sent cannot be written: the other side is gone. Of the library that had hung up, what
- * it sent before still goes to the client. */
+/* The other side is gone, so bytes of `from` cannot be written. If the library hung up, the client
+ * still gets the bytes that it sent before. */
 static void end_unwritable(struct rpc_guard *guard, struct link *link, enum side from)
 {
     while (from == CLIENT && !link->ended && relay(guard, link, LIBRARY))
@@ -208,7 +209,7 @@ static void end_unwritable(struct rpc_guard *guard, struct link *link, enum side
         rpc_guard_end_link(guard, link);
 }
 
-/* Writes what may pass of the rest, and looks whether more may. False: the link has ended. */
+/* Writes the kept bytes that may pass, and checks whether more may. False: the link has ended. */
 static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side from)
 {
     struct flow *flow = &link->from[from];
@@ -217,7 +218,7 @@ static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side fro
     const char *why = NULL;
     if (flow->at == flow->passed)
         flow->passed +=
-            look(guard, link, from, flow->rest + flow->at, flow->bytes - flow->at, &why);
+            parse_bytes(guard, link, from, flow->rest + flow->at, flow->bytes - flow->at, &why);
     if (why) {
         rpc_guard_expel(guard, link, why);
         return false;
@@ -237,15 +238,15 @@ static bool flush_rest(struct rpc_guard *guard, struct link *link, enum side fro
     return true;
 }
 
-/* Reads from one side once and writes to the other. False: nothing more is to be read of it now, or
- * the link has ended. */
+/* Reads once from one side and writes to the other. False: read no more of it now, or the link has
+ * ended. */
 static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
 {
     uint8_t data[RPC_RELAY_BYTES];
     if (!may_read(link, from))
         return false;
     link->reads_on[from] = POLLIN;
-    /* Without room for control data: the kernel closes descriptors that a client passes. */
+    /* Read without room for control data, so the kernel closes descriptors that a client passes. */
     ssize_t count =
         tls_stream_read_some(link->stream[from], data, sizeof data, &link->reads_on[from]);
     if (count == 0)
@@ -255,7 +256,7 @@ static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
         return false;
     }
     const char *why;
-    size_t passed = look(guard, link, from, data, (size_t)count, &why);
+    size_t passed = parse_bytes(guard, link, from, data, (size_t)count, &why);
     if (why) {
         rpc_guard_expel(guard, link, why);
         return false;
@@ -283,7 +284,7 @@ static uint32_t tickets_of(const struct rpc_guard *guard, const struct principal
     return count;
 }
 
-/* Who waits longest, of the user with the fewest tickets; or NULL. */
+/* The link that has waited longest, of the user with the fewest tickets; or NULL. */
 static struct link *next_waiting(const struct rpc_guard *guard)
 {
     struct link *best = NULL;
@@ -319,11 +320,11 @@ static void give_tickets(struct rpc_guard *guard)
         link->ticket_bytes = 0;
         guard->num_tickets++;
         rpc_guard_set_allowance(link);
-        rpc_guard_go_on(guard, link);
+        rpc_guard_resume(guard, link);
     }
 }
 
-/* After its bytes were looked at. False: it has ended. */
+/* Call it after its bytes were parsed. False: the link has ended. */
 static bool settle_ticket(struct rpc_guard *guard, struct link *link)
 {
     if (link->has_ticket && link->frames.wants_more) {
@@ -342,7 +343,7 @@ static bool settle_ticket(struct rpc_guard *guard, struct link *link)
     return true;
 }
 
-void rpc_guard_go_on(struct rpc_guard *guard, struct link *link)
+void rpc_guard_resume(struct rpc_guard *guard, struct link *link)
 {
     while (flush_rest(guard, link, CLIENT) && settle_ticket(guard, link)) {
         if (!may_read(link, CLIENT) || !tls_stream_has_pending(link->stream[CLIENT])) {
@@ -355,8 +356,8 @@ void rpc_guard_go_on(struct rpc_guard *guard, struct link *link)
     }
 }
 
-/* A side hung up. What the library sent before still goes to the client. */
-static void hung_up(struct rpc_guard *guard, struct link *link, enum side side)
+/* A side hung up. The client still gets the bytes that the library sent before. */
+static void handle_hangup(struct rpc_guard *guard, struct link *link, enum side side)
 {
     if (side == CLIENT) {
         rpc_guard_end_link(guard, link);
@@ -385,19 +386,20 @@ static void handle(struct rpc_guard *guard, const struct epoll_event *event)
     if ((event->events & (uint32_t)link->reads_on[side]) != 0)
         relay(guard, link, side);
     if (!link->ended && (event->events & (EPOLLHUP | EPOLLERR)) != 0)
-        hung_up(guard, link, side);
-    /* Nobody tells any more that the library sent something, or nothing. */
+        handle_hangup(guard, link, side);
+    /* epoll no longer watches the library's side: read it until it is empty. */
     while (!link->ended && link->is_parted && relay(guard, link, LIBRARY))
         ;
-    /* What the library answered may let more of the client's frames pass. */
+    /* Answers of the library may let more of the client's frames pass. */
     if (!link->ended)
-        rpc_guard_go_on(guard, link);
+        rpc_guard_resume(guard, link);
     give_tickets(guard);
 }
 
 /* ---- deadlines ---- */
 
-/* How long it may have its ticket: longer by what has come meanwhile, at the slowest. */
+/* How long a link may keep its ticket: longer by the bytes received meanwhile, at the slowest
+ * rate. */
 static int64_t ticket_ms(const struct link *link)
 {
     size_t bytes = link->ticket_bytes < RPC_LARGE_BYTES ? link->ticket_bytes : RPC_LARGE_BYTES;
@@ -418,7 +420,7 @@ static void check_deadlines(struct rpc_guard *guard, struct link *link, int64_t 
     else if (rpc_frames_overdue_ms(&link->frames) >= guard->options.silent_ms)
         rpc_guard_expel(guard, link, "a request took longer than limits.connect_ms");
     else
-        rpc_guard_go_on(guard, link);
+        rpc_guard_resume(guard, link);
 }
 
 /* Does it wait for its user's budget? */
@@ -427,13 +429,13 @@ static bool is_throttled(const struct link *link)
     return link->from[CLIENT].rest && rpc_account_is_empty(link->account);
 }
 
-/* How long to wait for the next event. */
+/* The timeout until the next event, ms. */
 static int tick(struct rpc_guard *guard, int64_t *last_ms)
 {
     int64_t now = rpc_guard_now_ms();
     bool throttled = false, due = now - *last_ms >= TICK_MS;
     for (struct link *link = guard->links, *next; link; link = next) {
-        next = link->next; /* its own is that of the graves when it ends */
+        next = link->next; /* an ended link is in the list of graves */
         if (due || is_throttled(link))
             check_deadlines(guard, link, now);
         throttled = throttled || (!link->ended && is_throttled(link));
@@ -475,7 +477,7 @@ static void *guard_thread(void *argument)
         bury(guard);
         pthread_mutex_unlock(&guard->mutex);
     }
-    for (struct link *link = guard->links, *next; link; link = next) { /* the last answers */
+    for (struct link *link = guard->links, *next; link; link = next) { /* write the last answers */
         next = link->next;
         while (!link->ended && relay(guard, link, LIBRARY))
             ;

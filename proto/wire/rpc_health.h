@@ -1,4 +1,4 @@
-/* rpc_health.h - the two messages of grpc.health.v1. Private to proto/rpc*.c. */
+/* rpc_health.h - the two messages of grpc.health.v1. Private to rpc*.c. */
 #ifndef HOLDFAST_PROTO_WIRE_RPC_HEALTH_H
 #define HOLDFAST_PROTO_WIRE_RPC_HEALTH_H
 
@@ -9,9 +9,9 @@
 #define RPC_HEALTH_METHOD "/grpc.health.v1.Health/Check"
 
 enum rpc_health { RPC_HEALTH_UNKNOWN, RPC_HEALTH_SERVER, RPC_HEALTH_SERVICE };
-/* What a health check is about: the server, or the service of one of its methods. */
+/* The subject of a health check: the server, or the service of one of its methods. */
 enum rpc_health rpc_health_asked(grpc_byte_buffer *request, const struct rpc_method *methods);
-/* SERVING or NOT_SERVING; the caller's. */
+/* SERVING or NOT_SERVING; owned by the caller. */
 grpc_byte_buffer *rpc_health_answer(bool is_good);
 
 #endif

@@ -1,9 +1,9 @@
 /* rpc_peers.c - see rpc_peers.h.
  *
- * Nobody tells when a connection ends. When the list is full it is looked through, and what is no
- * open socket any more, or another one, is dropped. Until then the entry of a connection that ended
- * stays, for calls of it that are still answered. One that still holds memory stays until it has
- * let that go. */
+ * gRPC does not report the end of a connection. When the list is full, rpc_peers_connect() drops
+ * the entries whose number is no open socket any more, or another one. Until then the entry stays
+ * for calls that are still unanswered. An entry that still holds memory stays until it has returned
+ * it. */
 #include "proto/wire/rpc_peers.h"
 
 #include "proto/base/report.h"
@@ -16,9 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FD_FIRST 64 /* below are the descriptors of the process itself */
-#define ROUNDS 4u   /* as many numbers as connections, so often, before one is used again */
-#define PAIR_BYTES (32 << 10) /* of the kernel's, per direction and connection */
+#define FD_FIRST 64 /* smaller numbers are for other descriptors of the process */
+#define ROUNDS 4u   /* so many times as many numbers as connections before one is reused */
+#define PAIR_BYTES (32 << 10) /* of kernel memory, per direction and connection */
 #define NAME_FORMAT "fd:%d"   /* of grpc_server_add_channel_from_fd */
 
 int rpc_peers_init(struct rpc_peers *out, uint32_t max)
@@ -60,7 +60,7 @@ static void drop_ended(struct rpc_peers *peers)
 }
 
 /* The entry with that number, or NULL. */
-static struct rpc_peer *find(struct rpc_peers *peers, int fd)
+static struct rpc_peer *find_peer(struct rpc_peers *peers, int fd)
 {
     for (uint32_t i = 0; i < peers->count; i++)
         if (peers->list[i].fd == fd)
@@ -68,8 +68,8 @@ static struct rpc_peer *find(struct rpc_peers *peers, int fd)
     return NULL;
 }
 
-/* The socket under the next free number, or -1. Where the process may not have so many, the round
- * is shorter. */
+/* Moves the socket to the next free number; -1: it failed. If the limit of the process is lower,
+ * the round is shorter. */
 static int move_up(struct rpc_peers *peers, int socket)
 {
     if (peers->next_fd - FD_FIRST >= (int)(ROUNDS * peers->max))
@@ -93,10 +93,10 @@ static int add(struct rpc_peers *peers, int *out, int socket, const struct princ
     int fd = move_up(peers, socket);
     if (fd < 0)
         return report_errno(ERR_IO, "could not keep a connection", "fcntl");
-    struct rpc_peer *old = find(peers, fd); /* it has ended: its number was free */
+    struct rpc_peer *old = find_peer(peers, fd); /* its connection has ended: the number was free */
     if (!old)
         old = &peers->list[peers->count++];
-    /* Calls of the connection that had the number may still let go what they hold of it. */
+    /* Calls of the former connection of that number may still return its memory. */
     struct rpc_peer peer = {.fd = fd, .inode = status.st_ino, .peer = *who};
     memcpy(peer.held, old->held, sizeof peer.held);
     *old = peer;
@@ -140,14 +140,14 @@ int rpc_peers_number(const char *name)
 int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number)
 {
     pthread_mutex_lock(&peers->mutex);
-    const struct rpc_peer *found = find(peers, number);
+    const struct rpc_peer *found = find_peer(peers, number);
     if (found)
         *out = *found;
     pthread_mutex_unlock(&peers->mutex);
     return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "connection %d has gone", number);
 }
 
-/* Of all connections, or of one peer's. */
+/* The bytes held by all connections, or by one peer's. */
 static size_t sum_held(const struct rpc_peers *peers, enum rpc_held kind,
                        const struct principal *peer)
 {
@@ -162,7 +162,7 @@ bool rpc_peers_hold(struct rpc_peers *peers, int number, enum rpc_held kind, siz
                     size_t max)
 {
     pthread_mutex_lock(&peers->mutex);
-    struct rpc_peer *peer = find(peers, number);
+    struct rpc_peer *peer = find_peer(peers, number);
     size_t all = sum_held(peers, kind, NULL);
     bool fits = peer && bytes <= max && all <= max - bytes &&
                 (principal_is_privileged(&peer->peer) ||
@@ -176,7 +176,7 @@ bool rpc_peers_hold(struct rpc_peers *peers, int number, enum rpc_held kind, siz
 void rpc_peers_let_go(struct rpc_peers *peers, int number, enum rpc_held kind, size_t bytes)
 {
     pthread_mutex_lock(&peers->mutex);
-    struct rpc_peer *peer = find(peers, number);
+    struct rpc_peer *peer = find_peer(peers, number);
     CHECK(bytes == 0 || (peer && peer->held[kind] >= bytes));
     if (peer)
         peer->held[kind] -= bytes;
@@ -186,7 +186,7 @@ void rpc_peers_let_go(struct rpc_peers *peers, int number, enum rpc_held kind, s
 void rpc_peers_blame(struct rpc_peers *peers, int number)
 {
     pthread_mutex_lock(&peers->mutex);
-    struct rpc_peer *found = find(peers, number);
+    struct rpc_peer *found = find_peer(peers, number);
     bool shut = found && ++found->num_broken == RPC_BROKEN_MAX && peer_is_open(found) &&
                 shutdown(number, SHUT_RDWR) == 0;
     struct rpc_peer peer = found ? *found : (struct rpc_peer){.fd = -1};

@@ -1,5 +1,5 @@
-/* rpc_places.c - of the guard: who comes in, from the handshake to a place, and whose connection
- * makes room. See rpc_guard.h. */
+/* rpc_places.c - part of the guard: admits clients, from the handshake to a place, and selects the
+ * connection that makes room. See rpc_guard.h. */
 #include "proto/wire/rpc_guard_private.h"
 
 #include "proto/tls/tls.h"
@@ -31,15 +31,15 @@ static const struct principal *largest_user(const struct rpc_guard *guard)
     return largest;
 }
 
-/* The connection of the user with most that has had no open stream for the longest time; or NULL.
- */
+/* Of the user with most connections the one that has had no open stream for the longest time; or
+ * NULL. */
 static struct link *find_idle(const struct rpc_guard *guard)
 {
     const struct principal *largest = largest_user(guard);
     struct link *idle = NULL;
     for (struct link *link = guard->links; link; link = link->next)
         if (principal_is_same(&link->peer, largest) && link->frames.num_open == 0 &&
-            (!idle || link->active_ms <= idle->active_ms)) /* the newest come first */
+            (!idle || link->active_ms <= idle->active_ms)) /* the newest are first in the list */
             idle = link;
     return idle;
 }
@@ -67,7 +67,7 @@ int rpc_guard_charge(struct rpc_guard *guard, const struct principal *peer, uint
     return error;
 }
 
-/* A place for one more connection of that peer, if need be another's. */
+/* Makes a place for one more connection of that peer; may close another. */
 static int make_room(struct rpc_guard *guard, const struct principal *peer)
 {
     uint32_t places = guard->options.num_places;
@@ -83,7 +83,7 @@ static int make_room(struct rpc_guard *guard, const struct principal *peer)
                         "all %u connections are taken, and each has a request under way", places);
 }
 
-/* A privileged one has a budget of its own for each connection, a large one. */
+/* A privileged peer has a large budget for each connection. */
 static int find_account(struct rpc_guard *guard, struct link *link)
 {
     const struct rpc_rate *rate = &guard->budget.rate;
@@ -98,7 +98,7 @@ static int find_account(struct rpc_guard *guard, struct link *link)
     return 0;
 }
 
-/* Its peer is known: it gets a place, and an end of the library's. */
+/* The peer of the link is known: gives it a place, and an end of the library's. */
 static int admit(struct rpc_guard *guard, struct link *link, const struct principal *peer)
 {
     int library;
@@ -118,7 +118,7 @@ static int admit(struct rpc_guard *guard, struct link *link, const struct princi
     link->is_in = true;
     guard->links = link;
     guard->num_links++;
-    rpc_guard_go_on(guard, link);
+    rpc_guard_resume(guard, link);
     return 0;
 }
 
@@ -147,7 +147,7 @@ static struct link *link_of(struct tls_newcomer *newcomer)
     return (struct link *)((char *)newcomer - offsetof(struct link, newcomer));
 }
 
-static void refuse(struct rpc_guard *guard, struct link *link, const char *why)
+static void refuse_stranger(struct rpc_guard *guard, struct link *link, const char *why)
 {
     log_warn_limited(&guard->refused, "tls", "refused a connection from %s: %s",
                      link->newcomer.from, why);
@@ -165,7 +165,8 @@ int rpc_guard_adopt_stranger(struct rpc_guard *guard, int socket, const char *fr
         tls_newcomer_init(&link->newcomer, socket, from);
         tls_crowd_enter(&guard->crowd, &link->newcomer, false, &leaves);
         if (leaves)
-            refuse(guard, link_of(leaves), "its handshake was not finished when others came");
+            refuse_stranger(guard, link_of(leaves),
+                            "its handshake was not finished when others came");
         rpc_guard_watch(guard, link, CLIENT, EPOLLIN);
     }
     pthread_mutex_unlock(&guard->mutex);
@@ -173,8 +174,9 @@ int rpc_guard_adopt_stranger(struct rpc_guard *guard, int socket, const char *fr
     return error;
 }
 
-/* A handshake costs more than what a stranger sends for it. One that says nothing pays for its
- * connection alone: else silent connections from the address of a client shut that client out. */
+/* A handshake costs more than the bytes that a stranger sends for it. A silent stranger pays for
+ * its connection alone. Else silent connections from the address of a client shut that client
+ * out. */
 static int pay_for_handshake(struct rpc_guard *guard, struct link *link)
 {
     const struct principal stranger = principal_of_address(link->newcomer.from);
@@ -184,8 +186,8 @@ static int pay_for_handshake(struct rpc_guard *guard, struct link *link)
     return charge(guard, &stranger, RPC_COST_HANDSHAKE);
 }
 
-/* It was verified. */
-static void come_in(struct rpc_guard *guard, struct link *link, const struct principal *peer)
+/* The peer was verified. */
+static void admit_verified(struct rpc_guard *guard, struct link *link, const struct principal *peer)
 {
     log_debug("tls", "%s comes from %s", peer->name, link->newcomer.from);
     tls_crowd_leave(&guard->crowd, &link->newcomer, true);
@@ -206,9 +208,9 @@ void rpc_guard_shake_hands(struct rpc_guard *guard, struct link *link)
     if (rc == 0)
         rc = tls_stream_shake(link->stream[CLIENT], &peer, &events);
     if (rc < 0)
-        refuse(guard, link, report_line());
+        refuse_stranger(guard, link, report_line());
     else if (rc > 0)
-        come_in(guard, link, &peer);
+        admit_verified(guard, link, &peer);
     else
         rpc_guard_watch(guard, link, CLIENT, (uint32_t)events);
 }
@@ -218,7 +220,7 @@ void rpc_guard_check_strangers(struct rpc_guard *guard, int64_t now_ms)
     for (struct tls_newcomer *one = guard->crowd.newest, *next; one; one = next) {
         next = one->next;
         if (now_ms - link_of(one)->added_ms >= TLS_HANDSHAKE_MS)
-            refuse(guard, link_of(one), "its handshake took too long");
+            refuse_stranger(guard, link_of(one), "its handshake took too long");
     }
 }
 

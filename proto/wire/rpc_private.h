@@ -1,5 +1,5 @@
 /* rpc_private.h - a server and its calls, for rpc.c (opening, threads, closing) and rpc_calls.c
- * (what happens to a call). Who guards what is said at the fields. */
+ * (the stages of a call). Each field names its lock. */
 #ifndef HOLDFAST_PROTO_WIRE_RPC_PRIVATE_H
 #define HOLDFAST_PROTO_WIRE_RPC_PRIVATE_H
 
@@ -20,9 +20,9 @@
 
 enum stage {
     STAGE_REQUESTED, /* gRPC will fill in a new call */
-    STAGE_RECEIVING, /* its request is on the way */
-    STAGE_HANDLED,   /* with its owner */
-    STAGE_SENDING    /* the answer is on the way; the last event */
+    STAGE_RECEIVING, /* receiving its request */
+    STAGE_HANDLED,   /* owned by the handler */
+    STAGE_SENDING    /* sending the answer; the last event */
 };
 
 struct rpc_call {
@@ -33,10 +33,10 @@ struct rpc_call {
     grpc_byte_buffer *payload;
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
-    struct rpc_share share; /* the request's, of server->held */
-    size_t held_bytes;      /* of the request, as server->peers has them */
-    size_t answer_bytes;    /* likewise of the answer */
-    int connection;         /* its number, see rpc_peers.h */
+    struct rpc_share share; /* of server->held, for the request */
+    size_t held_bytes;      /* of the request, as counted in server->peers */
+    size_t answer_bytes;    /* likewise, of the answer */
+    int connection;         /* its number in rpc_peers.h */
     int cancelled;
     /* Guarded by server->mutex. */
     struct rpc_call *prev, *next; /* every call past STAGE_REQUESTED */
@@ -53,28 +53,29 @@ struct rpc_server {
     uint32_t num_threads;
     atomic_bool serving, able;
     atomic_size_t held;   /* bytes of requests */
-    size_t request_bytes; /* the most of it */
+    size_t request_bytes; /* the maximum of `held` */
     struct rpc_peers peers;
     struct rpc_guard *guard;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     /* Guarded by mutex. */
     bool closing, shut_down;
-    bool lacks_memory;      /* for the next call, as the log was told */
-    uint32_t num_requested; /* calls that gRPC has yet to hand us */
+    bool lacks_memory;      /* memory for the next call is short, and that is logged */
+    uint32_t num_requested; /* calls that gRPC has yet to deliver */
     struct rpc_call *calls;
     uint32_t num_calls;
-    uint32_t num_open; /* of the calls, those that gRPC still works on */
-    uint32_t num_refs; /* the opener, and every call; freed at 0 */
+    uint32_t num_open; /* calls that gRPC still works on */
+    uint32_t num_refs; /* one for the opener, and one per call; freed at 0 */
 };
 
 /* Called with the mutex held; releases it, and frees the server with its last reference. */
 void rpc_server_unref_unlock(struct rpc_server *server);
-/* Asks gRPC for calls until there are enough. False: there are fewer. */
+/* Requests calls from gRPC until there are enough. False: there are fewer. */
 bool rpc_request_calls(struct rpc_server *server);
-/* What the next event of a call means. */
+/* Handles the next event of a call. */
 void rpc_call_step(struct rpc_call *call, bool success);
-/* Starts the last batch of a call. Takes `reply` (NULL when the status is not OK). Mutex held. */
+/* Starts the last batch of a call. Takes over `reply` (NULL unless the status is OK). Mutex
+ * held. */
 void rpc_call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
                    const char *text);
 

@@ -1,5 +1,5 @@
 /* rpc_text.c - an error as the text of a gRPC status, and back. The form is in rpc_text.h. Reading
- * never fails: a text that is not ours becomes the detail of the code that fits the status best. */
+ * never fails: a text in another form becomes the detail of the code that fits the status best. */
 #include "proto/wire/rpc_text.h"
 
 #include "proto/base/report.h"
@@ -29,7 +29,7 @@ void rpc_text_write(char out[RPC_TEXT_MAX], int error)
     const char *parts[PARTS] = {err_name(error), message, report_detail(), report_hint()};
     size_t at = 0;
     for (size_t i = 0; i < PARTS; i++) {
-        /* The separators of the parts to come always find room. */
+        /* Leave room for the separators of the later parts. */
         at = escape_part(out, RPC_TEXT_MAX - (PARTS - i), at, parts[i]);
         if (i + 1 < PARTS)
             out[at++] = '|';
@@ -61,8 +61,8 @@ static int error_by_name(const char *name)
     return 0;
 }
 
-/* Numbers of grpc/status.h. Where several codes have one, the code that says the least; of 9,
- * FAILED_PRECONDITION, and of 2, UNKNOWN, each of ours says more than a stranger's status does. */
+/* Numbers of grpc/status.h. Where several codes have one, the least specific code is chosen. Our
+ * codes of 9, FAILED_PRECONDITION, and 2, UNKNOWN, are all too specific for a foreign status. */
 static int error_by_status(int status)
 {
     switch (status) {

@@ -1,8 +1,8 @@
-/* rpc_text.h - how an error of report.h crosses the wire, shared by both ends of rpc.c.
+/* rpc_text.h - errors of report.h as the text of a gRPC status, for both ends.
  *
  * The details of a gRPC status are "ERR_NAME|message|detail|hint"; '|' and '%' inside a part are
- * written %7C and %25. What does not have that form (a stock server, the transport itself) is
- * mapped from the number of the status. */
+ * written %7C and %25. A text without that form (from a stock server or the transport) is mapped
+ * from the number of the status. */
 #ifndef HOLDFAST_PROTO_WIRE_RPC_TEXT_H
 #define HOLDFAST_PROTO_WIRE_RPC_TEXT_H
 

@@ -1,5 +1,5 @@
-/* rpc_wire.c - messages in and out of gRPC's buffers, and its start. What rpc_unpack returns is
- * freed by protobuf_c_message_free_unpacked(message, NULL). */
+/* rpc_wire.c - messages in and out of gRPC's buffers, and its start. The caller frees a message of
+ * rpc_unpack() by protobuf_c_message_free_unpacked(message, NULL). */
 #include "proto/wire/rpc_wire.h"
 
 #include "proto/base/report.h"
@@ -20,14 +20,14 @@ const char *__tsan_default_suppressions(void)
 }
 #endif
 
-/* A protobuf-c allocator that stops at a number of bytes. What it returns is freed by free(). */
+/* A protobuf-c allocator with a limit of bytes. free() frees its allocations. */
 struct bounded {
     size_t left;
     struct rpc_share *share; /* or NULL */
     bool lacked_memory, found_full;
 };
 
-/* What an allocation takes of the heap. */
+/* The heap bytes of an allocation. */
 static size_t heap_bytes(void *memory)
 {
     return malloc_usable_size(memory) + sizeof(size_t);

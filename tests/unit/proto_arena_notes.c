@@ -23,7 +23,7 @@ static const struct arena_text gather = {"all_gather", "dp_shard", "gather"},
 static const char *told(struct arena_notes *notes)
 {
     static char text[ARENA_TELL_MAX];
-    (void)arena_notes_tell(text, notes);
+    (void)arena_notes_describe(text, notes);
     for (char *at = text; (at = strstr(at, " s")) != NULL; at += 2)
         for (char *digit = at - 1; digit > text && strchr("0123456789.", *digit); digit--)
             *digit = 'N';
@@ -34,7 +34,7 @@ TEST(test_arena_notes__a_call_under_way_is_told)
 {
     struct arena_notes notes = {0};
     char text[ARENA_TELL_MAX];
-    assert_false(arena_notes_tell(text, &notes));
+    assert_false(arena_notes_describe(text, &notes));
     assert_string_equal(text, "");
     for (uint64_t number = 1; number <= 20; number++) {
         struct arena_note note = call_of(number, (uint32_t)number);
@@ -42,7 +42,7 @@ TEST(test_arena_notes__a_call_under_way_is_told)
         if (number < 20)
             arena_note_end(&notes, number);
     }
-    assert_true(arena_notes_tell(text, &notes));
+    assert_true(arena_notes_describe(text, &notes));
     assert_string_equal(told(&notes), "step 7, in all_gather of dp_shard (lane gather, operation "
                                       "20, 4096 bytes) for NNN s");
     struct arena_note other = call_of(21, UINT32_MAX);
@@ -81,7 +81,7 @@ TEST(test_arena_notes__a_rank_that_left_is_no_loss)
     arena_note_call(&notes, &note, &gather);
     arena_note_leave(&notes);
     char text[ARENA_TELL_MAX];
-    assert_false(arena_notes_tell(text, &notes));
+    assert_false(arena_notes_describe(text, &notes));
     assert_string_equal(text, "");
 }
 
@@ -94,7 +94,7 @@ TEST(test_arena_notes__any_bytes_make_a_short_text)
             ((unsigned char *)&notes)[i] = (unsigned char)(rand() % (round % 2 ? 256 : 2) * 255);
         notes.has_left = 0;
         memset(text, 1, sizeof(text));
-        (void)arena_notes_tell(text, &notes);
+        (void)arena_notes_describe(text, &notes);
         assert_in_range(strnlen(text, sizeof(text)), 0, sizeof(text) - 1);
         for (const char *c = text; *c != '\0'; c++)
             assert_in_range(*c, ' ', '~');
