@@ -1,8 +1,7 @@
-/* catalog.c - what checkpoints there are and what is in them: lists, metadata, pins; of a ckptd, or
- * of a store (offline.c).
+/* catalog.c - the catalog: lists, metadata and pins, from a ckptd or from a store (offline.c).
  *
- * None of it needs an attempt or a session. Metadata is ckptd's manifest, read by the same parser
- * that ckptd uses: what a hostile answer claims is checked before it is believed. */
+ * These calls need no attempt and no session. Metadata is ckptd's manifest, parsed by the same
+ * parser as in ckptd: it checks every claim of a hostile answer. */
 #include "clients/offline.h"
 #include "clients/session.h"
 
@@ -15,14 +14,14 @@
 #include <string.h>
 #include <time.h>
 
-#define LOOK_EVERY_MS 200u    /* of ckpt_newer */
-#define LIST_PAGES_MAX 65536u /* of 65,536 checkpoints each no store has more */
+#define POLL_EVERY_MS 200u    /* of ckpt_newer */
+#define LIST_PAGES_MAX 65536u /* no store has more pages of 65,536 checkpoints */
 
 /* ---- metadata ---- */
 
-/* What the user sees, and what it borrows from. */
+/* The public struct, and the memory that it borrows from. */
 struct metadata {
-    struct ckpt_metadata seen; /* first: it is what the user frees */
+    struct ckpt_metadata seen; /* first: the user frees it */
     struct manifest *manifest;
     struct ckpt_tensor_info *tensors;
     char *damage;
@@ -121,12 +120,12 @@ void ckpt_metadata_free(struct ckpt_metadata *metadata)
 /* ---- lists ---- */
 
 struct list {
-    struct ckpt_list seen; /* first, as above */
+    struct ckpt_list seen; /* first: the user frees it */
     struct ckpt_list_entry *entries;
     uint32_t room;
 };
 
-/* "" needs no memory of its own. */
+/* Copies a text; "" needs no memory. */
 static int keep_text(const char **out, const char *text)
 {
     const char *kept = text[0] != '\0' ? strdup(text) : "";
@@ -140,7 +139,7 @@ static void free_text(const char *text)
         free((char *)(uintptr_t)text);
 }
 
-/* A fresh entry at the end. */
+/* Appends an empty entry. */
 static int new_entry(struct ckpt_list_entry **out, struct list *list)
 {
     ERR_TRY(
@@ -157,7 +156,7 @@ static int add_entry(struct list *list, const Holdfast__V1__CheckpointSummary *s
     ERR_TRY(new_entry(&entry, list));
     entry->pinned = summary->pinned;
     entry->read_back = summary->read_back;
-    session_info_take(&entry->info, summary);
+    session_info_fill(&entry->info, summary);
     ERR_TRY(keep_text(&entry->damage, summary->damage));
     return keep_text(&entry->pin_note, summary->pin_note);
 }
@@ -182,7 +181,7 @@ static int add_offline(struct list *list, const struct ckpt *ckpt, const char *r
     return error;
 }
 
-/* One page; *page is the name of the next one, "" after the last. */
+/* Adds one page; *page is the name of the next one, "" after the last. */
 static int add_page(struct list *list, struct ckpt *ckpt, const char *run, char **page)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
@@ -242,28 +241,28 @@ void ckpt_list_free(struct ckpt_list *list)
 
 /* ---- what is newer ---- */
 
-/* Is (attempt, step) of `a` behind that of `b`? */
-static bool is_behind(const struct ckpt_info *a, const struct ckpt_info *b)
+/* Is (attempt, step) of `a` after that of `b`? */
+static bool is_after(const struct ckpt_info *a, const struct ckpt_info *b)
 {
     return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
 }
 
-/* *newest moves on to the newest whole one behind it, if there is one. */
-static int look_behind(struct ckpt_info *newest, struct ckpt *ckpt)
+/* Advances *newest to the newest intact checkpoint after it, if there is one. */
+static int find_newer(struct ckpt_info *newest, struct ckpt *ckpt)
 {
     struct ckpt_list *list = NULL;
     int error = ckpt_list(ckpt, false, &list);
     for (uint32_t i = 0; error == 0 && i < list->num_entries; i++) {
         const struct ckpt_list_entry *entry = &list->entries[i];
-        if (entry->damage[0] == '\0' && is_behind(&entry->info, newest))
+        if (entry->damage[0] == '\0' && is_after(&entry->info, newest))
             *newest = entry->info;
     }
     ckpt_list_free(list);
     return error;
 }
 
-/* Not yet, as opposed to never. ckptd cancels calls when it ends. */
-static bool is_to_wait_for(int error, const struct ckpt *ckpt)
+/* May a later call succeed? ckptd cancels calls when it shuts down. */
+static bool may_wait_for(int error, const struct ckpt *ckpt)
 {
     bool is_stopped = ckpt->stop != NULL && *ckpt->stop != 0;
     return error == ERR_NOT_FOUND || error == ERR_UNAVAILABLE || error == ERR_TIMEOUT ||
@@ -278,11 +277,11 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
     uint64_t end = session_clock_ns() + timeout_ms * 1000000ull;
     for (;;) {
         *out = after;
-        int error = look_behind(out, ckpt);
-        bool is_found = error == 0 && is_behind(out, &after);
-        if (is_found && !offline_is(ckpt)) /* which ckptd has it: it may be another than before */
+        int error = find_newer(out, ckpt);
+        bool is_found = error == 0 && is_after(out, &after);
+        if (is_found && !offline_is(ckpt)) /* a new hello names the ckptd that has it now */
             error = session_hello(ckpt, SESSION_CALL_MS);
-        if ((is_found && error == 0) || !(error == 0 || is_to_wait_for(error, ckpt)))
+        if ((is_found && error == 0) || !(error == 0 || may_wait_for(error, ckpt)))
             return error;
         uint64_t now = session_clock_ns(), left_ms = now < end ? (end - now) / 1000000u : 0;
         if (left_ms == 0)
@@ -290,7 +289,7 @@ int ckpt_newer(struct ckpt *ckpt, uint64_t attempt, uint64_t step, uint32_t time
                                 "no checkpoint of %s behind %llu-a%llu came within %u ms",
                                 ckpt->run, (unsigned long long)step, (unsigned long long)attempt,
                                 timeout_ms);
-        uint64_t pause_ms = left_ms < LOOK_EVERY_MS ? left_ms : LOOK_EVERY_MS;
+        uint64_t pause_ms = left_ms < POLL_EVERY_MS ? left_ms : POLL_EVERY_MS;
         nanosleep(&(struct timespec){.tv_nsec = (long)pause_ms * 1000000L}, NULL);
     }
 }
@@ -306,5 +305,5 @@ int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *not
     request.attempt = attempt;
     request.unpin = note == NULL;
     request.note = (char *)(uintptr_t)(note != NULL ? note : "");
-    return session_tell(ckpt, &request.base, SESSION_CALL_MS);
+    return session_send(ckpt, &request.base, SESSION_CALL_MS);
 }

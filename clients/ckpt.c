@@ -1,6 +1,6 @@
-/* ckpt.c - libckpt's handle: open, attempt, describe, close. The promises are those of ckpt.h.
+/* ckpt.c - libckpt's handle: open, attempt, describe, close. ckpt.h is the contract.
  *
- * Saving is in save.c, loading in load.c, the session with ckptd in session.c. */
+ * save.c saves, load/load.c loads, session.c manages the session with ckptd. */
 #include "clients/offline.h"
 #include "clients/remote.h"
 #include "clients/session.h"
@@ -62,7 +62,7 @@ static int check_options(const struct ckpt_options *options)
     return 0;
 }
 
-/* Hello until ckptd answers, at most ckpt->connect_ms: it may just be starting. */
+/* Sends Hello until ckptd answers, for at most ckpt->connect_ms: ckptd may still be starting. */
 static int connect_first(struct ckpt *ckpt)
 {
     uint64_t end = session_clock_ns() + (uint64_t)ckpt->connect_ms * 1000000u;
@@ -123,7 +123,7 @@ void ckpt_close(struct ckpt *ckpt)
         return;
     session_handle_remove(ckpt);
     if (!ckpt->save.is_open && session_alive(ckpt))
-        remote_wait(ckpt, CLOSE_MS); /* of shared memory ckptd would write the rest by itself */
+        remote_wait(ckpt, CLOSE_MS); /* from shared memory ckptd writes the rest itself */
     session_forget(ckpt);
     if (ckpt->rpc != NULL)
         rpc_client_close(ckpt->rpc);
@@ -149,7 +149,7 @@ static void copy_text(char *out, size_t size, const char *text)
     snprintf(out, size, "%s", text != NULL ? text : "");
 }
 
-void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary)
+void session_info_fill(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary)
 {
     memset(out, 0, sizeof *out);
     if (summary == NULL)
@@ -183,7 +183,7 @@ static char *json_or_empty(const char *json)
     return (char *)(json != NULL ? json : "{}");
 }
 
-/* What all starts of one launcher have in common; "": nobody knows. */
+/* A token that all starts of one launcher share; "": none is known. */
 static void launch_token(char *out, size_t size)
 {
     const char *token = getenv("HOLDFAST_LAUNCH_TOKEN"), *job = getenv("SLURM_JOB_ID");
@@ -225,7 +225,7 @@ static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_in
     if (!reply->knows_full)
         ckpt->full_hours = -1;
     if (out_newest != NULL)
-        session_info_take(out_newest, reply->n_checkpoints > 0 ? reply->checkpoints[0] : NULL);
+        session_info_fill(out_newest, reply->n_checkpoints > 0 ? reply->checkpoints[0] : NULL);
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }

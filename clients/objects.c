@@ -1,10 +1,10 @@
-/* objects.c - bytes by name: how an object lies in the U8 tensor that carries it (ckpt.h).
+/* objects.c - named bytes: the layout of an object in its U8 tensor (ckpt.h).
  *
  *     8 bytes      the length, little-endian
  *     the object   as many bytes
  *     zeros        room to grow, so that another length needs no new description
  *
- * The tensor's name is LAYOUT_OBJECT_PREFIX and the object's. */
+ * The tensor's name is LAYOUT_OBJECT_PREFIX followed by the object's name. */
 #include "clients/session.h"
 
 #include "proto/base/report.h"
@@ -68,7 +68,7 @@ const char *ckpt_object_name(const struct ckpt_tensor_info *tensor)
     return is_one ? tensor->name + strlen(LAYOUT_OBJECT_PREFIX) : NULL;
 }
 
-/* How many bytes the tensor has that carries it. */
+/* The bytes of the object's tensor in a checkpoint. */
 static int find_room(uint64_t *out, struct ckpt_info *found, struct ckpt *ckpt, int64_t step,
                      uint64_t attempt, const char *name)
 {

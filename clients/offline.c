@@ -1,7 +1,7 @@
-/* offline.c - the catalog of a store, read without ckptd: of a directory, or of a bucket.
+/* offline.c - reads the catalog of a store, a directory or a bucket, without ckptd.
  *
- * What there is says storage/store/store.h. Nothing is written, no lock is taken and no lease: what
- * ckptd removes meanwhile ends a load with ERR_CORRUPT. */
+ * storage/store/store.h lists the store. This file writes nothing and takes no lock and no lease.
+ * When ckptd removes a checkpoint during a load, the load ends with ERR_CORRUPT. */
 #include "clients/offline.h"
 
 #include "proto/base/report.h"
@@ -20,7 +20,7 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* The place of the store, as storage_open_where() takes it. */
+/* The address of the store for storage_open_where(). */
 static const char *place_of(const struct ckpt *ckpt)
 {
     return ckpt->server + (begins(ckpt->server, DIRECTORY) ? strlen(DIRECTORY) : 0);
@@ -57,8 +57,8 @@ static int report_no_run(const struct ckpt *ckpt, const char *run)
                         "the store %s has no run '%s'", place_of(ckpt), run);
 }
 
-/* ERR_NOT_FOUND: nothing lies there. */
-static int need_run(const struct ckpt *ckpt, const char *run)
+/* ERR_NOT_FOUND: the store has no such run. */
+static int check_run(const struct ckpt *ckpt, const char *run)
 {
     struct store_names names;
     ERR_TRY(store_list_names(&names, ckpt->store, run));
@@ -73,7 +73,7 @@ int offline_list(struct store_list *out, const struct ckpt *ckpt, const char *ru
     if (error == 0)
         error = store_list_find_pins(out, ckpt->store);
     if (error == 0 && out->count == 0 && run[0] != '\0')
-        error = need_run(ckpt, run);
+        error = check_run(ckpt, run);
     for (uint32_t i = 0; error == 0 && i < out->count; i++)
         if (out->entries[i].is_denied)
             error = report_error(
@@ -86,8 +86,8 @@ int offline_list(struct store_list *out, const struct ckpt *ckpt, const char *ru
 
 /* ---- one of them ---- */
 
-/* What may not be read is no reason to load an older one. */
-static int pass_over(void *user, const struct store_entry *entry)
+/* A checkpoint that this user may not read must not make an older one the newest. */
+static int skip_entry(void *user, const struct store_entry *entry)
 {
     bool *any_damaged = user;
     *any_damaged = true;
@@ -99,10 +99,10 @@ static int choose(struct store_entry *out, const struct ckpt *ckpt,
                   const struct store_choice *choice)
 {
     bool any_damaged = false;
-    int error = store_find(out, ckpt->store, choice, pass_over, &any_damaged);
+    int error = store_find(out, ckpt->store, choice, skip_entry, &any_damaged);
     if (error != ERR_NOT_FOUND)
         return error;
-    ERR_TRY(need_run(ckpt, choice->run));
+    ERR_TRY(check_run(ckpt, choice->run));
     return any_damaged ? report_error(ERR_CORRUPT, "name a step to look at it all the same",
                                       "every checkpoint of run '%s' is damaged", ckpt->run)
                        : report_error(ERR_NOT_FOUND, "see `ckpt-cli list --store`",

@@ -1,9 +1,9 @@
 /* offline_load.c - a load from a store without ckptd: the plan, and verified parts of its shards.
  *
- * The plan comes from the manifest by the same algebra that ckptd plans with. A shard is opened
- * when it is first read: its size, its header and the hash of its checksum table must be what the
- * manifest says; then each block that is read must fit its entry of the table. One shard is open at
- * a time. A part is read by several requests at once; of a bucket each is a ranged GET. */
+ * The plan comes from the manifest, by the same algebra as in ckptd. A shard is opened when it is
+ * first read: its size, header and table hash must match the manifest. Then each block that is read
+ * must match its entry of the table. One shard is open at a time. Several parallel requests read a
+ * part; on a bucket each is a ranged GET. */
 #include "clients/offline.h"
 
 #include "proto/base/report.h"
@@ -19,9 +19,9 @@
 #define READS_MAX (OFFLINE_PART_BYTES / READ_BYTES)
 
 struct offline_load {
-    struct storage *store; /* the handle's */
+    struct storage *store; /* owned by the handle */
     struct manifest *manifest;
-    struct store_shard file; /* that is open; its object is NULL: none is */
+    struct store_shard file; /* the open shard; object NULL: none is open */
     struct shard_expected expected;
 };
 
@@ -74,7 +74,7 @@ static int fail_shard(const struct offline_load *load, const char *what)
                         (unsigned long long)load->manifest->summary.attempt);
 }
 
-/* Multiples of STORAGE_ALIGN, into memory with that alignment. */
+/* Reads multiples of STORAGE_ALIGN into memory with that alignment. */
 static int read_bytes(const struct offline_load *load, void *out, uint64_t at, uint64_t bytes)
 {
     struct storage_transfer transfers[READS_MAX];
@@ -96,8 +96,8 @@ static int read_bytes(const struct offline_load *load, void *out, uint64_t at, u
     return 0;
 }
 
-/* Header and checksum table must be those that were committed. */
-static int prove_shard(struct offline_load *load)
+/* Verifies the header and the checksum table against the manifest. */
+static int verify_shard(struct offline_load *load)
 {
     struct storage_transfer table;
     int error = store_shard_open(&load->file, "");
@@ -125,7 +125,7 @@ static int open_shard(struct offline_load *load, uint32_t shard)
     if (shard >= load->manifest->summary.shards)
         return fail_shard(load, "there is no such shard: the plan");
     ERR_TRY(store_shard_init(&load->file, load->store, load->manifest, shard));
-    int error = prove_shard(load);
+    int error = verify_shard(load);
     if (error != 0)
         store_shard_close(&load->file);
     return error;

@@ -1,18 +1,18 @@
 /* remote.c - a rank whose ckptd is on another node.
  *
- * Everything above is as with shared memory: a ring, and an image to copy into. Here the image is
- * the rank's own memory, and a thread reads the ring in ckptd's place: what is announced it cuts
- * into blocks and puts over the bulk plane into the segments that ckptd lent, where ckptd's
- * stand-in announces them again (ckptd/bulk/proxy_rank.c). The end of a save goes when all its
- * blocks are there. So training goes on while the bytes travel, as it does while a disk writes
- * them.
+ * Callers see no difference to shared memory: a ring, and an image to copy into. Here the image is
+ * the rank's private memory, and a thread of the rank reads the ring instead of ckptd. It cuts
+ * announced ranges into blocks and sends them by the bulk plane into the segments that ckptd lent.
+ * There a proxy announces them again (ckptd/bulk/proxy_rank.c). The thread sends the end of a save
+ * after all its blocks have arrived. So training continues while the blocks travel, as it does
+ * while a disk writes them.
  *
  * There is memory for one image: the next save may begin when the last one has arrived (busy_ms,
- * else ERR_BUSY). What has not arrived when the rank dies is lost, as no one was told that it is
- * safe.
+ * else ERR_BUSY). Blocks that have not arrived when the rank dies are lost; no caller was told that
+ * they are safe.
  *
- * Bounds: those of the bulk plane. A link that stands still for BULK_STALL_MS ends the session: the
- * next save describes again. */
+ * Bounds: those of the bulk plane. A connection without progress for BULK_STALL_MS ends the
+ * session: the next save describes again. */
 #include "clients/remote.h"
 
 #include "proto/base/address.h"
@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 #define CONNECTIONS 4u
-#define FETCH_MS 600000u /* of what was lent of a shard */
-#define LOOK_MS 100      /* at the end, beside the eventfd */
+#define FETCH_MS 600000u /* of the lent memory of a shard */
+#define POLL_MS 100      /* between checks for the end, beside the eventfd */
 
 struct remote {
     struct ckpt *ckpt;
@@ -41,11 +41,11 @@ struct remote {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool is_closing;
-    int error; /* of the connection: the session is over */
+    int error; /* the connection failed: the session is over */
     struct report_text text;
-    /* The save that is on its way. */
-    uint64_t save;  /* 0: none */
-    bool is_taking; /* the thread is putting what was announced last */
+    /* The save under way. */
+    uint64_t save;   /* 0: none */
+    bool is_sending; /* the thread is sending the last announced entry */
     uint32_t *segments, *generations;
     uint32_t num_segments, number;
 };
@@ -68,7 +68,7 @@ int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token)
                                           .session = token,
                                           .num_connections = CONNECTIONS}};
     ERR_TRY(bulk_ask(&out->bulk, &out->asker));
-    int error = bulk_window(out->bulk, &window, 0, 0); /* it is there from now on */
+    int error = bulk_window(out->bulk, &window, 0, 0); /* the session has its connection now */
     if (error != 0)
         remote_link_close(out);
     return error;
@@ -94,8 +94,8 @@ struct remote_link *remote_session_link(struct ckpt *ckpt)
 
 /* ---- the thread ---- */
 
-/* The save is over here: it has arrived, or it failed. Of the connection's errors the session ends;
- * of others ckptd says what became of the save. */
+/* The save has arrived or failed. An error of the connection ends the session; after other errors
+ * ckptd knows the outcome of the save. */
 static void end_save(struct remote *remote, int error)
 {
     bool is_lost = error == ERR_UNAVAILABLE || error == ERR_NOT_FOUND || error == ERR_DENIED ||
@@ -114,7 +114,7 @@ static void end_save(struct remote *remote, int error)
     pthread_mutex_unlock(&remote->mutex);
 }
 
-/* The next block of what `entry` announces from byte `done` on. False: the save is over. */
+/* The next block of the range of `entry`, from byte `done` on. False: the save is over. */
 static bool next_block(struct remote *remote, struct bulk_put *out, const struct arena_entry *entry,
                        uint64_t done)
 {
@@ -140,8 +140,8 @@ static bool next_block(struct remote *remote, struct bulk_put *out, const struct
     return is_on;
 }
 
-/* Puts what was announced: a range lies in one segment (save.c). */
-static void take_entry(struct remote *remote, const struct arena_entry *entry)
+/* Sends an announced range, which lies in one segment (save.c). */
+static void send_entry(struct remote *remote, const struct arena_entry *entry)
 {
     struct bulk_put put;
     int error = 0;
@@ -158,10 +158,10 @@ static void take_entry(struct remote *remote, const struct arena_entry *entry)
         end_save(remote, error);
 }
 
-static void set_taking(struct remote *remote, bool is_taking)
+static void set_sending(struct remote *remote, bool is_sending)
 {
     pthread_mutex_lock(&remote->mutex);
-    remote->is_taking = is_taking;
+    remote->is_sending = is_sending;
     pthread_cond_broadcast(&remote->changed);
     pthread_mutex_unlock(&remote->mutex);
 }
@@ -174,22 +174,23 @@ static bool is_closing(struct remote *remote)
     return answer;
 }
 
-static void *forward(void *argument)
+static void *forward_entries(void *argument)
 {
     struct remote *remote = argument;
     struct pollfd state = {.fd = remote->ckpt->event, .events = POLLIN};
     uint64_t count;
     while (!is_closing(remote)) {
         struct arena_entry entry;
-        bool any = poll(&state, 1, LOOK_MS) > 0;
+        bool any = poll(&state, 1, POLL_MS) > 0;
         if (any)
             (void)!read(state.fd, &count, sizeof count);
         for (any = true; any && !is_closing(remote);) {
-            set_taking(remote, true);
-            CHECK(arena_pop(remote->ckpt->control, &entry, &any) == 0); /* the ring is our own */
+            set_sending(remote, true);
+            CHECK(arena_pop(remote->ckpt->control, &entry, &any) ==
+                  0); /* this process wrote the ring */
             if (any)
-                take_entry(remote, &entry);
-            set_taking(remote, false);
+                send_entry(remote, &entry);
+            set_sending(remote, false);
         }
     }
     return NULL;
@@ -204,7 +205,7 @@ static int make_ring(struct ckpt *ckpt, uint64_t token)
     if (pages == MAP_FAILED)
         return report_errno(ERR_MEMORY, "could not make a ring", "mmap");
     ckpt->control = pages;
-    ckpt->control_bytes = sizeof *ckpt->control; /* notes stay here: nobody reads them */
+    ckpt->control_bytes = sizeof *ckpt->control; /* no process reads these notes */
     *ckpt->control = (struct arena_control){.magic = ARENA_MAGIC,
                                             .version = ARENA_VERSION,
                                             .entries = ARENA_RING_ENTRIES,
@@ -218,7 +219,7 @@ static int start_thread(struct remote *remote)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    remote->has_thread = pthread_create(&remote->thread, NULL, forward, remote) == 0;
+    remote->has_thread = pthread_create(&remote->thread, NULL, forward_entries, remote) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return remote->has_thread ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a thread");
 }
@@ -289,7 +290,8 @@ int remote_map(struct ckpt *ckpt, unsigned char **out, uint32_t count)
         madvise(memory, bytes, MADV_HUGEPAGE);
         madvise(memory, bytes, MADV_DONTDUMP);
         madvise(memory, ckpt->image_bytes < bytes ? ckpt->image_bytes : bytes,
-                MADV_POPULATE_WRITE); /* what the kernel does not know, the copies do */
+                MADV_POPULATE_WRITE); /* if the kernel does not support it, the copies fault the
+                                         pages in */
     }
     for (uint32_t i = 0; i < count; i++)
         out[i] = ckpt->staging + i * ckpt->segment_bytes;
@@ -337,7 +339,7 @@ int remote_begin(struct ckpt *ckpt, uint64_t save, const uint32_t *segments,
 {
     struct remote *remote = ckpt->remote;
     size_t bytes = (count + 1) * sizeof *segments;
-    remote_give_up(ckpt); /* nothing, unless a save was forgotten */
+    remote_give_up(ckpt); /* no effect, unless a save was never ended */
     pthread_mutex_lock(&remote->mutex);
     free(remote->segments);
     free(remote->generations);
@@ -362,12 +364,12 @@ void remote_give_up(struct ckpt *ckpt)
         return;
     pthread_mutex_lock(&remote->mutex);
     remote->save = 0;
-    while (remote->is_taking) { /* it may wait for room in the queue of blocks */
-        struct timespec until = after_ms(LOOK_MS / 10);
+    while (remote->is_sending) { /* it may wait for space in the queue of blocks */
+        struct timespec until = after_ms(POLL_MS / 10);
         pthread_mutex_unlock(&remote->mutex);
         bulk_drop(remote->link.bulk);
         pthread_mutex_lock(&remote->mutex);
-        if (remote->is_taking)
+        if (remote->is_sending)
             pthread_cond_timedwait(&remote->changed, &remote->mutex, &until);
     }
     pthread_mutex_unlock(&remote->mutex);
@@ -380,7 +382,7 @@ void remote_window(struct ckpt *ckpt, uint32_t wait_ms)
     arena_window_get(&shown, ckpt->control);
     if (ckpt->remote == NULL ||
         bulk_window(ckpt->remote->link.bulk, &window, ckpt->window_changes, wait_ms) != 0)
-        return; /* session_alive() tells it */
+        return; /* session_alive() reports the failure */
     ckpt->window_changes = window.changes;
     if (window.save != shown.save || window.end != shown.end)
         arena_window_set(ckpt->control, window.save, window.end);

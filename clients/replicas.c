@@ -1,11 +1,13 @@
-/* replicas.c - digests of the slices that other ranks hold, too: made in the copy, told before END.
+/* replicas.c - digests of slices that other ranks hold, too: computed during the copy, sent before
+ * END.
  *
- * ckptd names these slices when they are described (DescribeReply.replicated): none where all ranks
- * compare by themselves, and none to a rank that holds all alone. The digests go through the ring,
- * those of a rank on another node in a call: an answer costs a rank milliseconds where ckptd has to
- * wait for a processor (save.c). proto/format/replica.h says which bytes are hashed, and what that
- * costs. Of a slice whose bytes libckpt does not see, as one on a device, the caller may fetch
- * those (ckpt_save_sample); otherwise it is not told, and ckptd does not compare it. */
+ * ckptd names these slices in DescribeReply.replicated. It names none when all ranks compare by
+ * themselves, and none to a rank without replicas. A rank puts the digests into the ring; a rank on
+ * another node sends them in a call. The ring is cheaper, because a call's answer takes
+ * milliseconds when ckptd waits for a processor (save.c). proto/format/replica.h defines which
+ * bytes are hashed, and the cost. libckpt does not see the bytes of a slice on a device. The caller
+ * may pass them (ckpt_save_sample); otherwise the rank sends no digest, and ckptd does not compare
+ * the slice. */
 #include "clients/session.h"
 
 #include "proto/base/report.h"
@@ -23,7 +25,7 @@ void replicas_free(struct ckpt *ckpt)
     ckpt->num_replicas = 0;
 }
 
-int replicas_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+int replicas_read(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
     replicas_free(ckpt);
     if (reply->n_replicated == 0)

@@ -1,17 +1,17 @@
 /* save.c - one save of one rank: an image from ckptd, one copy of every tensor, announcements.
  *
- *   begin   the segments of an image, mapped
- *   copy    past the cache, in pieces of PIECE_BYTES; each is announced at once, so ckptd hashes
- *           and writes while the next piece is copied; it is place, copy, announce
- *   tell    digests of what other ranks hold, too (replicas.c)
- *   end     END into the ring, the handle is free
+ *   begin   maps the segments of an image
+ * copy    bypasses the cache, in pieces of PIECE_BYTES; each is placed, copied and announced, so
+ *           ckptd hashes and writes it while the next piece is copied
+ *   tell    sends the digests of slices that other ranks hold, too (replicas.c)
+ *   end     pushes END into the ring; then the handle is free
  *
- * The first failure of a save is kept in the handle: later copies do nothing and save_end reports
- * it, so a caller may copy without checking. ckptd sees no END of a failed save and never commits
- * it.
+ * The handle keeps the first failure of a save: later copies do nothing and save_end returns it, so
+ * a caller may copy without checking. libckpt pushes no END for a failed save, so ckptd never
+ * commits it.
  *
- * Bounds: when the ring is full the rank waits for ckptd at most RING_WAIT_MS, then the save fails.
- */
+ * Bounds: when the ring is full the rank waits for ckptd at most RING_WAIT_MS, then the save
+ * fails. */
 #include "clients/remote.h"
 #include "clients/session.h"
 
@@ -30,22 +30,22 @@
 #define PIECE_BYTES (8u << 20)
 #define RING_WAIT_MS 10000u
 #define RING_PAUSE_US 50u
-/* ckptd answers a WaitSave or BeginSave after this long at the latest. */
+/* the longest time in which ckptd answers a WaitSave or BeginSave */
 #define WAIT_CALL_MS 5000u
 #define BUSY_PAUSE_MS 5u /* between two such BeginSaves */
-/* A ckptd that hangs must not hold the ranks up: a BeginSave that need not wait for an image is
- * answered from memory, but for an image whose memory has to be made, or made anew. 256 MiB/s: a
- * virtual machine took 0.4 to 14 GiB/s, slow where its host had to find the memory first. */
+/* A hanging ckptd must not delay the ranks for long. ckptd answers a BeginSave that need not wait
+ * for an image at once, unless it must allocate or replace the image's memory. 256 MiB/s: a virtual
+ * machine took 0.4 to 14 GiB/s, slow when its host had to find the memory first. */
 #define BEGIN_CALL_MS 1000u
 #define BEGIN_CALL_BYTES_PER_MS (1u << 18)
 #define ABORT_CALL_MS 1000u
-/* A wait of up to PROBE_MS asks for so long; after one in vain a wait of zero does not ask for 1 s,
- * doubling to the max. */
+/* A wait of up to PROBE_MS gets PROBE_CALL_MS. When it fails, polls (waits of 0) make no call for 1
+ * s, doubling to the max. */
 #define PROBE_MS 10u
 #define PROBE_CALL_MS 100u
 #define PROBE_PAUSE_S_MAX 60u
 
-/* The segments of the image, mapped; checks that they hold it. */
+/* Maps the segments of the image; checks that they hold it. */
 static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply *reply)
 {
     struct ckpt *ckpt = save->ckpt;
@@ -66,9 +66,9 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
                                 save->num_segments);
 }
 
-/* BeginSave, again while all images are busy and the time is not over, and once where the network
- * may have lost the answer. */
-static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
+/* Calls BeginSave, again while all images are busy and the time is not over, and once more when the
+ * network may have lost the answer. */
+static int request_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
                          ProtobufCMessage **answer, uint32_t busy_ms)
 {
     uint64_t end = session_clock_ns() + (uint64_t)busy_ms * 1000000u;
@@ -86,7 +86,7 @@ static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *requ
         }
         if (error != ERR_BUSY || session_clock_ns() >= end)
             return error;
-        /* ckptd may wait for less than it is asked to. */
+        /* ckptd may wait for less than requested. */
         nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
     }
 }
@@ -99,13 +99,13 @@ static void give_up(struct ckpt_save *save)
     request.save = save->id;
     request.reason = "given up by the rank";
     save->is_open = false;
-    /* Best effort: what ckptd does not hear of it gives up when this rank begins the next save, or
-     * hangs up. The caller's error text is kept. */
+    /* Best effort: if ckptd does not receive it, it gives up the save when this rank begins the
+     * next save or disconnects. The caller's error text is kept. */
     struct report_text text;
     report_keep(&text);
     remote_give_up(ckpt);
     if (session_alive(ckpt))
-        (void)session_tell(ckpt, &request.base, ABORT_CALL_MS);
+        (void)session_send(ckpt, &request.base, ABORT_CALL_MS);
     report_restore(&text, 0);
 }
 
@@ -118,8 +118,9 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     request.asked = ++ckpt->num_begins;
     request.is_last = ckpt->is_last;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
-    int error = ask_for_image(ckpt, &request, &answer, busy_ms);
-    if (error == ERR_MEMORY) /* perhaps for the reply: then nobody here knows what was begun */
+    int error = request_image(ckpt, &request, &answer, busy_ms);
+    if (error ==
+        ERR_MEMORY) /* memory for the reply may have failed: then ckptd may have begun a save */
         session_drop(ckpt);
     if (error != 0)
         return error;
@@ -138,7 +139,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json, 
     error = map_image(save, reply);
     save->is_open = error == 0;
     if (error != 0)
-        give_up(save); /* it was begun: the other ranks need not wait for this one */
+        give_up(save); /* ckptd began it: the other ranks need not wait for this one */
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
@@ -152,7 +153,7 @@ int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t s
         return report_error(ERR_INVALID, "describe, begin, copy, end: in this order",
                             "a save was begun %s",
                             ckpt->attempt == 0 ? "before ckpt_describe" : "while another is open");
-    rpc_client_heed_stop(ckpt->rpc, NULL); /* a save is what a stop waits for */
+    rpc_client_heed_stop(ckpt->rpc, NULL); /* a stop must not end a save: it waits for it */
     if (!session_alive(ckpt))
         error = session_renew(ckpt);
     if (error != 0)
@@ -162,7 +163,7 @@ int ckpt_save_begin_within(struct ckpt *ckpt, struct ckpt_save **out, uint64_t s
         error = call_begin(ckpt, step, state_json, busy_ms);
     if (error == 0)
         *out = &ckpt->save;
-    /* ckptd is gone, or is another one that does not know the session: the next save renews it. */
+    /* ckptd is gone, or another ckptd does not know the session: the next save makes a new one. */
     if (error == ERR_UNAVAILABLE || error == ERR_NOT_FOUND || error == ERR_TIMEOUT) {
         session_drop(ckpt);
         error = report_error(ERR_UNAVAILABLE, "the next save describes again",
@@ -203,7 +204,7 @@ int ckpt_save_make_way(struct ckpt *ckpt, uint64_t *out_step)
 static void wake_ckptd(const struct ckpt *ckpt)
 {
     uint64_t one = 1;
-    /* A full counter has woken ckptd already; a closed one is found by session_alive. */
+    /* A full counter has already woken ckptd; session_alive() notices a closed one. */
     if (write(ckpt->event, &one, sizeof one) < 0)
         return;
 }
@@ -281,8 +282,8 @@ double ckpt_asked_within(const struct ckpt *ckpt)
     return until_s != 0 ? until_s - 1e-9 * (double)session_clock_ns() : INFINITY;
 }
 
-/* Pushes one entry; waits while the ring is full. ckptd may not look before it is woken. */
-static int push(struct ckpt_save *save, const struct arena_entry *entry)
+/* Pushes one entry; waits while the ring is full. ckptd may not read it before it is woken. */
+static int push_entry(struct ckpt_save *save, const struct arena_entry *entry)
 {
     struct ckpt *ckpt = save->ckpt;
     uint64_t end = 0;
@@ -304,13 +305,13 @@ static int push(struct ckpt_save *save, const struct arena_entry *entry)
 
 static int announce(struct ckpt_save *save, const struct arena_entry *entry)
 {
-    int error = push(save, entry);
+    int error = push_entry(save, entry);
     if (error == 0)
         wake_ckptd(save->ckpt);
     return error;
 }
 
-/* A piece lies in one segment, and in the window. */
+/* Places one piece: within one segment, and within the window. */
 static int place_piece(struct ckpt_save *save, const struct session_item *item, uint64_t done,
                        struct ckpt_place *out)
 {
@@ -329,7 +330,7 @@ static int place_piece(struct ckpt_save *save, const struct session_item *item, 
     return 0;
 }
 
-/* The item of the tensor that has the first byte at or behind `from_byte` of the slice. */
+/* The item of the tensor with the first byte at or after `from_byte` of the slice. */
 static const struct session_item *find_item(const struct ckpt *ckpt, uint32_t index,
                                             uint64_t from_byte)
 {
@@ -425,10 +426,10 @@ static int tell_remote(struct ckpt_save *save, uint64_t *words, size_t count)
     request.save = save->id;
     request.digests = words;
     request.n_digests = count;
-    return session_tell(ckpt, &request.base, SESSION_CALL_MS);
+    return session_send(ckpt, &request.base, SESSION_CALL_MS);
 }
 
-static int tell_replicas(struct ckpt_save *save)
+static int send_replicas(struct ckpt_save *save)
 {
     struct ckpt *ckpt = save->ckpt;
     uint64_t *words = (uint64_t *)ckpt->replica_digests;
@@ -436,11 +437,11 @@ static int tell_replicas(struct ckpt_save *save)
     if (count > 0 && ckpt->remote != NULL)
         return tell_remote(save, words, count);
     for (size_t i = 0; i < count; i += 2)
-        ERR_TRY(push(save, &(struct arena_entry){.kind = ARENA_ENTRY_REPLICA,
-                                                 .image = save->image,
-                                                 .save = save->id,
-                                                 .offset = words[i],
-                                                 .bytes = words[i + 1]}));
+        ERR_TRY(push_entry(save, &(struct arena_entry){.kind = ARENA_ENTRY_REPLICA,
+                                                       .image = save->image,
+                                                       .save = save->id,
+                                                       .offset = words[i],
+                                                       .bytes = words[i + 1]}));
     return 0;
 }
 
@@ -488,7 +489,7 @@ int ckpt_save_end(struct ckpt_save *save)
 {
     ERR_TRY(session_save_check(save));
     if (save->error == 0)
-        save->error = tell_replicas(save);
+        save->error = send_replicas(save);
     if (save->error == 0)
         save->error = announce(
             save,
@@ -518,12 +519,12 @@ int ckpt_save_failed(struct ckpt *ckpt, uint64_t step, const char *reason)
     request.step = step;
     request.attempt = ckpt->attempt;
     request.reason = (char *)(uintptr_t)(reason != NULL ? reason : "no reason given");
-    return session_tell(ckpt, &request.base, ABORT_CALL_MS);
+    return session_send(ckpt, &request.base, ABORT_CALL_MS);
 }
 
-/* Turns one answer into a result; ERR_BUSY: not settled yet. */
-static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step,
-                      enum durability level)
+/* Converts one answer to a result; ERR_BUSY: the save is not settled yet. */
+static int read_outcome(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step,
+                        enum durability level)
 {
     bool has_reason = reply->reason != NULL && reply->reason[0] != '\0';
     snprintf(ckpt->durability, sizeof ckpt->durability, "%s", reply->durability);
@@ -553,13 +554,13 @@ const char *ckpt_save_durability(const struct ckpt *ckpt)
     return session_handle_is_open(ckpt) ? ckpt->durability : "";
 }
 
-/* A question that may not wait was not answered: training would lose PROBE_CALL_MS with each more,
- * for as long as ckptd hangs. */
-static void put_off_questions(struct ckpt *ckpt)
+/* ckptd did not answer a poll. Each further poll costs training PROBE_CALL_MS while ckptd hangs, so
+ * polls pause. */
+static void postpone_polls(struct ckpt *ckpt)
 {
-    uint32_t pause_s = ckpt->ask_pause_s == 0 ? 1 : 2 * ckpt->ask_pause_s;
-    ckpt->ask_pause_s = pause_s < PROBE_PAUSE_S_MAX ? pause_s : PROBE_PAUSE_S_MAX;
-    ckpt->ask_ns = session_clock_ns() + ckpt->ask_pause_s * 1000000000ull;
+    uint32_t pause_s = ckpt->poll_pause_s == 0 ? 1 : 2 * ckpt->poll_pause_s;
+    ckpt->poll_pause_s = pause_s < PROBE_PAUSE_S_MAX ? pause_s : PROBE_PAUSE_S_MAX;
+    ckpt->poll_ns = session_clock_ns() + ckpt->poll_pause_s * 1000000000ull;
 }
 
 static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability level,
@@ -573,7 +574,7 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
     request.attempt = ckpt->attempt;
     request.durability = (char *)(uintptr_t)durability_text(level);
     ckpt->warning[0] = ckpt->durability[0] = '\0';
-    if (timeout_ms == 0 && session_clock_ns() < ckpt->ask_ns)
+    if (timeout_ms == 0 && session_clock_ns() < ckpt->poll_ns)
         return report_error(ERR_TIMEOUT, "see whether it hangs",
                             "ckptd at %s did not answer, and is asked again later", ckpt->server);
     for (;;) {
@@ -585,10 +586,10 @@ static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability leve
                                  timeout_ms <= PROBE_MS ? PROBE_CALL_MS
                                                         : request.timeout_ms + SESSION_CALL_MS);
         if ((error == ERR_TIMEOUT || error == ERR_UNAVAILABLE) && timeout_ms == 0)
-            put_off_questions(ckpt);
+            postpone_polls(ckpt);
         if (error != 0)
             return error;
-        error = judge_save(ckpt, (Holdfast__V1__WaitSaveReply *)answer, step, level);
+        error = read_outcome(ckpt, (Holdfast__V1__WaitSaveReply *)answer, step, level);
         protobuf_c_message_free_unpacked(answer, NULL);
         if (error != ERR_BUSY)
             return error;

@@ -1,17 +1,17 @@
-/* session.c - reaching ckptd, describing, sharing memory, and doing it all again when it restarted.
+/* session.c - reaches ckptd, describes, shares memory, and repeats that after ckptd restarted.
  *
- * How a loss is noticed: the arena connection ends (poll, before each save), or a call answers
- * ERR_UNAVAILABLE, or ckptd does not know the session. How it is repaired: session_renew, called by
- * the next save_begin. It tries at most once per back-off interval, which is measured in time and
- * doubles; one try waits SESSION_HELLO_AGAIN_MS for ckptd. When ckptd answers, the back-off is
- * reset and the rank describes again, waiting SESSION_DESCRIBE_AGAIN_MS for the others: ranks whose
- * tries fell on different saves find each other at the next one.
+ * A session is lost when the arena connection ends (poll, before each save), or a call returns
+ * ERR_UNAVAILABLE, or ckptd does not know the session. The next save_begin calls session_renew,
+ * which makes a new one. It tries at most once per back-off interval, a time that doubles; one try
+ * waits SESSION_HELLO_AGAIN_MS for ckptd. When ckptd answers, the back-off is reset and the rank
+ * describes again, waiting SESSION_DESCRIBE_AGAIN_MS for the others. Ranks that reconnected at
+ * different saves meet at the next one.
  *
- * A ckptd that refuses a connection, because its user has used up what one user may cost, is asked
- * again with jitter: for connect_ms by ckpt_open, for the time-out of the call by ckpt_describe.
+ * A ckptd refuses a connection of a user that has spent its budget. libckpt then retries with
+ * jitter: for connect_ms in ckpt_open, for the time-out of the call in ckpt_describe.
  *
  * Bounds: one exchange on the arena socket takes at most ARENA_LINK_MS. Segment numbers above
- * SESSION_POOL_SEGMENTS_MAX are not believed. */
+ * SESSION_POOL_SEGMENTS_MAX are rejected. */
 #include "clients/session.h"
 #include "clients/remote.h"
 
@@ -56,13 +56,13 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const Protobuf
                             method->name);
     int error = rpc_client_call(ckpt->rpc, path, request, method->output, out_reply, timeout_ms);
     if (error == 0) {
-        ckpt->ask_ns = 0;
-        ckpt->ask_pause_s = 0;
+        ckpt->poll_ns = 0;
+        ckpt->poll_pause_s = 0;
     }
     return error;
 }
 
-int session_tell(struct ckpt *ckpt, const ProtobufCMessage *request, uint32_t timeout_ms)
+int session_send(struct ckpt *ckpt, const ProtobufCMessage *request, uint32_t timeout_ms)
 {
     ProtobufCMessage *answer = NULL;
     ERR_TRY(session_call(ckpt, &answer, request, timeout_ms));
@@ -73,7 +73,7 @@ int session_tell(struct ckpt *ckpt, const ProtobufCMessage *request, uint32_t ti
 /* ---- handles ---- */
 
 static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct ckpt *handles; /* that are open; under the mutex */
+static struct ckpt *handles; /* the open ones; guarded by the mutex */
 
 void session_handle_add(struct ckpt *ckpt)
 {
@@ -93,7 +93,7 @@ void session_handle_remove(struct ckpt *ckpt)
     pthread_mutex_unlock(&handles_mutex);
 }
 
-/* The open handle that is `ckpt`, or whose save `save` is; NULL: there is none. */
+/* The open handle that is `ckpt`, or whose save is `save`; NULL: there is none. */
 static const struct ckpt *find_open(const struct ckpt *ckpt, const struct ckpt_save *save)
 {
     pthread_mutex_lock(&handles_mutex);
@@ -155,7 +155,7 @@ static int map_control(struct ckpt *ckpt)
     return error;
 }
 
-/* The bytes of an image that lie in its segment `index`. */
+/* The bytes of an image in its segment `index`. */
 static uint64_t used_bytes(const struct ckpt *ckpt, uint32_t index)
 {
     uint64_t start = index * ckpt->segment_bytes;
@@ -163,15 +163,15 @@ static uint64_t used_bytes(const struct ckpt *ckpt, uint32_t index)
     return left < ckpt->segment_bytes ? left : ckpt->segment_bytes;
 }
 
-/* ---- who wants to know ---- */
+/* ---- hooks of the user ---- */
 
-void session_came(const struct ckpt *ckpt, void *at, uint64_t bytes, bool is_writable)
+void session_report_mapped(const struct ckpt *ckpt, void *at, uint64_t bytes, bool is_writable)
 {
     if (ckpt->hooks.came != NULL)
         ckpt->hooks.came(ckpt->hooks.user, at, bytes, is_writable);
 }
 
-void session_goes(const struct ckpt *ckpt, void *at, uint64_t bytes)
+void session_report_unmapped(const struct ckpt *ckpt, void *at, uint64_t bytes)
 {
     if (ckpt->hooks.goes != NULL)
         ckpt->hooks.goes(ckpt->hooks.user, at, bytes);
@@ -181,7 +181,7 @@ static void unmap(struct ckpt *ckpt, struct session_mapping *mapping)
 {
     if (mapping->data == NULL)
         return;
-    session_goes(ckpt, mapping->data, ckpt->mapped_bytes);
+    session_report_unmapped(ckpt, mapping->data, ckpt->mapped_bytes);
     munmap(mapping->data, ckpt->mapped_bytes);
     mapping->data = NULL;
 }
@@ -196,20 +196,20 @@ int ckpt_hook_memory(struct ckpt *ckpt, const struct ckpt_memory_hooks *hooks)
                             sizeof *hooks, hooks->size);
     for (uint32_t i = 0; hooks == NULL && i < ckpt->num_mappings; i++)
         if (ckpt->mappings[i].data != NULL)
-            session_goes(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes);
+            session_report_unmapped(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes);
     ckpt->hooks = (struct ckpt_memory_hooks){0};
     if (hooks != NULL)
         memcpy(&ckpt->hooks, hooks, hooks->size);
     for (uint32_t i = 0; hooks != NULL && i < ckpt->num_mappings; i++)
         if (ckpt->mappings[i].data != NULL)
-            session_came(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes, true);
+            session_report_mapped(ckpt, ckpt->mappings[i].data, ckpt->mapped_bytes, true);
     return 0;
 }
 
 /* ---- mappings ---- */
 
-/* Maps the segments of one exchange, whole, for an image that uses the first used[i] bytes of each.
- */
+/* Maps the segments of one exchange, completely, for an image that uses the first used[i] bytes of
+ * each. */
 static int map_batch(struct ckpt *ckpt, const struct arena_request *request,
                      const uint32_t *generations, const uint64_t *used)
 {
@@ -221,7 +221,7 @@ static int map_batch(struct ckpt *ckpt, const struct arena_request *request,
         ckpt->mappings[request->segments[i]] =
             (struct session_mapping){.data = mapping, .generation = generations[i]};
         if (mapping != NULL)
-            session_came(ckpt, mapping, ckpt->segment_bytes, true);
+            session_report_mapped(ckpt, mapping, ckpt->segment_bytes, true);
         for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
             close(fds[j]);
     }
@@ -249,7 +249,7 @@ static int grow_mappings(struct ckpt *ckpt, const uint32_t *segments, uint32_t c
     return 0;
 }
 
-/* The mapping of a segment, or one that is no longer its: that goes. */
+/* Is the segment mapped in this generation? Unmaps an older one. */
 static bool is_mapped(struct ckpt *ckpt, uint32_t segment, uint32_t generation)
 {
     struct session_mapping *mapping = &ckpt->mappings[segment];
@@ -293,7 +293,8 @@ bool session_has_notes(const struct ckpt *ckpt)
 
 void session_drop(struct ckpt *ckpt)
 {
-    if (session_has_notes(ckpt)) /* before the connection's end, by which ckptd looks */
+    if (session_has_notes(
+            ckpt)) /* before the connection ends, which ckptd takes as the end of the rank */
         arena_note_leave(&ckpt->control->notes);
     remote_close(ckpt);
     arena_link_close(&ckpt->link);
@@ -322,7 +323,7 @@ bool session_alive(const struct ckpt *ckpt)
     struct pollfd state = {.fd = ckpt->link.socket, .events = POLLIN | POLLRDHUP};
     if (ckpt->remote != NULL)
         return remote_alive(ckpt);
-    /* Nothing is ever sent unasked, so any event means the end. */
+    /* ckptd sends nothing unrequested, so any event means the end. */
     return ckpt->link.socket >= 0 && poll(&state, 1, 0) == 0;
 }
 
@@ -353,8 +354,9 @@ int session_hello(struct ckpt *ckpt, uint32_t timeout_ms)
 
 static int take_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
-    uint64_t need = reply->image_bytes / ckpt->segment_bytes +
-                    (reply->image_bytes % ckpt->segment_bytes != 0); /* any number: no sum */
+    uint64_t need =
+        reply->image_bytes / ckpt->segment_bytes +
+        (reply->image_bytes % ckpt->segment_bytes != 0); /* avoids an overflow of a sum */
     ckpt->image_bytes = reply->image_bytes;
     ckpt->is_window = reply->image_segments != 0 && reply->image_segments < need;
     if ((ckpt->is_window ? reply->image_segments : need) > SESSION_POOL_SEGMENTS_MAX)
@@ -370,7 +372,7 @@ static int share_memory(struct ckpt *ckpt, uint64_t token, uint32_t timeout_ms)
     return error == 0 ? map_control(ckpt) : error;
 }
 
-/* Takes the places over and connects to the arena. */
+/* Stores the places of the tensors and connects to the arena. */
 static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply,
                          uint32_t timeout_ms)
 {
@@ -385,7 +387,7 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
     ckpt->mapped_bytes = ckpt->segment_bytes = reply->segment_bytes;
     int error = take_image_size(ckpt, reply);
     if (error == 0)
-        error = session_items_take(ckpt, reply);
+        error = session_items_read(ckpt, reply);
     if (error == 0)
         error = remote_is(ckpt) ? remote_open(ckpt, reply->session)
                                 : share_memory(ckpt, reply->session, timeout_ms);
@@ -394,8 +396,8 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
     return error;
 }
 
-/* Maps the images of the first saves. What does not work now is done again, and judged, by the save
- * that needs it. */
+/* Maps the images of the first saves. It ignores failures: a save maps what it needs again, and
+ * reports its failure. */
 static void map_ahead(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
     uint32_t need = ckpt->image_segments;
@@ -440,8 +442,8 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
     return error;
 }
 
-/* One step back: the next try is later, and the try after that later still. */
-static void back_off(struct ckpt *ckpt)
+/* Postpones the next try; doubles the interval. */
+static void increase_backoff(struct ckpt *ckpt)
 {
     if (ckpt->backoff_ms == 0)
         ckpt->backoff_ms = SESSION_BACKOFF_MS_MIN;
@@ -451,8 +453,8 @@ static void back_off(struct ckpt *ckpt)
         ckpt->backoff_ms = SESSION_BACKOFF_MS_MAX;
 }
 
-/* Twice at most: the first call after a loss may only find out that the old connection is dead. */
-static int hello_again(struct ckpt *ckpt)
+/* Twice at most: the first call after a loss may only detect that the old connection is dead. */
+static int repeat_hello(struct ckpt *ckpt)
 {
     uint64_t begin = session_clock_ns();
     int error = session_hello(ckpt, SESSION_HELLO_AGAIN_MS);
@@ -468,11 +470,11 @@ int session_renew(struct ckpt *ckpt)
         return report_error(ERR_UNAVAILABLE, "is ckptd running? The client keeps trying",
                             "ckptd at %s cannot be reached", ckpt->server);
     session_drop(ckpt);
-    int error = hello_again(ckpt);
+    int error = repeat_hello(ckpt);
     if (error == ERR_MEMORY)
-        return error; /* says nothing about ckptd */
+        return error; /* tells nothing about ckptd */
     if (error != 0) {
-        back_off(ckpt);
+        increase_backoff(ckpt);
         if (error == ERR_VERSION)
             return error;
         return report_error(ERR_UNAVAILABLE, "is ckptd running? The client keeps trying",
@@ -484,7 +486,6 @@ int session_renew(struct ckpt *ckpt)
     if (error == ERR_TIMEOUT)
         error = report_error(ERR_UNAVAILABLE, "the next save tries again",
                              "ckptd is back, but not every rank has described its tensors again");
-    /* It came back with another store: no reason to stop training, and the text says what is wrong.
-     */
+    /* ckptd came back with another store: training continues, and the text names the fault. */
     return error == ERR_NOT_FOUND ? ERR_UNAVAILABLE : error;
 }

@@ -1,9 +1,9 @@
-/* tensors.c - a rank's tensors between three forms: the user's (struct ckpt_array, or ckpt_tensor
- * of version 1), the slice algebra's (struct slice) and the wire's (message Slice).
+/* tensors.c - converts a rank's tensors between three forms: the user's (struct ckpt_array, or
+ * ckpt_tensor of version 1), the planner's (struct slice) and the wire's (message Slice).
  *
- * What comes from the user is checked here, once, with errors that name the tensor; what comes from
- * ckptd (the places in the image) is checked here too, so that a copy never leaves the tensor's
- * memory or the image whatever the peer said. */
+ * It checks the user's tensors once, with errors that name the tensor. It also checks ckptd's
+ * places in the image, so that no answer of ckptd makes a copy leave the tensor's memory or the
+ * image. */
 #include "clients/session.h"
 
 #include "proto/base/report.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 0 when the tensor's numbers make sense; the text names it otherwise. */
+/* 0 when the tensor's numbers are valid; the error text names the tensor. */
 static int check_array(const struct ckpt_array *tensor, uint32_t index)
 {
     if (tensor->name == NULL || tensor->name[0] == '\0')
@@ -34,7 +34,7 @@ static int check_array(const struct ckpt_array *tensor, uint32_t index)
     return 0;
 }
 
-/* Bytes of a slice; ERR_INVALID when they do not fit 64 bits with room to spare. */
+/* The bytes of a slice; ERR_INVALID when they come near the limit of 64 bits. */
 static int slice_size(uint64_t *out, const struct slice *slice)
 {
     uint64_t bytes = dtype_bytes(slice->tensor.dtype);
@@ -77,7 +77,7 @@ static int copy_array(struct slice *out, const struct ckpt_array *tensor, uint32
     return error;
 }
 
-/* Of version 1: of each dimension there is room for four. */
+/* From version 1, which has four dimensions. */
 static int widen_tensor(struct ckpt_array *out, const struct ckpt_tensor *tensor)
 {
     *out = (struct ckpt_array){.size = sizeof *out,
@@ -207,7 +207,7 @@ static int compare_places(const void *left, const void *right)
     return (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
-/* Needs the sorted items. */
+/* Call it after the items are sorted. */
 static int order_tensors(struct ckpt *ckpt)
 {
     uint32_t count = ckpt->tensors.count;
@@ -244,7 +244,7 @@ void session_items_free(struct ckpt *ckpt)
     replicas_free(ckpt);
 }
 
-int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+int session_items_read(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
     uint32_t count = ckpt->tensors.count;
     int error = 0;
@@ -265,5 +265,5 @@ int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *rep
         ckpt->first_item[tensor] = item;
     }
     error = order_tensors(ckpt);
-    return error == 0 ? replicas_take(ckpt, reply) : error;
+    return error == 0 ? replicas_read(ckpt, reply) : error;
 }

@@ -1,15 +1,15 @@
 /* window.c - the order of the tensors in an image, and a save through an image that is a window.
  *
  * Where ckptd's memory does not hold a whole image of every rank, an image is a window over the
- * file: a ring of segments. ckptd says in the control page up to which byte it may be filled, and
- * moves that on as bytes reach the disk. So a copy waits for the disk, which is what keeps the
- * memory within its budget. Bytes leave the window only in the order of the file: a tensor that was
- * left out would hold up all after it for ever, which is an error here and not a hang.
+ * file: a ring of segments. The control page holds the byte up to which the rank may fill it; ckptd
+ * raises it as bytes reach the disk. So a copy waits for the disk, which keeps the memory within
+ * its budget. Bytes leave the window only in the order of the file. A tensor that was left out
+ * blocks all later ones for ever, so the save returns an error instead of hanging.
  *
- * Bounds: a save fails that waits for one move of the window longer than WINDOW_STALL_MS, or
- * busy_ms where the rank may wait longer: the disk hangs. So does one that has waited, all waits
- * together, longer than that and than its image takes at WINDOW_RATE_MIN: the disk crawls, and
- * training is worth more than this save. A ckptd that dies is noticed after WINDOW_SLEEP_MS. */
+ * Bounds: a save fails when the window does not move for WINDOW_STALL_MS, or busy_ms if that is
+ * longer: the disk hangs. It also fails when all its waits together exceed that time plus the time
+ * of its image at WINDOW_RATE_MIN: the disk is too slow, and training is worth more than this save.
+ * The rank notices a dead ckptd after WINDOW_SLEEP_MS. */
 #include "clients/remote.h"
 #include "clients/session.h"
 
@@ -20,7 +20,7 @@
 #define WINDOW_STALL_MS 2000u
 #define WINDOW_RATE_MIN (16u << 20) /* bytes per second, of one rank among many */
 #define WINDOW_SLEEP_MS 100u
-#define WINDOW_SPINS 64u /* looks before the first sleep: the disk may be nearly ready */
+#define WINDOW_SPINS 64u /* polls before the first sleep: the disk may be nearly ready */
 
 uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i)
 {
@@ -30,7 +30,7 @@ uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i)
     return ckpt->order != NULL ? ckpt->order[i] : i;
 }
 
-/* The next tensor of the order is the first of which something is left. */
+/* The next tensor in order is the first with bytes left to announce. */
 static void skip_announced(struct ckpt_save *save)
 {
     const struct ckpt *ckpt = save->ckpt;
@@ -57,7 +57,7 @@ void window_announced(struct ckpt_save *save, uint32_t tensor, uint64_t bytes)
         skip_announced(save);
 }
 
-/* May the window come to `tensor` at all? */
+/* May the window move to `tensor` at all? */
 static int check_order(const struct ckpt_save *save, uint32_t tensor)
 {
     const struct ckpt *ckpt = save->ckpt;
@@ -72,20 +72,20 @@ static int check_order(const struct ckpt_save *save, uint32_t tensor)
                         ckpt->tensors.slices[next].tensor.name);
 }
 
-/* How long the save may wait for one move. */
+/* How long the save may wait for one move of the window. */
 static uint64_t stall_ms(const struct ckpt *ckpt)
 {
     return ckpt->busy_ms > WINDOW_STALL_MS ? ckpt->busy_ms : WINDOW_STALL_MS;
 }
 
-/* And for all of them. */
+/* How long the save may wait for all moves together. */
 static uint64_t total_ms(const struct ckpt *ckpt)
 {
     return stall_ms(ckpt) + ckpt->image_bytes / (WINDOW_RATE_MIN / 1000);
 }
 
-/* Sleeps until the window changes, in a wait that began at `begun_ns`. The text of a failure says
- * what became of the save. */
+/* Sleeps until the window changes, in a wait that began at `begun_ns`. After a failure the error
+ * text tells the fate of the save. */
 static int wait_for_change(const struct ckpt_save *save, uint32_t changes, uint64_t begun_ns)
 {
     const struct ckpt *ckpt = save->ckpt;
@@ -120,8 +120,8 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
     *out_end = UINT64_MAX;
     if (!ckpt->is_window)
         return 0;
-    for (uint32_t looks = 0; error == 0; looks++) {
-        if (looks == 0 && ckpt->remote != NULL && image_byte >= ckpt->control->window_end)
+    for (uint32_t polls = 0; error == 0; polls++) {
+        if (polls == 0 && ckpt->remote != NULL && image_byte >= ckpt->control->window_end)
             remote_window(save->ckpt, 0);
         arena_window_get(&window, ckpt->control);
         if (window.save != save->id)
@@ -131,9 +131,9 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
         *out_end = window.end;
         if (window.end > image_byte)
             break;
-        if (looks == 0)
+        if (polls == 0)
             error = check_order(save, tensor);
-        if (looks < WINDOW_SPINS)
+        if (polls < WINDOW_SPINS)
             continue;
         if (begun_ns == 0)
             begun_ns = session_clock_ns();

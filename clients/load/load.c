@@ -1,31 +1,31 @@
 /* load.c - fills slices from a committed checkpoint of any world size.
  *
- * OpenLoad leases the checkpoint and answers which boxes of which shards hold what is wanted. Shard
- * by shard: LoadShard (ckptd makes it resident and verifies what it reads), the segments are mapped
- * read-only one after the other at consecutive addresses, so that a shard reads as one array, the
- * boxes are copied, the mapping goes, ReleaseShard. All ranks go through the shards upwards: ckptd
- * reads ahead in that order, so the next shard is there when the last is copied, and a shard may go
- * when the slowest rank is past it.
+ * OpenLoad leases the checkpoint and returns which boxes of which shards hold the wanted slices.
+ * For each shard, LoadShard makes ckptd read and verify it into memory. load.c maps the segments
+ * read-only at consecutive addresses, so that a shard reads as one array. It copies the boxes,
+ * unmaps the segments and calls ReleaseShard. All ranks load the shards in ascending order, in
+ * which ckptd reads ahead. So the next shard is resident when the last is copied, and ckptd drops a
+ * shard when the slowest rank has passed it.
  *
- * LoadShard is asked for the first byte of the shard that is needed: ckptd reads what the plan
- * needs, and no more. It lends what is proven so far from there on in one piece, or, where its pool
- * does not hold a shard, a part of it at a time: whole blocks. The boxes are copied as far as that
- * goes, and LoadShard is asked for the next byte that is needed.
+ * LoadShard names the first needed byte of the shard; ckptd reads only the bytes of the plan. It
+ * lends the contiguous bytes from there on that are verified so far. If its pool does not hold a
+ * shard, it lends a part at a time: whole blocks. The boxes are copied as far as the lent bytes
+ * reach, and the next LoadShard names the next needed byte.
  *
- * What a rank saved and may still write to is copied block by block and verified here
- * (load_check.c); where a block was changed, the load goes on from the shard's file.
+ * Memory that a rank saved and may still write to is copied block by block and verified here
+ * (load_check.c). When a block was changed, the load continues from the shard's file.
  *
- * A handle on a store's directory has no ckptd to ask: offline_load.c plans and reads, and the
- * parts that it gives are copied in the same way.
+ * A handle on a store has no ckptd: offline_load.c plans and reads, and its parts are copied in the
+ * same way.
  *
- * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
- * shard, and in the end as many elements of each slice must have been copied as it has.
+ * ckptd's answers are validated: every box must lie inside the saved slice, the wanted slice and
+ * the shard. At the end the number of copied elements of each slice must equal its size.
  *
- * When ckptd is restarted meanwhile, the load is opened again, of the very same checkpoint, and
- * goes on with the shard that it was at: the new ckptd keeps that checkpoint for 10 s.
+ * When ckptd restarts meanwhile, the load is opened again, of the same checkpoint, and continues
+ * with its current shard: the new ckptd keeps that checkpoint for 10 s.
  *
- * Bounds: a ckptd that went away is waited for at most AGAIN_WAIT_MS, a busy one as load_view.c
- * says. */
+ * Bounds: the load waits at most AGAIN_WAIT_MS for a ckptd that went away; load_view.c bounds the
+ * wait for a busy one. */
 #include "clients/load/load.h"
 
 #include "proto/base/report.h"
@@ -34,8 +34,8 @@
 #include <string.h>
 #include <time.h>
 
-#define OPEN_MS 120000u      /* OpenLoad may wait for a save that is being settled */
-#define AGAIN_WAIT_MS 10000u /* as the default of ckptd's limits.reopen_ms */
+#define OPEN_MS 120000u      /* OpenLoad may wait until a save is settled */
+#define AGAIN_WAIT_MS 10000u /* the default of ckptd's limits.reopen_ms */
 #define AGAIN_PAUSE_MS 50u
 
 /* ---- the plan ---- */
@@ -64,7 +64,7 @@ static bool box_inside(const struct box *inner, const struct box *outer, uint32_
     return true;
 }
 
-/* Does the saved box lie within so many bytes of a shard? */
+/* Does the saved box lie within the shard's `shard_bytes`? */
 static bool fits(const struct load *load, const struct load_item *item, uint64_t shard_bytes)
 {
     const struct tensor_meta *tensor = &load->tensors.slices[item->slice].tensor;
@@ -79,8 +79,8 @@ static int fail_place(uint32_t shard)
                         "ckptd answered with an impossible place in shard %u", shard);
 }
 
-/* The boxes of one item, checked against the wanted slice. */
-static int take_item(struct load_item *out, const struct load *load,
+/* Reads the boxes of one item and checks them against the wanted slice. */
+static int read_item(struct load_item *out, const struct load *load,
                      const Holdfast__V1__LoadItem *item)
 {
     *out = (struct load_item){
@@ -100,15 +100,15 @@ static int take_item(struct load_item *out, const struct load *load,
     return valid ? 0 : fail_place(item->shard);
 }
 
-/* Takes the items out of the answer. */
-static int take_items(struct load *load, Holdfast__V1__OpenLoadReply *reply)
+/* Reads the items of the answer. */
+static int read_items(struct load *load, Holdfast__V1__OpenLoadReply *reply)
 {
     size_t count = reply->n_items;
     load->items = calloc(count + 1, sizeof *load->items);
     if (load->items == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a plan of %zu items", count);
     for (; load->num_items < count; load->num_items++)
-        ERR_TRY(take_item(&load->items[load->num_items], load, reply->items[load->num_items]));
+        ERR_TRY(read_item(&load->items[load->num_items], load, reply->items[load->num_items]));
     return 0;
 }
 
@@ -117,7 +117,7 @@ static char *copy_json(const char *text)
     return strdup(text != NULL && text[0] != '\0' ? text : "{}");
 }
 
-/* One line per entry. */
+/* Joins the lines, one per entry. */
 static char *join_lines(char **lines, size_t count)
 {
     size_t bytes = 1;
@@ -152,9 +152,9 @@ static int make_loaded(struct load *load, const char *const texts[4], char **ski
                : report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
 }
 
-/* The first answer; or that of a ckptd that was started meanwhile, which must have the same plan,
- * as it is of the same checkpoint. */
-static int take_answer(struct load *load, Holdfast__V1__OpenLoadReply *reply)
+/* Reads the first answer, or that of a restarted ckptd, which must have the same plan, because it
+ * is of the same checkpoint. */
+static int read_answer(struct load *load, Holdfast__V1__OpenLoadReply *reply)
 {
     const struct ckpt_loaded *before = load->loaded;
     const char *const texts[] = {reply->state_json, reply->identity_json, reply->config_json,
@@ -169,8 +169,8 @@ static int take_answer(struct load *load, Holdfast__V1__OpenLoadReply *reply)
                                   "step %llu",
                                   (unsigned long long)before->info.step);
     ERR_TRY(make_loaded(load, texts, reply->skipped, reply->n_skipped));
-    session_info_take(&load->loaded->info, reply->checkpoint);
-    return take_items(load, reply);
+    session_info_fill(&load->loaded->info, reply->checkpoint);
+    return read_items(load, reply);
 }
 
 static int open_stored(struct load *load, const struct ckpt_load_options *options)
@@ -192,7 +192,7 @@ static int open_stored(struct load *load, const struct ckpt_load_options *option
     return 0;
 }
 
-/* Connects to what was lent for the load, by the rank's session or by one of its own. */
+/* Connects to the memory lent for the load, by the rank's session or by a separate one. */
 static int open_link(struct load *load, uint64_t session, uint64_t asked_by)
 {
     struct ckpt *ckpt = load->ckpt;
@@ -234,34 +234,34 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     load->id = reply->load;
     load->is_together = request.together && reply->together;
     load->segment_bytes = reply->segment_bytes;
-    error = take_answer(load, reply);
+    error = read_answer(load, reply);
     if (error == 0)
         error = open_link(load, reply->session, request.session);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
 
-/* Of ckptd. The text of an earlier error is the one that counts; a lease that is not closed runs
- * out. */
+/* Closes the load at ckptd. Keeps the text of an earlier error; a lease that is not closed
+ * expires. */
 static void close_plan(struct load *load)
 {
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
     struct report_text text;
     request.load = load->id;
     report_keep(&text);
-    (void)session_tell(load->ckpt, &request.base, SESSION_CALL_MS);
+    (void)session_send(load->ckpt, &request.base, SESSION_CALL_MS);
     report_restore(&text, 0);
     load->is_open = false;
 }
 
 /* ---- one shard ---- */
 
-/* The first elements of [first, end), in the row-major order of `box`, that make a box. Returns how
- * many they are. */
+/* The first elements of [first, end), in the row-major order of `box`, that form a box. Returns
+ * their number. */
 static uint64_t first_box(struct box *out, const struct box *box, uint32_t dims, uint64_t first,
                           uint64_t end)
 {
-    uint64_t row = box_elements(box, dims); /* of the dimension before d: one element of it */
+    uint64_t row = box_elements(box, dims); /* elements per index of the dimension before d */
     uint64_t rest = first;
     *out = *box;
     for (uint32_t d = 0; d < dims; d++) {
@@ -279,15 +279,15 @@ static uint64_t first_box(struct box *out, const struct box *box, uint32_t dims,
     return end - first; /* no dimensions: the one element */
 }
 
-/* Copies what the view holds of an item. */
+/* Copies the part of an item that the view holds. */
 static void copy_item(struct load *load, const struct shard_view *view,
                       const struct load_item *item, bool is_memory)
 {
     const struct slice *wanted = &load->tensors.slices[item->slice];
     uint32_t dims = wanted->tensor.dims, size = dtype_bytes(wanted->tensor.dtype);
     uint64_t view_end = view->start + view->bytes;
-    /* Elements never straddle the border of a block, so neither that of a part; one that does all
-     * the same is left out, and missed in the end. */
+    /* Elements never cross the border of a block, so nor that of a part. One that does anyway is
+     * left out; the final count detects it. */
     uint64_t before = view->from > item->data_byte ? view->from - item->data_byte : 0;
     uint64_t at = before / size + (before % size != 0);
     uint64_t end = view_end > item->data_byte ? (view_end - item->data_byte) / size : 0;
@@ -304,7 +304,7 @@ static void copy_item(struct load *load, const struct shard_view *view,
     }
 }
 
-/* Of an item, the first byte of the shard from `from` on that is needed; UINT64_MAX: none. */
+/* The first needed byte of an item in the shard, from `from` on; UINT64_MAX: none. */
 static uint64_t next_of_item(const struct load *load, const struct load_item *item, uint64_t from)
 {
     const struct tensor_meta *tensor = &load->tensors.slices[item->slice].tensor;
@@ -315,9 +315,8 @@ static uint64_t next_of_item(const struct load *load, const struct load_item *it
     return item->data_byte + first > from ? item->data_byte + first : from;
 }
 
-/* Of the items [*first, end) of the plan, all of one shard, what the view holds is copied, and
- * *out_next is the first byte behind it that is needed, or UINT64_MAX. *first moves on over the
- * items that are done. */
+/* Copies the parts in the view of the items [*first, end) of the plan, all of one shard. *out_next
+ * is the first needed byte after the view, or UINT64_MAX. *first moves past the completed items. */
 static int copy_items(uint64_t *out_next, struct load *load, const struct shard_view *view,
                       size_t *first, size_t end, bool is_memory)
 {
@@ -327,7 +326,7 @@ static int copy_items(uint64_t *out_next, struct load *load, const struct shard_
         if (!fits(load, item, view->length))
             return fail_place(item->shard);
         if (item->data_byte >= *out_next)
-            break; /* so are those behind it: they are sorted */
+            break; /* so are the items after it: they are sorted */
         copy_item(load, view, item, is_memory);
         uint64_t next = next_of_item(load, item, view->start + view->bytes);
         *first += *first == i && next == UINT64_MAX;
@@ -336,8 +335,8 @@ static int copy_items(uint64_t *out_next, struct load *load, const struct shard_
     return 0;
 }
 
-/* Behind the last byte that the items need of the shard, as far as they follow each other without a
- * gap of a part. */
+/* The end of the bytes that the items need of the shard, while the gaps between them are smaller
+ * than a part. */
 static uint64_t last_needed(const struct load *load, size_t first, size_t end, uint64_t at)
 {
     uint64_t until = at + 1;
@@ -370,18 +369,18 @@ static int call_release(struct load *load, uint32_t shard)
     Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
     request.load = load->id;
     request.shard = shard;
-    return session_tell(load->ckpt, &request.base, SESSION_CALL_MS);
+    return session_send(load->ckpt, &request.base, SESSION_CALL_MS);
 }
 
-/* The items of a shard that are to be copied. */
+/* The items of a shard that are still to be copied. */
 struct items_left {
-    size_t first, end; /* of the plan; `first` moves on */
-    uint64_t at;       /* the first byte of the shard that is needed of them; it moves on */
+    size_t first, end; /* of the plan; `first` advances */
+    uint64_t at;       /* the first byte of the shard that they need; it advances */
     uint32_t shard;
     bool is_memory;
 };
 
-/* Copies what the view holds. */
+/* Copies the items' bytes in the view. */
 static int copy_view(struct items_left *left, struct load *load, const struct shard_view *view)
 {
     uint64_t next = 0;
@@ -395,8 +394,8 @@ static int copy_view(struct items_left *left, struct load *load, const struct sh
     return error;
 }
 
-/* The same of a view that ranks may write to, by verified copies of its blocks. What is left when a
- * block was changed comes from the file. */
+/* The same for a view that ranks may write to, by verified copies of its blocks. After a changed
+ * block the rest comes from the file. */
 static int copy_checked(struct items_left *left, struct load *load, struct shard_view *view)
 {
     uint64_t view_end = view->start + view->bytes;
@@ -411,7 +410,7 @@ static int copy_checked(struct items_left *left, struct load *load, struct shard
     return load->from_file ? 0 : error;
 }
 
-/* One LoadShard: the shard, or the part of it around left->at. */
+/* One LoadShard: loads the shard, or the part of it around left->at. */
 static int load_part(struct items_left *left, struct load *load)
 {
     struct shard_view view;
@@ -426,10 +425,10 @@ static int load_part(struct items_left *left, struct load *load)
         return error;
     }
     if (is_shared)
-        session_came(load->ckpt, view.data, view.mapped, false);
+        session_report_mapped(load->ckpt, view.data, view.mapped, false);
     error = copy_view(left, load, &view);
     if (is_shared)
-        session_goes(load->ckpt, view.data, view.mapped);
+        session_report_unmapped(load->ckpt, view.data, view.mapped);
     load_view_close(&view);
     return error;
 }
@@ -441,10 +440,10 @@ static int load_shard(struct load *load, size_t first, size_t end)
                               .at = first_needed(load, first, end),
                               .shard = load->items[first].shard};
     int error = 0;
-    load->from_file = false; /* of the shard before, where ckptd was restarted meanwhile */
+    load->from_file = false; /* set for the previous shard, if ckptd restarted meanwhile */
     while (left.at != UINT64_MAX && error == 0)
         error = load_part(&left, load);
-    /* After an error CloseLoad releases all. */
+    /* After an error CloseLoad releases all shards. */
     return error != 0 || load->offline != NULL ? error : call_release(load, left.shard);
 }
 
@@ -490,9 +489,9 @@ int load_open_again(struct load *load, int error)
 
 /* ---- all shards ---- */
 
-/* A shard that was cut short by a restart of ckptd is loaded from its beginning: what was counted
- * of it is forgotten. */
-static int load_shard_for_sure(struct load *load, uint64_t *covered, size_t first, size_t end)
+/* Loads a shard. If a restart of ckptd interrupts it, loads it again from its beginning, with its
+ * counts reset. */
+static int load_shard_retrying(struct load *load, uint64_t *covered, size_t first, size_t end)
 {
     size_t bytes = load->tensors.count * sizeof *covered;
     memcpy(covered, load->covered, bytes);
@@ -521,7 +520,8 @@ static int check_covered(const struct load *load)
 static int load_shards(struct load *load)
 {
     size_t num_items = load->num_items, num_groups = 0;
-    size_t *groups = calloc(num_items + 1, sizeof *groups); /* where the items of a shard begin */
+    size_t *groups =
+        calloc(num_items + 1, sizeof *groups); /* index of the first item of each shard */
     uint64_t *covered = calloc((size_t)load->tensors.count + 1, sizeof *covered);
     int error = 0;
     if (groups == NULL || covered == NULL) {
@@ -535,7 +535,7 @@ static int load_shards(struct load *load)
     }
     groups[num_groups] = num_items;
     for (size_t i = 0; i < num_groups && error == 0; i++)
-        error = load_shard_for_sure(load, covered, groups[i], groups[i + 1]);
+        error = load_shard_retrying(load, covered, groups[i], groups[i + 1]);
     free(groups);
     free(covered);
     return error;
@@ -548,7 +548,8 @@ int load_run(struct load *load, const struct ckpt_load_options *options, struct 
     if (load->covered == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
     int error = open_plan(load, options);
-    if (error != 0 && load->is_open) /* ckptd went between its answer and its memory */
+    if (error != 0 &&
+        load->is_open) /* ckptd died between its answer and the mapping of its memory */
         error = load_open_again(load, error);
     if (error == 0)
         error = load_shards(load);

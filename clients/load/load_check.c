@@ -1,13 +1,13 @@
-/* load_check.c - copies out of memory that ranks may write to.
+/* load_check.c - copies from memory that ranks may write to.
  *
- * Of what a rank saved ckptd lends the rank's own segments: the bytes may change while they are
- * copied, and what was verified where it lies proves nothing. So a block is copied into private
- * memory (the room), the copy is hashed in the same pass, and boxes are cut from the copy when it
- * fits the shard's checksum table. The table is copied first, and proven by its hash, which ckptd
- * has from the manifest. Where something does not fit, the load goes on from the shard's file.
+ * ckptd lends the rank's own segments of a saved image. The rank may change the bytes during a
+ * copy, so verifying them in place proves nothing. load_check() copies a block into private memory
+ * (the room) and hashes the copy in the same pass. Boxes are cut from the copy when it matches the
+ * shard's checksum table. The table is copied first, and verified by its hash, which ckptd has from
+ * the manifest. After a mismatch the load continues from the shard's file.
  *
- * Memory: the room, a block where boxes are copied at once. What a device copies, or what comes
- * over the network, waits for an answer each time: there it is ROOM_BYTES. */
+ * Memory: the room. It is one block when boxes are copied at once. Each copy by a device or over
+ * the network waits for an answer, so there the room is ROOM_BYTES. */
 #include "clients/load/load.h"
 
 #include "proto/base/report.h"
@@ -32,7 +32,7 @@ static int make_room(struct load *load)
     if (room == MAP_FAILED)
         return report_errno(ERR_MEMORY, "no memory for a load", "mmap");
     load->room = room;
-    session_came(load->ckpt, room, load->room_bytes, true);
+    session_report_mapped(load->ckpt, room, load->room_bytes, true);
     return 0;
 }
 
@@ -40,7 +40,7 @@ void load_check_free(struct load *load)
 {
     if (load->room == NULL)
         return;
-    session_goes(load->ckpt, load->room, load->room_bytes);
+    session_report_unmapped(load->ckpt, load->room, load->room_bytes);
     munmap(load->room, load->room_bytes);
     load->room = NULL;
 }
@@ -58,8 +58,8 @@ static void copy_piece(void *user, size_t at, size_t bytes)
     memcpy(copy->to + at, copy->from + at, bytes);
 }
 
-/* Bytes [at, at + bytes) of the shard, of one block, are at `to`, which nobody else writes to;
- * their checksum is returned. */
+/* Copies bytes [at, at + bytes) of the shard, of one block, to `to`, which is private; returns
+ * their checksum. */
 static uint64_t copy_block(const struct shard_view *view, uint64_t at, uint64_t bytes,
                            unsigned char *to)
 {

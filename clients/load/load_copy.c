@@ -1,13 +1,13 @@
-/* load_copy.c - how boxes come from a view of a shard to where they are wanted.
+/* load_copy.c - copies boxes from a view of a shard to their slices.
  *
- * What lies in ckptd's memory, or was read from a store, is copied, by the user's copy where there
- * is one. Of a ckptd on another node nothing is in the view yet: a box whose runs of bytes are long
- * is received straight into its place, so that no byte of it is moved twice; what short runs, and
- * the user's copies, need is received into the view, in one piece with its neighbours, and copied
- * from there. All of a view is asked for at once, so that the connections never wait for a copy.
+ * Bytes in ckptd's memory, or read from a store, are copied, by the user's copy if there is one.
+ * For a ckptd on another node the view is empty at first. A box with long runs of bytes is received
+ * straight into its place, so that its bytes move once. Boxes with short runs, and the user's
+ * copies, are received into the view, in one piece with their neighbours, and copied from there.
+ * All requests of a view are sent at once, so that the connections never wait for a copy.
  *
- * A block that came damaged was in its place before it was asked for again: on an error the
- * contents of the slices are undefined, as ckpt.h says. */
+ * A damaged block is in its place before it is requested again: on an error the contents of the
+ * slices are undefined (ckpt.h). */
 #include "clients/load/load.h"
 
 #include "proto/base/array.h"
@@ -15,8 +15,8 @@
 
 #include <stdlib.h>
 
-/* Shorter runs are cheaper copied than asked for: a request and its answer cost both ends as much
- * as a copy of about so many bytes. */
+/* Copying shorter runs is cheaper than requesting them: a request and its answer cost both ends as
+ * much as a copy of about so many bytes. */
 #define DIRECT_BYTES (256u << 10)
 
 /* ---- copies ---- */
@@ -29,7 +29,8 @@ static void move_by_hook(void *user, void *to, const void *from, uint64_t bytes)
         load->copy_error = hooks->copy(hooks->user, to, from, bytes);
 }
 
-/* The saved box begins here, perhaps before the view; what is read of it lies within. */
+/* The address of the saved box, which may begin before the view; only bytes within the view are
+ * read. */
 static const void *data_of(const struct shard_view *view, const struct load_item *item)
 {
     return (const void *)((uintptr_t)view->data + item->data_byte - view->start);
@@ -51,7 +52,7 @@ static void copy_now(struct load *load, const struct shard_view *view, const str
 
 /* ---- over the network ---- */
 
-/* Asks for bytes of the view, cut where its segments end. */
+/* Requests bytes of the view, cut at the ends of its segments. */
 static int add_gets(struct load *load, const struct shard_view *view, uint64_t at, uint64_t bytes,
                     unsigned char *to)
 {
@@ -88,7 +89,7 @@ static void get_run(void *user, void *to, const void *from, uint64_t bytes)
         load->copy_error = add_gets(load, straight->view, at, bytes, to);
 }
 
-/* Asks for what was gathered for boxes, in no little request. */
+/* Requests the gathered bytes of boxes, in one large request. */
 static int get_gathered(struct load *load, const struct shard_view *view)
 {
     struct load_fetch *fetch = &load->fetch;
@@ -101,7 +102,7 @@ static int get_gathered(struct load *load, const struct shard_view *view)
     return add_gets(load, view, begin, end - begin, view->data + begin);
 }
 
-/* The box is copied when its bytes are in the view. */
+/* Queues the box: it is copied when its bytes are in the view. */
 static int gather(struct load *load, const struct shard_view *view, const struct load_item *item,
                   const struct box *part)
 {
@@ -148,7 +149,7 @@ int load_copy_fetch(struct load *load, const struct shard_view *view, uint64_t a
     return error;
 }
 
-/* All that was asked for comes; then the boxes are copied. */
+/* Waits for all requested bytes; then copies the boxes. */
 static int fetch_all(struct load *load, const struct shard_view *view)
 {
     struct load_fetch *fetch = &load->fetch;

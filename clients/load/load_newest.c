@@ -1,18 +1,17 @@
-/* load_newest.c - the calls that load, and the way back from a newest checkpoint that is damaged.
+/* load_newest.c - the load calls, and the fallback from a damaged newest checkpoint.
  *
- * Damage is found while a checkpoint is read: then the load of it ends with ERR_CORRUPT, and ckptd
- * has put it into quarantine. A load of the newest, which names no step, is opened again and gets
- * the one before; the answer names what was passed over, and why (ckpt_loaded.skipped). Without
- * ckptd nothing is in quarantine: what is damaged is passed over by its place in the list, and its
- * line is added here.
+ * A load that finds damage ends with ERR_CORRUPT, and ckptd has quarantined the checkpoint. A load
+ * of the newest, which names no step, is then opened again and gets the previous one. The answer
+ * names the skipped checkpoints and the reasons (ckpt_loaded.skipped). Without ckptd there is no
+ * quarantine: the load skips damaged checkpoints of the list, and adds their lines here.
  *
- * Several ranks must not go on from different checkpoints. Where all of them load the newest into
- * what they described, ckptd lets none go on before it has word of the others
+ * All ranks must continue from the same checkpoint. When all of them load the newest into their
+ * described tensors, ckptd lets none continue before it has word of the others
  * (ckptd/restore/together.c), and all go back together. In every other load by one of several ranks
- * damage is an error that says what to do. So it is when ckptd was restarted meanwhile.
+ * damage is an error with a hint. So is damage after ckptd restarted meanwhile.
  *
- * Bounds: each checkpoint that is passed over is older than the one before. The other ranks are
- * waited for at most TOGETHER_MS; ckptd ends the load of one that is idle sooner. */
+ * Bounds: each skipped checkpoint is older than the one before. The load waits at most TOGETHER_MS
+ * for the other ranks; ckptd ends the load of an idle one sooner. */
 #include "clients/load/load.h"
 
 #include "proto/base/report.h"
@@ -28,7 +27,8 @@
 
 /* ---- one load ---- */
 
-/* Until every rank of a load together has the checkpoint. ERR_CORRUPT: none may go on from it. */
+/* Waits until every rank of a load together has the checkpoint. ERR_CORRUPT: none may continue from
+ * it. */
 static int wait_for_others(struct load *load)
 {
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
@@ -38,7 +38,7 @@ static int wait_for_others(struct load *load)
     request.load = load->id;
     request.is_loaded = true;
     while (error == ERR_BUSY && session_clock_ns() < end) {
-        error = session_tell(load->ckpt, &request.base, SESSION_CALL_MS);
+        error = session_send(load->ckpt, &request.base, SESSION_CALL_MS);
         if (error == ERR_BUSY)
             nanosleep(&(struct timespec){.tv_nsec = pause_ms * 1000000L}, NULL);
         pause_ms = 2 * pause_ms < PAUSE_MS_MAX ? 2 * pause_ms : PAUSE_MS_MAX;
@@ -47,7 +47,7 @@ static int wait_for_others(struct load *load)
     return error;
 }
 
-/* The load of the step that options name, or of the newest. */
+/* Loads the step in `options`, or the newest. */
 static int load_one(struct load *load, const struct ckpt_load_options *options,
                     struct ckpt_loaded **out)
 {
@@ -58,13 +58,13 @@ static int load_one(struct load *load, const struct ckpt_load_options *options,
     return error == 0 || load->is_closed ? error : load_open_again(load, error);
 }
 
-/* ---- the way back ---- */
+/* ---- the fallback ---- */
 
-/* What was passed over. */
+/* The skipped checkpoints. */
 struct passing {
     struct load_mark last;
-    struct report_text why; /* of the last */
-    char *lines;            /* without ckptd: of each */
+    struct report_text why; /* of the last one */
+    char *lines;            /* without ckptd: a line for each */
 };
 
 static int add_line(struct passing *passing)
@@ -83,13 +83,13 @@ static int add_line(struct passing *passing)
 static bool is_older(const struct load *load, const struct load_mark *than)
 {
     const struct ckpt_info *found = &load->loaded->info;
-    if (than->attempt == 0 || found->attempt == 0) /* as none has */
+    if (than->attempt == 0 || found->attempt == 0) /* as none has attempt 0 */
         return found->attempt != 0;
     return found->attempt < than->attempt ||
            (found->attempt == than->attempt && found->step < than->step);
 }
 
-static int pass_over(struct passing *passing, const struct load *load)
+static int skip_damaged(struct passing *passing, const struct load *load)
 {
     const struct ckpt_info *found = &load->loaded->info;
     report_keep(&passing->why);
@@ -97,8 +97,8 @@ static int pass_over(struct passing *passing, const struct load *load)
     return offline_is(load->ckpt) ? add_line(passing) : 0;
 }
 
-/* The lines come before what there is. */
-static int give_lines(struct ckpt_loaded *loaded, const struct passing *passing)
+/* Puts the lines before the present ones. */
+static int prepend_lines(struct ckpt_loaded *loaded, const struct passing *passing)
 {
     char *skipped = NULL;
     if (passing->lines == NULL)
@@ -110,8 +110,8 @@ static int give_lines(struct ckpt_loaded *loaded, const struct passing *passing)
     return 0;
 }
 
-/* One of several ranks met damage by itself. */
-static int tell_ranks(const struct load *load)
+/* One of several ranks found damage in a load of its own. */
+static int error_for_one_rank(const struct load *load)
 {
     struct report_text text;
     report_keep(&text);
@@ -122,23 +122,23 @@ static int tell_ranks(const struct load *load)
                           : "load the newest again on every rank: it is the one before now");
 }
 
-/* *out_again: it met damage, and an older checkpoint may do. */
-static int try_load(bool *out_again, struct passing *passing, struct load *load,
-                    const struct ckpt_load_options *options, struct ckpt_loaded **out)
+/* *out_again: it found damage, and an older checkpoint may be intact. */
+static int load_and_close(bool *out_again, struct passing *passing, struct load *load,
+                          const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
     int error = load_one(load, options, out);
     bool is_newest = error == ERR_CORRUPT && options->step < 0 && load->loaded != NULL;
     bool may_pass = load->ckpt->world_size == 1 || load->is_together;
     *out_again = is_newest && may_pass && is_older(load, &passing->last);
-    if (*out_again && pass_over(passing, load) != 0) {
+    if (*out_again && skip_damaged(passing, load) != 0) {
         *out_again = false;
         error = ERR_MEMORY;
     }
     if (is_newest && !may_pass)
-        error = tell_ranks(load);
+        error = error_for_one_rank(load);
     load_close(load);
     if (error == 0)
-        error = give_lines(*out, passing);
+        error = prepend_lines(*out, passing);
     if (error != 0) {
         ckpt_loaded_free(*out);
         *out = NULL;
@@ -146,7 +146,7 @@ static int try_load(bool *out_again, struct passing *passing, struct load *load,
     return error;
 }
 
-/* The load of `tensors`, which stay the caller's. */
+/* Loads `tensors`, which stay the caller's. */
 static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors,
                         const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
@@ -162,9 +162,9 @@ static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors
                             .asks_together = is_plain && is_described && ckpt->world_size > 1,
                             .passed = passing.last};
         *out = NULL;
-        error = try_load(&goes_back, &passing, &load, options, out);
+        error = load_and_close(&goes_back, &passing, &load, options, out);
     }
-    if (error == ERR_NOT_FOUND && passing.last.attempt != 0) /* none of them is whole */
+    if (error == ERR_NOT_FOUND && passing.last.attempt != 0) /* none of them is intact */
         error = report_restore(&passing.why, ERR_CORRUPT);
     free(passing.lines);
     return error;

@@ -1,7 +1,7 @@
 /* load_view.c - the bytes of a shard as an array: segments that ckptd lends, mapped read-only one
- * after the other, or blocks that are read from a store's directory.
+ * after the other, or blocks read from a store.
  *
- * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
+ * Bounds: waits at most BUSY_WAIT_MS per shard for a busy pool (ERR_BUSY). */
 #include "clients/load/load.h"
 
 #include "proto/base/report.h"
@@ -16,7 +16,7 @@
 #define BUSY_WAIT_MS 60000u
 #define BUSY_PAUSE_MS 20u
 
-/* Memory for what boxes need of what was lent; load_copy.c fetches it. */
+/* Allocates memory for the needed bytes of lent segments; load_copy.c fetches them. */
 static int make_room(struct shard_view *view, const uint32_t *segments, uint64_t need)
 {
     view->segments = malloc(need * sizeof *segments);
@@ -27,7 +27,7 @@ static int make_room(struct shard_view *view, const uint32_t *segments, uint64_t
     return 0;
 }
 
-/* Maps the `count` segments that begin with number `first` at their places in the view. */
+/* Maps `count` segments, from number `first` on, at their places in the view. */
 static int map_part(struct shard_view *view, struct load *load, const uint32_t *segments,
                     uint32_t first, uint32_t count)
 {
@@ -115,7 +115,7 @@ static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte
     }
 }
 
-/* What ckptd lends of the shard around byte `at`. */
+/* Maps the part of the shard around byte `at` that ckptd lends. */
 static int view_lent(struct shard_view *out, bool *out_memory, struct load *load, uint32_t shard,
                      uint64_t at)
 {

@@ -1,5 +1,5 @@
-/* durability.h - how much a checkpoint survives, by name. Each level includes those before it. The
- * names are what clients ask for and what every answer, log line and metric says. */
+/* durability.h - the levels of durability. Each level includes those before it. Clients request
+ * them by name; answers, log lines and metrics use the same names. */
 #ifndef HOLDFAST_PROTO_FORMAT_DURABILITY_H
 #define HOLDFAST_PROTO_FORMAT_DURABILITY_H
 
@@ -7,10 +7,11 @@
 
 enum durability {
     DURABLE_NOT,
-    DURABLE_ACCEPTED,   /* in memory: dies with ckptd or its host */
-    DURABLE_LOCAL,      /* on the node's disk, synced: survives a loss of power */
+    DURABLE_ACCEPTED,   /* in memory: lost with ckptd or its host */
+    DURABLE_LOCAL,      /* on the node's disk, synced: survives power loss */
     DURABLE_REPLICATED, /* on the disks of several nodes */
-    DURABLE_BUCKET      /* in the far tier, a bucket or a shared directory: survives the node */
+    DURABLE_BUCKET /* in the far tier, a bucket or a shared directory: survives the loss of the node
+                    */
 };
 
 /* "", "accepted", "local", "replicated", "bucket". */

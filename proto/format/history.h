@@ -1,8 +1,8 @@
-/* history.h - where the journal of a run lies, and its bounds: ckptd writes it, ckpt-cli reads it.
+/* history.h - the journal of a run: its place and bounds. ckptd writes it, ckpt-cli reads it.
  *
- * A numbered object of storage.h in "<run>/history": lines of JSON, the oldest first, each
- * {"time", "event", "step", "attempt", "by", "detail"}; step and attempt are left out where the
- * event is of no checkpoint. When it is longer than HISTORY_BYTES_MAX its oldest lines go. */
+ * A numbered object of storage.h in "<run>/history": lines of JSON, the oldest first, each {"time",
+ * "event", "step", "attempt", "by", "detail"}; step and attempt are omitted when the event has no
+ * checkpoint. Beyond HISTORY_BYTES_MAX ckptd drops the oldest lines. */
 #ifndef HOLDFAST_PROTO_FORMAT_HISTORY_H
 #define HOLDFAST_PROTO_FORMAT_HISTORY_H
 

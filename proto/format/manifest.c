@@ -1,16 +1,16 @@
-/* manifest.c - writing and reading the manifest (format in manifest.h).
+/* manifest.c - writes and reads the manifest (format in manifest.h).
  *
  * The text is one JSON object in a fixed order, one line per section, layout, tensor and shard, so
- * that it can be read and compared by eye. The summary occupies exactly the first 4096 bytes: it is
- * formatted, then padded with spaces; a reader formats what it has read again and demands the same
- * bytes.
+ * that a person can read and compare it. The summary occupies exactly the first 4096 bytes: it is
+ * formatted, then padded with spaces. A reader formats the parsed summary again and requires the
+ * same bytes.
  *
- * Reading: summary (with its own hash), SHA-256 of the whole, jansson for what lies before the
- * tables, then every member with its range, and the tables (manifest_tables.c); at last what
- * belongs together: layouts against shapes (layout_table_check), shard sizes against layouts, total
- * against shards. Only then is anything handed out. The five free sections are kept as text: their
- * places are found by a scan over the (by then validated) top level, so numbers in them come back
- * digit for digit. */
+ * Reading checks the summary (with its own hash) and the SHA-256 of the whole. jansson parses the
+ * text before the tables; then come every member with its range, and the tables
+ * (manifest_tables.c). Last come layouts against shapes (layout_table_check), shard sizes against
+ * layouts, and the total against shards. Only after all checks does the caller get a manifest. The
+ * five free sections are kept as text, found by a scan over the validated top level, so numbers in
+ * them keep their digits. */
 #include "proto/base/json.h"
 #include "proto/base/memfile.h"
 #include "proto/base/report.h"
@@ -23,15 +23,15 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define VERSION_MIN 1 /* that is read */
+#define VERSION_MIN 1 /* the oldest version that is read */
 #define VERSION_OF_HEADER_HASHES 2
 #define FORMAT_NAME "holdfast-manifest"
 #define SHA_KEY "\"sha256\":\""
 #define SHA_TAIL "\"}\n"
 #define SHA_BYTES (sizeof(SHA_KEY) - 1 + CHECKSUM_SHA256_HEX - 1 + sizeof(SHA_TAIL) - 1)
 #define NUM_MEMBERS 18 /* of the top level, before the tables */
-/* Objects and arrays before the tables, and commas: as many as five free sections of 1 MiB may
- * have. jansson takes 220 bytes for "{}", and up to 90 for what has a comma behind it. */
+/* The most objects and arrays before the tables, and commas: as many as five free sections of 1 MiB
+ * can have. jansson needs 220 bytes for "{}", and up to 90 for a value followed by a comma. */
 #define CONTAINERS_MAX (2u << 20)
 #define COMMAS_MAX (3u << 20)
 
@@ -63,7 +63,7 @@ int manifest_fail_memory(void)
 
 /* ---- the members of the top level ---- */
 
-/* Where the tables begin, or `bytes`. */
+/* The index of the tables, or `bytes`. */
 static size_t find_tables(const char *text, size_t bytes)
 {
     struct json_member member;
@@ -95,7 +95,7 @@ static bool is_time_valid(const char *time)
            strspn(time, "0123456789-T:.Z+") == length;
 }
 
-/* Exactly MANIFEST_SUMMARY_BYTES characters. */
+/* Writes exactly MANIFEST_SUMMARY_BYTES characters. */
 static void format_summary(char out[MANIFEST_SUMMARY_BYTES], const struct manifest_summary *summary)
 {
     int length = snprintf(
@@ -158,9 +158,9 @@ static bool get_string(char *out, size_t size, const json_t *object, const char 
     return true;
 }
 
-/* Of a summary of any version: each begins with members of its own, and then has "summary_hash"
- * over the bytes before its digits. Without this a flipped digit of the version would look like a
- * manifest of a later Holdfast. */
+/* Works for a summary of any version: after its own members each has "summary_hash" over the bytes
+ * before its digits. Without this a flipped digit of the version looks like a manifest of a later
+ * Holdfast. */
 static bool summary_hash_fits(const char text[MANIFEST_SUMMARY_BYTES])
 {
     static const char key[] = "\"summary_hash\":\"";
@@ -173,7 +173,7 @@ static bool summary_hash_fits(const char text[MANIFEST_SUMMARY_BYTES])
     return memcmp(at, digits, sizeof(digits) - 1) == 0;
 }
 
-/* `text`: what `root` was read from. */
+/* `text`: the text of `root`. */
 static int parse_summary(struct manifest_summary *out, const json_t *root, const char *text)
 {
     char format[32];
@@ -209,8 +209,8 @@ static int parse_summary(struct manifest_summary *out, const json_t *root, const
     return bad ? manifest_fail_member(bad) : 0;
 }
 
-/* The members of the top level before text[bytes], the last with its comma, as one object. Errors
- * are json_read's. */
+/* Parses the members of the top level before text[bytes], the last with its comma, as one object.
+ * Errors are those of json_read(). */
 static int read_members(json_t **out, const char *text, size_t bytes, json_error_t *out_reason)
 {
     *out = NULL;
@@ -278,7 +278,8 @@ bool manifest_summary_equal(const struct manifest_summary *a, const struct manif
 int manifest_new_nonce(char out[33])
 {
     unsigned char random[16];
-    if (getrandom(random, sizeof(random), 0) != sizeof(random)) /* so few bytes come at once */
+    if (getrandom(random, sizeof(random), 0) !=
+        sizeof(random)) /* so few bytes never come in pieces */
         return report_errno(ERR_IO, "could not get a random number", NULL);
     for (size_t i = 0; i < sizeof(random); i++)
         snprintf(out + 2 * i, 3, "%02x", random[i]);
@@ -327,7 +328,7 @@ static int check_section(const char *text, const char *name)
     return error;
 }
 
-/* What belongs together: sizes of shards against the layouts, their sum against the summary. */
+/* Compares sizes of shards with the layouts, and their sum with the summary. */
 static int check_sizes(const struct manifest *manifest)
 {
     uint32_t shards = manifest->summary.shards;
@@ -428,7 +429,7 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
     if (!error && length > MANIFEST_BYTES_MAX)
         error = report_error(ERR_INVALID, "with fewer shards it is smaller",
                              "a manifest would pass %u bytes", MANIFEST_BYTES_MAX);
-    if (!error && check_count(text, find_tables(text, length)) != 0) /* no reader takes it */
+    if (!error && check_count(text, find_tables(text, length)) != 0) /* no reader accepts it */
         error = ERR_INVALID;
     if (error) {
         free(text);
@@ -481,7 +482,7 @@ static bool read_lineage(struct manifest *out, const json_t *lineage)
                               shard_nonce_is_valid(out->converted_from)));
 }
 
-/* What lies before the tables. */
+/* Reads the text before the tables. */
 static int read_head(struct manifest *out, const char *text, size_t bytes)
 {
     ERR_TRY(check_count(text, bytes));

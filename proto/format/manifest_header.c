@@ -1,10 +1,9 @@
-/* manifest_header.c - a shard's header, held against the manifest: the one check of all readers.
+/* manifest_header.c - compares a shard's header with the manifest: the one check of all readers.
  *
- * The manifest says what the header of each of its shards has to be. The hash at a header's end
- * says only that the header is as it was written, and a manifest that names that hash may say
- * something else of the tensors. So the header is compared with the one that a writer makes for
- * this manifest; one that differs is parsed, and has to mean the same: the format leaves it some
- * freedom. */
+ * The manifest determines the header of each of its shards. The hash at a header's end proves only
+ * that the header is unchanged, and a manifest with that hash may still describe other tensors. So
+ * the header is compared with the one that a writer makes for this manifest. A different one is
+ * parsed and must have the same meaning, because the format allows several spellings. */
 #include "proto/format/manifest.h"
 
 #include "proto/base/report.h"
@@ -34,11 +33,10 @@ static bool means_the_same(const struct shard_header *header, const struct manif
     return fits;
 }
 
-/* What is wrong with a header that is not the one which the manifest lets expect; 0: it only looks
- * different. */
-static int explain(const struct manifest *manifest, uint32_t shard,
-                   const struct shard_geometry *geometry, const struct shard_tensor *tensors,
-                   uint32_t count, const void *bytes)
+/* Finds the fault of a header that differs from the expected one; 0: only the spelling differs. */
+static int find_fault(const struct manifest *manifest, uint32_t shard,
+                      const struct shard_geometry *geometry, const struct shard_tensor *tensors,
+                      uint32_t count, const void *bytes)
 {
     struct shard_header header;
     uint64_t need = 0;
@@ -66,7 +64,7 @@ static int compare(struct shard_expected *expected, const struct manifest *manif
     if (error == ERR_MEMORY)
         return error;
     if (error != 0 || memcmp(header, expected->header, bytes) != 0)
-        ERR_TRY(explain(manifest, shard, &geometry, tensors, count, header));
+        ERR_TRY(find_fault(manifest, shard, &geometry, tensors, count, header));
     return manifest_header_fits(manifest, shard, header, bytes)
                ? 0
                : report_error(ERR_CORRUPT, NULL, "the manifest has another hash of the header");

@@ -1,4 +1,4 @@
-/* manifest_tables.c - layouts, tensors and shards of a manifest, to text and back.
+/* manifest_tables.c - writes and reads layouts, tensors and shards of a manifest.
  *
  *   "layouts":[
  *   {"cuts":[[0,4,10],[0,6]],"owners":[0,1]}],
@@ -12,11 +12,11 @@
  *   {"sha256":"<64 digits>"},
  *   ...],
  *
- * Version 1 had no header_hash; the last two are of version 3 alone, a far tier's.
+ * Version 1 had no header_hash; only version 3, a far tier's, has the last two.
  *
- * They grow with the world, to megabytes, and every load and every verify reads them: a JSON
- * library would take some 50 bytes of memory for each number. So they are read as they are written,
- * in one pass: whatever lies between two values is demanded to the byte. */
+ * They grow with the world size, to megabytes, and every load and every verify reads them. A JSON
+ * library needs some 50 bytes of memory for each number. So one pass reads them in the written
+ * form: the text between two values must match to the byte. */
 #include "proto/base/report.h"
 #include "proto/format/manifest_private.h"
 
@@ -24,8 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory is taken for as many entries as there are lines, but not more than the text has room for:
- * of the shortest ones, {"cuts":[],"owners":[0]} and a tensor of no dimensions. */
+/* Memory is allocated for as many entries as there are lines, but not for more than the shortest
+ * entries that fit the text: {"cuts":[],"owners":[0]}, and a tensor of no dimensions. */
 #define LAYOUT_TEXT_MIN 24
 #define TENSOR_TEXT_MIN 88
 #define SHARD_TEXT_MIN 64
@@ -105,7 +105,7 @@ static void print_shards(FILE *out, const struct manifest *manifest)
     fprintf(out, "],\n");
 }
 
-/* Of a tier's manifest. */
+/* Of a far tier's manifest. */
 static void print_part_sums(FILE *out, const struct manifest *manifest)
 {
     fprintf(out, "\"part_bytes\":%" PRIu64 ",\n\"part_hashes\":[", manifest->part_bytes);
@@ -127,10 +127,10 @@ void manifest_print_tables(FILE *out, const struct manifest *manifest)
 
 struct cursor {
     const char *at, *end;
-    bool lacks_memory; /* why the last of the functions below said false */
+    bool lacks_memory; /* why the last of the functions below returned false */
 };
 
-static bool take(struct cursor *cursor, const char *expected)
+static bool match_text(struct cursor *cursor, const char *expected)
 {
     size_t length = strlen(expected);
     if ((size_t)(cursor->end - cursor->at) < length || memcmp(cursor->at, expected, length) != 0)
@@ -139,7 +139,7 @@ static bool take(struct cursor *cursor, const char *expected)
     return true;
 }
 
-static bool take_number(struct cursor *cursor, uint64_t *out, uint64_t max)
+static bool read_number(struct cursor *cursor, uint64_t *out, uint64_t max)
 {
     const char *first = cursor->at;
     uint64_t value = 0;
@@ -148,10 +148,10 @@ static bool take_number(struct cursor *cursor, uint64_t *out, uint64_t max)
         value = 10 * value + (uint64_t)(*cursor->at++ - '0');
     *out = value;
     bool is_one = cursor->at > first && (*first != '0' || cursor->at - first == 1);
-    return is_one && value <= max; /* a digit more is not what is expected behind it */
+    return is_one && value <= max; /* a further digit does not match the text expected after it */
 }
 
-static bool take_hash(struct cursor *cursor, uint64_t *out)
+static bool read_hash(struct cursor *cursor, uint64_t *out)
 {
     if (cursor->end - cursor->at < CHECKSUM_DIGITS || !checksum_parse(out, cursor->at))
         return false;
@@ -159,8 +159,8 @@ static bool take_hash(struct cursor *cursor, uint64_t *out)
     return true;
 }
 
-/* The rest of a string without escapes, and the quote behind it. */
-static bool take_text(struct cursor *cursor, char *out, size_t size)
+/* Reads the rest of a string without escapes, and the closing quote. */
+static bool read_text(struct cursor *cursor, char *out, size_t size)
 {
     size_t length = 0;
     for (; cursor->at < cursor->end && *cursor->at != '"'; cursor->at++) {
@@ -169,14 +169,14 @@ static bool take_text(struct cursor *cursor, char *out, size_t size)
         out[length++] = *cursor->at;
     }
     out[length] = '\0';
-    return take(cursor, "\"");
+    return match_text(cursor, "\"");
 }
 
-/* "[0,3,10]", in fresh memory. */
-static bool take_numbers(struct cursor *cursor, uint64_t **out, uint32_t *out_count)
+/* Reads "[0,3,10]" into new memory. */
+static bool read_numbers(struct cursor *cursor, uint64_t **out, uint32_t *out_count)
 {
     const char *end = memchr(cursor->at, ']', (size_t)(cursor->end - cursor->at));
-    if (!end || !take(cursor, "["))
+    if (!end || !match_text(cursor, "["))
         return false;
     uint32_t count = cursor->at < end;
     for (const char *at = cursor->at; at < end; at++)
@@ -186,14 +186,14 @@ static bool take_numbers(struct cursor *cursor, uint64_t **out, uint32_t *out_co
     *out = malloc((count ? count : 1) * sizeof(**out));
     cursor->lacks_memory = !*out;
     for (uint32_t i = 0; *out && i < count; i++) {
-        if ((i > 0 && !take(cursor, ",")) || !take_number(cursor, &(*out)[i], INT64_MAX))
+        if ((i > 0 && !match_text(cursor, ",")) || !read_number(cursor, &(*out)[i], INT64_MAX))
             return false;
     }
     *out_count = count;
-    return *out && take(cursor, "]");
+    return *out && match_text(cursor, "]");
 }
 
-/* The entries of a table are its lines, of at least so many bytes. */
+/* A table has one entry per line, each of at least `text_min` bytes. */
 static uint32_t count_entries(const struct cursor *cursor, uint32_t text_min)
 {
     uint32_t count = 0, max = (uint32_t)((cursor->end - cursor->at) / text_min);
@@ -205,15 +205,15 @@ static uint32_t count_entries(const struct cursor *cursor, uint32_t text_min)
 
 /* ---- reading: layouts, tensors, shards ---- */
 
-/* Order and range of what is in a layout are for layout_table_check. */
-static bool take_cuts(struct cursor *cursor, struct layout *out)
+/* layout_table_check() checks the order and range of the cuts. */
+static bool read_cuts(struct cursor *cursor, struct layout *out)
 {
-    if (!take(cursor, "{\"cuts\":["))
+    if (!match_text(cursor, "{\"cuts\":["))
         return false;
-    while (!take(cursor, "]")) {
+    while (!match_text(cursor, "]")) {
         uint32_t d = out->dims;
-        if (d == LAYOUT_DIMS_MAX || (d > 0 && !take(cursor, ",")) ||
-            !take_numbers(cursor, &out->cuts[d], &out->num_cuts[d]))
+        if (d == LAYOUT_DIMS_MAX || (d > 0 && !match_text(cursor, ",")) ||
+            !read_numbers(cursor, &out->cuts[d], &out->num_cuts[d]))
             return false;
         out->dims++;
     }
@@ -221,7 +221,7 @@ static bool take_cuts(struct cursor *cursor, struct layout *out)
 }
 
 /* One owner for each cell. */
-static bool take_owners(struct cursor *cursor, struct layout *out)
+static bool read_owners(struct cursor *cursor, struct layout *out)
 {
     uint64_t cells = 1, *numbers = NULL;
     uint32_t count = 0;
@@ -229,8 +229,8 @@ static bool take_owners(struct cursor *cursor, struct layout *out)
         if (out->num_cuts[d] == 0 || __builtin_mul_overflow(cells, out->num_cuts[d] - 1, &cells))
             return false;
     }
-    bool ok = take(cursor, ",\"owners\":") && take_numbers(cursor, &numbers, &count) &&
-              count == cells && take(cursor, "}");
+    bool ok = match_text(cursor, ",\"owners\":") && read_numbers(cursor, &numbers, &count) &&
+              count == cells && match_text(cursor, "}");
     if (ok) {
         out->owners = malloc((count ? count : 1) * sizeof(*out->owners));
         ok = out->owners;
@@ -242,79 +242,81 @@ static bool take_owners(struct cursor *cursor, struct layout *out)
     return ok;
 }
 
-static bool take_layout(struct cursor *cursor, struct manifest *manifest, uint32_t index)
+static bool read_layout(struct cursor *cursor, struct manifest *manifest, uint32_t index)
 {
     struct layout *layout = &manifest->table->layouts[index];
-    return take_cuts(cursor, layout) && take_owners(cursor, layout);
+    return read_cuts(cursor, layout) && read_owners(cursor, layout);
 }
 
-static bool take_shape(struct cursor *cursor, struct tensor_meta *out)
+static bool read_shape(struct cursor *cursor, struct tensor_meta *out)
 {
     for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
         out->shape[d] = 1;
-    while (!take(cursor, "]")) {
-        if (out->dims == LAYOUT_DIMS_MAX || (out->dims > 0 && !take(cursor, ",")) ||
-            !take_number(cursor, &out->shape[out->dims++], INT64_MAX))
+    while (!match_text(cursor, "]")) {
+        if (out->dims == LAYOUT_DIMS_MAX || (out->dims > 0 && !match_text(cursor, ",")) ||
+            !read_number(cursor, &out->shape[out->dims++], INT64_MAX))
             return false;
     }
     return true;
 }
 
-static bool take_tensor(struct cursor *cursor, struct manifest *manifest, uint32_t index)
+static bool read_tensor(struct cursor *cursor, struct manifest *manifest, uint32_t index)
 {
     struct tensor_meta *meta = &manifest->table->tensors[index];
     struct digest *digest = &manifest->digests[index];
     char dtype[8];
     uint64_t layout = 0;
-    bool ok = take(cursor, "{\"name\":\"") && take_text(cursor, meta->name, sizeof(meta->name)) &&
-              take(cursor, ",\"dtype\":\"") && take_text(cursor, dtype, sizeof(dtype)) &&
-              dtype_parse(&meta->dtype, dtype) == 0 && take(cursor, ",\"shape\":[") &&
-              take_shape(cursor, meta) && take(cursor, ",\"layout\":") &&
-              take_number(cursor, &layout, UINT32_MAX) && take(cursor, ",\"digest\":[\"") &&
-              take_hash(cursor, &digest->sum[0]) && take(cursor, "\",\"") &&
-              take_hash(cursor, &digest->sum[1]) && take(cursor, "\"]}");
+    bool ok = match_text(cursor, "{\"name\":\"") &&
+              read_text(cursor, meta->name, sizeof(meta->name)) &&
+              match_text(cursor, ",\"dtype\":\"") && read_text(cursor, dtype, sizeof(dtype)) &&
+              dtype_parse(&meta->dtype, dtype) == 0 && match_text(cursor, ",\"shape\":[") &&
+              read_shape(cursor, meta) && match_text(cursor, ",\"layout\":") &&
+              read_number(cursor, &layout, UINT32_MAX) && match_text(cursor, ",\"digest\":[\"") &&
+              read_hash(cursor, &digest->sum[0]) && match_text(cursor, "\",\"") &&
+              read_hash(cursor, &digest->sum[1]) && match_text(cursor, "\"]}");
     manifest->table->layout_of[index] = (uint32_t)layout;
     return ok;
 }
 
-static bool take_header_hash(struct cursor *cursor, struct manifest_shard *out)
+static bool read_header_hash(struct cursor *cursor, struct manifest_shard *out)
 {
-    return take(cursor, ",\"header_hash\":\"") && take_hash(cursor, &out->header_hash) &&
-           take(cursor, "\"");
+    return match_text(cursor, ",\"header_hash\":\"") && read_hash(cursor, &out->header_hash) &&
+           match_text(cursor, "\"");
 }
 
-static bool take_shard(struct cursor *cursor, struct manifest *manifest, uint32_t index)
+static bool read_shard(struct cursor *cursor, struct manifest *manifest, uint32_t index)
 {
     char file[64];
     struct manifest_shard *shard = &manifest->shards[index];
     return get_file_name(file, sizeof(file), &manifest->summary, index) == 0 &&
-           take(cursor, "{\"file\":\"") && take(cursor, file) && take(cursor, "\",\"bytes\":") &&
-           take_number(cursor, &shard->bytes, INT64_MAX) && take(cursor, ",\"data_start\":") &&
-           take_number(cursor, &shard->data_start, INT64_MAX) &&
-           (!manifest_has_header_hashes(manifest) || take_header_hash(cursor, shard)) &&
-           take(cursor, ",\"table_hash\":\"") && take_hash(cursor, &shard->table_hash) &&
-           take(cursor, "\"}");
+           match_text(cursor, "{\"file\":\"") && match_text(cursor, file) &&
+           match_text(cursor, "\",\"bytes\":") && read_number(cursor, &shard->bytes, INT64_MAX) &&
+           match_text(cursor, ",\"data_start\":") &&
+           read_number(cursor, &shard->data_start, INT64_MAX) &&
+           (!manifest_has_header_hashes(manifest) || read_header_hash(cursor, shard)) &&
+           match_text(cursor, ",\"table_hash\":\"") && read_hash(cursor, &shard->table_hash) &&
+           match_text(cursor, "\"}");
 }
 
-static bool take_part_sum(struct cursor *cursor, struct manifest *manifest, uint32_t index)
+static bool read_part_sum(struct cursor *cursor, struct manifest *manifest, uint32_t index)
 {
     char *out = manifest->part_sums[index].sha256;
-    return take(cursor, "{\"sha256\":\"") && take_text(cursor, out, CHECKSUM_SHA256_HEX) &&
-           take(cursor, "}") && strspn(out, "0123456789abcdef") == CHECKSUM_SHA256_HEX - 1;
+    return match_text(cursor, "{\"sha256\":\"") && read_text(cursor, out, CHECKSUM_SHA256_HEX) &&
+           match_text(cursor, "}") && strspn(out, "0123456789abcdef") == CHECKSUM_SHA256_HEX - 1;
 }
 
 /* ---- reading: the tables ---- */
 
-typedef bool take_entry(struct cursor *cursor, struct manifest *manifest, uint32_t index);
+typedef bool read_entry(struct cursor *cursor, struct manifest *manifest, uint32_t index);
 
-/* Its entries, from behind the opening bracket on. */
+/* Reads its entries, from after the opening bracket on. */
 static int read_entries(struct cursor *cursor, struct manifest *manifest, const char *name,
-                        uint32_t count, take_entry *take_one)
+                        uint32_t count, read_entry *read_one)
 {
     bool ok = true;
     for (uint32_t i = 0; ok && i < count; i++)
-        ok = take(cursor, i > 0 ? ",\n" : "\n") && take_one(cursor, manifest, i);
-    if (ok && take(cursor, "],\n"))
+        ok = match_text(cursor, i > 0 ? ",\n" : "\n") && read_one(cursor, manifest, i);
+    if (ok && match_text(cursor, "],\n"))
         return 0;
     return cursor->lacks_memory ? manifest_fail_memory() : manifest_fail_member(name);
 }
@@ -322,19 +324,19 @@ static int read_entries(struct cursor *cursor, struct manifest *manifest, const 
 static int read_layouts(struct cursor *cursor, struct manifest *manifest)
 {
     struct layout_table *table = manifest->table;
-    if (!take(cursor, "\"layouts\":["))
+    if (!match_text(cursor, "\"layouts\":["))
         return manifest_fail_member("layouts");
     table->num_layouts = count_entries(cursor, LAYOUT_TEXT_MIN);
     table->layouts = calloc(table->num_layouts + 1, sizeof(*table->layouts));
     if (!table->layouts)
         return manifest_fail_memory();
-    return read_entries(cursor, manifest, "layouts", table->num_layouts, take_layout);
+    return read_entries(cursor, manifest, "layouts", table->num_layouts, read_layout);
 }
 
 static int read_tensors(struct cursor *cursor, struct manifest *manifest)
 {
     struct layout_table *table = manifest->table;
-    if (!take(cursor, "\"tensors\":["))
+    if (!match_text(cursor, "\"tensors\":["))
         return manifest_fail_member("tensors");
     table->num_tensors = count_entries(cursor, TENSOR_TEXT_MIN);
     table->tensors = calloc(table->num_tensors + 1, sizeof(*table->tensors));
@@ -342,33 +344,34 @@ static int read_tensors(struct cursor *cursor, struct manifest *manifest)
     manifest->digests = calloc(table->num_tensors + 1, sizeof(*manifest->digests));
     if (!table->tensors || !table->layout_of || !manifest->digests)
         return manifest_fail_memory();
-    return read_entries(cursor, manifest, "tensors", table->num_tensors, take_tensor);
+    return read_entries(cursor, manifest, "tensors", table->num_tensors, read_tensor);
 }
 
 static int read_shards(struct cursor *cursor, struct manifest *manifest)
 {
     uint32_t count = manifest->summary.shards;
-    if (!take(cursor, "\"shard_table\":[") || count_entries(cursor, SHARD_TEXT_MIN) != count)
+    if (!match_text(cursor, "\"shard_table\":[") || count_entries(cursor, SHARD_TEXT_MIN) != count)
         return manifest_fail_member("shard_table");
     manifest->shards = calloc(count, sizeof(*manifest->shards));
     if (!manifest->shards)
         return manifest_fail_memory();
-    return read_entries(cursor, manifest, "shard_table", count, take_shard);
+    return read_entries(cursor, manifest, "shard_table", count, read_shard);
 }
 
 static int read_part_sums(struct cursor *cursor, struct manifest *manifest)
 {
     uint32_t count = manifest->summary.shards;
-    if (!take(cursor, "\"part_bytes\":") ||
-        !take_number(cursor, &manifest->part_bytes, INT64_MAX) || manifest->part_bytes == 0 ||
-        !take(cursor, ",\n"))
+    if (!match_text(cursor, "\"part_bytes\":") ||
+        !read_number(cursor, &manifest->part_bytes, INT64_MAX) || manifest->part_bytes == 0 ||
+        !match_text(cursor, ",\n"))
         return manifest_fail_member("part_bytes");
-    if (!take(cursor, "\"part_hashes\":[") || count_entries(cursor, CHECKSUM_SHA256_HEX) != count)
+    if (!match_text(cursor, "\"part_hashes\":[") ||
+        count_entries(cursor, CHECKSUM_SHA256_HEX) != count)
         return manifest_fail_member("part_hashes");
     manifest->part_sums = calloc(count, sizeof(*manifest->part_sums));
     if (!manifest->part_sums)
         return manifest_fail_memory();
-    return read_entries(cursor, manifest, "part_hashes", count, take_part_sum);
+    return read_entries(cursor, manifest, "part_hashes", count, read_part_sum);
 }
 
 int manifest_read_tables(struct manifest *manifest, const char *text, size_t bytes)

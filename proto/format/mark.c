@@ -1,4 +1,4 @@
-/* mark.c - a mark is ours when it is, byte by byte, what would be written for what it says. */
+/* mark.c - a text is a valid mark when writing its parsed fields again gives the same bytes. */
 #include "proto/format/mark.h"
 
 #include "proto/base/report.h"

@@ -1,4 +1,4 @@
-/* origin.c - under which run's name a checkpoint was saved; see origin.h. */
+/* origin.c - the run that saved a checkpoint; see origin.h. */
 #include "proto/format/origin.h"
 
 #include "proto/base/json.h"

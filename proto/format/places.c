@@ -84,13 +84,13 @@ int places_write(char **out, const struct places *places, const char *nonce)
 
 /* ---- reading ---- */
 
-static int refuse(const char *why)
+static int refuse_file(const char *why)
 {
     return report_error(ERR_CORRUPT, "fetch it from another node of the attempt",
                         "its " PLACES_NAME " %s", why);
 }
 
-static bool take_name(char out[PLACES_NODE_BYTES], const json_t *value)
+static bool read_name(char out[PLACES_NODE_BYTES], const json_t *value)
 {
     const char *text = json_string_value(value);
     if (!text || text[0] == '\0' || strlen(text) >= PLACES_NODE_BYTES)
@@ -99,48 +99,49 @@ static bool take_name(char out[PLACES_NODE_BYTES], const json_t *value)
     return true;
 }
 
-static int take_nodes(struct places *out, const json_t *nodes)
+static int read_nodes(struct places *out, const json_t *nodes)
 {
     size_t count = json_array_size(nodes);
     for (size_t i = 0; i < count; i++)
-        if (!take_name(out->nodes[i], json_array_get(nodes, i)))
-            return refuse("names an impossible node");
+        if (!read_name(out->nodes[i], json_array_get(nodes, i)))
+            return refuse_file("names an impossible node");
     return 0;
 }
 
-static int take_shards(struct places *out, const json_t *shards)
+static int read_shards(struct places *out, const json_t *shards)
 {
     for (uint32_t i = 0; i < out->num_shards; i++) {
         const json_t *value = json_array_get(shards, i);
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
             json_integer_value(value) >= (json_int_t)out->num_nodes)
-            return refuse("has a shard on no node");
+            return refuse_file("has a shard on no node");
         out->shards[i] = (uint16_t)json_integer_value(value);
     }
     return 0;
 }
 
-static int take(struct places *out, const json_t *root, const struct manifest_summary *summary)
+static int read_members(struct places *out, const json_t *root,
+                        const struct manifest_summary *summary)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *nonce = json_string_value(json_object_get(root, "nonce"));
     if (!format || strcmp(format, FORMAT_NAME) != 0)
-        return refuse("is not one");
+        return refuse_file("is not one");
     if (json_integer_value(json_object_get(root, "version")) != FORMAT_VERSION)
         return report_error(ERR_VERSION, "use a newer version",
                             "its " PLACES_NAME " is of another version");
     if (!nonce || strcmp(nonce, summary->nonce) != 0)
-        return refuse("is of another checkpoint");
+        return refuse_file("is of another checkpoint");
     const json_t *nodes = json_object_get(root, "nodes"), *shards = json_object_get(root, "shards");
     if (json_array_size(nodes) == 0 || json_array_size(nodes) > PLACES_NODES_MAX)
-        return refuse("names no nodes, or too many");
+        return refuse_file("names no nodes, or too many");
     if (json_array_size(shards) != summary->shards || summary->shards == 0)
-        return refuse("tells of another number of shards");
+        return refuse_file("tells of another number of shards");
     ERR_TRY(places_make(out, (uint32_t)json_array_size(nodes), summary->shards));
-    if (!take_name(out->here, json_object_get(root, "here")))
-        return refuse("does not say where it lies");
-    ERR_TRY(take_nodes(out, nodes));
-    return take_shards(out, shards);
+    if (!read_name(out->here, json_object_get(root, "here")))
+        return refuse_file("does not say where it lies");
+    ERR_TRY(read_nodes(out, nodes));
+    return read_shards(out, shards);
 }
 
 int places_read(struct places *out, const char *text, size_t bytes,
@@ -151,9 +152,9 @@ int places_read(struct places *out, const char *text, size_t bytes,
     memset(out, 0, sizeof *out);
     int error = json_read(&root, text, bytes, &reason);
     if (error == ERR_CORRUPT)
-        return refuse("is no JSON");
+        return refuse_file("is no JSON");
     if (error == 0)
-        error = take(out, root, summary);
+        error = read_members(out, root, summary);
     json_decref(root);
     if (error != 0)
         places_free(out);

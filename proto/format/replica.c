@@ -1,4 +1,4 @@
-/* replica.c - the blocks of a slice that are compared, and their digest; see replica.h. */
+/* replica.c - selects the compared blocks of a slice, and computes their digest; see replica.h. */
 #include "proto/format/replica.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* retain.c - the retention rules, one pass each over the checkpoints, newest first or in an order
- * of their own. */
+/* retain.c - the retention rules, one pass each over the checkpoints, newest first or in the rule's
+ * order. */
 #include "proto/format/retain.h"
 
 #include "proto/base/json.h"
@@ -44,7 +44,7 @@ static void protect(struct retain_item **sorted, uint32_t count)
     }
 }
 
-/* retain.R3: of those that are not damaged. */
+/* retain.R3: only of undamaged ones. */
 static void keep_last(struct retain_item **sorted, uint32_t count, uint32_t wanted)
 {
     for (uint32_t i = 0; i < count && wanted > 0; i++)
@@ -60,7 +60,8 @@ static int by_step(const void *a, const void *b)
     return (*x)->step != (*y)->step ? ((*x)->step < (*y)->step ? -1 : 1) : newest_first(a, b);
 }
 
-/* Of each such step the newest attempt's that is whole. Leaves the order by step behind. */
+/* Keeps, of each such step, the undamaged one of the newest attempt. Leaves the list sorted by
+ * step. */
 static void keep_every(struct retain_item **sorted, uint32_t count, uint64_t every)
 {
     qsort(sorted, count, sizeof(struct retain_item *), by_step);
@@ -80,16 +81,16 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Seconds from an older one to the next; -1: the clock went backwards, or so far that nobody can
- * say. */
+/* Seconds from an older one to the next; -1: the clock went backwards, or jumped too far. */
 static int64_t gap_between(const struct retain_item *newer, const struct retain_item *older)
 {
     int64_t gap;
     return __builtin_sub_overflow(newer->time, older->time, &gap) || gap < 0 ? -1 : gap;
 }
 
-/* The longest gap between two checkpoints that still counts as time: longer than the span of the
- * rule and than RETAIN_JUMP usual ones is a clock that jumped, or a pause. `sorted` holds two. */
+/* The longest gap between two checkpoints that still counts as time. A gap longer than the span of
+ * the rule and than RETAIN_JUMP usual gaps is a jump of the clock, or a pause. `sorted` holds
+ * two. */
 static uint64_t longest_gap(int64_t *room, struct retain_item **sorted, uint32_t count,
                             uint64_t seconds)
 {
@@ -103,8 +104,8 @@ static uint64_t longest_gap(int64_t *room, struct retain_item **sorted, uint32_t
     return longest > seconds ? longest : seconds;
 }
 
-/* An age is the sum of the gaps since, without those that are no time. Nothing is older than by its
- * date: what is dated after the newest one stays. */
+/* An age is the sum of the gaps since then, without those that count as no time. No checkpoint is
+ * older than its date tells: one dated after the newest stays. */
 static int keep_within(struct retain_item **sorted, uint32_t count, uint64_t seconds)
 {
     uint32_t newest = 0;
@@ -136,7 +137,8 @@ static bool has_metric(const struct retain_item *item)
     return item->has_metric && !item->is_damaged && isfinite(item->metric);
 }
 
-/* `sign` 1: the lowest first, -1: the highest. Of equals the newer one; what has none last. */
+/* `sign` 1: the lowest first, -1: the highest. Of equals the newer first; those without a metric
+ * last. */
 static int by_metric(const void *a, const void *b, int sign)
 {
     const struct retain_item *x = *(struct retain_item *const *)a;
@@ -158,7 +160,7 @@ static int highest_first(const void *a, const void *b)
     return by_metric(a, b, -1);
 }
 
-/* Leaves the order by metric behind. */
+/* Leaves the list sorted by metric. */
 static int keep_best(struct retain_item **sorted, uint32_t count, const struct retain_rules *rules)
 {
     qsort(sorted, count, sizeof(struct retain_item *),
@@ -182,7 +184,7 @@ int retain_check(const struct retain_rules *rules)
                               "no rule says which checkpoints to keep");
 }
 
-/* Of those that are there, at least one. */
+/* `sorted` has the existing ones, at least one. */
 static int apply_rules(struct retain_item **sorted, uint32_t count,
                        const struct retain_rules *rules)
 {
@@ -232,14 +234,14 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
 }
 
 int retain_plan_seen(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
-                     uint32_t *out_removed, int (*look)(void *user, uint32_t index), void *user)
+                     uint32_t *out_removed, int (*check)(void *user, uint32_t index), void *user)
 {
     int error = retain_plan(items, count, rules, out_removed);
     if ((error != 0 && error != ERR_DENIED) || *out_removed == 0)
         return error;
     for (uint32_t i = 0; i < count; i++)
         if (!items[i].is_damaged && !items[i].is_vanished)
-            ERR_TRY(look(user, i));
+            ERR_TRY(check(user, i));
     return retain_plan(items, count, rules, out_removed);
 }
 
@@ -323,8 +325,9 @@ bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *te
                &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
                &found.proven_attempt, &found.proven_step, &found.unread_attempt, &found.unread_step,
                &found.last_unread_attempt, &found.last_unread_step, &found.missed);
-    /* The first version wrote six, the next one eight: a line that ends between two numbers. sscanf
-     * takes signs and spaces that we never write: a text is ours when it is what we write. */
+    /* The first version wrote six numbers, the next one eight: a line that ends between two
+     * numbers. sscanf accepts signs and spaces that ckptd never writes, so a text is valid only if
+     * writing it again gives the same. */
     if (count != 6 && count != 8 && count != 13)
         return false;
     size_t end = strlen(text) - 1;

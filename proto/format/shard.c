@@ -1,11 +1,10 @@
 /* shard.c - names, geometry and header of a shard file (format in shard.h).
  *
- * Writing: the header is measured as that of the largest shard, step and attempt, where each number
- * that is not known yet is at its widest; rounded up to 4 KiB that is data_start, which therefore
- * depends on tensors, run and rank count only. The same code then writes the real header, padded
- * with spaces.
+ * Writing: the code first measures the header of the largest shard, step and attempt, with each
+ * unknown number at its widest. That length rounded up to 4 KiB is data_start, so it depends on
+ * tensors, run and rank count only. The same code then writes the real header, padded with spaces.
  *
- * Reading is in shard_read.c. */
+ * shard_read.c reads headers. */
 #include "proto/base/json.h"
 #include "proto/format/shard_private.h"
 
@@ -19,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many its reader takes: a tensor has three objects and arrays, the table too, and two are
- * around them. It has at most eight commas. */
+/* As many as its reader accepts: a tensor has three objects and arrays, the table too, and two are
+ * around them. A tensor has at most eight commas. */
 #define NUM_TENSORS_MAX ((SAFETENSORS_CONTAINERS_MAX - 2) / 3 - 1)
 _Static_assert(10 * NUM_TENSORS_MAX < SAFETENSORS_COMMAS_MAX, "a reader takes the commas, too");
 
@@ -134,9 +133,9 @@ uint64_t shard_table_entry(const void *table, uint64_t block)
 
 /* ---- writing ---- */
 
-/* Text that is measured, and kept as far as there is room for it. It is made of pieces of less than
- * PIECE_MAX characters: nothing is counted within one, so that the place stays in a register.
- * Headers are long, and 16,384 of them are written to verify one checkpoint. */
+/* Text that is measured, and stored while there is room for it. It is made of pieces of less than
+ * PIECE_MAX characters. Within a piece nothing is counted, so that the position stays in a
+ * register. Headers are long, and verifying one checkpoint writes 16,384 of them. */
 #define PIECE_MAX 2048
 #define DIGITS_MAX 20 /* of UINT64_MAX */
 _Static_assert(LAYOUT_NAME_MAX + (2 * LAYOUT_DIMS_MAX + 5) * (DIGITS_MAX + 1) < PIECE_MAX / 2 &&
@@ -146,10 +145,10 @@ _Static_assert(LAYOUT_NAME_MAX + (2 * LAYOUT_DIMS_MAX + 5) * (DIGITS_MAX + 1) < 
 struct text {
     char *at; /* room for `room` characters */
     size_t room, length;
-    char spare[PIECE_MAX]; /* for a piece that may have no room */
+    char spare[PIECE_MAX]; /* for a piece without room */
 };
 
-/* Where the next piece is written; keep_piece() is told its end. */
+/* The place of the next piece; pass its end to keep_piece(). */
 static char *next_piece(struct text *out)
 {
     return out->length + PIECE_MAX <= out->room ? out->at + out->length : out->spare;
@@ -164,8 +163,8 @@ static void keep_piece(struct text *out, const char *end)
     out->length += length;
 }
 
-/* put_text, put_number and put_list write at `at` and return the end of what they wrote. This one
- * is inline, so that the length of a literal is known when it is compiled. */
+/* put_text, put_number and put_list write at `at` and return the end of the written text. put_text
+ * is inline, so that the length of a literal is known at compile time. */
 static inline char *put_text(char *at, const char *text)
 {
     size_t length = strlen(text);
@@ -195,14 +194,14 @@ static inline uint32_t count_digits(uint64_t number)
                                                 100000000000000000,
                                                 1000000000000000000,
                                                 10000000000000000000u};
-    /* log10(2) is 1233 / 4096, near enough up to 64 bits: as many digits as the greatest number of
-     * that many bits has, less one. powers[0] gives 0 its one. */
+    /* log10(2) is 1233 / 4096, exact enough up to 64 bits: the digits, less one, of the greatest
+     * number with that many bits. powers[0] gives 0 its one digit. */
     uint32_t bits = 64 - (uint32_t)__builtin_clzll(number | 1);
     uint32_t digits = bits * 1233 >> 12;
     return digits + (number >= powers[digits]);
 }
 
-/* Two digits at a time, to where they stay. */
+/* Writes two digits at a time, in place. */
 static char *put_number(char *at, uint64_t number)
 {
     static const char pairs[] = "00010203040506070809101112131415161718192021222324"
@@ -258,7 +257,7 @@ static void put_identity(struct text *out, const struct shard_identity *identity
     keep_piece(out, put_text(at, "\","));
 }
 
-/* The header's text from its '{' to the last tensor: alike in all shards that are cut alike. */
+/* The header's text from its '{' to the last tensor: equal in all equally cut shards. */
 static void put_tensors(struct text *out, const struct shard_geometry *geometry,
                         const struct layout_table *table, const struct shard_tensor *tensors,
                         uint32_t count)
@@ -275,12 +274,12 @@ static void put_tensors(struct text *out, const struct shard_geometry *geometry,
                (uint64_t[]){tensor_bytes, tensor_bytes + table_bytes});
 }
 
-/* What follows the name of a slice, alike for all tensors of a layout: a shard has one cell of it,
- * and their shape is where its cuts end. Where two layouts share a place it is written again. */
+/* The text after the name of a slice, equal for all tensors of a layout: a shard has one cell of
+ * it, and its cuts end at their shape. Two layouts that share a cache entry are written again. */
 #define SLICE_TAILS 16
 struct slice_tail {
     uint32_t layout;
-    size_t length; /* 0: of none yet */
+    size_t length; /* 0: empty */
     char text[2 * LAYOUT_DIMS_MAX * (DIGITS_MAX + 1) + sizeof("\":\";\",")];
 };
 
@@ -315,7 +314,7 @@ static void put_slices(struct text *out, const struct layout_table *table,
     }
 }
 
-/* The rest, up to the digits of the hash. */
+/* Writes the rest, up to the digits of the hash. */
 static void put_metadata(struct text *out, const struct shard_geometry *geometry,
                          const struct layout_table *table, const struct shard_tensor *tensors,
                          uint32_t count, const struct shard_identity *identity)
@@ -377,14 +376,14 @@ static int check_identity(const struct shard_identity *identity)
     return 0;
 }
 
-/* Of a header that will be at `bytes`: its text begins behind its length. */
+/* The text of a header at `bytes`: it begins after its length. */
 static struct text header_text(void *bytes, const struct shard_geometry *geometry)
 {
     uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
     return (struct text){.at = (char *)bytes + sizeof(uint64_t), .room = header_bytes};
 }
 
-/* Around the text: length, hash, padding. */
+/* Adds length, hash and padding. */
 static int finish_header(const struct text *text)
 {
     uint64_t header_bytes = text->room;
@@ -430,7 +429,7 @@ static bool same_tensors(const struct shard_expected *expected,
     return is_same;
 }
 
-/* Room for another header than the one that is there. */
+/* Makes room for another header than the present one. */
 static int begin_expected(struct shard_expected *expected, const struct shard_geometry *geometry,
                           const struct shard_tensor *tensors, uint32_t count)
 {
@@ -465,7 +464,7 @@ int shard_header_expect(struct shard_expected *expected, const struct shard_geom
     put_metadata(&text, geometry, table, tensors, count, identity);
     error = finish_header(&text);
     if (error)
-        shard_expected_free(expected); /* what is there is not whole */
+        shard_expected_free(expected); /* the header is incomplete */
     return error;
 }
 

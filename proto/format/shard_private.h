@@ -1,4 +1,5 @@
-/* shard_private.h - the words of a shard's header, which shard.c writes and shard_read.c reads. */
+/* shard_private.h - the words of a shard's header, for shard.c, which writes it, and shard_read.c,
+ * which reads it. */
 #ifndef HOLDFAST_PROTO_FORMAT_SHARD_PRIVATE_H
 #define HOLDFAST_PROTO_FORMAT_SHARD_PRIVATE_H
 

@@ -1,8 +1,8 @@
 /* shard_read.c - reads the header of a shard file (format in shard.h).
  *
- * Reading trusts nothing: the hash at the header's end is checked first, then jansson parses
- * the text, then each member is taken by name and nothing may be left over. The result is accepted
- * only if it is what shard_header_write() would have produced in content and order. */
+ * Reading trusts nothing: it checks the hash at the header's end first, then jansson parses the
+ * text. Then each member is read by name, and none may be left over. The result is accepted only if
+ * it equals shard_header_write()'s in content and order. */
 #include "proto/base/json.h"
 #include "proto/format/shard_private.h"
 
@@ -20,8 +20,8 @@ static int fail_header(const char *what, const char *name)
     return safetensors_fail("the header of a shard is damaged", what, name);
 }
 
-/* Decimal digits as snprintf writes them: no sign, no leading zero. Moves *text behind them. */
-static bool take_number(uint64_t *out, const char **text)
+/* Decimal digits as snprintf writes them: no sign, no leading zero. Moves *text after them. */
+static bool read_number(uint64_t *out, const char **text)
 {
     const char *at = *text;
     uint64_t value = 0;
@@ -47,21 +47,21 @@ static bool get_text(const char **out, const json_t *object, const char *key)
 static bool get_number_text(uint64_t *out, const json_t *metadata, const char *key, uint64_t max)
 {
     const char *text = NULL;
-    return get_text(&text, metadata, key) && take_number(out, &text) && *text == '\0' &&
+    return get_text(&text, metadata, key) && read_number(out, &text) && *text == '\0' &&
            *out <= max;
 }
 
-/* "o,o;s,s" of `dims` numbers each. */
+/* Parses "o,o;s,s" with `dims` numbers each. */
 static bool parse_slice_text(struct slice *slice, const char *text, uint32_t dims)
 {
     for (uint32_t d = 0; d < dims; d++) {
-        if ((d > 0 && *text++ != ',') || !take_number(&slice->box.offset[d], &text))
+        if ((d > 0 && *text++ != ',') || !read_number(&slice->box.offset[d], &text))
             return false;
     }
     if (*text++ != ';')
         return false;
     for (uint32_t d = 0; d < dims; d++) {
-        if ((d > 0 && *text++ != ',') || !take_number(&slice->tensor.shape[d], &text))
+        if ((d > 0 && *text++ != ',') || !read_number(&slice->tensor.shape[d], &text))
             return false;
     }
     return *text == '\0';
@@ -161,7 +161,7 @@ static int check_table(const struct shard_geometry *geometry, const json_t *entr
     return 0;
 }
 
-/* Members arrive in the order of the text, which for a file of ours is the order of the data. */
+/* Members arrive in the order of the text, which is the order of the data in a valid file. */
 static int parse_members(struct shard_header *out, const json_t *root, uint64_t file_bytes)
 {
     const json_t *metadata = json_object_get(root, "__metadata__");

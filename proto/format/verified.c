@@ -1,4 +1,4 @@
-/* verified.c - reads and writes what was found when a checkpoint was read last. */
+/* verified.c - writes and reads the result of the last verification. */
 #include "proto/format/verified.h"
 
 #include "proto/base/json.h"
