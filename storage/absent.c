@@ -1,7 +1,7 @@
-/* absent.c - the back-end "absent": a store that was not reached yet. storage.c refuses every
- * operation with ERR_UNAVAILABLE, so who has it needs no second way to say that its store is away;
- * who opens the store puts it in this one's place. It has no objects and no holds, and there is one
- * of it. */
+/* absent.c - the back-end "absent": stands for a store that was not reached yet. storage.c refuses
+ * every operation on it with ERR_UNAVAILABLE, so its users need no second check for an absent
+ * store. Whoever opens the store later replaces this one by it. It is a single object, without
+ * objects and holds. */
 #include "storage/engine/engine.h"
 
 static int absent_open(struct storage **out, const char *where,

@@ -4,15 +4,15 @@
  * does not change later), O_DIRECT, requests by the engine (io_uring, or threads where it is
  * refused). The descriptor that wrote is the one that is synced.
  *
- * O_DIRECT is switched on after the open, by fcntl: an open with the flag would leave a file behind
- * where the file system refuses it. Where it is refused (or wants more than 4 KiB alignment)
- * requests go through the page cache; the sync makes them durable all the same; describe says so.
+ * O_DIRECT is switched on after the open, by fcntl: a refused open with the flag leaves a file.
+ * Where the file system refuses it (or needs more than 4 KiB alignment), requests go through the
+ * page cache. The sync makes them durable all the same; describe reports the mode.
  *
- * Who serves a store may ask (is_ours_alone) that the root belongs to its user or to root, and that
- * nobody else may write into it: he could put a run of his own in the place of another. In a sticky
- * directory he cannot. Roots are made so, whatever the umask leaves. Who does not ask takes any.
+ * With is_ours_alone the root must belong to the caller's user or to root, and no other user may
+ * write into it. Another user could replace a run by another one, except in a sticky directory. New
+ * roots are made so, regardless of the umask. Without is_ours_alone any root is accepted.
  *
- * Paths and small objects are in names.c, locks and holds in locks.c. */
+ * names.c has paths and small objects, locks.c locks and holds. */
 #include "storage/local.h"
 
 #include <fcntl.h>
@@ -24,12 +24,12 @@
 #include <unistd.h>
 
 #define PATH_BYTES_MAX 4096u /* of the root's path */
-#define READS_AT_ONCE 16u    /* as many a cold disk answers at once */
+#define READS_AT_ONCE 16u    /* as many as a cold disk answers at once */
 
 /* ---- open and close ---- */
 
-/* Makes a directory's name durable: fsync of the directory above it. One that was there, in a
- * directory that is not ours to read, is the business of who made it. */
+/* Makes a directory's name durable: fsync of the directory above it. For an existing directory of
+ * another user, its creator has to do that. */
 static int sync_above(const char *path, bool is_new)
 {
     char above[PATH_BYTES_MAX] = ".";
@@ -47,7 +47,7 @@ static int sync_above(const char *path, bool is_new)
     return error;
 }
 
-/* Makes the root and what is missing above it. */
+/* Makes the root and its missing parents. */
 static int make_root(const char *where)
 {
     char path[PATH_BYTES_MAX];
@@ -66,7 +66,7 @@ static int make_root(const char *where)
         bool is_new = mkdir(path, 0755) == 0;
         if (!is_new && errno != EEXIST)
             error = local_fail("could not make the store's directory", path);
-        else if (is_new || end == '\0') /* who made the root may not have got so far */
+        else if (is_new || end == '\0') /* its creator may not have synced it */
             error = sync_above(path, is_new);
         *p = end;
         if (error != 0 || end == '\0')
@@ -90,7 +90,7 @@ static int check_owner(const struct local *local, const char *where)
                         where, (unsigned)status.st_uid, (unsigned)status.st_mode & 07777);
 }
 
-/* Switches O_DIRECT on where the file takes it at our alignment. */
+/* Switches O_DIRECT on if the file accepts it at our alignment. */
 static bool set_direct(int fd)
 {
     struct statx status;
@@ -224,8 +224,8 @@ static int new_object(struct storage_object **out, int fd, uint64_t bytes)
     return 0;
 }
 
-/* All blocks now, so that a full disk is found before the first write. File systems without
- * fallocate give the size only; they find out later. */
+/* Allocates all blocks now, so that a full disk is found before the first write. File systems
+ * without fallocate only set the size; they report a full disk later. */
 static int reserve(int fd, uint64_t bytes)
 {
     int result = 0;
@@ -300,7 +300,7 @@ static int local_space(struct storage *storage, struct storage_space *out)
     struct statvfs status;
     if (fstatvfs(local_of(storage)->root_fd, &status) != 0)
         return local_fail("could not ask for the free space", "");
-    /* What the file system keeps for root is not ours to fill: as df counts. */
+    /* Like df, does not count the space that the file system reserves for root. */
     uint64_t blocks_used = status.f_blocks - status.f_bfree;
     out->bytes_total = (blocks_used + status.f_bavail) * status.f_frsize;
     out->bytes_free = (uint64_t)status.f_bavail * status.f_frsize;

@@ -17,11 +17,11 @@ struct local {
     bool read_only, is_quiet;
     bool is_shared; /* other machines use the directory, too */
     atomic_bool is_lock_lost;
-    atomic_int refusal_number;   /* errno of a write that says that none goes; 0: they go */
-    struct local_keeper *keeper; /* of its locks, where it is shared or locked; else NULL */
+    atomic_int refusal_number;   /* errno of a write test that failed; 0: writes succeed */
+    struct local_keeper *keeper; /* of its locks, if it is shared or locked; else NULL */
     struct engine *engine;
     const char *direct_text;
-    char refusal[256]; /* why the engine is not the first choice */
+    char refusal[256]; /* why the first-choice engine is not used */
     char text[512];
 };
 
@@ -30,21 +30,21 @@ static inline struct local *local_of(struct storage *storage)
     return (struct local *)storage;
 }
 
-/* The error of errno; `key` "" is the root. */
+/* Reports errno as an error; `key` "" is the root. */
 int local_fail(const char *message, const char *key);
 int local_refuse_read_only(const struct local *local);
 /* Descriptors, or -1 with errno. A path "" is the directory itself. */
 int local_open_beneath(int directory, const char *path, int flags);
-/* The directory that holds `key` (made when missing, if asked); *out_name is the last component. */
+/* The directory of `key` (created if missing, when `make`); *out_name is the last component. */
 int local_open_parent(const struct local *local, const char *key, bool make, const char **out_name);
 int local_create_temporary(char out[TEMPORARY_BYTES], int parent);
 /* 0, or -1 with errno. */
 int local_write_all(int fd, const char *data, size_t bytes);
 
-/* names.c: a regular file, for reading, and its size. */
+/* names.c: opens a regular file for reading; *out_bytes is its size. */
 int local_open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
                            const char *key);
-/* names.c, slots of the table. */
+/* names.c: functions of the back-end's table. */
 int local_sync_names(struct storage *storage, const char *prefix);
 int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes);
 int local_fetch(struct storage *storage, const char *key, void *data, size_t size,
@@ -57,12 +57,12 @@ int local_rename(struct storage *storage, const char *key, const char *other);
 int local_replace(struct storage *storage, const char *key, const char *other);
 int local_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 
-/* locks.c: the lock of an open file, until it is closed. 0, or -1 with errno. */
+/* locks.c: locks an open file, until it is closed. 0, or -1 with errno. */
 int local_lock_file(int fd);
 bool local_is_locked(int directory, const char *name);
 int local_keeper_open(struct local *local);
 void local_keeper_close(struct local_keeper *keeper);
-/* And slots of the table. */
+/* locks.c: functions of the back-end's table. */
 int local_lock(struct storage *storage);
 int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
                const void *data, size_t bytes);

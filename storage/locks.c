@@ -1,24 +1,23 @@
-/* locks.c - of `local`: the store's one writer, and small objects that are there as long as their
- * holder.
+/* locks.c - for `local`: the store's single writer, and holds (small objects that exist as long as
+ * their holder).
  *
- * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
- * however that ends, and a second open in the same process is refused too. In the file is the
- * owner's pid, and the format of the store: who would take a later one for rubbish is no writer of
- * it. Holds are files that their holder keeps locked likewise; a rename makes them appear.
+ * The lock is an open-file-description lock on ".holdfast.lock". It ends with the process in any
+ * case, and refuses a second open in the same process, too. The file has the owner's pid and the
+ * format of the store: a program that could take a later format for rubbish must not write. A hold
+ * is a file that its holder keeps locked likewise; a rename makes it appear.
  *
- * Whoever removes the lock file takes the lock's name away, not its holder's place: the holder has
- * the directory locked, too (flock), and makes the file anew within RELOCK_S.
+ * Removing the lock file does not free the store: the holder has also locked the directory (flock),
+ * and makes the file again within RELOCK_S.
  *
- * A disk that was mounted anew to be read only, or whose device has gone, is found by nobody who
- * does not write. So the holder of the lock writes its pid again, in place and not synced, now and
- * then; storage_space() tells what came of it.
+ * A disk that was remounted read-only, or whose device is gone, is noticed only by a write. So the
+ * holder of the lock writes its pid again, in place and unsynced, at intervals; storage_space()
+ * reports the result.
  *
- * The server of a shared directory may forget a lock, as NFS does after a restart or a cut that
- * outlasts its patience, and nobody is told. So every lock is asked for again each RELOCK_S:
- * who has it gets it, whose was forgotten has it back. Where somebody else has taken the store's
- * lock meanwhile, this process changes nothing any more (ERR_STALE). For so long a lease may seem
- * to have no holder: what it reads may be removed, and is then missing, or damaged, never wrong.
- */
+ * The server of a shared directory may silently forget a lock, as NFS does after a restart or a
+ * long network outage. So the keeper requests every lock again each RELOCK_S: the holder gets it,
+ * also if it was forgotten. If another process has taken the store's lock meanwhile, this process
+ * makes no further change (ERR_STALE). For up to RELOCK_S a lease may seem to have no holder. The
+ * files that it reads may then be removed: a read finds them missing or damaged, never wrong. */
 #include "storage/local.h"
 
 #include <fcntl.h>
@@ -31,9 +30,9 @@
 #include <unistd.h>
 
 #define RELOCK_S 2
-#define PROBE_TURNS 5u /* of RELOCK_S: how often the store's writer looks whether it may write */
-#define FORMAT_LINE "format 2\n"   /* what is written into the store from now on */
-#define FORMER_FORMAT "format 1\n" /* manifests of version 1; everything of it is read */
+#define PROBE_TURNS 5u             /* of RELOCK_S: interval of the store writer's write tests */
+#define FORMAT_LINE "format 2\n"   /* the format of new files in the store */
+#define FORMER_FORMAT "format 1\n" /* manifests of version 1; still read */
 
 int local_lock_file(int fd)
 {
@@ -41,9 +40,9 @@ int local_lock_file(int fd)
     return fcntl(fd, F_OFD_SETLK, &lock);
 }
 
-/* Asking for a lock's holder needs no right to write. 1: somebody has it, 0: nobody; -1 with errno.
- */
-static int look_for_lock(int directory, const char *name)
+/* A query of a lock's holder needs no permission to write. 1: a process has the lock, 0: none; -1
+ * with errno. */
+static int query_lock(int directory, const char *name)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd = local_open_beneath(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
@@ -58,7 +57,7 @@ static int look_for_lock(int directory, const char *name)
 
 bool local_is_locked(int directory, const char *name)
 {
-    return look_for_lock(directory, name) == 1;
+    return query_lock(directory, name) == 1;
 }
 
 static int report_holder(int fd)
@@ -70,27 +69,27 @@ static int report_holder(int fd)
                         "the store is in use by process %s", pid[0] ? pid : "(unknown)");
 }
 
-static bool says(const char *line, const char *format)
+static bool begins_with(const char *line, const char *format)
 {
     return strncmp(line, format, strlen(format)) == 0;
 }
 
-/* *out_changes: it tells the former format, or nothing yet, as that of a store being made. */
+/* *out_changes: the file has the former format, or none yet, because the store is new. */
 static int check_format(int fd, bool *out_changes)
 {
     char text[64] = "";
     if (pread(fd, text, sizeof(text) - 1, 0) < 0)
         return local_fail("could not read the lock file", STORAGE_LOCK_NAME);
     const char *line = strstr(text, "format ");
-    *out_changes = line == NULL || says(line, FORMER_FORMAT);
-    if (*out_changes || says(line, FORMAT_LINE))
+    *out_changes = line == NULL || begins_with(line, FORMER_FORMAT);
+    if (*out_changes || begins_with(line, FORMAT_LINE))
         return 0;
     return report_error(ERR_VERSION, "use the version that wrote it, or a later one",
                         "the store has \"%.*s\", this program writes \"%.8s\"",
                         (int)strcspn(line, "\n"), line, FORMAT_LINE);
 }
 
-/* A FIFO or a device would take a lock and hold no format: something else has the file's name. */
+/* A FIFO or a device could be locked but holds no format: it is another program's file. */
 static int check_lock_file(int fd)
 {
     struct stat status;
@@ -102,7 +101,8 @@ static int check_lock_file(int fd)
                         S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
 }
 
-/* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
+/* The length is constant, so the write fits in place on a full disk. A full store must open, for
+ * removals. */
 static bool write_pid(int fd)
 {
     char text[64];
@@ -110,8 +110,8 @@ static bool write_pid(int fd)
     return pwrite(fd, text, (size_t)length, 0) == length;
 }
 
-/* Opens and locks the file; *out_changes as check_format. -1: *out_error says why. */
-static int take_lock_file(int *out_error, bool *out_changes, const struct local *local)
+/* Opens and locks the file; *out_changes as in check_format(). -1: *out_error has the error. */
+static int open_lock_file(int *out_error, bool *out_changes, const struct local *local)
 {
     int fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
     if (fd < 0 && errno == EEXIST)
@@ -136,13 +136,13 @@ static int take_lock_file(int *out_error, bool *out_changes, const struct local 
     return fd;
 }
 
-/* A file system without this lock has that of the file alone. */
+/* On a file system without this lock the file's lock has to suffice. */
 static bool lock_directory(int fd, int how)
 {
     return flock(fd, how | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-/* ---- locks that a server may forget, or that lose their names ---- */
+/* ---- locks that a server may forget, or whose files may be removed ---- */
 
 struct storage_hold {
     struct storage_hold *next;
@@ -153,11 +153,11 @@ struct storage_hold {
 struct local_keeper {
     struct local *local;
     pthread_t thread;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the following */
     pthread_cond_t wake;
     struct storage_hold *holds;
     uint32_t turns;
-    bool has_told; /* that the lock file cannot be made again */
+    bool has_told; /* logged that the lock file cannot be made again */
     bool stop;
 };
 
@@ -173,7 +173,7 @@ static void name_again(struct local_keeper *keeper)
 {
     struct local *local = keeper->local;
     bool changes;
-    int error, fd = take_lock_file(&error, &changes, local);
+    int error, fd = open_lock_file(&error, &changes, local);
     if (error == ERR_BUSY)
         atomic_store(&local->is_lock_lost, true);
     if (fd >= 0 || !keeper->has_told)
@@ -186,7 +186,7 @@ static void name_again(struct local_keeper *keeper)
     local->lock_fd = fd;
 }
 
-/* A full disk takes what frees it; of other failures the next write tells. */
+/* A full disk still accepts removals; the next write reports other failures. */
 static void probe_write(struct local *local)
 {
     int number = 0, fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_WRONLY);
@@ -275,7 +275,7 @@ static void leave_hold(struct local_keeper *keeper, const struct storage_hold *h
     struct storage_hold **at = &keeper->holds;
     while (*at != NULL && *at != hold)
         at = &(*at)->next;
-    if (*at != NULL) /* it may be older than what keeps it */
+    if (*at != NULL) /* it may be older than its keeper */
         *at = hold->next;
     pthread_mutex_unlock(&keeper->mutex);
 }
@@ -289,9 +289,9 @@ static void set_lock(struct local *local, int fd)
     pthread_mutex_unlock(&local->keeper->mutex);
 }
 
-/* The directory first, and not where other machines use it: there flock is of this one, or one more
- * lock for a server to forget. */
-static int take_lock(int *out_fd, bool *out_changes, const struct local *local)
+/* Locks the directory first, but not on a shared one: there flock is local to this machine, or a
+ * further lock that the server may forget. */
+static int acquire_lock(int *out_fd, bool *out_changes, const struct local *local)
 {
     int error = 0, fd;
     if (!local->is_shared && !lock_directory(local->root_fd, LOCK_EX)) {
@@ -300,7 +300,7 @@ static int take_lock(int *out_fd, bool *out_changes, const struct local *local)
         close(fd);
         return error;
     }
-    *out_fd = take_lock_file(&error, out_changes, local);
+    *out_fd = open_lock_file(&error, out_changes, local);
     if (error != 0)
         flock(local->root_fd, LOCK_UN);
     return error;
@@ -315,7 +315,7 @@ int local_lock(struct storage *storage)
     ERR_TRY(local_refuse_read_only(local));
     if (local->keeper == NULL)
         ERR_TRY(local_keeper_open(local));
-    ERR_TRY(take_lock(&fd, &changes, local));
+    ERR_TRY(acquire_lock(&fd, &changes, local));
     if (changes && (fsync(fd) != 0 || fsync(local->root_fd) != 0))
         log_warn("storage", "could not make the lock file durable: %s", strerror(errno));
     set_lock(local, fd);
@@ -324,7 +324,7 @@ int local_lock(struct storage *storage)
 
 /* ---- holds ---- */
 
-/* The name appears when the lock is there: nobody sees it without its holder. */
+/* The name appears after the lock: no process sees it without its holder. */
 static int hold_in(int fd, int parent, const char *temporary, const char *name, const void *data,
                    size_t bytes)
 {
@@ -363,7 +363,7 @@ int local_hold(struct storage *storage, struct storage_hold **out, const char *k
     return 0;
 }
 
-/* The name first: what is there has a holder. */
+/* Removes the name first, so that a visible one always has a holder. */
 void local_release(struct storage *storage, struct storage_hold *hold, bool stays)
 {
     const char *name;
@@ -371,14 +371,15 @@ void local_release(struct storage *storage, struct storage_hold *hold, bool stay
         leave_hold(local_of(storage)->keeper, hold);
     int parent = stays ? -1 : local_open_parent(local_of(storage), hold->key, false, &name);
     if (parent >= 0) {
-        unlinkat(parent, name, 0); /* what stays is a file that nobody holds */
+        unlinkat(parent, name, 0); /* a file that stays has no holder */
         close(parent);
     }
     close(hold->fd);
     free(hold);
 }
 
-/* Whose lock file was removed has the directory until the file is there again. */
+/* A holder whose lock file was removed keeps the directory locked until it has made the file
+ * again. */
 static bool has_directory_holder(const struct local *local)
 {
     int fd = local->is_shared ? -1 : local_open_beneath(local->root_fd, "", O_RDONLY | O_DIRECTORY);
@@ -391,7 +392,7 @@ static bool has_directory_holder(const struct local *local)
 int local_find_holder(struct storage *storage, const char *key)
 {
     const char *name = key != NULL ? key : STORAGE_LOCK_NAME;
-    int found = look_for_lock(local_of(storage)->root_fd, name), number = errno;
+    int found = query_lock(local_of(storage)->root_fd, name), number = errno;
     if (found <= 0 && key == NULL && has_directory_holder(local_of(storage)))
         return 0;
     errno = number;

@@ -1,12 +1,12 @@
 /* memory.c - objects in the process's memory: the tier without a disk, for tests and simulations.
  *
  * One list of entries (objects and directories) under one mutex; look-ups walk it, so it suits
- * thousands of names, not millions. An object that is removed while open lives until its last
- * close, as a file does. Requests are carried out by one worker thread, so callbacks behave as
- * those of the other back-ends.
+ * thousands of names, not millions. An object that is removed while open exists until its last
+ * close, as a file does. One worker thread executes requests, so callbacks behave like those of the
+ * other back-ends.
  *
- * `where` is the most bytes that all objects together may have ("" for 1 GiB): ERR_SPACE beyond.
- * Nothing is durable; sync and sync_names succeed and mean nothing. */
+ * `where` is the limit for the bytes of all objects ("" for 1 GiB): ERR_SPACE beyond. Nothing is
+ * durable; sync and sync_names succeed without effect. */
 #include "storage/engine/engine.h"
 
 #include <pthread.h>
@@ -20,7 +20,7 @@ struct entry {
     struct entry *next;
     char key[STORAGE_KEY_MAX + 1];
     bool is_dir;
-    bool removed; /* out of the list, kept by its open handles */
+    bool removed; /* no longer in the list, kept by its open handles */
     uint32_t open_count;
     uint64_t bytes;
     unsigned char *data;
@@ -65,7 +65,7 @@ static void free_entry(struct memory *memory, struct entry *entry)
     free(entry);
 }
 
-/* The name of `key` directly below `prefix`, or NULL when it lies elsewhere. */
+/* The name of `key` directly below `prefix`, or NULL if it is elsewhere. */
 static const char *name_below(const char *key, const char *prefix)
 {
     size_t length = strlen(prefix);
@@ -209,7 +209,7 @@ static void memory_close(struct storage *storage)
 
 /* ---- big objects ---- */
 
-/* One of no entry yet, and the mutex. */
+/* Makes an object without an entry, and locks the mutex. */
 static int begin_object(struct memory_object **out, struct memory *memory, bool writable)
 {
     *out = calloc(1, sizeof(**out));
@@ -221,7 +221,7 @@ static int begin_object(struct memory_object **out, struct memory *memory, bool 
     return 0;
 }
 
-/* `error`: of what was to give it its entry. */
+/* `error`: of the function that set its entry. */
 static int end_object(struct storage_object **out, struct memory_object *object, int error)
 {
     if (error == 0)
@@ -306,7 +306,7 @@ static int memory_fetch(struct storage *storage, const char *key, void *data, si
     return error;
 }
 
-/* The names directly below a directory are copied first: visit() may call the store. */
+/* The names directly below a directory are copied first, because visit() may call the store. */
 struct name_copy {
     char name[STORAGE_KEY_MAX + 1];
     bool is_dir;
@@ -390,7 +390,7 @@ static bool lies_in(const char *key, const char *directory)
     return strncmp(key, directory, length) == 0 && (key[length] == '\0' || key[length] == '/');
 }
 
-/* Every key of the tree; nothing is changed where one of the new ones is too long. */
+/* Renames every key of the tree; changes nothing if a new key is too long. */
 static int rename_locked(struct memory *memory, const char *key, const char *other)
 {
     char moved[STORAGE_KEY_MAX + 1];

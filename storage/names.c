@@ -1,20 +1,20 @@
-/* names.c - of `local`: how a key becomes a file, and what has no more than a name and a few bytes.
+/* names.c - for `local`: maps keys to files, and implements small objects and names.
  *
  * Every path is opened component by component below the root's descriptor, and none of them may be
- * a link, so no key and no link that somebody planted leads out of the store. (openat2 would do it
- * in one call, but systemd's RestrictSUIDSGID=, which comes with DynamicUser=, refuses that.)
+ * a link. So no key, and no link that another user made, leads out of the store. (openat2 does that
+ * in one call, but systemd's RestrictSUIDSGID=, which DynamicUser= implies, refuses it.)
  *
  * Small objects: temporary name in the same directory, fsync, renameat2(RENAME_NOREPLACE), fsync of
  * every directory up to the root.
  *
- * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
- * that a crash left behind is removed with its directory.
+ * Names that begin with ".holdfast" are reserved: no key can be one, list hides them. A temporary
+ * file that a crash left is removed with its directory.
  *
- * A directory that machines share may be NFS, whose client asks again when no answer came: the
- * second answer speaks of what the first one did. So "it is there" and "it is not there" are
- * settled by looking which file has the name. Names that others made are seen once the directory is
- * opened anew by its name, which every key does. A file that is removed while it is open is called
- * SILLY_PREFIX... until it is closed: no object. */
+ * A shared directory may be NFS, whose client repeats a request without an answer. The second
+ * answer then reflects the effect of the first request. So after EEXIST or ENOENT the code checks
+ * which file has the name. Names that other machines made become visible when the directory is
+ * opened again by its name, as for every key. NFS renames a file that is removed while it is open
+ * to SILLY_PREFIX... until it is closed: such a name is no object. */
 #include "storage/local.h"
 
 #include <dirent.h>
@@ -27,8 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SILLY_PREFIX ".nfs" /* of NFS: a file that was removed while it was open */
-#define OPEN_TRIES_MAX 64   /* while signals interrupt it */
+#define SILLY_PREFIX ".nfs" /* NFS's name of a file that was removed while it was open */
+#define OPEN_TRIES_MAX 64   /* of an open that signals interrupt */
 
 int local_fail(const char *message, const char *key)
 {
@@ -57,11 +57,11 @@ static bool is_link(int directory, const char *name)
     return fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
 }
 
-/* A descriptor, or -1 with errno, of a link ELOOP. */
+/* A descriptor, or -1 with errno; ELOOP for a link. */
 static int open_component(int directory, const char *name, int flags)
 {
     int fd, tries = 0;
-    do /* 0666 less the umask: the operator decides who may read */
+    do /* 0666 less the umask: the operator decides which users may read */
         fd = openat(directory, name, flags | O_NOFOLLOW | O_CLOEXEC, 0666);
     while (fd < 0 && errno == EINTR && ++tries < OPEN_TRIES_MAX);
     if (fd < 0 && errno == ENOTDIR)
@@ -69,9 +69,9 @@ static int open_component(int directory, const char *name, int flags)
     return fd;
 }
 
-/* What root makes in a directory of somebody else is of that user, best effort: where a tool run as
- * root takes the first lease, or writes a checkpoint, ckptd's user goes on. */
-static void give_to_owner_of(int parent, int made)
+/* A file that root makes in a directory of another user gets that user as its owner, best effort.
+ * So ckptd can continue after a tool run as root takes the first lease, or writes a checkpoint. */
+static void copy_owner(int parent, int made)
 {
     struct stat above;
     if (geteuid() == 0 && fstat(parent, &above) == 0 && above.st_uid != 0 &&
@@ -91,7 +91,7 @@ int local_open_beneath(int directory, const char *path, int flags)
         int fd = open_component(at, name, rest != NULL ? O_PATH | O_DIRECTORY : flags);
         int number = errno;
         if (fd >= 0 && rest == NULL && (flags & O_CREAT) != 0 && (flags & O_EXCL) != 0)
-            give_to_owner_of(at, fd);
+            copy_owner(at, fd);
         if (at != directory)
             close(at);
         errno = number;
@@ -113,7 +113,7 @@ static void cut_last(char *path)
     *(slash ? slash : path) = '\0';
 }
 
-/* Opens the directory `path` and makes what is missing of it. A descriptor, or -1 with errno. */
+/* Opens the directory `path`, creating its missing parts. A descriptor, or -1 with errno. */
 static int make_directories(const struct local *local, const char *path)
 {
     int fd = open_directory(local->root_fd, path);
@@ -129,7 +129,7 @@ static int make_directories(const struct local *local, const char *path)
             next = open_directory(fd, name);
         int number = errno;
         if (is_made && next >= 0)
-            give_to_owner_of(fd, next);
+            copy_owner(fd, next);
         close(fd);
         errno = number;
         fd = next;
@@ -137,8 +137,8 @@ static int make_directories(const struct local *local, const char *path)
     return fd;
 }
 
-/* Opens the directory that holds `key` (made when missing, if asked); *out_name is the last
- * component. A descriptor, or -1 with errno. */
+/* Opens the directory of `key` (created if missing, when `make`); *out_name is the last component.
+ * A descriptor, or -1 with errno. */
 int local_open_parent(const struct local *local, const char *key, bool make, const char **out_name)
 {
     char parent[STORAGE_KEY_MAX + 1];
@@ -148,9 +148,9 @@ int local_open_parent(const struct local *local, const char *key, bool make, con
     return make ? make_directories(local, parent) : open_directory(local->root_fd, parent);
 }
 
-/* Opens a regular file for reading. O_NONBLOCK: a FIFO that somebody planted must not hang us. It
- * goes again at once: io_uring answers EAGAIN for such files where the file system cannot read
- * without waiting. */
+/* Opens a regular file for reading. O_NONBLOCK prevents a hang on a FIFO that another user made. It
+ * is cleared at once: with it io_uring returns EAGAIN if the file system cannot read without
+ * waiting. */
 int local_open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
                            const char *key)
 {
@@ -199,7 +199,7 @@ int local_sync_names(struct storage *storage, const char *prefix)
     }
 }
 
-/* Do these two names belong to one file or directory? Leaves errno alone. */
+/* Do both names belong to one file or directory? Keeps errno. */
 static bool is_same(int parent, const char *name, int other_parent, const char *other)
 {
     struct stat one, two;
@@ -238,8 +238,8 @@ int local_write_all(int fd, const char *data, size_t bytes)
     return 0;
 }
 
-/* A descriptor, or -1 with errno. It is locked while it is open, best effort: who sweeps sees that
- * somebody is at work on it, whatever the clock says of its age. */
+/* A descriptor, or -1 with errno. It is locked while it is open, best effort, so that a sweep sees
+ * that a process uses it, whatever its age is by the clock. */
 int local_create_temporary(char out[TEMPORARY_BYTES], int parent)
 {
     uint64_t nonce;
@@ -275,7 +275,7 @@ static int publish_in(struct local *local, int parent, const char *name, const c
     if (local_sync_names((struct storage *)local, directory) == 0)
         return 0;
     unlinkat(parent, name, 0);
-    /* Whatever kept us from the sync: the name was there, and a power loss may bring it back. */
+    /* After any failed sync: the name existed, and a power loss may bring it back. */
     return report_error(ERR_IO, NULL, "%s", report_line());
 }
 
@@ -315,9 +315,9 @@ int local_fetch(struct storage *storage, const char *key, void *data, size_t siz
     return error;
 }
 
-/* Fills *out and returns 0; 1 for what is no object (links, devices, names that are no keys,
- * entries that have just gone); -1 with errno. */
-static int look_at_entry(struct storage_entry *out, int directory, const char *name)
+/* Fills *out and returns 0; 1 for an entry that is no object (links, devices, names that are no
+ * keys, entries that were just removed); -1 with errno. */
+static int read_entry(struct storage_entry *out, int directory, const char *name)
 {
     if (!storage_name_is_valid(name, strlen(name)) || begins(name, SILLY_PREFIX))
         return 1;
@@ -359,7 +359,8 @@ int local_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t changed = status.st_ctim.tv_sec * second + status.st_ctim.tv_nsec;
     int64_t age = now.tv_sec * second + now.tv_nsec - changed;
-    *out = (uint64_t)changed ^ (uint64_t)status.st_ino << 1; /* another one in its place, too */
+    *out = (uint64_t)changed ^ (uint64_t)status.st_ino
+                                   << 1; /* changes also when another directory replaces it */
     *out_age_ms = age > 0 ? (uint64_t)age / 1000000 : 0;
     return 0;
 }
@@ -376,7 +377,7 @@ int local_list(struct storage *storage, const char *prefix,
     struct dirent *found;
     while (errno = 0, result == 0 && (found = readdir(directory)) != NULL) {
         struct storage_entry entry;
-        int looked = look_at_entry(&entry, dirfd(directory), found->d_name);
+        int looked = read_entry(&entry, dirfd(directory), found->d_name);
         if (looked < 0)
             result = local_fail("could not look at an object", found->d_name);
         else if (looked == 0)
@@ -396,7 +397,7 @@ static int sweep_file(int parent, const char *name, struct storage_sweep *sweep)
     if (sweep->seconds > 0 && time(NULL) - status.st_mtime < (time_t)sweep->seconds)
         return 0;
     if (local_is_locked(parent, name))
-        return 0; /* the clock jumped: somebody is at work on it */
+        return 0; /* the clock jumped: the file may be in use */
     sweep->files++;
     sweep->bytes += (uint64_t)status.st_size;
     return !sweep->removes || unlinkat(parent, name, 0) == 0 || errno == ENOENT ? 0 : -1;
@@ -412,7 +413,7 @@ static int sweep_directory(int parent, const char *name, struct storage_sweep *s
     while (result == 0 && (errno = 0, found = readdir(directory)) != NULL)
         if (begins(found->d_name, TEMPORARY_PREFIX) || begins(found->d_name, SILLY_PREFIX))
             result = sweep_file(dirfd(directory), found->d_name, sweep);
-    int number = errno; /* 0: all was seen to */
+    int number = errno; /* 0: no failure */
     closedir(directory);
     errno = number;
     return number == 0 ? 0 : -1;
@@ -453,7 +454,8 @@ int local_remove(struct storage *storage, const char *key)
         errno = ENOENT;
     if (parent < 0)
         return local_fail("could not open the directory of an object", key);
-    /* What was there and is not has gone: on NFS by this very call, when its answer was lost. */
+    /* If the name existed and no longer does, it is removed: on NFS by this very call, when its
+     * answer was lost. */
     struct stat status;
     bool was_there = local->is_shared && fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) == 0;
     if (remove_entry(parent, name) != 0 && !(was_there && errno == ENOENT))
@@ -462,8 +464,8 @@ int local_remove(struct storage *storage, const char *key)
     return error;
 }
 
-/* As storage_place(), also for directories, which have no second name: where the file system has no
- * such rename, what is in the way is looked for first. */
+/* Like storage_place(), also for directories, which cannot have a second name. On a file system
+ * without such a rename it checks first whether the new name exists. */
 static int move_entry(int parent, const char *name, int other_parent, const char *other)
 {
     struct stat status;
@@ -476,8 +478,8 @@ static int move_entry(int parent, const char *name, int other_parent, const char
     return errno == ENOENT ? renameat(parent, name, other_parent, other) : -1;
 }
 
-/* Is it there, behind an answer that says it was not where it came from? */
-static bool has_come(const struct local *local, const char *key, const struct stat *moved)
+/* After an answer that the source does not exist: has the object arrived at `key`? */
+static bool has_arrived(const struct local *local, const char *key, const struct stat *moved)
 {
     struct stat status;
     const char *name;
@@ -508,7 +510,7 @@ static int move_object(struct storage *storage, const char *key, const char *oth
     if (other_parent < 0)
         error = local_fail("could not open the directory of an object", other);
     else if (move(parent, name, other_parent, other_name) != 0 &&
-             !(errno == ENOENT && was_there && has_come(local, other, &moved)))
+             !(errno == ENOENT && was_there && has_arrived(local, other, &moved)))
         error = local_fail("could not rename an object", key);
     if (other_parent >= 0)
         close(other_parent);

@@ -1,25 +1,24 @@
-/* peer.c - the store of a ckptd elsewhere, over mutual TLS: a tier like any other, and where tools
- * read from. Tools also read so, by calls over its socket, what a ckptd on their node has in other
- * tiers alone.
+/* peer.c - the store of a ckptd on another node, over mutual TLS: a tier like any other, and a
+ * source for tools. By calls over the socket of their node's ckptd, tools also read checkpoints
+ * that only its other tiers have.
  *
  * Every operation is a call of the method Peer (proto/wire/ckpt.proto), carried out there on the
- * objects of that ckptd's own store. Bytes of objects go over its bulk plane (proto/bulk/bulk.h),
- * or, where it has none, in messages of CHUNK_BYTES, which cost both ends several times as much.
- * Who asks is whose certificate lies in the TLS directory; what it may do there is in
- * ckptd/peers/serve.c: who may load reads; a node also adds checkpoints, whole; it changes and
- * removes nothing that is committed.
+ * objects of that ckptd's own store. Bytes of objects travel over its bulk plane
+ * (proto/bulk/bulk.h), or, without one, in messages of CHUNK_BYTES, which cost both ends several
+ * times as much. The certificate in the TLS directory is the client's identity; ckptd/peers/serve.c
+ * defines its rights. A client that may load may read. A node may also add whole checkpoints; it
+ * changes and removes nothing that is committed.
  *
- * All handles of a store live as long as one of them is used. One that the other ckptd does not
- * know any more (it was started again, or this end was silent for too long) is ERR_UNAVAILABLE:
- * whoever writes begins the object anew. A publication
- * whose answer was lost is ERR_UNSETTLED, as in a bucket. ERR_STALE, of the publication of a
- * manifest: shards that were written are gone with the ckptd that had them, and are to be sent
- * again.
+ * Use of any handle of a store keeps all of them alive. A handle that the other ckptd no longer
+ * knows (it restarted, or this end was silent for too long) gives ERR_UNAVAILABLE: a writer then
+ * begins the object again. A publication whose answer was lost gives ERR_UNSETTLED, as in a bucket.
+ * ERR_STALE, from the publication of a manifest: the other ckptd restarted and lost written shards;
+ * send them again.
  *
- * Limits: calls of CALL_MS, those that wait for a disk of SYNC_MS. num_threads connections for
- * bytes, with EACH_CONNECTION transfers each, by THREADS_MAX threads at most for all peers that a
- * process has open. The certificate is read when the store is opened, and again for bytes when none
- * are under way and the bulk plane could not be reached. */
+ * Limits: CALL_MS per call, SYNC_MS if it waits for a disk. num_threads connections for bytes, with
+ * EACH_CONNECTION transfers each, by THREADS_MAX threads at most for all open peers of a process.
+ * The certificate is read when the store is opened, and again for bytes when none are under way and
+ * the bulk plane could not be reached. */
 #include "proto/bulk/ask.h"
 #include "proto/tls/tls.h"
 #include "proto/wire/ckpt.pb-c.h"
@@ -37,11 +36,11 @@
 #define SYNC_MS 60000u
 #define CHUNK_BYTES (1u << 20)
 #define THREADS_DEFAULT 2u
-#define EACH_CONNECTION 2u /* transfers: the peer reads for the next while an answer comes */
-#define THREADS_MAX 32u    /* of all peers that are open in a process */
+#define EACH_CONNECTION 2u /* transfers: the peer reads for the next while an answer travels */
+#define THREADS_MAX 32u    /* of all open peers of a process */
 #define METHOD "/holdfast.v1.Checkpoint/Peer"
 
-/* Transfers of one direction and plane that are under way, and since when there are any. */
+/* Transfers of one direction and plane under way, and the time since which there are any. */
 struct moving {
     struct storage_flow *flow;
     uint32_t count;
@@ -51,15 +50,15 @@ struct moving {
 struct peer {
     struct storage_base base;
     struct rpc_client *rpc;
-    bool is_of_others; /* so is that */
-    bool is_here;      /* at a socket: there is no bulk plane */
-    uint64_t client;   /* of its handles: chosen when it is opened */
+    bool is_of_others; /* likewise */
+    bool is_here;      /* over a socket: no bulk plane */
+    uint64_t client;   /* identifies its handles: a random number */
     struct workers *workers;
     struct bulk_asker asker;
-    pthread_mutex_t mutex; /* of these */
+    pthread_mutex_t mutex; /* of the following */
     struct bulk *bulk;     /* NULL: none yet, or the peer has no such plane */
     uint32_t num_objects;
-    pthread_mutex_t link_mutex; /* of these; held for a moment */
+    pthread_mutex_t link_mutex; /* of the following; held briefly */
     struct storage_link link;
     struct moving moving_in[NUM_STORAGE_PLANES], moving_out[NUM_STORAGE_PLANES];
     char where[STORAGE_WHERE_BYTES], directory[STORAGE_WHERE_BYTES];
@@ -69,7 +68,7 @@ struct peer {
 struct peer_object {
     struct storage_base base;
     struct peer *peer;
-    struct bulk *bulk; /* the peer's, while the object is open; NULL: by calls */
+    struct bulk *bulk; /* the peer's, while the object is open; NULL: transfers by calls */
     uint64_t handle, bytes;
 };
 
@@ -82,9 +81,9 @@ static struct peer *peer_of(struct storage *storage)
     return (struct peer *)storage;
 }
 
-/* The reply is the caller's. */
-static int call(Holdfast__V1__PeerReply **out, struct peer *peer,
-                const Holdfast__V1__PeerRequest *request)
+/* The caller frees the reply. */
+static int call_peer(Holdfast__V1__PeerReply **out, struct peer *peer,
+                     const Holdfast__V1__PeerRequest *request)
 {
     bool waits = request->op == HOLDFAST__V1__PEER_OP__PEER_SYNC ||
                  request->op == HOLDFAST__V1__PEER_OP__PEER_CREATE;
@@ -102,12 +101,12 @@ static void free_reply(Holdfast__V1__PeerReply *reply)
         holdfast__v1__peer_reply__free_unpacked(reply, NULL);
 }
 
-/* A call of which only the handle and the number matter. */
-static int call_for(uint64_t *out_handle, uint64_t *out_bytes, struct peer *peer,
-                    const Holdfast__V1__PeerRequest *request)
+/* A call that needs only the handle and the number of the reply. */
+static int call_for_handle(uint64_t *out_handle, uint64_t *out_bytes, struct peer *peer,
+                           const Holdfast__V1__PeerRequest *request)
 {
     Holdfast__V1__PeerReply *reply;
-    int error = call(&reply, peer, request);
+    int error = call_peer(&reply, peer, request);
     if (error == 0 && out_handle)
         *out_handle = reply->handle;
     if (error == 0 && out_bytes)
@@ -116,7 +115,7 @@ static int call_for(uint64_t *out_handle, uint64_t *out_bytes, struct peer *peer
     return error;
 }
 
-static Holdfast__V1__PeerRequest ask(Holdfast__V1__PeerOp op, const char *key)
+static Holdfast__V1__PeerRequest make_request(Holdfast__V1__PeerOp op, const char *key)
 {
     Holdfast__V1__PeerRequest request = HOLDFAST__V1__PEER_REQUEST__INIT;
     request.op = op;
@@ -124,24 +123,24 @@ static Holdfast__V1__PeerRequest ask(Holdfast__V1__PeerOp op, const char *key)
     return request;
 }
 
-static Holdfast__V1__PeerRequest ask_handle(const struct peer *peer, Holdfast__V1__PeerOp op,
-                                            const char *key)
+static Holdfast__V1__PeerRequest make_handle_request(const struct peer *peer,
+                                                     Holdfast__V1__PeerOp op, const char *key)
 {
-    Holdfast__V1__PeerRequest request = ask(op, key);
+    Holdfast__V1__PeerRequest request = make_request(op, key);
     request.client = peer->client;
     return request;
 }
 
 /* ---- the bulk plane ---- */
 
-/* For an object that is being opened. A peer without the plane, or of a release that has it for
- * ranks alone, refuses; *out is NULL then. */
-static int take_bulk(struct bulk **out, struct peer *peer)
+/* Takes the bulk plane for an object that is being opened. A peer without one, or of a release that
+ * has it for ranks only, refuses; *out is then NULL. */
+static int acquire_bulk(struct bulk **out, struct peer *peer)
 {
     int error = 0;
     pthread_mutex_lock(&peer->mutex);
     if (peer->bulk && peer->num_objects == 0 && bulk_check(peer->bulk) != 0) {
-        bulk_close(peer->bulk); /* it may be elsewhere now */
+        bulk_close(peer->bulk); /* its address may have changed */
         peer->bulk = NULL;
     }
     if (!peer->bulk && !peer->is_here)
@@ -154,14 +153,14 @@ static int take_bulk(struct bulk **out, struct peer *peer)
     return error;
 }
 
-static void give_bulk(struct peer *peer)
+static void release_bulk(struct peer *peer)
 {
     pthread_mutex_lock(&peer->mutex);
     peer->num_objects--;
     pthread_mutex_unlock(&peer->mutex);
 }
 
-/* ---- what moves, and how fast ---- */
+/* ---- amounts and rates of transfers ---- */
 
 static uint64_t now_ns(void)
 {
@@ -183,7 +182,7 @@ static struct moving *begin_moving(struct peer *peer, const struct storage_reque
     return moving;
 }
 
-/* `bytes` have come or gone; 0 after an error. */
+/* `bytes` were transferred; 0 after an error. */
 static void end_moving(struct peer *peer, struct moving *moving, struct bulk *bulk, uint64_t bytes)
 {
     struct bulk_counts counts = {.rtt_seconds = 0};
@@ -222,28 +221,28 @@ static int transfer_in_bulk(struct peer_object *object, const struct storage_req
                     : bulk_get(object->bulk, &get, SYNC_MS);
     if (error != ERR_DENIED)
         return error;
-    /* Its tickets went with the ckptd that gave them, and so did the handle. */
+    /* The ckptd that issued its tickets is gone, and so is the handle. */
     return report_error(ERR_UNAVAILABLE, "open it again", "the peer's bulk plane: %s",
                         report_message());
 }
 
 static int write_chunk(struct peer_object *object, uint64_t offset, void *data, uint32_t bytes)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_WRITE, "");
+    Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_WRITE, "");
     request.handle = object->handle;
     request.offset = offset;
     request.data = (ProtobufCBinaryData){bytes, data};
-    return call_for(NULL, NULL, object->peer, &request);
+    return call_for_handle(NULL, NULL, object->peer, &request);
 }
 
 static int read_chunk(struct peer_object *object, uint64_t offset, void *data, uint32_t bytes)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_READ, "");
+    Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_READ, "");
     Holdfast__V1__PeerReply *reply;
     request.handle = object->handle;
     request.offset = offset;
     request.bytes = bytes;
-    int error = call(&reply, object->peer, &request);
+    int error = call_peer(&reply, object->peer, &request);
     if (error == 0 && reply->data.len != bytes)
         error = report_error(ERR_CORRUPT, NULL, "a peer sent %zu bytes instead of %u",
                              reply->data.len, bytes);
@@ -275,9 +274,9 @@ static void perform(struct storage_request *request)
     if (!engine_is_wanted(request))
         return;
     if (request->op == STORAGE_SYNC) {
-        Holdfast__V1__PeerRequest sync = ask(HOLDFAST__V1__PEER_OP__PEER_SYNC, "");
+        Holdfast__V1__PeerRequest sync = make_request(HOLDFAST__V1__PEER_OP__PEER_SYNC, "");
         sync.handle = object->handle;
-        request->error = call_for(NULL, NULL, object->peer, &sync);
+        request->error = call_for_handle(NULL, NULL, object->peer, &sync);
     } else {
         struct moving *moving = begin_moving(object->peer, request);
         request->error = transfer(request);
@@ -306,14 +305,14 @@ static int new_object(struct storage_object **out, struct peer *peer,
     if (!object)
         return report_error(ERR_MEMORY, NULL, "no memory for an object of a peer");
     object->peer = peer;
-    int error = take_bulk(&object->bulk, peer);
+    int error = acquire_bulk(&object->bulk, peer);
     if (error != 0) {
         free(object);
         return error;
     }
-    error = call_for(&object->handle, &object->bytes, peer, request);
+    error = call_for_handle(&object->handle, &object->bytes, peer, request);
     if (error != 0) {
-        give_bulk(peer);
+        release_bulk(peer);
         free(object);
         return error;
     }
@@ -328,7 +327,7 @@ static int peer_object_create(struct storage *storage, struct storage_object **o
                               uint64_t bytes)
 {
     Holdfast__V1__PeerRequest request =
-        ask_handle(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_CREATE, key);
+        make_handle_request(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_CREATE, key);
     request.bytes = bytes;
     return new_object(out, peer_of(storage), &request, NULL);
 }
@@ -337,17 +336,17 @@ static int peer_object_open(struct storage *storage, struct storage_object **out
                             uint64_t *out_bytes)
 {
     const Holdfast__V1__PeerRequest request =
-        ask_handle(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_OPEN, key);
+        make_handle_request(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_OPEN, key);
     return new_object(out, peer_of(storage), &request, out_bytes);
 }
 
-/* A handle that could not be given back ends with our silence. */
+/* A handle that could not be closed expires without use. */
 static void peer_object_close(struct storage *storage, struct storage_object *object)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_CLOSE, "");
+    Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_CLOSE, "");
     request.handle = ((struct peer_object *)object)->handle;
-    call_for(NULL, NULL, peer_of(storage), &request);
-    give_bulk(peer_of(storage));
+    call_for_handle(NULL, NULL, peer_of(storage), &request);
+    release_bulk(peer_of(storage));
     free(object);
 }
 
@@ -355,15 +354,16 @@ static void peer_object_close(struct storage *storage, struct storage_object *ob
 
 static int peer_sync_names(struct storage *storage, const char *prefix)
 {
-    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES, prefix);
-    return call_for(NULL, NULL, peer_of(storage), &request);
+    const Holdfast__V1__PeerRequest request =
+        make_request(HOLDFAST__V1__PEER_OP__PEER_SYNC_NAMES, prefix);
+    return call_for_handle(NULL, NULL, peer_of(storage), &request);
 }
 
 static int peer_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_PUBLISH, key);
+    Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_PUBLISH, key);
     request.data = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)data};
-    int error = call_for(NULL, NULL, peer_of(storage), &request);
+    int error = call_for_handle(NULL, NULL, peer_of(storage), &request);
     if (error != ERR_UNAVAILABLE && error != ERR_TIMEOUT)
         return error;
     return report_error(ERR_UNSETTLED, NULL, "the peer did not answer the publication of %s: %s",
@@ -373,10 +373,10 @@ static int peer_publish(struct storage *storage, const char *key, const void *da
 static int peer_fetch(struct storage *storage, const char *key, void *data, size_t size,
                       uint64_t *out_bytes)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_FETCH, key);
+    Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_FETCH, key);
     Holdfast__V1__PeerReply *reply;
     request.bytes = size;
-    int error = call(&reply, peer_of(storage), &request);
+    int error = call_peer(&reply, peer_of(storage), &request);
     if (error == 0 && reply->data.len > size)
         error = report_error(ERR_CORRUPT, NULL, "a peer sent more of %s than was asked for", key);
     if (error == 0 && reply->data.len < size && reply->data.len < reply->bytes)
@@ -394,9 +394,10 @@ static int peer_fetch(struct storage *storage, const char *key, void *data, size
 static int peer_list(struct storage *storage, const char *prefix,
                      int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
-    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_LIST, prefix);
+    const Holdfast__V1__PeerRequest request =
+        make_request(HOLDFAST__V1__PEER_OP__PEER_LIST, prefix);
     Holdfast__V1__PeerReply *reply;
-    int error = call(&reply, peer_of(storage), &request);
+    int error = call_peer(&reply, peer_of(storage), &request);
     for (size_t i = 0; error == 0 && i < reply->n_entries; i++) {
         const Holdfast__V1__PeerEntry *entry = reply->entries[i];
         if (storage_name_is_valid(entry->name, strlen(entry->name)))
@@ -411,14 +412,14 @@ static int peer_list(struct storage *storage, const char *prefix,
 
 static int peer_remove(struct storage *storage, const char *key)
 {
-    const Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_REMOVE, key);
-    return call_for(NULL, NULL, peer_of(storage), &request);
+    const Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_REMOVE, key);
+    return call_for_handle(NULL, NULL, peer_of(storage), &request);
 }
 
 static int peer_space(struct storage *storage, struct storage_space *out)
 {
     (void)storage;
-    *out = (struct storage_space){0}; /* the peer's own ledger refuses what does not fit */
+    *out = (struct storage_space){0}; /* the peer's own accounting refuses excess */
     return 0;
 }
 
@@ -428,12 +429,12 @@ static int peer_hold(struct storage *storage, struct storage_hold **out, const c
                      const void *data, size_t bytes)
 {
     Holdfast__V1__PeerRequest request =
-        ask_handle(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_HOLD, key);
+        make_handle_request(peer_of(storage), HOLDFAST__V1__PEER_OP__PEER_HOLD, key);
     request.data = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)data};
     struct storage_hold *hold = calloc(1, sizeof *hold);
     if (!hold)
         return report_error(ERR_MEMORY, NULL, "no memory for a lease");
-    int error = call_for(&hold->handle, NULL, peer_of(storage), &request);
+    int error = call_for_handle(&hold->handle, NULL, peer_of(storage), &request);
     if (error != 0)
         free(hold);
     else
@@ -443,15 +444,15 @@ static int peer_hold(struct storage *storage, struct storage_hold **out, const c
 
 static void peer_release(struct storage *storage, struct storage_hold *hold, bool stays)
 {
-    Holdfast__V1__PeerRequest request = ask(HOLDFAST__V1__PEER_OP__PEER_RELEASE, "");
+    Holdfast__V1__PeerRequest request = make_request(HOLDFAST__V1__PEER_OP__PEER_RELEASE, "");
     request.handle = hold->handle;
     request.stays = stays;
-    if (!stays) /* else it does not wait: the handle ends with our silence */
-        call_for(NULL, NULL, peer_of(storage), &request);
+    if (!stays) /* without waiting: the handle expires without use */
+        call_for_handle(NULL, NULL, peer_of(storage), &request);
     free(hold);
 }
 
-/* Whose it is is the other ckptd's business. */
+/* The other ckptd knows the holders. */
 static int peer_find_holder(struct storage *storage, const char *key)
 {
     (void)storage;

@@ -1,8 +1,8 @@
-/* storage.c - the functions that callers use: they check arguments and keys, then call the
- * back-end's table.
+/* storage.c - the functions for callers: they check arguments and keys, then call the back-end's
+ * table.
  *
  * Keys are checked here, once, so every back-end may trust them: no "..", no absolute path, nothing
- * but plain characters. Also here: what is made of the table's functions alone (storage_transfer,
+ * but plain characters. Also here: functions that need only the table (storage_transfer,
  * storage_fetch_all, numbered objects) and the translation of errno. */
 #include "storage/engine/engine.h"
 #include "storage/engine/meter.h"
@@ -14,11 +14,11 @@
 
 #define COMPONENT_MAX 255u /* of one name, as on every file system in use */
 #define RESERVED_PREFIX ".holdfast"
-/* Looks for one that is being replaced all the time: those that find none, as where there is none,
- * and those whose find was gone by the time of the fetch. */
+/* Tries to fetch a numbered object that is constantly replaced: the limit of lists without one, as
+ * when there is none, and of objects that were removed before their fetch. */
 #define NUMBERED_NONE_MAX 4u
 #define NUMBERED_GONE_MAX 1000u
-#define NUMBER_DIGITS 20 /* of their names */
+#define NUMBER_DIGITS 20 /* digits of their names */
 
 static const struct storage_options default_options;
 
@@ -54,12 +54,12 @@ int storage_code_of_errno(int number)
         return ERR_EXISTS;
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: /* the limit of a process, or of the file system */
+    case EFBIG: /* a limit of the process, or of the file system */
         return ERR_SPACE;
     case EACCES:
     case EPERM:
     case EROFS:
-    case ELOOP: /* a link: none is followed */
+    case ELOOP: /* a link: links are not followed */
         return ERR_DENIED;
     case ENOMEM:
         return ERR_MEMORY;
@@ -75,7 +75,7 @@ int storage_code_of_errno(int number)
     }
 }
 
-/* ---- what every call is checked for ---- */
+/* ---- checks of every call ---- */
 
 static const struct storage_ops *ops_of(struct storage *storage)
 {
@@ -128,7 +128,7 @@ static int check_key(struct storage *storage, const char *key)
     }
 }
 
-/* A key, or "" for the root. */
+/* Checks a key, or "" for the root. */
 static int check_prefix(struct storage *storage, const char *prefix)
 {
     CHECK(prefix != NULL);
@@ -165,7 +165,7 @@ void storage_close(struct storage *storage)
     if (storage == NULL)
         return;
     struct storage_meter *meter = ((struct storage_base *)(void *)storage)->meter;
-    ops_of(storage)->close(storage); /* which waits for all requests */
+    ops_of(storage)->close(storage); /* waits for all requests */
     storage_meter_free(meter);
 }
 
@@ -367,7 +367,7 @@ int storage_find_holder(struct storage *storage, const char *key)
     if (error == 0 && !ops->find_holder && key != NULL)
         return report_error(ERR_NOT_FOUND, NULL, "nobody else can reach the store");
     if (error == 0 && !ops->find_holder)
-        return 0; /* this process is the only one that writes */
+        return 0; /* this process is the only writer */
     return error == 0 ? ops->find_holder(storage, key) : error;
 }
 
@@ -392,7 +392,7 @@ const char *storage_describe(struct storage *storage)
     return text ? text : ops_of(storage)->name;
 }
 
-/* ---- made of the above ---- */
+/* ---- functions made of the above ---- */
 
 int storage_fetch_all(struct storage *storage, const char *key, size_t max, void **out,
                       size_t *out_bytes)
@@ -427,7 +427,7 @@ static void numbered_key(char out[STORAGE_KEY_MAX + 1], const char *folder, uint
           STORAGE_KEY_MAX);
 }
 
-/* Other names are nobody's number: what is found can be fetched, or was replaced. */
+/* Ignores other names, so a found object can be fetched, or was replaced. */
 static int visit_number(void *user, const struct storage_entry *entry)
 {
     uint64_t *newest = user, number = 0;
@@ -447,7 +447,7 @@ int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t
     uint64_t bytes = 0;
     int error = 0;
     CHECK(size > 0);
-    /* Several publications later one may be gone by the time of its fetch, or of a list. */
+    /* A later publication may remove the object before its fetch, or during a list. */
     for (uint32_t none = 0, gone = 0; none < NUMBERED_NONE_MAX && gone < NUMBERED_GONE_MAX;) {
         *out_number = 0;
         text[0] = '\0';
@@ -472,7 +472,7 @@ int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t
 struct numbered {
     struct storage *storage;
     const char *folder;
-    uint64_t number; /* the one that counts */
+    uint64_t number; /* the newest */
 };
 
 static int remove_older(void *user, const struct storage_entry *entry)
@@ -493,7 +493,7 @@ int storage_publish_numbered(struct storage *storage, const char *folder, uint64
     char key[STORAGE_KEY_MAX + 1];
     numbered_key(key, folder, number + 1);
     int error = storage_publish(storage, key, text, strlen(text));
-    if (error == 0) /* what stays is not looked at: the next one removes it */
+    if (error == 0) /* ignore objects that stay: the next publication removes them */
         storage_list(storage, folder, remove_older,
                      &(struct numbered){storage, folder, number + 1});
     return error;

@@ -1,9 +1,9 @@
-/* where.c - where a store is, as people write it: the one parser of it.
+/* where.c - parses the address of a store as users write it.
  *
  *   s3://BUCKET[/PREFIX]   a bucket of an S3 server, or all below a prefix in it
  *   dir:/PATH              a directory that other machines use, too: NFS, Lustre, GPFS
- *   peer:HOST:PORT         what the ckptd that answers there has, also peer:unix:/PATH; tools that
- *                          read write it alone
+ * peer:HOST:PORT         the store of the ckptd at that address, also peer:unix:/PATH; only for
+ *                          tools that read
  *   /PATH, PATH            a directory of this machine
  *
  * "gs://b" and "s3:/b" name no store and are refused; "./s3:/b" is a directory of that name. */
@@ -48,7 +48,7 @@ int storage_where_parse(struct storage_where *out, const char *text)
     *out = (struct storage_where){.ops = scheme->ops, .is_shared = scheme->is_shared};
     snprintf(out->place, sizeof out->place, "%s", place);
     for (size_t last = strlen(place) - 1; last > 0 && out->place[last] == '/'; last--)
-        out->place[last] = '\0'; /* so that equal texts are equal places */
+        out->place[last] = '\0'; /* equal places get equal texts */
     return 0;
 }
 

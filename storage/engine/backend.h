@@ -1,18 +1,18 @@
 /* backend.h - private to storage/: the table of a back-end, and how its structs begin.
  *
- * A slot does what the storage_* function of its name promises (storage.h), which has asserted the
- * arguments. Here is what a back-end alone has to know. */
+ * A slot implements the storage_* function of its name (storage.h), which has asserted the
+ * arguments. The comments here are for back-ends only. */
 #ifndef HOLDFAST_STORAGE_BACKEND_H
 #define HOLDFAST_STORAGE_BACKEND_H
 
 #include "storage/storage.h"
 
 enum storage_flags {
-    STORAGE_DURABLE = 1, /* what was synced survives power loss */
+    STORAGE_DURABLE = 1, /* synced data survives power loss */
     STORAGE_DIRECT = 2,  /* requests bypass the page cache */
     STORAGE_REMOTE = 4,  /* a request is a message to another machine: few, large ones */
     STORAGE_BYTES = 8,   /* sizes, offsets and buffers are not held to STORAGE_ALIGN */
-    STORAGE_ABSENT = 16  /* not reached yet: all is refused with ERR_UNAVAILABLE */
+    STORAGE_ABSENT = 16  /* not reached yet: all operations return ERR_UNAVAILABLE */
 };
 
 struct storage_ops {
@@ -30,7 +30,7 @@ struct storage_ops {
     int (*object_open)(struct storage *storage, struct storage_object **out, const char *key,
                        uint64_t *out_bytes);
     void (*object_close)(struct storage *storage, struct storage_object *object);
-    /* Ends each request by storage_done(), also with errors found at once. */
+    /* Ends each request by storage_done(), also after immediate errors. */
     void (*submit)(struct storage *storage, struct storage_request *request);
     int (*sync_names)(struct storage *storage, const char *prefix);
     int (*publish)(struct storage *storage, const char *key, const void *data, size_t bytes);
@@ -51,7 +51,7 @@ struct storage_ops {
     int (*find_holder)(struct storage *storage, const char *key);
     /* (optional; without: there are none) */
     int (*sweep)(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
-    /* (optional; without: 0, as nobody else can change it) */
+    /* (optional; without: 0, as no other process can change it) */
     int (*stamp)(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
     /* (optional; without: nothing) */
     void (*link)(struct storage *storage, struct storage_link *out);
@@ -60,16 +60,16 @@ struct storage_ops {
 /* First in every struct storage and struct storage_object, so the wrappers find the table. */
 struct storage_base {
     const struct storage_ops *ops;
-    struct storage_meter *meter; /* meter.c; of an object NULL */
-    const char *text;            /* what was chosen and why; NULL: the name of the table */
-    bool is_locked;       /* storage_lock() has gone well: this process is the store's one writer */
-    uint32_t num_at_once; /* looks that it answers side by side; 0: storage_for_many() has one */
+    struct storage_meter *meter; /* meter.c; NULL for an object */
+    const char *text;            /* the selected engine and why; NULL: the name of the table */
+    bool is_locked; /* storage_lock() has succeeded: this process is the store's single writer */
+    uint32_t num_at_once; /* calls that it answers in parallel; 0: storage_for_many() makes one */
 };
 
-/* One more back-end, for storage_find: tests link one that injects faults (tests/fault/). Before
- * any other call. */
+/* Adds a back-end for storage_find(): tests link one that injects faults (tests/fault/). Call it
+ * before any other call. */
 void storage_add(const struct storage_ops *ops);
-/* Ends a request, in place of request->done(). */
+/* Ends a request; calls request->done(). */
 void storage_done(struct storage_request *request);
 
 #endif

@@ -1,8 +1,8 @@
-/* engine.h - private to storage/: what carries out the requests of local objects.
+/* engine.h - private to storage/: executes the requests of local objects.
  *
  * Two engines have the same semantics: `engine_uring` (uring.c, one ring) and `engine_pwrite`
- * (pwrite.c, threads). `local` takes the first that opens. Beside them: the worker threads that the
- * pwrite engine and the memory back-end share (workers.c), and the rule for short transfers.
+ * (pwrite.c, threads). `local` takes the first that opens. Also here: the worker threads of the
+ * pwrite engine and the memory back-end (workers.c), and the rule for short transfers.
  *
  * Semantics of both engines:
  *  - any thread may submit; done() runs on an engine thread, one call at a time;
@@ -24,7 +24,7 @@
 #define ENGINE_THREADS_MAX 256u
 #define ENGINE_RETRIES_MAX 100u /* of one transfer without progress; then its errno is reported */
 
-/* The open file behind a request: first in every object that an engine serves. */
+/* The open file of a request: first in every object that an engine serves. */
 struct engine_file {
     struct storage_base base;
     int fd;
@@ -35,9 +35,9 @@ struct engine_file {
 struct engine;
 
 struct engine_ops {
-    /* Refusal by the system is an error here; the caller takes the next engine. */
+    /* A refusal by the system is an error here; the caller then opens the next engine. */
     int (*open)(struct engine **out, const struct storage_options *options);
-    /* Waits for every request that was submitted. */
+    /* Waits for every submitted request. */
     void (*close)(struct engine *engine);
     int (*register_buffers)(struct engine *engine, const struct iovec *buffers, uint32_t count);
     void (*replace_buffer)(struct engine *engine, uint32_t index, const struct iovec *buffer);
@@ -54,35 +54,34 @@ struct engine {
 extern const struct engine_ops engine_uring;
 extern const struct engine_ops engine_pwrite;
 
-/* The code that stands for an errno: ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_DENIED, ... or
- * ERR_IO. */
+/* The error code for an errno: ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_DENIED, ... or ERR_IO. */
 int storage_code_of_errno(int number);
 
-/* May `name` be one component of a key? What may not is not listed either. */
+/* May `name` be one component of a key? Lists omit other names. */
 bool storage_name_is_valid(const char *name, size_t length);
 
-/* Starts a thread with all signals blocked: they are the business of the program's own threads.
- * `name` has at most 15 characters. ERR_MEMORY. */
+/* Starts a thread with all signals blocked: the program's own threads handle them. `name` has at
+ * most 15 characters. ERR_MEMORY. */
 int engine_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *argument);
 
-/* A fixed set of threads that carry out requests: perform() sets the result, then done() runs. */
+/* A fixed set of threads that execute requests: perform() sets the result, then done() runs. */
 struct workers;
 int workers_open(struct workers **out, uint32_t num_threads, const char *thread_name,
                  void (*perform)(struct storage_request *request));
 void workers_submit(struct workers *workers, struct storage_request *request);
 void workers_close(struct workers *workers); /* waits for every request; NULL is allowed */
-/* Threads that several stores share: more of them as stores come, up to num_threads_max, and none
- * when the last one has gone. */
+/* Threads that several stores share: their number grows with the stores, up to num_threads_max, and
+ * they end when the last store has left. */
 struct workers_pool;
 struct workers_shared {
     const char *thread_name;
     void (*perform)(struct storage_request *request);
     uint32_t num_threads_max;
-    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t mutex; /* of the following */
     struct workers_pool *pool;
     uint32_t num_stores, num_wanted;
 };
-/* For a store that has at most so many requests under way; the others wait. */
+/* Joins a store with at most `num_at_once` requests under way; its others wait. */
 int workers_join(struct workers **out, struct workers_shared *shared, uint32_t num_at_once);
 
 static inline struct engine_file *engine_file_of(const struct storage_request *request)
@@ -105,7 +104,7 @@ static inline bool engine_is_wanted(struct storage_request *request)
     return false;
 }
 
-/* Refuses also a write past what the object reserved. */
+/* Refuses also a write past the object's reserved size. */
 static inline bool engine_accept(struct storage_request *request)
 {
     if (!engine_is_wanted(request))
@@ -119,8 +118,8 @@ static inline bool engine_accept(struct storage_request *request)
 }
 
 /* The rule for short transfers: accounts for `moved` bytes and tells whether the request has ended.
- * A read that cannot get on is past the end of the object, a write that cannot is an error. With
- * O_DIRECT a ragged piece does not count, since no transfer may start behind it. */
+ * A read without progress is past the end of the object, a write without progress is an error. With
+ * O_DIRECT a ragged piece does not count, because no transfer may start after it. */
 static inline bool engine_advance(struct storage_request *request, uint32_t moved)
 {
     uint32_t before = request->bytes_done;
@@ -139,8 +138,7 @@ static inline bool engine_advance(struct storage_request *request, uint32_t move
     return true;
 }
 
-/* A transfer ended with errno `number`: true when it is to be tried again, else the error is set.
- */
+/* A transfer ended with errno `number`: true when it must be tried again, else the error is set. */
 static inline bool engine_try_again(struct storage_request *request, int number)
 {
     bool passing = number == EINTR || number == EAGAIN;

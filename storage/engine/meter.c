@@ -1,11 +1,11 @@
-/* meter.c - how many requests a store has carried out, of how many bytes, and in what time; of a
- * bucket also what it asks its server.
+/* meter.c - counts a store's requests, their bytes and their times; for a bucket also the requests
+ * to its server.
  *
  * A request is measured from storage_submit() to storage_done(), so the wait for the device's depth
- * counts: it is what the caller waits. Times lie in buckets of a quarter of an octave of
- * microseconds; a percentile is the upper end of its bucket, at most a quarter too high. When
- * WINDOW requests have been counted each bucket is halved, so percentiles are those of the last few
- * thousand. A histogram has all, for who asks for rates. */
+ * counts, as the caller waits for it, too. Times are counted in buckets of a quarter of an octave
+ * of microseconds; a percentile is the upper end of its bucket, at most a quarter too high. After
+ * WINDOW requests each bucket is halved, so percentiles are those of the last few thousand. A
+ * histogram has all requests, for rates. */
 #include "storage/engine/meter.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ struct counted {
 };
 
 struct storage_meter {
-    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t mutex; /* of the following */
     struct counted of[STORAGE_MEASURES];
     uint32_t in_work;
 };

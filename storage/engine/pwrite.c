@@ -1,7 +1,7 @@
 /* pwrite.c - the engine of last resort: pread, pwrite and fdatasync on a few threads.
  *
- * Taken where io_uring is refused (containers, hardened kernels) or options->force_pwrite asks for
- * it. Its depth on the device is the number of threads. Registered buffers mean nothing here. */
+ * Used where io_uring is refused (containers, hardened kernels) or with options->force_pwrite. Its
+ * depth on the device is the number of threads. It ignores registered buffers. */
 #include "storage/engine/engine.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* ring.c - io_uring is a large part of the kernel: a process that was taken over through what it
- * reads should find no more of it than the storage uses. So a ring is restricted before it can be
- * used, and once the storage is open a program may give up making others. */
+/* ring.c - restricts io_uring, which is a large part of the kernel: a compromised process should
+ * find no more of it than storage needs. So a ring is restricted before its first use, and after
+ * the storage is open a program may give up making others. */
 #include "storage/engine/ring.h"
 
 #include "storage/storage.h"
@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define X32_BIT 0x40000000u /* x86-64: in the numbers of the calls of its x32 programs */
+#define X32_BIT 0x40000000u /* x86-64: in the numbers of system calls of x32 programs */
 
 static struct io_uring_restriction of_entry(unsigned char op)
 {
@@ -28,7 +28,7 @@ static struct io_uring_restriction of_register(unsigned char op)
                                          .register_op = op};
 }
 
-/* The shared liburing 2.3 declares functions for these two registrations, and lacks them. */
+/* The shared liburing 2.3 declares functions for these two registrations, but lacks them. */
 static int call_register(struct io_uring *ring, unsigned what, void *argument, unsigned count)
 {
     long result = syscall(SYS_io_uring_register, ring->ring_fd, what, argument, count);
@@ -48,7 +48,7 @@ static int restrict_and_enable(struct io_uring *ring)
     };
     unsigned count = sizeof(allowed) / sizeof(allowed[0]);
     int result = call_register(ring, IORING_REGISTER_RESTRICTIONS, allowed, count);
-    if (result == -EINVAL) /* before Linux 5.13 the last one is unknown, and nothing was set */
+    if (result == -EINVAL) /* before Linux 5.13 the last one is unknown, and none was set */
         result = call_register(ring, IORING_REGISTER_RESTRICTIONS, allowed, count - 1);
     return result < 0 ? result : call_register(ring, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 }
@@ -113,7 +113,8 @@ int storage_forbid_rings(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
-    /* Of all threads; and without what the filter would otherwise cost the CPU's speculation. */
+    /* For all threads; and without the CPU's speculation limits that the filter otherwise
+     * implies. */
     unsigned long flags = SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0)

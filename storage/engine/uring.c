@@ -1,20 +1,20 @@
 /* uring.c - the io_uring engine: one thread that owns one ring.
  *
- * Requests come from any thread through a stack that is pushed with one compare-and-swap and taken
- * whole by the ring thread, which turns it into first-in first-out order. Who pushes onto the empty
- * stack writes an eventfd, unless so many requests are on the device that the next completion will
- * wake the thread soon enough; a read of that eventfd is always in the ring, so the thread sleeps
- * in one place only: io_uring_submit_and_wait. At most `depth` requests are on the device, the
- * others wait in a list that is linked through the requests.
+ * Any thread pushes requests onto a stack with one compare-and-swap. The ring thread takes the
+ * whole stack and reverses it to first-in first-out order. A thread that pushes onto the empty
+ * stack writes an eventfd, unless so many requests are on the device that the next completion wakes
+ * the ring thread soon. A read of that eventfd is always in the ring, so the ring thread sleeps in
+ * one place only: io_uring_submit_and_wait. At most `depth` requests are on the device; the others
+ * wait in a list that is linked through the requests.
  *
  * Buffers registered with the kernel save it the pinning of pages per request. Registration may be
  * refused (RLIMIT_MEMLOCK): the limit is raised as far as the process may, else requests run
- * unregistered. Places may be registered before there is memory for them; then the limit is asked
- * whether it allows for all, so that no part of them takes what is left of it from others.
+ * unregistered. Places may be registered before there is memory for them. Then the engine checks
+ * first whether the limit allows all of them, so that a part of them does not use up the limit.
  *
- * Blocks go to the kernel one by one. Those that it is given in one call it joins where they lie
- * side by side: four blocks of 1 MiB were one request of a virtio disk, which so had 8 instead of
- * 32 under way, and wrote a sixth slower.
+ * Blocks are submitted to the kernel one by one, because it merges adjacent blocks of one call.
+ * Four blocks of 1 MiB became one request of a virtio disk, which then had 8 instead of 32 under
+ * way, and wrote a sixth slower.
  *
  * The completion queue cannot overflow: it has twice as many places as there are entries, and
  * entries are the depth and the eventfd's read. */
@@ -32,9 +32,9 @@
 
 #define URING_BUFFERS_MAX 16384u          /* the kernel's own limit */
 #define URING_BUFFER_BYTES_MAX (1u << 30) /* likewise, of one buffer */
-/* So many requests keep the device busy while new ones wait for a completion. */
+/* This many requests keep the device busy while new ones wait for a completion. */
 #define URING_BUSY 8u
-/* From so many bytes on a request is worth a system call of its own. */
+/* A request of at least this size justifies a system call for it alone. */
 #define URING_BLOCK_BYTES (256u << 10)
 
 struct uring_engine {
@@ -45,16 +45,16 @@ struct uring_engine {
     uint32_t depth;
     char text[128];
     _Atomic(struct storage_request *) submitted; /* newest first */
-    atomic_uint in_flight;                       /* changed by the ring thread alone */
+    atomic_uint in_flight;                       /* changed only by the ring thread */
     atomic_bool stop;
     struct iovec *buffers; /* valid once `registered` is set */
     uint32_t num_buffers;
     atomic_bool registered, told_refusal;
-    /* The ring thread's own. */
+    /* Used by the ring thread only. */
     struct storage_request *waiting;
     struct storage_request **waiting_tail;
     bool wake_armed;
-    uint64_t wake_value; /* where the eventfd's read goes; its address marks that completion */
+    uint64_t wake_value; /* the target of the eventfd's read; its address marks that completion */
 };
 
 static void wake_ring(struct uring_engine *engine)
@@ -76,8 +76,8 @@ static void arm_wake(struct uring_engine *engine)
     engine->wake_armed = true;
 }
 
-/* Appends what was submitted to the waiting list, oldest first. */
-static void take_submitted(struct uring_engine *engine)
+/* Appends the submitted requests to the waiting list, oldest first. */
+static void queue_submitted(struct uring_engine *engine)
 {
     struct storage_request *request = atomic_exchange(&engine->submitted, NULL);
     struct storage_request *oldest = NULL;
@@ -101,14 +101,14 @@ static bool is_fixed(struct uring_engine *engine, const struct storage_request *
     CHECK((uint32_t)request->buffer < engine->num_buffers);
     const struct iovec *buffer = &engine->buffers[request->buffer];
     if (buffer->iov_base == NULL)
-        return false; /* its memory came later, and the kernel did not take it */
+        return false; /* its memory came later, and the kernel did not register it */
     const char *start = buffer->iov_base, *data = request->data;
     CHECK(data >= start && data + request->bytes <= start + buffer->iov_len);
     return true;
 }
 
-/* The kernel may be out of memory for requests: what it did not take stays in the submission queue
- * for the next call. False: so it is. */
+/* The kernel may be out of memory for requests: those that it did not accept stay in the submission
+ * queue for the next call. False: they do. */
 static bool was_submitted(int result)
 {
     CHECK(result >= 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY ||
@@ -116,7 +116,7 @@ static bool was_submitted(int result)
     return result >= 0 || result == -EINTR;
 }
 
-/* Puts what is left of a request into the ring. */
+/* Puts the rest of a request into the ring. */
 static void prepare(struct uring_engine *engine, struct storage_request *request)
 {
     if (request->bytes >= URING_BLOCK_BYTES && io_uring_sq_ready(&engine->ring) > 0)
@@ -171,7 +171,7 @@ static void complete(struct uring_engine *engine, struct storage_request *reques
     storage_done(request);
 }
 
-/* What the kernel cannot do now for want of memory it is asked for again, a little later. */
+/* Waits a little before the kernel is asked again, when it is short of memory. */
 static void pause_for_memory(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -203,11 +203,11 @@ static void submit_and_wait(struct uring_engine *engine)
         pause_for_memory();
 }
 
-/* Callbacks of refused requests may submit without a wake-up: looks again until nothing is left. */
+/* Callbacks of refused requests may submit without a wake-up: repeats until none is left. */
 static void start_submitted(struct uring_engine *engine)
 {
     do {
-        take_submitted(engine);
+        queue_submitted(engine);
         start_waiting(engine);
     } while (atomic_load_explicit(&engine->submitted, memory_order_relaxed) != NULL);
 }
@@ -291,7 +291,7 @@ static int try_register(struct uring_engine *engine, uint64_t later_bytes)
 static int uring_register_buffers(struct engine *base, const struct iovec *buffers, uint32_t count)
 {
     struct uring_engine *engine = (struct uring_engine *)base;
-    CHECK(engine->buffers == NULL); /* once */
+    CHECK(engine->buffers == NULL); /* may be called once */
     if (count > URING_BUFFERS_MAX)
         return report_error(ERR_INVALID, NULL, "%u buffers are over the limit of %u", count,
                             URING_BUFFERS_MAX);
@@ -305,7 +305,7 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
         return report_error(ERR_MEMORY, NULL, "could not allocate the table of buffers");
     uint64_t later_bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
-        /* An empty place, to the kernel, has no length. */
+        /* For the kernel an empty place has length 0. */
         if (buffers[i].iov_base != NULL)
             engine->buffers[i] = buffers[i];
         else
@@ -321,7 +321,7 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
                  engine->depth, count);
         return 0;
     }
-    /* EFAULT: a kernel before 5.13 knows no empty places. */
+    /* EFAULT: a kernel before 5.13 does not support empty places. */
     if (result != -ENOMEM && result != -EPERM && result != -EOPNOTSUPP &&
         !(result == -EFAULT && later_bytes > 0)) {
         errno = -result;
@@ -332,8 +332,8 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
     return 0;
 }
 
-/* The kernel keeps what is registered pinned, whatever becomes of the mapping: so the place is
- * emptied before the memory goes. Which thread calls does not matter to it; the ring thread sees
+/* The kernel keeps registered memory pinned, even after it is unmapped. So the place is emptied
+ * before the memory is released. The kernel accepts the call from any thread; the ring thread sees
  * the new address with the first request on it. */
 static void uring_replace_buffer(struct engine *base, uint32_t index, const struct iovec *buffer)
 {
@@ -358,8 +358,9 @@ static void uring_submit(struct engine *base, struct storage_request *request)
     do
         request->next = head;
     while (!atomic_compare_exchange_weak(&engine->submitted, &head, request));
-    /* The ring thread looks at the stack after each completion has left in_flight, before it
-     * sleeps: whoever sees many in flight here is seen there. Callbacks that submit run on it. */
+    /* The ring thread checks the stack after each completion has lowered in_flight, before it
+     * sleeps. So a thread that sees many in flight here need not wake it. Callbacks that submit run
+     * on that thread. */
     if (head == NULL && atomic_load(&engine->in_flight) < URING_BUSY &&
         !pthread_equal(pthread_self(), engine->thread))
         wake_ring(engine);

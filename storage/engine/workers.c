@@ -1,9 +1,9 @@
-/* workers.c - a fixed set of threads that carry out requests, for one store or for several.
+/* workers.c - a fixed set of threads that execute requests, for one store or for several.
  *
- * A lane of requests per store (proto/base/lanes.h), first in first out, under one mutex; each
+ * Each store has a lane of requests (proto/base/lanes.h), first in first out, under one mutex. A
  * thread takes a request, performs it without any lock, then calls done() under a second mutex, so
- * callbacks never run side by side. The lanes are linked through the requests: they have no limit
- * of their own, the callers' number of requests bounds them. */
+ * callbacks never run in parallel. The lanes are linked through the requests: they have no limit,
+ * the callers' number of requests bounds them. */
 #include "storage/engine/engine.h"
 
 #include <pthread.h>
@@ -23,17 +23,17 @@ struct workers_pool {
     pthread_t threads[ENGINE_THREADS_MAX];
 };
 
-/* A store's. */
+/* Of one store. */
 struct workers {
     struct workers_pool *pool;
-    struct workers_shared *shared; /* NULL: the pool is this store's alone */
+    struct workers_shared *shared; /* NULL: only this store uses the pool */
     struct lane lane;
     uint32_t num_at_once;
 };
 
-/* The oldest request of the lane whose turn it is, waited for; NULL when there is none left and
- * none will come. */
-static struct storage_request *take_request(struct workers_pool *pool, struct lane **out_lane)
+/* Waits for the oldest request of the lane whose turn it is; NULL when there is none left and none
+ * will come. */
+static struct storage_request *await_request(struct workers_pool *pool, struct lane **out_lane)
 {
     struct lane_link *link;
     pthread_mutex_lock(&pool->mutex);
@@ -51,7 +51,7 @@ static void *run_worker(void *argument)
     struct workers_pool *pool = argument;
     struct storage_request *request;
     struct lane *lane;
-    while ((request = take_request(pool, &lane)) != NULL) {
+    while ((request = await_request(pool, &lane)) != NULL) {
         pool->perform(request);
         pthread_mutex_lock(&pool->done_mutex);
         storage_done(request);
@@ -145,7 +145,7 @@ int workers_open(struct workers **out, uint32_t num_threads, const char *thread_
     return error;
 }
 
-/* With the mutex of `shared`. */
+/* Call it with the mutex of `shared`. */
 static int join_pool(struct workers *workers, struct workers_shared *shared)
 {
     uint32_t wanted = shared->num_wanted + workers->num_at_once;

@@ -1,4 +1,4 @@
-/* hash.c - SHA-256, MD5 and HMAC of OpenSSL, for bytes that lie in several pieces. */
+/* hash.c - SHA-256, MD5 and HMAC of OpenSSL, for bytes in several pieces. */
 #include "storage/http/hash.h"
 
 #include "proto/base/report.h"

@@ -1,6 +1,6 @@
-/* hash.h - the digests that a bucket's protocol is made of; hash.c wraps OpenSSL's.
+/* hash.h - the digests of a bucket's protocol; hash.c wraps OpenSSL's.
  *
- * Threads: any. Nothing is kept. */
+ * Threads: any. No state. */
 #ifndef HOLDFAST_STORAGE_HTTP_HASH_H
 #define HOLDFAST_STORAGE_HTTP_HASH_H
 
@@ -12,7 +12,7 @@
 #define HASH_MD5_BYTES 16u
 #define HASH_MD5_HEX 33u
 
-/* Of pieces that lie apart. ERR_MEMORY: OpenSSL could not. */
+/* Of bytes in several pieces. ERR_MEMORY: OpenSSL failed. */
 int hash_sha256(unsigned char out[HASH_SHA256_BYTES], const struct iovec *pieces, size_t count);
 int hash_md5(unsigned char out[HASH_MD5_BYTES], const struct iovec *pieces, size_t count);
 /* HMAC-SHA-256 (RFC 2104). */

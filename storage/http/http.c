@@ -1,12 +1,12 @@
-/* http.c - one request over libcurl, which nobody else knows.
+/* http.c - one request over libcurl; no other file uses libcurl.
  *
- * Bodies are sent from and received into the caller's memory: what libcurl copies on the way is the
- * piece at hand, of its own two buffers, which stay in the cache. A request with a body goes
- * without "Expect: 100-continue": the wait costs a round trip per part.
+ * Bodies are sent from and received into the caller's memory. libcurl copies only the current
+ * piece, in its two buffers, which stay in the cache. A request with a body goes without "Expect:
+ * 100-continue": the wait costs a round trip per part.
  *
- * A stall is found by libcurl: less than a byte a second for `stall_s`, which also covers a server
- * that takes a request and does not answer. A short answer is CURLE_PARTIAL_FILE where the server
- * had told a length, and is found by the caller's count of bytes where it had not. */
+ * libcurl detects a stall: less than a byte a second for `stall_s`, which includes a server that
+ * accepts a request and does not answer. A short answer is CURLE_PARTIAL_FILE if the server sent a
+ * length; otherwise the caller's count of bytes detects it. */
 #include "storage/http/http.h"
 
 #include <curl/curl.h>
@@ -30,8 +30,8 @@ struct http_connection {
 struct transfer {
     struct http_connection *connection;
     struct http_call *call;
-    size_t piece, at;    /* of the body: what is sent next */
-    size_t room, filled; /* likewise of `receive`: the piece, and bytes in it */
+    size_t piece, at;    /* of the body: the next bytes to send */
+    size_t room, filled; /* likewise of `receive`: its pieces, and bytes in them */
     uint64_t received;
     bool was_sent, is_too_long, is_short_of_memory;
 };
@@ -85,7 +85,7 @@ void http_call_free(struct http_call *call)
     call->text_bytes = 0;
 }
 
-/* ---- the body that is sent ---- */
+/* ---- the request body ---- */
 
 static uint64_t bytes_of(const struct iovec *pieces, size_t count)
 {
@@ -118,8 +118,8 @@ static size_t send_some(char *out, size_t size, size_t count, void *user)
     return moved;
 }
 
-/* libcurl sends the body again where a connection that it had kept was closed meanwhile: what it
- * had sent before may have been a whole request, too. */
+/* libcurl sends the body again when a kept connection was closed meanwhile. The bytes sent before
+ * may already have been a whole request. */
 static int rewind_body(void *user, curl_off_t offset, int origin)
 {
     struct transfer *transfer = user;
@@ -130,7 +130,7 @@ static int rewind_body(void *user, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-/* ---- the answer ---- */
+/* ---- the response ---- */
 
 static void copy_value(char out[HTTP_HEADER_BYTES], const char *value, size_t bytes)
 {
@@ -198,7 +198,7 @@ static size_t receive_header(char *data, size_t size, size_t count, void *user)
     return bytes;
 }
 
-static size_t fill(struct transfer *transfer, const char *data, size_t bytes)
+static size_t copy_into(struct transfer *transfer, const char *data, size_t bytes)
 {
     const struct http_call *call = transfer->call;
     size_t moved = 0;
@@ -248,7 +248,7 @@ static size_t receive_some(char *data, size_t size, size_t count, void *user)
     long status = 0;
     curl_easy_getinfo(transfer->connection->curl, CURLINFO_RESPONSE_CODE, &status);
     bool goes_there = transfer->call->receive != NULL && (status == 200 || status == 206);
-    return goes_there ? fill(transfer, data, size * count)
+    return goes_there ? copy_into(transfer, data, size * count)
                       : keep_text(transfer, data, size * count);
 }
 
@@ -291,7 +291,7 @@ static void set_call(struct http_connection *connection, struct transfer *transf
 {
     const struct http_call *call = transfer->call;
     CURL *curl = connection->curl;
-    curl_easy_reset(curl); /* the socket stays */
+    curl_easy_reset(curl); /* the socket stays open */
     set_connection(connection);
     curl_easy_setopt(curl, CURLOPT_URL, call->url);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
@@ -316,7 +316,7 @@ static void set_call(struct http_connection *connection, struct transfer *transf
     }
 }
 
-/* Could the server have got the request whole? When in doubt, yes. */
+/* May the server have received the whole request? When in doubt, yes. */
 static bool may_have_acted(CURLcode code, const struct transfer *transfer)
 {
     static const CURLcode before[] = {CURLE_COULDNT_RESOLVE_HOST,     CURLE_COULDNT_RESOLVE_PROXY,
@@ -357,7 +357,7 @@ static void forget_answer(struct http_call *call)
     call->retry_after_s = 0;
 }
 
-/* What a server told itself, or what was asked for. */
+/* Checks the length that the server sent, or the requested one. */
 static int check_length(const struct http_call *call, uint64_t got)
 {
     bool goes_there = call->receive != NULL && (call->status == 200 || call->status == 206);

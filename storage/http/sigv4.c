@@ -1,4 +1,4 @@
-/* sigv4.c - AWS Signature Version 4, a staircase: canonical request, string to sign, key,
+/* sigv4.c - AWS Signature Version 4 in four steps: canonical request, string to sign, key,
  * signature.
  *
  *   canonical = method \n path \n query \n name:value\n... \n names \n hash of the payload
@@ -6,8 +6,8 @@
  *   key       = hmac(hmac(hmac(hmac("AWS4" + secret, day), region), service), "aws4_request")
  *   signature = hmac(key, to sign)
  *
- * Source: AWS, as sigv4.h says. The secret and the keys lie on the stack for the time of the call
- * and are wiped. */
+ * Source: AWS, as sigv4.h says. The secret and the keys are on the stack during the call and are
+ * wiped. */
 #include "storage/http/sigv4.h"
 
 #include "proto/base/report.h"
@@ -92,7 +92,7 @@ static int hash_canonical(char out[HASH_SHA256_HEX], const struct sigv4_request 
                     : report_error(ERR_INVALID, NULL, "a request is too long to be signed");
     if (error == 0)
         hash_hex(out, sum, sizeof sum);
-    explicit_bzero(text, CANONICAL_BYTES); /* a session token is among the headers */
+    explicit_bzero(text, CANONICAL_BYTES); /* the headers may include a session token */
     free(text);
     return error;
 }

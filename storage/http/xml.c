@@ -31,7 +31,7 @@ static void stop(struct reader *reader, int error)
     XML_StopParser(reader->parser, XML_FALSE);
 }
 
-static void refuse(struct reader *reader, const char *why)
+static void stop_reading(struct reader *reader, const char *why)
 {
     stop(reader, report_error(ERR_CORRUPT, NULL, "the server's answer %s", why));
 }
@@ -42,7 +42,7 @@ static void XMLCALL begin_element(void *user, const char *name, const char **att
     size_t length = strlen(reader->path);
     (void)attributes;
     if (reader->depth == DEPTH_MAX || length + strlen(name) + 2 > sizeof reader->path) {
-        refuse(reader, "has too many elements in one another");
+        stop_reading(reader, "has too many elements in one another");
         return;
     }
     reader->has_children[reader->depth] = true;
@@ -79,7 +79,7 @@ static void XMLCALL refuse_type(void *user, const char *name, const char *system
                                 const char *public, int has_internal)
 {
     (void)name, (void)system, (void)public, (void)has_internal;
-    refuse(user, "declares a document type");
+    stop_reading(user, "declares a document type");
 }
 
 int xml_read(const char *text, size_t bytes,
@@ -106,7 +106,7 @@ int xml_read(const char *text, size_t bytes,
                     : report_error(ERR_CORRUPT, NULL, "the server's answer is no XML: %s",
                                    XML_ErrorString(XML_GetErrorCode(reader->parser)));
     XML_ParserFree(reader->parser);
-    explicit_bzero(reader, sizeof *reader); /* the answer of a token service holds a secret */
+    explicit_bzero(reader, sizeof *reader); /* the response of a token service holds a secret */
     free(reader);
     return error;
 }

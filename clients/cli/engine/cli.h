@@ -424,12 +424,12 @@ void tags_free(struct tags *tags);
 /* ---- status.c: of a store without a ckptd ---- */
 
 /* What the looks of a watch have seen; zero before the first. */
-struct store_looks {
+struct store_polls {
     struct store_list before;       /* of the last one; store_list_free() */
     uint64_t count, commits, bytes; /* committed since the first */
 };
 /* An object as of cli_call_status, of what files tell; json_decref() it. NULL: it is one look. */
-int status_of_store(struct json_t **out, const struct cli *cli, struct store_looks *looks);
+int status_of_store(struct json_t **out, const struct cli *cli, struct store_polls *looks);
 
 /* ---- screen.c ---- */
 

@@ -1,10 +1,10 @@
-/* advise.c - how often a run should save: the interval that costs least, of what was measured.
+/* advise.c - how often a run should save: the cheapest interval, from measured times.
  *
- * The trainer leaves in a checkpoint how long a step takes and how long training waits for a save
- * (state.metrics: step_seconds, save_wait_seconds), and its interval in the configuration. ckptd
- * tells how long the run's last save took until it was durable. How often a node fails nobody has
- * measured: it is asked for. An option takes the place of any figure.
- * proto/base/daly.h says how the interval and its cost follow. */
+ * The trainer stores in a checkpoint how long a step takes and how long training waits for a save
+ * (state.metrics: step_seconds, save_wait_seconds). Its interval is in the configuration. ckptd
+ * reports how long the run's last save took until it was durable. The failure rate of nodes is not
+ * measured, so the user gives it. An option overrides any figure. proto/base/daly.h derives the
+ * interval and its cost. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/daly.h"
@@ -13,15 +13,15 @@
 
 #include <string.h>
 
-/* 0: not known. */
+/* 0: unknown. */
 struct figures {
     char checkpoint[200];
     uint64_t bytes;
     struct daly daly;
-    double now; /* the interval that is set, in seconds */
+    double now; /* the configured interval, in seconds */
 };
 
-/* ---- what is known ---- */
+/* ---- figures ---- */
 
 static double number_at(const json_t *object, const char *name)
 {
@@ -29,7 +29,7 @@ static double number_at(const json_t *object, const char *name)
     return value > 0 && value < 1e12 ? value : 0;
 }
 
-/* The interval in seconds: what "auto" chose, or that of the trainer's configuration. */
+/* The interval in seconds: the one that "auto" selected, or that of the trainer's configuration. */
 static double interval_set(const json_t *config, const json_t *metrics, double step)
 {
     const json_t *section = json_object_get(config, "checkpoint");
@@ -64,7 +64,7 @@ static int take_manifest(struct figures *out, const struct manifest *manifest,
     return error;
 }
 
-static int look_into_store(struct figures *out, const struct cli *cli)
+static int read_store(struct figures *out, const struct cli *cli)
 {
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
@@ -78,8 +78,8 @@ static int look_into_store(struct figures *out, const struct cli *cli)
     return error;
 }
 
-/* The run's last save, as far as it is also the last of this ckptd. */
-static int take_commit(struct figures *out, const struct cli *cli, const char *run)
+/* The run's last save, if it is also the last of this ckptd. */
+static int read_commit_seconds(struct figures *out, const struct cli *cli, const char *run)
 {
     json_t *status = NULL;
     ERR_TRY(cli_call_status(&status, cli));
@@ -96,13 +96,13 @@ static int ask_server(struct figures *out, const struct cli *cli, const struct s
     ERR_TRY(server_manifest(&manifest, NULL, cli, selection));
     int error = take_manifest(out, manifest, cli);
     if (error == 0)
-        error = take_commit(out, cli, selection->run);
+        error = read_commit_seconds(out, cli, selection->run);
     manifest_free(manifest);
     return error;
 }
 
-/* ERR_INVALID names the option that tells what nobody has measured. */
-static int need_all(const struct figures *figures)
+/* ERR_INVALID names the option for a figure that is not measured. */
+static int check_figures(const struct figures *figures)
 {
     if (figures->daly.failures <= 0)
         return report_error(ERR_INVALID,
@@ -128,13 +128,13 @@ static int collect(struct figures *out, const struct cli *cli)
     ERR_TRY(span_parse(&mtbf, "mtbf", cli->mtbf));
     ERR_TRY(span_parse(&restart, "restart-time", cli->restart_time));
     ERR_TRY(selection_parse(&selection, cli->args[0]));
-    ERR_TRY(cli->store[0] != '\0' ? look_into_store(out, cli) : ask_server(out, cli, &selection));
+    ERR_TRY(cli->store[0] != '\0' ? read_store(out, cli) : ask_server(out, cli, &selection));
     out->daly.failures = (double)mtbf / (double)cli->nodes;
     out->daly.restart = (double)restart;
-    return need_all(out);
+    return check_figures(out);
 }
 
-/* ---- what follows ---- */
+/* ---- advice ---- */
 
 static json_t *cost_json(const struct daly_cost *cost)
 {

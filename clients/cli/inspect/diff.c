@@ -1,11 +1,11 @@
 /* diff.c - are two checkpoints the same model state, and if not, where and by how much?
  *
  * Digests do not depend on the layout, so checkpoints of different world sizes compare without
- * reading a byte of tensor data. Only tensors whose digests differ are read: those of both sides
- * are put together block by block, whatever their cuts (assembly.c), and compared for the number of
- * differing elements (by bits) and the largest absolute difference (by value; a NaN on one side
- * only makes it infinite). The largest differences are told first, and last with what the two were
- * made, where that differs (settings.c). */
+ * reading a byte of tensor data. Only tensors whose digests differ are read: both sides are
+ * assembled block by block, for any cuts (assembly.c). diff counts the elements that differ (by
+ * bits) and finds the largest absolute difference (by value; a NaN on one side only makes it
+ * infinite). It prints the largest differences first, and at last the settings that differ
+ * (settings.c). */
 #include "clients/cli/engine/scan.h"
 #include "proto/base/json.h"
 
@@ -30,11 +30,11 @@ struct diff {
     uint64_t counts[NUM_STATES];
     uint32_t num_taken;
     bool any_printed;
-    json_t *settings; /* that differ */
+    json_t *settings; /* settings that differ */
     struct progress progress;
 };
 
-#define EQUAL_ELEMENTS 64u /* that are passed over at once when they are equal */
+#define EQUAL_ELEMENTS 64u /* equal runs of so many elements are skipped at once */
 
 static void compare_chunk(struct difference *out, const unsigned char *a, const unsigned char *b,
                           enum dtype dtype, uint64_t count)
@@ -104,9 +104,9 @@ static void print_tensor(struct diff *diff, const char *name, enum tensor_state 
 
 /* ---- reading ---- */
 
-#define PLACE_ALIGN 8u /* of every tensor in `file`: the largest element */
+#define PLACE_ALIGN 8u /* of every tensor in `file`: the largest element size */
 
-/* Lays the tensors of both sides that have to be read one after the other. */
+/* Places the tensors of both sides that have to be read one after the other. */
 static int plan_file(struct diff *diff)
 {
     const struct layout_table *left = diff->sides[0].manifest->table;
@@ -174,7 +174,7 @@ static int read_values(struct diff *diff)
     return error;
 }
 
-/* What the workers found of one tensor. */
+/* Sums the workers' results for one tensor. */
 static struct difference sum_found(const struct diff *diff, uint32_t place)
 {
     const struct output_tensor *tensor = &diff->file.tensors[place];
@@ -253,14 +253,14 @@ static int tell_settings(const struct diff *diff)
     return print_settings(diff);
 }
 
-/* What is told of one tensor. */
+/* The result for one tensor. */
 struct finding {
     const char *name;
     enum tensor_state state;
     struct difference values;
 };
 
-/* Those whose values differ first, the largest difference before the others. */
+/* Sorts tensors with differing values first, by the largest difference. */
 static int compare_findings(const void *left, const void *right)
 {
     const struct finding *a = left, *b = right;
@@ -271,7 +271,7 @@ static int compare_findings(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-static struct finding look_at(struct diff *diff, int64_t a, int64_t b)
+static struct finding compare_tensor(struct diff *diff, int64_t a, int64_t b)
 {
     const struct layout_table *table = diff->sides[a < 0 ? 1 : 0].manifest->table;
     struct finding out = {.name = table->tensors[a < 0 ? b : a].name,
@@ -296,15 +296,15 @@ static int tell_all(struct diff *diff)
     if (findings == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the differences");
     for (uint32_t i = 0; i < left->num_tensors; i++)
-        findings[count++] = look_at(diff, i, layout_find(right, left->tensors[i].name));
+        findings[count++] = compare_tensor(diff, i, layout_find(right, left->tensors[i].name));
     for (uint32_t i = 0; i < right->num_tensors; i++) {
         if (layout_find(left, right->tensors[i].name) < 0)
-            findings[count++] = look_at(diff, -1, i);
+            findings[count++] = compare_tensor(diff, -1, i);
     }
     qsort(findings, count, sizeof *findings, compare_findings);
     print_begin(diff);
     if (!diff->cli->is_json)
-        print_end(diff); /* people read the summary first */
+        print_end(diff); /* a text report begins with the summary */
     for (size_t i = 0; i < count; i++) {
         if (findings[i].state != SAME)
             print_tensor(diff, findings[i].name, findings[i].state, &findings[i].values);

@@ -1,9 +1,10 @@
-/* lineage.c - what a checkpoint was resumed from, what that was, and so on to the first.
+/* lineage.c - the checkpoint from which a checkpoint resumed, the one before that, and so on to the
+ * first.
  *
  * A manifest names the checkpoint that its attempt had loaded, so the chain goes from manifest to
- * manifest, and attempts descend along it. Where the one that was loaded is lost, any
- * other of its attempt knows what that attempt had resumed from. The chain ends at an attempt that
- * resumed from nothing; or, cut, where nothing of an attempt is left. */
+ * manifest, with descending attempts. If the loaded one is lost, any other checkpoint of its
+ * attempt has the same parent. The chain ends at an attempt that resumed from none, or, cut, where
+ * no checkpoint of an attempt is left. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
@@ -26,7 +27,7 @@ bool lineage_is_lost(int error)
            error == ERR_VERSION || error == ERR_IO || error == ERR_DENIED || error == ERR_INVALID;
 }
 
-/* Fills in the ancestor; *out is its manifest, or another one of its attempt, or NULL. */
+/* Fills in the ancestor; *out is its manifest, or another manifest of its attempt, or NULL. */
 static int read_ancestor(struct manifest **out, struct ancestor *ancestor, const char *run,
                          int (*read)(void *user, struct manifest **out,
                                      const struct selection *selection),
@@ -60,7 +61,7 @@ int lineage_read(struct lineage *out, const struct manifest *manifest,
     while (error == 0 && attempt != 0 && !out->is_cut) {
         struct ancestor *ancestor = NULL;
         struct manifest *parent = NULL;
-        if (attempt >= before || step > INT64_MAX) { /* no attempt has made this manifest */
+        if (attempt >= before || step > INT64_MAX) { /* no attempt writes such a manifest */
             out->is_cut = true;
             break;
         }

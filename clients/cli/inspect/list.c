@@ -1,8 +1,8 @@
-/* list.c - which checkpoints a store or a running ckptd has. Reads only.
+/* list.c - lists the checkpoints of a store or a running ckptd. Reads only.
  *
- * The answer is the same from a directory (--store) and from a server (--server), which adds what
- * only it knows: whether a checkpoint lies in memory. What was read back since it was committed is
- * known from the cursor that ckptd's scrub leaves in the run, and from the last verify. */
+ * The list is the same from a directory (--store) and from a server (--server). The server adds
+ * whether a checkpoint is in memory. The cursor of ckptd's scrub in the run, and the last verify,
+ * show which checkpoints were read back since their commit. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -16,31 +16,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIN_NOTE_COLUMNS 40u /* of a list */
-#define ROWS_AT_ONCE 1024u   /* that are looked at before the first of them is printed */
+#define PIN_NOTE_COLUMNS 40u /* columns of a note in a list */
+#define ROWS_AT_ONCE 1024u   /* rows that are read before the first of them is printed */
 
 /* One line of a list, from either side. */
 struct row {
     const char *run, *origin, *nonce, *time, *durability, *damage, *pin_note;
-    const char *tiers; /* that have it, of a server; NULL: not known */
+    const char *tiers; /* tiers that have it, from a server; NULL: unknown */
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned, is_read_back;
     const struct tags *tags;
-    bool begins_run;    /* the row before is of another run */
-    bool may_be_pinned; /* the store has to be asked, before it is printed */
+    bool begins_run;    /* the previous row is of another run */
+    bool may_be_pinned; /* its pin must be read from the store before it is printed */
     struct store_pin pin;
     bool is_verified;
     struct verified verified;
 };
 
-/* Nothing is wrong with it but that it lies in another run's directory. */
+/* Is its only flaw that it is in another run's directory? */
 static bool is_moved(const struct row *row)
 {
     return strcmp(row->durability, CLI_MOVED) == 0;
 }
 
-/* What is wrong with a row that has a damage. A ckptd that tells no more calls it damaged. */
+/* The flaw of a row that has a damage. If ckptd sends no more, it is "damaged". */
 static const char *flaw_of(const struct row *row)
 {
     static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER, FLAW_IN_DOUBT};
@@ -106,7 +106,7 @@ static void print_row_json(FILE *out, const struct row *row, bool is_first)
     fprintf(out, "}");
 }
 
-/* ", pinned (best so far)"; of a long note the beginning, show tells all of it. */
+/* ", pinned (best so far)"; of a long note only the beginning, `show` prints all of it. */
 static void print_pin(FILE *out, const struct row *row)
 {
     char note[PIN_NOTE_COLUMNS + 1];
@@ -124,7 +124,7 @@ static void print_row_text(FILE *out, const struct row *row, bool is_first)
     if (is_first)
         fprintf(out, "%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME",
                 "STATE");
-    text_safe(safe, sizeof safe, /* of attempt 0 the whole run cannot be read */
+    text_safe(safe, sizeof safe, /* attempt 0: the whole run cannot be read */
               row->attempt == 0 ? row->run
                                 : text_checkpoint(row->run, row->step, row->attempt).text);
     snprintf(state, sizeof state, "%s (%s)", row->durability, row->tiers ? row->tiers : "");
@@ -155,7 +155,7 @@ static void print_name(FILE *out, const struct cli *cli, const char *name)
         fprintf(out, "%s\n", text_safe(safe, sizeof safe, name));
 }
 
-/* RUN, once, and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
+/* Prints RUN, once, and RUN@STEP-aATTEMPT, each if it begins with the typed prefix. */
 static void print_row_names(FILE *out, const struct cli *cli, const struct row *row)
 {
     if (row->begins_run)
@@ -164,14 +164,14 @@ static void print_row_names(FILE *out, const struct cli *cli, const struct row *
         print_name(out, cli, text_checkpoint(row->run, row->step, row->attempt).text);
 }
 
-/* Of all rows so far. */
+/* Sums over all rows so far. */
 struct tally {
     FILE *out;
     struct tags tags; /* of the run of the last row */
     bool has_damage;
 };
 
-/* One that was moved, set aside or written by a later version is not damaged. */
+/* A checkpoint that was moved, set aside or written by a later version is not damaged. */
 static bool is_damaged(const struct row *row)
 {
     return row->damage[0] != '\0' ? strcmp(flaw_of(row), FLAW_DAMAGED) == 0
@@ -211,20 +211,20 @@ static void print_rows_end(FILE *out, const struct cli *cli, size_t count)
 struct batch {
     const struct cli *cli;
     struct tally *tally;
-    struct storage *store; /* with the results of verify; NULL: it cannot be read */
+    struct storage *store; /* for the results of verify; NULL: it cannot be read */
     size_t count, num_printed;
     struct row rows[ROWS_AT_ONCE];
 };
 
-/* What lies in the store beside its checkpoint. On any thread. */
-static int look_at_row(void *user, size_t index)
+/* Reads the store's files beside the row's checkpoint. Runs on any thread. */
+static int read_row(void *user, size_t index)
 {
     struct batch *batch = user;
     struct row *row = &batch->rows[index];
     struct manifest_summary summary = {.step = row->step, .attempt = row->attempt};
     snprintf(summary.run, sizeof summary.run, "%s", row->run);
     snprintf(summary.nonce, sizeof summary.nonce, "%s", row->nonce);
-    if (row->damage[0] != '\0') /* all that is told of it */
+    if (row->damage[0] != '\0') /* the only text about it */
         return 0;
     row->is_verified = verified_find(&row->verified, batch->store, &summary);
     row->is_read_back = verified_is_read_back(&row->verified, row->is_read_back);
@@ -239,7 +239,7 @@ static int look_at_row(void *user, size_t index)
 static int print_batch(struct batch *batch)
 {
     int error = batch->store != NULL && batch->cli->typed == NULL
-                    ? storage_for_many(batch->store, batch->count, look_at_row, batch)
+                    ? storage_for_many(batch->store, batch->count, read_row, batch)
                     : 0;
     for (size_t i = 0; i < batch->count && error == 0; i++)
         print_row(batch->cli, batch->tally, batch->store, &batch->rows[i],
@@ -254,9 +254,9 @@ static int add_row(struct batch *batch, const struct row *row)
     return batch->count == ROWS_AT_ONCE ? print_batch(batch) : 0;
 }
 
-/* ---- of a store ---- */
+/* ---- from a store ---- */
 
-/* The rows of a catalog. */
+/* Prints the rows of a catalog. */
 static int print_catalog(struct batch *batch, const struct store_list *catalog)
 {
     struct scrub_cursor scrubbed = {0}; /* of the row's run */
@@ -265,7 +265,7 @@ static int print_catalog(struct batch *batch, const struct store_list *catalog)
         const struct store_entry *entry = &catalog->entries[i];
         const struct manifest_summary *from = &entry->summary;
         bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
-        bool is_run = from->attempt == 0; /* that could not be read */
+        bool is_run = from->attempt == 0; /* a run that could not be read */
         if (begins_run && !is_run)
             ERR_TRY(store_read_cursor(&scrubbed, batch->store, from->run));
         const struct row row = {
@@ -304,7 +304,7 @@ static int list_store(struct batch *batch, const struct cli *cli)
     return error;
 }
 
-/* ---- of a server ---- */
+/* ---- from a server ---- */
 
 /* `run_before`: of the row before the page, or "". */
 static int print_page(struct batch *batch, const Holdfast__V1__ListReply *page,
@@ -333,10 +333,10 @@ static int print_page(struct batch *batch, const Holdfast__V1__ListReply *page,
                 strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
         error = add_row(batch, &row);
     }
-    return error == 0 ? print_batch(batch) : error; /* the page goes */
+    return error == 0 ? print_batch(batch) : error; /* the page is freed */
 }
 
-/* The store is opened with the first page. */
+/* The first page opens the store, too. */
 static int list_server(struct batch *batch, const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;

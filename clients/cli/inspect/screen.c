@@ -1,7 +1,7 @@
-/* screen.c - status on one screen: of what a ckptd or a directory tells, what a person asks first.
+/* screen.c - status on one screen: the most important facts of a ckptd or a directory.
  *
- * Lines whose facts are not told (a directory knows no pool) are left out, and so are runs and
- * saves beyond LIST_MAX, which are counted. All of it: status --all, or --json. */
+ * It omits lines without facts (a directory has no pool), and runs and saves beyond LIST_MAX, which
+ * it counts. `status --all` and `--json` print everything. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -10,7 +10,7 @@
 
 #define LIST_MAX 8u
 #define TIER_IO_MAX 12u  /* kinds of requests: a bucket has nine */
-#define TEXT_BYTES 1200u /* of what ckptd says: the longest of alarms.c */
+#define TEXT_BYTES 1200u /* of a text of ckptd: the longest of alarms.c */
 
 static const char *text_of(char out[TEXT_BYTES], const json_t *object, const char *name)
 {
@@ -36,7 +36,7 @@ static void print_state(const json_t *root)
                json_is_true(json_object_get(root, "in_use")) ? "yes, by a ckptd or a tool" : "no");
 }
 
-/* An older ckptd does not say whether it knows the rate. */
+/* An older ckptd does not report whether it knows the rate. */
 static void print_hours(const json_t *disk)
 {
     const json_t *hours = json_object_get(disk, "hours_to_full");
@@ -56,7 +56,7 @@ static void print_room(const json_t *root)
     const json_t *sessions = json_object_get(root, "sessions");
     char have[32], all[32];
     bool is_promised = json_object_get(disk, "bytes_left") != NULL;
-    if (member_number(disk, "bytes_total") > 0) /* a bucket has no end */
+    if (member_number(disk, "bytes_total") > 0) /* a bucket has no limit */
         printf("%-12s %s %s of %s\n", "disk",
                text_bytes(have, sizeof have,
                           member_number(disk, is_promised ? "bytes_left" : "bytes_free")),
@@ -73,7 +73,7 @@ static void print_room(const json_t *root)
                text_count(member_number(sessions, "loads"), "load").text);
 }
 
-/* Requests, each from when ckptd asked for it. */
+/* Prints requests, each measured from its submission by ckptd. */
 static void print_requests(const char *name, const json_t *of)
 {
     char bytes[32];
@@ -88,7 +88,8 @@ static void print_requests(const char *name, const json_t *of)
                1e3 * json_number_value(json_object_get(of, "p99_seconds")));
 }
 
-/* To the disk by their names alone; to other tiers, which may be nodes, with the tier's. */
+/* Requests to the disk get only their names; those to other tiers, which may be nodes, also the
+ * tier's. */
 static void print_io(const json_t *root)
 {
     static const char *const names[] = {"read", "write", "sync"};
@@ -178,7 +179,7 @@ static void print_work(const json_t *root)
     }
 }
 
-/* "90%" of what there is; "-": nobody has told. */
+/* "90%" of the total; "-": unknown. */
 static const char *part_of(char out[32], const json_t *object, const char *have, const char *all)
 {
     double whole = json_number_value(json_object_get(object, all));
@@ -188,7 +189,8 @@ static const char *part_of(char out[32], const json_t *object, const char *have,
     return out;
 }
 
-/* What a node tells of itself: `said` is a whole status, or what another node was told. */
+/* Prints a node's report: `said` is a whole status, or the short form that another node
+ * received. */
 static void print_said(const json_t *node, const json_t *said)
 {
     const json_t *disk = json_object_get(said, "disk"), *behind = json_object_get(said, "behind");
@@ -215,7 +217,7 @@ static const char *milliseconds(char out[32], const json_t *plane)
     return out;
 }
 
-/* What is to go there, and the link: its rates over the plane that moves the bytes. */
+/* Prints the bytes that wait for the node, and the rates of the plane that moves them. */
 static void print_link(const json_t *node)
 {
     const json_t *links = json_object_get(node, "links");
@@ -230,7 +232,7 @@ static void print_link(const json_t *node)
            milliseconds(away[0], calls), milliseconds(away[1], bulk));
 }
 
-/* Why the line may be old, or nothing goes there. */
+/* Prints why the report may be old, or why no bytes go there. */
 static void print_silence(const json_t *node)
 {
     char why[TEXT_BYTES];
@@ -264,7 +266,7 @@ static void print_lag(const json_t *run)
                (unsigned long long)member_number(run, "lag_seconds"));
 }
 
-/* Where its last attempt counts on others than those in the settings. */
+/* Prints where its last attempt depends on other nodes than those of the settings. */
 static void print_sets(const json_t *run, const json_t *members)
 {
     char name[TEXT_BYTES], names[2200];
@@ -277,7 +279,7 @@ static void print_sets(const json_t *run, const json_t *members)
                text_safe(names, sizeof names, json_string_value(item)));
 }
 
-/* Of copies that other nodes sent. */
+/* Prints the memory of copies that other nodes sent. */
 static void print_memory(const json_t *memory)
 {
     char used[32], all[32];
@@ -288,7 +290,7 @@ static void print_memory(const json_t *memory)
            text_bytes(all, sizeof all, bytes));
 }
 
-/* How much is to go, and of what is on its way how far it is and when it ends. */
+/* Prints how much has to be drained, and the progress and end of the present copy. */
 static void print_drain(const json_t *tier)
 {
     char all[32], speed[32];
@@ -311,7 +313,7 @@ static void print_drain(const json_t *tier)
     printf("\n");
 }
 
-/* Of a ckptd that has others beside it, and of its planes. */
+/* For a ckptd with other nodes: prints them and its planes. */
 static void print_nodes(const json_t *root)
 {
     const json_t *nodes = json_object_get(root, "nodes"), *bulk = json_object_get(root, "bulk");
@@ -355,7 +357,7 @@ static void print_alarms_of(const char *node, const json_t *status)
     }
 }
 
-/* Its own, and those of the nodes beside it, as they told them last. */
+/* Prints its own alarms, and the last received ones of the other nodes. */
 static void print_alarms(const json_t *root)
 {
     char name[TEXT_BYTES];

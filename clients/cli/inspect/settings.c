@@ -1,6 +1,6 @@
-/* settings.c - with what two checkpoints were made: code, mesh, configuration, identity of the
- * numerics, environment and data, as their manifests have them. A manifest that lacks one of them
- * differs in each of its members; what neither has is no difference. */
+/* settings.c - compares the settings of two checkpoints: code, mesh, configuration, identity of the
+ * numerics, environment and data, from their manifests. If only one manifest has a section, each of
+ * its members differs; a section that neither has is no difference. */
 #include "clients/cli/engine/cli.h"
 #include "proto/base/json.h"
 
@@ -9,7 +9,7 @@
 
 #define COLUMN_MAX 48 /* a longer text makes its line longer */
 
-/* NULL of what is no JSON, in which nothing is found. */
+/* NULL if it is not JSON: then no member is found. */
 static int read_section(json_t *root, const char *name, const char *text)
 {
     json_error_t reason;
@@ -21,7 +21,7 @@ static int read_section(json_t *root, const char *name, const char *text)
     return 0;
 }
 
-/* The environment is a part of the identity that is of interest by itself. */
+/* Moves the environment, a part of the identity, to the top level. */
 static void lift_environment(json_t *root)
 {
     json_t *identity = json_object_get(root, "identity");
@@ -87,7 +87,7 @@ char *settings_value(const json_t *value)
     return text != NULL ? strdup(text) : json_dumps(value, flags);
 }
 
-/* Likewise, printable. */
+/* The same, printable. */
 static char *value_text(const json_t *value)
 {
     char *out = settings_value(value);

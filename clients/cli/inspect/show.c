@@ -2,7 +2,7 @@
  * tensors and objects (objects.c). Reads only.
  *
  * The answer is the same from a directory (--store) and from a server (--server). A manifest from a
- * server is proved by its SHA-256 like one from a disk. */
+ * server is verified by its SHA-256 like one from a disk. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sections are as their writers laid them out: without the space between their parts, as far as
- * there is room. False: there is more. */
+/* Copies a section without the space between its parts, as far as there is room. False: there is
+ * more. */
 static bool lay_flat(char *out, size_t size, const char *json)
 {
     size_t at = 0, bytes = strlen(json), used = 0;
@@ -61,7 +61,7 @@ static void print_tensors(const struct manifest *manifest)
     }
 }
 
-/* Where its data go on, and what the optimizer has seen, as the trainer says it. */
+/* Prints where its data continue, and how much the optimizer has seen, from the trainer's state. */
 static int print_position(const char *state_json)
 {
     const char *text = state_json != NULL ? state_json : "{}";
@@ -79,9 +79,9 @@ static int print_position(const char *state_json)
     return 0;
 }
 
-/* A member of an object that is long, and what is left without it; NULL: it has none. To be freed.
- */
-static int take_apart(char **out_rest, char **out_apart, const char *text, const char *name)
+/* Splits a long member off an object: *out_apart is that member, or NULL; *out_rest the object
+ * without it. The caller frees both. */
+static int split_member(char **out_rest, char **out_apart, const char *text, const char *name)
 {
     json_error_t reason;
     json_t *object;
@@ -98,12 +98,12 @@ static int take_apart(char **out_rest, char **out_apart, const char *text, const
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for what a manifest says");
 }
 
-/* The environment is long: it has a line of its own. The losses of the run are none to read. */
+/* Prints a section, and its long environment in a separate line. Omits the losses of the run. */
 static int print_apart(const char *name, const char *json, const char *member, bool is_printed)
 {
     char *rest, *apart;
     const char *text = json != NULL ? json : "{}";
-    int error = take_apart(&rest, &apart, text, member);
+    int error = split_member(&rest, &apart, text, member);
     if (error == 0) {
         print_member(name, rest != NULL ? rest : text);
         if (is_printed)
@@ -116,22 +116,22 @@ static int print_apart(const char *name, const char *json, const char *member, b
     return error;
 }
 
-/* A checkpoint's manifest, and what only the store or the server knows. */
+/* A checkpoint's manifest, and facts that only the store or the server knows. */
 struct shown {
     const struct manifest *manifest;
-    const char *text; /* the manifest's */
+    const char *text; /* of the manifest */
     size_t bytes;
-    const char *durability, *damage; /* as of list */
+    const char *durability, *damage; /* as in a list */
     const char *tiers;               /* likewise */
     const struct skipped *skipped;
     size_t num_skipped;
     bool is_read_back, is_pinned;
     struct objects objects;
-    struct storage *store; /* with the result of a verify; NULL: it cannot be read */
+    struct storage *store; /* for the result of a verify; NULL: it cannot be read */
     const char *pin_note;
 };
 
-/* In one line what the rest tells at length. */
+/* Prints a one-line summary. */
 static void print_headline(const struct shown *shown)
 {
     const struct manifest *manifest = shown->manifest;
@@ -147,7 +147,7 @@ static void print_headline(const struct shown *shown)
            shown->is_read_back ? ", read back" : "");
 }
 
-/* In quarantine it is not, whatever was read before. */
+/* False in quarantine, whatever was read before. */
 static bool is_read_back(const struct shown *shown, const struct verified *verified)
 {
     return shown->damage[0] == '\0' && verified_is_read_back(verified, shown->is_read_back);
@@ -164,7 +164,7 @@ static void print_tags(const struct shown *shown)
     tags_free(&tags);
 }
 
-/* Of "first", what ckptd has written (ckptd/attempt/replicas.c). */
+/* Prints "first", which ckptd has written (ckptd/attempt/replicas.c). */
 static void print_difference(const json_t *entry)
 {
     char name[LAYOUT_NAME_MAX];
@@ -189,14 +189,14 @@ static void print_difference(const json_t *entry)
     printf("\n");
 }
 
-/* The mesh, and where its replicas differed when they were saved. */
+/* Prints the mesh, and the replicas that differed when they were saved. */
 static int print_mesh(const char *mesh_json)
 {
     const char *text = mesh_json != NULL ? mesh_json : "{}";
     char *rest, *apart;
     json_error_t reason;
     json_t *found = NULL;
-    int error = take_apart(&rest, &apart, text, "replicas_differ");
+    int error = split_member(&rest, &apart, text, "replicas_differ");
     if (error == 0 && apart != NULL &&
         json_read(&found, apart, strlen(apart), &reason) == ERR_MEMORY)
         error = ERR_MEMORY;
@@ -266,7 +266,7 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     return 0;
 }
 
-/* An array as of list, of the same run. */
+/* An array as in a list, of the same run. */
 static json_t *skipped_json(const struct shown *shown)
 {
     char safe[512];
@@ -286,7 +286,7 @@ static int add_state(json_t *root, const struct shown *shown)
     struct verified verified;
     json_begin();
     const struct manifest_summary *summary = &shown->manifest->summary;
-    if (summary->origin[0] != '\0') { /* the manifest's text still has that name */
+    if (summary->origin[0] != '\0') { /* the manifest's text still has the original name */
         json_object_set_new(root, "run", json_string(summary->run));
         json_object_set_new(root, "origin", json_string(summary->origin));
     }
@@ -310,8 +310,8 @@ static int add_state(json_t *root, const struct shown *shown)
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the checkpoint's state");
 }
 
-/* The manifest itself is JSON already. Its bytes reach the terminal as they are, so only when
- * jansson, which escapes what is not printable, has read and written them. */
+/* The manifest is JSON already. It is printed only after jansson, which escapes unprintable
+ * characters, has read and written it, so that its bytes cannot reach the terminal unchanged. */
 static int print_manifest_json(const struct shown *shown, const struct lineage *lineage)
 {
     json_error_t reason;
@@ -329,7 +329,7 @@ static int print_manifest_json(const struct shown *shown, const struct lineage *
     return error;
 }
 
-/* `read` as for lineage_read. */
+/* `read` as in lineage_read(). */
 static int print_shown(const struct cli *cli, struct shown *shown,
                        int (*read)(void *user, struct manifest **out,
                                    const struct selection *selection),

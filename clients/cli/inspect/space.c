@@ -1,13 +1,16 @@
-/* space.c - du and gc: what takes the space of a store, and what of it belongs to no checkpoint.
+/* space.c - du and gc: the space that a store uses, and the part of it that belongs to no
+ * checkpoint.
  *
- * Rubbish is what a crash leaves: shards of a save that was never committed, removals that were cut
- * short, notes on checkpoints that are gone, leases whose holder died, temporary files of
- * publications. storage/rubbish.c finds and removes it; in a store that is served, ckptd does that
- * (ckptd/keep/gc.c), who knows what it is writing. On a directory gc takes the store's lock, so
- * nothing that is being written can be taken for rubbish. A dry run takes no lock, and so counts a
- * save in work as unfinished; it says when somebody has the lock. Files that are not ours are
- * counted as such and never touched. What cannot be looked into or removed is named and stays, the
- * rest goes, and the command fails (ERR_IO). */
+ * Rubbish is what a crash leaves. These are shards of a save that was never committed, interrupted
+ * removals, notes on missing checkpoints, leases whose holder died, and temporary files of
+ * publications. storage/store/rubbish.c finds and removes it. In a store that is served ckptd does
+ * that (ckptd/keep/gc.c), because it knows what it is writing.
+ *
+ * On a directory gc takes the store's lock, so it does not take files that are being written for
+ * rubbish. A dry run takes no lock, and so counts a save in progress as unfinished; it reports when
+ * a process has the lock. Files of other programs are counted as such and never touched. Items that
+ * cannot be read or removed are listed and stay; the others are removed, and the command fails
+ * (ERR_IO). */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
@@ -19,18 +22,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KINDS_MAX 16u      /* of tensors, told apart */
-#define GC_CALL_MS 600000u /* as of a prune: it ends when all is gone */
+#define KINDS_MAX 16u      /* kinds of tensors that are listed separately */
+#define GC_CALL_MS 600000u /* as for a prune: ckptd answers when all is removed */
 
 struct space {
     const struct cli *cli;
     struct storage *store;
     struct store_rubbish_list rubbish;
-    uint64_t found_files, found_bytes; /* of all that goes, also what the list does not hold */
+    uint64_t found_files, found_bytes; /* of all that is removed, also beyond the list */
     bool is_first;
     struct progress *progress;
-    uint64_t total, rubbish_bytes, shared, other, trash; /* bytes; of du */
-    struct failure failure;                              /* of du: the first; the rest is told */
+    uint64_t total, rubbish_bytes, shared, other, trash; /* bytes, for du */
+    struct failure failure; /* for du: the first; further ones are only printed */
 };
 
 /* ---- names ---- */
@@ -50,7 +53,7 @@ static int add_directory(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* The order of a list, of runs and of checkpoints (other names last). */
+/* Sorts runs, and checkpoints, like a list (other names last). */
 static int compare_runs(const void *a, const void *b)
 {
     return strcmp(a, b);
@@ -80,7 +83,7 @@ static bool is_wanted(const char *name, const struct selection *selection)
 }
 
 static int for_all_runs(struct space *space, const struct selection *selection,
-                        int (*look)(struct space *space, const char *run))
+                        int (*visit)(struct space *space, const char *run))
 {
     struct names names = {0};
     int error = selection->run[0] != '\0' ? store_need_run(space->store, selection->run) : 0;
@@ -88,7 +91,7 @@ static int for_all_runs(struct space *space, const struct selection *selection,
         error = list_sorted(&names, space->store, "", compare_runs);
     for (size_t i = 0; i < names.count && error == 0; i++) {
         if (is_wanted(names.list[i], selection))
-            error = look(space, names.list[i]);
+            error = visit(space, names.list[i]);
     }
     free(names.list);
     return error;
@@ -104,8 +107,8 @@ static int count_steps(struct space *space, const char *run)
     return error;
 }
 
-/* The bar of a look at the directories of the steps. Nothing is counted that nobody sees. */
-static int begin_look(struct space *space, const char *verb, const struct selection *selection)
+/* Begins the progress bar over the directories of steps. Counts them only if the bar is shown. */
+static int begin_progress(struct space *space, const char *verb, const struct selection *selection)
 {
     int error = 0;
     *space->progress = (struct progress){0};
@@ -130,7 +133,7 @@ static const char *what_text(enum store_rubbish_what what)
     return texts[what];
 }
 
-static void note_looked(void *user)
+static void count_directory(void *user)
 {
     struct space *space = user;
     progress_add(space->progress, 1);
@@ -155,8 +158,8 @@ static void remove_rubbish(struct space *space)
     progress_end(space->progress);
 }
 
-/* Nothing stays, or the first thing that does: it could not be `deed`. ERR_IO, ERR_MEMORY. */
-static int judge_rubbish(const struct store_rubbish_list *list, const char *deed)
+/* 0, or an error that names the first item which could not be `deed`. ERR_IO, ERR_MEMORY. */
+static int report_failures(const struct store_rubbish_list *list, const char *deed)
 {
     const struct store_rubbish *first = NULL;
     size_t failed = 0;
@@ -195,7 +198,7 @@ static int compare_rubbish(const void *a, const void *b)
     return strcmp(((const struct store_rubbish *)a)->key, ((const struct store_rubbish *)b)->key);
 }
 
-/* `note`: behind the sum. */
+/* `note`: printed after the sum. */
 static void print_collected(const struct space *space, bool is_served, const char *note)
 {
     const struct cli *cli = space->cli;
@@ -225,9 +228,9 @@ static int gc_store(struct space *space)
     struct selection all = {.step = -1};
     ERR_TRY(store_begin(&space->store, cli, NULL, !cli->is_dry_run));
     bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
-    space->rubbish.looked = note_looked;
+    space->rubbish.looked = count_directory;
     space->rubbish.user = space;
-    int error = begin_look(space, "gc", &all);
+    int error = begin_progress(space, "gc", &all);
     if (error == 0)
         error = for_all_runs(space, &all, collect);
     if (error == 0)
@@ -243,11 +246,11 @@ static int gc_store(struct space *space)
         space->found_bytes += store_rubbish_goes(item) ? item->bytes : 0;
     }
     print_collected(space, is_served, is_served ? note : "");
-    return judge_rubbish(&space->rubbish, "looked into or removed");
+    return report_failures(&space->rubbish, "looked into or removed");
 }
 
-/* What the server found, as if it had been found here. */
-static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
+/* Converts the server's findings to the form of local ones. */
+static int read_reply(struct space *space, const Holdfast__V1__GcReply *reply)
 {
     struct store_rubbish_list *list = &space->rubbish;
     list->items = calloc(reply->n_entries + 1, sizeof *list->items);
@@ -257,7 +260,7 @@ static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
         const Holdfast__V1__GcEntry *entry = reply->entries[i];
         struct store_rubbish *item = &list->items[list->count];
         if (entry->what > STORE_ASIDE)
-            continue; /* of a newer ckptd */
+            continue; /* from a newer ckptd */
         item->what = (enum store_rubbish_what)entry->what;
         item->files = entry->files;
         item->bytes = entry->bytes;
@@ -265,7 +268,7 @@ static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
         list->count++;
         if (entry->error[0] == '\0')
             continue;
-        item->error = ERR_IO; /* as far as it is known */
+        item->error = ERR_IO; /* the code is unknown */
         item->reason = strdup(entry->error);
     }
     space->found_files = reply->files;
@@ -279,12 +282,12 @@ static int gc_server(struct space *space)
     ProtobufCMessage *answer = NULL;
     request.dry_run = space->cli->is_dry_run;
     ERR_TRY(cli_call(&answer, space->cli, &request.base, GC_CALL_MS));
-    int error = take_reply(space, (const Holdfast__V1__GcReply *)answer);
+    int error = read_reply(space, (const Holdfast__V1__GcReply *)answer);
     protobuf_c_message_free_unpacked(answer, NULL);
     if (error != 0)
         return error;
     print_collected(space, true, "");
-    return judge_rubbish(&space->rubbish, "looked into or removed");
+    return report_failures(&space->rubbish, "looked into or removed");
 }
 
 int cli_gc(const struct cli *cli)
@@ -299,10 +302,10 @@ int cli_gc(const struct cli *cli)
 
 /* ---- du ---- */
 
-/* Of one directory of a step. */
+/* The contents of a step's directory. */
 struct contents {
     uint64_t ours, others; /* bytes */
-    uint64_t shared;       /* bytes of files that have a name elsewhere too */
+    uint64_t shared;       /* bytes of files with a further hard link */
     bool is_committed;
 };
 
@@ -332,7 +335,7 @@ struct measure {
     uint32_t num_kinds, num_checkpoints;
 };
 
-/* "weights", "optimizer.exp_avg", or "optimizer" for what belongs to no tensor. */
+/* "weights", "optimizer.exp_avg", or "optimizer" for bytes that belong to no tensor. */
 static void kind_of(char out[64], const char *tensor)
 {
     static const char optimizer[] = "optimizer.";
@@ -353,7 +356,7 @@ static void add_kind(struct measure *measure, const char *name, uint64_t bytes)
     while (i < measure->num_kinds && strcmp(measure->kinds[i].name, name) != 0)
         i++;
     if (i == KINDS_MAX)
-        i = KINDS_MAX - 1; /* the last one stands for all that are left */
+        i = KINDS_MAX - 1; /* the last one stands for all others */
     else if (i == measure->num_kinds)
         snprintf(measure->kinds[measure->num_kinds++].name, sizeof measure->kinds->name, "%s",
                  i + 1 < KINDS_MAX ? name : "others");
@@ -374,7 +377,7 @@ static void add_tensors(struct measure *measure, const struct manifest *manifest
     add_kind(measure, "headers, checksums, manifest", bytes > data ? bytes - data : 0);
 }
 
-/* Once there is something to say of the run. */
+/* Printed before the first line of the run. */
 static void print_run_begin(const struct measure *measure)
 {
     const struct space *sums = measure->sums;
@@ -447,7 +450,7 @@ static int add_trashed(void *user, const struct store_trashed *item)
     if (item->is_back)
         return 0;
     space->trash += item->bytes;
-    if (storage_renames(space->store)) /* else it is counted where it lies */
+    if (storage_renames(space->store)) /* otherwise it is counted in its own place */
         space->total += item->bytes;
     return 0;
 }
@@ -475,7 +478,7 @@ static int measure_checkpoints(struct measure *measure)
     return error == 0 ? store_trash_list(space->store, measure->run, add_trashed, space) : error;
 }
 
-/* `error`: what kept du from counting the rest; "": nothing. */
+/* `error`: the failure that kept du from counting the rest; "": none. */
 static void print_run_end(const struct measure *measure, uint64_t rubbish, const char *error)
 {
     const struct space *space = measure->space;
@@ -500,8 +503,8 @@ static void print_run_end(const struct measure *measure, uint64_t rubbish, const
            error[0] != '\0' ? ", and what could not be looked into" : "");
 }
 
-/* One run: its checkpoints, then the sums. What cannot be looked into is counted as nothing, and
- * its error is that of du in the end. */
+/* Measures one run: its checkpoints, then the sums. Unreadable parts count as nothing, and du
+ * returns their error at the end. */
 static int measure_run(struct space *sums, const char *run, const struct selection *selection)
 {
     struct space space = {.cli = sums->cli, .store = sums->store, .progress = sums->progress};
@@ -515,7 +518,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     for (size_t i = 0; i < space.rubbish.count; i++)
         rubbish += space.rubbish.items[i].bytes;
     if (error == 0)
-        error = judge_rubbish(&space.rubbish, "looked into");
+        error = report_failures(&space.rubbish, "looked into");
     store_rubbish_free(&space.rubbish);
     failure_keep(&sums->failure, error);
     print_run_end(&measure, rubbish, error != 0 ? report_line() : "");
@@ -543,7 +546,7 @@ int cli_du(const struct cli *cli)
     if (error == 0)
         error = store_open(&space.store, cli);
     if (error == 0)
-        error = begin_look(&space, "du", &selection);
+        error = begin_progress(&space, "du", &selection);
     if (error == 0 && selection.step >= 0)
         error = measure_run(&space, selection.run, &selection);
     else if (error == 0)

@@ -1,8 +1,8 @@
-/* status.c - status and health: how a running ckptd is, or a store without one.
+/* status.c - status and health of a running ckptd, or of a store without one.
  *
- * A ckptd tells its own status. Of a directory is told what its files tell, by the same names: the
- * disk, how many checkpoints there are, the newest, the saves that are not committed, and whether
- * somebody has the writer's lock (`in_use`): without one those saves are rubbish, for gc. */
+ * A ckptd reports its own status. From a directory the command reports what its files show, by the
+ * same names: the disk, the number of checkpoints, the newest, the uncommitted saves, and whether a
+ * process has the writer's lock (`in_use`). Without one those saves are rubbish, for gc. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -14,7 +14,7 @@
 
 /* ---- of a directory ---- */
 
-/* What the files of a store tell, as far as they could be read. */
+/* The facts in the files of a store, as far as they could be read. */
 struct survey {
     struct storage *store;
     struct store_list catalog;
@@ -24,7 +24,7 @@ struct survey {
     json_int_t num_runs;
 };
 
-static int look_at_run(void *user, const char *run)
+static int survey_run(void *user, const char *run)
 {
     struct survey *survey = user;
     survey->num_runs++;
@@ -45,7 +45,7 @@ static int survey_open(struct survey *out, const struct cli *cli)
     if (error == 0)
         error = store_list_read(&out->catalog, out->store, "");
     if (error == 0)
-        error = store_for_runs(out->store, look_at_run, out);
+        error = store_for_runs(out->store, survey_run, out);
     return error;
 }
 
@@ -66,7 +66,7 @@ static json_t *describe_disk(const struct survey *survey)
                      (json_int_t)space->inodes_free);
 }
 
-/* Once per run. `key` is it, or something in it. */
+/* Adds it once per run. `key` is the run, or an object in it. */
 static void add_unreadable(json_t *list, const char *key, const char *reason)
 {
     char run[STORAGE_KEY_MAX + 1], safe[512];
@@ -92,7 +92,8 @@ static json_t *describe_unreadable(const struct survey *survey)
     }
     for (size_t i = 0; i < survey->rubbish.count; i++) {
         const struct store_rubbish *item = &survey->rubbish.items[i];
-        if (item->error != 0 && item->error != ERR_CORRUPT) /* that was read, and makes no sense */
+        if (item->error != 0 &&
+            item->error != ERR_CORRUPT) /* ERR_CORRUPT: it was read, but is invalid */
             add_unreadable(list, item->key, store_rubbish_reason(item));
     }
     return list;
@@ -111,7 +112,7 @@ static json_t *describe_catalog(const struct survey *survey)
                      "damaged", damaged, "bytes", bytes, "unreadable", describe_unreadable(survey));
 }
 
-/* What there is of checkpoints without a manifest, but for those that a tool writes. */
+/* Describes checkpoints without a manifest, except those that a tool is writing. */
 static json_t *describe_saves(const struct survey *survey)
 {
     json_t *list = json_array();
@@ -130,7 +131,7 @@ static json_t *describe_saves(const struct survey *survey)
     return list;
 }
 
-/* The last that was committed, in whichever run. */
+/* Describes the last committed one of all runs. */
 static json_t *describe_newest(const struct survey *survey, const char *store)
 {
     const struct manifest_summary *newest = NULL;
@@ -147,7 +148,7 @@ static json_t *describe_newest(const struct survey *survey, const char *store)
                      "time", newest->time, "durability", store_durability(store));
 }
 
-/* Nobody knows which ones were there at the look before. */
+/* Is it of a run that was unreadable before, so that its earlier checkpoints are unknown? */
 static bool is_of_unread(const struct store_list *before, const struct store_entry *entry)
 {
     struct manifest_summary run = {0};
@@ -155,24 +156,24 @@ static bool is_of_unread(const struct store_list *before, const struct store_ent
     return store_list_has(before, &run);
 }
 
-/* Adds what came since the look before, and keeps what is there for the next. */
-static void compare_looks(struct store_looks *looks, struct store_list *catalog)
+/* Adds what came since the previous poll, and keeps the catalog for the next. */
+static void compare_polls(struct store_polls *polls, struct store_list *catalog)
 {
-    for (uint32_t i = 0; i < catalog->count && looks->count > 0; i++) {
+    for (uint32_t i = 0; i < catalog->count && polls->count > 0; i++) {
         const struct store_entry *entry = &catalog->entries[i];
-        if (entry->damage != NULL || store_list_has(&looks->before, &entry->summary) ||
-            is_of_unread(&looks->before, entry))
+        if (entry->damage != NULL || store_list_has(&polls->before, &entry->summary) ||
+            is_of_unread(&polls->before, entry))
             continue;
-        looks->commits++;
-        looks->bytes += entry->summary.bytes;
+        polls->commits++;
+        polls->bytes += entry->summary.bytes;
     }
-    store_list_free(&looks->before);
-    looks->before = *catalog;
-    looks->count++;
+    store_list_free(&polls->before);
+    polls->before = *catalog;
+    polls->count++;
     *catalog = (struct store_list){0};
 }
 
-int status_of_store(json_t **out, const struct cli *cli, struct store_looks *looks)
+int status_of_store(json_t **out, const struct cli *cli, struct store_polls *polls)
 {
     struct survey survey;
     *out = NULL;
@@ -183,12 +184,12 @@ int status_of_store(json_t **out, const struct cli *cli, struct store_looks *loo
                          "in_use", (int)survey.is_in_use, "disk", describe_disk(&survey), "catalog",
                          describe_catalog(&survey), "saves", describe_saves(&survey), "last_commit",
                          describe_newest(&survey, cli->store));
-        if (looks != NULL)
-            compare_looks(looks, &survey.catalog);
-        if (looks != NULL)
+        if (polls != NULL)
+            compare_polls(polls, &survey.catalog);
+        if (polls != NULL)
             json_object_set_new(*out, "since_start",
-                                json_pack("{sI sI}", "commits", (json_int_t)looks->commits,
-                                          "bytes_committed", (json_int_t)looks->bytes));
+                                json_pack("{sI sI}", "commits", (json_int_t)polls->commits,
+                                          "bytes_committed", (json_int_t)polls->bytes));
         if (!json_end())
             error = report_error(ERR_MEMORY, NULL, "no memory for the status");
         else if (*out == NULL)
@@ -205,7 +206,7 @@ int status_of_store(json_t **out, const struct cli *cli, struct store_looks *loo
 
 /* ---- status ---- */
 
-/* Members of nested objects as dotted names, items of arrays by their numbers. */
+/* Prints members of nested objects with dotted names, and items of arrays with their numbers. */
 static void print_value(const char *name, const json_t *value, int depth)
 {
     char text[160], inner[256];
@@ -255,9 +256,9 @@ int cli_status(const struct cli *cli)
 
 /* ---- health ---- */
 
-/* The standard health service. Its two messages have the wire form of ours: a request whose one
- * field, number 1, is a string, and an answer whose one field, number 1, is a small integer (1:
- * SERVING). */
+/* Calls the standard health service. Its two messages have the wire form of two of ours: a request
+ * whose one field, number 1, is a string, and a reply whose one field, number 1, is a small integer
+ * (1: SERVING). */
 static int ask_health(bool *out, const struct cli *cli, const char *service)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
@@ -271,7 +272,7 @@ static int ask_health(bool *out, const struct cli *cli, const char *service)
     return error;
 }
 
-/* How each run is: text of Status for a person, or the very objects of it. */
+/* Prints each run: as text, or the objects of Status. */
 static void print_runs(const json_t *runs)
 {
     char name[128];
@@ -302,8 +303,8 @@ static void print_alarms(const json_t *alarms)
         printf("alarm: %s\n", text_safe(safe, sizeof safe, json_string_value(alarm)));
 }
 
-/* ERR_UNAVAILABLE where ranks have told of saves that failed before ckptd learned of them. */
-static int judge_clients(const json_t *run)
+/* ERR_UNAVAILABLE: ranks have reported saves that failed before ckptd learned of them. */
+static int check_clients(const json_t *run)
 {
     const char *why = json_string_value(json_object_get(run, "last_failure_at_client"));
     json_int_t count = json_integer_value(json_object_get(run, "failures_at_client"));
@@ -317,8 +318,8 @@ static int judge_clients(const json_t *run)
                         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
 }
 
-/* ERR_UNAVAILABLE with what lacks for --expect. */
-static int judge_expected(const struct cli *cli, const json_t *status)
+/* ERR_UNAVAILABLE names what is missing for --expect. */
+static int check_expected(const struct cli *cli, const json_t *status)
 {
     const json_t *expected = json_object_get(json_object_get(status, "health"), "expected");
     const char *why = json_string_value(json_object_get(expected, "reason"));
@@ -336,7 +337,7 @@ static int judge_expected(const struct cli *cli, const json_t *status)
 }
 
 /* 0; CLI_DIFFERS: every checkpoint of some run is damaged; ERR_UNAVAILABLE with the reason. */
-static int judge_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
+static int check_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
 {
     const char *why =
         json_string_value(json_object_get(json_object_get(status, "health"), "reason"));
@@ -356,10 +357,10 @@ static int judge_health(const struct cli *cli, const json_t *status, bool servin
                                          "a restart, ends it",
                             "ckptd at %s cannot save: %s", cli->server,
                             text_safe(safe, sizeof safe, why != NULL ? why : "?"));
-    ERR_TRY(judge_expected(cli, status));
+    ERR_TRY(check_expected(cli, status));
     json_array_foreach(json_object_get(status, "runs"), index, run)
     {
-        ERR_TRY(judge_clients(run));
+        ERR_TRY(check_clients(run));
         uint64_t count = member_number(run, "checkpoints");
         if (count > 0 && member_number(run, "damaged") == count)
             code = CLI_DIFFERS;
@@ -404,7 +405,7 @@ int cli_health(const struct cli *cli)
     saving = saving && !json_is_false(can_save);
     error = print_health(cli, status, serving, saving);
     if (error == 0)
-        error = judge_health(cli, status, serving, saving);
+        error = check_health(cli, status, serving, saving);
     json_decref(status);
     return error;
 }

@@ -1,21 +1,21 @@
-/* verify.c - proves that a stored checkpoint is whole, or says exactly where it is not.
+/* verify.c - verifies that a stored checkpoint is intact, or reports every damaged place.
  *
- * In this order: the manifest against its SHA-256 (checkpoint_open); every shard's size, its
- * checksum table against the manifest, its header against the layout and the manifest
- * (checkpoint_load); every block against the table; and, from the same pass over the bytes, the
- * layout-free digest of every tensor against the manifest. Damage does not stop it: all of it is
- * reported, up to DAMAGE_MAX places; the rest is counted.
+ * The order: the manifest against its SHA-256 (checkpoint_open); every shard's size, its checksum
+ * table against the manifest, its header against the layout and the manifest (checkpoint_load);
+ * every block against the table. The same pass over the bytes compares the layout-free digest of
+ * every tensor with the manifest. verify continues after damage: it reports up to DAMAGE_MAX places
+ * and counts the rest.
  *
- * --release takes a checkpoint that turned out to be whole out of quarantine: its files were put
- * right from a copy, or the disk read badly once. Through a server that serves it again at once.
+ * --release ends the quarantine of a checkpoint that is intact: its files were restored from a
+ * copy, or the disk misread once. A server then serves it again at once.
  *
- * --sample reads a part of the blocks, chosen by a seed that is told; digests need all of them.
- * What was found is kept beside the manifest (verified.c), where prune and retention read it. A
- * ckptd that serves the store is told of damage, so that its scrub looks at once.
+ * --sample reads a part of the blocks, chosen by a printed seed; digests need all of them. The
+ * result is stored beside the manifest (verified.c), where prune and retention read it. verify
+ * reports damage to a ckptd that serves the store, so that its scrub reads the checkpoint at once.
  *
- * --quick ends before the blocks. It proves that the files are there, whole in size, of this
- * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
- * one that was committed; it proves nothing about the data, and says so. */
+ * --quick ends before the blocks. It proves that the files exist with the right size and belong to
+ * this checkpoint (by the hash at the end of each header), and that their checksum table is the
+ * committed one. It proves nothing about the data, and prints that. */
 #include "clients/cli/assemble/blocks.h"
 #include "proto/format/places.h"
 #include "storage/store/store.h"
@@ -32,14 +32,14 @@ struct verify {
     struct progress progress;
     double percent; /* of the blocks that are read */
     int64_t seed;
-    bool is_first; /* of the checkpoints, for commas */
+    bool is_first; /* the first checkpoint: no comma before it */
     uint64_t num_damages, blocks, bytes;
-    uint32_t num_elsewhere; /* shards that other nodes have: places.json says so */
+    uint32_t num_elsewhere; /* shards that are on other nodes, by places.json */
 };
 
 /* ---- damage ---- */
 
-/* One place of damage. `block` < 0: it is not about one block. */
+/* Reports one place of damage. `block` < 0: it is not about one block. */
 static void report_damage(struct verify *verify, const char *object, int64_t block, uint64_t start,
                           uint64_t bytes, const char *what)
 {
@@ -69,7 +69,7 @@ static void shard_name(char *out, size_t size, const struct verify *verify, uint
              verify->checkpoint.manifest->summary.shards);
 }
 
-static int take_damaged(void *user, const struct scan_read *read, int error_number)
+static int report_damaged_block(void *user, const struct scan_read *read, int error_number)
 {
     struct verify *verify = user;
     char name[64], what[160];
@@ -92,7 +92,7 @@ static void report_digest(void *user, const char *tensor)
     report_damage(user, tensor, -1, 0, 0, "the tensor's values do not match its digest");
 }
 
-/* Of each shard a part, the same again by the same seed; the first block always. */
+/* A part of each shard, the same again with the same seed; always the first block. */
 static bool is_in_sample(void *user, uint32_t shard, uint64_t block)
 {
     const struct verify *verify = user;
@@ -109,7 +109,7 @@ static int verify_blocks(struct verify *verify)
                             .progress = &verify->progress,
                             .user = verify,
                             .is_wanted = is_sample ? is_in_sample : NULL,
-                            .damaged = take_damaged};
+                            .damaged = report_damaged_block};
     int error = blocks_run(&blocks);
     if (error == 0 && !is_sample)
         error = blocks_compare(&blocks, report_digest, verify);
@@ -134,7 +134,7 @@ static void print_begin(const struct verify *verify)
 static void print_whole(const struct verify *verify)
 {
     const struct manifest *manifest = verify->checkpoint.manifest;
-    /* With --release it is about to leave. */
+    /* --release is about to end the quarantine. */
     const char *where = verify->checkpoint.quarantine[0] == '\0' || verify->cli->is_released
                             ? store_durability(verify->cli->store)
                             : "in quarantine until `verify --release`";
@@ -230,13 +230,13 @@ static int verify_all(struct verify *verify)
         error = verify_blocks(verify);
         progress_end(&verify->progress);
     }
-    if (error == 0 && !verify->cli->is_json) /* else nothing can be said about the whole */
+    if (error == 0 && !verify->cli->is_json) /* after an error the result is unknown */
         print_end(verify);
     return error;
 }
 
-/* Everything matches: the note that says otherwise goes. */
-static int release(const struct verify *verify)
+/* Everything matches: ends the quarantine. */
+static int end_quarantine(const struct verify *verify)
 {
     bool is_served = verify->cli->server[0] != '\0';
     int error = verified_release(verify->cli, &verify->checkpoint.manifest->summary);
@@ -266,18 +266,19 @@ static int verify_one(bool *out_is_damaged, struct verify *verify, struct storag
         verify->checkpoint.quarantine[0] == '\0')
         verified_tell_server(cli, &verify->checkpoint.manifest->summary);
     if (error == 0 && verify->num_damages == 0 && cli->is_released) {
-        error = release(verify);
+        error = end_quarantine(verify);
         verify->checkpoint.quarantine[0] = '\0';
     }
     if (error == 0 && cli->is_json)
-        print_json_end(verify); /* with what became of the quarantine, or not at all */
+        print_json_end(verify); /* with the new state of the quarantine, or not at all */
     *out_is_damaged = verify->num_damages > 0;
     checkpoint_close(&verify->checkpoint);
     return error;
 }
 
-/* One that cannot be looked at is named, and the others are verified all the same. */
-static int note_unread(struct verify *verify, const char *name, int error, struct failure *failure)
+/* Names a checkpoint that cannot be read; verify continues with the others. */
+static int report_unread(struct verify *verify, const char *name, int error,
+                         struct failure *failure)
 {
     char safe[512];
     bool is_damage = error == ERR_CORRUPT || error == ERR_MISMATCH || error == ERR_VERSION;
@@ -294,7 +295,7 @@ static int note_unread(struct verify *verify, const char *name, int error, struc
     return error == ERR_MEMORY ? error : 0;
 }
 
-/* All that the store, or the run, lists. */
+/* Verifies all listed checkpoints of the store, or the run. */
 static int verify_each(bool *out_is_damaged, struct verify *verify, struct storage *store,
                        const char *run)
 {
@@ -314,7 +315,7 @@ static int verify_each(bool *out_is_damaged, struct verify *verify, struct stora
                       ? report_error(ERR_IO, NULL, "%s", catalog.entries[i].damage)
                       : verify_one(&is_damaged, verify, store, name);
         if (one != 0)
-            error = note_unread(verify, name, one, &failure);
+            error = report_unread(verify, name, one, &failure);
         *out_is_damaged |= is_damaged || (one != 0 && failure.error == 0);
         verify->is_first = false;
     }
@@ -324,7 +325,7 @@ static int verify_each(bool *out_is_damaged, struct verify *verify, struct stora
     return error == 0 ? failure_report(&failure) : error;
 }
 
-/* "5%", or "5". */
+/* Parses "5%", or "5". */
 static int parse_sample(struct verify *verify)
 {
     const struct cli *cli = verify->cli;

@@ -1,9 +1,8 @@
-/* watch.c - what a running ckptd does, or what becomes of a directory, again and again: saves that
- * are not committed, the newest checkpoint, rates.
+/* watch.c - polls a running ckptd, or a directory: uncommitted saves, the newest checkpoint, rates.
  *
- * Each look is one Status call, or one look at the files; rates are differences between two looks.
- * A line per look, or a JSON object per line with --json. A ckptd that goes away is said and waited
- * for: it may be restarted under load. */
+ * Each poll is one Status call, or one scan of the files; rates are differences between two polls.
+ * Prints a line per poll, or a JSON object per line with --json. When ckptd goes away, watch
+ * reports that and waits for it: it may be restarted under load. */
 #include "clients/cli/engine/cli.h"
 #include "proto/base/json.h"
 
@@ -11,9 +10,9 @@
 #include <string.h>
 #include <time.h>
 
-/* What is compared from one look to the next. */
-struct look {
-    double seconds; /* when */
+/* The figures that one poll compares with the next. */
+struct poll {
+    double seconds; /* the time */
     uint64_t committed, read, commits;
     bool is_there;
 };
@@ -25,24 +24,24 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static struct look look_of(const json_t *status)
+static struct poll read_poll(const json_t *status)
 {
     const json_t *totals = json_object_get(status, "since_start");
-    return (struct look){.seconds = now(),
+    return (struct poll){.seconds = now(),
                          .committed = member_number(totals, "bytes_committed"),
                          .read = member_number(totals, "bytes_read"),
                          .commits = member_number(totals, "commits"),
                          .is_there = true};
 }
 
-/* Bytes per second; a counter that went back is that of another ckptd. */
+/* Bytes per second; a counter that went back belongs to another ckptd. */
 static uint64_t rate(uint64_t before, uint64_t after, double seconds)
 {
     return after >= before && seconds > 0 ? (uint64_t)((double)(after - before) / seconds) : 0;
 }
 
-/* What was read only a ckptd knows. */
-static int describe_look(json_t **out, const struct cli *cli, const json_t *status,
+/* Only a ckptd knows what was read. */
+static int describe_poll(json_t **out, const struct cli *cli, const json_t *status,
                          uint64_t write_rate, uint64_t read_rate)
 {
     char when[32];
@@ -66,7 +65,7 @@ static int print_json(const struct cli *cli, const json_t *status, uint64_t writ
                       uint64_t read_rate)
 {
     json_t *line;
-    int error = describe_look(&line, cli, status, write_rate, read_rate);
+    int error = describe_poll(&line, cli, status, write_rate, read_rate);
     if (error == 0) {
         json_begin();
         error = text_json_value(stdout, line, JSON_COMPACT);
@@ -79,7 +78,7 @@ static int print_json(const struct cli *cli, const json_t *status, uint64_t writ
     return error;
 }
 
-/* As a ckptd knows it, and as a directory shows it. */
+/* Prints a save as a ckptd, or a directory, shows it. */
 static void print_save(const json_t *save)
 {
     char size[32];
@@ -97,7 +96,7 @@ static void print_save(const json_t *save)
         printf(" in %s\n", text_count(member_number(save, "files"), "file").text);
 }
 
-/* How long it took as a ckptd knows it, and of when it is as its manifest says. */
+/* Prints the duration, which ckptd knows, or the time of its manifest. */
 static void print_newest(const struct cli *cli, const json_t *newest)
 {
     const char *time = json_string_value(json_object_get(newest, "time"));
@@ -133,19 +132,19 @@ static int print_text(const struct cli *cli, const json_t *status, uint64_t writ
     return 0;
 }
 
-/* One look. ERR_UNAVAILABLE is an answer too once ckptd has been seen. */
-static int look_again(struct look *last, struct store_looks *looks, const struct cli *cli)
+/* Polls once. After the first answer ERR_UNAVAILABLE is only reported. */
+static int poll_once(struct poll *last, struct store_polls *polls, const struct cli *cli)
 {
     json_t *status = NULL;
-    int error = cli->store[0] != '\0' ? status_of_store(&status, cli, looks)
+    int error = cli->store[0] != '\0' ? status_of_store(&status, cli, polls)
                                       : cli_call_status(&status, cli);
     if (error == 0) {
-        struct look look = look_of(status);
-        double seconds = last->seconds > 0 ? look.seconds - last->seconds : 0;
-        uint64_t write_rate = rate(last->committed, look.committed, seconds);
-        uint64_t read_rate = rate(last->read, look.read, seconds);
+        struct poll poll = read_poll(status);
+        double seconds = last->seconds > 0 ? poll.seconds - last->seconds : 0;
+        uint64_t write_rate = rate(last->committed, poll.committed, seconds);
+        uint64_t read_rate = rate(last->read, poll.read, seconds);
         error = (cli->is_json ? print_json : print_text)(cli, status, write_rate, read_rate);
-        *last = look;
+        *last = poll;
     } else if ((error == ERR_UNAVAILABLE || error == ERR_TIMEOUT) && last->seconds > 0) {
         if (last->is_there && cli->is_json)
             printf("{\"unavailable\": true}\n");
@@ -161,16 +160,16 @@ static int look_again(struct look *last, struct store_looks *looks, const struct
 
 int cli_watch(const struct cli *cli)
 {
-    struct look last = {0};
-    struct store_looks looks = {0};
+    struct poll last = {0};
+    struct store_polls polls = {0};
     const struct timespec pause = {
         .tv_sec = (time_t)cli->interval,
         .tv_nsec = (long)((cli->interval - (double)(time_t)cli->interval) * 1e9)};
-    int error = look_again(&last, &looks, cli);
+    int error = poll_once(&last, &polls, cli);
     for (int64_t count = 1; error == 0 && !ferror(stdout) && count != cli->count; count++) {
         nanosleep(&pause, NULL);
-        error = look_again(&last, &looks, cli);
+        error = poll_once(&last, &polls, cli);
     }
-    store_list_free(&looks.before);
+    store_list_free(&polls.before);
     return error;
 }

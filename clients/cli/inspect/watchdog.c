@@ -1,8 +1,8 @@
-/* watchdog.c - one look at a run, for cron: does somebody train it, or wait to?
+/* watchdog.c - checks once, for cron, whether a run is being trained, or waits in a queue.
  *
- * What is said is what ckptd's Status has: ranks that are connected, and since when the most silent
- * of them has done nothing. The launcher and the scheduler may be dead with everything they would
- * report, so nothing here asks them but the user's own command. */
+ * It reports ckptd's Status: the connected ranks, and how long the most silent of them has done
+ * nothing. The launcher and the scheduler may have died with their reports. So the watchdog asks
+ * neither, except by the user's own command. */
 #include "clients/cli/engine/cli.h"
 #include "proto/base/json.h"
 
@@ -25,7 +25,7 @@ static const json_t *find_run(const json_t *status, const char *name)
     return NULL;
 }
 
-/* ERR_INTERNAL: no shell could be started, or it failed: then nobody knows. */
+/* ERR_INTERNAL: the shell did not start, or the command failed: the state is unknown. */
 static int ask_queue(bool *out, const char *command)
 {
     char first;
@@ -49,9 +49,8 @@ static json_int_t number(const json_t *run, const char *name)
     return json_integer_value(json_object_get(run, name));
 }
 
-/* Of a run that is trained here. True: `alarm` says what is wrong. */
-static bool look_at_ranks(char *alarm, const struct cli *cli, const json_t *status,
-                          const json_t *run)
+/* Checks a run that is trained here. True: `alarm` names the fault. */
+static bool check_ranks(char *alarm, const struct cli *cli, const json_t *status, const json_t *run)
 {
     const json_t *health = json_object_get(status, "health");
     const json_t *age = json_object_get(run, "newest_age_seconds");
@@ -70,8 +69,8 @@ static bool look_at_ranks(char *alarm, const struct cli *cli, const json_t *stat
     return alarm[0] != '\0';
 }
 
-/* How it is, in a word, and the alarm: "" for none. */
-static int look(const char **state, char *alarm, const struct cli *cli)
+/* The state in a word, and the alarm: "" for none. */
+static int read_state(const char **state, char *alarm, const struct cli *cli)
 {
     json_t *status = NULL;
     bool is_queued = false;
@@ -80,13 +79,13 @@ static int look(const char **state, char *alarm, const struct cli *cli)
     *state = "trains";
     alarm[0] = '\0';
     if (run != NULL && number(run, "ranks") > 0) {
-        *state = look_at_ranks(alarm, cli, status, run) ? "alarm" : "trains";
+        *state = check_ranks(alarm, cli, status, run) ? "alarm" : "trains";
         json_decref(status);
         return 0;
     }
     json_decref(status);
     if (error != 0 && error != ERR_UNAVAILABLE && error != ERR_TIMEOUT)
-        return error; /* refused, or no memory: not what the run does */
+        return error; /* refused, or no memory: tells nothing about the run */
     if (error != 0)
         snprintf(alarm, ALARM_BYTES, "run %s: %s", cli->args[0], report_line());
     else
@@ -116,7 +115,7 @@ int cli_watchdog(const struct cli *cli)
 {
     char alarm[ALARM_BYTES];
     const char *state;
-    int error = look(&state, alarm, cli);
+    int error = read_state(&state, alarm, cli);
     if (error != 0)
         return error;
     if (cli->is_json)
