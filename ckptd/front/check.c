@@ -51,7 +51,8 @@ static int visit_step(void *user, const struct storage_entry *entry)
     uint64_t step, attempt;
     if (!entry->is_dir || !retain_parse(entry->name, &step, &attempt))
         return 0;
-    int error = store_look_whole(&summary, NULL, survey->storage, survey->run, step, attempt);
+    int error =
+        store_inspect_committed(&summary, NULL, survey->storage, survey->run, step, attempt);
     survey->checkpoints += error == 0;
     survey->unfinished += error == ERR_NOT_FOUND;
     survey->damaged += error != 0 && error != ERR_NOT_FOUND;

@@ -364,8 +364,8 @@ static void work_release(struct job *job)
     struct admission *admission = CONTAINER_OF(job, struct admission, job);
     uint64_t step = admission->summary.step, attempt = admission->summary.attempt;
     struct storage *storage = admission->service->storage;
-    int error = store_look_whole(&admission->summary, &admission->places, storage,
-                                 admission->run->name, step, attempt);
+    int error = store_inspect_committed(&admission->summary, &admission->places, storage,
+                                        admission->run->name, step, attempt);
     if (error == 0) {
         error = store_remove_note(storage, STORE_QUARANTINE, admission->prefix);
         error = error == ERR_NOT_FOUND ? 0 : error; /* a read error leaves no note */

@@ -82,8 +82,8 @@ static int read_step(void *user, size_t index)
 {
     const struct scan *scan = user;
     struct step *step = &scan->steps[index];
-    step->error =
-        store_look(&step->seen, scan->service->storage, scan->run->name, step->step, step->attempt);
+    step->error = store_inspect(&step->seen, scan->service->storage, scan->run->name, step->step,
+                                step->attempt);
     if (step->error != 0)
         step->fault = calloc(1, sizeof *step->fault);
     if (step->fault)

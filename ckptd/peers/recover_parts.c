@@ -91,8 +91,8 @@ static int place_part(struct asking *asking, const Holdfast__V1__ReportPartReply
     snprintf(asking->places.here, sizeof asking->places.here, "%s", service->config->nodes_name);
     ERR_TRY(part_place(&asking->summary, service->storage, reply->manifest.data,
                        reply->manifest.len, asking->identity.nonce, &asking->places));
-    return store_look_whole(&asking->summary, NULL, service->storage, asking->run->name,
-                            asking->step, asking->attempt);
+    return store_inspect_committed(&asking->summary, NULL, service->storage, asking->run->name,
+                                   asking->step, asking->attempt);
 }
 
 static int perform_verdict(struct peer_call *peer_call)

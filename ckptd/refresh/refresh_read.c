@@ -244,8 +244,8 @@ static int check_newcomer(struct storage *storage, const char *run, struct scan_
 {
     char prefix[STORAGE_KEY_MAX], note[PIN_NOTE_MAX] = "";
     struct scan_news *news = step->news;
-    ERR_TRY(
-        store_look_whole(&news->summary, &news->places, storage, run, step->step, step->attempt));
+    ERR_TRY(store_inspect_committed(&news->summary, &news->places, storage, run, step->step,
+                                    step->attempt));
     ERR_TRY(store_check(storage, &news->summary, 0));
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, run, step->step, step->attempt));
     if (store_find_note(storage, STORE_QUARANTINE, prefix, NULL, 0) == 0)

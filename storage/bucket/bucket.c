@@ -1,13 +1,13 @@
-/* bucket.c - the back-end "s3": its table, its opening, and the probe of what the server honours.
+/* bucket.c - the back-end "s3": its table, its opening, and the probe of the server's conditional
+ * writes.
  *
  * Servers differ in conditional writes: one honours If-None-Match on PUT and ignores it on the
- * completion of an upload, another refuses it on PUT and honours it there, some ignore both and
- * overwrite. So whoever opens a bucket for writing tries each on an object of its own, and uses
- * what held. Where neither does, or several win a race (race.c), two writers could both believe
- * that they made one object: such a bucket is refused, unless single_writer says that there is only
- * one.
+ * completion of an upload, another does the opposite, some ignore both and overwrite. So a process
+ * that opens a bucket for writing tries each on a probe object, and uses the one that works. If
+ * neither works, or several writers win a race (race.c), two writers could both believe that they
+ * made one object. Such a bucket is refused, unless single_writer declares that there is only one.
  *
- * The name is "BUCKET" or "BUCKET/PREFIX". Nothing is made but below the prefix. */
+ * The name is "BUCKET" or "BUCKET/PREFIX". All objects are made below the prefix. */
 #include "storage/bucket/bucket.h"
 
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include <string.h>
 
 #define PROBE_FOLDER ".holdfast.probe/"
-#define PROBE_SECONDS 3600 /* after so many no probe is under way */
-#define PROBES_SWEPT 16u   /* at one opening */
+#define PROBE_SECONDS 3600 /* an older probe object is no longer in use */
+#define PROBES_SWEPT 16u   /* per opening */
 #define BUDGET_FIRST 200.0
-#define BRIEF_S 3u /* each request of an opening that is to be brief */
+#define BRIEF_S 3u /* time-out of each request of a brief opening */
 
 static const char *const exclusive_texts[] = {
     [EXCLUSIVE_UNKNOWN] = "opened for reading",
@@ -71,7 +71,7 @@ static int parse_endpoint(struct bucket *bucket, const char *endpoint, bool is_v
     snprintf(bucket->scheme, sizeof bucket->scheme, "%.*s", (int)scheme, endpoint);
     snprintf(bucket->host, sizeof bucket->host, "%s%s%.*s", is_virtual ? bucket->name : "",
              is_virtual ? "." : "", (int)strcspn(host + 3, "/"), host + 3);
-    const char *usual = scheme == 5 ? ":443" : ":80"; /* libcurl leaves it out of "Host" */
+    const char *usual = scheme == 5 ? ":443" : ":80"; /* libcurl omits it from "Host" */
     size_t length = strlen(bucket->host), tail = strlen(usual);
     if (length > tail && strcmp(bucket->host + length - tail, usual) == 0)
         bucket->host[length - tail] = '\0';
@@ -98,7 +98,7 @@ static int find_server(struct bucket *bucket)
 
 /* ---- the probe ---- */
 
-/* *out_holds: a second conditional PUT of the same key is refused. */
+/* *out_holds: the server refuses a second conditional PUT of the same key. */
 static int probe_put(struct bucket *bucket, const char *key, bool *out_holds)
 {
     struct iovec body = {"probe\n", 6};
@@ -114,9 +114,9 @@ static int probe_put(struct bucket *bucket, const char *key, bool *out_holds)
         error = s3_perform(bucket, &call);
         int status = call.http.status;
         s3_call_free(&call);
-        if (status == 501) /* it says so */
+        if (status == 501) /* the server reports that it does not support it */
             break;
-        bool is_own = i == 1 || call.is_unsettled; /* the one that is there */
+        bool is_own = i == 1 || call.is_unsettled; /* the existing object */
         if (error != 0 && !(is_own && error == ERR_EXISTS))
             return error;
         *out_holds = error == ERR_EXISTS;
@@ -124,7 +124,7 @@ static int probe_put(struct bucket *bucket, const char *key, bool *out_holds)
     return 0;
 }
 
-/* *out_holds: the completion of an upload over an object that is there is refused. */
+/* *out_holds: the server refuses the completion of an upload over an existing object. */
 static int probe_complete(struct bucket *bucket, const char *key, bool *out_holds)
 {
     struct s3_upload upload;
@@ -137,7 +137,7 @@ static int probe_complete(struct bucket *bucket, const char *key, bool *out_hold
     if (error == 0)
         error = s3_upload_complete(bucket, &upload, key, etag, sizeof etag, 1, true, &is_unsettled);
     *out_holds = error == ERR_EXISTS;
-    if (error == ERR_NOT_FOUND && is_unsettled) /* the try before has completed it */
+    if (error == ERR_NOT_FOUND && is_unsettled) /* the previous try has completed it */
         return 0;
     if (error != 0)
         s3_upload_abort(bucket, &upload, key);
@@ -167,8 +167,8 @@ static int refuse_racy(const struct bucket *bucket)
         bucket->exclusive == EXCLUSIVE_PUT ? "PUT" : "completion");
 }
 
-/* PUT before completion, and what one of several wins before what holds for one after the other. */
-static int choose(struct bucket *bucket, const char *key, bool is_put)
+/* Tries PUT before completion, and several racing writers before writers in sequence. */
+static int probe_kind(struct bucket *bucket, const char *key, bool is_put)
 {
     bool is_complete = bucket->is_conditional_complete;
     bucket->exclusive = is_put ? EXCLUSIVE_PUT : is_complete ? EXCLUSIVE_COMPLETE : EXCLUSIVE_NOT;
@@ -189,7 +189,7 @@ static int probe(struct bucket *bucket)
     bucket_key(key, bucket, name);
     int error = probe_put(bucket, key, &is_put);
     struct s3_call plain = {.method = "PUT", .key = key, .send = &body, .num_send = 1};
-    if (error == 0 && !is_put) { /* it may not have been made */
+    if (error == 0 && !is_put) { /* the upload may not exist */
         error = s3_perform(bucket, &plain);
         s3_call_free(&plain);
     }
@@ -198,7 +198,7 @@ static int probe(struct bucket *bucket)
     if (error == 0)
         error = bucket_remove_at(bucket, key);
     if (error == 0)
-        error = choose(bucket, key, is_put);
+        error = probe_kind(bucket, key, is_put);
     if (error == 0 && bucket->exclusive == EXCLUSIVE_NOT && !bucket->settings.single_writer)
         error = refuse_unconditional(bucket);
     if (error == 0 && bucket->num_winners > 1 && !bucket->settings.single_writer)
@@ -219,9 +219,9 @@ static int visit_probe(void *user, const struct storage_entry *entry)
     return left->num == PROBES_SWEPT;
 }
 
-/* Objects of processes that were killed within their probe. One that may still be in it keeps its
- * own, whose loss would look as if the server kept no promise. Best effort: whoever may not list or
- * remove here goes on without. */
+/* Removes probe objects of processes that were killed during their probe. Younger ones may be in
+ * use: if one disappears, its process finds that the server breaks its promise. Best effort:
+ * failures are ignored. */
 static void sweep_probes(struct bucket *bucket)
 {
     struct left_probes left = {.num = 0};
@@ -239,7 +239,7 @@ static void sweep_probes(struct bucket *bucket)
     report_clear();
 }
 
-/* Who reads finds out here that there is no such bucket, or no right to it. */
+/* A reader learns here that the bucket does not exist, or that it may not read it. */
 static int visit_none(void *user, const struct storage_entry *entry)
 {
     (void)user, (void)entry;
@@ -347,7 +347,7 @@ static int bucket_open(struct storage **out, const char *where,
     return 0;
 }
 
-/* ---- what a bucket has none of ---- */
+/* ---- operations that buckets lack ---- */
 
 /* A name is durable with its object. */
 static int bucket_sync_names(struct storage *storage, const char *prefix)
@@ -356,7 +356,7 @@ static int bucket_sync_names(struct storage *storage, const char *prefix)
     return 0;
 }
 
-/* Nobody knows: all stays 0. */
+/* Unknown: all stays 0. */
 static int bucket_space(struct storage *storage, struct storage_space *out)
 {
     (void)storage, (void)out;

@@ -1,7 +1,7 @@
-/* credentials.c - one set of keys, its source and its end.
+/* credentials.c - one set of keys, its source and its expiry.
  *
- * A reader-writer lock: requests read, a renewal writes. Renewal begins EARLY_S before the end, by
- * the thread whose request finds it due. */
+ * A reader-writer lock: requests read, a renewal writes. The thread whose request finds the renewal
+ * due, EARLY_S before the expiry, performs it. */
 #include "storage/bucket/credentials.h"
 
 #include "storage/bucket/sources.h"
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EARLY_S 300 /* before the end */
+#define EARLY_S 300 /* before the expiry */
 #define AGAIN_S 10  /* between two tries to renew */
 
 struct credentials {
@@ -46,7 +46,7 @@ void *secret_allocate(size_t bytes)
     if (memory == MAP_FAILED)
         return NULL;
     madvise(memory, size, MADV_DONTDUMP);
-    mlock(memory, size); /* best effort: out of the swap, too */
+    mlock(memory, size); /* best effort: keeps it out of the swap, too */
     return memory;
 }
 
@@ -69,7 +69,7 @@ static int refuse_none(const struct storage_bucket *settings)
                             : settings->credentials);
 }
 
-/* The first source that is set up; the one that is named. */
+/* Uses the named source, or the first one that is configured. */
 static int find_keys(struct credentials *credentials)
 {
     const struct storage_bucket *settings = &credentials->settings;
@@ -124,11 +124,11 @@ static bool is_due(const struct credentials *credentials, int64_t now)
     return (is_near || credentials->is_refused) && now >= credentials->tried_s + AGAIN_S;
 }
 
-/* 0 while the old ones still hold. */
+/* 0 also while the old keys are still valid. */
 static int renew(struct credentials *credentials)
 {
     int64_t now = now_s();
-    if (!is_due(credentials, now)) /* another thread has done it */
+    if (!is_due(credentials, now)) /* another thread has renewed them */
         return 0;
     credentials->tried_s = now;
     credentials->is_refused = false;

@@ -1,8 +1,8 @@
-/* credentials.h - the keys that requests are signed with: found, kept out of sight, renewed.
+/* credentials.h - the keys that sign requests: found, protected, renewed.
  *
- * They lie in pages that core dumps leave out and that are wiped before they are given back. No
- * text of an error or of the log has any part of a secret. A source whose keys expire is asked
- * again before they do; while it does not answer, the old ones are used to their end. */
+ * Core dumps omit their pages, which are wiped before they are freed. No error or log text has any
+ * part of a secret. A source with expiring keys is read again before they expire; while it does not
+ * answer, the old ones are used until then. */
 #ifndef HOLDFAST_STORAGE_BUCKET_CREDENTIALS_H
 #define HOLDFAST_STORAGE_BUCKET_CREDENTIALS_H
 
@@ -18,13 +18,13 @@ struct keys {
 
 struct credentials;
 
-/* ERR_DENIED: there are none, and where was looked. `settings` stays the caller's. */
+/* ERR_DENIED: there are none; the text lists the searched places. `settings` stays the caller's. */
 int credentials_open(struct credentials **out, const struct storage_bucket *settings);
 void credentials_close(struct credentials *credentials); /* NULL is allowed */
-/* For one request: between these two calls the keys do not change. ERR_DENIED, ERR_UNAVAILABLE. */
+/* Call these around one request: in between the keys do not change. ERR_DENIED, ERR_UNAVAILABLE. */
 int credentials_take(struct credentials *credentials, const struct keys **out);
 void credentials_drop(struct credentials *credentials);
-/* The server did not know these keys any more: they are asked for again, at most once in 10 s. */
+/* The server rejected these keys: reads their source again, at most once in 10 s. */
 void credentials_expire(struct credentials *credentials);
 /* "environment", "file", ... */
 const char *credentials_source(const struct credentials *credentials);

@@ -1,14 +1,15 @@
-/* lease.c - what somebody holds in a bucket: leases, and the store's one writer.
+/* lease.c - leases in a bucket, and the store's single writer.
  *
- * A lease is a small object that its holder writes again every third of its time, with that time
- * beside it. Whoever asks gets, in one answer, when it was written last and what time it is, both
- * by the server's clock: no other clock counts. A holder that dies, or cannot reach the server, has
- * lost it lease_s later.
+ * A lease is a small object that its holder writes again every third of its duration, which is in a
+ * header. One response gives any process the time of the last write and the present time, both by
+ * the server's clock: no other clock counts. The lease of a holder that dies, or cannot reach the
+ * server, expires after lease_s.
  *
- * The lock is a numbered lease, ".holdfast.lock/<number>": it is taken by making the next number,
- * which the server gives to one of two; the highest counts. Who has had a lower one is not the
- * writer any more, and notices: at the next renewal, or when it could not renew for lease_s by its
- * own monotonic clock. From then on everything that changes the store is refused (ERR_STALE). */
+ * The lock is a numbered lease, ".holdfast.lock/<number>". A process takes it by making the next
+ * number, which the server grants to one of two; the highest is valid. A process with a lower one
+ * is no longer the writer. It notices that at the next renewal, or when it could not renew for
+ * lease_s by its own monotonic clock. From then on all its changes to the store are refused
+ * (ERR_STALE). */
 #include "storage/bucket/bucket.h"
 
 #include <inttypes.h>
@@ -22,11 +23,11 @@
 #define LOCK_FOLDER STORAGE_LOCK_NAME "/"
 #define NUMBER_DIGITS 20
 #define HOLDER_BYTES 256u
-#define FORMAT_LINE "format 2\n" /* as locks.c has it */
+#define FORMAT_LINE "format 2\n" /* as in locks.c */
 
 struct storage_hold {
     struct storage_hold *next;
-    char key[S3_KEY_BYTES]; /* in the bucket */
+    char key[S3_KEY_BYTES]; /* the key in the bucket */
     char header[64];
     size_t bytes;
     char data[];
@@ -35,19 +36,19 @@ struct storage_hold {
 struct keeper {
     struct bucket *bucket;
     pthread_t thread;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the following */
     pthread_cond_t wake;
     struct storage_hold *holds;
     struct storage_hold *renewing; /* is being written: it is not freed meanwhile */
-    struct storage_hold *lock;     /* among them; NULL: not taken */
+    struct storage_hold *lock;     /* one of `holds`; NULL: not taken */
     uint64_t lock_number;
     bool stop;
 };
 
-/* ---- whether somebody lives ---- */
+/* ---- expiry of leases ---- */
 
-/* 0: its holder lives. ERR_NOT_FOUND: it is not there, or has expired. */
-static int look_at_lease(struct bucket *bucket, const char *key)
+/* 0: its holder lives. ERR_NOT_FOUND: it does not exist, or has expired. */
+static int check_lease(struct bucket *bucket, const char *key)
 {
     struct http_call there;
     ERR_TRY(s3_head(bucket, &there, key));
@@ -61,7 +62,7 @@ static int look_at_lease(struct bucket *bucket, const char *key)
 
 struct newest {
     uint64_t number, count;
-    uint64_t older[16]; /* some that may go */
+    uint64_t older[16]; /* some that may be removed */
     size_t num_older;
 };
 
@@ -87,7 +88,8 @@ static void lock_key(char out[S3_KEY_BYTES], const struct bucket *bucket, uint64
           (int)S3_KEY_BYTES);
 }
 
-/* 0: somebody has the lock, whose number is *out; ERR_NOT_FOUND: nobody has, and it was that. */
+/* 0: a process has the lock, whose number is *out; ERR_NOT_FOUND: none has it, and *out is the last
+ * one. */
 static int find_lock(struct bucket *bucket, struct newest *out)
 {
     char folder[S3_KEY_BYTES], key[S3_KEY_BYTES];
@@ -97,7 +99,7 @@ static int find_lock(struct bucket *bucket, struct newest *out)
     if (out->number == 0)
         return report_error(ERR_NOT_FOUND, NULL, "nobody holds the lock");
     lock_key(key, bucket, out->number);
-    return look_at_lease(bucket, key);
+    return check_lease(bucket, key);
 }
 
 int bucket_find_holder(struct storage *storage, const char *key)
@@ -108,7 +110,7 @@ int bucket_find_holder(struct storage *storage, const char *key)
     if (key == NULL)
         return find_lock(bucket, &newest);
     bucket_key(whole, bucket, key);
-    return look_at_lease(bucket, whole);
+    return check_lease(bucket, whole);
 }
 
 /* ---- renewal ---- */
@@ -125,8 +127,8 @@ static void prolong_lock(struct bucket *bucket, uint64_t begin_ns)
     atomic_store(&bucket->lock_until_ns, begin_ns + (uint64_t)bucket->settings.lease_s * SECOND_NS);
 }
 
-/* Of the keeper's thread, without the mutex. A lock that was lost is not renewed, and what this
- * process may have written of it after the other had its own goes. */
+/* Runs on the keeper's thread, without the mutex. A lost lock is not renewed. Removes a lock object
+ * that this process may have written after another process took the lock. */
 static void renew(struct keeper *keeper, struct storage_hold *hold)
 {
     struct bucket *bucket = keeper->bucket;
@@ -162,7 +164,7 @@ static void wait_for_next(struct keeper *keeper)
         continue;
 }
 
-static void *keep(void *argument)
+static void *renew_leases(void *argument)
 {
     struct keeper *keeper = argument;
     pthread_mutex_lock(&keeper->mutex);
@@ -194,7 +196,7 @@ static int start_keeper(struct bucket *bucket, struct keeper **out)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&keeper->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    int error = engine_thread_start(&keeper->thread, "hf-leases", keep, keeper);
+    int error = engine_thread_start(&keeper->thread, "hf-leases", renew_leases, keeper);
     if (error != 0) {
         pthread_cond_destroy(&keeper->wake);
         pthread_mutex_destroy(&keeper->mutex);
@@ -205,8 +207,8 @@ static int start_keeper(struct bucket *bucket, struct keeper **out)
     return 0;
 }
 
-/* With the first lease. */
-static int need_keeper(struct bucket *bucket)
+/* Starts the keeper with the first lease. */
+static int ensure_keeper(struct bucket *bucket)
 {
     pthread_mutex_lock(&bucket->mutex);
     int error = bucket->keeper == NULL ? start_keeper(bucket, &bucket->keeper) : 0;
@@ -252,7 +254,7 @@ static int make_hold(struct storage_hold **out, struct bucket *bucket, const cha
         memcpy(hold->data, data, bytes);
     int error = bucket_publish_at(bucket, key, hold->data, bytes, hold->header);
     if (error == 0)
-        error = need_keeper(bucket);
+        error = ensure_keeper(bucket);
     if (error != 0) {
         free(hold);
         return error;
@@ -280,7 +282,7 @@ int bucket_hold(struct storage *storage, struct storage_hold **out, const char *
     return 0;
 }
 
-/* What stays is a lease that ends by itself. */
+/* A remaining lease expires. */
 void bucket_release(struct storage *storage, struct storage_hold *hold, bool stays)
 {
     struct bucket *bucket = bucket_of(storage);

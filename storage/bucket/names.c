@@ -1,17 +1,14 @@
 /* names.c - small objects of a bucket, and names.
  *
- * publish: one request that succeeds once: which one, the probe has found (enum exclusive). Each
- * carries a nonce, so a try whose answer was lost is simply tried again: when it meets its own
- * object it is told "there is one" (412), and reads the nonce back. Only where no answer comes at
- * all for retry_s, and the object is not there, nobody can tell: it may come yet. That is
- * ERR_UNSETTLED.
+ * publish: one request that succeeds once; the probe has selected its kind (enum exclusive). Each
+ * has a nonce, so a try whose response was lost is repeated. If the object exists by an earlier try
+ * the server answers 412, and the nonce is read back. If no response comes within retry_s, and the
+ * object is missing, the outcome is unknown, because the server may still create it: ERR_UNSETTLED.
  *
- * A small object also carries the SHA-256 of its bytes, which is looked at when it is fetched
- * whole.
+ * A small object also has the SHA-256 of its bytes, which a fetch of the whole object checks.
  *
- * list: pages of a thousand. A page that does not say whether it is the last is damage, not the
- * end.
- */
+ * list: pages of a thousand. A page that does not tell whether it is the last is damage, not the
+ * end. */
 #include "storage/bucket/bucket.h"
 
 #include "storage/http/hash.h"
@@ -22,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_BYTES (1u << 20) /* of a fetch, which come with its first request */
+#define FIRST_BYTES (1u << 20) /* of a fetch, read by its first request */
 #define HEADER_LINE_BYTES 160u
 #define PAGES_MAX 100000u
-#define SETTLES_MAX 4u /* of an object that is told to be there and is not */
-#define FETCHES_MAX 3u /* of bytes that were damaged on the way */
+#define SETTLES_MAX 4u /* when the server reports an object that is missing */
+#define FETCHES_MAX 3u /* when bytes were damaged on the way */
 
 /* ---- publish ---- */
 
@@ -64,7 +61,7 @@ int bucket_settle(struct bucket *bucket, const char *key, const char *nonce, int
         return 0;
     if (looked == 0)
         return report_error(ERR_EXISTS, NULL, "\"%s\" already exists", key);
-    if (error == ERR_EXISTS && looked == ERR_NOT_FOUND) /* somebody removed it meanwhile */
+    if (error == ERR_EXISTS && looked == ERR_NOT_FOUND) /* another process removed it meanwhile */
         return report_restore(&text, ERR_BUSY);
     report_restore(&text, error);
     return report_error(ERR_UNSETTLED, "look whether it is there before anything depends on it",
@@ -92,7 +89,8 @@ static int put_once(struct bucket *bucket, const struct publication *publication
     return error;
 }
 
-static int put(struct bucket *bucket, const struct publication *publication, bool is_conditional)
+static int put_object(struct bucket *bucket, const struct publication *publication,
+                      bool is_conditional)
 {
     int error = ERR_BUSY;
     for (uint32_t i = 0; i < SETTLES_MAX && error == ERR_BUSY; i++)
@@ -100,7 +98,7 @@ static int put(struct bucket *bucket, const struct publication *publication, boo
     return error;
 }
 
-/* An upload of one part, whose completion is conditional. */
+/* Uploads one part; the completion is conditional. */
 static int put_by_upload(struct bucket *bucket, const struct publication *publication)
 {
     struct s3_upload upload;
@@ -123,14 +121,14 @@ static int put_by_upload(struct bucket *bucket, const struct publication *public
     return error;
 }
 
-/* Without a condition: it is looked for first, and nobody else writes here. */
+/* Without a condition: checks first whether it exists; no other process writes here. */
 static int put_alone(struct bucket *bucket, const struct publication *publication)
 {
     struct http_call there;
     int error = s3_head(bucket, &there, publication->key);
     if (error == 0)
         return report_error(ERR_EXISTS, NULL, "\"%s\" already exists", publication->key);
-    return error == ERR_NOT_FOUND ? put(bucket, publication, false) : error;
+    return error == ERR_NOT_FOUND ? put_object(bucket, publication, false) : error;
 }
 
 int bucket_publish_at(struct bucket *bucket, const char *key, const void *data, size_t bytes,
@@ -147,7 +145,7 @@ int bucket_publish_at(struct bucket *bucket, const char *key, const void *data, 
     case EXCLUSIVE_PUT:
         break;
     }
-    return put(bucket, &publication, true);
+    return put_object(bucket, &publication, true);
 }
 
 int bucket_put_at(struct bucket *bucket, const char *key, const void *data, size_t bytes,
@@ -155,7 +153,7 @@ int bucket_put_at(struct bucket *bucket, const char *key, const void *data, size
 {
     struct publication publication;
     ERR_TRY(prepare(&publication, key, data, bytes, header));
-    return put(bucket, &publication, false);
+    return put_object(bucket, &publication, false);
 }
 
 int bucket_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
@@ -170,7 +168,7 @@ int bucket_publish(struct storage *storage, const char *key, const void *data, s
 
 /* ---- fetch ---- */
 
-/* Bytes [at, at + bytes) of an object straight to where they go. */
+/* Reads bytes [at, at + bytes) of an object into their final place. */
 static int fetch_range(struct bucket *bucket, const char *key, char *data, uint64_t at,
                        size_t bytes)
 {
@@ -202,7 +200,7 @@ static int check_content(const struct http_call *http, const char *key, size_t b
                : report_error(ERR_CORRUPT, NULL, "\"%s\" is not what was written", key);
 }
 
-/* The first bytes come with one request, which also tells the size. */
+/* One request reads the first bytes and the size. */
 static int fetch_first(struct bucket *bucket, const char *key, void *data, size_t size,
                        uint64_t *out_bytes)
 {
@@ -222,7 +220,7 @@ static int fetch_first(struct bucket *bucket, const char *key, void *data, size_
         memcpy(data, http->text, wanted);
     if (error == 0)
         *out_bytes = whole;
-    bool is_empty = error != 0 && http->status == 416; /* no range of nothing can be had */
+    bool is_empty = error != 0 && http->status == 416; /* an empty object has no ranges */
     s3_call_free(&call);
     if (!is_empty)
         return error;
@@ -269,7 +267,7 @@ struct page {
     char key[S3_KEY_BYTES];
     uint64_t bytes;
     char tag[STORAGE_TAG_BYTES];
-    char next[S3_QUERY_BYTES / 2]; /* where the next page goes on; "": nowhere */
+    char next[S3_QUERY_BYTES / 2]; /* where the next page begins; "": none */
     bool is_told, is_truncated;
 };
 
@@ -281,7 +279,7 @@ static int digit_of(char c)
                                   : -1;
 }
 
-/* Of encoding-type=url. */
+/* For encoding-type=url. */
 static void decode(char *text)
 {
     char *out = text;
@@ -403,7 +401,7 @@ static int visit_valid(void *user, const struct storage_entry *entry)
     return told.is_no_key && !filter->lists_all_names ? 0 : filter->visit(filter->user, &told);
 }
 
-/* With the '/' at its end, but "" of the whole bucket. */
+/* Ends with '/', except "" for the whole bucket. */
 static void directory_key(char out[S3_KEY_BYTES], const struct bucket *bucket, const char *prefix)
 {
     bucket_key(out, bucket, prefix);
@@ -439,8 +437,8 @@ static int note_one(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* ERR_EXISTS: something lies below it. */
-static int refuse_full(struct bucket *bucket, const char *directory)
+/* ERR_EXISTS: it is not empty. */
+static int check_empty(struct bucket *bucket, const char *directory)
 {
     bool is_full = false;
     struct page *page = calloc(1, sizeof *page);
@@ -459,13 +457,12 @@ static int abort_upload(void *user, const struct s3_open_upload *found)
     return s3_upload_abort(user, &found->upload, found->key);
 }
 
-/* A directory is there while something lies below it, also the uploads that nobody completed; these
- * go with it. */
+/* A directory exists while it has objects, or incomplete uploads, which this removes. */
 static int remove_directory(struct bucket *bucket, const char *key)
 {
     char directory[S3_KEY_BYTES + 1];
     snprintf(directory, sizeof directory, "%s/", key);
-    int error = refuse_full(bucket, directory);
+    int error = check_empty(bucket, directory);
     if (error == 0)
         error = s3_uploads(bucket, directory, abort_upload, bucket);
     return error == 0 ? report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key) : error;

@@ -1,18 +1,17 @@
 /* object.c - an open big object of a bucket: its parts while it is written, ranges while it is
  * read.
  *
- *   create ──► pieces of WRITEs ──► a part is whole: sent ──► SYNC: completed, looked at
+ * create ──► pieces of WRITEs ──► a part is whole: sent ──► SYNC: completed, checked
  *                  │ a whole part: straight from the caller's memory
- *                  └ less: copied into the part's buffer, which goes when the part has been sent
+ * └ less: copied into the part's buffer, freed when the part has been sent
  *
- * An object of one part is one PUT, and is there when its last byte was written; others appear with
- * the SYNC. An upload of the same key that was cut short is taken up again: parts that are there
- * with the MD5 of ours as their ETag are not sent (where a server's ETags are something else, all
- * are). Its identity, that an answer which was lost is settled by, is made of the key and the size,
- * so it is the same in the next process.
+ * An object of one part is one PUT, and exists when its last byte was written; others appear with
+ * the SYNC. An interrupted upload of the same key is continued: parts whose ETag is the MD5 of ours
+ * are not sent again (with other ETags all are sent). A lost response is settled by the object's
+ * identity. It is made of the key and the size, so it is the same in the next process.
  *
  * Limits: 10,000 parts (S3's): the part's size grows with the object beyond that. STAGED_MAX parts
- * with a buffer; a caller that writes all over a larger object gets ERR_BUSY. */
+ * with a buffer; a caller whose writes need more of them gets ERR_BUSY. */
 #include "storage/bucket/bucket.h"
 
 #include "storage/http/hash.h"
@@ -27,9 +26,9 @@
 #define ETAG_BYTES HTTP_HEADER_BYTES
 
 struct part {
-    uint64_t filled;          /* bytes that were written */
-    unsigned char *buffer;    /* of less than all of it; NULL: none */
-    char there[HASH_MD5_HEX]; /* ETag of the one that an earlier process sent; "": none */
+    uint64_t filled;          /* written bytes */
+    unsigned char *buffer;    /* for an incomplete part; NULL: none */
+    char there[HASH_MD5_HEX]; /* ETag of the part that an earlier process sent; "": none */
     bool is_sent;
 };
 
@@ -41,7 +40,7 @@ struct bucket_object {
     bool is_written; /* it was created here */
     uint32_t num_parts;
     char nonce[NONCE_DIGITS + 1];
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the following */
     uint32_t num_staged, num_sent;
     bool is_complete;
     struct s3_upload upload; /* id "": none, or not begun */
@@ -105,7 +104,7 @@ int bucket_object_open(struct storage *storage, struct storage_object **out, con
     return 0;
 }
 
-/* The same for the same key and size: the first digits of their hash. */
+/* Equal for the same key and size: the first digits of their hash. */
 static int make_identity(struct bucket_object *object)
 {
     unsigned char sum[HASH_SHA256_BYTES];
@@ -137,7 +136,7 @@ static uint64_t size_of_part(const struct bucket_object *object, uint32_t index)
     return rest < object->part_bytes ? rest : object->part_bytes;
 }
 
-/* ---- an upload that was cut short ---- */
+/* ---- an interrupted upload ---- */
 
 static int note_part(void *user, const struct s3_open_part *found)
 {
@@ -149,7 +148,7 @@ static int note_part(void *user, const struct s3_open_part *found)
     return 0;
 }
 
-/* What cannot be found is sent again. */
+/* Parts that it does not find are sent again. */
 static void find_upload(struct bucket_object *object)
 {
     int error = s3_find_upload(object->bucket, &object->upload, object->key);
@@ -199,7 +198,7 @@ int bucket_object_create(struct storage *storage, struct storage_object **out, c
 
 /* ---- parts ---- */
 
-/* Is the part there, from an earlier process, with these bytes? */
+/* Did an earlier process send this part, with these bytes? */
 static bool is_there(const struct part *part, const struct iovec *data)
 {
     unsigned char md5[HASH_MD5_BYTES];
@@ -251,8 +250,8 @@ static int send_part(struct bucket_object *object, uint32_t index, const struct 
     return error;
 }
 
-/* The buffer of a part that comes in pieces. Under the mutex. */
-static int stage(struct bucket_object *object, struct part *part, uint64_t size)
+/* Allocates the buffer of a part that comes in pieces. Under the mutex. */
+static int allocate_buffer(struct bucket_object *object, struct part *part, uint64_t size)
 {
     if (part->buffer != NULL)
         return 0;
@@ -268,8 +267,8 @@ static int stage(struct bucket_object *object, struct part *part, uint64_t size)
     return 0;
 }
 
-/* A part that could not be sent may be written again, all of it. */
-static void unstage(struct bucket_object *object, struct part *part, bool has_failed)
+/* Frees the buffer. After a failure the whole part may be written again. */
+static void free_buffer(struct bucket_object *object, struct part *part, bool has_failed)
 {
     pthread_mutex_lock(&object->mutex);
     part->filled = has_failed ? 0 : part->filled;
@@ -279,7 +278,7 @@ static void unstage(struct bucket_object *object, struct part *part, bool has_fa
     pthread_mutex_unlock(&object->mutex);
 }
 
-/* *out_is_whole: this piece was the last of its part, which is the caller's to send. */
+/* *out_is_whole: this piece completed its part, which the caller must send. */
 static int add_piece(struct bucket_object *object, uint32_t index, uint64_t at, const void *data,
                      size_t bytes, bool *out_is_whole)
 {
@@ -291,8 +290,9 @@ static int add_piece(struct bucket_object *object, uint32_t index, uint64_t at, 
                                    "a part of \"%s\" is written twice", object->key)
                     : 0;
     if (error == 0 && bytes < size)
-        error = stage(object, part, size);
-    if (error == 0 && bytes < size) /* pieces do not overlap: side by side would do, too */
+        error = allocate_buffer(object, part, size);
+    if (error == 0 &&
+        bytes < size) /* pieces do not overlap, so they could also be copied in parallel */
         memcpy(part->buffer + at, data, bytes);
     part->filled += error == 0 ? bytes : 0;
     *out_is_whole = error == 0 && part->filled == size;
@@ -316,14 +316,14 @@ int object_write(struct bucket *bucket, struct storage_object *base, uint64_t of
     bool is_piece = piece->iov_len == size;
     struct iovec body = {is_piece ? piece->iov_base : (void *)part->buffer, size};
     int error = send_part(object, index, &body, is_piece ? sha256 : NULL);
-    unstage(object, part, error != 0);
+    free_buffer(object, part, error != 0);
     return error;
 }
 
 /* ---- the end ---- */
 
-/* "md5 of the parts' md5s"-N, which most servers give as the ETag of an upload; "": some part's
- * ETag is something else. */
+/* The expected ETag: "md5 of the parts' md5s"-N, as most servers have for an upload; "": some
+ * part's ETag is not an MD5. */
 static void expect_etag(char out[ETAG_BYTES], const struct bucket_object *object)
 {
     unsigned char sum[HASH_MD5_BYTES], *all = malloc((size_t)object->num_parts * HASH_MD5_BYTES);
@@ -344,8 +344,9 @@ static void expect_etag(char out[ETAG_BYTES], const struct bucket_object *object
     free(all);
 }
 
-/* After a completion, whatever it answered: is it ours, and whole? `error` is its error. */
-static int look_at_whole(struct bucket_object *object, int error, bool is_unsettled)
+/* Call it after a completion with any result: is the object ours, and whole? `error` is that
+ * result. */
+static int check_completed(struct bucket_object *object, int error, bool is_unsettled)
 {
     char wanted[ETAG_BYTES];
     struct http_call there;
@@ -379,8 +380,8 @@ int object_sync(struct bucket *bucket, struct storage_object *base)
     ERR_TRY(bucket_check_lock(bucket));
     int error = s3_upload_complete(bucket, &object->upload, object->key, object->etags, ETAG_BYTES,
                                    object->num_parts, false, &is_unsettled);
-    /* An upload that is gone may have been completed by the try before. */
-    error = look_at_whole(object, error, is_unsettled);
+    /* A previous try may have completed an upload that no longer exists. */
+    error = check_completed(object, error, is_unsettled);
     object->is_complete = error == 0;
     return error;
 }

@@ -1,30 +1,31 @@
-/* options.h - how a bucket's server is reached: settings, and their rows in a table of options. */
+/* options.h - settings for the server of a bucket, and their rows in a table of options. */
 #ifndef HOLDFAST_STORAGE_BUCKET_OPTIONS_H
 #define HOLDFAST_STORAGE_BUCKET_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How the servers of buckets are reached. Texts that are "" are taken from the environment
- * (storage_bucket_environment), and are AWS's defaults where that has none. A secret is no setting:
- * `credentials` says where it is. */
+/* Settings for the servers of buckets. Empty texts are filled from the environment
+ * (storage_bucket_environment), else with AWS's defaults. Secrets are no settings: `credentials`
+ * names their source. */
 struct storage_bucket {
     char endpoint[512]; /* "https://HOST[:PORT]" */
     char region[64];
     char style[8];          /* "auto", "path": /BUCKET/KEY, or "virtual": the bucket in the host */
-    char authorities[4096]; /* PEM file of those that a certificate may come from */
+    char authorities[4096]; /* PEM file of the authorities whose certificates are accepted */
     char credentials[16];   /* "auto", "environment", "file", "web_identity", "instance" */
     char credentials_file[4096], profile[64];
     char role[512], token_file[4096], sts_endpoint[512]; /* web_identity */
     char instance_endpoint[512];                         /* instance: of the metadata service */
-    int64_t part_bytes;                                  /* of a big object's parts, but the last */
-    int64_t connections;                                 /* for requests, at once */
-    int64_t rate;                                        /* bytes per second sent; 0: no limit */
-    int64_t retry_s;                                     /* for how long one request is tried */
-    int64_t stall_s;       /* a request on which no byte has moved for so long has failed */
-    int64_t lease_s;       /* a lease that is not renewed for so long has expired */
-    int64_t upload_idle_s; /* an upload that got no part for so long may be removed */
-    bool single_writer;    /* the bucket has no conditional writes, and nobody else writes there */
+    int64_t part_bytes;    /* of a big object's parts, except the last */
+    int64_t connections;   /* parallel connections for requests */
+    int64_t rate;          /* bytes per second sent; 0: no limit */
+    int64_t retry_s;       /* how long one request is retried */
+    int64_t stall_s;       /* a request fails when no byte moves for this time */
+    int64_t lease_s;       /* a lease expires when it is not renewed for this time */
+    int64_t upload_idle_s; /* an upload may be removed when it gets no part for this time */
+    bool
+        single_writer; /* the bucket has no conditional writes, and no other process writes there */
 };
 /* Rows of a table of options (proto/base/options.h) for a struct storage_bucket `f` within a `t`.
  */
@@ -67,8 +68,8 @@ struct storage_bucket {
     OPTION_BOOL(t, f single_writer, prefix "single_writer", "false", \
                 "the bucket has no conditional writes, and nobody else writes there")
 /* clang-format on */
-/* The table's defaults, then what the environment says: AWS_ENDPOINT_URL_S3, AWS_REGION and so on,
- * then HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_PART_BYTES, ...: one for each option. ERR_INVALID. */
+/* The table's defaults, then the environment: AWS_ENDPOINT_URL_S3, AWS_REGION and so on, then
+ * HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_PART_BYTES, ...: one for each option. ERR_INVALID. */
 int storage_bucket_environment(struct storage_bucket *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* pace.c - how fast a store may send: one rate for all its connections.
+/* pace.c - limits the sending rate of a store over all its connections.
  *
- * A bucket of tokens, one per byte, filled at the rate and at most BURST_NS deep; who takes more
- * than there are waits for the rest, in turns. */
+ * A bucket of tokens, one per byte, filled at the rate and at most BURST_NS deep. A sender that
+ * takes more than are available waits for the rest, in turn. */
 #include "storage/bucket/bucket.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct pace {
     int64_t rate;          /* 0: no limit */
     pthread_mutex_t mutex; /* guards free_ns */
-    uint64_t free_ns;      /* when what was taken will have been sent */
+    uint64_t free_ns;      /* when all taken tokens will have been sent */
 };
 
 int pace_open(struct pace **out, int64_t rate)

@@ -1,10 +1,10 @@
-/* race.c - do several writers of one name that race win? The last question of the probe.
+/* race.c - can several racing writers of one name win? The last question of the probe.
  *
- * A server may look whether a name is taken before it writes, and not at the moment when it does:
- * one writer after the other is told "taken", and of two at the same moment both are told that they
- * made it. So RACE_WRITERS conditional PUTs of one name, or as many completions, whichever makes
- * small objects there, are sent at once, RACE_ROUNDS times. Who loses every time is no proof, only
- * a sign: one round with two winners is proof against the server. */
+ * A server may check whether a name is taken before it writes, and not at the moment of the write.
+ * It then refuses writers in sequence, but accepts two at the same moment. So RACE_WRITERS
+ * conditional PUTs of one name, or as many completions (the selected kind for small objects), are
+ * sent at once, RACE_ROUNDS times. Rounds with one winner prove nothing; one round with two winners
+ * proves that the server is unsafe. */
 #include "storage/bucket/bucket.h"
 
 #include <pthread.h>
@@ -14,14 +14,14 @@
 struct racer {
     struct bucket *bucket;
     const char *key;
-    pthread_mutex_t *start; /* held until all are there */
+    pthread_mutex_t *start; /* locked until all are ready */
     struct s3_upload upload;
     char etag[HTTP_HEADER_BYTES];
     pthread_t thread;
     bool is_put, has_won;
 };
 
-static int put(struct racer *racer, bool *out_is_unsettled)
+static int put_once(struct racer *racer, bool *out_is_unsettled)
 {
     struct iovec body = {"probe\n", 6};
     struct s3_call call = {.method = "PUT",
@@ -36,34 +36,35 @@ static int put(struct racer *racer, bool *out_is_unsettled)
     return error;
 }
 
-static int complete(struct racer *racer, bool *out_is_unsettled)
+static int complete_once(struct racer *racer, bool *out_is_unsettled)
 {
     return s3_upload_complete(racer->bucket, &racer->upload, racer->key, racer->etag,
                               sizeof racer->etag, 1, true, out_is_unsettled);
 }
 
-static void *race(void *argument)
+static void *run_racer(void *argument)
 {
     struct racer *racer = argument;
     bool is_unsettled = false;
     pthread_mutex_lock(racer->start);
     pthread_mutex_unlock(racer->start);
-    int error = racer->is_put ? put(racer, &is_unsettled) : complete(racer, &is_unsettled);
-    /* What was not answered has won or not: it is no proof. */
+    int error =
+        racer->is_put ? put_once(racer, &is_unsettled) : complete_once(racer, &is_unsettled);
+    /* An unanswered request may have won or not: it proves nothing. */
     racer->has_won = error == 0 && !is_unsettled;
     return NULL;
 }
 
-/* What they have begun, as far as there is something of it. */
-static void leave(struct racer *racers, uint32_t num_begun)
+/* Aborts the uploads that were begun and did not win. */
+static void abort_losers(struct racer *racers, uint32_t num_begun)
 {
     for (uint32_t i = 0; i < num_begun; i++)
         if (!racers[i].has_won)
             s3_upload_abort(racers[i].bucket, &racers[i].upload, racers[i].key);
 }
 
-/* All are ready to be completed. *out_begun: of so many there is something, also then. */
-static int prepare(struct racer *racers, uint32_t *out_begun)
+/* Makes all ready to be completed. *out_begun: number of begun uploads, also after an error. */
+static int begin_uploads(struct racer *racers, uint32_t *out_begun)
 {
     struct iovec body = {"probe\n", 6};
     int error = 0;
@@ -85,7 +86,7 @@ static int run_race(struct racer *racers, uint32_t *out_winners)
     for (bool goes_on = true; goes_on && num_threads < RACE_WRITERS; num_threads += goes_on) {
         racers[num_threads].start = &start;
         goes_on =
-            pthread_create(&racers[num_threads].thread, NULL, race, &racers[num_threads]) == 0;
+            pthread_create(&racers[num_threads].thread, NULL, run_racer, &racers[num_threads]) == 0;
     }
     pthread_mutex_unlock(&start);
     *out_winners = 0;
@@ -107,10 +108,10 @@ int bucket_race(struct bucket *bucket, const char *key, bool is_put, uint32_t *o
         uint32_t num_begun = 0;
         for (uint32_t i = 0; i < RACE_WRITERS; i++)
             racers[i] = (struct racer){.bucket = bucket, .key = key, .is_put = is_put};
-        int error = is_put ? 0 : prepare(racers, &num_begun);
+        int error = is_put ? 0 : begin_uploads(racers, &num_begun);
         if (error == 0)
             error = run_race(racers, out_winners);
-        leave(racers, num_begun);
+        abort_losers(racers, num_begun);
         ERR_TRY(error);
         ERR_TRY(bucket_remove_at(bucket, key));
     }

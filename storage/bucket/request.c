@@ -1,17 +1,17 @@
-/* request.c - one signed request to a bucket, tried again as long as that makes sense.
+/* request.c - one signed request to a bucket, with its retries.
  *
- * The answer decides, by a table: done, final, or try again. Tries are spread (full jitter,
- * doubling up to WAIT_MAX), end after retry_s, and take from a budget that all requests of the
- * store share, so that an outage is not met with a storm. 503 and 429 make every request of the
- * store wait, twice as long each time, until one succeeds.
+ * A table maps each response to done, final, or try again. Retries are spread (full jitter,
+ * doubling up to WAIT_MAX), end after retry_s, and use a budget of the whole store, so that an
+ * outage causes no storm of retries. 503 and 429 make every request of the store wait, twice as
+ * long each time, until one succeeds.
  *
- * A try that had no answer, or an error of the server's side, may have taken effect: is_unsettled
- * says so, and only who knows what it was can settle it.
+ * A try without a response, or with a server error, may have taken effect: is_unsettled reports
+ * that, and only the caller can settle it.
  *
- * The clock: a server refuses signatures that are 15 minutes off, so each is made with its own
- * clock, as its answers have told it; an error of CLOCK_TOLD_S and more is logged once.
+ * The clock: a server refuses signatures that are 15 minutes off. So each uses the server's clock,
+ * known from its responses; a difference of CLOCK_TOLD_S or more is logged once.
  *
- * Error codes: "Error responses" of Amazon's S3 API Reference, and what Ceph and Swift answer. */
+ * Error codes: "Error responses" of Amazon's S3 API Reference, and those of Ceph and Swift. */
 #include "storage/bucket/bucket.h"
 
 #include "storage/engine/meter.h"
@@ -32,12 +32,12 @@
 #define SLOW_FIRST_NS (SECOND_NS / 10)
 #define SLOW_MAX_NS (8 * SECOND_NS)
 #define BUDGET_MAX 200.0
-#define BUDGET_PER_SUCCESS 0.2 /* one try in six may be a second one, in the long run */
+#define BUDGET_PER_SUCCESS 0.2 /* in the long run one try in six may be a retry */
 #define CLOCK_TOLD_S 30
-#define FIXES_MAX 3u /* of a refusal that something at hand may mend: the clock, the keys */
+#define FIXES_MAX 3u /* repairs after a refusal: of the clock, or the keys */
 #define URL_BYTES 8192u
 #define MESSAGE_BYTES 256u
-#define LINE_BYTES 320u /* of a header that is no token */
+#define LINE_BYTES 320u /* of a header without a token */
 #define OWN_HEADERS_MAX (sizeof((struct s3_call *)0)->headers / sizeof(char *))
 
 uint64_t bucket_now_ns(void)
@@ -148,7 +148,7 @@ static void learn_clock(struct bucket *bucket, const struct http_call *http)
                  bucket->host, (int64_t)llabs(error), error > 0 ? "ahead of" : "behind");
 }
 
-/* A second more or less is what a Date cannot tell. */
+/* The server's time. A Date has no fraction of a second. */
 static time_t time_there(struct bucket *bucket)
 {
     pthread_mutex_lock(&bucket->mutex);
@@ -197,7 +197,7 @@ static void add_header(struct sigv4_request *request, const char *name, const ch
     request->headers[request->num_headers++] = (struct sigv4_header){name, value};
 }
 
-/* Those of the call are "name: value". */
+/* The call's headers are "name: value". */
 static void add_own_headers(struct sigv4_request *request, const struct s3_call *call,
                             struct texts *texts)
 {
@@ -210,7 +210,7 @@ static void add_own_headers(struct sigv4_request *request, const struct s3_call 
     }
 }
 
-/* All that are signed but "host", which libcurl makes, and the signature. */
+/* All signed headers except "host", which libcurl makes, and the signature. */
 static void write_headers(struct http_call *http, const struct sigv4_request *request,
                           struct texts *texts)
 {
@@ -286,19 +286,19 @@ static int try_once(struct bucket *bucket, struct s3_call *call, struct texts *t
     return error;
 }
 
-/* ---- what an answer means ---- */
+/* ---- the meaning of a response ---- */
 
 enum verdict { DONE, FINAL, AGAIN, AGAIN_SLOWLY, AGAIN_CLOCK, AGAIN_KEYS };
 
 struct meaning {
-    int status;       /* 0: any that is an error */
+    int status;       /* 0: any error */
     const char *code; /* NULL: any */
     enum verdict verdict;
     int error;
     bool may_have_acted;
 };
 
-/* The first that fits. */
+/* The first match is used. */
 static const struct meaning meanings[] = {
     {0, "RequestTimeTooSkewed", AGAIN_CLOCK, ERR_DENIED, false},
     {0, "ExpiredToken", AGAIN_KEYS, ERR_DENIED, false},
@@ -362,8 +362,8 @@ static int fail_with(const struct bucket *bucket, const struct s3_call *call,
                         text->message[0] ? ": " : "", text->message);
 }
 
-/* What a good answer must have to be one: some servers, and proxies, say 200 and put an error into
- * the body. ERR_CORRUPT. */
+/* Checks the body of a good response: some servers, and proxies, return 200 with an error in the
+ * body. ERR_CORRUPT. */
 static int check_good(const struct s3_call *call, const struct error_text *text)
 {
     const struct http_call *http = &call->http;
@@ -391,8 +391,9 @@ static const struct meaning *meaning_of(int status, const char *code)
     return meaning;
 }
 
-/* *out_error: what is to be returned when the verdict is FINAL, or tries have an end. */
-static enum verdict judge(const struct bucket *bucket, struct s3_call *call, int *out_error)
+/* *out_error: the result if the verdict is FINAL, or no retries are left. */
+static enum verdict classify_response(const struct bucket *bucket, struct s3_call *call,
+                                      int *out_error)
 {
     const struct http_call *http = &call->http;
     struct error_text text = {0};
@@ -414,7 +415,7 @@ static enum verdict judge(const struct bucket *bucket, struct s3_call *call, int
     return is_good && error != ERR_CORRUPT ? FINAL : is_good ? AGAIN : meaning->verdict;
 }
 
-/* ---- trying again ---- */
+/* ---- retries ---- */
 
 struct tries {
     uint64_t begin_ns;
@@ -442,7 +443,7 @@ static void slow_down(struct bucket *bucket, uint32_t asked_s)
 {
     pthread_mutex_lock(&bucket->mutex);
     uint64_t now = bucket_now_ns();
-    if (now >= bucket->slow_until_ns) { /* else another request has just said the same */
+    if (now >= bucket->slow_until_ns) { /* otherwise another request has just received the same */
         uint64_t next = 2 * bucket->slow_ns;
         next = next < SLOW_FIRST_NS ? SLOW_FIRST_NS : next;
         bucket->slow_ns = next < SLOW_MAX_NS ? next : SLOW_MAX_NS;
@@ -469,7 +470,7 @@ static bool take_token(struct bucket *bucket)
     return has_one;
 }
 
-/* Waits before the next try, or says that there is none. */
+/* Waits before the next try. False: there is none. */
 static bool try_again(struct bucket *bucket, struct tries *tries, enum verdict verdict,
                       const struct s3_call *call)
 {
@@ -502,7 +503,7 @@ int s3_perform(struct bucket *bucket, struct s3_call *call)
         wait_for_calm(bucket);
         error = try_once(bucket, call, texts);
         if (error == 0)
-            verdict = judge(bucket, call, &error);
+            verdict = classify_response(bucket, call, &error);
         else
             verdict = error == ERR_UNAVAILABLE || error == ERR_CORRUPT ? AGAIN : FINAL;
         call->is_unsettled = call->is_unsettled || call->http.was_sent;

@@ -1,13 +1,12 @@
 /* requests.c - reads and writes of big objects: a queue, and a thread for each connection.
  *
- * One first-in first-out list, linked through the requests. A thread takes a piece that lies within
- * one part of the object: so one large request is carried out by several threads at once, and a
- * WRITE of whole parts is sent straight from the caller's memory. Small READs that follow one
- * another in the object become one ranged GET into their several buffers: as many as keep every
- * thread at work.
+ * One first-in first-out list, linked through the requests. A thread takes a piece within one part
+ * of the object. So several threads execute one large request at once, and a WRITE of whole parts
+ * is sent straight from the caller's memory. Small adjacent READs become one ranged GET into their
+ * several buffers, if all threads still have work.
  *
- * While a request is queued or under way its bytes_done counts the bytes that threads have taken,
- * and its retries the pieces that they have not finished. */
+ * While a request is queued or under way, bytes_done counts the bytes that threads have taken, and
+ * `retries` their unfinished pieces. */
 #include "storage/bucket/bucket.h"
 
 #include <stdlib.h>
@@ -16,7 +15,7 @@
 
 struct requests {
     struct bucket *bucket;
-    pthread_mutex_t mutex; /* guards the list, stop, and what is said above of requests */
+    pthread_mutex_t mutex; /* guards the list, stop, and the counts of requests above */
     pthread_cond_t wake;
     struct storage_request *head;
     struct storage_request **tail;
@@ -27,7 +26,7 @@ struct requests {
     pthread_t threads[];
 };
 
-/* What a thread does next: a piece of one request, or several whole READs. */
+/* The next work of a thread: a piece of one request, or several whole READs. */
 struct work {
     struct storage_request *requests[MERGED_MAX];
     struct iovec data[MERGED_MAX];
@@ -60,7 +59,7 @@ static void add_piece(struct work *work, struct storage_request *request, uint32
     request->retries++;
 }
 
-/* Whole READs behind one that was taken whole. */
+/* Adds whole READs after a first one that was taken whole. */
 static void merge(struct requests *requests, struct work *work, const struct storage_request *first)
 {
     uint64_t end = first->offset + first->bytes;
@@ -77,7 +76,7 @@ static void merge(struct requests *requests, struct work *work, const struct sto
     }
 }
 
-/* From the head of the list, under the mutex. count 0: the request is refused. */
+/* Takes work from the head of the list, under the mutex. count 0: the request is refused. */
 static struct storage_request *claim(struct requests *requests, struct work *work)
 {
     struct storage_request *request = requests->head;
@@ -118,7 +117,7 @@ static int carry_out(struct requests *requests, struct work *work)
     return object_sync(bucket, request->object);
 }
 
-/* Is it the last piece? Then nobody but the caller of done() has it any more. */
+/* Was it the last piece? Then only the caller of done() still uses the request. */
 static bool finish_piece(struct requests *requests, struct storage_request *request, int error,
                          bool was_taken)
 {
@@ -196,7 +195,7 @@ void bucket_submit(struct storage *storage, struct storage_request *request)
     *requests->tail = request;
     requests->tail = &request->next;
     requests->num_queued++;
-    pthread_cond_broadcast(&requests->wake); /* a large one is the work of several threads */
+    pthread_cond_broadcast(&requests->wake); /* several threads share a large one */
     pthread_mutex_unlock(&requests->mutex);
 }
 

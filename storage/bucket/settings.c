@@ -1,5 +1,5 @@
-/* settings.c - what the environment says of buckets: AWS's variables, and one of ours for each
- * option of STORAGE_BUCKET_OPTIONS, "HOLDFAST_S3_" and its name in capitals. */
+/* settings.c - settings of buckets from the environment: AWS's variables, and one for each option
+ * of STORAGE_BUCKET_OPTIONS: "HOLDFAST_S3_" and its name in capitals. */
 #include "proto/base/options.h"
 #include "storage/bucket/bucket.h"
 
@@ -17,7 +17,7 @@ static const struct option table[] = {
 };
 /* clang-format on */
 
-/* AWS's own, the first that is set; where ours is not. */
+/* AWS's variables, of which the first that is set counts; used if ours is not set. */
 static const struct {
     const char *variable;
     size_t offset, size;
@@ -45,8 +45,8 @@ static void name_variable(char out[VARIABLE_BYTES], const struct option *option)
         *c = (char)toupper((unsigned char)*c);
 }
 
-/* What is still "" of the texts. */
-static void take_aws(struct storage_bucket *settings)
+/* Fills the texts that are still empty. */
+static void fill_from_aws(struct storage_bucket *settings)
 {
     for (size_t i = 0; i < sizeof aws / sizeof aws[0]; i++) {
         char *field = (char *)settings + aws[i].offset;
@@ -69,11 +69,11 @@ int storage_bucket_environment(struct storage_bucket *out)
             error = options_set(&options, option->key, value, variable);
     }
     if (error == 0)
-        take_aws(out);
+        fill_from_aws(out);
     return error;
 }
 
-/* A program's own settings leave texts empty that nobody gave. */
+/* A program's own settings leave texts empty that the user did not give. */
 void settings_complete(struct storage_bucket *settings)
 {
     for (const struct option *option = table; option->key != NULL; option++) {
@@ -84,7 +84,7 @@ void settings_complete(struct storage_bucket *settings)
             strlen(value) < option->size)
             strcpy(field, value);
     }
-    take_aws(settings);
+    fill_from_aws(settings);
 }
 
 void storage_bucket_print_help(FILE *out)

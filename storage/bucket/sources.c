@@ -1,13 +1,13 @@
-/* sources.c - where the keys of a bucket come from, in the order in which they are looked for.
+/* sources.c - the sources of a bucket's keys, in the order of the search.
  *
  *   environment   AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Their values are
- *                 moved out of the environment into memory that no core dump has.
+ *                 moved from the environment to memory that core dumps omit.
  *   web_identity  AssumeRoleWithWebIdentity of the token service (STS) with the token in a file
  *   file          the shared credentials file, section `profile`: aws_access_key_id, ...
  *   instance      the role of the machine, from a metadata service (IMDSv2), when its address is
  * set
  *
- * Files and answers are read into memory of the same kind, or wiped. */
+ * Files and responses are read into memory of the same kind, or wiped. */
 #include "storage/bucket/sources.h"
 
 #include "storage/http/http.h"
@@ -52,7 +52,7 @@ static int64_t end_of(const char *text)
 
 /* ---- environment ---- */
 
-/* What was in the environment; other stores of this process find it here. */
+/* The keys from the environment; other stores of this process find them here. */
 static struct keys *moved;
 static pthread_mutex_t moved_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -86,7 +86,7 @@ static int read_environment(struct keys *out, const struct storage_bucket *setti
 
 /* ---- file ---- */
 
-/* Into `out`, ended by a NUL. */
+/* Reads into `out`, ended by a NUL. */
 static int read_file(char *out, size_t size, const char *path)
 {
     size_t got = 0;
@@ -129,8 +129,8 @@ static void take_setting(struct keys *out, char *line)
         take_text(out->token, sizeof out->token, value, strlen(value));
 }
 
-/* Lines of "[section]" and "name = value". */
-static void take_section(struct keys *out, char *text, const char *section)
+/* Parses lines of "[section]" and "name = value". */
+static void read_section(struct keys *out, char *text, const char *section)
 {
     bool is_in = false;
     for (char *rest = text, *line; (line = strsep(&rest, "\n")) != NULL;) {
@@ -160,7 +160,7 @@ static int read_shared_file(struct keys *out, const struct storage_bucket *setti
         return report_error(ERR_MEMORY, NULL, "no memory for credentials");
     int error = read_file(text, FILE_BYTES_MAX, path);
     if (error == 0)
-        take_section(out, text, section);
+        read_section(out, text, section);
     secret_free(text, FILE_BYTES_MAX);
     if (error == ERR_NOT_FOUND && is_named)
         error = ERR_DENIED;
@@ -190,8 +190,9 @@ static int take_assumed(void *user, const char *path, const char *text)
     return 0;
 }
 
-/* One request without a signature; an answer of another status than 200 is an error. */
-static int ask(struct http_call *call, const struct storage_bucket *settings, const char *what)
+/* One request without a signature; a response with a status other than 200 is an error. */
+static int perform_request(struct http_call *call, const struct storage_bucket *settings,
+                           const char *what)
 {
     struct http_settings http = {.authorities = settings->authorities,
                                  .stall_s = STALL_S,
@@ -206,7 +207,7 @@ static int ask(struct http_call *call, const struct storage_bucket *settings, co
     return error;
 }
 
-/* The form of the request: it holds the token. */
+/* Writes the form of the request, which has the token. */
 static int write_form(char *form, const struct storage_bucket *settings, char *token)
 {
     snprintf(form, URL_BYTES,
@@ -232,7 +233,7 @@ static int assume_role(struct keys *out, const struct storage_bucket *settings, 
                              .num_headers = 1,
                              .send = &body,
                              .num_send = 1};
-    int error = ask(&call, settings, "token");
+    int error = perform_request(&call, settings, "token");
     if (error == 0)
         error = xml_read(call.text ? call.text : "", call.text_bytes, take_assumed, out);
     http_call_free(&call);
@@ -252,7 +253,7 @@ static int read_web_identity(struct keys *out, const struct storage_bucket *sett
     for (char *end = token; error == 0 && (end = strchr(end, '\n')) != NULL;)
         *end = '\0';
     if (error == ERR_NOT_FOUND)
-        error = ERR_DENIED; /* it is set up, and it is not there */
+        error = ERR_DENIED; /* it is configured, but missing */
     if (error == 0)
         error = write_form(form, settings, token);
     if (error == 0)
@@ -264,8 +265,8 @@ static int read_web_identity(struct keys *out, const struct storage_bucket *sett
 
 /* ---- instance ---- */
 
-/* The text of a member of the answer's one flat object; its texts have no escapes. */
-static void take_member(char *out, size_t size, const char *json, const char *name)
+/* Copies the text of a member of the response's one flat object; its texts have no escapes. */
+static void copy_member(char *out, size_t size, const char *json, const char *name)
 {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\"", name);
@@ -282,10 +283,10 @@ static int take_role(struct keys *out, const struct http_call *call)
 {
     char expires[64] = "";
     const char *json = call->text != NULL ? call->text : "";
-    take_member(out->access_key, sizeof out->access_key, json, "AccessKeyId");
-    take_member(out->secret_key, sizeof out->secret_key, json, "SecretAccessKey");
-    take_member(out->token, sizeof out->token, json, "Token");
-    take_member(expires, sizeof expires, json, "Expiration");
+    copy_member(out->access_key, sizeof out->access_key, json, "AccessKeyId");
+    copy_member(out->secret_key, sizeof out->secret_key, json, "SecretAccessKey");
+    copy_member(out->token, sizeof out->token, json, "Token");
+    copy_member(expires, sizeof expires, json, "Expiration");
     out->expires_s = end_of(expires);
     return has_both(out) ? 0 : report_error(ERR_DENIED, NULL, "the metadata service gave no keys");
 }
@@ -302,18 +303,18 @@ static int read_instance(struct keys *out, const struct storage_bucket *settings
         .url = url,
         .headers = {"X-aws-ec2-metadata-token-ttl-seconds: " INSTANCE_TOKEN_SECONDS},
         .num_headers = 1};
-    int error = ask(&call, settings, "metadata");
+    int error = perform_request(&call, settings, "metadata");
     snprintf(token, sizeof token, "X-aws-ec2-metadata-token: %s", call.text ? call.text : "");
     call.method = "GET";
     call.headers[0] = token;
     snprintf(url, sizeof url, "%s%s", settings->instance_endpoint, path);
     if (error == 0)
-        error = ask(&call, settings, "metadata");
+        error = perform_request(&call, settings, "metadata");
     if (error == 0) {
         take_text(role, sizeof role, call.text ? call.text : "",
                   strcspn(call.text ? call.text : "", "\r\n"));
         snprintf(url, sizeof url, "%s%s%s", settings->instance_endpoint, path, role);
-        error = ask(&call, settings, "metadata");
+        error = perform_request(&call, settings, "metadata");
     }
     if (error == 0)
         error = take_role(out, &call);

@@ -1,9 +1,9 @@
-/* upload.c - multipart uploads: begin, parts, complete, abort, and those that nobody completed.
+/* upload.c - multipart uploads: begin, parts, complete, abort, and incomplete ones.
  *
- * An upload is invisible until it is completed, and takes room until it is completed or aborted:
- * after a crash it is found by list, by key or by age. Parts may be sent in any order and again;
- * the last one of a number counts. A completion may answer 200 with an error in its body, and 200
- * with an empty ETag (Ceph). */
+ * An upload is invisible until it is completed, and uses space until it is completed or aborted.
+ * After a crash it is found by list, by key or by age. Parts may be sent in any order and
+ * repeatedly; the last one of a number counts. A completion may return 200 with an error in its
+ * body, and 200 with an empty ETag (Ceph). */
 #include "storage/bucket/bucket.h"
 
 #include "proto/base/array.h"
@@ -16,7 +16,7 @@
 #include <time.h>
 
 #define PAGES_MAX 100000u
-#define LEFT_MAX 1024u /* of one directory that are taken up */
+#define LEFT_MAX 1024u /* of one directory that are continued */
 #define PART_TEXT_BYTES (HTTP_HEADER_BYTES + 96u)
 
 struct id {
@@ -71,7 +71,7 @@ int s3_upload_part(struct bucket *bucket, const struct s3_upload *upload, const 
     return error;
 }
 
-/* The text is freed by the caller. */
+/* The caller frees the text. */
 static int write_completion(char **out, const char *etags, size_t stride, uint32_t count)
 {
     static const char begin[] = "<CompleteMultipartUpload>", end[] = "</CompleteMultipartUpload>";
@@ -125,9 +125,9 @@ int s3_upload_abort(struct bucket *bucket, const struct s3_upload *upload, const
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* ---- what nobody completed ---- */
+/* ---- incomplete uploads ---- */
 
-/* "2026-11-24T20:00:00.000Z"; 0: no such time. */
+/* "2026-11-24T20:00:00.000Z"; 0: invalid. */
 static time_t read_time(const char *text)
 {
     struct tm utc = {0};
@@ -225,8 +225,8 @@ struct left_upload {
     struct s3_upload upload;
 };
 
-/* Those beyond LEFT_MAX are sent anew. */
-static int keep_left(void *user, const struct s3_open_upload *found)
+/* Those beyond LEFT_MAX are sent again from the beginning. */
+static int add_left(void *user, const struct s3_open_upload *found)
 {
     struct bucket *bucket = user;
     if (bucket->left.count == LEFT_MAX)
@@ -239,14 +239,14 @@ static int keep_left(void *user, const struct s3_open_upload *found)
     return 0;
 }
 
-/* Under the mutex: nobody else lists the same meanwhile. */
-static int look_for_left(struct bucket *bucket, const char *directory)
+/* Runs under the mutex: no other thread lists the same meanwhile. */
+static int list_left(struct bucket *bucket, const char *directory)
 {
     if (bucket->left.is_known && strcmp(bucket->left.directory, directory) == 0)
         return 0;
     bucket->left.count = 0;
     snprintf(bucket->left.directory, sizeof bucket->left.directory, "%s", directory);
-    int error = s3_uploads(bucket, directory, keep_left, bucket);
+    int error = s3_uploads(bucket, directory, add_left, bucket);
     bucket->left.is_known = error == 0;
     return error;
 }
@@ -258,7 +258,7 @@ int s3_find_upload(struct bucket *bucket, struct s3_upload *out, const char *key
     snprintf(directory, sizeof directory, "%.*s", end != NULL ? (int)(end + 1 - key) : 0, key);
     out->id[0] = '\0';
     pthread_mutex_lock(&bucket->left_mutex);
-    int error = look_for_left(bucket, directory);
+    int error = list_left(bucket, directory);
     for (uint32_t i = 0; i < bucket->left.count && error == 0; i++)
         if (strcmp(bucket->left.list[i].key, key) == 0)
             *out = bucket->left.list[i].upload;
@@ -345,7 +345,7 @@ int s3_parts(struct bucket *bucket, const struct s3_upload *upload, const char *
 
 struct sweeping {
     struct bucket *bucket;
-    const char *directory; /* with '/' at its end, or "" */
+    const char *directory; /* ends with '/', or "" */
     struct storage_sweep *sweep;
 };
 
@@ -362,7 +362,7 @@ static int measure_part(void *user, const struct s3_open_part *part)
     return 0;
 }
 
-/* One that still gets parts belongs to somebody. */
+/* An upload that still gets parts is in use. */
 static int sweep_upload(void *user, const struct s3_open_upload *found)
 {
     struct sweeping *sweeping = user;

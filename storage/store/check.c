@@ -1,8 +1,8 @@
-/* check.c - is a committed checkpoint really there? Asked before another one is removed because of
- * it: who keeps two checkpoints must not keep two names.
+/* check.c - does a committed checkpoint really exist? Called before another one is removed because
+ * of it: a store that keeps two checkpoints must not keep only two names.
  *
- * Read are the manifest, whole, and of every shard that must lie there (proto/format/places.h) its
- * size and its header (shard.c); no tensor. */
+ * It reads the whole manifest, and the size and header (shard.c) of every shard that must be here
+ * (proto/format/places.h), but no tensor. */
 #include "storage/store/private.h"
 
 #include <stdlib.h>

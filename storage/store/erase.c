@@ -1,8 +1,8 @@
-/* erase.c - removes all of a run because a person has named it.
+/* erase.c - removes a whole run that an operator has named.
  *
- * Pins and leases refuse it before anything is removed. Then each checkpoint goes as by
- * store_erase(), so a crash leaves whole checkpoints, or rubbish that the same call removes; then
- * the other directories and files of the run, then the run. Links and sockets stay, with their
+ * Pins and leases refuse it before anything is removed. Then each checkpoint is removed as by
+ * store_erase(), so a crash leaves whole checkpoints, or rubbish that the same call removes. The
+ * other directories and files of the run follow, then the run. Links and sockets stay, with their
  * directory. */
 #include "storage/store/private.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ERASE_DEPTH_MAX 3u /* directories below a run that are looked into */
+#define ERASE_DEPTH_MAX 3u /* levels of directories below a run that are searched */
 
 static int add_name(void *user, const struct storage_entry *entry)
 {
@@ -44,7 +44,7 @@ static int refuse_pin(void *user, const struct storage_entry *entry)
                : 0;
 }
 
-/* The names in the run, when no note or lease keeps any of its checkpoints. */
+/* Lists the names in the run, if no note or lease protects any of its checkpoints. */
 static int list_free(struct names *names, struct storage *storage, const char *run)
 {
     int error = store_for_notes(storage, STORE_PIN, run, refuse_pin, NULL);
@@ -54,8 +54,8 @@ static int list_free(struct names *names, struct storage *storage, const char *r
     return error == 0 ? storage_list(storage, run, add_name, names) : error;
 }
 
-/* Where nothing can be renamed a directory without a manifest stays: it has none to move, or that
- * lies in the trash already. */
+/* If the back-end cannot rename, a directory without a manifest stays: its manifest is lost, or in
+ * the trash already. */
 static bool can_be_put(struct storage *storage, const char *checkpoint)
 {
     char manifest[STORAGE_KEY_MAX + 1];
@@ -87,7 +87,7 @@ int store_erase_run(struct storage *storage, const char *run)
     struct names names = {0};
     char key[STORAGE_KEY_MAX + 1];
     int error = list_free(&names, storage, run);
-    if (error == 0 && storage_join(key, run, STORE_TRASH)) /* manifests go before objects */
+    if (error == 0 && storage_join(key, run, STORE_TRASH)) /* remove manifests before objects */
         error = erase_tree(storage, key, 1);
     for (uint32_t i = 0; i < names.count && error == 0; i++)
         if (retain_is_checkpoint(names.list[i]) && storage_join(key, run, names.list[i]))

@@ -1,11 +1,11 @@
-/* list.c - which checkpoints a store holds.
+/* list.c - lists the checkpoints of a store.
  *
- * A checkpoint is a directory <run>/step-NNNNNNNN-aNNNN with a manifest. Of each the summary is
- * read, the first 4 KiB of the manifest, which must agree with the directory's name. A directory
- * without a manifest is listed where nothing explains it (set aside, in doubt); unfinished work is
- * not. What cannot be read, or is in quarantine, is listed with the reason, never hidden.
+ * A checkpoint is a directory <run>/step-NNNNNNNN-aNNNN with a manifest. list.c reads its summary,
+ * the first 4 KiB of the manifest, which must agree with the directory's name. A directory without
+ * a manifest is listed if its state is unexplained (set aside, in doubt), not if it is unfinished
+ * work. An unreadable or quarantined checkpoint is listed with the reason, never hidden.
  *
- * Several checkpoints are looked at at once (storage_for_many): in a bucket each look is a request.
+ * Several checkpoints are read at once (storage_for_many): in a bucket each read is a request.
  *
  * Bounds: STORE_LIST_MAX checkpoints, then ERR_BUSY. */
 #include "storage/store/private.h"
@@ -71,14 +71,14 @@ static int compare_runs(const void *left, const void *right)
     return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
-int store_for_runs(struct storage *storage, int (*look)(void *user, const char *run), void *user)
+int store_for_runs(struct storage *storage, int (*call)(void *user, const char *run), void *user)
 {
     struct names runs = {0};
     int error = storage_list(storage, "", visit_run, &runs);
     if (runs.count > 0)
         qsort(runs.list, runs.count, sizeof *runs.list, compare_runs);
     for (uint32_t i = 0; i < runs.count && error == 0; i++)
-        error = look(user, runs.list[i]);
+        error = call(user, runs.list[i]);
     names_free(&runs);
     return error;
 }
@@ -122,7 +122,7 @@ static int keep_damage(struct store_entry *entry, const char *text)
     return entry->damage ? 0 : report_error(ERR_MEMORY, NULL, "no memory for what is damaged");
 }
 
-/* The entry keeps the place of its directory and nothing that its manifest said. ERR_MEMORY. */
+/* The entry keeps its directory's name, and drops the manifest's values. ERR_MEMORY. */
 __attribute__((format(printf, 2, 3))) static int note_damage(struct store_entry *entry,
                                                              const char *format, ...)
 {
@@ -138,8 +138,8 @@ __attribute__((format(printf, 2, 3))) static int note_damage(struct store_entry 
     return keep_damage(entry, text);
 }
 
-/* Unknown, and why. ERR_MEMORY. */
-static int note_unread(struct store_entry *entry, const char *what)
+/* Sets the reason why the entry is unknown. ERR_MEMORY. */
+static int set_unreadable(struct store_entry *entry, const char *what)
 {
     struct report_text why;
     report_keep(&why);
@@ -148,7 +148,7 @@ static int note_unread(struct store_entry *entry, const char *what)
                        why.detail);
 }
 
-/* Without a manifest: ERR_NOT_FOUND unless nothing explains it. */
+/* Reads a directory without a manifest: ERR_NOT_FOUND if its state is explained. */
 static int read_aside(struct store_entry *entry, struct storage *storage, const char *prefix)
 {
     enum store_rest rest = STORE_REST_EMPTY;
@@ -169,7 +169,7 @@ static int read_aside(struct store_entry *entry, struct storage *storage, const 
                                     "manifest back, or remove it: ckpt-cli rm");
 }
 
-/* One checkpoint, without its notes. ERR_NOT_FOUND: there is none, or unfinished work. */
+/* Reads one checkpoint, without its notes. ERR_NOT_FOUND: there is none, or unfinished work. */
 static int read_entry(struct store_entry *out, struct storage *storage, const char *run,
                       uint64_t step, uint64_t attempt)
 {
@@ -185,7 +185,7 @@ static int read_entry(struct store_entry *out, struct storage *storage, const ch
     if (error == ERR_NOT_FOUND)
         return read_aside(out, storage, prefix);
     if (error == ERR_DENIED)
-        return note_unread(out, "");
+        return set_unreadable(out, "");
     if (error != ERR_MISMATCH && error != ERR_VERSION && error != ERR_CORRUPT)
         return error;
     out->flaw = store_flaw(error);
@@ -194,7 +194,7 @@ static int read_entry(struct store_entry *out, struct storage *storage, const ch
     return error;
 }
 
-/* Where it is in quarantine, the reason becomes its damage. */
+/* If it is quarantined, the reason becomes its damage. */
 static int read_quarantine(struct store_entry *entry, struct storage *storage)
 {
     const struct manifest_summary *summary = &entry->summary;
@@ -206,13 +206,13 @@ static int read_quarantine(struct store_entry *entry, struct storage *storage)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* ---- a list of them ---- */
+/* ---- a list of checkpoints ---- */
 
 struct reading {
     struct store_list *list;
     struct storage *storage;
     const char *run;
-    uint32_t first; /* its first entry */
+    uint32_t first; /* the first entry of the run */
 };
 
 static int add_entry(struct store_entry **out, struct store_list *list)
@@ -226,8 +226,8 @@ static int add_entry(struct store_entry **out, struct store_list *list)
     return 0;
 }
 
-/* On any thread; touches its entry and nothing else. One without a run is no checkpoint. */
-static int look_at_entry(void *user, size_t index)
+/* Runs on any thread; changes only its entry. An entry with an empty run is no checkpoint. */
+static int read_listed(void *user, size_t index)
 {
     const struct reading *reading = user;
     struct store_entry *entry = &reading->list->entries[reading->first + index];
@@ -248,7 +248,7 @@ static void drop_others(struct store_list *list, uint32_t first)
 }
 
 /* By run, then newest first: a younger attempt may have gone back to an older step, and left the
- * rest of a branch behind. */
+ * rest of an older branch. */
 static int compare_entries(const void *left, const void *right)
 {
     const struct manifest_summary *a = &((const struct store_entry *)left)->summary;
@@ -260,15 +260,15 @@ static int compare_entries(const void *left, const void *right)
                                     &(struct store_name){.step = b->step, .attempt = b->attempt});
 }
 
-static struct store_entry *find(const struct store_list *list,
-                                const struct manifest_summary *summary)
+static struct store_entry *find_entry(const struct store_list *list,
+                                      const struct manifest_summary *summary)
 {
     return list->count > 0 ? bsearch(&(struct store_entry){.summary = *summary}, list->entries,
                                      list->count, sizeof *list->entries, compare_entries)
                            : NULL;
 }
 
-/* The entry of a note on a checkpoint, or NULL. The entries of the run lie in their order. */
+/* The entry of a note's checkpoint, or NULL. The entries of the run are sorted. */
 static struct store_entry *find_noted(const struct reading *reading, const char *name)
 {
     struct store_entry key = {0};
@@ -287,7 +287,7 @@ static int visit_quarantine(void *user, const struct storage_entry *found)
     return entry ? read_quarantine(entry, reading->storage) : 0;
 }
 
-/* The checkpoints of one run, and which of them are in quarantine. */
+/* Reads the checkpoints of one run, and which of them are quarantined. */
 static int read_run(struct reading *reading)
 {
     struct store_list *list = reading->list;
@@ -304,8 +304,8 @@ static int read_run(struct reading *reading)
     }
     store_names_free(&names);
     if (error == 0)
-        error = storage_for_many(reading->storage, list->count - reading->first, look_at_entry,
-                                 reading);
+        error =
+            storage_for_many(reading->storage, list->count - reading->first, read_listed, reading);
     if (error == 0)
         drop_others(list, reading->first);
     return error == 0 ? store_for_notes(reading->storage, STORE_QUARANTINE, reading->run,
@@ -319,7 +319,7 @@ static void cut(struct store_list *list, uint32_t count)
         store_entry_free(&list->entries[--list->count]);
 }
 
-/* Its checkpoints are unknown: the run has one entry that says so. */
+/* The checkpoints of the run are unknown: replaces them by one entry with the reason. */
 static int note_unread_run(struct store_list *list, uint32_t count_before, const char *run)
 {
     struct report_text why;
@@ -329,7 +329,7 @@ static int note_unread_run(struct store_list *list, uint32_t count_before, const
     ERR_TRY(add_entry(&entry, list));
     snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
     report_restore(&why, ERR_IO);
-    return note_unread(entry, "the run could not be read: ");
+    return set_unreadable(entry, "the run could not be read: ");
 }
 
 static int add_run(void *user, const char *run)
@@ -338,7 +338,7 @@ static int add_run(void *user, const char *run)
     struct reading inner = {outer->list, outer->storage, run, 0};
     uint32_t before = outer->list->count;
     int error = read_run(&inner);
-    bool is_of_all = error == ERR_MEMORY || error == ERR_BUSY; /* no more of them can be read */
+    bool is_of_all = error == ERR_MEMORY || error == ERR_BUSY; /* no further run can be read */
     return error == 0 || is_of_all ? error : note_unread_run(outer->list, before, run);
 }
 
@@ -363,7 +363,7 @@ void store_list_free(struct store_list *list)
 
 bool store_list_has(const struct store_list *list, const struct manifest_summary *summary)
 {
-    return find(list, summary) != NULL;
+    return find_entry(list, summary) != NULL;
 }
 
 static int visit_pin(void *user, const struct storage_entry *found)
@@ -387,7 +387,7 @@ int store_list_find_pins(struct store_list *list, struct storage *storage)
     return 0;
 }
 
-/* ---- the one that is meant ---- */
+/* ---- the selected checkpoint ---- */
 
 static bool is_meant(const struct store_choice *choice, const struct store_name *name)
 {
@@ -402,8 +402,7 @@ static bool is_meant(const struct store_choice *choice, const struct store_name 
     return choice->below_step <= 0 || name->step < (uint64_t)choice->below_step;
 }
 
-/* An older one is another state than the newest, which a later version can load: it is not taken in
- * its place. */
+/* A checkpoint of a later version is not skipped: an older one has another state. */
 static bool is_passed_over(const struct store_choice *choice, const struct store_entry *entry)
 {
     return choice->step < 0 && entry->damage &&

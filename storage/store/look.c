@@ -1,5 +1,5 @@
-/* look.c - what is in a checkpoint's directory: names, sizes, and the small files. No shard is
- * opened, so a start can look at every checkpoint of a store. */
+/* look.c - inspects a checkpoint's directory: names, sizes, and the small files. It opens no shard,
+ * so ckptd can inspect every checkpoint of a store at its start. */
 #include "proto/base/array.h"
 #include "storage/store/private.h"
 
@@ -21,7 +21,7 @@ static int visit_file(void *user, const struct storage_entry *entry)
 {
     struct files *files = user;
     if (strlen(entry->name) >= sizeof files->list->name)
-        return 0; /* no name of ours is that long */
+        return 0; /* no member's name is that long */
     ERR_TRY(array_reserve(&files->list, &files->room, files->count, sizeof *files->list));
     struct file *file = &files->list[files->count++];
     snprintf(file->name, sizeof file->name, "%s", entry->name);
@@ -43,7 +43,7 @@ static const struct file *find_file(const struct files *files, const char *name)
                             : NULL;
 }
 
-/* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
+/* Do the names and sizes in the directory match the summary? ERR_CORRUPT. */
 static int check_files(const struct store_seen *seen, const struct files *files)
 {
     const struct manifest_summary *summary = &seen->summary;
@@ -66,27 +66,27 @@ static int check_files(const struct store_seen *seen, const struct files *files)
     return 0;
 }
 
-/* 0, or what is wrong with the checkpoint. Of its manifest the summary is read and no more. */
+/* 0, or the fault of the checkpoint. Reads only the summary of its manifest. */
 static int read_checkpoint(struct store_seen *seen, struct storage *storage, const char *run,
                            uint64_t step, uint64_t attempt, const struct files *files)
 {
     int damage = store_read_summary(&seen->summary, storage, run, step, attempt);
     if (damage == 0 && find_file(files, PLACES_NAME))
         damage = store_read_places(&seen->places, storage, &seen->summary);
-    bool is_proven = damage == 0; /* another tier may mend it */
+    bool is_proven = damage == 0; /* another tier may repair it */
     if (is_proven)
         damage = check_files(seen, files);
     else if (damage != ERR_MISMATCH)
         seen->summary = (struct manifest_summary){0};
     if (!is_proven || (damage != 0 && seen->summary.shards > STORE_SHARDS_MAX))
-        seen->summary.shards = 0; /* a number that nothing vouches for, or that no save has */
+        seen->summary.shards = 0; /* the number is unverified, or larger than any save's */
     if (damage == 0 && find_file(files, VERIFIED_NAME))
         store_read_verified(&seen->verified, storage, &seen->summary);
     return damage;
 }
 
-int store_look(struct store_seen *out, struct storage *storage, const char *run, uint64_t step,
-               uint64_t attempt)
+int store_inspect(struct store_seen *out, struct storage *storage, const char *run, uint64_t step,
+                  uint64_t attempt)
 {
     char dir[STORAGE_KEY_MAX];
     struct files files = {0};
@@ -116,11 +116,12 @@ int store_look(struct store_seen *out, struct storage *storage, const char *run,
     return error;
 }
 
-int store_look_whole(struct manifest_summary *out, struct places *out_places,
-                     struct storage *storage, const char *run, uint64_t step, uint64_t attempt)
+int store_inspect_committed(struct manifest_summary *out, struct places *out_places,
+                            struct storage *storage, const char *run, uint64_t step,
+                            uint64_t attempt)
 {
     struct store_seen seen;
-    int error = store_look(&seen, storage, run, step, attempt);
+    int error = store_inspect(&seen, storage, run, step, attempt);
     *out = seen.summary;
     if (out_places)
         *out_places = seen.places;

@@ -1,9 +1,9 @@
-/* move.c - gives a checkpoint another key, and its own back: removals that can be undone.
+/* move.c - gives a checkpoint another key, and its original key back: for removals that can be
+ * undone.
  *
- * Where names can be renamed the whole directory moves. In a bucket nothing can be renamed: there
- * the manifest alone moves. It is published under the other key, which the tombstone names, and
- * then removed here. The shards stay where they are; gc leaves them alone while a manifest in the
- * trash names them. */
+ * If the back-end can rename, the whole directory moves. A bucket cannot: there only the manifest
+ * moves. It is published under the other key, which the tombstone names, and then removed from its
+ * own. The shards stay in place; gc keeps them while a manifest in the trash names them. */
 #include "storage/store/private.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static int fetch_manifest(struct storage *storage, const char *prefix, void **ou
     return storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, out, out_bytes);
 }
 
-/* Equal bytes under the key: the answer was lost, or an earlier try had its effect. */
+/* Equal bytes under the key mean that the answer was lost, or that an earlier try has succeeded. */
 static int publish_manifest(struct storage *storage, const char *prefix, const void *text,
                             size_t bytes, bool is_ours)
 {
@@ -36,13 +36,13 @@ static int publish_manifest(struct storage *storage, const char *prefix, const v
     return is_same ? 0 : report_restore(&kept, error);
 }
 
-/* The manifest goes once its copy is there, which names the shards from then on. */
-static int part_manifest(struct storage *storage, const char *prefix, const char *other)
+/* Removes the manifest after its copy exists, which from then on names the shards. */
+static int remove_moved_manifest(struct storage *storage, const char *prefix, const char *other)
 {
     void *text = NULL;
     size_t bytes = 0;
     int error = fetch_manifest(storage, prefix, &text, &bytes);
-    if (error == 0) /* without a manifest it proves that the shards may go */
+    if (error == 0) /* without a manifest the mark proves that the shards may be removed */
         error = removal_remove_member(storage, prefix, MARK_NAME);
     if (error == 0)
         error = publish_manifest(storage, other, text, bytes, true);
@@ -52,7 +52,7 @@ static int part_manifest(struct storage *storage, const char *prefix, const char
     return error;
 }
 
-/* After a move, the new name first. */
+/* Syncs after a move, the new name first. */
 static int sync_parents(struct storage *storage, const char *from, const char *to)
 {
     char parent[STORAGE_KEY_MAX + 1];
@@ -62,13 +62,13 @@ static int sync_parents(struct storage *storage, const char *from, const char *t
     return storage_sync_names(storage, parent);
 }
 
-int store_move(struct storage *storage, const char *prefix, const char *other, bool is_told)
+int store_move(struct storage *storage, const char *prefix, const char *other, bool by_operator)
 {
     struct removing removing = {.to = storage_renames(storage) ? NULL : other};
-    int error = removal_begin(&removing, storage, prefix, is_told);
+    int error = removal_begin(&removing, storage, prefix, by_operator);
     if (error == 0) {
         error = storage_renames(storage) ? storage_rename(storage, prefix, other)
-                                         : part_manifest(storage, prefix, other);
+                                         : remove_moved_manifest(storage, prefix, other);
         error = removal_give_way(&removing, storage, prefix, error);
     }
     storage_release(storage, removing.hold);
@@ -76,16 +76,16 @@ int store_move(struct storage *storage, const char *prefix, const char *other, b
         error = sync_parents(storage, prefix, other);
     if (error == 0)
         error = store_forget_leases(storage, prefix);
-    if (error == 0 && is_told) {
+    if (error == 0 && by_operator) {
         error = note_remove(storage, note_folders[STORE_QUARANTINE], prefix);
         error = error == ERR_NOT_FOUND ? 0 : error;
     }
     return error == 0 ? removal_drop_tombstone(&removing, storage, prefix) : error;
 }
 
-/* The lease may have been lost after the shards were looked at, and the trash emptied since. A
- * process that empties the trash removes the manifest there first and looks for the checkpoint's
- * own then: of the two, one sees the other. */
+/* The lease may have been lost after the shards were checked, and the trash emptied since. A
+ * process that empties the trash removes the manifest there first, then checks for the checkpoint's
+ * own manifest. So one of the two processes sees the other. */
 static int withdraw_if_emptied(struct storage *storage, const char *from, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + 1];
@@ -98,15 +98,15 @@ static int withdraw_if_emptied(struct storage *storage, const char *from, const 
     return report_error(ERR_NOT_FOUND, NULL, "%s was emptied meanwhile", from);
 }
 
-/* Under a lease, or the store's lock, which keep the trash from being emptied meanwhile. */
-static int bring_back(struct storage *storage, const char *from, const char *prefix)
+/* Call it under a lease, or the store's lock, which prevent that the trash is emptied meanwhile. */
+static int restore_checkpoint(struct storage *storage, const char *from, const char *prefix)
 {
     void *text = NULL;
     size_t bytes = 0;
     if (storage_renames(storage))
         return storage_rename(storage, from, prefix);
     int error = fetch_manifest(storage, from, &text, &bytes);
-    if (error == 0) /* `rm --now` elsewhere may have come between */
+    if (error == 0) /* another process may have run `rm --now` meanwhile */
         error = store_check_shards(storage, prefix, text, bytes);
     if (error == 0)
         error = publish_manifest(storage, prefix, text, bytes, false);
@@ -126,15 +126,15 @@ int removal_move_back(struct storage *storage, const char *from, const char *pre
                     ? remover_alone(&removing, storage, prefix)
                     : store_lease(storage, &lease, prefix, "it is undeleted\n");
     if (error == 0)
-        error = bring_back(storage, from, prefix);
+        error = restore_checkpoint(storage, from, prefix);
     if (error == 0)
         error = sync_parents(storage, from, prefix);
     storage_release(storage, lease);
     return error;
 }
 
-/* The manifest at `other` goes, and then the objects that it names, unless another manifest names
- * them: the checkpoint's own, or one in the trash. */
+/* Removes the manifest at `other`, and then the objects that it names, unless another manifest
+ * names them: the checkpoint's own, or one in the trash. */
 static int discard_parted(struct storage *storage, const char *prefix, const char *other)
 {
     struct members members = {0};
@@ -142,7 +142,7 @@ static int discard_parted(struct storage *storage, const char *prefix, const cha
     uint64_t bytes;
     ERR_TRY(note_key_in(manifest, prefix, MANIFEST_NAME));
     ERR_TRY(store_discard(storage, other));
-    int named = storage_fetch(storage, manifest, NULL, 0, &bytes); /* a list may lag behind */
+    int named = storage_fetch(storage, manifest, NULL, 0, &bytes); /* a list may be stale */
     if (named == ERR_NOT_FOUND)
         named = removal_is_parted(storage, prefix, other);
     if (named != ERR_NOT_FOUND)
@@ -157,7 +157,7 @@ static int discard_parted(struct storage *storage, const char *prefix, const cha
 int removal_empty(struct storage *storage, const char *prefix, const char *other)
 {
     struct removing removing = {.hold = NULL};
-    if (storage_renames(storage) && storage_is_locked(storage)) /* nobody else takes it back */
+    if (storage_renames(storage) && storage_is_locked(storage)) /* no other process restores it */
         return store_discard(storage, other);
     int error = removal_begin(&removing, storage, prefix, true);
     bool is_begun = error == 0;

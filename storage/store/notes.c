@@ -1,10 +1,10 @@
 /* notes.c - the small objects beside a checkpoint: notes, tombstones, leases.
  *
  * Notes are durable and stay until they are removed. A lease is a file "leases/<name>.<nonce>" that
- * its holder keeps locked, so it ends with its holder; a file without a holder is rubbish, which a
- * removal of the checkpoint takes along. A process that makes a note or a lease writes it first and
- * looks for a tombstone then; a remover does it the other way round. So of two at the same time one
- * sees the other. */
+ * its holder keeps locked, so it ends with its holder. A lease file without a holder is rubbish; a
+ * removal of the checkpoint removes it, too. A process that makes a note or a lease writes it first
+ * and then checks for a tombstone; a remover does these in the opposite order. So of two concurrent
+ * ones at least one sees the other. */
 #include "storage/store/private.h"
 
 #include "proto/base/array.h"
@@ -15,8 +15,8 @@
 #include <sys/random.h>
 
 #define NONCE_DIGITS 16
-#define IS_REMOVED 1        /* of a visit: a remover was found */
-#define LEASE_TEXT_BYTES 64 /* of a lease that are looked at */
+#define IS_REMOVED 1        /* result of a visit: a remover was found */
+#define LEASE_TEXT_BYTES 64 /* bytes of a lease that are read */
 
 const char *const note_folders[NOTE_KINDS] = {
     [STORE_PIN] = "pins", [STORE_QUARANTINE] = "quarantine"};
@@ -116,7 +116,8 @@ int note_refuse(struct storage *storage, const char *kind, const char *prefix, i
 struct leases {
     struct storage *storage;
     const char *folder;
-    const char *left; /* those without a holder whose text begins so; NULL: those with one */
+    const char *left; /* visit those without a holder whose text begins with this; NULL: those with
+                         a holder */
     int (*visit)(void *user, const struct storage_entry *entry);
     void *user;
 };
@@ -132,7 +133,7 @@ static bool cut_nonce(char *name)
     return true;
 }
 
-/* Does the text of the lease begin as is asked? False also where it cannot be read. */
+/* Does the text of the lease begin with list->left? False also if it cannot be read. */
 static bool is_by(const struct leases *list, const char *key)
 {
     char text[LEASE_TEXT_BYTES] = "";
@@ -194,7 +195,7 @@ static int collect_lease(void *user, const struct storage_entry *entry)
     return entry->is_dir ? 0 : names_add(user, entry->name);
 }
 
-/* A lease file that stays is harmless. */
+/* A remaining lease file is harmless. */
 int store_forget_leases(struct storage *storage, const char *prefix)
 {
     struct names names = {0};
@@ -215,7 +216,8 @@ int store_forget_leases(struct storage *storage, const char *prefix)
 
 /* ---- removals ---- */
 
-/* A small object "<folder>/<checkpoint>.<nonce>" that this process holds; its key is *out_key. */
+/* Makes a small object "<folder>/<checkpoint>.<nonce>" that this process holds; *out_key is its
+ * key. */
 static int hold_beside(struct storage *storage, struct storage_hold **out,
                        char out_key[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix,
                        const char *text)
@@ -258,7 +260,7 @@ int remover_check(const struct removing *removing, struct storage *storage)
 struct removers {
     struct leases list;
     const char *prefix; /* of the checkpoint */
-    const char *ours;   /* not looked at */
+    const char *ours;   /* skipped */
 };
 
 static int visit_removing(void *user, const struct storage_entry *entry)
@@ -322,9 +324,9 @@ int remover_forget(struct storage *storage, const char *name)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* A tombstone tells of a removal under way only while a process has the store's lock: whoever takes
- * the lock next completes or takes back what was left. A remover without the lock holds an object
- * of its own, which is looked for whether there is a tombstone or not. */
+/* A tombstone means a removal under way only while a process has the store's lock: the next holder
+ * of the lock completes or reverts what was left. A remover without the lock has a hold; this
+ * function checks for one whether there is a tombstone or not. */
 static int refuse_removal(struct storage *storage, const char *prefix)
 {
     int error = remover_find(storage, prefix);
@@ -354,9 +356,9 @@ int store_lease(struct storage *storage, struct storage_hold **out, const char *
 
 /* ---- notes ---- */
 
-/* `error` forbids the note, which is removed again. If that fails, the note keeps too much:
+/* `error` forbids the note: removes it again. If that fails, the note protects too much, which is
  * harmless. */
-static int give_way(struct storage *storage, const char *folder, const char *prefix, int error)
+static int withdraw_note(struct storage *storage, const char *folder, const char *prefix, int error)
 {
     struct report_text text;
     if (error == 0)
@@ -376,7 +378,8 @@ int store_put_note(struct storage *storage, enum store_note kind, const char *pr
         return report_error(ERR_IO, "try again, and if it stays so remove what lies there",
                             "%s/%s cannot be made: something has its name that is no note", folder,
                             prefix + name_in(prefix));
-    return error != 0 ? error : give_way(storage, folder, prefix, refuse_removal(storage, prefix));
+    return error != 0 ? error
+                      : withdraw_note(storage, folder, prefix, refuse_removal(storage, prefix));
 }
 
 int store_remove_note(struct storage *storage, enum store_note kind, const char *prefix)

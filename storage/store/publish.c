@@ -1,11 +1,11 @@
-/* publish.c - how a checkpoint comes into being, in one order for all who write one:
+/* publish.c - creates a checkpoint; every writer uses this order:
  *
  *   mark ──► shards, places, origin ──► names durable ──► manifest ──► mark removed
  *
- * The mark is durable before the first byte of a shard, and goes after the manifest is. Whatever is
- * cut short in between leaves shards with a mark, which a start, gc or the same writer removes, or
- * a whole checkpoint. A mark beside a manifest says that the names may not be durable yet: a start
- * makes them so and removes it. */
+ * The mark is durable before the first byte of a shard, and is removed after the manifest is
+ * durable. An interruption leaves shards with a mark, which a start of ckptd, gc or the same writer
+ * removes, or a whole checkpoint. With a mark beside a manifest the names may not be durable yet: a
+ * start makes them durable and removes it. */
 #include "storage/store/private.h"
 
 #include <stdlib.h>
@@ -18,8 +18,8 @@ int store_put(struct storage *storage, const char *key, const void *text, size_t
                                                 : error;
 }
 
-/* A save of this step that was given up may have left a shard, which needs its mark at every
- * moment; for the next save the mark proves the same. */
+/* A given-up save of this step may have left a shard, which must never be without a mark. The mark
+ * is valid for the next save, too. */
 static bool is_marked_before(struct storage *storage, const char *prefix, const char *key)
 {
     char text[MARK_BYTES_MAX] = "";

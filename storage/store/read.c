@@ -1,6 +1,6 @@
-/* read.c - reads the small files of a checkpoint's directory: manifest, places, notes of a verify,
- * mark. Each is proven to be of that directory before it is believed; what lies under another run's
- * name is settled by its origin file (proto/format/origin.h). */
+/* read.c - reads the small files of a checkpoint's directory: manifest, places, result of a verify,
+ * mark. It verifies that each belongs to that directory; the origin file explains a manifest of
+ * another run (proto/format/origin.h). */
 #include "proto/format/history.h"
 #include "storage/store/private.h"
 

@@ -1,4 +1,4 @@
-/* remove.c - removes a checkpoint for good, and says what a directory without a manifest is.
+/* remove.c - removes a checkpoint for good, and classifies directories without a manifest.
  *
  *   tombstone durable ──► pinned, in quarantine, leased? ──yes──► tombstone removed: nothing
  *                              │ no                                                 happened
@@ -8,32 +8,32 @@
  *                              ▼
  *               the other objects, the directory ──► tombstone removed
  *
- * The other objects are listed after the manifest is gone: a process that leased the checkpoint
- * until the tombstone came may have left one more.
+ * The other objects are listed after the manifest is gone, because a process that leased the
+ * checkpoint before the tombstone may have left another one.
  *
- * The manifest goes before the shards, as in restic and Delta Lake. A crash before it is gone
+ * The manifest is removed before the shards, as in restic and Delta Lake. A crash before it is gone
  * leaves a whole checkpoint and a tombstone; a crash after it leaves rubbish, which the same call
  * removes when it is repeated.
  *
- * Where no process locks the store, as in a bucket that several ckptd share, the remover holds an
- * object of its own beside the tombstone until the manifest is gone (notes.c). One remover at a
- * time has a checkpoint and its trash; the others give way.
+ * If no process locks the store, as in a bucket that several ckptd share, the remover has a hold
+ * beside the tombstone until the manifest is gone (notes.c). One remover at a time works on a
+ * checkpoint and its trash; the others stop.
  *
- * A directory without a manifest is cleared without a tombstone, as nobody reads it, when its mark
- * proves that it is unfinished work and no lease says that it is being written. The mark goes last.
- * A pinned one had a manifest and has lost it: it stays. Any other one is set aside: its manifest
- * may have been moved away by mistake, or is yet to come.
+ * No process reads a directory without a manifest. So it is cleared without a tombstone, if its
+ * mark proves that it is unfinished work and it has no writer's lease. The mark is removed last. A
+ * pinned directory has lost its manifest, so it stays. Any other one is set aside: its manifest may
+ * have been moved away by mistake, or may still come.
  *
  * A removal must work on a full disk. A tombstone has no bytes, so it needs an inode and a place in
  * its directory. An empty file there, the reserve, keeps both. The reserve becomes the tombstone,
- * and what the removal frees brings it back. Removals that can be taken back: move.c. */
+ * and what the removal frees brings it back. move.c has removals that can be undone. */
 #include "storage/store/private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define IS_FOUND 1 /* no error code */
+#define IS_FOUND 1 /* not an error code */
 
 static int visit_member(void *user, const struct storage_entry *entry)
 {
@@ -68,7 +68,7 @@ int removal_remove_member(struct storage *storage, const char *prefix, const cha
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* The manifest is gone: no reader finds them. */
+/* The manifest is gone: no reader finds the other members. */
 int removal_remove_rest(struct storage *storage, const char *prefix, const struct members *members)
 {
     char parent[STORAGE_KEY_MAX + 1];
@@ -76,14 +76,14 @@ int removal_remove_rest(struct storage *storage, const char *prefix, const struc
     bool stays = members->has_others;
     for (size_t i = 0; i < members->names.count; i++)
         ERR_TRY(removal_remove_member(storage, prefix, members->names.list[i]));
-    if (members->has_mark) { /* goes last: shards without it are set aside, not removed */
+    if (members->has_mark) { /* removed last: shards without a mark are set aside, not removed */
         error = storage_sync_names(storage, prefix);
         if (error == 0)
             error = removal_remove_member(storage, prefix, MARK_NAME);
     }
     if (error == 0 && !stays) {
         error = storage_remove(storage, prefix);
-        stays = error == ERR_EXISTS; /* names that are hidden from lists */
+        stays = error == ERR_EXISTS; /* it has names that lists hide */
     }
     if (error != 0 && error != ERR_EXISTS && error != ERR_NOT_FOUND)
         return error;
@@ -91,18 +91,18 @@ int removal_remove_rest(struct storage *storage, const char *prefix, const struc
     return storage_sync_names(storage, stays ? prefix : parent);
 }
 
-/* Quarantine keeps evidence for a person, so it does not refuse a person (`is_told`). */
-static int refuse_held(struct storage *storage, const char *prefix, bool is_told)
+/* Quarantine keeps evidence for operators, so it does not refuse an operator (`by_operator`). */
+static int refuse_held(struct storage *storage, const char *prefix, bool by_operator)
 {
     int error = 0;
-    for (size_t i = 0; i < (is_told ? STORE_QUARANTINE : NOTE_KINDS) && error == 0; i++)
+    for (size_t i = 0; i < (by_operator ? STORE_QUARANTINE : NOTE_KINDS) && error == 0; i++)
         error = note_refuse(storage, note_folders[i], prefix, ERR_DENIED);
     return error == 0 ? lease_refuse(storage, prefix) : error;
 }
 
 /* Does its mark prove that the checkpoint is unfinished work? */
-static int look_for_proof(struct storage *storage, const struct members *members,
-                          const char *prefix, bool *out_is_proven)
+static int check_mark(struct storage *storage, const struct members *members, const char *prefix,
+                      bool *out_is_proven)
 {
     char key[STORAGE_KEY_MAX + 1], text[MARK_BYTES_MAX] = "";
     uint64_t bytes;
@@ -116,7 +116,7 @@ static int look_for_proof(struct storage *storage, const struct members *members
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* Looks for a checkpoint's manifest in the trash beside it. */
+/* A search for a checkpoint's manifest in the trash beside it. */
 struct parted_search {
     struct storage *storage;
     const char *name;   /* of the checkpoint */
@@ -142,8 +142,8 @@ static int visit_parted(void *user, const struct storage_entry *entry)
     return error == 0 ? IS_FOUND : error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* 0: the checkpoint's manifest lies in the trash, at *out, which is not `besides`. ERR_NOT_FOUND:
- * it does not, or the checkpoint was renamed into the trash with its objects. */
+/* 0: the checkpoint's manifest is in the trash, at *out, which is not `besides`. ERR_NOT_FOUND: it
+ * is not, or the checkpoint was renamed into the trash with its objects. */
 static int find_parted(char out[STORAGE_KEY_MAX + 1], struct storage *storage, const char *prefix,
                        const char *besides)
 {
@@ -164,8 +164,8 @@ int removal_is_parted(struct storage *storage, const char *prefix, const char *b
     return find_parted(key, storage, prefix, besides);
 }
 
-/* Likewise at the place that the tombstone names: a list may lag behind. */
-static int find_told(struct storage *storage, const char *prefix)
+/* The same at the key that the tombstone names, because a list may be stale. */
+static int find_at_tombstone(struct storage *storage, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + 1], told[STORAGE_KEY_MAX + 1] = "", manifest[STORAGE_KEY_MAX + 1];
     uint64_t bytes;
@@ -179,13 +179,14 @@ static int find_told(struct storage *storage, const char *prefix)
     return storage_fetch(storage, manifest, NULL, 0, &bytes);
 }
 
-/* What a directory without a manifest is. A writer leases or marks it before its first object. */
-static int judge_rest(struct storage *storage, const struct members *members, const char *prefix,
-                      enum store_rest *out)
+/* Classifies a directory without a manifest. A writer leases or marks it before its first
+ * object. */
+static int classify_rest(struct storage *storage, const struct members *members, const char *prefix,
+                         enum store_rest *out)
 {
     int error = removal_is_parted(storage, prefix, "");
     if (error == ERR_NOT_FOUND)
-        error = find_told(storage, prefix);
+        error = find_at_tombstone(storage, prefix);
     *out = STORE_REST_TRASHED;
     if (error != ERR_NOT_FOUND)
         return error;
@@ -198,7 +199,7 @@ static int judge_rest(struct storage *storage, const struct members *members, co
     if (error != 0)
         return error == ERR_DENIED ? 0 : error;
     bool is_empty = members->names.count == 0, is_proven = false;
-    error = look_for_proof(storage, members, prefix, &is_proven);
+    error = check_mark(storage, members, prefix, &is_proven);
     *out = is_proven ? STORE_REST_UNFINISHED : is_empty ? STORE_REST_EMPTY : STORE_REST_ASIDE;
     return error;
 }
@@ -208,7 +209,7 @@ int store_rest(struct storage *storage, const char *prefix, enum store_rest *out
     struct members members = {0};
     int error = removal_list(&members, storage, prefix);
     if (error == 0)
-        error = judge_rest(storage, &members, prefix, out);
+        error = classify_rest(storage, &members, prefix, out);
     names_free(&members.names);
     return error;
 }
@@ -216,7 +217,7 @@ int store_rest(struct storage *storage, const char *prefix, enum store_rest *out
 static int refuse_rest(struct storage *storage, const struct members *members, const char *prefix,
                        enum store_rest *out)
 {
-    int error = judge_rest(storage, members, prefix, out);
+    int error = classify_rest(storage, members, prefix, out);
     if (error != 0 || *out == STORE_REST_CUT_SHORT || *out == STORE_REST_TRASHED)
         return error;
     error = refuse_held(storage, prefix, false);
@@ -226,8 +227,7 @@ static int refuse_rest(struct storage *storage, const struct members *members, c
     return error;
 }
 
-/* The reserve becomes the tombstone, or the tombstone the reserve, by a rename: its inode is never
- * free for another file. */
+/* Renames the reserve to the tombstone, or back, so that no other file can take its inode. */
 static int swap_reserve(struct storage *storage, const char *prefix, bool is_back)
 {
     char folder[STORAGE_KEY_MAX + 1], reserve[STORAGE_KEY_MAX + 1], tombstone[STORAGE_KEY_MAX + 1];
@@ -242,13 +242,14 @@ static int swap_reserve(struct storage *storage, const char *prefix, bool is_bac
     return error;
 }
 
-/* An earlier tombstone is of a removal that was cut short. */
+/* An earlier tombstone belongs to an interrupted removal. */
 static int make_tombstone(struct removing *removing, struct storage *storage, const char *prefix)
 {
     const char *to = removing->to ? removing->to : "";
     int error = note_publish(storage, NOTE_TOMBSTONES, prefix, to);
     removing->is_again = error == ERR_EXISTS;
-    if (removing->is_again && to[0]) { /* it says where an earlier try has gone */
+    if (removing->is_again &&
+        to[0]) { /* it names the key to which an earlier try has moved the manifest */
         ERR_TRY(note_remove(storage, NOTE_TOMBSTONES, prefix));
         error = note_publish(storage, NOTE_TOMBSTONES, prefix, to);
     }
@@ -273,7 +274,7 @@ int removal_drop_tombstone(const struct removing *removing, struct storage *stor
                : note_remove(storage, NOTE_TOMBSTONES, prefix);
 }
 
-/* `error` forbids the removal, so its tombstone goes. If it stays, the next start removes it. */
+/* `error` forbids the removal: removes its tombstone. If that fails, the next start removes it. */
 int removal_give_way(const struct removing *removing, struct storage *storage, const char *prefix,
                      int error)
 {
@@ -286,22 +287,23 @@ int removal_give_way(const struct removing *removing, struct storage *storage, c
     return report_restore(&text, error);
 }
 
-/* Of several removers of one checkpoint the later ones give way before they have made anything. */
+/* Of several removers of one checkpoint the later ones stop before they make anything. */
 int removal_begin(struct removing *removing, struct storage *storage, const char *prefix,
-                  bool is_told)
+                  bool by_operator)
 {
     ERR_TRY(remover_begin(removing, storage, prefix));
     ERR_TRY(remover_alone(removing, storage, prefix));
     ERR_TRY(make_tombstone(removing, storage, prefix));
-    int error = refuse_held(storage, prefix, is_told);
+    int error = refuse_held(storage, prefix, by_operator);
     if (error == 0)
         error = remover_check(removing, storage);
     return removal_give_way(removing, storage, prefix, error);
 }
 
-/* The checkpoint had its manifest when it was listed. ERR_NOT_FOUND: another process has removed it
- * since. 0 also where an earlier removal was cut short, which this one completes. */
-static int look_again(const struct removing *removing, struct storage *storage, const char *prefix)
+/* Does the checkpoint still have its manifest, as when it was listed? ERR_NOT_FOUND: another
+ * process has removed it since. 0 also after an interrupted removal, which this one completes. */
+static int check_unchanged(const struct removing *removing, struct storage *storage,
+                           const char *prefix)
 {
     char manifest[STORAGE_KEY_MAX + 1];
     uint64_t bytes;
@@ -309,11 +311,11 @@ static int look_again(const struct removing *removing, struct storage *storage, 
     int error = storage_fetch(storage, manifest, NULL, 0, &bytes);
     if (error != ERR_NOT_FOUND || !removing->is_again)
         return error;
-    error = find_told(storage, prefix);
+    error = find_at_tombstone(storage, prefix);
     return error == ERR_NOT_FOUND ? 0 : error == 0 ? ERR_NOT_FOUND : error;
 }
 
-/* Manifests in the trash that name the same objects go before the objects. */
+/* Removes manifests in the trash that name the same objects before the objects. */
 static int discard_trashed(struct storage *storage, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + 1];
@@ -323,14 +325,16 @@ static int discard_trashed(struct storage *storage, const char *prefix)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* The members are listed again afterwards: a reader may have left one until the tombstone came. The
- * trash's manifests go before the checkpoint's own: an undelete sees that (move.c). */
+/* The members are listed again afterwards, because a reader may have left one before the tombstone.
+ * The trash's manifests are removed before the checkpoint's own: an undelete notices that
+ * (move.c). */
 static int remove_manifest(struct removing *removing, struct storage *storage,
-                           struct members *members, const char *prefix, bool is_told)
+                           struct members *members, const char *prefix, bool by_operator)
 {
-    int error = removal_begin(removing, storage, prefix, is_told);
-    if (error == 0 && !is_told && !storage_renames(storage))
-        error = removal_give_way(removing, storage, prefix, look_again(removing, storage, prefix));
+    int error = removal_begin(removing, storage, prefix, by_operator);
+    if (error == 0 && !by_operator && !storage_renames(storage))
+        error =
+            removal_give_way(removing, storage, prefix, check_unchanged(removing, storage, prefix));
     if (error == 0)
         error = discard_trashed(storage, prefix);
     if (error == 0)
@@ -341,7 +345,7 @@ static int remove_manifest(struct removing *removing, struct storage *storage,
     return error == 0 ? removal_list(members, storage, prefix) : error;
 }
 
-/* `is_new`: whole checkpoints go; else only what is left of those that lost their manifest. */
+/* `is_new`: removes whole checkpoints, too; else only the rest of those without a manifest. */
 static int remove_checkpoint(struct storage *storage, const char *prefix, bool is_new)
 {
     struct members members = {0};
@@ -361,7 +365,7 @@ static int remove_checkpoint(struct storage *storage, const char *prefix, bool i
         error = store_forget_leases(storage, prefix);
     if (error == 0)
         error = removal_drop_tombstone(&removing, storage, prefix);
-    return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
+    return error == ERR_NOT_FOUND ? 0 : error; /* another call has completed it */
 }
 
 int store_remove(struct storage *storage, const char *prefix)
@@ -408,8 +412,8 @@ int store_prepare_run(struct storage *storage, const char *parent)
     return error == ERR_EXISTS ? 0 : error;
 }
 
-/* Leaves alone what another remover without the store's lock is working on, and removes the holds
- * of those that died. */
+/* Skips a checkpoint on which another remover without the store's lock works, and removes the holds
+ * of dead ones. */
 static int recover_one(struct storage *storage, const char *prefix)
 {
     int error = remover_find(storage, prefix);
@@ -434,7 +438,7 @@ int store_recover_run(struct storage *storage, const char *parent)
             failed = recover_one(storage, key);
         if (failed == 0)
             continue;
-        error = failed; /* the others go on */
+        error = failed; /* continue with the others */
         report_keep(&text);
     }
     names_free(&names);

@@ -1,18 +1,18 @@
-/* rubbish.c - finds what crashes left beside whole checkpoints, and removes it.
+/* rubbish.c - finds and removes files that crashes left beside whole checkpoints.
  *
- * Found: directories without a manifest that their mark proves to be unfinished work and no process
- * leases (remove.c); removals that were cut short; notes on checkpoints that are gone; marks beside
- * a manifest; leases without a holder; temporary files of publications, when they are too old to be
- * renamed yet, since notes and leases are published without the lock. Directories without such a
- * proof are named as set aside, and those that are pinned or in quarantine with that reason; they
- * stay.
+ * It finds directories without a manifest that their mark proves to be unfinished work and that no
+ * process leases (remove.c). It also finds interrupted removals, notes on missing checkpoints,
+ * marks beside a manifest, leases without a holder, and old temporary files of publications.
+ * (Younger ones may still be renamed, because notes and leases are published without the lock.)
+ * Directories without such a proof are listed as set aside, pinned or quarantined ones with that
+ * reason; they stay.
  *
- * A finding is true when it is made. Before its removal the caller leaves out what it writes or
- * removes itself; a tool that has the store's lock and writes nothing meanwhile takes all. A
- * directory that has got its manifest or a lease since is not removed in any case.
+ * A finding may be outdated later. So before the removal the caller drops findings that it writes
+ * or removes itself; a tool that has the store's lock and writes nothing meanwhile removes all. A
+ * directory that has got its manifest or a lease since is never removed.
  *
- * A failure to look or to remove does not end the search: it is in the list with its reason.
- * Nothing is removed of a directory that could not be looked into. */
+ * A failed read or removal does not end the search: it is listed with its reason. No file of an
+ * unreadable directory is removed. */
 #include "storage/store/private.h"
 
 #include "proto/base/array.h"
@@ -29,7 +29,7 @@ struct search {
     struct store_rubbish_list *out;
     struct storage *storage;
     const char *run;    /* of checkpoints */
-    const char *folder; /* of notes in it */
+    const char *folder; /* its directory of notes */
 };
 
 static int add_found(struct store_rubbish_list *out, enum store_rubbish_what what, const char *key,
@@ -108,7 +108,7 @@ static int find_lease(struct storage *storage, const char *run, const char *name
     return store_for_leases(storage, run, see_lease, (void *)(uintptr_t)name);
 }
 
-/* It had a manifest when the note was made: this is no unfinished checkpoint. */
+/* A noted directory had a manifest when the note was made: it is no unfinished checkpoint. */
 static int refuse_noted(struct storage *storage, const char *prefix)
 {
     int error = store_find_note(storage, STORE_PIN, prefix, NULL, 0);
@@ -129,15 +129,15 @@ static int see_object(void *user, const struct storage_entry *entry)
     return IS_THERE;
 }
 
-/* IS_THERE: what a note is on is gone only when its objects are. */
+/* IS_THERE while the checkpoint of a note has any object. */
 static int find_noted(struct storage *storage, const char *checkpoint)
 {
     int error = storage_list(storage, checkpoint, see_object, NULL);
     return error == 0 ? ERR_NOT_FOUND : error;
 }
 
-/* A checkpoint without a manifest. */
-static int look_at_rest(struct search *search, const char *prefix)
+/* Adds a checkpoint without a manifest to the findings. */
+static int search_rest(struct search *search, const char *prefix)
 {
     static const enum store_rubbish_what kinds[] = {[STORE_REST_EMPTY] = STORE_UNFINISHED,
                                                     [STORE_REST_UNFINISHED] = STORE_UNFINISHED,
@@ -158,8 +158,8 @@ static int look_at_rest(struct search *search, const char *prefix)
                       : error;
 }
 
-/* Beside a manifest it says nothing any more: a crash kept it. */
-static int look_for_mark(struct search *search, const char *prefix)
+/* Finds a mark beside a manifest, which a crash left. */
+static int search_mark(struct search *search, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + 1];
     if (!storage_join(key, prefix, MARK_NAME))
@@ -170,7 +170,7 @@ static int look_for_mark(struct search *search, const char *prefix)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-static int look_at_entry(void *user, const struct storage_entry *entry)
+static int search_entry(void *user, const struct storage_entry *entry)
 {
     struct search *search = user;
     char key[STORAGE_KEY_MAX + 1], manifest[STORAGE_KEY_MAX + 1];
@@ -181,19 +181,19 @@ static int look_at_entry(void *user, const struct storage_entry *entry)
         if (error == 0)
             error = find_object(search->storage, manifest);
         if (error == ERR_NOT_FOUND)
-            error = look_at_rest(search, key);
+            error = search_rest(search, key);
         else if (error == 0)
-            error = look_for_mark(search, key);
-        if (search->out->looked != NULL)
-            search->out->looked(search->out->user);
+            error = search_mark(search, key);
+        if (search->out->on_checkpoint != NULL)
+            search->out->on_checkpoint(search->out->user);
     }
     return store_rubbish_unknown(search->out, key, error);
 }
 
-/* ---- what lies beside them ---- */
+/* ---- notes and leases ---- */
 
-/* A note, or a lease: its name begins with that of its checkpoint. */
-static int look_at_note(void *user, const struct storage_entry *entry)
+/* Checks a note or a lease: its name begins with that of its checkpoint. */
+static int search_note(void *user, const struct storage_entry *entry)
 {
     struct search *search = user;
     char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1], checkpoint[STORAGE_KEY_MAX + 1];
@@ -219,7 +219,7 @@ int store_rubbish_find(struct store_rubbish_list *out, struct storage *storage, 
 {
     static const char *const folders[] = {"pins", "quarantine", "tombstones", "leases"};
     struct search search = {.out = out, .storage = storage, .run = run};
-    int error = storage_list(storage, run, look_at_entry, &search);
+    int error = storage_list(storage, run, search_entry, &search);
     if (error != 0)
         return store_rubbish_unknown(out, run, error);
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && error == 0; i++) {
@@ -227,7 +227,7 @@ int store_rubbish_find(struct store_rubbish_list *out, struct storage *storage, 
         search.folder = folders[i];
         if (storage_join(folder, run, folders[i]))
             error = store_rubbish_unknown(out, folder,
-                                          storage_list(storage, folder, look_at_note, &search));
+                                          storage_list(storage, folder, search_note, &search));
     }
     return error == 0 ? store_rubbish_unknown(out, run, sweep(&search, run)) : error;
 }
@@ -248,7 +248,7 @@ void store_rubbish_free(struct store_rubbish_list *list)
 
 /* ---- removal ---- */
 
-/* The checkpoint that a tombstone is on; the key of a checkpoint as it is. */
+/* The checkpoint of a tombstone; the key of a checkpoint stays the same. */
 static void prefix_of(char out[STORAGE_KEY_MAX + 1], const char *key)
 {
     static const char folder[] = "/tombstones/";
@@ -266,7 +266,7 @@ static int clear_checkpoint(struct storage *storage, const char *checkpoint)
     int error = store_clear(storage, checkpoint);
     if (error != ERR_DENIED)
         return error;
-    /* It has been leased since; or the system does not let it go. */
+    /* A process has leased it since, or the system refuses the removal. */
     const char *name = strrchr(checkpoint, '/');
     report_keep(&text);
     snprintf(run, sizeof(run), "%.*s", name != NULL ? (int)(name - checkpoint) : 0, checkpoint);

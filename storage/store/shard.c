@@ -1,7 +1,7 @@
-/* shard.c - the file of a shard, proven by its manifest: all who read one go through here.
+/* shard.c - opens a shard's file and verifies it by its manifest; every reader of a shard uses it.
  *
- * Proven are its size, every name, type, shape and place of its header, and its checksum table;
- * then each block that was read by its entry of the table. */
+ * It verifies the file's size, every name, type, shape and place of its header, and its checksum
+ * table; then each block that is read by its entry of the table. */
 #include "proto/base/checksum.h"
 #include "storage/store/private.h"
 
@@ -34,7 +34,7 @@ static int make_key(char out[STORAGE_KEY_MAX + sizeof SHARD_NEW_SUFFIX],
     return shard_key(out, STORAGE_KEY_MAX + 1, &identity);
 }
 
-/* One read of the header, held against the manifest. `header` has room for it. */
+/* Reads the header once and compares it with the manifest. `header` has room for it. */
 static int fetch_header(struct storage *storage, const struct manifest *manifest, uint32_t shard,
                         struct shard_expected *expected, const char *key, void *header)
 {

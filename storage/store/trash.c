@@ -1,26 +1,25 @@
-/* trash.c - removed checkpoints that can be taken back.
+/* trash.c - removed checkpoints that can be restored.
  *
  *   <run>/<name> ──put──► <run>/trash/<name>.<seconds> ──empty──► gone
  *        ▲                         │
  *        └──────────take───────────┘
  *
- * Put and take are one rename each, so a crash leaves the checkpoint under one of the two names,
- * whole. In a bucket the manifest alone moves (move.c). A crash between its publication and its
- * removal leaves it under both names: the checkpoint exists, and is_back says that this trash is
- * none.
+ * Put and take are one rename each, so a crash leaves the checkpoint whole under one of the two
+ * names. In a bucket only the manifest moves (move.c). A crash between its publication and its
+ * removal leaves it under both names: the checkpoint exists, and is_back marks the trash as stale.
  *
- * Where several processes share the store, one at a time has a checkpoint and its trash. Who
- * removes, puts or empties holds the tombstone of a removal; who takes back leases the checkpoint.
- * Each sees the other, and gives way. A removal for good takes the manifests in the trash along,
- * before the shards.
+ * If several processes share the store, one at a time works on a checkpoint and its trash. A
+ * process that removes, puts or empties holds the tombstone of a removal; one that takes it back
+ * leases the checkpoint. Each sees the other, and stops. A final removal also removes the manifests
+ * in the trash, before the shards.
  *
  * The time of the removal is in the name, so no second object can be lost or contradict it. A
- * checkpoint may be removed, made again and removed again: both lie in the trash, and the newest is
- * taken back.
+ * checkpoint may be removed, made again and removed again: then the trash has both, and the newest
+ * is restored.
  *
- * ckptd's setting says how long they stay. The term lies in the store, too, so that a tool without
- * a server removes as the server does. Its object also keeps a block of the directory, so that a
- * rename into it needs no room on a full disk. */
+ * A key of ckptd sets how long they stay. The store has this term, too, so that a tool without a
+ * server removes like the server. Its object also keeps a block of the directory, so that a rename
+ * into it needs no space on a full disk. */
 #include "storage/store/private.h"
 
 #include <errno.h>
@@ -30,9 +29,7 @@
 
 #define TERM "term"
 #define TERM_BYTES 32u
-#define SAME_SECONDS_MAX                                                          \
-    60u /* checkpoints of one name that are removed in one second get later times \
-         */
+#define SAME_SECONDS_MAX 60u /* removals of one name within a second get later times */
 
 static int term_key(char out[STORAGE_KEY_MAX + 1], const char *run)
 {
@@ -80,14 +77,14 @@ static int trashed_key(char out[STORAGE_KEY_MAX + 1], const char *prefix, uint64
                : report_error(ERR_INVALID, NULL, "the key of %s is too long", prefix);
 }
 
-int store_trash_put(struct storage *storage, const char *prefix, uint64_t seconds, bool is_told)
+int store_trash_put(struct storage *storage, const char *prefix, uint64_t seconds, bool by_operator)
 {
     char key[STORAGE_KEY_MAX + 1];
     int error = ERR_EXISTS;
     for (uint32_t i = 0; i < SAME_SECONDS_MAX && error == ERR_EXISTS; i++) {
         error = trashed_key(key, prefix, seconds + i);
         if (error == 0)
-            error = store_move(storage, prefix, key, is_told);
+            error = store_move(storage, prefix, key, by_operator);
     }
     return error;
 }
@@ -102,7 +99,7 @@ int store_trash_empty(struct storage *storage, const struct store_trashed *item)
     return removal_empty(storage, item->prefix, item->key);
 }
 
-/* ---- what is there ---- */
+/* ---- contents ---- */
 
 struct trash_list {
     struct storage *storage;
@@ -119,8 +116,8 @@ static int add_file(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Where a manifest moves alone, its checkpoint's objects are where they were. */
-static int look_at_place(const struct trash_list *list, struct store_trashed *item)
+/* If only a manifest moved, its checkpoint's objects are in their original place. */
+static int measure_in_place(const struct trash_list *list, struct store_trashed *item)
 {
     char manifest[STORAGE_KEY_MAX + 1];
     uint64_t bytes;
@@ -151,7 +148,7 @@ static int visit_trashed(void *user, const struct storage_entry *entry)
     retain_parse(name, &item.step, &item.attempt);
     int error = storage_list(list->storage, item.key, add_file, &item);
     if (error == 0)
-        error = look_at_place(list, &item);
+        error = measure_in_place(list, &item);
     return error == 0 ? list->visit(list->user, &item) : error;
 }
 

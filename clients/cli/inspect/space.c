@@ -228,7 +228,7 @@ static int gc_store(struct space *space)
     struct selection all = {.step = -1};
     ERR_TRY(store_begin(&space->store, cli, NULL, !cli->is_dry_run));
     bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
-    space->rubbish.looked = count_directory;
+    space->rubbish.on_checkpoint = count_directory;
     space->rubbish.user = space;
     int error = begin_progress(space, "gc", &all);
     if (error == 0)
