@@ -1,5 +1,5 @@
-/* commands.c - the commands of ckpt-cli and their options, as data. main.c reads the command line
- * by these tables, prints help from them and offers their words to shells. */
+/* commands.c - the commands of ckpt-cli and their options, as data. main.c parses the command line
+ * by these tables, prints help from them and offers their words for completion. */
 #include "clients/cli/commands.h"
 
 #include <string.h>

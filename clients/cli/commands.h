@@ -1,12 +1,11 @@
-/* commands.h - the table of commands and that of their options. Private to main.c and commands.c.
- */
+/* commands.h - the tables of commands and options. Private to main.c and commands.c. */
 #ifndef HOLDFAST_CLIENTS_COMMANDS_H
 #define HOLDFAST_CLIENTS_COMMANDS_H
 
 #include "clients/cli/engine/cli.h"
 #include "proto/base/options.h"
 
-/* Places in `command_settings`, for is_set[] and the masks below. */
+/* Indices in `command_settings`, for is_set[] and the masks below. */
 enum setting {
     STORE,
     SERVER,
@@ -73,34 +72,34 @@ enum setting {
 #define ON_FILES                                                                                  \
     (UINT64_C(1) << 63)              /* works on the directory itself: a server tells where it is \
                                       */
-#define READS (UINT64_C(1) << 61)    /* likewise, and changes nothing in it: also from afar */
+#define READS (UINT64_C(1) << 61)    /* likewise, and changes nothing in it: also over TLS */
 #define OF_A_RUN (UINT64_C(1) << 62) /* its argument is a run, and no step of it */
 #define ALL_OF_RUN (UINT64_C(1) << 60) /* a run alone means each of its checkpoints */
 _Static_assert(NUM_SETTINGS <= 60, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
-/* So that a shell can help. */
+/* Options whose value is a file, for completion. */
 #define NAMES_FILE \
     (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER) | BIT(MODEL) | BIT(WRITE) | BIT(METRICS))
 
 extern const struct option command_settings[];
 
-/* One command: how it is called, what it takes, what it does. A name of several words is a form of
- * the command that the first names: an action of it ("server scrub"), or what it is with an option
- * ("export --format dcp"). */
+/* One command: its name, arguments and function. A name of several words is a form of the command
+ * in the first word: an action ("server scrub"), or the command with an option ("export --format
+ * dcp"). */
 struct command {
     const char *name, *arguments, *summary;
     int args_min, args_max;
-    uint64_t settings;                 /* that it takes beside ALWAYS */
-    int (*run)(const struct cli *cli); /* NULL: one of its actions is to be named */
+    uint64_t settings;                 /* its options beside ALWAYS */
+    int (*run)(const struct cli *cli); /* NULL: an action must be given */
     const char *notes;                 /* for --help; "" for none */
 };
 extern const struct command commands[];
 extern const size_t num_commands;
 const struct command *command_find(const char *name);
-/* The option that `word` is, when a value follows it; -1: none. */
+/* The option `word`, if it needs a value after it; -1: none. */
 int command_find_valued(const char *word);
-/* ERR_INVALID with the command line of today, when words[0] is a command of earlier versions. */
+/* ERR_INVALID, with the present command line, if words[0] is a command of earlier versions. */
 int command_check_moved(char **words, int num_words);
 
 #endif

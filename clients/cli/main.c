@@ -1,12 +1,11 @@
-/* main.c - ckpt-cli: reads the command line by the tables of commands.c and runs the command.
+/* main.c - ckpt-cli: parses the command line by the tables of commands.c and runs the command.
  *
- * With --store a command works on a directory: what only looks takes no lock but a lease, and
- * changes nothing; prune, gc and what makes a checkpoint take the store's lock. With --server it
- * asks a running ckptd, for its answer or for where its directory is. Which of these a command does
- * is in the table, from which help is printed and shells are told what a word can become
- * (--complete). Errors are one line on stderr with a hint, with --json an object; exit codes are
- * those of enum cli_exit. With --json stdout is one JSON document, of status --watch and follow one
- * per look. */
+ * With --store a command works on a directory. A command that only reads takes no lock but a lease,
+ * and changes nothing; prune, gc and commands that make a checkpoint take the store's lock. With
+ * --server it calls a running ckptd, for the result or for the path of its directory. The table
+ * defines which; help and completion (--complete) are made from it. An error is one line on stderr
+ * with a hint, with --json an object; exit codes are those of enum cli_exit. With --json stdout is
+ * one JSON document; status --watch and follow print one per poll. */
 #include "clients/cli/commands.h"
 
 #include "proto/base/address.h"
@@ -21,14 +20,14 @@ static bool takes(const struct command *command, int setting)
     return ((command->settings | ALWAYS) & BIT(setting)) != 0;
 }
 
-/* An action of the command, or what it is with an option. */
+/* Is it an action of the command, or the command with an option? */
 static bool is_form(const struct command *form, const struct command *command)
 {
     size_t length = strlen(command->name);
     return strncmp(form->name, command->name, length) == 0 && form->name[length] == ' ';
 }
 
-/* In one of its forms. */
+/* In any of its forms. */
 static bool may_take(const struct command *command, int setting)
 {
     bool takes_it = takes(command, setting);
@@ -47,7 +46,7 @@ static const char EXIT_CODES[] =
     "(permissions, a full disk, a store in use, an output that exists, a prune of more than\n"
     "half).\n";
 
-/* One screen. */
+/* Prints one screen of help. */
 static void print_help(FILE *out)
 {
     fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server ADDRESS]\n\n");
@@ -80,7 +79,7 @@ static void print_environment(void)
     storage_bucket_print_help(stdout);
 }
 
-/* Is its default more than not to have been given? */
+/* Does its default differ from an option that is not given? */
 static bool has_default(const struct option *option)
 {
     return option->type != OPTION_TYPE_BOOL && option->text_default[0] != '\0' &&
@@ -147,7 +146,7 @@ static int exit_code(int error)
     }
 }
 
-/* One line on stderr: stdout may hold a part of a document already. */
+/* One line on stderr, because stdout may have a part of a document already. */
 static void print_error_json(int error)
 {
     fprintf(stderr, "{\"error\": \"%s\", \"exit_code\": %d, \"message\": ", err_name(error),
@@ -171,7 +170,7 @@ static int finish(int error, bool is_json)
     return exit_code(error);
 }
 
-/* The command that the first words name, and how many do. */
+/* The command named by the first words, and the number of those words. */
 static const struct command *find_command(int *out_words, char **words, int num_words)
 {
     char action[64];
@@ -185,7 +184,7 @@ static const struct command *find_command(int *out_words, char **words, int num_
     return form != NULL ? form : command;
 }
 
-/* What it is with these options. */
+/* The form of the command with these options. */
 static const struct command *find_form(const struct command *command, const struct cli *cli)
 {
     char name[64];
@@ -197,7 +196,7 @@ static const struct command *find_form(const struct command *command, const stru
     return form != NULL ? form : command;
 }
 
-/* An empty variable of a shell must not mean another store than the one that was meant. */
+/* An empty shell variable must not select the default store. */
 static int refuse_empty(const struct cli *cli, const bool *is_set)
 {
     for (int i = 0; i < NUM_SETTINGS; i++) {
@@ -217,7 +216,7 @@ static int set_default_server(struct cli *cli)
                : 0;
 }
 
-/* Weights alone go out as other programs load them, unless they are only some. */
+/* Weights alone are exported in a format for other programs, unless they are only a part. */
 static void choose_format(struct cli *cli)
 {
     bool is_hf = cli->is_weights_only && cli->only[0] == '\0';
@@ -225,7 +224,7 @@ static void choose_format(struct cli *cli)
         strcpy(cli->format, is_hf ? "hf" : "safetensors");
 }
 
-/* The rules that the option table cannot say. */
+/* Checks rules that the option table cannot express. */
 static int check_usage(const struct command *command, struct cli *cli, const bool *is_set,
                        int num_args)
 {
@@ -284,8 +283,8 @@ static int fail_unknown_action(const struct command *command, const char *word)
                : report_error(ERR_INVALID, hint, "%s takes an action", command->name);
 }
 
-/* `help`, and `help COMMAND`. */
-static int tell_help(int num_names, char **names)
+/* Runs `help`, and `help COMMAND`. */
+static int run_help(int num_names, char **names)
 {
     int num_words;
     const struct command *command = find_command(&num_words, names, num_names);
@@ -303,13 +302,13 @@ static int tell_help(int num_names, char **names)
     return 0;
 }
 
-/* ---- for shells ---- */
+/* ---- completion ---- */
 
 static const char *const short_keys[] = {"h", "help", "o", "output", NULL};
-static const char files[] = ":files"; /* instead of words: the shell knows what files there are */
+static const char files[] = ":files"; /* instead of words: the shell completes files */
 
-/* A word, and behind a tab what it is, if it begins as what was typed. */
-static void offer(const char *typed, const char *dashes, const char *word, const char *what)
+/* Prints a word, a tab and its description, if it begins with the typed text. */
+static void offer_word(const char *typed, const char *dashes, const char *word, const char *what)
 {
     char text[64];
     snprintf(text, sizeof text, "%s%s", dashes, word);
@@ -323,12 +322,12 @@ static void offer_value(const char *typed, int setting)
     if (command_settings[setting].choices != NULL)
         snprintf(choices, sizeof choices, "%s", command_settings[setting].choices);
     while ((choice = strsep(&rest, ",")) != NULL && choice[0] != '\0')
-        offer(typed, "", choice, command_settings[setting].key);
+        offer_word(typed, "", choice, command_settings[setting].key);
     if (NAMES_FILE & BIT(setting))
         printf("%s\n", files);
 }
 
-/* Is that argument a folder? The table of commands calls it so. */
+/* Is that argument a folder, by the table of commands? */
 static bool is_folder(const struct command *command, int argument)
 {
     const char *word = command->arguments;
@@ -339,7 +338,7 @@ static bool is_folder(const struct command *command, int argument)
     return word != NULL && strncmp(word, "FOLDER", strlen("FOLDER")) == 0;
 }
 
-/* The next argument of the command: of the store or server that the words before name. */
+/* Offers the next argument, from the store or server that the earlier words select. */
 static void offer_argument(const struct command *command, const struct options *options,
                            struct cli *cli, char **words, int num_words)
 {
@@ -357,23 +356,24 @@ static void offer_argument(const struct command *command, const struct options *
     }
     set_default_server(cli);
     cli->is_json = false;
-    cli_list(cli); /* what cannot be read cannot be offered */
+    cli_list(cli); /* an unreadable store offers nothing */
 }
 
-/* The commands; behind one that has actions these. */
+/* Offers the commands, or the actions of a command that has some. */
 static void offer_commands(const char *typed, const struct command *command)
 {
     for (size_t i = 0; i < num_commands; i++) {
         const char *name = commands[i].name;
         if (command == NULL && strchr(name, ' ') == NULL)
-            offer(typed, "", name, commands[i].summary);
+            offer_word(typed, "", name, commands[i].summary);
         else if (command != NULL && is_form(&commands[i], command))
-            offer(typed, "", name + strlen(command->name) + 1, commands[i].summary);
+            offer_word(typed, "", name + strlen(command->name) + 1, commands[i].summary);
     }
 }
 
-/* What the last of the words can become; the first is the command's. */
-static void complete(const struct options *options, struct cli *cli, char **words, int num_words)
+/* Completes the last word; the first words are the command's. */
+static void complete_word(const struct options *options, struct cli *cli, char **words,
+                          int num_words)
 {
     const char *typed = num_words > 0 ? words[num_words - 1] : "";
     bool is_help = num_words == 2 && strcmp(words[0], "help") == 0;
@@ -390,7 +390,7 @@ static void complete(const struct options *options, struct cli *cli, char **word
     } else if (typed[0] == '-') {
         for (int i = 0; i < NUM_SETTINGS; i++) {
             if (may_take(command, i))
-                offer(typed, "--", command_settings[i].key, command_settings[i].help);
+                offer_word(typed, "--", command_settings[i].key, command_settings[i].help);
         }
     } else if (command->run == NULL) {
         offer_commands(typed, command);
@@ -421,9 +421,10 @@ int main(int argc, char **argv)
     bool is_set[NUM_SETTINGS + 1] = {false}, is_offered[NUM_SETTINGS + 1] = {false};
     const struct options options = {
         .table = command_settings, .config = &cli, .is_set = is_set, .is_offered = is_offered};
-    setenv("GRPC_VERBOSITY", "NONE", 0); /* server.c says why; with --json stderr is one object */
+    setenv("GRPC_VERBOSITY", "NONE",
+           0); /* server.c explains it; with --json stderr is one object */
     if (argc > 1 && strcmp(argv[1], "--complete") == 0) {
-        complete(&options, &cli, argv + 2, argc - 2);
+        complete_word(&options, &cli, argv + 2, argc - 2);
         return CLI_FINE;
     }
     if (report_print_version("ckpt-cli", argc, argv))
@@ -434,7 +435,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
-        return finish(tell_help(argc - 2, argv + 2), false);
+        return finish(run_help(argc - 2, argv + 2), false);
     int num_names;
     const struct command *command = find_command(&num_names, argv + 1, argc - 1);
     if (command == NULL)

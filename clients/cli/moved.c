@@ -1,5 +1,5 @@
-/* moved.c - the commands of earlier versions. ckpt-cli refuses one with the command line of today,
- * which has the user's own words. */
+/* moved.c - the commands of earlier versions. ckpt-cli refuses one with the present command line,
+ * built from the user's words. */
 #include "clients/cli/commands.h"
 
 #include "proto/base/report.h"
@@ -8,7 +8,8 @@
 
 static const struct moved {
     const char *old, *now;
-    const char *second; /* the option that its second argument has become; NULL: it is one still */
+    const char
+        *second; /* the option that its second argument has become; NULL: still an argument */
 } moved[] = {
     {"reshard", "convert", NULL},
     {"watch", "status --watch", NULL},
@@ -40,7 +41,7 @@ static void add_text(struct line *line, const char *text)
         add_char(line, *text);
 }
 
-/* As a shell reads it. */
+/* Appends a word, quoted for a shell. */
 static void add_word(struct line *line, const char *word)
 {
     static const char special[] = " \t\n\"'\\$`*?[]{}()<>|&;!#~";

@@ -1,10 +1,10 @@
-/* python.c - what the package `holdfast` for Python does: import and export with --format dcp and
+/* python.c - runs the Python package `holdfast` for import and export with --format dcp and
  * safetensors-folder.
  *
  * This process becomes $HOLDFAST_PYTHON (default python3) -m holdfast, so that signals, the
- * terminal and the exit code are the command's own. Before that the package is imported once: what
- * is missing, Python, the package or NumPy, is told as every error of ckpt-cli (ERR_UNAVAILABLE).
- * The current directory is no place for modules (PYTHONSAFEPATH, from Python 3.11 on). */
+ * terminal and the exit code are the command's own. Before that it imports the package once, so
+ * that a missing Python, package or NumPy becomes an error of ckpt-cli (ERR_UNAVAILABLE). Python
+ * does not load modules from the current directory (PYTHONSAFEPATH, since Python 3.11). */
 #include "clients/cli/engine/cli.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define ARGS_MAX 16
-#define NO_PYTHON 127 /* as of a shell */
+#define NO_PYTHON 127 /* as from a shell */
 
 static const char *python(void)
 {
@@ -22,7 +22,7 @@ static const char *python(void)
     return named != NULL && named[0] != '\0' ? named : "python3";
 }
 
-/* The last line of what is written to `fd`: of a traceback the exception. */
+/* Reads the last line written to `fd`: the exception of a traceback. */
 static void read_last_line(char *out, size_t size, int fd)
 {
     char text[512];
@@ -41,8 +41,8 @@ static void read_last_line(char *out, size_t size, int fd)
     report_make_printable(out);
 }
 
-/* Imports the package in a process of its own; 0, or its exit code and the reason. */
-static int try_import(char *reason, size_t size)
+/* Imports the package in a separate process; 0, or its exit code and the reason. */
+static int import_package(char *reason, size_t size)
 {
     int ends[2], status = 0;
     reason[0] = '\0';
@@ -67,7 +67,7 @@ static int try_import(char *reason, size_t size)
 static int check_package(void)
 {
     char reason[256];
-    int code = try_import(reason, sizeof reason);
+    int code = import_package(reason, sizeof reason);
     if (code == NO_PYTHON)
         return report_error(ERR_UNAVAILABLE, "install Python 3.10, or set HOLDFAST_PYTHON",
                             "this command needs Python: %s cannot be run", python());
@@ -81,9 +81,9 @@ static int check_package(void)
     return 0;
 }
 
-/* `direction`: "from" or "to". Returns only when it failed. */
-static int become(const struct cli *cli, const char *direction, const char *source,
-                  const char *target)
+/* `direction`: "from" or "to". Returns only after a failure. */
+static int exec_python(const struct cli *cli, const char *direction, const char *source,
+                       const char *target)
 {
     const char *args[ARGS_MAX] = {python(), "-m", "holdfast"};
     char name[24];
@@ -118,13 +118,13 @@ static int become(const struct cli *cli, const char *direction, const char *sour
 int cli_import_python(const struct cli *cli)
 {
     return cli->run[0] != '\0'
-               ? become(cli, "from", cli->args[0], cli->run)
+               ? exec_python(cli, "from", cli->args[0], cli->run)
                : report_error(ERR_INVALID, "add --run RUN@STEP", "the new checkpoint has no name");
 }
 
 int cli_export_python(const struct cli *cli)
 {
     return cli->output[0] != '\0'
-               ? become(cli, "to", cli->args[0], cli->output)
+               ? exec_python(cli, "to", cli->args[0], cli->output)
                : report_error(ERR_INVALID, "add --output FOLDER", "no output was named");
 }

@@ -1,20 +1,20 @@
-/* assembly.c - the 1 MiB blocks of an output, put together from the shards of a checkpoint.
+/* assembly.c - assembles the 1 MiB blocks of an output from the shards of a checkpoint.
  *
- * The outputs are walked from front to back. For each block of one, the blocks of the shards that
- * it needs are found (wants.c) and read by scan.c. A block that was read is put, element by
- * element, into every output block of the next ASSEMBLY_SPAN that it holds a part of, converted on
- * the way. An output block with nothing missing is complete.
+ * The assembly walks the outputs from front to back. For each output block, wants.c finds the
+ * needed blocks of the shards, and scan.c reads them. Workers copy and convert a read block,
+ * element by element, into every output block of the next ASSEMBLY_SPAN that contains a part of it.
+ * An output block with nothing missing is complete.
  *
- * So a block is read again only for output further away than the span: never when tensors are cut
- * by rows or not at all; once per span when a slice is cut by columns.
+ * So a block is read again only for outputs beyond the span: never when tensors are cut by rows or
+ * not at all; once per span when a slice is cut by columns.
  *
  * At most ASSEMBLY_BLOCKS (fewer with two sides) output blocks are open at a time: the oldest one
- * that is not yet released, and those behind it. A read is asked for only when every block that it
- * may fill is open. Room for a block is taken when its first byte arrives and reused last in, first
- * out, so what is not needed is never touched.
+ * that is not yet released, and those after it. A read begins only when every block that it may
+ * fill is open. Memory for a block is taken when its first byte arrives and reused last in, first
+ * out, so unneeded memory is never touched.
  *
- * The caller's thread owns the walk and opens blocks; workers fill them, counting down what is
- * missing; the lock guards the free rooms and the count of open blocks. */
+ * The caller's thread owns the walk and opens blocks; workers fill them, counting down the missing
+ * bytes; the lock guards the free rooms and the count of open blocks. */
 #include "clients/cli/assemble/wants.h"
 #include "clients/cli/engine/scan.h"
 
@@ -26,13 +26,13 @@
 
 struct assembly {
     struct checkpoint *sides;
-    uint32_t num_sides, num_blocks, span; /* open at a time; a read fills at most so many */
+    uint32_t num_sides, num_blocks, span; /* open at a time; a read fills at most `span` */
     const struct assembly_hooks *hooks;
     struct scan *scan;
     /* The walk. */
     struct output_file *file;
-    uint64_t at, opened; /* in the file: the block at hand; how many are open or released */
-    struct wants wants;  /* of the block at hand */
+    uint64_t at, opened; /* in the file: the present block; blocks that are open or released */
+    struct wants wants;  /* of the present block */
     uint32_t next_wanted;
     bool is_last; /* there are no more files */
     /* By number among all files, modulo num_blocks. */
@@ -43,7 +43,7 @@ struct assembly {
     unsigned char **rooms; /* free ones */
     uint32_t num_rooms;
     uint64_t oldest, newest; /* numbers of open blocks: [oldest, newest) */
-    uint64_t num_handed;     /* to complete(), and not yet released */
+    uint64_t num_handed;     /* passed to complete(), and not yet released */
 };
 
 /* ---- rooms ---- */
@@ -137,18 +137,18 @@ struct filling {
     struct assembly *assembly;
     const struct scan_read *read;
     uint32_t worker;
-    uint64_t end; /* index behind the last output block that this read fills */
+    uint64_t end; /* index after the last output block that this read fills */
     const struct output_tensor *tensor;
-    const struct tensor_meta *meta; /* of all of it */
-    struct box part;                /* of that, when it is joined: where the elements are from */
+    const struct tensor_meta *meta; /* of the whole tensor */
+    struct box part;                /* if joined: the box in it that has the elements */
     enum dtype from;
-    const unsigned char *data; /* of the elements at hand */
+    const unsigned char *data; /* the present elements */
     int error;
 };
 
-/* `count` elements, from the element `element` of the data, to the place of element `place` of the
- * output tensor. */
-static void fill(struct filling *filling, uint64_t place, uint64_t count, uint64_t element)
+/* Copies `count` elements, from element `element` of the data, to element `place` of the output
+ * tensor. */
+static void fill_elements(struct filling *filling, uint64_t place, uint64_t count, uint64_t element)
 {
     struct output_file *file = filling->read->output;
     const struct output_tensor *tensor = filling->tensor;
@@ -171,8 +171,9 @@ static void fill(struct filling *filling, uint64_t place, uint64_t count, uint64
     }
 }
 
-/* Where element `global` of a tensor lies in the row-major order of a box, and how many elements
- * from it on lie one after the other there. False: not in it, and neither are as many more. */
+/* The position of element `global` of a tensor in the row-major order of a box, and how many
+ * elements from there on are contiguous in both. False: it is not in the box, and nor are the next
+ * *out_count. */
 static bool find_place(uint64_t *out_place, uint64_t *out_count, const struct box *box,
                        const struct tensor_meta *meta, uint64_t global)
 {
@@ -209,7 +210,7 @@ static bool find_place(uint64_t *out_place, uint64_t *out_count, const struct bo
     return true;
 }
 
-/* A run of the global order, as box_runs gives it. */
+/* Fills a run of the global order, as box_runs() gives it. */
 static void fill_run(void *user, uint64_t global, uint64_t count, uint64_t element)
 {
     struct filling *filling = user;
@@ -224,14 +225,14 @@ static void fill_run(void *user, uint64_t global, uint64_t count, uint64_t eleme
         bool is_inside = find_place(&place, &now, &tensor->box, filling->meta, to);
         now = now < most ? now : most;
         if (is_inside)
-            fill(filling, place, now, element);
+            fill_elements(filling, place, now, element);
         global += now;
         element += now;
         count -= now;
     }
 }
 
-/* Likewise of a part of a joined tensor. */
+/* The same for a part of a joined tensor. */
 static void fill_part(void *user, uint64_t place, uint64_t count, uint64_t element)
 {
     struct filling *filling = user, part = *filling;
@@ -274,7 +275,7 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
             box_runs(&tensor->box, meta, first, count, fill_part, &filling);
         } else if (filling.tensor->head_rows == 0 &&
                    box_equal(&tensor->box, &filling.tensor->box, meta->dims))
-            fill(&filling, first, count, 0);
+            fill_elements(&filling, first, count, 0);
         else
             box_runs(&tensor->box, meta, first, count, fill_run, &filling);
     }
@@ -308,7 +309,7 @@ void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta 
     }
 }
 
-uint32_t output_tensor_behind(const struct output_file *file, uint64_t byte)
+uint32_t output_tensor_after(const struct output_file *file, uint64_t byte)
 {
     uint32_t low = 0, high = file->num_tensors;
     while (low < high) {
@@ -362,7 +363,7 @@ static int open_file(struct assembly *assembly)
 static uint64_t bytes_of_tensors(const struct output_file *file, const struct output_block *block)
 {
     uint64_t sum = 0, end = block->start + block->bytes;
-    for (uint32_t i = output_tensor_behind(file, block->start);
+    for (uint32_t i = output_tensor_after(file, block->start);
          i < file->num_tensors && file->tensors[i].start < end; i++) {
         uint64_t to = file->tensors[i].start + file->tensors[i].bytes;
         uint64_t from = file->tensors[i].start;
@@ -372,7 +373,7 @@ static uint64_t bytes_of_tensors(const struct output_file *file, const struct ou
     return sum;
 }
 
-/* The next block of the file; its place is free. */
+/* Opens the next block of the file; its place is free. */
 static int open_block(struct assembly *assembly)
 {
     struct output_file *file = assembly->file;
@@ -399,7 +400,7 @@ static int open_block(struct assembly *assembly)
     return hand_over(assembly, scan_workers(), block);
 }
 
-/* Opens all blocks that a read for the one at hand may fill. SCAN_READ: they are. */
+/* Opens all blocks that a read for the present one may fill. SCAN_READ: they are open. */
 static int open_span(struct assembly *assembly)
 {
     uint64_t end = assembly->at + assembly->span;
@@ -418,7 +419,7 @@ static int open_span(struct assembly *assembly)
     return SCAN_READ;
 }
 
-/* Nothing more to read: waits until everything has been released. */
+/* Nothing more to read: waits until every block is released. */
 static int wait_for_release(struct assembly *assembly)
 {
     pthread_mutex_lock(&assembly->lock);
@@ -458,7 +459,7 @@ static int next_read(void *user, struct scan_read *out)
     return result != 0 ? result : SCAN_READ;
 }
 
-/* ---- from begin to end ---- */
+/* ---- begin and end ---- */
 
 static int prepare(struct assembly *assembly)
 {

@@ -1,4 +1,5 @@
-/* blocks.c - every block of a checkpoint, and the digests of its tensors; see blocks.h. */
+/* blocks.c - reads every block of a checkpoint, and computes the digests of its tensors; see
+ * blocks.h. */
 #include "clients/cli/assemble/blocks.h"
 
 #include <stdlib.h>
@@ -6,8 +7,8 @@
 
 /* ---- the walk ---- */
 
-/* The next shard that can be read is taken for as long as the walk is in it. */
-static int enter_shard(struct blocks *blocks)
+/* Takes the next readable shard, for the time that the walk is in it. */
+static int open_next_shard(struct blocks *blocks)
 {
     while (blocks->shard < blocks->end_shard &&
            blocks->checkpoint->shards[blocks->shard].damage != NULL)
@@ -31,7 +32,7 @@ static int next_block(void *user, struct scan_read *out)
     struct blocks *blocks = user;
     for (;;) {
         if (blocks->file == NULL)
-            ERR_TRY(enter_shard(blocks));
+            ERR_TRY(open_next_shard(blocks));
         if (blocks->file == NULL)
             return SCAN_END;
         uint64_t end = blocks->file->stored.geometry.num_blocks;
@@ -148,7 +149,7 @@ void blocks_free(struct blocks *blocks)
     blocks->digests = NULL;
 }
 
-/* The tensors of which a shard that could not be read has a part. */
+/* Marks the tensors with a part in a shard that could not be read. */
 static int find_unread(bool *unread, const struct checkpoint *checkpoint)
 {
     const struct manifest *manifest = checkpoint->manifest;

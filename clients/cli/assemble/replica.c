@@ -1,7 +1,7 @@
-/* replica.c - a shard of one store as a new file of another, byte for byte; see blocks.h.
+/* replica.c - copies a shard of one store to a new file of another, byte for byte; see blocks.h.
  *
- * Every block is verified before it is written. The checksum table goes last, behind a sync: a file
- * whose table is whole has all of the rest. */
+ * Every block is verified before it is written. The checksum table is written last, after a sync: a
+ * file with a complete table has all blocks. */
 #include "clients/cli/assemble/blocks.h"
 
 #include <stdlib.h>
@@ -88,7 +88,7 @@ int shard_copy(struct storage *store, const char *key, struct checkpoint *from, 
                struct digest **digests, struct progress *progress)
 {
     struct replica replica = {.from = from, .store = store};
-    int error = storage_remove(store, key); /* what an earlier try left */
+    int error = storage_remove(store, key); /* left by an earlier try */
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
     ERR_TRY(storage_object_create(store, &replica.object, key,

@@ -1,13 +1,13 @@
-/* wants.c - which blocks of which shards a block of an output needs (see wants.h).
+/* wants.c - finds the blocks of shards that an output block needs (see wants.h).
  *
- * The saved order of a slice is that of the whole tensor with the rest left out, so what a range of
- * the output needs of one slice is a range too. */
+ * The saved order of a slice is that of the whole tensor without the other elements. So a
+ * contiguous range of the output needs a contiguous range of a slice. */
 #include "clients/cli/assemble/wants.h"
 #include "proto/base/array.h"
 
 #include <stdlib.h>
 
-/* Notes a block of a shard, unless a read that is already under way fills this output block too. */
+/* Adds a block of a shard, unless a read already under way fills this output block, too. */
 static int want_block(struct wants *wants, uint32_t side, struct shard_file *shard, uint64_t block)
 {
     uint64_t number = wants->number;
@@ -25,7 +25,7 @@ static int want_block(struct wants *wants, uint32_t side, struct shard_file *sha
     return 0;
 }
 
-/* Elements [first, end) of the slice of `tensor` in a shard. */
+/* Adds elements [first, end) of the slice of `tensor` in a shard. */
 static int want_elements(struct wants *wants, uint32_t side, uint32_t shard, uint32_t tensor,
                          uint64_t first, uint64_t end)
 {
@@ -56,7 +56,7 @@ static int want_elements(struct wants *wants, uint32_t side, uint32_t shard, uin
     return error;
 }
 
-/* How many elements of a box come before the element `global` of its tensor. */
+/* The number of elements of a box before element `global` of its tensor. */
 static uint64_t elements_before(const struct box *box, const struct tensor_meta *tensor,
                                 uint64_t global)
 {
@@ -81,7 +81,7 @@ static uint64_t elements_before(const struct box *box, const struct tensor_meta 
     return count;
 }
 
-/* Index in the whole tensor of an element of a box. */
+/* The index in the whole tensor of an element of a box. */
 static uint64_t element_at(const struct box *box, const struct tensor_meta *tensor, uint64_t place)
 {
     uint64_t global = 0, scale = 1;
@@ -93,8 +93,8 @@ static uint64_t element_at(const struct box *box, const struct tensor_meta *tens
     return global;
 }
 
-/* Elements [first, end) of an output tensor, from all slices that hold some of them; perhaps from
- * some more. */
+/* Adds elements [first, end) of an output tensor, from all slices that hold some of them; may add
+ * more. */
 static int want_tensor(struct wants *wants, uint32_t side, const struct output_tensor *out,
                        uint64_t first, uint64_t end)
 {
@@ -111,7 +111,7 @@ static int want_tensor(struct wants *wants, uint32_t side, const struct output_t
         from = from / row / out->head_rows * out->head_rows * row;
         to = (to / row / out->head_rows + 1) * out->head_rows * row - 1;
     }
-    if (layout->dims > 0) { /* only the cells of the rows at hand */
+    if (layout->dims > 0) { /* only the cells of these rows */
         uint64_t per_row = last / (layout->num_cuts[0] - 1);
         cell = layout_find_cut(layout->cuts[0], layout->num_cuts[0], from / row) * per_row;
         last = (layout_find_cut(layout->cuts[0], layout->num_cuts[0], to / row) + 1ull) * per_row;
@@ -129,8 +129,8 @@ static int want_tensor(struct wants *wants, uint32_t side, const struct output_t
     return error;
 }
 
-/* Likewise of a joined tensor, from all its parts: the order of a part is that of the whole with
- * the rest left out. */
+/* The same for a joined tensor, from all its parts: a part has the order of the whole without the
+ * other elements. */
 static int want_parts(struct wants *wants, uint32_t side, const struct output_tensor *out,
                       uint64_t first, uint64_t end)
 {
@@ -158,7 +158,7 @@ int wants_add(struct wants *wants, const struct output_block *block)
     int error = 0;
     wants->base = file->base;
     wants->number = file->base + block->index;
-    for (uint32_t i = output_tensor_behind(file, block->start);
+    for (uint32_t i = output_tensor_after(file, block->start);
          i < file->num_tensors && file->tensors[i].start < end && error == 0; i++) {
         const struct output_tensor *tensor = &file->tensors[i];
         uint64_t size = dtype_bytes(tensor->dtype), to = tensor->start + tensor->bytes;

@@ -1,4 +1,4 @@
-/* wants.h - which blocks of which shards a block of an output needs: what assembly.c reads. */
+/* wants.h - the blocks of shards that an output block needs, for assembly.c. */
 #ifndef HOLDFAST_CLIENTS_WANTS_H
 #define HOLDFAST_CLIENTS_WANTS_H
 
@@ -12,15 +12,14 @@ struct wanted {
 struct wants {
     struct checkpoint *sides;
     uint32_t num_sides;
-    uint32_t span; /* a read fills the output block that it was wanted for, and so many behind it */
+    uint32_t span;       /* a read fills its output block, and at most so many after it */
     struct wanted *list; /* free() */
     uint32_t count, room;
-    uint64_t base, number; /* of the file's first block and of that at hand, among all files */
+    uint64_t base, number; /* of the file's first block and of the present one, among all files */
 };
 
-/* What `block` needs comes behind the list, but for what a block of the span before it has wanted:
- * that read fills this one, too. Blocks come in their order. ERR_MEMORY, and what a shard's header
- * gives. */
+/* Appends the blocks that `block` needs, in their order. Skips those that a block of the span
+ * before has added: that read fills this one, too. ERR_MEMORY, and errors of a shard's header. */
 int wants_add(struct wants *wants, const struct output_block *block);
 
 #endif

@@ -1,5 +1,5 @@
-/* writer.c - a new checkpoint (see writer.h): shards block by block with O_DIRECT,
- * then the manifest. Its plan is in writer_plan.c. */
+/* writer.c - writes a new checkpoint (see writer.h): shards block by block with O_DIRECT, then the
+ * manifest. writer_plan.c has its plan. */
 #include "clients/cli/assemble/writer.h"
 #include "proto/format/mark.h"
 
@@ -14,7 +14,7 @@ struct target {
     uint32_t shard;
     struct shard_geometry geometry;
     uint64_t identity;
-    struct shard_tensor *tensors; /* as `file.tensors` */
+    struct shard_tensor *tensors; /* like `file.tensors` */
     unsigned char *head;
     struct storage_object *object;
     /* The last block and the table: from tail_start to the end of the file. */
@@ -47,9 +47,9 @@ static int visit_leftover(void *user, const struct storage_entry *entry)
                         "%s holds an unfinished %s", writer->where, writer->directory);
 }
 
-/* The directory of the new checkpoint must hold nothing; when told, what is there without a
- * manifest is removed: of the store's lock and of leases we have the only ones, so nobody is
- * writing it. */
+/* The directory of the new checkpoint must be empty. With `is_forced`, members without a manifest
+ * are removed. This process has the store's lock and the only lease, so no other process is writing
+ * it. */
 static int clear_directory(struct writer *writer, bool is_forced)
 {
     char key[STORAGE_KEY_MAX + 32];
@@ -61,10 +61,11 @@ static int clear_directory(struct writer *writer, bool is_forced)
                             writer->where, writer->directory);
     if (error != ERR_NOT_FOUND)
         return error;
-    if (is_forced) /* what nothing proves to be unfinished stays */
+    if (is_forced) /* members that no mark proves to be unfinished stay */
         return store_clear(writer->store, writer->directory);
     error = storage_list(writer->store, writer->directory, visit_leftover, writer);
-    if (error == 0) /* empty, but for what a publication left: it is not there, or goes, or stays */
+    if (error ==
+        0) /* empty, except for a publication's rest: it does not exist, is removed, or stays */
         storage_remove(writer->store, writer->directory);
     return error;
 }
@@ -94,8 +95,9 @@ static int visit_holder(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Nobody else may be writing the directory: tools that a ckptd serves have leases, as we have. */
-static int refuse_others(struct writer *writer)
+/* Another process may be writing the directory: with a serving ckptd tools have leases, as this
+ * one. */
+static int check_no_others(struct writer *writer)
 {
     struct holders holders = {.name = strrchr(writer->directory, '/') + 1};
     int error =
@@ -117,7 +119,7 @@ static int take_lease(struct writer *writer)
 static int make_mark(struct writer *writer)
 {
     struct store_mark mark = {.boot_id = 0};
-    writer->is_marked = true; /* an error may leave it */
+    writer->is_marked = true; /* it may exist after an error, too */
     manifest_identity(&mark.identity, &writer->manifest.summary, 0);
     return store_mark(writer->store, &mark);
 }
@@ -127,13 +129,13 @@ int writer_open(struct writer *writer, const char *where, bool is_forced)
     static const struct storage_options options = {.is_quiet = true};
     writer->where = where;
     int error = storage_open_where(&writer->store, where, &options);
-    if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
+    if (error == ERR_NOT_FOUND) /* this code means that the source was not found */
         error = ERR_IO;
     if (error == 0)
         error =
             writer->served != NULL ? take_lease(writer) : store_lock(writer->store, writer->option);
     if (error == 0)
-        error = refuse_others(writer);
+        error = check_no_others(writer);
     if (error == 0)
         error = clear_directory(writer, is_forced && writer->served == NULL);
     return error != 0 ? error : check_space(writer);
@@ -210,7 +212,7 @@ static int plan_target(struct target *target)
     return error;
 }
 
-/* Closes shards that are durable; keeps the hash of their table. */
+/* Closes durable shards; keeps the hash of their table. */
 static void close_ended(struct writer *writer)
 {
     for (struct target **at = &writer->targets; *at != NULL;) {
@@ -271,8 +273,8 @@ static void submit(struct target *target, struct storage_request *request)
     storage_submit(writer->store, request);
 }
 
-/* A request of the target's own has ended. When it is the last one, or another error has stopped
- * the work, the target may be gone on return. */
+/* A request of the target itself has ended. If it is the last one, or another error has stopped the
+ * work, the target may be freed on return. */
 static void end_request(const struct storage_request *request, bool is_last)
 {
     struct target *target = request->user;
@@ -297,7 +299,7 @@ static void synced(struct storage_request *request)
 }
 
 /* One of the writes of a shard is done; after the last one it is synced. */
-static void note_written(struct target *target)
+static void count_written(struct target *target)
 {
     if (atomic_fetch_sub(&target->num_unwritten, 1) > 1)
         return;
@@ -308,17 +310,17 @@ static void note_written(struct target *target)
 
 static void tail_written(struct storage_request *request)
 {
-    note_written(request->user);
+    count_written(request->user);
     end_request(request, false);
 }
 
 static void block_written(struct output_block *block)
 {
-    note_written(block->file->user);
+    count_written(block->file->user);
     assembly_release(block);
 }
 
-/* Every block has its checksum: the table goes behind the last block's bytes. */
+/* Every block has its checksum: writes the table after the last block's bytes. */
 static void write_tail(struct target *target)
 {
     const struct shard_geometry *geometry = &target->geometry;
@@ -348,7 +350,7 @@ static void add_digests(void *user, size_t at, size_t bytes)
     const struct target *target = block->file->user;
     struct writer *writer = target->writer;
     uint64_t piece = block->start + at, piece_end = piece + bytes;
-    for (uint32_t i = output_tensor_behind(block->file, piece); i < block->file->num_tensors; i++) {
+    for (uint32_t i = output_tensor_after(block->file, piece); i < block->file->num_tensors; i++) {
         const struct output_tensor *tensor = &block->file->tensors[i];
         uint64_t from = tensor->start > piece ? tensor->start : piece;
         uint64_t end = tensor->start + tensor->bytes;
@@ -362,9 +364,9 @@ static void add_digests(void *user, size_t at, size_t bytes)
     }
 }
 
-/* A complete block: its digests and its checksum. False: it is the last one, which is kept for the
- * tail. */
-static bool take_block(struct target *target, uint32_t worker, const struct output_block *block)
+/* Computes the digests and the checksum of a complete block. False: it is the last one, which is
+ * kept for the tail. */
+static bool hash_block(struct target *target, uint32_t worker, const struct output_block *block)
 {
     struct hashed_block hashed = {block, worker};
     target->hashes[block->index] = checksum_block_beside(
@@ -385,7 +387,7 @@ int writer_complete(void *user, uint32_t worker, struct output_block *block)
 {
     struct writer *writer = user;
     struct target *target = block->file->user;
-    if (take_block(target, worker, block))
+    if (hash_block(target, worker, block))
         assembly_write(block, writer->store, target->object, block_written);
     else
         assembly_release(block);
@@ -399,18 +401,18 @@ int writer_take(struct output_file *file, uint32_t worker, uint64_t index, void 
     struct output_block block = {.file = file, .index = index, .data = {data}};
     int error = 0;
     shard_block(&block.start, &block.bytes, &target->geometry, index);
-    if (take_block(target, worker, &block)) {
+    if (hash_block(target, worker, &block)) {
         error = storage_transfer(target->writer->store, STORAGE_WRITE, target->object, block.start,
                                  data, SCAN_BLOCK);
-        note_written(target);
+        count_written(target);
     }
     note_hashed(target);
     return error;
 }
 
-/* ---- from begin to end ---- */
+/* ---- begin and end ---- */
 
-/* Until every shard is durable; after an error, until nothing is under way any more. */
+/* Waits until every shard is durable; after an error, until no request is under way. */
 static int wait_for_shards(struct writer *writer, int error)
 {
     struct target *target = writer->targets;
@@ -442,7 +444,7 @@ static int check_proof(const struct writer *writer, const struct digest *proof)
     return 0;
 }
 
-/* The manifest of the shards, whose names are durable by then. */
+/* Makes the manifest of the shards, whose names are durable by now. */
 static int make_manifest(char **out, size_t *out_bytes, struct writer *writer,
                          const struct digest *proof)
 {
@@ -457,7 +459,7 @@ static int make_manifest(char **out, size_t *out_bytes, struct writer *writer,
     return error != 0 ? error : storage_sync_names(writer->store, writer->directory);
 }
 
-/* After an error: removes what was created, as far as that goes; keeps the error's text. */
+/* After an error: removes the created files, as far as possible; keeps the error's text. */
 static void remove_shards(struct writer *writer, int error)
 {
     struct failure failure = {0};
@@ -475,13 +477,13 @@ static void remove_shards(struct writer *writer, int error)
     writer->lease = NULL;
     snprintf(key, sizeof key, "%s/leases", writer->manifest.summary.run);
     if (writer->is_marked && storage_remove(writer->store, writer->directory) == 0) {
-        storage_remove(writer->store, key); /* of a new run it is empty, or there is none */
+        storage_remove(writer->store, key); /* if the run is new it is empty, or does not exist */
         storage_remove(writer->store, writer->manifest.summary.run);
     }
     failure_report(&failure);
 }
 
-/* Does ckptd say that it has not committed it, and will not? */
+/* Is it certain that ckptd has not committed it, and will not? */
 static bool is_refusal(int error)
 {
     return error == ERR_EXISTS || error == ERR_DENIED || error == ERR_INVALID ||
@@ -489,8 +491,8 @@ static bool is_refusal(int error)
            error == ERR_SPACE;
 }
 
-/* A manifest that could not be synced may be back after a power loss, and a ckptd that does not
- * answer may have published it: the shards stay. */
+/* A manifest whose sync failed may be back after a power loss, and a ckptd that does not answer may
+ * have published it. So the shards stay. */
 static int commit(struct writer *writer, const char *text, size_t bytes)
 {
     char key[STORAGE_KEY_MAX + 32];
@@ -543,8 +545,8 @@ void writer_deinit(struct writer *writer)
     pthread_cond_destroy(&writer->changed);
 }
 
-void writer_tell(const struct writer *writer, const struct cli *cli, const char *name,
-                 const char *output)
+void writer_print_result(const struct writer *writer, const struct cli *cli, const char *name,
+                         const char *output)
 {
     const struct manifest *manifest = &writer->manifest;
     const struct manifest_summary *summary = &manifest->summary;

@@ -1,5 +1,5 @@
-/* writer_plan.c - the plan of a new checkpoint (see writer.h): its layouts, what each shard has of
- * them, the digests, and whether its manifest can hold them. */
+/* writer_plan.c - plans a new checkpoint (see writer.h): its layouts, each shard's part of them,
+ * the digests, and whether its manifest can hold them. */
 #include "clients/cli/assemble/writer.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #define MESSAGE_FRAME_BYTES 64u /* of a message around its one long field */
 
-/* The planner's input for one tensor: a rank's slices are that one. */
+/* The planner's input for one tensor: each rank has one slice of it. */
 struct rows {
     uint32_t replicas, parts;
     struct slice *slices; /* per part */
@@ -59,7 +59,7 @@ static int plan_layout(struct layout *out, struct rows *rows, const struct tenso
                              LAYOUT_EQUAL_REPLICAS));
     CHECK(table->num_layouts == 1);
     *out = table->layouts[0];
-    table->num_layouts = 0; /* it is the caller's now */
+    table->num_layouts = 0; /* the caller owns it now */
     layout_table_free(table);
     return 0;
 }
@@ -72,8 +72,8 @@ static bool layout_is_of(const struct layout *layout, const struct tensor_meta *
     return is;
 }
 
-/* What is cut by rows is cut by its shape alone. So one tensor of each shape is planned: the slices
- * of all tensors and ranks at once take gigabytes; a trainer's ranks bring one rank's each. */
+/* A cut by rows depends only on the shape. So one tensor of each shape is planned: the slices of
+ * all tensors and ranks at once need gigabytes, while each rank of a trainer has only its own. */
 static int plan_layouts(struct layout_table *table, struct rows *rows)
 {
     int error = 0;
@@ -158,8 +158,8 @@ static int plan_digests(struct writer *writer)
                                    : report_error(ERR_MEMORY, NULL, "no memory for the digests");
 }
 
-/* A manifest that cannot be written, or not sent to the ckptd that is to publish it, is told of now
- * and not when the data are all there. Its length does not change any more. */
+/* Refuses now, before the data are written, a manifest that cannot be written, or sent to the ckptd
+ * that publishes it. Its length is already final. */
 static int check_manifest(const struct writer *writer)
 {
     char *text = NULL;
@@ -178,10 +178,10 @@ int writer_plan(struct writer *writer)
 {
     struct manifest *manifest = &writer->manifest;
     manifest->summary.version = MANIFEST_VERSION;
-    manifest->summary.origin[0] = '\0'; /* which its source may have */
+    manifest->summary.origin[0] = '\0'; /* the source may have one */
     manifest->digests = NULL;
     manifest->shards = NULL;
-    manifest->part_sums = NULL; /* of a tier's */
+    manifest->part_sums = NULL; /* of a far tier's manifest */
     manifest->part_bytes = 0;
     snprintf(manifest->code_version, sizeof manifest->code_version, "%s", report_version);
     manifest_now(manifest->summary.time);

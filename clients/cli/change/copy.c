@@ -1,25 +1,24 @@
-/* copy.c - cp: checkpoints into another run, or another store, with every byte verified.
+/* copy.c - cp: copies checkpoints into another run, or another store, and verifies every byte.
  *
- * A copy is the same checkpoint: its manifest and shards are copied as they are, and a file beside
- * them says under which run they were saved (proto/format/origin.h). Per checkpoint:
+ * A copy is the same checkpoint: its manifest and shards are copied unchanged, and a file beside
+ * them names the run that saved them (proto/format/origin.h). For each checkpoint:
  *
- *   what the other side has already is looked at: a shard whose size, header and checksum table are
- *    │    right is read there, and kept if every block is right; any other is written anew
- *   every missing shard: each block verified by its checksum, written, the table last, synced
- *   the digests of what was written, made from the same memory, and of what was kept are compared
- *    │    with the manifest's
- *   the mark of unfinished work stands beside them until the end: gc and the next start of a ckptd
- *         remove what has one and is leased by nobody (proto/format/mark.h)
- *   the origin file, the names synced, the manifest: by cp itself under the store's lock, or by the
- *         ckptd that serves the store (Adopt)
+ *   1. Read the other side's present shards. One with the right size, header and checksum table is
+ *      read completely, and kept if every block is right; any other is written again.
+ *   2. Write every missing shard: each block verified by its checksum, the table last; sync it.
+ *   3. Compare the digests with the manifest's: of written bytes from memory, of kept ones as read.
+ *   4. Publish the origin file, the names (synced) and the manifest: cp itself under the store's
+ *      lock, or the ckptd that serves the store (Adopt).
  *
- * So each byte is read once and moved once; nothing that was written is read back. A bucket takes a
- * part only if it has the SHA-256 that the request names, and the object's ETag is that of the
- * parts (storage/bucket/upload.c). What a disk has made of its bytes, `verify` tells.
+ * Until the end a mark of unfinished work is beside them: gc and the next start of a ckptd remove a
+ * directory with a mark and no lease (proto/format/mark.h).
  *
- * A copy that was cut short is taken up again by the same command, and one that is there already
- * is passed over. A checkpoint that is damaged is not copied, and neither are the others after it:
- * the error names it. */
+ * So each byte is read once and moved once; written bytes are not read back. A bucket accepts a
+ * part only with the SHA-256 that the request names, and the object's ETag is that of the parts
+ * (storage/bucket/upload.c). `verify` checks the bytes on a disk.
+ *
+ * The same command continues an interrupted copy, and skips checkpoints that are already copied. A
+ * damaged checkpoint is not copied, and cp ends there; the error names it. */
 #include "clients/cli/assemble/blocks.h"
 #include "clients/cli/assemble/writer.h"
 
@@ -33,21 +32,21 @@
 
 struct copy {
     const struct cli *cli;
-    struct cli to; /* names the other store */
-    char run[128]; /* there */
+    struct cli to; /* has the other store */
+    char run[128]; /* the run there */
     struct storage *source, *store;
-    struct storage_hold *lease; /* of the checkpoint at hand, in a served store */
+    struct storage_hold *lease; /* of the present checkpoint, in a served store */
     struct checkpoint from, made;
     char directory[STORAGE_KEY_MAX]; /* of `made` */
     struct progress progress;
-    struct digest *digests; /* of the checkpoint at hand, as of struct blocks */
+    struct digest *digests; /* of the present checkpoint, as in struct blocks */
     uint32_t num_copied, num_there, num_shards_kept;
     uint64_t bytes;
 };
 
 /* ---- the other side ---- */
 
-/* "[STORE:]RUN", where STORE is a directory or unix:/PATH. */
+/* Parses "[STORE:]RUN"; STORE is a directory or unix:/PATH. */
 static int parse_target(struct copy *copy)
 {
     struct selection selection;
@@ -65,13 +64,13 @@ static int open_target(struct copy *copy)
     int error = parse_target(copy);
     if (error == 0)
         error = storage_open_where(&copy->store, copy->to.store, &options);
-    if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
+    if (error == ERR_NOT_FOUND) /* this code means that the source was not found */
         error = ERR_IO;
     return error == 0 && copy->to.server[0] == '\0' ? store_lock(copy->store, "STORE") : error;
 }
 
-/* In a served store a lease says that somebody writes this directory. */
-static int claim(struct copy *copy, uint64_t bytes)
+/* In a served store a lease shows that a process writes this directory. */
+static int lease_target(struct copy *copy, uint64_t bytes)
 {
     char text[64];
     if (copy->to.server[0] == '\0')
@@ -82,7 +81,7 @@ static int claim(struct copy *copy, uint64_t bytes)
 }
 
 /* *out_is_there: with the same manifest, byte for byte. */
-static int look_for_copy(bool *out_is_there, const struct copy *copy)
+static int find_copy(bool *out_is_there, const struct copy *copy)
 {
     struct manifest_summary there = copy->from.manifest->summary;
     void *text = NULL;
@@ -114,8 +113,8 @@ static int copy_shard(struct copy *copy, uint32_t shard)
 
 /* ---- one checkpoint ---- */
 
-/* What `made` has of the same manifest, under its new name. */
-static int look_at_made(struct copy *copy)
+/* Reads the shards in `made` by the same manifest, under its new name. */
+static int check_made(struct copy *copy)
 {
     ERR_TRY(manifest_read(&copy->made.manifest, copy->from.text, copy->from.text_bytes));
     origin_rename(&copy->made.manifest->summary, copy->run);
@@ -133,8 +132,8 @@ static int fail_kept(void *user, const struct scan_read *read, int error_number)
     return checkpoint_fail(&copy->made, read->file->stored.shard, error);
 }
 
-/* What an earlier try has written is read there, once. ERR_CORRUPT: it is to be written anew. */
-static int prove_kept(struct copy *copy, uint32_t shard)
+/* Reads and verifies a shard from an earlier try, once. ERR_CORRUPT: it must be written again. */
+static int verify_kept(struct copy *copy, uint32_t shard)
 {
     struct blocks blocks = {.checkpoint = &copy->made,
                             .first_shard = shard,
@@ -153,7 +152,7 @@ static int keep_or_copy(struct copy *copy, uint32_t shard)
 {
     const struct shard_file *there = &copy->made.shards[shard];
     bool is_kept = there->damage == NULL && there->header_damage == NULL;
-    int error = is_kept ? prove_kept(copy, shard) : ERR_CORRUPT;
+    int error = is_kept ? verify_kept(copy, shard) : ERR_CORRUPT;
     if (is_kept && error == ERR_CORRUPT)
         log_warn("cp", "%s: it is written anew", report_line());
     return error == ERR_CORRUPT ? copy_shard(copy, shard) : error;
@@ -165,7 +164,7 @@ static void count_digest(void *user, const char *tensor)
     ++*(uint32_t *)user;
 }
 
-/* Of all shards, each from the bytes that lie there now. */
+/* Compares the digests of all shards, each from its present bytes. */
 static int compare_digests(const struct copy *copy)
 {
     const struct blocks blocks = {.checkpoint = (struct checkpoint *)(uintptr_t)&copy->from,
@@ -179,7 +178,7 @@ static int compare_digests(const struct copy *copy)
                                          copy->made.name, text_count(differing, "tensor").text);
 }
 
-/* Under the lock, or by ckptd. */
+/* Publishes it under the lock, or by ckptd. */
 static int commit(struct copy *copy)
 {
     const struct manifest_summary *summary = &copy->made.manifest->summary;
@@ -214,13 +213,13 @@ static int write_copy(struct copy *copy)
 {
     uint32_t shards = copy->from.manifest->summary.shards;
     ERR_TRY(check_source(copy));
-    ERR_TRY(claim(copy, copy->from.manifest->summary.bytes));
-    ERR_TRY(look_at_made(copy));
+    ERR_TRY(lease_target(copy, copy->from.manifest->summary.bytes));
+    ERR_TRY(check_made(copy));
     progress_begin(&copy->progress, copy->cli, "cp", copy->from.manifest->summary.bytes);
     struct store_mark mark = {.boot_id = 0};
     manifest_identity(&mark.identity, &copy->made.manifest->summary, 0);
     int error = store_mark(copy->store, &mark);
-    error = error == ERR_EXISTS ? 0 : error; /* of the try that is taken up again */
+    error = error == ERR_EXISTS ? 0 : error; /* left by the interrupted try */
     for (uint32_t i = 0; i < shards && error == 0; i++)
         error = keep_or_copy(copy, i);
     if (error == 0)
@@ -250,7 +249,7 @@ static int copy_one(struct copy *copy, const char *name)
     int error = shard_dir_key(copy->directory, sizeof copy->directory, copy->run, summary->step,
                               summary->attempt);
     if (error == 0)
-        error = look_for_copy(&is_there, copy);
+        error = find_copy(&is_there, copy);
     if (error == 0 && !is_there)
         error = write_copy(copy);
     *(is_there ? &copy->num_there : &copy->num_copied) += error == 0;
@@ -260,8 +259,8 @@ static int copy_one(struct copy *copy, const char *name)
 
 /* ---- the command ---- */
 
-/* Of a run all that are whole, the oldest first: the newest of the copy is then always that of the
- * source, as far as it has come. */
+/* Copies all intact checkpoints of a run, the oldest first, so that an interrupted copy lacks only
+ * the newest. */
 static int copy_run(struct copy *copy, const char *run)
 {
     struct store_list catalog = {0};
@@ -296,7 +295,7 @@ static void print_copied(const struct copy *copy)
                copy->num_there);
 }
 
-/* A run that is copied onto itself would be there already, each checkpoint of it. */
+/* Refuses to copy a run onto itself, because each of its checkpoints exists already. */
 static int refuse_itself(const struct copy *copy, const struct selection *from)
 {
     bool is_same = false;

@@ -1,10 +1,10 @@
-/* move.c - adopt and rename: a run's directory under another name than its checkpoints were saved
- * under.
+/* move.c - adopt and rename: put a run's directory under another name than the one that its
+ * checkpoints were saved under.
  *
- * Both leave a file beside each manifest that names the run of old (proto/format/origin.h), and
- * rewrite neither manifest nor shards. adopt does so where a directory was moved or copied by hand.
- * rename does so first and renames the directory then, in one step: a crash before it leaves the
- * old run, with files that say what was so anyway. */
+ * Both write a file beside each manifest that names the original run (proto/format/origin.h), and
+ * change neither manifest nor shards. adopt does that after a directory was moved or copied by
+ * hand. rename does it first, and then renames the directory in one step. A crash before that
+ * leaves the old run, with files that name that same run. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -14,9 +14,9 @@
 
 #include <string.h>
 
-#define RUN_NAME_MAX 100 /* as ckptd has it */
+#define RUN_NAME_MAX 100 /* as in ckptd */
 
-/* What the manifest in the directory of an entry says of itself. */
+/* Reads the original summary of the manifest in an entry's directory. */
 static int read_own_summary(struct manifest_summary *out, struct storage *store,
                             const struct manifest_summary *entry)
 {
@@ -32,8 +32,8 @@ static int read_own_summary(struct manifest_summary *out, struct storage *store,
                               (unsigned long long)out->step, (unsigned long long)out->attempt);
 }
 
-/* One that is damaged anyway is told and left as it is. */
-static int put_or_tell(bool *out_is_put, struct storage *store, const struct store_entry *entry)
+/* Writes the file; only prints a checkpoint that is damaged. */
+static int put_or_print(bool *out_is_put, struct storage *store, const struct store_entry *entry)
 {
     struct manifest_summary own;
     int error = read_own_summary(&own, store, &entry->summary);
@@ -56,7 +56,7 @@ static int adopt_entry(bool *out_is_put, const struct cli *cli, struct storage *
     *out_is_put = false;
     if (!entry->flaw || strcmp(entry->flaw, FLAW_MOVED) != 0)
         return 0;
-    int error = put_or_tell(out_is_put, store, entry);
+    int error = put_or_print(out_is_put, store, entry);
     return error == 0 && *out_is_put && cli->server[0] != '\0'
                ? server_release(cli, &entry->summary)
                : error;
@@ -139,7 +139,7 @@ static int rename_stored(const struct cli *cli, struct storage *store,
     progress.unit = "checkpoint";
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
         bool is_put;
-        error = put_or_tell(&is_put, store, &catalog->entries[i]);
+        error = put_or_print(&is_put, store, &catalog->entries[i]);
         progress_add(&progress, 1);
     }
     progress_end(&progress);

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #define PIN_CALL_MS 120000u  /* a far tier may answer late */
-#define DURABILITY_BYTES 32u /* of an answer */
+#define DURABILITY_BYTES 32u /* of a reply */
 
-/* A removal that was killed before the pin was made has left no manifest, and none sees a pin any
- * more: it must not be called pinned. */
+/* An interrupted removal may have removed the manifest before the pin was made. It no longer checks
+ * pins, so the checkpoint must not be reported as pinned. */
 static int pin_stored(struct storage *store, const struct selection *selection, const char *prefix,
                       const char *note)
 {
@@ -43,7 +43,7 @@ static int pin_store(const struct cli *cli, const struct selection *selection, b
     return error;
 }
 
-/* The answer's durability: in the far tier it takes as long as that does. */
+/* The reply has the durability: a pin in the far tier waits for that tier. */
 static int pin_server(const struct cli *cli, const struct selection *selection, bool is_unpin,
                       char durability[DURABILITY_BYTES])
 {
@@ -66,13 +66,13 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
     struct selection selection;
     char durability[DURABILITY_BYTES] = "local";
     ERR_TRY(selection_parse(&selection, cli->args[0]));
-    if (selection.attempt == 0) /* else one that is damaged, or to be unpinned gone, too */
+    if (selection.attempt == 0) /* otherwise a damaged one; unpin also accepts a missing one */
         ERR_TRY(checkpoint_find(&selection, cli));
     if (cli->store[0] != '\0')
         snprintf(durability, sizeof durability, "%s", store_durability(cli->store));
     int error = cli->store[0] == '\0' ? pin_server(cli, &selection, is_unpin, durability)
                                       : pin_store(cli, &selection, is_unpin);
-    bool was_pinned = error == ERR_EXISTS; /* that is what was asked for */
+    bool was_pinned = error == ERR_EXISTS; /* the requested state exists already */
     if (error != 0 && !was_pinned)
         return error;
     if (cli->is_json)

@@ -1,15 +1,15 @@
-/* prune.c - prune: through a running ckptd, or on a directory that nobody serves.
+/* prune.c - prune: by a running ckptd, or on a directory without one.
  *
- * The plan is that of proto/format/retain.c and the removal that of store_remove, the same
- * as in ckptd. What was read back or found damaged is known from the cursor that the scrub of a
- * ckptd leaves in each run, and from what verify leaves beside each checkpoint. On a directory,
- * prune takes the store's lock: while a ckptd has it, the lock names the pid and the hint says
- * --server.
+ * The plan is that of proto/format/retain.c and the removal that of store_remove(), the same as in
+ * ckptd. The cursor that ckptd's scrub leaves in each run, and the results of verify beside the
+ * checkpoints, show which are intact or damaged. On a directory, prune takes the store's lock: if a
+ * ckptd has it, the error names its pid and the hint --server.
  *
- * damaged keeps no other from staying.
+ * A damaged checkpoint never makes another one removable.
  *
- * A prune prints its plan, a line per checkpoint with what keeps it. --dry-run prints the plan and
- * removes nothing. A plan that would remove more than half of the run is refused without --most. */
+ * A prune prints its plan: a line per checkpoint with the rules that keep it. --dry-run prints the
+ * plan and removes nothing. A plan that removes more than half of the run is refused without
+ * --most. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/format/retain.h"
@@ -23,19 +23,19 @@
 
 #define PRUNE_CALL_MS 600000u
 
-/* What a prune answers, from either side. */
+/* The result of a prune, from either side. */
 struct outcome {
     uint64_t step, attempt, bytes;
     unsigned reasons;
     bool is_removed;
-    int code; /* of the error, as far as it is known; 0: none, or a server's */
+    int code; /* of the error, if known; 0: none, or a server's */
     char error[256];
 };
 struct outcomes {
     struct outcome *list;
     size_t count;
-    uint64_t trash;   /* how long what goes can be taken back, in seconds; 0: not at all */
-    struct tags tags; /* of the run; what goes leaves its own naming nothing */
+    uint64_t trash;   /* how long removed checkpoints can be restored, in seconds; 0: not at all */
+    struct tags tags; /* of the run; the tags of a removed checkpoint become invalid */
 };
 
 static int new_outcomes(struct outcomes *out, size_t count)
@@ -60,7 +60,7 @@ static int parse_rules(struct retain_rules *out, const struct cli *cli)
     return error != 0 ? error : retain_check(out);
 }
 
-/* A run, without a step. */
+/* Parses a run without a step. */
 static int parse_run(struct selection *out, const struct cli *cli)
 {
     int error = selection_parse(out, cli->args[0]);
@@ -120,10 +120,10 @@ static int visit_file(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Are all its files there, with all their bytes? What is not counts as unverifiable, and stays.
- * ERR_MEMORY: nobody knows. */
-static int look_at_files(bool *out_whole, struct storage *store, const struct store_entry *entry,
-                         const char *prefix)
+/* Do all its files exist, with all their bytes? If not, it counts as unverifiable, and stays.
+ * ERR_MEMORY: unknown. */
+static int check_files(bool *out_whole, struct storage *store, const struct store_entry *entry,
+                       const char *prefix)
 {
     struct files files = {0};
     int error = storage_list(store, prefix, visit_file, &files);
@@ -147,7 +147,7 @@ static int read_metric(struct retain_item *item, struct storage *store, const ch
     } else if (error == ERR_CORRUPT || error == ERR_VERSION) { /* then it stays */
         item->is_damaged = true;
         error = 0;
-    } /* a disk that fails says nothing of a metric: no plan can be made */
+    } /* after a disk failure the metric is unknown: no plan can be made */
     manifest_free(manifest);
     return error;
 }
@@ -163,7 +163,7 @@ static int fill_item(struct retain_item *out, struct storage *store,
         .step = summary->step, .attempt = summary->attempt, .time = retain_time(summary->time)};
     bool is_whole = false;
     ERR_TRY(shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt));
-    ERR_TRY(look_at_files(&is_whole, store, entry, prefix));
+    ERR_TRY(check_files(&is_whole, store, entry, prefix));
     int error = store_read_verified(&verified, store, summary);
     if (error == ERR_MEMORY)
         return error;
@@ -192,17 +192,17 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
         snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
 }
 
-struct looking {
+struct item_check {
     struct storage *store;
     const struct store_list *catalog;
     struct retain_item *items;
 };
 
-static int look_at(void *user, uint32_t index)
+static int check_item(void *user, uint32_t index)
 {
-    const struct looking *looking = user;
-    struct retain_item *item = &looking->items[index];
-    int error = store_check(looking->store, &looking->catalog->entries[index].summary, 0);
+    const struct item_check *item_check = user;
+    struct retain_item *item = &item_check->items[index];
+    int error = store_check(item_check->store, &item_check->catalog->entries[index].summary, 0);
     item->is_vanished = error == ERR_NOT_FOUND;
     item->is_damaged = error == ERR_CORRUPT || error == ERR_VERSION;
     return item->is_vanished || item->is_damaged ? 0 : error;
@@ -224,7 +224,7 @@ static int visit_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* What is known of each, by a look at its files. */
+/* Fills the items from the files of each checkpoint. */
 static int fill_items(struct retain_item *items, struct storage *store, const struct cli *cli,
                       const struct store_list *catalog)
 {
@@ -274,9 +274,9 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
     if (error == 0)
         error = store_for_leases(store, run, visit_lease, &(struct leasing){items, catalog->count});
     if (error == 0) {
-        error = retain_plan_seen(items, catalog->count, rules, &removed, look_at,
-                                 &(struct looking){store, catalog, items});
-        if (error == ERR_DENIED && cli->is_dry_run) /* which shows a refused plan too */
+        error = retain_plan_seen(items, catalog->count, rules, &removed, check_item,
+                                 &(struct item_check){store, catalog, items});
+        if (error == ERR_DENIED && cli->is_dry_run) /* prints a refused plan, too */
             error = 0;
     }
     for (uint32_t i = 0; i < catalog->count && error == 0; i++)
@@ -298,7 +298,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     struct storage *store = NULL;
     struct store_list catalog = {0};
     int error = store_begin(&store, cli, run, !cli->is_dry_run);
-    if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
+    if (error == 0 && !cli->is_dry_run) /* rest of an interrupted prune */
         error = store_recover_run(store, run);
     if (error == 0)
         error = store_list_read(&catalog, store, run);
@@ -309,9 +309,9 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     return error;
 }
 
-/* ---- what was done ---- */
+/* ---- the result ---- */
 
-/* A dry run: is this a plan that is refused otherwise? */
+/* A dry run: would the plan be refused otherwise? */
 static bool needs_most(const struct cli *cli, const struct outcomes *outcomes)
 {
     size_t going = 0, counted = 0;
@@ -385,8 +385,8 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
         printf("more than half: without --most nothing will be removed\n");
 }
 
-/* Nothing to be sorry about, or the first thing that went wrong. */
-static int judge(const struct outcomes *outcomes)
+/* 0, or the first failure. */
+static int find_failure(const struct outcomes *outcomes)
 {
     size_t failed = 0;
     const char *first = "";
@@ -404,7 +404,7 @@ static int judge(const struct outcomes *outcomes)
                               first);
 }
 
-/* A plan that cannot tell them is told without. */
+/* If tags cannot be read, the plan is printed without them. */
 static void read_tags(struct outcomes *outcomes, const struct cli *cli, const char *run)
 {
     struct storage *store = verified_store(cli);
@@ -430,7 +430,7 @@ int cli_prune(const struct cli *cli)
     else if (error == 0)
         print_plan(cli, selection.run, &outcomes);
     if (error == 0)
-        error = judge(&outcomes);
+        error = find_failure(&outcomes);
     tags_free(&outcomes.tags);
     free(outcomes.list);
     return error;

@@ -1,16 +1,17 @@
-/* rebuild.c - the manifest of a checkpoint whose own is lost or damaged, for `ckpt-cli repair`.
+/* rebuild.c - makes the manifest of a checkpoint that has lost its own, or whose own is damaged,
+ * for `ckpt-cli repair`.
  *
- *   from a copy of the checkpoint: its manifest, when it tells of the save that these shards are of
- *   from the shards: their headers say which tensors they hold, and of which save they are
+ *   from a copy of the checkpoint: its manifest, if it is of the save of these shards
+ *   from the shards: their headers have the tensors and the identity of the save
  *
- *   headers of all shards ──► one identity? ──► the layout, as the planner of a save makes it ──►
- *   each header is what that layout lets expect, to the byte ──► every block is read and held
- *   against the shard's own checksum table, and the digests are taken ──► manifest
+ *   headers of all shards ──► one identity? ──► the layout, by the planner of a save ──►
+ *   each header must match that layout, to the byte ──► every block is verified by the shard's own
+ *   checksum table, and the digests are computed ──► manifest
  *
- * A manifest of the shards has no state: the place in the data, the schedule and the configuration
- * were nowhere else. Its state says so ({"lost": true}), and no trainer resumes from it; its
- * weights can be exported, diffed and given to another run. It also cannot tell a shard that was
- * replaced by a well-formed other one; nothing but the lost manifest could.
+ * A manifest made from shards has no state: only the lost one had the position in the data, the
+ * schedule and the configuration. Its state records that ({"lost": true}), and no trainer resumes
+ * from it. Its weights can be exported, compared and used for another run. It cannot detect a shard
+ * that was replaced by another well-formed one; only the lost manifest could.
  *
  * A damaged manifest is kept beside the new one, as MANIFEST_DAMAGED_NAME. */
 #include "clients/cli/assemble/blocks.h"
@@ -21,17 +22,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_BYTES_FIRST (64u << 10) /* of a shard that are read at once */
+#define HEADER_BYTES_FIRST (64u << 10) /* read first of a shard */
 #define STATE_LOST "{\"lost\":true}"
 
-/* The shards as their files tell. */
+/* The facts in the shards' files. */
 struct found {
     struct storage *store;
     const struct selection *selection;
     char directory[STORAGE_KEY_MAX];
     uint32_t shards;              /* by the files' names */
-    struct shard_header *headers; /* of each */
-    struct manifest manifest;     /* to be */
+    struct shard_header *headers; /* of each shard */
+    struct manifest manifest;     /* the new one */
 };
 
 static int fail_shard(const struct found *found, uint32_t shard, int error)
@@ -96,7 +97,7 @@ static int read_header(struct found *found, uint32_t shard)
     return 0;
 }
 
-/* All are of one save, and it is this directory's. */
+/* Checks that all are of one save, and of this directory. */
 static int check_identity(const struct found *found, uint32_t shard)
 {
     const struct shard_identity *one = &found->headers[shard].identity,
@@ -125,7 +126,7 @@ static int read_headers(struct found *found)
     if (found->headers == NULL || found->manifest.shards == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s",
                             text_count(found->shards, "header").text);
-    struct failure first = {0}; /* the others may tell what is asked all the same */
+    struct failure first = {0}; /* the others may have the same facts */
     for (uint32_t i = 0; i < found->shards && error != ERR_MEMORY; i++) {
         error = read_header(found, i);
         failure_keep(&first, error);
@@ -145,7 +146,7 @@ static void free_found(struct found *found)
     free(found->manifest.digests);
 }
 
-/* ---- the manifest of the headers ---- */
+/* ---- the manifest from the headers ---- */
 
 static int hash_table(struct found *found, uint32_t shard)
 {
@@ -216,7 +217,7 @@ static int describe(struct found *found)
                                      : report_error(ERR_MEMORY, NULL, "no memory for the digests");
 }
 
-/* ---- the proof ---- */
+/* ---- verification ---- */
 
 static int fail_block(void *user, const struct scan_read *read, int error_number)
 {
@@ -227,8 +228,8 @@ static int fail_block(void *user, const struct scan_read *read, int error_number
     return checkpoint_fail(checkpoint, read->file->stored.shard, error);
 }
 
-/* Headers as the layout lets expect, blocks as the tables say; the digests. */
-static int prove(struct found *found, const struct cli *cli)
+/* Compares headers with the layout and blocks with the tables; computes the digests. */
+static int verify_shards(struct found *found, const struct cli *cli)
 {
     struct checkpoint checkpoint = {.store = found->store};
     struct progress progress = {0};
@@ -259,11 +260,11 @@ static int prove(struct found *found, const struct cli *cli)
     return error;
 }
 
-/* ---- in its place ---- */
+/* ---- publication ---- */
 
-/* What is there is damaged, or nothing. */
-static int place(const struct found *found, const struct manifest_summary *summary,
-                 const void *text, size_t bytes)
+/* The present manifest is damaged, or missing. */
+static int publish_manifest(const struct found *found, const struct manifest_summary *summary,
+                            const void *text, size_t bytes)
 {
     char key[STORAGE_KEY_MAX + 32], kept[STORAGE_KEY_MAX + 32];
     snprintf(key, sizeof key, "%s/" MANIFEST_NAME, found->directory);
@@ -297,17 +298,17 @@ int rebuild_from_shards(struct storage *store, const struct cli *cli,
     if (error == 0)
         error = describe(&found);
     if (error == 0)
-        error = prove(&found, cli);
+        error = verify_shards(&found, cli);
     if (error == 0)
         error = manifest_write(&text, &bytes, &found.manifest);
     if (error == 0)
-        error = place(&found, &found.manifest.summary, text, bytes);
+        error = publish_manifest(&found, &found.manifest.summary, text, bytes);
     free(text);
     free_found(&found);
     return error;
 }
 
-/* Of its shards here those that can be read must be of the save that it tells of. */
+/* The readable shards here must be of the copy's save. */
 static int check_copy(const struct found *found, const struct manifest_summary *copy)
 {
     bool is_any = false;
@@ -336,7 +337,7 @@ int rebuild_from_copy(struct storage *store, const struct selection *selection,
     void *text = NULL;
     size_t bytes = 0;
     int error = open_found(&found, store, selection);
-    if (error == ERR_CORRUPT) /* a shard may be damaged, too: that comes next */
+    if (error == ERR_CORRUPT) /* a shard may be damaged, too: that is checked next */
         error = 0;
     snprintf(there.run, sizeof there.run, "%s", other_run);
     if (error == 0)
@@ -346,7 +347,7 @@ int rebuild_from_copy(struct storage *store, const struct selection *selection,
     if (error == 0)
         error = check_copy(&found, &manifest->summary);
     if (error == 0)
-        error = place(&found, &manifest->summary, text, bytes);
+        error = publish_manifest(&found, &manifest->summary, text, bytes);
     manifest_free(manifest);
     free(text);
     free_found(&found);

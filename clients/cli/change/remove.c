@@ -1,8 +1,8 @@
-/* remove.c - rm: a checkpoint or a whole run goes because a person names it, through a running
- * ckptd (ckptd/keep/remove.c) or on a directory that nobody serves, under the store's lock.
+/* remove.c - rm: removes a checkpoint or a whole run that the user names. A running ckptd does it
+ * (ckptd/keep/remove.c), or rm itself on a directory without one, under the store's lock.
  *
- * First it says what would be lost, then it asks; without a terminal --yes must be given. The
- * checkpoint is named with its attempt, so that nothing else is meant. */
+ * It first prints the loss, then asks; without a terminal --yes is required. The user names the
+ * attempt, too, so that no other checkpoint is removed. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/format/flaw.h"
@@ -17,11 +17,11 @@
 
 #define REMOVE_CALL_MS 600000u
 
-/* What goes. */
+/* The loss. */
 struct loss {
     uint64_t checkpoints, damaged, bytes;
-    uint64_t trash;       /* how long it can be taken back, in seconds; 0: not at all */
-    char elsewhere[2200]; /* nodes that keep copies of their own, "n2,n3" */
+    uint64_t trash;       /* how long it can be restored, in seconds; 0: not at all */
+    char elsewhere[2200]; /* nodes that keep copies, "n2,n3" */
 };
 
 static int remove_served(struct loss *out, const struct cli *cli, const struct selection *selection,
@@ -102,8 +102,10 @@ static int remove_stored(struct loss *out, const struct cli *cli, const struct s
     return error;
 }
 
-/* `lost` or `kept`: for good, or into the trash. JSON has it too, so it is for who is asked. */
-static void tell(const struct cli *cli, const char *lost, const char *kept, const struct loss *loss)
+/* Prints the loss before the question: `lost` if it is final, `kept` if into the trash. JSON output
+ * has it, too. */
+static void print_loss(const struct cli *cli, const char *lost, const char *kept,
+                       const struct loss *loss)
 {
     char size[32];
     FILE *to = cli->is_json ? stderr : stdout;
@@ -120,10 +122,10 @@ static void tell(const struct cli *cli, const char *lost, const char *kept, cons
     fflush(to);
 }
 
-/* ERR_DENIED: no. */
-static int ask(const struct cli *cli, const struct loss *loss)
+/* ERR_DENIED: the answer was no. */
+static int confirm_loss(const struct cli *cli, const struct loss *loss)
 {
-    tell(cli, " will be lost", " will go into the trash", loss);
+    print_loss(cli, " will be lost", " will go into the trash", loss);
     return text_confirm(cli, loss->trash > 0 ? "remove it" : "remove it for good",
                         "nothing was removed");
 }
@@ -141,10 +143,10 @@ int cli_rm(const struct cli *cli)
     if (error == 0)
         error = remove_it(&loss, cli, &selection, true);
     if (error == 0 && cli->is_dry_run)
-        tell(cli, " would be lost; nothing was touched",
-             " would go into the trash; nothing was touched", &loss);
+        print_loss(cli, " would be lost; nothing was touched",
+                   " would go into the trash; nothing was touched", &loss);
     else if (error == 0)
-        error = ask(cli, &loss);
+        error = confirm_loss(cli, &loss);
     if (error == 0 && !cli->is_dry_run)
         error = remove_it(&loss, cli, &selection, false);
     if (error == 0 && cli->is_json)

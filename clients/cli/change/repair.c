@@ -1,17 +1,17 @@
-/* repair.c - repair: the shards of a checkpoint that are damaged, from a copy of it elsewhere; and
- * its manifest, from the copy or, without one, from the headers of its shards (rebuild.c).
+/* repair.c - repair: replaces damaged shards of a checkpoint from a copy elsewhere. It also
+ * replaces its manifest, from the copy or, without one, from the headers of its shards (rebuild.c).
  *
- *   every block here is read: which shards are damaged
- *    │ for each, the same shard elsewhere, each block held against the manifest and tables here
- *    ▼ (the manifest here is whole: it vouches for both)
+ *   every block here is read: which shards are damaged?
+ *    │ for each, the same shard elsewhere, each block verified by the manifest and tables here
+ *    ▼ (the manifest here is intact, so both are verified by it)
  *   a new file beside the damaged one, synced
  *    ▼
- *   in the damaged one's place; the whole checkpoint is read back, block by block and by digests
+ *   renamed over the damaged one; the whole checkpoint is read back, by blocks and digests
  *    ▼
- *   out of quarantine, and served again
+ *   released from quarantine, and served again
  *
- * A repair that is cut short leaves a checkpoint that is damaged as before, or less so; the same
- * command takes it up again. */
+ * An interrupted repair leaves a checkpoint with the same damage as before, or less; the same
+ * command continues it. */
 #include "clients/cli/change/repair.h"
 #include "clients/cli/assemble/blocks.h"
 
@@ -21,21 +21,23 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NEW_SUFFIX ".new.safetensors" /* of a shard's name, so that it goes with the checkpoint */
+#define NEW_SUFFIX \
+    ".new.safetensors" /* of a shard's name, so that a removal of the checkpoint removes it */
 
 struct repair {
     const struct cli *cli;
     struct cli elsewhere;
-    struct storage *store, *other; /* `store` may be written */
+    struct storage *store, *other; /* `store` is writable */
     struct checkpoint here, there;
     struct progress progress;
     bool *is_bad; /* per shard */
     uint32_t num_bad;
-    char run_there[128];                   /* "": as here */
-    bool has_new_manifest, has_lost_state; /* it was lost, and where no copy has it its state */
+    char run_there[128]; /* "": the same as here */
+    bool has_new_manifest,
+        has_lost_state; /* the manifest was lost; and no copy has it, so the state is lost */
 };
 
-/* ---- what is damaged here ---- */
+/* ---- the damage here ---- */
 
 static void find_shard(struct repair *repair, uint32_t shard)
 {
@@ -71,9 +73,9 @@ static int find_damage(struct repair *repair)
     return error;
 }
 
-/* ---- what is good elsewhere ---- */
+/* ---- the copy elsewhere ---- */
 
-/* STORE, or STORE:RUN of a run with another name there. */
+/* Parses STORE, or STORE:RUN if the run has another name there. */
 static int open_elsewhere(struct repair *repair)
 {
     struct cli *other = &repair->elsewhere;
@@ -104,8 +106,8 @@ static int load_elsewhere(struct repair *repair)
     return checkpoint_load(&repair->there, LOAD_HEADERS);
 }
 
-/* The manifest of one that is named with its attempt is lost, or damaged. */
-static int mend_manifest(struct repair *repair)
+/* Repairs the manifest, if the checkpoint is named with its attempt. */
+static int repair_manifest(struct repair *repair)
 {
     struct selection selection;
     struct manifest *manifest = NULL;
@@ -116,7 +118,7 @@ static int mend_manifest(struct repair *repair)
     if (manifest != NULL)
         manifest_free(manifest);
     if (error != ERR_NOT_FOUND && error != ERR_CORRUPT)
-        return error == ERR_MISMATCH ? 0 : error; /* which is explained where it is opened */
+        return error == ERR_MISMATCH ? 0 : error; /* opening it explains that error */
     repair->has_new_manifest = true;
     repair->has_lost_state = repair->cli->from[0] == '\0';
     if (repair->has_lost_state)
@@ -135,7 +137,7 @@ static int check_there(const struct repair *repair, uint32_t shard)
                               "%s: shard %u: %s", repair->there.name, shard + 1, file->damage);
 }
 
-/* ---- in its place ---- */
+/* ---- the replacement ---- */
 
 static int replace_shard(struct repair *repair, uint32_t shard)
 {
@@ -145,7 +147,7 @@ static int replace_shard(struct repair *repair, uint32_t shard)
     ERR_TRY(shard_key(key, sizeof key, &identity));
     ERR_TRY(shard_dir_key(folder, sizeof folder, identity.run, identity.step, identity.attempt));
     snprintf(fresh, sizeof fresh, "%s" NEW_SUFFIX, key);
-    struct digest *digests = NULL; /* all of it is read at the end */
+    struct digest *digests = NULL; /* everything is read again at the end */
     int error =
         shard_copy(repair->store, fresh, &repair->there, shard, &digests, &repair->progress);
     free(digests);
@@ -195,8 +197,8 @@ static int read_back(struct repair *repair)
                               text_count(differing, "digest").text);
 }
 
-/* Nothing else vouches for it: the note of quarantine goes. */
-static int release(const struct repair *repair)
+/* Verification found it intact: ends the quarantine. */
+static int end_quarantine(const struct repair *repair)
 {
     const struct manifest_summary *summary = &repair->here.manifest->summary;
     verified_keep(repair->cli, summary, &(struct verified){.percent = 100});
@@ -219,7 +221,7 @@ static int repair_shards(struct repair *repair)
     if (error == 0)
         error = read_back(repair);
     progress_end(&repair->progress);
-    return error == 0 ? release(repair) : error;
+    return error == 0 ? end_quarantine(repair) : error;
 }
 
 static int open_here(struct repair *repair)
@@ -232,7 +234,7 @@ static int open_here(struct repair *repair)
         ERR_TRY(server_prepare_write(cli, 0));
     else
         ERR_TRY(store_lock(repair->store, "--server"));
-    ERR_TRY(mend_manifest(repair));
+    ERR_TRY(repair_manifest(repair));
     return checkpoint_open(&repair->here, repair->store, cli->args[0]);
 }
 

@@ -16,7 +16,7 @@ static int put_tag(struct storage *store, const struct selection *selection, con
     tags_key(key, selection->run, name);
     snprintf(text, sizeof text, "step-%08llu-a%04llu\n", (unsigned long long)selection->step,
              (unsigned long long)selection->attempt);
-    return store_put(store, key, text, strlen(text)); /* it moves */
+    return store_put(store, key, text, strlen(text)); /* replaces the tag */
 }
 
 static int pin_too(const struct cli *cli, const struct selection *selection)
@@ -29,7 +29,7 @@ static int pin_too(const struct cli *cli, const struct selection *selection)
     if (pin.note[0] == '\0')
         snprintf(pin.note, sizeof pin.note, "tag %.63s", cli->args[1]);
     if (pin.server[0] != '\0')
-        pin.store[0] = '\0'; /* ckptd is to know of it */
+        pin.store[0] = '\0'; /* call ckptd, so that it knows the pin */
     return cli_pin(&pin);
 }
 
@@ -49,7 +49,7 @@ int cli_tag(const struct cli *cli)
     storage_close(store);
     if (error == 0 && cli->is_pin)
         error = pin_too(cli, &selection);
-    if (error != 0 || (cli->is_pin && cli->is_json)) /* what pin has said is one document */
+    if (error != 0 || (cli->is_pin && cli->is_json)) /* the output of pin is the one document */
         return error;
     if (cli->is_json)
         printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"tag\": \"%s\"}\n",

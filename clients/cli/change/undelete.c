@@ -1,6 +1,6 @@
-/* undelete.c - undelete: what prune, rm or retention removed comes back, through a running ckptd
- * (ckptd/keep/undelete.c) or on a directory that nobody serves, under the store's lock. --dry-run
- * tells what is in the trash. */
+/* undelete.c - undelete: restores what prune, rm or retention removed. A running ckptd does it
+ * (ckptd/keep/undelete.c), or undelete itself on a directory without one, under the store's lock.
+ * --dry-run lists the trash. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
@@ -24,7 +24,7 @@ struct trash {
     struct removed *list;
     uint32_t count, room;
     uint64_t term, far_term;
-    char far_error[256]; /* the far tier's could not be looked into */
+    char far_error[256]; /* why the far tier's trash could not be read */
 };
 
 /* "7 days", "1 hour", "90 seconds": the largest unit that leaves no rest. */
@@ -118,8 +118,9 @@ static bool is_meant(const struct removed *removed, const struct selection *sele
             (selection->attempt == 0 || removed->attempt == selection->attempt));
 }
 
-/* Those that are meant, each in its newest form. */
-static int take_meant(struct trash *trash, struct storage *store, const struct selection *selection)
+/* Selects the matching ones, each in its newest form. */
+static int select_items(struct trash *trash, struct storage *store,
+                        const struct selection *selection)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < trash->count; i++) {
@@ -154,12 +155,12 @@ static int undelete_stored(struct trash *out, const struct cli *cli,
     if (error == 0 && out->count > 0)
         qsort(out->list, out->count, sizeof *out->list, compare_removed);
     if (error == 0 && !cli->is_dry_run)
-        error = take_meant(out, store, selection);
+        error = select_items(out, store, selection);
     storage_close(store);
     return error;
 }
 
-/* ---- what was done ---- */
+/* ---- the result ---- */
 
 static void time_text(char out[32], uint64_t seconds)
 {
@@ -169,7 +170,7 @@ static void time_text(char out[32], uint64_t seconds)
         snprintf(out, 32, "?");
 }
 
-/* No save takes its space from there. */
+/* A far tier's trash is not removed to make space for saves. */
 static bool is_far_store(const struct cli *cli)
 {
     return strncmp(cli->store, "s3://", 5) == 0 || strncmp(cli->store, "dir:", 4) == 0;
@@ -221,7 +222,7 @@ static void print_trash(const struct cli *cli, const struct trash *trash, const 
         printf("nothing is in the trash of run %s\n", run);
 }
 
-static int judge(const struct trash *trash)
+static int find_failure(const struct trash *trash)
 {
     for (uint32_t i = 0; i < trash->count; i++)
         if (trash->list[i].error[0] != '\0')
@@ -245,7 +246,7 @@ int cli_undelete(const struct cli *cli)
             (cli->store[0] != '\0' ? undelete_stored : undelete_served)(&trash, cli, &selection);
     if (error == 0) {
         print_trash(cli, &trash, selection.run);
-        error = judge(&trash);
+        error = find_failure(&trash);
     }
     free(trash.list);
     return error;

@@ -1,4 +1,4 @@
-/* upkeep.c - commands for a ckptd that serves: reload, attempt, rescan, scrub; and history, which
+/* upkeep.c - commands for a running ckptd: reload, attempt, rescan, scrub, stop; and history, which
  * reads the journal of a run, from its ckptd or from a directory. */
 #include "clients/cli/engine/cli.h"
 
@@ -42,7 +42,7 @@ static int ask_attempt(ProtobufCMessage **out, const struct cli *cli, bool is_dr
     return cli_call(out, cli, &request.base, CLI_CALL_MS);
 }
 
-/* Of each most are needed. */
+/* Prints the sets of nodes; of each a majority is needed. */
 static void print_sets(const Holdfast__V1__ForceAttemptReply *reply, bool is_json)
 {
     char safe[2200];
@@ -243,7 +243,7 @@ static void print_event(const json_t *line)
            text_safe(detail, sizeof detail, member_text(line, "detail")));
 }
 
-/* A line that a later version wrote otherwise, or that is cut, is passed over. */
+/* Skips lines of a later version, or incomplete ones. */
 static int print_history(const struct cli *cli, const char *text)
 {
     json_t *list = json_array();

@@ -1,9 +1,9 @@
 /* checkpoint.c - one checkpoint of a store, opened offline: its selection, lease and manifest.
  *
- * Opening a checkpoint reads the manifest whole and proves its SHA-256. One that is damaged is
- * opened only when its step is given: else it is passed over, and told. An open checkpoint is
- * leased, so that no prune of a ckptd or of another tool removes it. Who may not write into the
- * store reads without a lease, and is told. */
+ * Opening a checkpoint reads the whole manifest and verifies its SHA-256. A damaged checkpoint is
+ * opened only if its step is given; otherwise it is skipped with a message. An open checkpoint is
+ * leased, so that no prune of ckptd or of another tool removes it. A user without write access to
+ * the store reads without a lease, with a warning. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
@@ -34,16 +34,16 @@ static int skip_damaged(void *user, const struct store_entry *entry)
     return 0;
 }
 
-void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage)
+void skipped_print(const char *run, uint64_t step, uint64_t attempt, const char *damage)
 {
     log_warn("store", "%s is damaged and passed over: %s", text_checkpoint(run, step, attempt).text,
              damage);
 }
 
-/* Of a selection that has step and attempt. */
+/* The place of a selection with step and attempt. */
 struct place {
     char directory[STORAGE_KEY_MAX];
-    struct manifest_summary summary; /* its names alone */
+    struct manifest_summary summary; /* only its names are set */
 };
 
 static int place_of(struct place *out, const struct selection *selection)
@@ -96,7 +96,7 @@ int store_need_checkpoint(struct storage *store, const struct selection *selecti
                                   : error;
 }
 
-/* Fills in step and attempt where the selection leaves them open. */
+/* Fills in step and attempt if the selection leaves them open. */
 static int find_selected(struct selection *selection, struct checkpoint *out)
 {
     struct store_entry entry;
@@ -117,14 +117,14 @@ static int find_selected(struct selection *selection, struct checkpoint *out)
     selection->step = (int64_t)entry.summary.step;
     selection->attempt = entry.summary.attempt;
     for (uint32_t i = 0; i < out->num_skipped; i++)
-        skipped_tell(selection->run, out->skipped[i].step, out->skipped[i].attempt,
-                     out->skipped[i].damage);
+        skipped_print(selection->run, out->skipped[i].step, out->skipped[i].attempt,
+                      out->skipped[i].damage);
     store_entry_free(&entry);
     return 0;
 }
 
-/* Without the right to write, or room for a file, there is no lease: a prune may then remove what
- * is being read, which ends in an error and not in wrong data. */
+/* Without write access, or space for a file, there is no lease. Then a prune may remove the
+ * checkpoint during the read, which ends with an error and never with wrong data. */
 static int take_lease(struct checkpoint *out, const struct place *place)
 {
     char text[64];
@@ -144,8 +144,8 @@ static int read_quarantine(struct checkpoint *out, const struct place *place)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-/* Puts the directory before what is wrong with its manifest. */
-static int name_damage(const struct place *place, int error)
+/* Prefixes the fault of the manifest with the directory. */
+static int prefix_directory(const struct place *place, int error)
 {
     char message[REPORT_TEXT_MAX];
     if (error != ERR_CORRUPT && error != ERR_VERSION && error != ERR_MISMATCH)
@@ -163,7 +163,7 @@ static int read_manifest(struct checkpoint *out, const struct place *place)
     if (error == 0)
         error = store_parse_manifest(&out->manifest, out->store, &place->summary, text,
                                      out->text_bytes);
-    return name_damage(place, error);
+    return prefix_directory(place, error);
 }
 
 int checkpoint_open_selected(struct checkpoint *out, struct storage *store,
@@ -224,7 +224,7 @@ static int read_manifest_alone(struct manifest **out, struct storage *store,
     struct place place;
     *out = NULL;
     ERR_TRY(place_of(&place, selection));
-    return name_damage(&place, store_read_manifest(out, store, &place.summary));
+    return prefix_directory(&place, store_read_manifest(out, store, &place.summary));
 }
 
 int checkpoint_manifest(struct manifest **out, struct storage *store,
@@ -261,7 +261,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     memset(checkpoint, 0, sizeof *checkpoint);
 }
 
-/* The first of a list with commas, as of fnmatch(); what is behind it, or NULL. */
+/* Copies the first pattern of a comma separated list, for fnmatch(); returns the rest, or NULL. */
 static const char *next_pattern(char out[LAYOUT_NAME_MAX], const char *list)
 {
     size_t length = strcspn(list, ",");

@@ -1,10 +1,10 @@
 /* elements.c - element types of tensors, and the conversions between the floating-point ones.
  *
  * Every conversion is rounded once, to nearest with ties to even. NaN stays NaN (quiet, the
- * payload's top bits kept where they fit), infinities stay, what is too large becomes infinite,
- * subnormals are exact. Any pair goes through double, which holds all of them exactly; the pairs
- * that big checkpoints are made of (float to and from bf16 and half) have loops of their own, with
- * the same bits, for AVX-512, AVX2 with F16C, or any machine; the best is chosen at run time. */
+ * payload's top bits kept where they fit), infinities stay, overflow becomes infinite, subnormals
+ * are exact. Any pair goes through double, which holds all of them exactly. The frequent pairs
+ * (float to and from bf16 and half) have special loops with the same results, for AVX-512, AVX2
+ * with F16C, or any machine. The best is chosen at run time. */
 #include "clients/cli/engine/cli.h"
 
 #include <fnmatch.h>
@@ -31,7 +31,7 @@ static int parse_dtype(bool *out_keep, enum dtype *out, const char *name)
                : report_error(ERR_INVALID, "keep, fp32, bf16 or fp16", "unknown dtype '%s'", name);
 }
 
-/* One "PATTERN=DTYPE" of `length` characters. */
+/* Parses one "PATTERN=DTYPE" of `length` characters. */
 static int parse_exception(struct dtype_rules *out, const char *text, size_t length)
 {
     struct dtype_exception *exception = &out->exceptions[out->num_exceptions];
@@ -119,8 +119,8 @@ static uint32_t narrow(uint64_t bits, int exponent, int mantissa)
     uint64_t kept = fraction >> shift;
     uint64_t rest = fraction & ((1ull << shift) - 1), half = 1ull << (shift - 1);
     kept += rest > half || (rest == half && (kept & 1) != 0);
-    /* The hidden bit of a normal number adds one to the exponent field; a carry out of the
-     * mantissa, also of a subnormal, moves into the exponent by itself. */
+    /* The hidden bit of a normal number adds one to the exponent field. A carry out of the
+     * mantissa, also of a subnormal, increments the exponent. */
     uint64_t value = target == 0 ? kept : kept + ((uint64_t)(target - 1) << mantissa);
     if (value >= (uint64_t)top << mantissa)
         value = (uint64_t)top << mantissa;
@@ -154,7 +154,8 @@ static double widen_e4m3(uint8_t bits)
     return (bits & 0x80) != 0 ? -out : out;
 }
 
-/* A float as a double without the arithmetic that could quieten a NaN differently by compiler. */
+/* Converts a float to a double without arithmetic, because compilers differ in how that quietens a
+ * NaN. */
 static double widen_float(uint32_t bits)
 {
     double out;
@@ -182,7 +183,7 @@ double convert_to_double(const void *in, enum dtype from, uint64_t index)
         return *at;
     case DTYPE_F8_E4M3:
         return widen_e4m3(*at);
-    case DTYPE_F8_E5M2: /* the upper half of a half */
+    case DTYPE_F8_E5M2: /* the upper half of an F16 */
         return widen_half((uint16_t)(*at << 8));
     case DTYPE_I16:
         memcpy(&two, at, sizeof two);
@@ -268,7 +269,7 @@ static void widen_from_bf16(unsigned char *out, const unsigned char *in, uint64_
     }
 }
 
-/* The two above, LANES at a time. Comparisons of vectors give all ones for true. */
+/* The two above, LANES at a time. Vector comparisons give all ones for true. */
 #define DEFINE_BF16(level, target)                                                          \
     target static void narrow_to_bf16_##level(unsigned char *out, const unsigned char *in,  \
                                               uint64_t count)                               \
@@ -310,7 +311,7 @@ static void convert_any(unsigned char *out, enum dtype to, const unsigned char *
 DEFINE_BF16(avx2, __attribute__((target("avx2"))))
 DEFINE_BF16(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))))
 
-/* F16C rounds to nearest even, subnormals and all, and makes NaNs quiet with their top bits. */
+/* F16C rounds to nearest even, also subnormals, and makes NaNs quiet with their top bits. */
 __attribute__((target("avx2,f16c"))) static void
 narrow_to_half(unsigned char *out, const unsigned char *in, uint64_t count)
 {
@@ -335,7 +336,7 @@ widen_from_half(unsigned char *out, const unsigned char *in, uint64_t count)
 }
 #endif
 
-/* NULL: no loop of its own. */
+/* NULL: no special loop. */
 static convert_fn find_loop(enum dtype to, enum dtype from)
 {
     bool to_bf16 = to == DTYPE_BF16 && from == DTYPE_F32;

@@ -1,9 +1,9 @@
 /* objects.c - the bytes objects of a checkpoint (ckpt_object_describe): names and lengths for show,
- * and one of them on stdout.
+ * and the contents of one for stdout.
  *
- * The manifest has the room of an object. Its length is the first 8 bytes of what is stored, so
- * that show reads, and verifies, a block for each. Both go through libckpt, which reads a store
- * and a ckptd alike. */
+ * The manifest has the room of an object. Its length is in the first 8 bytes of the stored tensor,
+ * so show reads, and verifies, a block for each object. Both use libckpt, which reads a store and a
+ * ckptd alike. */
 #include "clients/ckpt.h"
 #include "clients/cli/engine/cli.h"
 
@@ -25,7 +25,7 @@ static int open_reader(struct ckpt **out, const struct cli *cli, const char *run
                           });
 }
 
-/* The first bytes of each, by one load, to `heads`. */
+/* Reads the first bytes of each into `heads`, by one load. */
 static int read_heads(const struct objects *objects, unsigned char *heads, const struct cli *cli,
                       const struct manifest *manifest)
 {
@@ -94,7 +94,7 @@ int objects_read(struct objects *out, const struct cli *cli, const struct manife
         error = read_heads(out, heads, cli, manifest);
         for (uint32_t i = 0; i < out->count && error == 0; i++)
             measure(&out->list[i], heads + (size_t)i * LAYOUT_OBJECT_LENGTH_BYTES);
-        if (error != ERR_MEMORY) /* what cannot be read has a name, and no length */
+        if (error != ERR_MEMORY) /* an unreadable object has a name, but no length */
             error = 0;
     }
     free(heads);
@@ -121,7 +121,7 @@ void objects_print(const struct objects *objects)
     }
 }
 
-/* After json_begin. */
+/* Call it after json_begin(). */
 void objects_add_json(json_t *root, const struct objects *objects)
 {
     if (objects->count == 0)
@@ -152,7 +152,7 @@ int objects_write_one(const struct cli *cli)
         error =
             ckpt_object_load(ckpt, selection.step, selection.attempt, cli->object, &data, &bytes);
     if (error == 0)
-        fwrite(data, 1, bytes, stdout); /* main() looks at the stream's error */
+        fwrite(data, 1, bytes, stdout); /* main() checks the stream for errors */
     ckpt_object_free(data);
     ckpt_close(ckpt);
     return error;

@@ -1,7 +1,7 @@
-/* output.c - a file that a command writes beside the stores: of an export, of a report.
+/* output.c - a file that a command writes outside of stores: an export, a report.
  *
- * Until all of it is there and durable it is named NAME.part (characters that storage does not take
- * replaced by '_'). --force replaces files, and none of a checkpoint. */
+ * Until it is complete and durable it is named NAME.part (characters that storage refuses are
+ * replaced by '_'). --force replaces files, but none of a checkpoint. */
 #include "clients/cli/engine/cli.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int output_look_for(bool *out_exists, struct stat *out, const char *path)
+int output_find(bool *out_exists, struct stat *out, const char *path)
 {
     *out_exists = lstat(path, out) == 0;
     return *out_exists || errno == ENOENT
@@ -25,11 +25,11 @@ static int check_path(const struct output_place *output)
     char manifest[sizeof output->parent + sizeof MANIFEST_NAME + 1];
     struct stat status, other;
     bool exists, is_checkpoint;
-    ERR_TRY(output_look_for(&exists, &status, path));
+    ERR_TRY(output_find(&exists, &status, path));
     if (path[strlen(path) - 1] == '/' || (exists && !S_ISREG(status.st_mode)))
         return report_error(ERR_EXISTS, "name a file", "%s is not a plain file", path);
     snprintf(manifest, sizeof manifest, "%s/" MANIFEST_NAME, output->parent);
-    ERR_TRY(output_look_for(&is_checkpoint, &other, manifest));
+    ERR_TRY(output_find(&is_checkpoint, &other, manifest));
     if (is_checkpoint)
         return report_error(ERR_DENIED, "name a file elsewhere", "%s lies in a checkpoint", path);
     return exists && !output->may_replace

@@ -1,17 +1,15 @@
-/* scan.c - verified blocks of shards, as fast as the device gives them.
+/* scan.c - reads and verifies blocks of shards at the speed of the device.
  *
  *     caller's thread   next() -> a free buffer -> storage_submit;  damaged();  the progress bar
  *     storage's thread  read done -> ready list
  *     workers           ready -> checksum -> take() -> free
  *
- * The device always has its full depth to work on while there are buffers, since there are more
- * than the engine puts on it. Damaged blocks keep their buffer until every earlier one is done, so
- * they are told in order; the oldest block under way is never waiting for another, so there is
- * always progress.
+ * There are more buffers than the engine puts on the device, so the device always has its full
+ * depth. A damaged block keeps its buffer until every earlier block is done, so damage is reported
+ * in order. The oldest block under way never waits for another, so there is always progress.
  *
- * Buffers are not registered with the storage: in huge pages that saves nothing that can be
- * measured (0.15 CPU seconds per GiB either way), and registering faults all of them in at the
- * start.
+ * Buffers are not registered with the storage: with huge pages that saves no measurable time (0.15
+ * CPU seconds per GiB either way), and registering faults all of them in at the start.
  *
  * The lock guards all of struct scan but `hooks`; it is held for a few instructions at a time. */
 #include "clients/cli/engine/scan.h"
@@ -32,9 +30,9 @@ struct slot {
     struct scan *scan;
     struct scan_read read;
     enum slot_state state;
-    uint64_t sequence; /* of next() */
+    uint64_t sequence; /* order of next() */
     int error_number;
-    struct slot *next; /* of the ready list */
+    struct slot *next; /* in the ready list */
     unsigned char *data;
 };
 
@@ -60,13 +58,13 @@ void *scan_memory(size_t bytes)
     bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void *memory = aligned_alloc(HUGE_PAGE, bytes);
     if (memory != NULL)
-        madvise(memory, bytes, MADV_HUGEPAGE); /* refused: small pages do */
+        madvise(memory, bytes, MADV_HUGEPAGE); /* on refusal small pages remain */
     return memory;
 }
 
 uint32_t scan_workers(void)
 {
-    static atomic_uint counted; /* once: what workers use is allocated and freed by this number */
+    static atomic_uint counted; /* counts once: this number sizes and frees the workers' memory */
     uint32_t workers = atomic_load(&counted);
     if (workers > 0)
         return workers;
@@ -150,7 +148,7 @@ static void read_done(struct storage_request *request)
 
 /* ---- workers ---- */
 
-/* NULL: there will be none. */
+/* Waits for a ready slot. NULL: there will be none. */
 static struct slot *wait_for_ready(struct scan *scan, bool *out_failed)
 {
     pthread_mutex_lock(&scan->lock);
@@ -169,7 +167,8 @@ static struct slot *wait_for_ready(struct scan *scan, bool *out_failed)
 static int work_on(struct scan *scan, uint32_t worker, struct slot *slot, bool *out_damaged)
 {
     int error = slot->request.error, number = slot->request.error_number;
-    if (error != 0 && error != ERR_CORRUPT && error != ERR_IO) /* it says nothing about the block */
+    if (error != 0 && error != ERR_CORRUPT &&
+        error != ERR_IO) /* the error tells nothing about the block */
         return report_error(error, NULL, "could not read a block: %s", err_text(error));
     *out_damaged = error != 0 || store_shard_check_blocks(&slot->read.file->stored, slot->data,
                                                           slot->read.block * CHECKSUM_BLOCK_BYTES,
@@ -248,7 +247,7 @@ static void stop_workers(struct scan *scan)
 
 /* ---- the caller's thread ---- */
 
-/* The damaged block that every earlier one has been done before; NULL when there is none. */
+/* The damaged block whose earlier blocks are all done; NULL: none. */
 static struct slot *find_damaged(struct scan *scan)
 {
     struct slot *oldest = NULL;
@@ -260,8 +259,8 @@ static struct slot *find_damaged(struct scan *scan)
     return oldest != NULL && oldest->state == SLOT_DAMAGED ? oldest : NULL;
 }
 
-/* With the lock held; gives it away while the hook runs. */
-static void tell_damage(struct scan *scan)
+/* Reports a damaged block. Called with the lock held; releases it while the hook runs. */
+static void report_damage(struct scan *scan)
 {
     struct slot *slot;
     while ((slot = find_damaged(scan)) != NULL) {
@@ -298,7 +297,8 @@ static void submit_read(struct scan *scan, struct slot *slot)
     storage_submit(scan->store, &slot->request);
 }
 
-/* Fills a free buffer; SCAN_READ when it did. With the lock held, not while next() runs. */
+/* Starts a read into a free buffer; SCAN_READ: it did. Called with the lock held; released while
+ * next() runs. */
 static int start_read(struct scan *scan)
 {
     struct slot *slot = find_free(scan);
@@ -325,8 +325,8 @@ static void show_progress(struct scan *scan, uint64_t *shown)
     *shown = scan->bytes_done;
 }
 
-/* Until there is nothing more to read and every buffer is free. */
-static void feed(struct scan *scan)
+/* Reads until there is nothing more to read and every buffer is free. */
+static void run_reads(struct scan *scan)
 {
     uint64_t shown = 0;
     bool ended = false;
@@ -334,7 +334,7 @@ static void feed(struct scan *scan)
     for (;;) {
         uint64_t changes = scan->changes;
         int result = SCAN_WAIT;
-        tell_damage(scan);
+        report_damage(scan);
         show_progress(scan, &shown);
         ended = ended || scan->failure.error != 0;
         if (ended && scan->num_free == SCAN_BUFFERS)
@@ -354,7 +354,7 @@ int scan_run(struct scan *scan, const struct scan_hooks *hooks)
     scan->hooks = hooks;
     int error = start_workers(scan);
     if (error == 0)
-        feed(scan);
+        run_reads(scan);
     stop_workers(scan);
     return error != 0 ? error : failure_report(&scan->failure);
 }

@@ -1,16 +1,16 @@
-/* server.c - what commands ask of a running ckptd beside their own calls.
+/* server.c - calls of commands to a running ckptd, beside their own calls.
  *
- * A command that works on the files of checkpoints does so with a server too. One that answers at a
- * socket is on this node: it only tells where its store is, and the command goes to that directory
- * as with --store. The directory must be the very one: in another container the same path may be
- * another store, so ckptd also tells by which device and inode it knows its own. A command that
- * only reads (verify, diff, export, convert, du, tags) may go to a ckptd of another node,
- * HOST:PORT: it reads that store over TLS (storage/peer.c), wherever its directory is. So it does
- * through the socket where something that it may read is in other tiers alone: ckptd reads that
- * from them. What is read is leased either way, which ckptd honours.
+ * A command that works on the files of checkpoints also works with a server. A ckptd with a socket
+ * is on this node: it only tells the path of its store, and the command works on that directory as
+ * with --store. The directory must be the same: in another container the same path may be another
+ * store, so ckptd also sends the device and inode of its directory. A command that only reads
+ * (verify, diff, export, convert, du, tags) may use a ckptd of another node, HOST:PORT. It reads
+ * that store over TLS (storage/peer.c), so it needs no access to the directory. It also reads by
+ * the socket's ckptd if only other tiers have a checkpoint that it may read. Both ways lease the
+ * checkpoint, which ckptd respects.
  *
- * What import and convert write there is a checkpoint by ckptd's word alone (Adopt). A
- * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
+ * Files that import and convert write there become a checkpoint only by ckptd (Adopt). They wait
+ * for a ckptd that restarts at that moment, because repeating the call is harmless. */
 #include "clients/cli/engine/cli.h"
 #include "clients/session.h"
 
@@ -36,22 +36,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TURNED_AWAY_MS 100 /* a ckptd that turns somebody away does that at once */
-#define CALLS_MAX 3u       /* of one that had no place for a connection, and has one again */
+#define TURNED_AWAY_MS 100 /* a ckptd that refuses a client does so within this time */
+#define CALLS_MAX 3u       /* of a ckptd that had no free connection, and has one again */
 #define TELL_EVERY_NS 300000000l
-#define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
+#define ADOPT_CALL_MS 600000u /* ckptd reads the checksum tables of all shards */
 #define ADOPT_AGAIN_MS 200u
 #define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
 
-/* Does it hang up at once? It reads nothing before it has decided that. */
+/* Does it hang up at once? It reads nothing before that decision. */
 static bool hangs_up(int fd)
 {
     struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
     return poll(&wait, 1, TURNED_AWAY_MS) > 0 && (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
 }
 
-/* Root and its own user it always lets in: on them one hangs up that is full, or dying. */
-static bool may_come_in(int fd)
+/* ckptd always admits root and its own user: with them a hang-up means that it is full, or
+ * dying. */
+static bool may_connect(int fd)
 {
     struct ucred server;
     socklen_t size = sizeof server;
@@ -59,9 +60,9 @@ static bool may_come_in(int fd)
            server.uid == geteuid();
 }
 
-/* Nobody answered a call: nobody is there, or this user may not come in. *out_is_there: it would
- * answer by now. */
-static int say_why(const struct cli *cli, bool *out_is_there)
+/* A call had no answer: reports whether ckptd runs, and may refuse this user. *out_is_there: it
+ * would answer by now. */
+static int explain_no_answer(const struct cli *cli, bool *out_is_there)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct address server;
@@ -77,7 +78,7 @@ static int say_why(const struct cli *cli, bool *out_is_there)
     bool is_there = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
     bool is_denied = !is_there && errno == EACCES, is_gone = !is_there && errno == ENOENT;
     bool is_full = is_there && hangs_up(fd);
-    if (is_full && !may_come_in(fd)) {
+    if (is_full && !may_connect(fd)) {
         is_denied = true;
         is_full = false;
     }
@@ -104,60 +105,61 @@ static int say_why(const struct cli *cli, bool *out_is_there)
 
 /* ---- a call that takes long ---- */
 
-/* Tells on the terminal that ckptd is at work, and how much it has removed, until the answer. */
-struct telling {
+/* Shows on the terminal that ckptd is at work, and how much it has removed, until the answer. */
+struct waiting_line {
     const struct cli *cli;
     pthread_t thread;
     sem_t is_over;
     bool is_begun;
 };
 
-static void tell_once(const struct telling *telling, int64_t *pruned_before)
+static void tell_once(const struct waiting_line *waiting_line, int64_t *pruned_before)
 {
-    char line[sizeof telling->cli->server + 96];
+    char line[sizeof waiting_line->cli->server + 96];
     json_t *status = NULL;
     int64_t pruned = -1;
-    if (cli_call_status(&status, telling->cli) == 0)
+    if (cli_call_status(&status, waiting_line->cli) == 0)
         pruned =
             json_integer_value(json_object_get(json_object_get(status, "since_start"), "pruned"));
     json_decref(status);
     if (*pruned_before < 0)
         *pruned_before = pruned;
-    snprintf(line, sizeof line, "the ckptd at %s is at work ...", telling->cli->server);
+    snprintf(line, sizeof line, "the ckptd at %s is at work ...", waiting_line->cli->server);
     if (pruned > *pruned_before)
-        snprintf(line, sizeof line, "the ckptd at %s has removed %s ...", telling->cli->server,
+        snprintf(line, sizeof line, "the ckptd at %s has removed %s ...", waiting_line->cli->server,
                  text_count((uint64_t)(pruned - *pruned_before), "checkpoint").text);
     text_transient(line);
 }
 
 static void *tell_progress(void *argument)
 {
-    struct telling *telling = argument;
+    struct waiting_line *waiting_line = argument;
     int64_t pruned_before = -1;
     struct timespec next;
     do {
-        tell_once(telling, &pruned_before);
+        tell_once(waiting_line, &pruned_before);
         clock_gettime(CLOCK_REALTIME, &next);
         next.tv_nsec += TELL_EVERY_NS;
         next.tv_sec += next.tv_nsec / 1000000000;
         next.tv_nsec %= 1000000000;
-    } while (sem_timedwait(&telling->is_over, &next) != 0);
+    } while (sem_timedwait(&waiting_line->is_over, &next) != 0);
     return NULL;
 }
 
-static void tell_begin(struct telling *telling, const struct cli *cli)
+static void tell_begin(struct waiting_line *waiting_line, const struct cli *cli)
 {
-    *telling = (struct telling){.cli = cli};
-    sem_init(&telling->is_over, 0, 0);
-    telling->is_begun = pthread_create(&telling->thread, NULL, tell_progress, telling) == 0;
+    *waiting_line = (struct waiting_line){.cli = cli};
+    sem_init(&waiting_line->is_over, 0, 0);
+    waiting_line->is_begun =
+        pthread_create(&waiting_line->thread, NULL, tell_progress, waiting_line) == 0;
 }
 
-static void tell_end(struct telling *telling)
+static void tell_end(struct waiting_line *waiting_line)
 {
-    sem_post(&telling->is_over);
-    if (telling->is_begun)
-        pthread_join(telling->thread, NULL);
-    sem_destroy(&telling->is_over);
+    sem_post(&waiting_line->is_over);
+    if (waiting_line->is_begun)
+        pthread_join(waiting_line->thread, NULL);
+    sem_destroy(&waiting_line->is_over);
     text_transient("");
 }
 
@@ -166,19 +168,19 @@ static int call_once(ProtobufCMessage **out, const struct cli *cli, const char *
                      uint32_t timeout_ms)
 {
     struct rpc_client *client = NULL;
-    struct telling telling;
+    struct waiting_line waiting_line;
     ERR_TRY(rpc_client_open(&client, cli->server));
     bool is_long = timeout_ms > CLI_CALL_MS && progress_is_wanted(cli);
     if (is_long)
-        tell_begin(&telling, cli);
+        tell_begin(&waiting_line, cli);
     int error = rpc_client_call(client, method, request, type, out, timeout_ms);
     if (is_long)
-        tell_end(&telling);
+        tell_end(&waiting_line);
     rpc_client_close(client);
     return error;
 }
 
-/* Each call may be made again: who lost an answer does so, too. */
+/* Every call may be repeated, and is, when its answer was lost. */
 int cli_call_other(ProtobufCMessage **out, const struct cli *cli, const char *path,
                    const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
                    uint32_t timeout_ms)
@@ -189,7 +191,7 @@ int cli_call_other(ProtobufCMessage **out, const struct cli *cli, const char *pa
         is_there = false;
         error = call_once(out, cli, path, request, type, timeout_ms);
         if (error == ERR_UNAVAILABLE)
-            error = say_why(cli, &is_there);
+            error = explain_no_answer(cli, &is_there);
     }
     return error;
 }
@@ -202,8 +204,8 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const ProtobufCMessa
     return cli_call_other(out, cli, path, request, method->output, timeout_ms);
 }
 
-/* A call whose answer is only that it was done. */
-static int tell(const struct cli *cli, const ProtobufCMessage *request, uint32_t timeout_ms)
+/* A call with an empty reply. */
+static int call_simple(const struct cli *cli, const ProtobufCMessage *request, uint32_t timeout_ms)
 {
     ProtobufCMessage *answer = NULL;
     ERR_TRY(cli_call(&answer, cli, request, timeout_ms));
@@ -247,8 +249,8 @@ int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const 
     ERR_TRY(cli_call(&answer, cli, &request.base, CLI_CALL_MS));
     const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
     for (size_t i = 0; i < reply->n_skipped && selection->attempt == 0; i++)
-        skipped_tell(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
-                     reply->skipped[i]->damage);
+        skipped_print(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
+                      reply->skipped[i]->damage);
     int error = manifest_read(out, reply->manifest_json, strlen(reply->manifest_json));
     if (error == 0)
         origin_rename(&(*out)->summary, selection->run);
@@ -259,9 +261,9 @@ int server_manifest(struct manifest **out, ProtobufCMessage **out_answer, const 
     return error;
 }
 
-/* ---- where its store is ---- */
+/* ---- the path of its store ---- */
 
-/* Is `path` here the directory that the server means by it? */
+/* Is `path` here the server's directory? */
 static int check_reach(const char *path, const char *id, const struct cli *cli)
 {
     static const char hint[] = "run ckpt-cli where that directory is, as a user who may read it";
@@ -283,8 +285,8 @@ static int check_reach(const char *path, const char *id, const struct cli *cli)
     return 0;
 }
 
-/* Is `summary`, the next of a list, what an argument may mean? A run alone means its newest that is
- * whole, of which `seen` tells that it has come, or all of it, as a tag may. */
+/* May an argument mean `summary`, the next one of a list? Only a run means its newest intact one,
+ * which `seen` records, or all of it, as a tag may be on any. */
 static bool is_meant(const struct cli *cli, bool seen[2],
                      const Holdfast__V1__CheckpointSummary *summary)
 {
@@ -308,7 +310,7 @@ static bool is_meant(const struct cli *cli, bool seen[2],
     return is_any || is_it;
 }
 
-/* Is something that is meant in no file of its store's directory? */
+/* Is a checkpoint that an argument may mean missing in the store's directory? */
 static int find_elsewhere(bool *out, const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
@@ -353,7 +355,7 @@ int server_find_source(struct cli *cli)
     if (!is_elsewhere)
         return server_find_store(cli);
     request.protocol = RPC_PROTOCOL;
-    ERR_TRY(tell(cli, &request.base, CLI_CALL_MS));
+    ERR_TRY(call_simple(cli, &request.base, CLI_CALL_MS));
     snprintf(cli->store, sizeof cli->store, "peer:%s", cli->server);
     return 0;
 }
@@ -424,7 +426,7 @@ int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool
     request.run = (char *)(uintptr_t)(run != NULL ? run : "");
     request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
     for (;; waited_ms += ADOPT_AGAIN_MS) {
-        int error = tell(cli, &request.base, ADOPT_CALL_MS);
+        int error = call_simple(cli, &request.base, ADOPT_CALL_MS);
         if ((error != ERR_UNAVAILABLE && error != ERR_BUSY) || waited_ms >= ADOPT_PATIENCE_MS)
             return error;
         if (waited_ms == 0)
@@ -464,7 +466,7 @@ int server_keep_verified(const struct cli *cli, const struct manifest_summary *s
     request.percent = result->percent;
     request.seed = result->seed;
     request.damages = result->damages;
-    return tell(cli, &request.base, CLI_CALL_MS);
+    return call_simple(cli, &request.base, CLI_CALL_MS);
 }
 
 int server_release(const struct cli *cli, const struct manifest_summary *summary)
@@ -473,5 +475,5 @@ int server_release(const struct cli *cli, const struct manifest_summary *summary
     request.run = (char *)(uintptr_t)summary->run;
     request.step = summary->step;
     request.attempt = summary->attempt;
-    return tell(cli, &request.base, CLI_CALL_MS);
+    return call_simple(cli, &request.base, CLI_CALL_MS);
 }

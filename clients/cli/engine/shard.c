@@ -1,13 +1,13 @@
 /* shard.c - the shard files of an open checkpoint, against its manifest.
  *
- * checkpoint_load proves what the rest rests on, many shards at a time: every file's size, its
- * checksum table by the hash that the manifest holds, and its header: that it is the one which the
- * layout lets expect, or, quick, that it ends with the hash that the manifest holds; what does not
- * is judged as a whole. After that a block that is read can be proved by its entry of
- * the table (store_shard_check_blocks). Damage is kept per shard as text; nothing stops at it.
+ * checkpoint_load verifies many shards at a time: every file's size, its checksum table by the
+ * manifest's hash, and its header. The header must be the one that the layout determines; quick
+ * checks only that it ends with the manifest's hash, and otherwise the whole header. After that
+ * each block can be verified by its entry of the table (store_shard_check_blocks). Damage is stored
+ * per shard as text, and the load continues.
  *
- * A file is open while somebody has taken it, and for as long after as there is room: at most
- * SHARDS_OPEN_MAX. Only one thread takes, any thread drops.
+ * A file is open while it is taken, and afterwards while there is room: at most SHARDS_OPEN_MAX.
+ * Only one thread takes, any thread drops.
  *
  * Memory: 8 bytes per MiB of the checkpoint for the tables, if kept; the tensors of the open
  * shards; while they are loaded two headers, a table and the tensors of two shards for each
@@ -21,8 +21,8 @@
 
 #define SHARDS_OPEN_MAX 64u
 #define LOADERS_MAX 16u     /* threads that load shards, each with two reads at a time */
-#define LOADER_NICE 10      /* beside whoever started this */
-#define HEADER_END_PAGES 2u /* in which the text of a header ends: shard_header_hash() */
+#define LOADER_NICE 10      /* for the loaders beside the calling thread */
+#define HEADER_END_PAGES 2u /* the end of a header's text is in these: shard_header_hash() */
 
 /* ---- one file ---- */
 
@@ -50,8 +50,8 @@ static void close_file(struct shard_file *file)
 
 /* ---- loading ---- */
 
-/* Does a header of more pages than these end with the hash that was committed? Where its last page
- * is not the one with the end of its text, the one before is. */
+/* Does a header of more than these pages end with the committed hash? If its last page has not the
+ * end of its text, the one before has. */
 static int check_header_end(bool *out_proved, const struct shard_file *file,
                             const struct checkpoint *checkpoint)
 {
@@ -67,7 +67,7 @@ static int check_header_end(bool *out_proved, const struct shard_file *file,
     return 0;
 }
 
-/* A short header is read whole also by who is in a hurry, and one of whose end nothing is known. */
+/* Reads a short header completely also in a quick load, and one without a known hash. */
 static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
                         enum load load, struct shard_expected *expected)
 {
@@ -78,8 +78,8 @@ static int check_header(const struct shard_file *file, const struct checkpoint *
     return is_proved ? 0 : store_shard_check_header(&file->stored, expected);
 }
 
-/* Damage becomes text, and no error; ERR_VERSION is a header's and counts as damage too, as does a
- * read that failed: it is the matter of one shard. */
+/* Converts damage to text instead of an error. A header's ERR_VERSION counts as damage, too, as
+ * does a failed read: it concerns one shard. */
 static int keep_damage(char **out, int error)
 {
     if (error != ERR_CORRUPT && error != ERR_VERSION && error != ERR_IO)
@@ -100,9 +100,9 @@ static int keep_header_damage(struct shard_file *file, int error)
     return keep_damage(&file->header_damage, error);
 }
 
-/* Header and table of an open file: the one is read while the other is. */
-static int prove_shard(struct shard_file *file, const struct checkpoint *checkpoint, enum load load,
-                       struct shard_expected *expected)
+/* Verifies header and table of an open file, reading both at once. */
+static int verify_shard(struct shard_file *file, const struct checkpoint *checkpoint,
+                        enum load load, struct shard_expected *expected)
 {
     const struct shard_geometry *geometry = &file->stored.geometry;
     struct storage_transfer reading;
@@ -126,7 +126,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
 {
     int error = open_object(file);
     error =
-        error == 0 ? prove_shard(file, checkpoint, load, expected) : keep_file_damage(file, error);
+        error == 0 ? verify_shard(file, checkpoint, load, expected) : keep_file_damage(file, error);
     close_file(file);
     return error;
 }
@@ -134,7 +134,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
 struct loading {
     struct checkpoint *checkpoint;
     enum load load;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the following */
     uint32_t next;
     struct failure failure;
 };
@@ -159,15 +159,15 @@ static void *run_loader(void *argument)
     return NULL;
 }
 
-/* Who submits the reads goes first: where the loaders have all processors, the device would wait
- * for the next read until one of them has had its time slice. */
-static void *run_behind(void *argument)
+/* The submitting thread has priority: if the loaders occupy all processors, the device waits for
+ * the next read until a loader's time slice ends. */
+static void *run_nice_loader(void *argument)
 {
     setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + LOADER_NICE); /* of this thread */
     return run_loader(argument);
 }
 
-/* What the manifest tells of each. */
+/* Fills each shard from the manifest. */
 static int init_shards(struct checkpoint *checkpoint)
 {
     const struct manifest *manifest = checkpoint->manifest;
@@ -203,7 +203,7 @@ int checkpoint_load(struct checkpoint *checkpoint, enum load load)
     ERR_TRY(init_shards(checkpoint));
     pthread_mutex_init(&loading.lock, NULL);
     while (started < LOADERS_MAX && started < shards &&
-           pthread_create(&threads[started], NULL, run_behind, &loading) == 0)
+           pthread_create(&threads[started], NULL, run_nice_loader, &loading) == 0)
         started++;
     if (started == 0)
         run_loader(&loading);
@@ -263,7 +263,7 @@ bool checkpoint_has_damage(const struct checkpoint *checkpoint)
 
 /* ---- open files ---- */
 
-/* A free place, or that of the file that nobody has taken for the longest time. */
+/* A free place, or that of the least recently used file that is not taken. */
 static struct shard_file **find_place(struct checkpoint *checkpoint)
 {
     struct shard_file **oldest = NULL;
@@ -275,7 +275,7 @@ static struct shard_file **find_place(struct checkpoint *checkpoint)
             (oldest == NULL || (*place)->used < (*oldest)->used))
             oldest = place;
     }
-    CHECK(oldest != NULL); /* fewer blocks are on their way than files may be open */
+    CHECK(oldest != NULL); /* fewer blocks are under way than files may be open */
     close_file(*oldest);
     return oldest;
 }

@@ -1,5 +1,5 @@
-/* store.c - opens the store that a command names, and says whether it has the run that is meant.
- * Which checkpoints there are says storage/store/store.h. */
+/* store.c - opens the store of a command, and checks whether it has the run. storage/store/store.h
+ * lists checkpoints. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/format/retain.h"
@@ -10,13 +10,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define THREADS_AFAR 4u /* transfers at once, of a store that another ckptd serves */
+#define THREADS_AFAR 4u /* parallel transfers, of a store that another ckptd serves */
 
 /* ---- a store, or another directory ---- */
 
 struct search {
     struct storage *storage;
-    bool is_run;   /* what was looked through last */
+    bool is_run;   /* the directory searched last is a run */
     bool is_store; /* a run was found */
     struct failure failure;
 };
@@ -30,7 +30,7 @@ static int visit_part(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* What cannot be looked into keeps nobody from finding a run beside it. */
+/* An unreadable directory does not stop the search for a run. */
 static int visit_top(void *user, const struct storage_entry *entry)
 {
     struct search *search = user;
@@ -42,8 +42,8 @@ static int visit_top(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Where nobody can tell, the failure is kept, for when nothing else shows that it is a store. A
- * bucket has no such file. */
+/* An unreadable file is no answer: the failure is kept, in case nothing else shows that it is a
+ * store. A bucket has no such file. */
 static bool has_lock_file(struct search *search, const char *path)
 {
     struct storage_where where;
@@ -60,8 +60,8 @@ static bool has_lock_file(struct search *search, const char *path)
     return false;
 }
 
-/* Whoever writes into a store leaves its lock file. A copy may be without: then its runs tell. A
- * ckptd serves nothing else. */
+/* Every writer leaves the lock file in a store. A copy may lack it: then its runs show that it is
+ * one. ckptd serves only directories with the file. */
 static int check_is_store(struct storage *storage, const char *path)
 {
     struct search search = {.storage = storage};

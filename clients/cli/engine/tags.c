@@ -1,8 +1,8 @@
-/* tags.c - names for checkpoints, RUN@NAME, read; tag.c has the commands.
+/* tags.c - reads tags: names for checkpoints, RUN@NAME; tag.c has the commands.
  *
- * A tag is a durable file "<run>/tags/NAME" that holds the name of the checkpoint's directory, as a
- * pin is one. It is put in place of RUN@NAME before a command runs, so every command takes it. A
- * tag keeps nothing: prune removes a tagged checkpoint like any other, unless it is pinned. */
+ * A tag is a durable file "<run>/tags/NAME" with the name of the checkpoint's directory, like a
+ * pin. It is substituted for RUN@NAME before a command runs, so every command accepts it. A tag
+ * protects nothing: prune removes a tagged checkpoint like any other, unless it is pinned. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/array.h"
@@ -92,7 +92,7 @@ struct reading {
     const char *run;
 };
 
-/* One that cannot be read is not told. */
+/* Unreadable tags are omitted. */
 static int visit_tag(void *user, const struct storage_entry *entry)
 {
     struct reading *reading = user;
@@ -108,7 +108,7 @@ static int visit_tag(void *user, const struct storage_entry *entry)
 void tags_read(struct tags *out, struct storage *store, const char *run)
 {
     char folder[STORAGE_KEY_MAX];
-    struct report_text before; /* of what the caller has to say */
+    struct report_text before; /* the caller's error text is kept */
     out->count = 0;
     report_keep(&before);
     snprintf(folder, sizeof folder, "%.127s/tags", run);

@@ -1,8 +1,8 @@
-/* text.c - what reaches the user: sizes, shapes, JSON strings, errors of other threads, the
- * progress bar.
+/* text.c - output for users: sizes, shapes, JSON strings, errors of other threads, the progress
+ * bar.
  *
- * Names come from files that anybody may have written. text_safe keeps control characters (and with
- * them terminal escapes) off the screen; text_json writes any bytes as valid JSON. */
+ * Any user may have written the names in files. text_safe keeps control characters (and with them
+ * terminal escapes) off the screen; text_json writes any bytes as valid JSON. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define BAR_CELLS 28u
-#define COLUMNS 80 /* of a terminal that does not say */
+#define COLUMNS 80 /* of a terminal that does not report its width */
 #define BAR_EVERY_NS 100000000u
 
 void text_json(FILE *out, const char *text)
@@ -38,7 +38,7 @@ void text_json(FILE *out, const char *text)
     fputc('"', out);
 }
 
-/* jansson escapes what is not ASCII, and all control characters but one. */
+/* jansson escapes characters that are not ASCII, and all control characters except DEL. */
 static int write_json(const char *text, size_t bytes, void *user)
 {
     FILE *out = user;
@@ -197,7 +197,7 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : COLUMNS;
 }
 
-/* The last column stays free: behind a full line a terminal goes on in the next. */
+/* The last column stays free: after a full line a terminal wraps. */
 void text_transient(const char *line)
 {
     fprintf(stderr, "\r%.*s\033[K", columns() - 1, line);

@@ -1,6 +1,6 @@
-/* verified.c - the result of the last verify of a checkpoint: verify leaves it where its user may
- * write, or, through a ckptd over TLS, has that leave it, which an operator may. list and show tell
- * it. What the file says and who reads it: proto/format/verified.h. */
+/* verified.c - the result of the last verify of a checkpoint. verify writes it if its user may, or,
+ * through a ckptd over TLS, has ckptd write it, if the user is an operator. list and show print it.
+ * proto/format/verified.h describes the file and its readers. */
 #include "clients/cli/engine/cli.h"
 
 #include "proto/base/json.h"
@@ -14,9 +14,10 @@ static bool is_served(const struct cli *cli)
     return strncmp(cli->store, "peer:", strlen("peer:")) == 0;
 }
 
-/* Of what is read through a ckptd of this node the note lies in its directory, if that is there. */
-static int open_for_note(struct storage **out, const struct cli *cli,
-                         const struct manifest_summary *summary)
+/* For a checkpoint read through a ckptd of this node the result is in its directory, if that
+ * exists. */
+static int open_for_result(struct storage **out, const struct cli *cli,
+                           const struct manifest_summary *summary)
 {
     struct cli here = *cli;
     struct selection selection = {.step = (int64_t)summary->step, .attempt = summary->attempt};
@@ -29,13 +30,13 @@ static int open_for_note(struct storage **out, const struct cli *cli,
                : 0;
 }
 
-/* Replaces the one before. */
-static int put_note(const struct cli *cli, const struct manifest_summary *summary,
-                    const struct verified *result)
+/* Replaces the previous result. */
+static int write_result(const struct cli *cli, const struct manifest_summary *summary,
+                        const struct verified *result)
 {
     struct storage *store = NULL;
     struct verified noted;
-    int error = open_for_note(&store, cli, summary);
+    int error = open_for_result(&store, cli, summary);
     if (error == 0)
         error = store_put_verified(&noted, store, summary, result);
     storage_close(store);
@@ -47,8 +48,9 @@ void verified_keep(const struct cli *cli, const struct manifest_summary *summary
 {
     bool is_far = is_served(cli) && strncmp(cli->server, "unix:", strlen("unix:")) != 0;
     int error =
-        is_far ? server_keep_verified(cli, summary, result) : put_note(cli, summary, result);
-    bool is_needed = result->damages > 0 && cli->server[0] == '\0'; /* else ckptd is told */
+        is_far ? server_keep_verified(cli, summary, result) : write_result(cli, summary, result);
+    bool is_needed =
+        result->damages > 0 && cli->server[0] == '\0'; /* otherwise ckptd gets the report */
     bool may_not = error == ERR_DENIED || error == ERR_SPACE ||
                    (is_far && (error == ERR_NOT_FOUND || error == ERR_VERSION));
     if (may_not && !is_needed)
@@ -57,7 +59,7 @@ void verified_keep(const struct cli *cli, const struct manifest_summary *summary
         log_warn("verify", "the result is not kept: %s", report_line());
 }
 
-void verified_tell_server(const struct cli *cli, const struct manifest_summary *summary)
+void verified_report_to_server(const struct cli *cli, const struct manifest_summary *summary)
 {
     const char *run = summary->run;
     bool is_elsewhere = false;
@@ -83,12 +85,13 @@ void verified_report(const struct cli *cli, const struct checkpoint *checkpoint)
     report_keep(&before);
     for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++)
         blocks += checkpoint->shards[i].stored.geometry.num_blocks;
-    /* A block was read, or a header; a note of no percentage is none (proto/format/verified.h). */
+    /* A block was read, or a header; a result of no percentage is invalid
+     * (proto/format/verified.h). */
     verified_keep(
         cli, &checkpoint->manifest->summary,
         &(struct verified){.percent = 100.0 / (double)(blocks > 0 ? blocks : 1), .damages = 1});
     if (cli->server[0] != '\0' && checkpoint->quarantine[0] == '\0')
-        verified_tell_server(cli, &checkpoint->manifest->summary);
+        verified_report_to_server(cli, &checkpoint->manifest->summary);
     report_restore(&before, 0);
 }
 
@@ -108,7 +111,7 @@ int verified_release(const struct cli *cli, const struct manifest_summary *summa
 bool verified_find(struct verified *out, struct storage *store,
                    const struct manifest_summary *summary)
 {
-    struct report_text before; /* of what the caller has to say */
+    struct report_text before; /* the caller's error text is kept */
     *out = (struct verified){0};
     report_keep(&before);
     int error = store != NULL ? store_read_verified(out, store, summary) : ERR_NOT_FOUND;
@@ -116,7 +119,7 @@ bool verified_find(struct verified *out, struct storage *store,
     return error == 0;
 }
 
-/* "2 h": of seconds, in the largest unit of which there are two. */
+/* "2 h" for seconds, in the largest unit of which there are at least two. */
 static const char *format_age(char *out, size_t size, int64_t seconds)
 {
     static const struct {

@@ -134,7 +134,7 @@ static int compare_block(void *user, uint32_t worker, struct output_block *block
 {
     struct diff *diff = user;
     uint64_t block_end = block->start + block->bytes;
-    for (uint32_t i = output_tensor_behind(block->file, block->start);
+    for (uint32_t i = output_tensor_after(block->file, block->start);
          i < block->file->num_tensors && block->file->tensors[i].start < block_end; i++) {
         const struct output_tensor *tensor = &block->file->tensors[i];
         uint64_t from = tensor->start > block->start ? tensor->start : block->start;

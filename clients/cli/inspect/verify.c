@@ -264,7 +264,7 @@ static int verify_one(bool *out_is_damaged, struct verify *verify, struct storag
                                          .damages = verify->num_damages});
     if (error == 0 && verify->num_damages > 0 && cli->server[0] != '\0' &&
         verify->checkpoint.quarantine[0] == '\0')
-        verified_tell_server(cli, &verify->checkpoint.manifest->summary);
+        verified_report_to_server(cli, &verify->checkpoint.manifest->summary);
     if (error == 0 && verify->num_damages == 0 && cli->is_released) {
         error = end_quarantine(verify);
         verify->checkpoint.quarantine[0] = '\0';

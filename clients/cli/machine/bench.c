@@ -1,5 +1,5 @@
-/* bench.c - bench io: what a disk does with the requests of ckptd. The work is disk_test.c's; this
- * is how it is asked for and told. What the figures mean for a save is in --help (commands.c). */
+/* bench.c - bench io: measures a disk with ckptd's requests. disk_test.c does the work; this file
+ * has the options and the output. --help explains the figures for a save (commands.c). */
 #include "clients/cli/machine/disk_test.h"
 #include "proto/base/json.h"
 

@@ -1,14 +1,14 @@
-/* disk_test.c - writes files as ckptd writes shards, syncs and reads them, and measures each.
+/* disk_test.c - writes files like ckptd's shards, syncs and reads them, and measures each.
  *
  * The storage is ckptd's own (storage/storage.h), so engine, O_DIRECT, registered buffers and
- * reserved space are those that ckptd would have here. Files are written one after the other:
- * `depth` requests go round, each taking the next block when it is done; then one sync, whose time
- * is measured apart. The reads are the same with the files opened anew. A block begins with its
- * number, which a read compares: what was read is what was written.
+ * reserved space are the same as ckptd's here. Files are written one after the other: each of
+ * `depth` requests takes the next block when it is done. Then one sync is measured separately. The
+ * reads are the same, with the files opened again. A block begins with its number, which a read
+ * compares with the expected one.
  *
- * All lies in a hidden folder that is removed at the end, whatever happens. A signal that would end
- * the program lets what is under way end, then the folder is removed, then the signal is raised
- * again. Only SIGKILL and a loss of power leave it. */
+ * All files are in a hidden folder that is removed at the end in any case. A fatal signal lets the
+ * requests under way end, then the folder is removed, then the signal is raised again. Only SIGKILL
+ * and power loss leave it. */
 #include "clients/cli/machine/disk_test.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define TELL_EVERY_NS 100000000l
-#define FREE_PARTS 10u /* of the free space one is left */
+#define FREE_PARTS 10u /* of the free space one remains free */
 
 static double now(void)
 {
@@ -43,7 +43,7 @@ double disk_test_durable(const struct disk_test *test)
 
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 #define NUM_SIGNALS (sizeof signals / sizeof *signals)
-static atomic_int stopped_by; /* one of them, or 0 */
+static atomic_int stopped_by; /* the received signal, or 0 */
 
 static void stop(int number)
 {
@@ -83,19 +83,19 @@ struct bed {
     struct progress progress;
     char folder[4200];
     unsigned char *data; /* a block per request */
-    double *times;       /* seconds of requests, of one kind after the other */
+    double *times;       /* seconds of requests, first of one kind, then of the other */
     struct slot *slots;
     uint32_t num_files;
-    uint64_t blocks, written[DISK_TEST_FILES]; /* asked for; of each file */
+    uint64_t blocks, written[DISK_TEST_FILES]; /* requested; of each file */
 };
 
-/* All requests of one kind to a file. But for `blocks_done` it is the engine's thread's, once the
- * first requests have been submitted and until `finished`. */
+/* All requests of one kind to a file. After the first submissions and until `finished` only the
+ * engine's thread uses it, except `blocks_done`. */
 struct flow {
     struct bed *bed;
     struct storage_object *object;
     enum storage_op op;
-    uint64_t first, next, end; /* blocks: the file's first among all; in the file */
+    uint64_t first, next, end; /* blocks: index of the file's first; in the file */
     double until, ended;
     double *times;
     uint64_t num_times;
@@ -172,7 +172,7 @@ static int fail_flow(const struct flow *flow)
     return report_errno(flow->error, doing, flow->bed->test->folder);
 }
 
-/* Moves the first `blocks` of a file, of which *out_done were when the time was over. */
+/* Moves the first `blocks` of a file; *out_done were moved within the time. */
 static int move_blocks(struct bed *bed, struct storage_object *object, enum storage_op op,
                        uint64_t first, uint64_t blocks, uint64_t *out_done)
 {
@@ -209,7 +209,7 @@ static int move_blocks(struct bed *bed, struct storage_object *object, enum stor
     return check_stopped();
 }
 
-/* ---- all of them ---- */
+/* ---- all files ---- */
 
 static void file_key(char out[STORAGE_KEY_MAX + 1], uint32_t file)
 {
@@ -260,7 +260,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The least time that so many of a thousand do not exceed. */
+/* The shortest time that `of_thousand` of a thousand do not exceed. */
 static double ranked(const double *times, uint64_t count, uint64_t of_thousand)
 {
     return times[(count * of_thousand + 999) / 1000 - 1];
@@ -306,7 +306,7 @@ static int read_files(struct bed *bed)
     return 0;
 }
 
-/* ---- before and after ---- */
+/* ---- setup and cleanup ---- */
 
 static int check_asked(const struct disk_test *test)
 {
@@ -343,7 +343,7 @@ static int check_room(const struct bed *bed)
                         text_bytes(have, sizeof have, space.bytes_free));
 }
 
-/* Bytes that no disk makes less of. */
+/* Bytes that no disk can compress. */
 static int make_data(struct bed *bed)
 {
     const struct disk_test *test = bed->test;
@@ -364,7 +364,7 @@ static int make_data(struct bed *bed)
     return storage_register_buffers(bed->storage, &(struct iovec){bed->data, bytes}, 1);
 }
 
-/* The name is one that no list of a store shows. */
+/* Lists of a store hide its name. */
 static int make_folder(struct bed *bed)
 {
     snprintf(bed->folder, sizeof bed->folder, "%s/.holdfast.bench-XXXXXX", bed->test->folder);
@@ -377,7 +377,7 @@ static int make_folder(struct bed *bed)
     return report_errno(code, "no folder could be made there", bed->test->folder);
 }
 
-/* `error`, or, of 0, what was left. */
+/* Returns `error`, or, if 0, an error for remaining files. */
 static int remove_all(struct bed *bed, int error)
 {
     char key[STORAGE_KEY_MAX + 1];
@@ -385,7 +385,7 @@ static int remove_all(struct bed *bed, int error)
     report_keep(&text);
     for (uint32_t i = 0; i < DISK_TEST_FILES && bed->storage != NULL; i++) {
         file_key(key, i);
-        storage_remove(bed->storage, key); /* what is left keeps its folder */
+        storage_remove(bed->storage, key); /* a remaining file keeps its folder */
     }
     storage_close(bed->storage);
     if (bed->folder[0] != '\0' && rmdir(bed->folder) != 0 && error == 0)
@@ -414,7 +414,7 @@ int disk_test_run(struct disk_test *test, const struct cli *cli)
     ERR_TRY(check_asked(test));
     bed.num_files = bed.blocks < DISK_TEST_FILES ? (uint32_t)bed.blocks : DISK_TEST_FILES;
     hold_signals(before);
-    /* A short test is over before anybody reads a bar. */
+    /* A short test ends before a user can read a bar. */
     progress_begin(&bed.progress, cli, "bench", test->is_write_only ? 0 : 2 * test->bytes);
     int error = remove_all(&bed, measure(&bed));
     progress_end(&bed.progress);

@@ -1,16 +1,15 @@
-/* doctor.c - why would this node lose time or checkpoints? A table of checks, of each what was
- * found, a verdict, and what to do.
+/* doctor.c - checks whether this node may lose time or checkpoints. A table of checks, each with
+ * its result, a verdict, and advice.
  *
- *   ok    nothing to do
- *   warn  it works, and is slower or nearer to its end than it need be
- *   bad   saves fail, or checkpoints or hours are lost, unless a person acts
+ *   ok    no action needed
+ *   warn  it works, but is slower or nearer to a limit than necessary
+ *   bad   saves fail, or checkpoints or hours are lost, unless an operator acts
  *
- * A check is a function that looks at one thing and says what it found (doctor_say), once or more.
- * Those that need what a ckptd tells are left out where it does not answer, those of its machine
- * where it is reached over TLS. Nothing is written but with --write.
+ * A check is a function that checks one thing and adds a row (doctor_say), or several. Checks that
+ * need a ckptd's status are left out if it does not answer, those of its machine if it is reached
+ * over TLS. Only --write writes.
  *
- * A ckptd that is not started yet is what `ckptd --check` looks at: its configuration is read by
- * ckptd alone. */
+ * For a ckptd that is not running use `ckptd --check`: only ckptd reads its configuration. */
 #include "clients/cli/machine/doctor.h"
 
 #include "proto/base/address.h"
@@ -19,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#define POOL_BYTES (4ull << 30) /* memory.pool_bytes, as it is by default */
+#define POOL_BYTES (4ull << 30) /* memory.pool_bytes, the default */
 
 static double clock_s(void)
 {
@@ -28,8 +27,8 @@ static double clock_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* The last save; where this ckptd has made none the largest newest checkpoint, as a mean of its
- * run. */
+/* Bytes of the last save. If this ckptd has made none: of the largest newest checkpoint, as the
+ * mean of its run. */
 static uint64_t bytes_of_a_save(const json_t *status)
 {
     uint64_t bytes = member_number(json_object_get(status, "last_commit"), "bytes");
@@ -61,7 +60,7 @@ static void take_status(struct doctor *doctor)
         doctor_say_error(doctor, DOCTOR_WARN, "file system", "run it where the store is");
 }
 
-/* Of who did not answer the error stays this thread's. */
+/* After no answer the error stays this thread's. */
 static int ask_server(struct doctor *doctor)
 {
     struct address address;
@@ -90,8 +89,8 @@ int cli_doctor(const struct cli *cli)
     report_keep(&text);
     if (error == 0)
         take_status(&doctor);
-    doctor_look_at_server(&doctor);
-    doctor_look_at_host(&doctor);
+    doctor_check_server(&doctor);
+    doctor_check_host(&doctor);
     bool is_whole = json_end();
     int printed = is_whole ? doctor_print(&doctor)
                            : report_error(ERR_MEMORY, NULL, "no memory for what was found");

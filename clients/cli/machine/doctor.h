@@ -1,4 +1,4 @@
-/* doctor.h - what the files of doctor share: each check says what it found. */
+/* doctor.h - shared by the files of doctor: each check adds its result. */
 #ifndef HOLDFAST_CLIENTS_CLI_MACHINE_DOCTOR_H
 #define HOLDFAST_CLIENTS_CLI_MACHINE_DOCTOR_H
 
@@ -10,10 +10,10 @@ struct doctor {
     const struct cli *cli;
     /* Of the ckptd; NULL: it did not answer. */
     struct json_t *status;
-    double asked_s, answered_s; /* by our clock, since 1970 */
-    bool is_far;                /* it is reached over TLS: its machine may be another one */
-    char store[4096];           /* its directory; "": it cannot be reached from here */
-    uint64_t pool_bytes, pool_bytes_missing; /* of ckptd's pool here; not taken yet */
+    double asked_s, answered_s;              /* by our clock, since 1970 */
+    bool is_far;                             /* reached over TLS: it may be on another machine */
+    char store[4096];                        /* its directory; "": not accessible from here */
+    uint64_t pool_bytes, pool_bytes_missing; /* of ckptd's pool here; not allocated yet */
     uint64_t save_bytes; /* of the last save, or of the newest checkpoint; 0: there is none */
     struct json_t *found;
     enum verdict worst;
@@ -21,22 +21,21 @@ struct doctor {
 
 /* ---- doctor_rows.c ---- */
 
-/* A row of the table. `advice`: what to do, a sentence without its full stop; "" of DOCTOR_OK. */
+/* Adds a row to the table. `advice`: a sentence without its full stop; "" with DOCTOR_OK. */
 void doctor_say(struct doctor *doctor, enum verdict verdict, const char *check, const char *advice,
                 const char *format, ...) __attribute__((format(printf, 5, 6)));
-/* This thread's last error as a row; its hint, or `otherwise`, is what to do. */
+/* Adds this thread's last error as a row; its hint, or `otherwise`, is the advice. */
 void doctor_say_error(struct doctor *doctor, enum verdict verdict, const char *check,
                       const char *otherwise);
-/* All rows, on stdout. */
+/* Prints all rows to stdout. */
 int doctor_print(const struct doctor *doctor);
 
-/* ---- doctor_server.c: what a ckptd tells; of one that did not answer this user's certificate ----
- */
+/* ---- doctor_server.c: checks of a ckptd; without an answer, of this user's certificate ---- */
 
-void doctor_look_at_server(struct doctor *doctor);
+void doctor_check_server(struct doctor *doctor);
 
-/* ---- doctor_host.c: what this machine and this user have ---- */
+/* ---- doctor_host.c: checks of this machine and this user ---- */
 
-void doctor_look_at_host(struct doctor *doctor);
+void doctor_check_host(struct doctor *doctor);
 
 #endif

@@ -1,6 +1,6 @@
-/* doctor_host.c - of doctor: what this machine has and this user may, as far as ckptd and the ranks
- * need it. The limits are those of this process: of ckptd's unit or container they may be others,
- * so what is short here is a warning. */
+/* doctor_host.c - of doctor: checks the resources of this machine and the limits of this user that
+ * ckptd and the ranks need. The limits are those of this process; ckptd's unit or container may
+ * have others. So a shortage here is only a warning. */
 #include "clients/cli/machine/disk_test.h"
 #include "clients/cli/machine/doctor.h"
 
@@ -19,8 +19,8 @@
 #define TEST_BYTES (64ull << 20)
 #define TEST_SECONDS 2.0
 #define SYNC_WARN_S 1.0
-#define FILES_WARN 4096u                  /* of limits.sessions = 1024, each with several */
-#define SHM_BYTES_OF_DOCKER (64ull << 20) /* that it gives a container which asks for none */
+#define FILES_WARN 4096u                  /* limits.sessions = 1024, each with several */
+#define SHM_BYTES_OF_DOCKER (64ull << 20) /* Docker's default for a container */
 #define CORES_WARN 4                      /* two hash (threads.workers), beside the ranks */
 
 static const char DISK_HINT[] = "put the store on a local disk with ext4 or xfs";
@@ -48,7 +48,7 @@ static const struct file_system {
     {0x01021994, "tmpfs", DOCTOR_BAD, ": it is memory, and gone with the power"},
 };
 
-static void look_at_file_system(struct doctor *doctor)
+static void check_file_system(struct doctor *doctor)
 {
     struct statfs status;
     char safe[512];
@@ -77,8 +77,8 @@ static bool is_on_store_disk(const struct doctor *doctor)
            here.st_dev == there.st_dev;
 }
 
-/* Of the last save: ", the last save: ..."; its bytes per second, or 0. Of several nodes it says
- * what all of them wrote, which is no measure of this disk. */
+/* Describes the last save: ", the last save: ..."; returns its bytes per second, or 0. A save of
+ * several nodes is the sum of all nodes, so it does not measure this disk. */
 static double describe_last_save(char *out, size_t size, const struct doctor *doctor)
 {
     const json_t *last = json_object_get(doctor->status, "last_commit");
@@ -97,7 +97,7 @@ static double describe_last_save(char *out, size_t size, const struct doctor *do
     return rate;
 }
 
-static void look_at_write(struct doctor *doctor)
+static void check_write(struct doctor *doctor)
 {
     struct disk_test test = {.folder = doctor->cli->write,
                              .bytes = TEST_BYTES,
@@ -148,13 +148,13 @@ static uint64_t meminfo_bytes(const char *name)
     return value > 0 ? (uint64_t)value << 10 : 0;
 }
 
-/* "of ckptd", or of one that is started as it is by default. */
+/* "of ckptd", or of a ckptd with default settings. */
 static const char *whose_pool(const struct doctor *doctor)
 {
     return doctor->status != NULL && !doctor->is_far ? "ckptd's pool" : "a pool of the default";
 }
 
-static void look_at_memory(struct doctor *doctor)
+static void check_memory(struct doctor *doctor)
 {
     uint64_t available = meminfo_bytes("MemAvailable"), missing = doctor->pool_bytes_missing;
     char have[32], all[32], lacks[32];
@@ -179,11 +179,11 @@ static const char *limit_text(char *out, size_t size, rlim_t limit)
     return out;
 }
 
-static void look_at_memlock(struct doctor *doctor)
+static void check_memlock(struct doctor *doctor)
 {
     struct rlimit limit = {0};
     char most[32], pool[32];
-    bool may = storage_may_lock(doctor->pool_bytes); /* raises what may be raised, as ckptd does */
+    bool may = storage_may_lock(doctor->pool_bytes); /* raises the limit, as ckptd does */
     getrlimit(RLIMIT_MEMLOCK, &limit);
     doctor_say(doctor, may ? DOCTOR_OK : DOCTOR_WARN, "memlock",
                "set LimitMEMLOCK=infinity of ckptd's unit, or ulimit -l unlimited: else each write "
@@ -193,7 +193,7 @@ static void look_at_memlock(struct doctor *doctor)
                whose_pool(doctor), text_bytes(pool, sizeof pool, doctor->pool_bytes));
 }
 
-static void look_at_descriptors(struct doctor *doctor)
+static void check_descriptors(struct doctor *doctor)
 {
     struct rlimit limit = {0};
     char most[32];
@@ -204,7 +204,7 @@ static void look_at_descriptors(struct doctor *doctor)
         "%s files may be open", limit_text(most, sizeof most, limit.rlim_max));
 }
 
-static void look_at_shm(struct doctor *doctor)
+static void check_shm(struct doctor *doctor)
 {
     struct statvfs status;
     char size[32], pool[32];
@@ -220,7 +220,8 @@ static void look_at_shm(struct doctor *doctor)
                whose_pool(doctor), text_bytes(pool, sizeof pool, doctor->pool_bytes));
 }
 
-/* The choice in brackets of a file of /sys/kernel/mm/transparent_hugepage; "?": there is none. */
+/* The selected value (in brackets) of a file of /sys/kernel/mm/transparent_hugepage; "?": there is
+ * none. */
 static void read_choice(char out[16], const char *name)
 {
     char path[96], line[128] = "";
@@ -235,9 +236,9 @@ static void read_choice(char out[16], const char *name)
              end != NULL ? begin + 1 : "?");
 }
 
-/* The pool asks for its pages itself (MADV_COLLAPSE), which "deny" alone forbids; pages that are
- * reserved for others are lost to it. */
-static void look_at_huge_pages(struct doctor *doctor)
+/* The pool requests huge pages itself (MADV_COLLAPSE), which only "deny" forbids. It cannot use
+ * pages that are reserved (hugetlb). */
+static void check_huge_pages(struct doctor *doctor)
 {
     char anonymous[16], shared[16], size[32];
     long long free_pages = meminfo("HugePages_Free");
@@ -256,7 +257,7 @@ static void look_at_huge_pages(struct doctor *doctor)
 
 /* ---- the system ---- */
 
-static void look_at_ring(struct doctor *doctor)
+static void check_ring(struct doctor *doctor)
 {
     int number = storage_try_ring();
     doctor_say(doctor, number != 0 ? DOCTOR_WARN : DOCTOR_OK, "io_uring",
@@ -266,7 +267,7 @@ static void look_at_ring(struct doctor *doctor)
                number != 0 ? strerror(number) : "it can be used");
 }
 
-static void look_at_kernel(struct doctor *doctor)
+static void check_kernel(struct doctor *doctor)
 {
     struct utsname system;
     unsigned major = 0, minor = 0;
@@ -278,7 +279,7 @@ static void look_at_kernel(struct doctor *doctor)
                "Linux %s", system.release);
 }
 
-static void look_at_cores(struct doctor *doctor)
+static void check_cores(struct doctor *doctor)
 {
     cpu_set_t mine;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -288,17 +289,17 @@ static void look_at_cores(struct doctor *doctor)
                "%d of %ld may be used", count, online);
 }
 
-void doctor_look_at_host(struct doctor *doctor)
+void doctor_check_host(struct doctor *doctor)
 {
     if (doctor->store[0] != '\0')
-        look_at_file_system(doctor);
-    look_at_write(doctor);
-    look_at_memory(doctor);
-    look_at_memlock(doctor);
-    look_at_descriptors(doctor);
-    look_at_shm(doctor);
-    look_at_huge_pages(doctor);
-    look_at_ring(doctor);
-    look_at_kernel(doctor);
-    look_at_cores(doctor);
+        check_file_system(doctor);
+    check_write(doctor);
+    check_memory(doctor);
+    check_memlock(doctor);
+    check_descriptors(doctor);
+    check_shm(doctor);
+    check_huge_pages(doctor);
+    check_ring(doctor);
+    check_kernel(doctor);
+    check_cores(doctor);
 }

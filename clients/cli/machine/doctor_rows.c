@@ -1,5 +1,5 @@
-/* doctor_rows.c - of doctor: the rows of its table, which are kept as JSON and printed at the end.
- * Texts of a server are made printable here. */
+/* doctor_rows.c - of doctor: the rows of its table, kept as JSON and printed at the end. Makes
+ * texts of a server printable. */
 #include "clients/cli/machine/doctor.h"
 
 #include "proto/base/json.h"

@@ -1,5 +1,5 @@
-/* doctor_server.c - of doctor: what a ckptd tells of itself, its disk and the nodes beside it, and
- * the certificate by which this user comes to it. */
+/* doctor_server.c - of doctor: checks the state of a ckptd, its disk, the other nodes, and the
+ * certificate with which this user connects. */
 #include "clients/cli/machine/doctor.h"
 
 #include "proto/base/json.h"
@@ -12,13 +12,13 @@
 #include <unistd.h>
 
 #define DAY_S 86400.0
-#define DAYS_BAD 14.0 /* from then on ckptd has an alarm */
+#define DAYS_BAD 14.0 /* below it ckptd raises an alarm */
 #define DAYS_WARN 30.0
 #define CLOCK_WARN_S 1.0
 #define CLOCK_BAD_S 60.0
 #define HOURS_BAD 24.0 /* as for the alarm */
 #define HOURS_WARN 72.0
-#define SAVES_WARN 3u /* for so many there should be room */
+#define SAVES_WARN 3u /* there should be space for so many */
 #define INODES_WARN 1024u
 #define ROUND_TRIP_WARN_S 0.05
 
@@ -32,7 +32,7 @@ static enum verdict verdict_of(bool is_bad, bool is_warn)
     return is_bad ? DOCTOR_BAD : is_warn ? DOCTOR_WARN : DOCTOR_OK;
 }
 
-static void look_at_version(struct doctor *doctor)
+static void check_version(struct doctor *doctor)
 {
     Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -50,8 +50,8 @@ static void look_at_version(struct doctor *doctor)
     protobuf_c_message_free_unpacked(answer, NULL);
 }
 
-/* Its answer was made somewhere in the round trip, most likely in the middle of it. */
-static void look_at_clock(struct doctor *doctor)
+/* The server's time was read within the round trip, probably in its middle. */
+static void check_clock(struct doctor *doctor)
 {
     const json_t *clock = json_object_get(doctor->status, "time_seconds");
     double half = (doctor->answered_s - doctor->asked_s) / 2;
@@ -82,14 +82,14 @@ static void say_days(struct doctor *doctor, const char *check, double seconds, c
         doctor_say(doctor, verdict, check, advice, "%s is good for %.1f days", whose, days);
 }
 
-static void look_at_own_certificate(struct doctor *doctor)
+static void check_own_certificate(struct doctor *doctor)
 {
     const char *folder = tls_client_directory();
     struct principal principal;
     char whose[PRINCIPAL_NAME_MAX + TLS_PATH_MAX];
     int64_t end_s;
     if (!doctor->is_far && access(folder, F_OK) != 0)
-        return; /* a unix socket needs none */
+        return; /* a unix socket needs no certificate */
     int error = tls_directory_look(&end_s, folder);
     if (error == 0)
         error = tls_directory_identify(&principal, folder);
@@ -102,7 +102,7 @@ static void look_at_own_certificate(struct doctor *doctor)
     say_days(doctor, "certificate", (double)end_s - doctor->answered_s, whose);
 }
 
-static void look_at_its_certificate(struct doctor *doctor)
+static void check_its_certificate(struct doctor *doctor)
 {
     const json_t *tls = json_object_get(doctor->status, "tls");
     if (json_is_object(tls))
@@ -110,9 +110,9 @@ static void look_at_its_certificate(struct doctor *doctor)
                  "ckptd's, or its authority's,");
 }
 
-/* ---- what it says of its state ---- */
+/* ---- its state ---- */
 
-static void look_at_saving(struct doctor *doctor)
+static void check_saving(struct doctor *doctor)
 {
     const json_t *health = json_object_get(doctor->status, "health");
     if (json_is_true(json_object_get(doctor->status, "draining")))
@@ -125,7 +125,7 @@ static void look_at_saving(struct doctor *doctor)
                    "the next save would fail: %s", member_text(health, "reason"));
 }
 
-static void look_at_alarms(struct doctor *doctor)
+static void check_alarms(struct doctor *doctor)
 {
     json_t *alarms = json_object_get(doctor->status, "alarms");
     const json_t *alarm;
@@ -151,14 +151,14 @@ static void say_hours(struct doctor *doctor, const json_t *hours)
                    "full in %.1f h at the rate of the last saves", left);
 }
 
-static void look_at_room(struct doctor *doctor)
+static void check_room(struct doctor *doctor)
 {
     const json_t *disk = json_object_get(doctor->status, "disk");
     uint64_t left = member_number(disk, "bytes_left"), need = doctor->save_bytes;
     uint64_t inodes = member_number(disk, "inodes_free");
     char have[32], size[32];
     if (member_number(disk, "bytes_total") == 0)
-        return; /* it has no end, or cannot be asked; then the alarms say so */
+        return; /* unlimited or unknown; the alarms report the latter */
     if (need > 0)
         doctor_say(doctor, verdict_of(left < need, left / SAVES_WARN < need), "disk room",
                    "remove checkpoints (ckpt-cli prune), set retention.keep_last, or take a larger "
@@ -175,8 +175,8 @@ static void look_at_room(struct doctor *doctor)
     say_hours(doctor, json_object_get(disk, "hours_to_full"));
 }
 
-/* As ckptd chose it for itself: its container may refuse what this process may do. */
-static void look_at_storage(struct doctor *doctor)
+/* Reports ckptd's own selection: its container may refuse what this process may do. */
+static void check_storage(struct doctor *doctor)
 {
     const char *storage = member_text(doctor->status, "storage");
     bool has_ring = strncmp(storage, "io_uring", strlen("io_uring")) == 0;
@@ -191,7 +191,7 @@ static void look_at_storage(struct doctor *doctor)
 
 /* ---- other nodes ---- */
 
-static void look_at_node(struct doctor *doctor, const json_t *node)
+static void check_node(struct doctor *doctor, const json_t *node)
 {
     const json_t *links = json_object_get(node, "links");
     const json_t *trip = json_object_get(json_object_get(links, "control"), "rtt_seconds");
@@ -214,27 +214,27 @@ static void look_at_node(struct doctor *doctor, const json_t *node)
                    "a call takes %.2f ms", 1e3 * json_number_value(trip));
 }
 
-static void look_at_nodes(struct doctor *doctor)
+static void check_nodes(struct doctor *doctor)
 {
     const json_t *nodes = json_object_get(doctor->status, "nodes"), *node;
     size_t index;
-    json_array_foreach(json_object_get(nodes, "peers"), index, node) look_at_node(doctor, node);
+    json_array_foreach(json_object_get(nodes, "peers"), index, node) check_node(doctor, node);
 }
 
-void doctor_look_at_server(struct doctor *doctor)
+void doctor_check_server(struct doctor *doctor)
 {
     bool has_answer = doctor->status != NULL;
     if (has_answer) {
-        look_at_version(doctor);
-        look_at_clock(doctor);
+        check_version(doctor);
+        check_clock(doctor);
     }
-    look_at_own_certificate(doctor);
+    check_own_certificate(doctor);
     if (!has_answer)
         return;
-    look_at_its_certificate(doctor);
-    look_at_saving(doctor);
-    look_at_alarms(doctor);
-    look_at_room(doctor);
-    look_at_storage(doctor);
-    look_at_nodes(doctor);
+    check_its_certificate(doctor);
+    check_saving(doctor);
+    check_alarms(doctor);
+    check_room(doctor);
+    check_storage(doctor);
+    check_nodes(doctor);
 }

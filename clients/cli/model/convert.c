@@ -250,7 +250,7 @@ int cli_convert(const struct cli *cli)
                            convert.is_exact ? convert.checkpoint.manifest->digests : NULL);
     }
     if (error == 0)
-        writer_tell(&convert.writer, cli, convert.checkpoint.name, cli->output);
+        writer_print_result(&convert.writer, cli, convert.checkpoint.name, cli->output);
     writer_deinit(&convert.writer);
     free(convert.old_of);
     verified_report(cli, &convert.checkpoint);

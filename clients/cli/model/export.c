@@ -277,7 +277,7 @@ static bool pass_over(struct selection *selection, const struct export *export)
     const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
     selection->passed_step = summary->step;
     selection->passed_attempt = summary->attempt;
-    skipped_tell(selection->run, summary->step, summary->attempt, report_message());
+    skipped_print(selection->run, summary->step, summary->attempt, report_message());
     return true;
 }
 

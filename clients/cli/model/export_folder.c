@@ -68,11 +68,11 @@ static int open_hf_folder(struct export *export)
     snprintf(export->beside, sizeof export->beside, "%s.part", export->cli->output);
     struct stat status;
     bool exists;
-    ERR_TRY(output_look_for(&exists, &status, export->cli->output));
+    ERR_TRY(output_find(&exists, &status, export->cli->output));
     if (exists)
         return report_error(ERR_EXISTS, "name another folder", "%s exists already",
                             export->cli->output);
-    ERR_TRY(output_look_for(&exists, &status, export->beside));
+    ERR_TRY(output_find(&exists, &status, export->beside));
     if (exists && !S_ISDIR(status.st_mode))
         return report_error(ERR_EXISTS, "name another folder", "%s is no folder", export->beside);
     if (exists && !export->cli->is_forced)

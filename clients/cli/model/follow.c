@@ -555,7 +555,7 @@ static int follow_run(struct follow *follow)
         if (error == 0)
             error = give(follow, &info);
         if (error == ERR_CORRUPT)
-            skipped_tell(info.run, info.step, info.attempt, report_message());
+            skipped_print(info.run, info.step, info.attempt, report_message());
         if (error == 0 || is_of_version(error)) {
             follow->attempt = info.attempt;
             follow->step = info.step;

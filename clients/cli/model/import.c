@@ -367,7 +367,7 @@ static int fill_block(const struct import *import, uint64_t index, struct room *
     if (start < file->head_bytes)
         memcpy(room->block, (const char *)file->head + start,
                file->head_bytes < end ? file->head_bytes - start : SCAN_BLOCK);
-    for (uint32_t i = output_tensor_behind(file, start); i < file->num_tensors && error == 0; i++) {
+    for (uint32_t i = output_tensor_after(file, start); i < file->num_tensors && error == 0; i++) {
         const struct output_tensor *tensor = &file->tensors[i];
         const struct hf_source *source = &import->sources[tensor->tensor[0]];
         uint64_t from = tensor->start > start ? tensor->start : start;
@@ -580,7 +580,7 @@ int cli_import(const struct cli *cli)
     if (error == 0)
         error = writer_end(&import.writer, fill_shards(&import), NULL);
     if (error == 0)
-        writer_tell(&import.writer, cli, text_checkpoint(cli->run, 0, 1).text, NULL);
+        writer_print_result(&import.writer, cli, text_checkpoint(cli->run, 0, 1).text, NULL);
     deinit(&import);
     return error;
 }
