@@ -67,7 +67,7 @@ int remote_link_open(struct remote_link *out, struct ckpt *ckpt, uint64_t token)
                                           .directory = tls_client_directory(),
                                           .session = token,
                                           .num_connections = CONNECTIONS}};
-    ERR_TRY(bulk_ask(&out->bulk, &out->asker));
+    ERR_TRY(bulk_open_asker(&out->bulk, &out->asker));
     int error = bulk_window(out->bulk, &window, 0, 0); /* the session has its connection now */
     if (error != 0)
         remote_link_close(out);

@@ -1,7 +1,7 @@
 /* save.c - one save of one rank: an image from ckptd, one copy of every tensor, announcements.
  *
  *   begin   maps the segments of an image
- * copy    bypasses the cache, in pieces of PIECE_BYTES; each is placed, copied and announced, so
+ *   copy    bypasses the cache, in pieces of PIECE_BYTES; each is placed, copied and announced, so
  *           ckptd hashes and writes it while the next piece is copied
  *   tell    sends the digests of slices that other ranks hold, too (replicas.c)
  *   end     pushes END into the ring; then the handle is free

@@ -144,7 +144,7 @@ static int acquire_bulk(struct bulk **out, struct peer *peer)
         peer->bulk = NULL;
     }
     if (!peer->bulk && !peer->is_here)
-        error = bulk_ask(&peer->bulk, &peer->asker);
+        error = bulk_open_asker(&peer->bulk, &peer->asker);
     if (error == ERR_INVALID || error == ERR_NOT_FOUND || error == ERR_DENIED)
         error = 0;
     peer->num_objects += error == 0;

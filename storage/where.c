@@ -2,7 +2,7 @@
  *
  *   s3://BUCKET[/PREFIX]   a bucket of an S3 server, or all below a prefix in it
  *   dir:/PATH              a directory that other machines use, too: NFS, Lustre, GPFS
- * peer:HOST:PORT         the store of the ckptd at that address, also peer:unix:/PATH; only for
+ *   peer:HOST:PORT         the store of the ckptd at that address, also peer:unix:/PATH; only for
  *                          tools that read
  *   /PATH, PATH            a directory of this machine
  *

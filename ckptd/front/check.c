@@ -148,7 +148,7 @@ static bool check_certificates(const struct config *config)
     int64_t end_s;
     if (config->tls_listen[0] == '\0')
         return true;
-    if (tls_directory_look(&end_s, config->tls_directory) != 0 ||
+    if (tls_directory_check(&end_s, config->tls_directory) != 0 ||
         network_check_certificate(config->tls_directory) != 0)
         return fail();
     double days = (double)(end_s - time(NULL)) / 86400;

@@ -309,7 +309,7 @@ static int report_unanswered(const struct config *config, enum tier_index tier)
     const char *at = config->members.peers[tier - TIER_PEER].address;
     struct address address;
     ERR_TRY(address_parse(&address, at));
-    return address.kind == ADDRESS_TLS ? tls_say_why(at, &address, config->tls_directory)
+    return address.kind == ADDRESS_TLS ? tls_explain_failure(at, &address, config->tls_directory)
                                        : ERR_UNAVAILABLE;
 }
 

@@ -3,9 +3,9 @@
  *     build/ckptd --listen unix:/tmp/ckptd.sock --store /tmp/store &
  *     build/ckpt_example unix:/tmp/ckptd.sock
  *
- * Two ranks (threads here; processes or hosts in earnest) hold half of the rows each of one matrix.
- * They load the newest checkpoint if there is one, take three steps, save after each, and wait
- * until the last is durable. Run it again: it goes on where it stopped. */
+ * Two ranks (threads here; processes or hosts in practice) each hold half of the rows of one
+ * matrix. They load the newest checkpoint if there is one, run three steps, save after each, and
+ * wait until the last is durable. Run it again: it continues where it stopped. */
 #include <ckpt.h>
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 enum { RANKS = 2, ROWS = 1000, COLUMNS = 256, STEPS = 3 };
 
 static const char *server;
-static uint64_t attempt; /* taken by rank 0, for all */
+static uint64_t attempt; /* opened by rank 0, for all */
 static pthread_barrier_t barrier;
 
 static void must(int error, const char *what)

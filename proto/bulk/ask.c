@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* The reply is the caller's. On any thread. */
-static int call(Holdfast__V1__OpenBulkReply **out, const struct bulk_asker *asker)
+/* The caller frees the reply. Runs on any thread. */
+static int call_open_bulk(Holdfast__V1__OpenBulkReply **out, const struct bulk_asker *asker)
 {
     Holdfast__V1__OpenBulkRequest request = HOLDFAST__V1__OPEN_BULK_REQUEST__INIT;
     request.session = asker->session;
@@ -25,17 +25,17 @@ static int call(Holdfast__V1__OpenBulkReply **out, const struct bulk_asker *aske
 static int renew(void *user, uint8_t ticket[BULK_TICKET_BYTES])
 {
     Holdfast__V1__OpenBulkReply *reply = NULL;
-    ERR_TRY(call(&reply, user));
+    ERR_TRY(call_open_bulk(&reply, user));
     memcpy(ticket, reply->ticket.data, BULK_TICKET_BYTES);
     protobuf_c_message_free_unpacked(&reply->base, NULL);
     return 0;
 }
 
-int bulk_ask(struct bulk **out, const struct bulk_asker *asker)
+int bulk_open_asker(struct bulk **out, const struct bulk_asker *asker)
 {
     Holdfast__V1__OpenBulkReply *reply = NULL;
     char address[BULK_ADDRESS_MAX];
-    ERR_TRY(call(&reply, asker));
+    ERR_TRY(call_open_bulk(&reply, asker));
     const struct bulk_options options = {.address = address,
                                          .directory = reply->plain ? NULL : asker->directory,
                                          .ticket = reply->ticket.data,

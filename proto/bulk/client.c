@@ -1,4 +1,4 @@
-/* client.c - see bulk.h. The calls make jobs, which workers.c does, and wait for them. */
+/* client.c - see bulk.h. The calls make jobs, which workers.c executes, and wait for them. */
 #include "proto/bulk/private.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ int bulk_open(struct bulk **out, const struct bulk_options *options)
     return error;
 }
 
-/* Ends what is under way of a group; with the mutex, which is given back while it waits. */
+/* Ends the jobs of a group; with the mutex, which is released while it waits. */
 static void end_group(struct bulk *bulk, struct group *group, int error)
 {
     if (group->error == 0) {
@@ -71,7 +71,7 @@ static void end_group(struct bulk *bulk, struct group *group, int error)
 
 void bulk_close(struct bulk *bulk)
 {
-    struct report_text text; /* the caller's: it closes because of it */
+    struct report_text text; /* the caller's error, because of which it closes */
     if (!bulk)
         return;
     report_keep(&text);
@@ -97,7 +97,7 @@ void bulk_close(struct bulk *bulk)
     report_restore(&text, 0);
 }
 
-/* Waits for the group, at most until then; with the mutex. */
+/* Waits for the group, at most until `until_ms`; with the mutex. */
 static int wait_group(struct bulk *bulk, struct group *group, int64_t until_ms)
 {
     struct timespec until = at_ms(until_ms);
@@ -110,9 +110,9 @@ static int wait_group(struct bulk *bulk, struct group *group, int64_t until_ms)
     return group->error != 0 ? report_restore(&bulk->text, group->error) : 0;
 }
 
-/* A run of bytes, in or out. */
+/* A run of bytes, to read or write. */
 struct run {
-    struct bulk_request request; /* of all of it */
+    struct bulk_request request; /* for the whole run */
     unsigned char *to;           /* GET */
     const unsigned char *from;   /* PUT */
     uint64_t bytes_each;         /* of a job */
@@ -123,7 +123,7 @@ static uint64_t num_jobs(const struct run *run)
     return run->request.bytes / run->bytes_each + (run->request.bytes % run->bytes_each != 0);
 }
 
-/* Cuts it into jobs; with the mutex. Returns the place behind them. */
+/* Cuts it into jobs; with the mutex. Returns the place after them. */
 static struct job *push_run(struct bulk *bulk, struct job *jobs, struct group *group,
                             const struct run *run)
 {
@@ -140,7 +140,7 @@ static struct job *push_run(struct bulk *bulk, struct job *jobs, struct group *g
     return jobs;
 }
 
-/* Moves them all, or fails. */
+/* Moves all runs, or fails. */
 static int move_runs(struct bulk *bulk, const struct run *runs, uint32_t count, uint32_t timeout_ms)
 {
     uint64_t total = 0;
@@ -224,7 +224,7 @@ static int queue_put(struct bulk *bulk, const struct bulk_put *put)
 int bulk_put(struct bulk *bulk, const struct bulk_put *put)
 {
     pthread_mutex_lock(&bulk->mutex);
-    uint32_t most = put->bytes > 0 ? BULK_QUEUE_MAX : 1; /* the end comes behind all */
+    uint32_t most = put->bytes > 0 ? BULK_QUEUE_MAX : 1; /* the end comes after all blocks */
     while (bulk->puts_under_way >= most && bulk->puts.error == 0)
         pthread_cond_wait(&bulk->done, &bulk->mutex);
     int error = bulk->puts.error != 0 ? report_restore(&bulk->text, bulk->puts.error)

@@ -1,4 +1,4 @@
-/* place.c - where the bulk plane is; see bulk.h. */
+/* place.c - the address of the bulk plane; see bulk.h. */
 #include "proto/base/address.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"

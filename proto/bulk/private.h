@@ -1,4 +1,4 @@
-/* private.h - the client's side of the bulk plane: its jobs, and the workers that do them. For
+/* private.h - the client's side of the bulk plane: its jobs, and the workers that execute them. For
  * client.c and workers.c. */
 #ifndef HOLDFAST_PROTO_BULK_PRIVATE_H
 #define HOLDFAST_PROTO_BULK_PRIVATE_H
@@ -23,10 +23,10 @@ struct job {
     struct job *next;
     struct group *group;
     struct bulk_request request;
-    unsigned char *to;          /* GET: of request.offset */
+    unsigned char *to;          /* GET: for request.offset */
     const unsigned char *from;  /* PUT */
     struct bulk_answer *answer; /* (optional) */
-    uint64_t done;              /* GET: bytes that are there */
+    uint64_t done;              /* GET: bytes that have arrived */
     uint32_t num_damaged;
     bool is_again, was_again; /* it may have arrived; it was sent before */
 };
@@ -39,7 +39,7 @@ struct worker {
     bool is_unhashed;          /* BULK_UNHASHED was granted */
     struct job *first, **last; /* sent, not answered */
     uint32_t count;
-    int64_t failing_since_ms; /* 0: it is not */
+    int64_t failing_since_ms; /* 0: it is not failing */
     uint32_t pause_ms;
 };
 
@@ -56,8 +56,8 @@ struct bulk {
     struct job *first, **last;
     struct group puts;
     uint32_t puts_under_way;
-    int64_t progress_ms; /* when an answer came last, or work began */
-    int lost;            /* why it cannot be reached; 0: it can */
+    int64_t progress_ms; /* time of the last answer, or of the begin of work */
+    int lost;            /* why it is unreachable; 0: it is reachable */
     struct report_text text;
     struct bulk_counts counts;
     bool is_closing;
@@ -78,12 +78,13 @@ static inline struct timespec at_ms(int64_t ms)
     return (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
 }
 
-/* With the mutex. */
+/* Call it with the mutex. */
 void bulk_push_job(struct bulk *bulk, struct job *job);
-/* Ends the jobs that wait of groups that have an error. */
+/* Ends the waiting jobs of groups that have an error. */
 void bulk_sweep(struct bulk *bulk);
 
-/* Without it. Fewer threads than `count` are slower; ERR_MEMORY: there is none. */
+/* Call it without the mutex. With fewer threads than `count` it is slower; ERR_MEMORY: there is
+ * none. */
 int bulk_start_workers(struct bulk *bulk, uint32_t count);
 
 #endif

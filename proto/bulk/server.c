@@ -21,28 +21,29 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_MS 500     /* an idle connection looks whether the end has come */
+#define POLL_MS 500     /* how often an idle connection checks for the end */
 #define PAUSE_US 100000 /* when the process is out of descriptors */
 #define STACK_BYTES (512u << 10)
-/* Of an address that has used up what it may cost, so many are closed; then all wait a little. */
+/* So many connections of an address without budget are closed at once; then all wait a little. */
 #define REFUSED_AT_ONCE 16u
 #define REFUSED_PAUSE_US 20000
-#define COSTLY_PAUSE_US 50000 /* between two looks whether a request may cost something again */
+#define COSTLY_PAUSE_US 50000 /* between two checks whether the budget allows a request */
 
 struct connection {
     struct connection *next;
     struct bulk_server *server;
     struct tls_stream *stream; /* NULL: in the handshake */
-    /* The connection's, too, until its ticket was good; then -1. Shut down, it ends a handshake. */
+    /* Also the connection's, until its ticket was accepted; then -1. Its shutdown ends a
+     * handshake. */
     int socket;
     struct tls_newcomer newcomer;
     struct principal peer;
     struct bulk_entered *entered;
-    bool is_over;     /* told to end */
-    bool has_left;    /* and named in the log: others came before its handshake was finished */
+    bool is_over;     /* must end */
+    bool has_left;    /* and logged: newcomers took its place before its handshake was finished */
     bool is_unhashed; /* BULK_UNHASHED was granted */
     void *room;
-    struct bulk_server_counts counts; /* of its bytes and times, given to the server at its end */
+    struct bulk_server_counts counts; /* of its bytes and times, added to the server's at its end */
 };
 
 struct bulk_server {
@@ -51,9 +52,9 @@ struct bulk_server {
     pthread_t thread;
     int wake;
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* a connection has gone */
+    pthread_cond_t changed; /* a connection has ended */
     struct connection *connections;
-    struct tls_crowd crowd; /* of those whose tickets were not good yet */
+    struct tls_crowd crowd; /* of connections whose tickets were not accepted yet */
     struct bulk_server_counts counts;
     bool is_closing;
     struct log_limit refused;
@@ -66,14 +67,14 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* With the mutex. */
+/* Call it with the mutex. */
 static void log_refused(struct bulk_server *server, const char *from, const char *why)
 {
     server->counts.num_refused++;
     log_warn_limited(&server->refused, "bulk", "refused a connection from %s: %s", from, why);
 }
 
-/* ---- what a peer may cost ---- */
+/* ---- the budget of a peer ---- */
 
 static bool address_may_cost(const struct bulk_server *server, const char *from, uint32_t cost)
 {
@@ -98,7 +99,7 @@ static int send_answer(struct connection *connection, const struct bulk_answer *
     return tls_stream_write(connection->stream, answer, sizeof *answer, BULK_STALL_MS);
 }
 
-/* Tells the peer of this thread's last error. */
+/* Sends this thread's last error to the peer. */
 static int send_error(struct connection *connection, int error)
 {
     struct {
@@ -108,7 +109,7 @@ static int send_error(struct connection *connection, int error)
     snprintf(out.text, sizeof out.text, "%s", report_line());
     report_make_printable(out.text);
     out.answer.bytes = strlen(out.text);
-    may_cost(connection, RPC_COST_REFUSED); /* what comes next waits for it */
+    may_cost(connection, RPC_COST_REFUSED); /* charges it to the next request */
     return tls_stream_write(connection->stream, &out, sizeof out.answer + out.answer.bytes,
                             BULK_STALL_MS);
 }
@@ -151,7 +152,7 @@ static int serve_get(struct connection *connection, const struct bulk_request *r
     return error;
 }
 
-/* Reads the bytes of a PUT that was refused: the peer has sent them already. */
+/* Reads the bytes of a refused PUT, which the peer has sent already. */
 static int skip_block(struct connection *connection, uint64_t bytes)
 {
     return tls_stream_read(connection->stream, connection->room, bytes, BULK_STALL_MS);
@@ -208,7 +209,7 @@ static bool is_over(struct connection *connection)
     return answer;
 }
 
-/* A request that moves much is bounded by what it moves; others, by their number. */
+/* Large requests are bounded by their bytes; small ones are charged by their number. */
 static void wait_for_budget(struct connection *connection, const struct bulk_request *request)
 {
     while (request->bytes < BULK_LITTLE_BYTES && !may_cost(connection, RPC_COST_LITTLE) &&
@@ -249,8 +250,8 @@ static int check_crowd(struct connection *connection)
                         BULK_CONNECTIONS_EACH);
 }
 
-/* Who says nothing costs nothing but its place: else silent connections from the address of a
- * client shut that client out. */
+/* A silent connection costs only its place. Else silent connections from the address of a client
+ * shut that client out. */
 static int wait_for_word(struct connection *connection)
 {
     struct bulk_server *server = connection->server;
@@ -280,7 +281,7 @@ static int shake_hands(struct connection *connection)
     return 0;
 }
 
-/* It has come in, or ends: it makes room for no newcomer any more. */
+/* It is accepted, or ends: it no longer makes room for a newcomer. */
 static void leave_crowd(struct connection *connection, bool is_verified)
 {
     struct bulk_server *server = connection->server;
@@ -330,8 +331,8 @@ static void remove_connection(struct connection *connection)
     pthread_mutex_unlock(&server->mutex);
 }
 
-/* What it has moved since it told last. */
-static void give_counts(struct connection *connection)
+/* Adds the traffic since the last call to the server's counts. */
+static void add_counts(struct connection *connection)
 {
     struct bulk_server *server = connection->server;
     pthread_mutex_lock(&server->mutex);
@@ -347,12 +348,12 @@ static void serve_all(struct connection *connection)
 {
     int error = 0;
     while (error == 0 && !is_over(connection)) {
-        error = tls_stream_wait(connection->stream, LOOK_MS);
+        error = tls_stream_wait(connection->stream, POLL_MS);
         if (error == 0)
             error = serve_one(connection);
         else if (error == ERR_TIMEOUT)
             error = 0; /* idle */
-        give_counts(connection);
+        add_counts(connection);
     }
     if (error == ERR_CORRUPT)
         log_warn("bulk", "ended the connection from %s: %s", connection->newcomer.from,
@@ -388,7 +389,8 @@ static void *run_connection(void *argument)
 
 /* ---- newcomers ---- */
 
-/* Those that have left end at once; but that others come faster must not make more of them. */
+/* Connections that left the crowd end at once. But faster newcomers must not increase their
+ * number. */
 static bool make_room(struct bulk_server *server, struct connection *connection)
 {
     struct tls_newcomer *leaves;
@@ -407,7 +409,7 @@ static bool make_room(struct bulk_server *server, struct connection *connection)
     return true;
 }
 
-/* False: there is no thread for it. With the mutex. */
+/* False: there is no thread for it. Call it with the mutex. */
 static bool start_connection(struct connection *connection)
 {
     pthread_attr_t attributes;
@@ -513,9 +515,9 @@ static void *accept_all(void *argument)
     struct pollfd states[] = {{.fd = server->options.listener, .events = POLLIN},
                               {.fd = server->wake, .events = POLLIN}};
     while (!is_closing(server)) {
-        if (poll(states, 2, TLS_LOOK_MS) > 0 && states[0].revents != 0)
+        if (poll(states, 2, TLS_REFRESH_MS) > 0 && states[0].revents != 0)
             accept_one(server);
-        if (server->keys && tls_keys_look(server->keys))
+        if (server->keys && tls_keys_refresh(server->keys))
             end_connections(server);
     }
     return NULL;

@@ -1,9 +1,9 @@
-/* wire.c - see wire.h. Pure: it looks at headers and does nothing. */
+/* wire.c - see wire.h. Pure: it only checks headers. */
 #include "proto/bulk/wire.h"
 #include "proto/base/report.h"
 #include "proto/bulk/bulk.h"
 
-/* Of each verb, the bytes that it may be about. */
+/* The most bytes of each verb. */
 static const struct {
     uint64_t least, most;
 } bytes_of[NUM_BULK_VERBS] = {[BULK_GET] = {1, BULK_GET_BYTES_MAX},
@@ -27,7 +27,7 @@ int bulk_check_request(const struct bulk_request *request)
     return 0;
 }
 
-/* The bytes of the block that a GET is answered with at `offset`. */
+/* The bytes of the block in the answer to a GET at `offset`. */
 static uint64_t block_bytes(const struct bulk_request *request, uint64_t offset)
 {
     uint64_t left = request->offset + request->bytes - offset;

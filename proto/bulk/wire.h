@@ -1,25 +1,25 @@
-/* wire.h - what the two ends of the bulk plane say to each other; bulk.h has the story.
+/* wire.h - the messages of the bulk plane; bulk.h describes the plane.
  *
  * All numbers are little-endian, as on every machine that this runs on. A connection begins with
- * the client's hello, which is answered. Then come requests, each answered in its turn; a client
- * may send BULK_AHEAD of them before it reads the first answer. An answer with an error carries its
- * text, `bytes` long, at most BULK_TEXT_MAX. Otherwise:
+ * the client's hello, which is answered. Then come requests, answered in order; a client may send
+ * BULK_AHEAD of them before it reads the first answer. An answer with an error carries its text,
+ * `bytes` long, at most BULK_TEXT_MAX. Otherwise:
  *
  *     GET     a run of bytes; one answer per block of BULK_BLOCK_BYTES from `offset` on (the last
- *             may be shorter), with the block's bytes behind it and their hash in it
- *     PUT     one block, whose bytes follow the request; the answer says that it is there, proven
- *     HAVE    is the PUT or END of that number there? `bytes` of the answer is 1 or 0. Before a
- *             block is sent again. One that arrives meanwhile makes that PUT fail with ERR_EXISTS,
- *             which is as good.
- *     END     no PUT of the save will come any more
- *     WINDOW  the window of the session's image (proto/wire/arena.h) when it is not as `number`
- * changes say any more, or after `bytes` milliseconds, at most BULK_WINDOW_MS
+ *             may be shorter), with its hash, followed by the block's bytes
+ *     PUT     one block, whose bytes follow the request; the answer confirms that it has arrived
+ *             and is verified
+ *     HAVE    has the PUT or END of that number arrived? `bytes` of the answer is 1 or 0. Sent
+ *             before a block is repeated. If it arrives meanwhile the repeated PUT fails with
+ *             ERR_EXISTS, which also means success.
+ *     END     no more PUTs of the save will come
+ *     WINDOW  the window of the session's image (proto/wire/arena.h), as soon as its count of
+ *             changes is not `number`, or after `bytes` milliseconds, at most BULK_WINDOW_MS
+ *     LEAVE   the client leaves and does not come back: its session need not wait for it
  *
- *     LEAVE   the client goes, and comes again no more: its session need not wait for it
- *
- * Hashes are XXH3-64 of the bytes (checksum_bytes). A client that wants so gets blocks of a GET
- * without one where TLS proves that they came as they were sent; plain bytes always have it. An end
- * of an older release wants, and grants, nothing. */
+ * Hashes are XXH3-64 of the bytes (checksum_bytes). On request, blocks of a GET over TLS come
+ * without one, because TLS verifies them; plain bytes always have it. An older release requests,
+ * and grants, nothing. */
 #ifndef HOLDFAST_BULK_WIRE_H
 #define HOLDFAST_BULK_WIRE_H
 
@@ -53,12 +53,12 @@ struct bulk_hello {
 struct bulk_request {
     uint32_t magic;
     uint32_t verb;
-    uint32_t part;       /* GET of an object: which part; else the segment */
+    uint32_t part;       /* GET of an object: its part; else the segment */
     uint32_t generation; /* of that segment */
     uint64_t offset;     /* in the part, or in the segment */
     uint64_t bytes;
     uint64_t save;       /* PUT, HAVE, END: of BeginSave */
-    uint64_t image_byte; /* PUT: where `offset` lies in the image */
+    uint64_t image_byte; /* PUT: the position of `offset` in the image */
     uint32_t image;      /* PUT, END: slot number */
     uint32_t number;     /* PUT, HAVE, END: of the block in the save, from 0 */
     uint64_t hash;       /* PUT: of the bytes */
@@ -70,17 +70,17 @@ struct bulk_answer {
     uint64_t offset, bytes, hash;
     uint64_t window_save, window_end;
     uint32_t window_changes;
-    uint32_t grants; /* of a hello: which of its wants */
+    uint32_t grants; /* of a hello: the granted wants */
     uint64_t zero2;
 };
 _Static_assert(sizeof(struct bulk_hello) == 24, "as it goes over the wire");
 _Static_assert(sizeof(struct bulk_request) == 64, "as it goes over the wire");
 _Static_assert(sizeof(struct bulk_answer) == 64, "as it goes over the wire");
 
-/* Whether a request can be meant, whatever it is about; ERR_CORRUPT. The connection is over then:
- * nobody knows where the next one begins. */
+/* Is the request valid, whatever its object? ERR_CORRUPT: then the connection is over, because the
+ * begin of the next request is unknown. */
 int bulk_check_request(const struct bulk_request *request);
-/* The same of an answer to `request`. A block of a GET is answered at `offset`. */
+/* The same for an answer to `request`. A block of a GET is answered at `offset`. */
 int bulk_check_answer(const struct bulk_answer *answer, const struct bulk_request *request,
                       uint64_t offset);
 

@@ -1,10 +1,10 @@
 /* workers.c - the threads that send and receive over the bulk plane; see private.h.
  *
- * A queue of jobs, and a worker with a connection of its own per connection. A worker sends the
- * next job while its connection may have more under way (the answers come in order), else it reads
- * the answer to its oldest. What goes wrong with the connection puts its jobs back to the front of
- * the queue, marked: a block that may have arrived is asked for (HAVE) before it is sent again, and
- * a run of bytes is asked for from the first block that is missing.
+ * A queue of jobs, and one worker per connection. A worker sends the next job while its connection
+ * may have more under way (the answers come in order), else it reads the answer to its oldest.
+ * After a failure of the connection its jobs go back to the front of the queue, marked. For a block
+ * that may have arrived the worker sends HAVE before it sends the block again. A run of bytes is
+ * requested from its first missing block on.
  *
  * A job belongs to a group: one bulk_get or bulk_write, or the puts of a save. The first error of a
  * group ends its other jobs. */
@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GETS_AHEAD 2u    /* of a connection, so that the next answer is on its way */
+#define GETS_AHEAD 2u    /* of a connection, so that the next answer is under way */
 #define AGAIN_MS_MIN 20u /* between two tries to connect; doubles */
 #define AGAIN_MS_MAX 500u
-#define LOOK_MS 500    /* an idle connection is looked at so often */
-#define DAMAGED_MAX 3u /* a block that comes damaged so often is an error */
+#define POLL_MS 500    /* how often an idle connection is checked */
+#define DAMAGED_MAX 3u /* a block damaged this often is an error */
 
 /* ---- jobs; with the mutex ---- */
 
@@ -44,7 +44,7 @@ static struct job *pop_job(struct bulk *bulk)
     return job;
 }
 
-/* It is over, with this thread's last error where there is one. */
+/* Ends a job, with this thread's last error if there is one. */
 static void end_job(struct bulk *bulk, struct job *job, int error)
 {
     struct group *group = job->group;
@@ -60,7 +60,7 @@ static void end_job(struct bulk *bulk, struct job *job, int error)
     pthread_cond_broadcast(&bulk->done);
 }
 
-/* Jobs of a group that has failed are not begun. */
+/* Jobs of a failed group do not begin. */
 void bulk_sweep(struct bulk *bulk)
 {
     struct job *first = bulk->first;
@@ -79,7 +79,7 @@ void bulk_sweep(struct bulk *bulk)
     }
 }
 
-/* Everything under way fails, with this thread's last error. */
+/* Fails everything under way, with this thread's last error. */
 static void fail_all(struct bulk *bulk, int error)
 {
     bulk->lost = error;
@@ -88,8 +88,8 @@ static void fail_all(struct bulk *bulk, int error)
         end_job(bulk, pop_job(bulk), error);
 }
 
-/* What was sent over a connection that is no more goes back to the front of the queue. */
-static void put_back(struct worker *worker)
+/* Returns jobs sent over a lost connection to the front of the queue. */
+static void requeue_jobs(struct worker *worker)
 {
     struct bulk *bulk = worker->bulk;
     if (!worker->first)
@@ -111,7 +111,7 @@ static void put_back(struct worker *worker)
 
 /* ---- connecting ---- */
 
-/* An error that the peer has told, with its text. */
+/* Reads an error that the peer sent, with its text. */
 static int read_error(struct tls_stream *stream, const struct bulk_answer *answer)
 {
     char text[BULK_TEXT_MAX + 1] = "";
@@ -134,7 +134,7 @@ static int say_hello(struct worker *worker, const uint8_t *ticket)
     return answer.error == 0 ? 0 : read_error(worker->stream, &answer);
 }
 
-/* The ticket was refused. 0: there is a newer one now. Without the mutex. */
+/* The ticket was refused. 0: there is a newer one now. Call it without the mutex. */
 static int renew_ticket(struct bulk *bulk, uint32_t refused)
 {
     uint8_t ticket[BULK_TICKET_BYTES];
@@ -190,12 +190,12 @@ static void close_connection(struct worker *worker)
     struct tls_stream *stream = worker->stream;
     bulk->counts.num_cuts += stream != NULL && worker->first != NULL;
     worker->stream = NULL;
-    put_back(worker);
+    requeue_jobs(worker);
     pthread_mutex_unlock(&bulk->mutex);
     tls_stream_close(stream);
 }
 
-/* The connection failed, or could not be made. What may pass is tried again. */
+/* The connection failed, or could not be made. Temporary errors are retried. */
 static void connection_failed(struct worker *worker, int error)
 {
     struct bulk *bulk = worker->bulk;
@@ -223,22 +223,22 @@ static void connection_failed(struct worker *worker, int error)
 
 /* ---- sending ---- */
 
-static int ask(struct worker *worker, const struct bulk_request *request,
-               struct bulk_answer *answer)
+static int send_request(struct worker *worker, const struct bulk_request *request,
+                        struct bulk_answer *answer)
 {
     ERR_TRY(tls_stream_write(worker->stream, request, sizeof *request, BULK_STALL_MS));
     ERR_TRY(tls_stream_read(worker->stream, answer, sizeof *answer, BULK_STALL_MS));
     return bulk_check_answer(answer, request, 0);
 }
 
-/* Did a block that was sent before arrive? */
+/* Has a block that was sent before arrived? */
 static int has_arrived(bool *out, struct worker *worker, const struct job *job)
 {
     struct bulk_request request = job->request;
     struct bulk_answer answer;
     request.verb = BULK_HAVE;
     request.bytes = 0;
-    ERR_TRY(ask(worker, &request, &answer));
+    ERR_TRY(send_request(worker, &request, &answer));
     *out = answer.error == 0 && answer.bytes == 1;
     return answer.error == 0 ? 0 : read_error(worker->stream, &answer);
 }
@@ -260,8 +260,8 @@ static int send_job(struct worker *worker, struct job *job)
 
 /* ---- answers ---- */
 
-/* The blocks of a run of bytes; job->done moves on with each that is proven. */
-static int take_blocks(struct worker *worker, struct job *job, struct bulk_answer *answer)
+/* Receives the blocks of a run of bytes; job->done advances with each verified one. */
+static int receive_blocks(struct worker *worker, struct job *job, struct bulk_answer *answer)
 {
     struct bulk_request asked = job->request;
     asked.offset += job->done;
@@ -287,7 +287,7 @@ static int take_blocks(struct worker *worker, struct job *job, struct bulk_answe
 static int take_answer(struct worker *worker, struct job *job, struct bulk_answer *answer)
 {
     if (job->request.verb == BULK_GET)
-        return take_blocks(worker, job, answer);
+        return receive_blocks(worker, job, answer);
     ERR_TRY(
         tls_stream_read(worker->stream, answer, sizeof *answer, BULK_STALL_MS + BULK_WINDOW_MS));
     return bulk_check_answer(answer, &job->request, 0);
@@ -301,7 +301,7 @@ static void count_done(struct bulk *bulk, const struct job *job)
         bulk->counts.bytes_put += job->request.bytes;
 }
 
-/* The oldest job of the worker is answered: `error` is the peer's, 0, or that it came damaged. */
+/* Ends the worker's oldest job: `error` is the peer's, 0, or for a damaged block. */
 static void finish_oldest(struct worker *worker, int error)
 {
     struct bulk *bulk = worker->bulk;
@@ -335,7 +335,7 @@ static int receive_oldest(struct worker *worker)
     int error = take_answer(worker, job, &answer);
     if (error == ERR_CORRUPT && job->num_damaged >= DAMAGED_MAX) {
         finish_oldest(worker,
-                      error); /* and the connection goes: the rest of the run is on its way */
+                      error); /* and the connection ends: the rest of the run is under way */
         return error;
     }
     if (error != 0)
@@ -344,7 +344,7 @@ static int receive_oldest(struct worker *worker)
         error = read_error(worker->stream, &answer);
         if (error != answer.error)
             return error;
-        /* The connection before had brought it, after HAVE had been answered. */
+        /* The previous connection had delivered it, after the answer to HAVE. */
         if (error == ERR_EXISTS && job->was_again)
             error = 0;
     } else if (job->answer)
@@ -355,7 +355,7 @@ static int receive_oldest(struct worker *worker)
 
 /* ---- workers ---- */
 
-/* Both sides writing blocks at once could wait for each other for ever. */
+/* If both sides write blocks at once each may wait for the other for ever. */
 static bool may_send(const struct worker *worker, const struct job *job)
 {
     if (!worker->first)
@@ -367,7 +367,7 @@ static bool may_send(const struct worker *worker, const struct job *job)
                                                : 1);
 }
 
-/* Nothing comes unasked: what can be read is the end. */
+/* The peer sends nothing unrequested: readable data means the end. */
 static bool has_ended(struct worker *worker)
 {
     return worker->stream && tls_stream_wait(worker->stream, 0) == 0;
@@ -384,7 +384,7 @@ static enum next next_step(struct worker *worker, struct job **out)
         if (bulk->first && may_send(worker, bulk->first)) {
             *out = pop_job(bulk);
             (*out)->next = NULL;
-            *worker->last = *out; /* it is the worker's, whatever comes */
+            *worker->last = *out; /* the worker owns it from here on */
             worker->last = &(*out)->next;
             worker->count++;
             next = SEND;
@@ -393,7 +393,7 @@ static enum next next_step(struct worker *worker, struct job **out)
         next = worker->first ? RECEIVE : has_ended(worker) ? RECONNECT : LEAVE;
         if (next != LEAVE)
             break;
-        struct timespec until = at_ms(now_ms() + LOOK_MS);
+        struct timespec until = at_ms(now_ms() + POLL_MS);
         pthread_cond_timedwait(&bulk->work, &bulk->mutex, &until);
     }
     if (bulk->is_closing)
@@ -432,9 +432,10 @@ static void *work(void *argument)
         if (next != RECONNECT)
             continue;
         if (open_connection(worker) == 0)
-            worker->failing_since_ms = worker->pause_ms = 0; /* nothing failed: nothing was asked */
+            worker->failing_since_ms = worker->pause_ms =
+                0; /* nothing failed: nothing was requested */
         else
-            close_connection(worker); /* when there is work it is told */
+            close_connection(worker); /* the next job reports it */
     }
     close_connection(worker);
     return NULL;

@@ -1,12 +1,12 @@
 /* boxes.c - tensors of which a rank holds several boxes.
  *
- * A shard has at most one cell of a tensor. So where some rank holds more than one box of a tensor
- * (a strided or uneven cut), each distinct box of it, on all ranks, becomes a tensor of its own,
- * "NAME@OFFSETS" with the box's extents for a shape: "w@4,0". Ranks that hold the same box are its
- * replicas, as ever. The boxes must cover the tensor, without an overlap.
+ * A shard has at most one cell of a tensor. So if some rank holds more than one box of a tensor (a
+ * strided or uneven cut), each distinct box of it, on all ranks, becomes a separate tensor. Its
+ * name is "NAME@OFFSETS" and its shape the box's extents: "w@4,0". Ranks that hold the same box are
+ * its replicas. The boxes must cover the tensor without overlap.
  *
- * A load that wants NAME, where the table has none, is planned over its boxes: their names lie side
- * by side in the sorted table. What it answers is in the places of NAME. */
+ * A load that wants NAME, if the table has no such tensor, is planned over its boxes: their names
+ * are adjacent in the sorted table. The plan has the places of NAME. */
 #include "proto/layout/layout.h"
 
 #include "proto/base/checksum.h"
@@ -74,7 +74,7 @@ static int add_name(struct names *names, const char *name)
     return 0;
 }
 
-/* Those that a rank describes more than once, and not without elements. */
+/* Finds tensors that a rank describes more than once, with elements. */
 static int find_split(struct names *names, const struct slice *slices, uint32_t count)
 {
     struct named *list = malloc(((size_t)count + 1) * sizeof *list);
@@ -95,7 +95,7 @@ static int find_split(struct names *names, const struct slice *slices, uint32_t 
     return error;
 }
 
-/* The names of all ranks, once each. */
+/* Finds these names over all ranks, once each. */
 static int find_names(struct names *names, const struct slice *const *slices,
                       const uint32_t *counts, uint32_t num_ranks)
 {
@@ -135,7 +135,7 @@ static int fail_cover(const struct slice *slice, const char *what)
                         "the boxes of tensor '%s' %s", slice->tensor.name, what);
 }
 
-/* The distinct boxes of one tensor, sorted by their offsets. */
+/* Checks the distinct boxes of one tensor, sorted by their offsets. */
 static int check_cover(const struct slice *const *boxes, uint32_t count)
 {
     const struct tensor_meta *meta = &boxes[0]->tensor;
@@ -148,7 +148,7 @@ static int check_cover(const struct slice *const *boxes, uint32_t count)
             memcmp(one->tensor.shape, meta->shape, sizeof meta->shape) != 0)
             return fail_cover(one, "disagree on its type or shape");
         elements += box_elements(&one->box, meta->dims);
-        /* Those behind it in the order that may still begin before it ends. */
+        /* Later ones in the order that may begin before this one ends. */
         for (uint32_t k = i + 1;
              k < count && boxes[k]->box.offset[0] < one->box.offset[0] + one->box.extent[0]; k++) {
             if (box_intersect(&meet, &one->box, &boxes[k]->box, meta->dims))
@@ -188,7 +188,7 @@ static int check_covers(const struct names *names, const struct slice *const *sl
     return error;
 }
 
-/* Makes the slice one of the tensor that its box is. */
+/* Renames the slice to the tensor of its box. */
 static int name_box(struct slice *slice)
 {
     char name[LAYOUT_NAME_MAX + LAYOUT_DIMS_MAX * 21];
@@ -214,8 +214,8 @@ void layout_split_free(struct slice **split)
     free(split);
 }
 
-/* The slices of all ranks in one block; those of the names are renamed. One without elements goes
- * with it: it belongs to no box. */
+/* Copies the slices of all ranks into one block and renames those of the names. Drops a slice
+ * without elements: it belongs to no box. */
 static int copy_split(struct slice ***out, const struct names *names,
                       const struct slice *const *slices, const uint32_t *counts, uint32_t num_ranks)
 {
@@ -258,7 +258,7 @@ int layout_split(struct slice ***out, const struct slice *const *slices, const u
 
 /* ---- loading ---- */
 
-/* The offsets behind "NAME@", of so many dimensions. */
+/* Parses the offsets after "NAME@", of `dims` dimensions. */
 static bool parse_offsets(uint64_t out[LAYOUT_DIMS_MAX], const char *text, uint32_t dims)
 {
     memset(out, 0, LAYOUT_DIMS_MAX * sizeof *out);
@@ -293,7 +293,7 @@ static uint32_t first_box(const struct layout_table *table, const char *name)
     return low;
 }
 
-/* Is tensor `index` a box of that name? Its place in NAME goes to *out. */
+/* Is tensor `index` a box of that name? *out is its place in NAME. */
 static bool is_box(struct box *out, const struct layout_table *table, uint32_t index,
                    const char *name)
 {
@@ -309,7 +309,7 @@ static bool is_box(struct box *out, const struct layout_table *table, uint32_t i
 struct expansion {
     struct slice *slices;
     struct expanded {
-        uint32_t slice; /* of the wish */
+        uint32_t slice; /* index of the wanted slice */
         uint64_t offset[LAYOUT_DIMS_MAX];
     } * origins;
     uint32_t count, room;
@@ -336,7 +336,7 @@ static int expand(struct expansion *out, const struct slice *slice, uint32_t ind
     return 0;
 }
 
-/* The boxes of a wanted slice, as slices of their own. */
+/* Adds the boxes of a wanted slice as separate slices. */
 static int expand_slice(struct expansion *out, const struct layout_table *table,
                         const struct slice *wanted, uint32_t index)
 {
@@ -347,7 +347,7 @@ static int expand_slice(struct expansion *out, const struct layout_table *table,
     uint64_t shape[LAYOUT_DIMS_MAX] = {0};
     ERR_TRY(slice_check(wanted));
     if (layout_find(table, name) >= 0 || !is_box(&box, table, at, name))
-        return expand(out, wanted, index, NULL); /* as it is, or not there at all */
+        return expand(out, wanted, index, NULL); /* unchanged, or missing */
     for (; is_box(&box, table, at, name); at++) {
         const struct tensor_meta *meta = &table->tensors[at];
         if (meta->dims != dims || meta->dtype != wanted->tensor.dtype)
@@ -404,9 +404,10 @@ int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct l
     return error;
 }
 
-/* ---- whole tensors, for who lists them ---- */
+/* ---- whole tensors, for lists ---- */
 
-/* Of a box's name the part before "@OFFSETS" to `name`, the offsets to *out; false: it is none. */
+/* Splits a box's name: the part before "@OFFSETS" to `name`, the offsets to *out; false: it is no
+ * box. */
 static bool parse_box(struct box *out, char name[LAYOUT_NAME_MAX], const struct tensor_meta *meta)
 {
     const char *at = strrchr(meta->name, '@');
@@ -417,7 +418,8 @@ static bool parse_box(struct box *out, char name[LAYOUT_NAME_MAX], const struct 
     return true;
 }
 
-/* How many from tensors[at] on are the boxes of one tensor, which *out is then; else 1. */
+/* The number of tensors, from tensors[at] on, that are the boxes of one tensor, then in *out; else
+ * 1. */
 static uint32_t join_from(struct tensor_meta *out, const struct tensor_meta *tensors, uint32_t at,
                           uint32_t count)
 {
@@ -454,7 +456,7 @@ uint32_t layout_join(struct tensor_meta *tensors, uint32_t *first, uint32_t coun
         struct tensor_meta whole;
         first[joined] = at;
         at += join_from(&whole, tensors, at, count);
-        tensors[joined] = whole; /* of one that is behind, or itself */
+        tensors[joined] = whole; /* of a later one, or itself */
     }
     first[joined] = count;
     return joined;

@@ -1,8 +1,9 @@
 /* grid.c - the layout of one class of equally cut tensors, for plan.c.
  *
- * The boxes of its first tensor are sorted; equal ones are replicas; the distinct ones must be
- * exactly the cells of the grid that their own edges span. That proves neither hole nor overlap.
- * Then all cells go to one replica, or each band of them along dimension 0 is cut among all. */
+ * The boxes of its first tensor are sorted; equal ones are replicas. The distinct ones must be
+ * exactly the cells of the grid that their own edges span; this proves that there is no hole and no
+ * overlap. Then one replica gets all cells, or each band of them along dimension 0 is cut among all
+ * replicas. */
 #include "proto/layout/private.h"
 
 #include "proto/base/report.h"
@@ -82,7 +83,7 @@ static int find_groups(struct grid *grid)
     return 0;
 }
 
-/* The edges of all boxes and of the tensor itself, sorted, each once. */
+/* Finds the edges of all boxes and of the tensor itself, sorted, each once. */
 static int find_cuts(struct grid *grid)
 {
     for (uint32_t d = 0; d < grid->meta->dims; d++) {
@@ -123,7 +124,7 @@ static int fail_grid(const struct grid *grid, const char *what, const struct box
                       "the distinct slices of a tensor must tile it as a grid");
 }
 
-/* A box that spans several cells: the volumes tell an overlap from a hole. */
+/* Reports a box that spans several cells: the volumes distinguish an overlap from a hole. */
 static int fail_spanning(const struct grid *grid, const struct box *box)
 {
     unsigned __int128 covered = 0;
@@ -137,7 +138,7 @@ static int fail_spanning(const struct grid *grid, const struct box *box)
     return fail_grid(grid, covered < whole ? "leave a hole" : "do not form a grid", box);
 }
 
-/* The groups are in row-major order, so box number i has to be cell number i. */
+/* The groups are in row-major order, so box number i must be cell number i. */
 static int check_grid(const struct grid *grid)
 {
     uint32_t dims = grid->meta->dims;
@@ -173,8 +174,8 @@ static int check_grid(const struct grid *grid)
 
 /* ---- the layout ---- */
 
-/* Pieces of band `band` (cells_per_band groups): its rows among the replicas that every cell has.
- */
+/* The number of pieces of band `band` (cells_per_band groups): its rows, at most as many as each
+ * cell has replicas. */
 static uint64_t count_pieces(const struct grid *grid, uint64_t band, uint64_t cells_per_band)
 {
     uint64_t pieces = group_box(grid, (uint32_t)(band * cells_per_band))->extent[0];
@@ -209,7 +210,7 @@ static void refine_rows(struct layout *out, const struct grid *grid, uint64_t ce
     out->num_cuts[0] = num_cuts;
 }
 
-/* A tensor without elements: no cell at all. */
+/* A tensor without elements has no cell. */
 static void make_empty_layout(struct layout *out, const struct tensor_meta *meta)
 {
     for (uint32_t d = 0; d < meta->dims; d++) {

@@ -1,8 +1,7 @@
-/* layout.c - boxes, and layout tables with what must be true of them. The plan of a save is in
- * plan.c, that of a load in load.c.
+/* layout.c - boxes, and layout tables with their invariants. plan.c plans a save, load.c a load.
  *
- * A table holds each distinct layout once, so everything that depends on the grid alone is done
- * once per layout and not once per tensor. */
+ * A table holds each distinct layout once, so work that depends only on the grid is done once per
+ * layout and not once per tensor. */
 #include "proto/layout/private.h"
 
 #include "proto/base/report.h"
@@ -78,7 +77,7 @@ int tensor_meta_check(const struct tensor_meta *tensor)
                             "tensor '%s' has %" PRIu32 " dimensions", tensor->name, tensor->dims);
     uint64_t bytes = dtypes[tensor->dtype].bytes;
     for (uint32_t d = 0; d < tensor->dims; d++) {
-        /* A zero elsewhere must not hide an absurd dimension. */
+        /* A dimension of 0 must not hide an invalid one. */
         uint64_t shape = tensor->shape[d] ? tensor->shape[d] : 1;
         if (shape > LAYOUT_TENSOR_BYTES_MAX / bytes)
             return report_error(ERR_INVALID, NULL, "tensor '%s' is too large", tensor->name);
@@ -195,8 +194,8 @@ static void strides_of(uint64_t *out, const struct box *box, uint32_t dims, uint
     }
 }
 
-/* Trailing dimensions that the part spans in both arrays make one run with the one before. Returns
- * how many dimensions are left to count. */
+/* Trailing dimensions that the part spans in both arrays join the previous one in a run. Returns
+ * the number of remaining dimensions. */
 static uint32_t find_run(uint64_t *out_bytes, const struct box *to, const struct box *from,
                          const struct box *part, uint32_t dims, uint32_t element_bytes)
 {
@@ -231,7 +230,8 @@ void box_copy_by(const struct box_mover *mover, void *to_data, const struct box 
         (const char *)from_data + position_in(from, part->offset, dims) * element_bytes;
     uint64_t run;
     uint32_t outer = find_run(&run, to, from, part, dims, element_bytes);
-    /* Runs of the innermost of the other dimensions are a step apart; only the rest is counted. */
+    /* Runs of the innermost remaining dimension have a constant distance; only the others are
+     * counted. */
     uint64_t to_strides[LAYOUT_DIMS_MAX], from_strides[LAYOUT_DIMS_MAX], at[LAYOUT_DIMS_MAX] = {0};
     strides_of(to_strides, to, dims, element_bytes);
     strides_of(from_strides, from, dims, element_bytes);
@@ -271,7 +271,7 @@ void box_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t 
               void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
               void *user)
 {
-    uint32_t outer = tensor->dims; /* the dimensions that are counted, from run to run */
+    uint32_t outer = tensor->dims; /* the counted dimensions, from run to run */
     uint64_t length = 1, at[LAYOUT_DIMS_MAX];
     if (count == 0)
         return;
@@ -373,7 +373,7 @@ void layout_cell_box(struct box *out, const struct layout *layout, uint64_t cell
     }
 }
 
-/* `seen[shard]` holds the number, plus one, of the last layout in which the shard had a cell. */
+/* `seen[shard]` is the number, plus one, of the last layout in which the shard had a cell. */
 static int check_layout(const struct layout *layout, uint32_t index, uint32_t shards,
                         uint32_t *seen)
 {
@@ -425,7 +425,7 @@ static int check_tensor(const struct layout_table *table, uint32_t index)
     return 0;
 }
 
-/* Each layout is some tensor's: there are no more of them than tensors. */
+/* Each layout belongs to a tensor: there are at most as many as tensors. */
 static int check_use(const struct layout_table *table)
 {
     bool *is_used = calloc((size_t)table->num_layouts + 1, sizeof(*is_used));

@@ -1,5 +1,5 @@
-/* layout.h - the slice algebra: which rank holds which part of a tensor, who writes what, and
- * which bytes a reader needs. Pure functions over small structs; no I/O.
+/* layout.h - the slice algebra: the part of a tensor that each rank holds and writes, and the bytes
+ * that a reader needs. Pure functions over small structs; no I/O.
  *
  * A slice is a hyper-rectangle of a global tensor: offset and extent per dimension. A layout cuts a
  * tensor into a grid: cut points per dimension, and for every cell (row-major) the shard that owns
@@ -7,15 +7,15 @@
  * layout.
  *
  * Saving: the ranks describe their slices. Equal slices are replicas; the distinct ones must tile
- * the tensor as a grid. Where replicas are known to be equal, each slice is cut along dimension 0
- * among them, so they split the work; otherwise a tensor is written from one replica, and the work
- * is split tensor by tensor. Loading: a wanted slice is intersected with the saved grid by binary
- * search in the cuts.
+ * the tensor as a grid. If replicas are known to be equal, each slice is cut along dimension 0
+ * among them, so they share the work. Otherwise one replica writes a tensor, and the work is split
+ * tensor by tensor. Loading: a wanted slice is intersected with the saved grid by binary search in
+ * the cuts.
  *
  * Errors: ERR_MISMATCH when slices overlap, leave a hole or disagree on shape or dtype: the message
- * names the tensor. ERR_INVALID: no tensor or slice is like that, or they are over a limit.
- * ERR_BUSY: the distinct ones alone are 2^32 slices. ERR_MEMORY. Results are owned by the caller
- * and freed by the *_free functions. */
+ * names the tensor. ERR_INVALID: an invalid tensor or slice, or one over a limit. ERR_BUSY: the
+ * distinct ones alone are 2^32 slices. ERR_MEMORY. Results are owned by the caller and freed by the
+ * *_free functions. */
 #ifndef HOLDFAST_PROTO_LAYOUT_LAYOUT_H
 #define HOLDFAST_PROTO_LAYOUT_LAYOUT_H
 
@@ -27,7 +27,7 @@
 #define LAYOUT_DIMS_MAX 8
 #define LAYOUT_NAME_MAX 192
 #define LAYOUT_TENSOR_BYTES_MAX (1ull << 56) /* of one global tensor */
-#define LAYOUT_BYTES_MAX (1ull << 62) /* of all that are saved: keeps all sums within 64 bits */
+#define LAYOUT_BYTES_MAX (1ull << 62) /* of all saved tensors: keeps all sums within 64 bits */
 
 enum dtype {
     DTYPE_U8,
@@ -39,7 +39,7 @@ enum dtype {
     DTYPE_I64,
     DTYPE_F64,
     DTYPE_BOOL,
-    DTYPE_F8_E4M3, /* of OCP's 8-bit floats the one without infinities */
+    DTYPE_F8_E4M3, /* OCP's 8-bit float without infinities */
     DTYPE_F8_E5M2,
     DTYPE_I16,
     DTYPE_U16,
@@ -62,10 +62,11 @@ struct tensor_meta {
     uint64_t shape[LAYOUT_DIMS_MAX]; /* global; unused dimensions are 1 */
 };
 
-/* Tensors of such names carry bytes objects (clients/objects.c). */
+/* Tensors with such names are bytes objects (clients/objects.c). */
 #define LAYOUT_OBJECT_PREFIX "object:"
-#define LAYOUT_OBJECT_LENGTH_BYTES 8u /* in front of an object's bytes */
-/* And a file's name: an object of a run that began with a folder of Hugging Face that has it. */
+#define LAYOUT_OBJECT_LENGTH_BYTES 8u /* before an object's bytes */
+/* Followed by a file's name: an object of a run that was imported from a Hugging Face folder with
+ * that file. */
 #define LAYOUT_HF_OBJECT "hf/"
 
 struct slice {
@@ -73,9 +74,9 @@ struct slice {
     struct box box; /* unused dimensions: offset 0, extent 1; any extent 0 means empty */
 };
 
-/* What every reader and planner demands: a name of 1 to 191 printable ASCII characters without
+/* Required by every reader and planner: a name of 1 to 191 printable ASCII characters without
  * space, quote and backslash that does not begin with "__", at most LAYOUT_DIMS_MAX dimensions, at
- * most LAYOUT_TENSOR_BYTES_MAX. A box must lie in the shape. ERR_INVALID names the tensor. */
+ * most LAYOUT_TENSOR_BYTES_MAX. A box must be within the shape. ERR_INVALID names the tensor. */
 int tensor_meta_check(const struct tensor_meta *tensor);
 int slice_check(const struct slice *slice);
 
@@ -85,11 +86,11 @@ bool box_intersect(struct box *out, const struct box *a, const struct box *b, ui
 bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
 
 /* Copies the box `part` (global coordinates) between two row-major arrays that hold the boxes
- * `from` and `to`. Bytes per element `element_bytes`. */
+ * `from` and `to`. `element_bytes`: bytes per element. */
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
               const struct box *part, uint32_t dims, uint32_t element_bytes);
 
-/* box_copy by a function that gets one run of consecutive bytes after the other. */
+/* box_copy by a function that is called for one run of consecutive bytes after the other. */
 struct box_mover {
     void (*move)(void *user, void *to, const void *from, uint64_t bytes);
     void *user;
@@ -98,24 +99,23 @@ void box_copy_by(const struct box_mover *mover, void *to_data, const struct box 
                  const void *from_data, const struct box *from, const struct box *part,
                  uint32_t dims, uint32_t element_bytes);
 
-/* How many bytes each of its runs has. */
+/* The bytes of each of its runs. */
 uint64_t box_run_bytes(const struct box *to, const struct box *from, const struct box *part,
                        uint32_t dims, uint32_t element_bytes);
 
-/* Where in the row-major array that holds `box` the elements of `part` lie, which is not empty and
- * inside: bytes [*out_first, *out_end), from the first of them to the last. Those of others may lie
- * between. */
+/* The bytes [*out_first, *out_end) of the row-major array of `box` from the first to the last
+ * element of `part`, which is not empty and inside. Other elements may be between them. */
 void box_span(uint64_t *out_first, uint64_t *out_end, const struct box *box, const struct box *part,
               uint32_t dims, uint32_t element_bytes);
 
-/* Elements [first, first + count) of a box, in its own row-major order, as runs that are
- * consecutive in the row-major order of the whole tensor too: `run` gets the place of a run's first
- * element there, the number of elements, and how many came before. */
+/* Divides elements [first, first + count) of a box, in its own row-major order, into runs that are
+ * also consecutive in the row-major order of the whole tensor. `run` gets the index of a run's
+ * first element there, the number of elements, and how many came before. */
 void box_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
               uint64_t count,
               void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
               void *user);
-/* Adds these elements, which lie one after the other at `data`, to the digest of their tensor. */
+/* Adds these elements, which are contiguous at `data`, to the digest of their tensor. */
 void box_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
                 uint64_t first, uint64_t count, const void *data);
 
@@ -133,22 +133,22 @@ struct layout_table {
     uint32_t *layout_of; /* index into layouts, per tensor */
     uint32_t num_layouts;
     struct layout *layouts;
-    struct layout_index *index; /* owned; NULL: made anew for each use of it (layout.c) */
+    struct layout_index *index; /* owned; NULL: each use makes a temporary one (layout.c) */
 };
 void layout_table_free(struct layout_table *table);
-/* Every invariant above, for `shards` shards: sorted names, cuts that end at the shapes, owners in
- * range, at most one cell per shard, no layout that no tensor has. ERR_CORRUPT names the tensor or
+/* Checks every invariant above, for `shards` shards: sorted names, cuts that end at the shapes,
+ * owners in range, at most one cell per shard, no unused layout. ERR_CORRUPT names the tensor or
  * the layout; ERR_MEMORY. Writers and readers both call it. */
 int layout_table_check(const struct layout_table *table, uint32_t shards);
 /* Makes the index from shards to their cells, once, after the check; the table must not change
- * any more. What plans and reads a table does so; without it the functions below give the same
- * answers, each in the time of a pass over the whole table. ERR_MEMORY. */
+ * afterwards. Planners and readers of a table call it; without it the functions below give the same
+ * results, each in the time of a pass over the whole table. ERR_MEMORY. */
 int layout_table_index(struct layout_table *table);
 /* Bytes of tensor data of every shard: out[0..shards). The table must have passed the check.
- * ERR_CORRUPT when a sum passes LAYOUT_BYTES_MAX. */
+ * ERR_CORRUPT when a sum exceeds LAYOUT_BYTES_MAX. */
 int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards);
 uint64_t layout_cells(const struct layout *layout);
-/* The last index i with cuts[i] <= value, which is that of the cell that it lies in. */
+/* The last index i with cuts[i] <= value: the cell that contains it. */
 uint32_t layout_find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value);
 /* The box of cell `cell` (row-major over the grid). */
 void layout_cell_box(struct box *out, const struct layout *layout, uint64_t cell);
@@ -162,46 +162,47 @@ struct shard_tensor {
     uint64_t data_byte; /* offset from the start of the shard's tensor data */
     uint64_t bytes;
 };
-/* All tensors of shard `shard`, placed back to back. Tensors without elements are left out. */
+/* All tensors of shard `shard`, placed back to back, without those that have no elements. */
 int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
                          const struct layout_table *table, uint32_t shard);
 
-/* Of the tensors of a shard, the first that ends behind a byte of its tensor data. */
+/* The first tensor of a shard that ends after a byte of its tensor data. */
 uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, uint64_t data_byte);
 
-/* Before a save is planned: where a rank describes a tensor more than once, with different boxes,
- * each box of it on all ranks becomes a tensor of its own, "NAME@OFFSETS" (boxes.c). *out:
- * the slices of each rank with these names, for the two calls below; NULL: nobody does. Free with
+/* Call it before a save is planned. If a rank describes a tensor more than once, with different
+ * boxes, each box of it on all ranks becomes a separate tensor "NAME@OFFSETS" (boxes.c). *out: the
+ * slices of each rank with these names, for the two calls below; NULL: no rank does that. Free with
  * layout_split_free. ERR_MISMATCH: the boxes overlap or leave a hole. */
 int layout_split(struct slice ***out, const struct slice *const *slices, const uint32_t *counts,
                  uint32_t num_ranks);
 void layout_split_free(struct slice **split);
 
-/* Of a list that is sorted by name, as a table's is, boxes of one tensor become that tensor, as far
- * as they are all of it. The new count; first[i]: of the given ones the first of the i-th that is
- * left, and one more for the end. */
+/* Joins boxes of one tensor in a list sorted by name, like a table's, if they are all of it.
+ * Returns the new count; first[i]: index of the first given tensor of the i-th remaining one, with
+ * one more entry for the end. */
 uint32_t layout_join(struct tensor_meta *tensors, uint32_t *first, uint32_t count);
-/* Where one of them lies in the tensor that it became a part of. */
+/* The place of a box in the tensor that it was joined into. */
 void layout_joined_box(struct box *out, const struct tensor_meta *part);
-/* Do `count` of them tile `whole`? The join looks at their sizes alone. ERR_CORRUPT: they overlap;
+/* Do `count` of them tile `whole`? The join checks only their sizes. ERR_CORRUPT: they overlap;
  * ERR_MEMORY. */
 int layout_check_joined(const struct tensor_meta *whole, const struct tensor_meta *parts,
                         uint32_t count);
 
 /* Which replicas of a tensor write it. */
 enum layout_replicas {
-    /* They may differ: of each tensor one. The holders of a cell count as replicas in the order of
-     * their ranks, so on a mesh replica k is the same place in it for every cell. All boxes of a
-     * tensor (layout_split) come from the same one. Larger tensors choose first, each the replica
-     * whose busiest rank has least to write. */
+    /* Replicas may differ: one writes each tensor. The holders of a cell count as replicas in the
+     * order of their ranks, so on a mesh replica k is at the same place for every cell. All boxes
+     * of a tensor (layout_split) come from the same one. Larger tensors choose first; each takes
+     * the replica whose busiest rank has the fewest bytes to write. */
     LAYOUT_ONE_REPLICA,
-    /* They have been proven equal: a band of the grid along dimension 0 is cut into as many pieces
-     * as it has rows and every cell of it has replicas; the lowest ranks write one each. */
+    /* Replicas are verified to be equal. A band of the grid along dimension 0 is cut into as many
+     * pieces as it has rows, at most as many as every cell has replicas; the lowest ranks write one
+     * each. */
     LAYOUT_EQUAL_REPLICAS
 };
-/* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
- * writes shard r. A tensor may appear once per rank. ERR_INVALID, too, when all tensors together
- * pass LAYOUT_BYTES_MAX. */
+/* Plans a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r writes
+ * shard r. A tensor may appear once per rank. ERR_INVALID, too, when all tensors together exceed
+ * LAYOUT_BYTES_MAX. */
 int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
                      const uint32_t *counts, uint32_t num_ranks, enum layout_replicas replicas);
 
@@ -215,8 +216,8 @@ struct save_item {
 int layout_save_items(struct save_item **out, uint32_t *out_count, const struct layout_table *table,
                       uint32_t rank, const struct slice *slices, uint32_t count);
 
-/* What a reader copies: the box `part` of the saved box `saved`, whose data begin at data_byte
- * (from the start of the tensor data) of shard `shard`. Sorted by shard, then data_byte. */
+/* A copy of a reader: the box `part` of the saved box `saved`, whose data begin at data_byte (from
+ * the start of the tensor data) of shard `shard`. Sorted by shard, then data_byte. */
 struct load_item {
     uint32_t slice;
     uint32_t shard;
@@ -225,16 +226,16 @@ struct load_item {
     struct box part;
 };
 struct load_wish {
-    const struct slice *slices; /* the same part of a tensor any number of times */
+    const struct slice *slices; /* may repeat a part of a tensor */
     uint32_t num_slices;
     uint32_t items_max; /* of its plan */
 };
-/* Of a tensor that is stored as boxes (layout_split) too. ERR_NOT_FOUND when the checkpoint lacks a
- * tensor, ERR_MISMATCH when shape or dtype differ,
- * ERR_INVALID when the plan has more than items_max, before memory is taken for them. */
+/* Plans a load, also of a tensor that is stored as boxes (layout_split). ERR_NOT_FOUND when the
+ * checkpoint lacks a tensor, ERR_MISMATCH when shape or dtype differ, ERR_INVALID when the plan has
+ * more than items_max, before their memory is allocated. */
 int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
                      const struct load_wish *wish);
-/* The same of tensors that the table has by these names: load.c. */
+/* The same for tensors that the table has under these names: load.c. */
 int layout_plan_cells(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
                       const struct load_wish *wish);
 

@@ -1,14 +1,13 @@
-/* load.c - from a shard to its tensors, and the plan of a load.
+/* load.c - finds the tensors of a shard, and plans a load.
  *
- * Two questions are asked of a table. From tensors to shards: the cells of a box are found by
- * binary search in the cuts. From a shard to its tensors: by an index that is made once, in one
- * pass over all cells (layout_table_index). So a load costs O(log) per wanted slice, plus the
- * pieces found and the tensors of the shards they lie in, plus a counter per shard; nothing but the
- * wanted slices is sorted.
+ * A table has two kinds of look-ups. From tensors to shards: the cells of a box are found by binary
+ * search in the cuts. From a shard to its tensors: by an index that is made once, in one pass over
+ * all cells (layout_table_index). So a load costs O(log) per wanted slice, plus the found pieces
+ * and the tensors of their shards, plus a counter per shard. Only the wanted slices are sorted.
  *
  * Places inside a shard are never stored: they are prefix sums over the shard's tensors in file
- * order (layout_shard_tensors), the same on every side. No sum wraps: whoever makes a table, the
- * plan of a save or the reader of a manifest (layout_shard_bytes), holds it to LAYOUT_BYTES_MAX. */
+ * order (layout_shard_tensors), the same on every side. No sum overflows: the planner of a save and
+ * the reader of a manifest (layout_shard_bytes) limit a table to LAYOUT_BYTES_MAX. */
 #include "proto/layout/private.h"
 
 #include "proto/base/report.h"
@@ -46,8 +45,8 @@ void layout_index_free(struct layout_index *index)
     free(index);
 }
 
-/* Counted at s + 2, summed up, then every cell is put where s + 1 points: what remains at s and
- * s + 1 are the bounds. */
+/* Counts at s + 2, sums up, then puts every cell where s + 1 points: s and s + 1 then hold the
+ * bounds. */
 static void index_cells(struct layout_index *index, const struct layout_table *table)
 {
     for (uint32_t i = 0; i < table->num_layouts; i++) {
@@ -125,7 +124,7 @@ int layout_table_index(struct layout_table *table)
     return make_index(&table->index, table);
 }
 
-/* The table's own index, or one for this use: *out_own is then to be freed. */
+/* The table's own index, or a temporary one: then the caller frees *out_own. */
 static int find_index(const struct layout_index **out, struct layout_index **out_own,
                       const struct layout_table *table)
 {
@@ -151,8 +150,8 @@ struct cell_box {
     uint64_t elements;
 };
 
-/* The tensors of one shard in file order: a bit for each position, then the bits from the lowest
- * on. So nothing is sorted, and other shards are not looked at. */
+/* Lists the tensors of one shard in file order: sets a bit for each position, then reads the bits
+ * from the lowest on. So it sorts nothing and ignores other shards. */
 static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
                       const struct layout_table *table, const struct layout_index *index,
                       uint32_t shard)
@@ -223,14 +222,14 @@ uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, ui
 
 /* ---- the plan of a load ---- */
 
-/* A wanted slice that is not empty, with the place of its tensor in file order. */
+/* A wanted slice that is not empty, with the position of its tensor in file order. */
 struct want {
     uint32_t position, slice;
 };
 
-/* A wanted slice meets a saved cell. */
+/* The intersection of a wanted slice and a saved cell. */
 struct piece {
-    uint32_t want, cell; /* no layout has more cells than there are shards */
+    uint32_t want, cell; /* a layout has at most as many cells as there are shards */
 };
 
 struct load_plan {
@@ -262,7 +261,7 @@ uint32_t layout_find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value
     return low;
 }
 
-/* A walk over the cells that a box meets, in row-major order. */
+/* A walk over the cells that a box intersects, in row-major order. */
 struct walk {
     const struct layout *layout;
     struct box range; /* in cells */
@@ -359,8 +358,8 @@ static const struct layout *layout_of_want(const struct load_plan *plan, uint32_
     return &plan->table->layouts[plan->table->layout_of[tensor]];
 }
 
-/* Two walks over all cells that are wanted: the first counts, the second puts each piece at its
- * place, so that nothing is sorted. As in index_cells(), shard s counts at s + 2. */
+/* Two walks over all wanted cells: the first counts, the second puts each piece at its place, so
+ * nothing is sorted. As in index_cells(), shard s counts at s + 2. */
 static int find_pieces(struct load_plan *plan)
 {
     struct walk walk;
@@ -391,7 +390,7 @@ static int find_pieces(struct load_plan *plan)
     return 0;
 }
 
-/* The items of one shard. */
+/* Makes the items of one shard. */
 static int make_items(struct load_item *items, const struct load_plan *plan, uint32_t shard)
 {
     struct shard_tensor *tensors = NULL;

@@ -1,18 +1,18 @@
-/* plan.c - the plan of a save: from the slices of all ranks to a table of tensors and
- * layouts.
+/* plan.c - plans a save: makes a table of tensors and layouts from the slices of all ranks.
  *
  * The ranks of a big run describe millions of slices but only a handful of different cuts. So:
- *  1. One pass over all slices, rank by rank: names become numbers (the same position in the
- * previous rank's list is tried first, then a hash table), and each tensor gets a hash over (rank,
- * box) of its members.
- *  2. Tensors of equal hash and shape form a class. A second pass proves that its members are equal
- *     box by box; a tensor that only shares the hash leaves the class.
- *  3. Where replicas may differ, each tensor gets the one that writes it: the loads of all that
- * hold it are compared, which is a pass over all slices again.
+ *  1. One pass over all slices, rank by rank: names become numbers (by the same position in the
+ *     previous rank's list, else by a hash table), and each tensor gets a hash over (rank, box) of
+ *     its members.
+ *  2. Tensors of equal hash and shape form a class. A second pass verifies that its members are
+ *     equal box by box; a tensor that only shares the hash leaves the class.
+ *  3. If replicas may differ, each tensor gets the replica that writes it: the loads of all its
+ *     holders are compared, in another pass over all slices.
  *  4. The first tensor of each class, and replica, gets a layout (grid.c).
- *  5. Equal layouts are merged, by a hash table again. Cost: O(n) in the number of slices plus O(m
- * log m) in those of the class heads, whatever the names and the cuts: both hash tables have a seed
- * of the plan. The plan itself does not depend on it. */
+ *  5. Equal layouts are merged, by a hash table again.
+ *
+ * Cost: O(n) in the number of slices plus O(m log m) in those of the class heads, for any names and
+ * cuts, because the plan seeds both hash tables. The plan itself does not depend on the seed. */
 #include "proto/layout/private.h"
 
 #include "proto/base/checksum.h"
@@ -28,12 +28,12 @@
 struct tensor_entry {
     const struct tensor_meta *meta; /* of the first rank that described it; borrowed */
     uint64_t hash;                  /* over (rank, box) of the members */
-    uint32_t num_members;           /* slices that are not empty */
+    uint32_t num_members;           /* nonempty slices */
     uint32_t last_rank;             /* that described it */
-    uint32_t head;                  /* entry that stands for the class */
-    uint32_t replica;               /* that writes it; LAYOUT_ALL */
+    uint32_t head;                  /* the entry that represents its class */
+    uint32_t replica;               /* the writing one; LAYOUT_ALL */
     uint32_t first_member;          /* heads only: into members */
-    uint32_t num_replicas;          /* heads only: that every box has */
+    uint32_t num_replicas;          /* heads only: of every box */
 };
 
 struct planner {
@@ -190,7 +190,7 @@ static uint64_t tensor_bytes(const struct tensor_meta *meta)
     return bytes;
 }
 
-/* Every byte lies in one shard: what holds for all of them holds for each shard. */
+/* Every byte is in one shard: a limit for the sum of all is a limit for each shard. */
 static int check_bytes(const struct planner *planner)
 {
     uint64_t sum = 0;
@@ -219,7 +219,7 @@ static int compare_classes(const void *a, const void *b, void *user)
 }
 
 /* Compares the slices of one rank with those of their class heads; `slice_at[entry]` is scratch. */
-static void prove_classes(struct planner *planner, uint32_t rank, uint32_t *slice_at)
+static void verify_classes(struct planner *planner, uint32_t rank, uint32_t *slice_at)
 {
     const struct slice *slices = planner->slices[rank];
     const uint32_t *ids = planner->tensor_of[rank];
@@ -254,12 +254,13 @@ static int build_classes(struct planner *planner)
     }
     memset(order, 0xff, count * sizeof(*order));
     for (uint32_t rank = 0; rank < planner->num_ranks; rank++)
-        prove_classes(planner, rank, order);
+        verify_classes(planner, rank, order);
     free(order);
     return 0;
 }
 
-/* The members of every class head, in one array. One without any has a place, too. */
+/* Collects the members of every class head in one array. A head without members has an entry,
+ * too. */
 static int collect_members(struct planner *planner)
 {
     uint64_t total = 0;
@@ -332,8 +333,8 @@ static uint64_t member_bytes(const struct tensor_entry *entry, const struct layo
     return box_elements(member->box, entry->meta->dims) * dtype_bytes(entry->meta->dtype);
 }
 
-/* Gives the family to the replica whose busiest rank has least to write. load: bytes that each rank
- * writes already; busiest: scratch for as many. */
+/* Assigns the family to the replica whose busiest rank has the fewest bytes to write. load: bytes
+ * assigned to each rank; busiest: scratch for as many. */
 static void choose_replica(struct planner *planner, const uint32_t *order,
                            const struct family *family, uint64_t *load, uint64_t *busiest)
 {
@@ -387,7 +388,7 @@ static int choose_replicas(struct planner *planner, const uint32_t *order)
     return error;
 }
 
-/* ---- step 5: layouts that are equal are merged ---- */
+/* ---- step 5: equal layouts are merged ---- */
 
 static bool is_same_layout(const struct layout *a, const struct layout *b)
 {
@@ -418,8 +419,8 @@ static uint32_t *find_layout_bucket(const struct planner *planner, const struct 
     return &planner->buckets[at];
 }
 
-/* The number of a layout equal to the last one of the table, which is dropped; or the last one's.
- */
+/* The number of a layout equal to the last one of the table, which is dropped; or the last
+ * one's. */
 static uint32_t merge_layout(struct planner *planner)
 {
     struct layout_table *table = planner->table;
@@ -435,7 +436,7 @@ static uint32_t merge_layout(struct planner *planner)
     return *bucket;
 }
 
-/* The layout of an entry, made unless its class has it already. */
+/* The layout of an entry, made if its class has none yet. */
 static int find_layout(uint32_t *out, struct planner *planner, const struct tensor_entry *entry)
 {
     const struct tensor_entry *head = &planner->entries[entry->head];
@@ -452,7 +453,8 @@ static int find_layout(uint32_t *out, struct planner *planner, const struct tens
     return 0;
 }
 
-/* Layouts are numbered in the order of the names that use them first: the same plan every time. */
+/* Layouts are numbered in the order of the names that use them first, so the plan is
+ * deterministic. */
 static int build_table(struct planner *planner, enum layout_replicas replicas)
 {
     uint32_t count = planner->num_entries;
@@ -496,7 +498,7 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
     struct planner planner = {.slices = slices, .counts = counts, .num_ranks = num_ranks};
     CHECK(num_ranks > 0 && num_ranks < NONE);
     if (getrandom(&planner.seed, sizeof(planner.seed), 0) != sizeof(planner.seed))
-        planner.seed = (uintptr_t)slices; /* then a stranger's names may cost time, no more */
+        planner.seed = (uintptr_t)slices; /* then hostile names may cost time, but nothing else */
     int error = number_tensors(&planner);
     if (!error)
         error = check_bytes(&planner);
@@ -522,7 +524,7 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
     return error;
 }
 
-/* ---- what one rank copies ---- */
+/* ---- the copies of one rank ---- */
 
 /* slice_of[tensor]: the rank's slice of each tensor of the table, or NONE. */
 static int match_slices(uint32_t *slice_of, const struct layout_table *table,

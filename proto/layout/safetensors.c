@@ -1,4 +1,4 @@
-/* safetensors.c - the header of any safetensors file (see safetensors.h). */
+/* safetensors.c - parses the header of any safetensors file (see safetensors.h). */
 #include "proto/layout/safetensors.h"
 
 #include "proto/base/json.h"
@@ -123,7 +123,7 @@ static int compare_places(const void *left, const void *right)
     return (a->bytes > b->bytes) - (a->bytes < b->bytes); /* empty ones first */
 }
 
-/* Back to back from the first byte to the last one. */
+/* Places are contiguous from the first byte to the last one. */
 static int check_places(const struct safetensors *header, uint64_t data_bytes)
 {
     uint64_t at = 0;

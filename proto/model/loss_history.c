@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define DIGITS 16u
-#define HALVINGS_MAX 53u /* more steps there are not */
+#define HALVINGS_MAX 53u /* more than any number of steps needs */
 
 int64_t history_step(const struct history *h, uint32_t point)
 {

@@ -1,13 +1,13 @@
-/* loss_history.h - the losses of a run's steps, which its checkpoints take along.
+/* loss_history.h - the losses of a run's steps, which are stored in its checkpoints.
  *
- * A start elsewhere, or with other files, shows the curve from the run's begin: where
- * metrics.jsonl_file is new or empty, or the folder of TensorBoard, the losses of the steps before
- * go there first. metrics.loss_file gets none: it has gradient norms, too.
+ * A start on another machine, or with other files, shows the curve from the run's begin: if
+ * metrics.jsonl_file, or TensorBoard's folder, is new or empty, the trainer first writes the losses
+ * of the earlier steps there. metrics.loss_file gets none, because it has gradient norms, too.
  *
- * At most HISTORY_POINTS losses are kept: of every step at first; when they are full, every second
- * is dropped, and from there on half as many come. So a manifest grows by 16 bytes a step up to
- * 8 KiB, and has 4 to 8 KiB of a longer run. The losses are exact: 16 digits of hex are the bits.
- */
+ * At most HISTORY_POINTS losses are kept: at first of every step. When they are full, every second
+ * is dropped, and from then on half as many are added. So a manifest grows by 16 bytes per step up
+ * to 8 KiB, and has 4 to 8 KiB for a longer run. The losses are exact: 16 digits of hex are the
+ * bits. */
 #ifndef HOLDFAST_PROTO_MODEL_LOSS_HISTORY_H
 #define HOLDFAST_PROTO_MODEL_LOSS_HISTORY_H
 
@@ -26,16 +26,16 @@ struct history {
 };
 
 int64_t history_step(const struct history *history, uint32_t point);
-/* Steps come in their order. One that is made again, and those behind it, take the place of what
- * was; where steps are missing, what was before them is forgotten. */
+/* Steps come in order. A repeated step replaces its loss and drops later ones; after a gap earlier
+ * losses are dropped. */
 void history_add(struct history *history, int64_t step, double loss);
 /* The loss of that step; false: it is not kept. */
 bool history_find(const struct history *history, int64_t step, double *out);
-/* The steps behind this one are forgotten. */
+/* Drops the steps after this one. */
 void history_cut(struct history *history, int64_t step);
 /* {"first": .., "halvings": .., "losses": ".."}. NULL: no memory. */
 json_t *history_json(const struct history *history);
-/* Of history_json; anything else is no history. */
+/* Reads the result of history_json(); anything else is an empty history. */
 void history_read(struct history *history, const json_t *json);
 
 #endif

@@ -1,7 +1,7 @@
-/* model_shape.c - the numbers that make one Llama another (see model_shape.h).
+/* model_shape.c - the sizes and settings of a Llama model (see model_shape.h).
  *
  * One table of fields serves config.json, the identity and the comparison. Numbers of flavors are
- * those that were published with the weights. */
+ * those published with the weights. */
 #include "proto/model/model_shape.h"
 
 #include "proto/base/json.h"
@@ -89,7 +89,7 @@ enum kind { SIZE, NUMBER, FLAG, ROPE };
 
 static const struct field {
     const char *name; /* in the identity */
-    const char *hf;   /* in config.json; NULL: not there under a name of its own */
+    const char *hf;   /* in config.json; NULL: it has no member with this value alone */
     enum kind kind;
     size_t at;
     uint32_t most; /* SIZE */
@@ -106,7 +106,7 @@ static const struct field {
     {"norm_eps", "rms_norm_eps", NUMBER, FIELD(norm_eps), 0},
     {"tied", "tie_word_embeddings", FLAG, FIELD(is_tied), 0},
     {"rope_scaling", NULL, ROPE, FIELD(rope), 0},
-    /* Of the scaling: members of an object of its own, here and there. */
+    /* Of the scaling: members of a separate object in both. */
     {"factor", NULL, NUMBER, FIELD(rope_factor), 0},
     {"low_freq_factor", NULL, NUMBER, FIELD(rope_low_factor), 0},
     {"high_freq_factor", NULL, NUMBER, FIELD(rope_high_factor), 0},
@@ -119,7 +119,7 @@ static const char *const rope_names[] = {
     [MODEL_ROPE_PLAIN] = "default", [MODEL_ROPE_LINEAR] = "linear", [MODEL_ROPE_LLAMA3] = "llama3"};
 #define NUM_ROPES (sizeof rope_names / sizeof *rope_names)
 
-/* "linear" to MODEL_ROPE_LINEAR, and so on; false: there is none of that name. */
+/* "linear" to MODEL_ROPE_LINEAR, and so on; false: an unknown name. */
 static bool rope_of_name(enum model_rope *out, const char *name)
 {
     for (size_t i = 0; i < NUM_ROPES; i++) {
@@ -141,7 +141,7 @@ static bool is_same(const struct field *field, const void *ours, const void *the
     switch (field->kind) {
     case SIZE:
         return *(const uint32_t *)ours == *(const uint32_t *)theirs;
-    case NUMBER: /* one of them may have been a float when it was written */
+    case NUMBER: /* one of them may have been written as a float */
         return (float)*(const double *)ours == (float)*(const double *)theirs;
     case FLAG:
         return *(const bool *)ours == *(const bool *)theirs;
@@ -183,7 +183,7 @@ bool model_shape_differs(struct model_difference *out, const struct model_shape 
     return false;
 }
 
-/* ---- what makes a Llama ---- */
+/* ---- rules of a Llama ---- */
 
 static int check_rope(const struct model_shape *s)
 {
@@ -237,8 +237,8 @@ uint64_t model_shape_parameters(const struct model_shape *s)
     return s->layers * layer + dim + (s->is_tied ? 1u : 2u) * (uint64_t)s->vocab * dim;
 }
 
-/* Of Llama 3.1: waves longer than `longest` positions are stretched, those shorter than `shortest`
- * kept, in between a mean of both. */
+/* As Llama 3.1: stretches waves longer than `longest` positions, keeps those shorter than
+ * `shortest`, and interpolates in between. */
 static double scale_llama3(const struct model_shape *s, double frequency)
 {
     double wave = 6.283185307179586476925 / frequency, positions = s->rope_positions;
@@ -273,8 +273,8 @@ void model_shape_rope_defaults(struct model_shape *s, enum model_rope rope)
 
 /* ---- JSON ---- */
 
-/* A size that is missing, or null, is `missing`; 0: it must be there. */
-static int take_size(uint32_t *out, const json_t *from, const char *key, uint32_t missing,
+/* A size that is missing, or null, is `missing`; 0: it is required. */
+static int read_size(uint32_t *out, const json_t *from, const char *key, uint32_t missing,
                      uint32_t most)
 {
     const json_t *member = json_object_get(from, key);
@@ -287,7 +287,7 @@ static int take_size(uint32_t *out, const json_t *from, const char *key, uint32_
     return 0;
 }
 
-static int take_number(double *out, const json_t *from, const char *key, double missing)
+static int read_number(double *out, const json_t *from, const char *key, double missing)
 {
     const json_t *member = json_object_get(from, key);
     *out = missing;
@@ -299,8 +299,8 @@ static int take_number(double *out, const json_t *from, const char *key, double 
                : report_error(ERR_CORRUPT, NULL, "%s of the model is not a positive number", key);
 }
 
-/* `is_config`: the names are config.json's, and two of them need not be there. */
-static int take_sizes(struct model_shape *out, const json_t *from, bool is_config)
+/* `is_config`: the names are config.json's, and two of them are optional. */
+static int read_sizes(struct model_shape *out, const json_t *from, bool is_config)
 {
     int error = 0;
     out->kv_heads = out->head_dim = 0;
@@ -311,13 +311,13 @@ static int take_sizes(struct model_shape *out, const json_t *from, bool is_confi
             missing = out->heads;
         if (is_config && size == &out->head_dim)
             missing = out->dim / out->heads;
-        error = take_size(size, from, is_config ? fields[i].hf : fields[i].name, missing, most);
+        error = read_size(size, from, is_config ? fields[i].hf : fields[i].name, missing, most);
     }
     return error;
 }
 
-/* The scaling of an object that has a type and its numbers; NULL, or of type default: plain. */
-static int take_scaling(struct model_shape *out, const json_t *scaling)
+/* Reads the scaling from an object with a type and its numbers; NULL, or type default: plain. */
+static int read_scaling(struct model_shape *out, const json_t *scaling)
 {
     const json_t *type = json_object_get(scaling, "rope_type");
     if (type == NULL)
@@ -333,15 +333,15 @@ static int take_scaling(struct model_shape *out, const json_t *scaling)
     model_shape_rope_defaults(out, out->rope);
     if (out->rope == MODEL_ROPE_PLAIN)
         return 0;
-    int error = take_number(&out->rope_factor, scaling, "factor", out->rope_factor);
+    int error = read_number(&out->rope_factor, scaling, "factor", out->rope_factor);
     if (out->rope != MODEL_ROPE_LLAMA3 || error != 0)
         return error;
-    error = take_number(&out->rope_low_factor, scaling, "low_freq_factor", out->rope_low_factor);
+    error = read_number(&out->rope_low_factor, scaling, "low_freq_factor", out->rope_low_factor);
     if (error == 0)
         error =
-            take_number(&out->rope_high_factor, scaling, "high_freq_factor", out->rope_high_factor);
+            read_number(&out->rope_high_factor, scaling, "high_freq_factor", out->rope_high_factor);
     return error != 0 ? error
-                      : take_size(&out->rope_positions, scaling, "original_max_position_embeddings",
+                      : read_size(&out->rope_positions, scaling, "original_max_position_embeddings",
                                   out->rope_positions, MODEL_POSITIONS_MAX);
 }
 
@@ -370,7 +370,7 @@ static int check_kind(const json_t *config, const json_t *scaling)
     return 0;
 }
 
-/* Numbers that fit no Llama are damage where a file brought them. */
+/* Invalid numbers are damage if they come from a file. */
 static int check_read(const struct model_shape *shape)
 {
     int error = model_shape_check(shape);
@@ -380,8 +380,8 @@ static int check_read(const struct model_shape *shape)
 
 int model_shape_of_config(struct model_shape *out, const json_t *config)
 {
-    /* As transformers 5 reads both spellings: the older one goes first, and a base that the scaling
-     * does not have is the config's. */
+    /* transformers 5 reads both spellings: the older one has precedence, and a base missing in the
+     * scaling is the config's. */
     const json_t *scaling = json_object_get(config, "rope_scaling");
     if (json_object_size(scaling) == 0)
         scaling = json_object_get(config, "rope_parameters");
@@ -389,10 +389,10 @@ int model_shape_of_config(struct model_shape *out, const json_t *config)
     bool has_base = base != NULL && !json_is_null(base);
     *out = (struct model_shape){0};
     ERR_TRY(check_kind(config, scaling));
-    ERR_TRY(take_sizes(out, config, true));
-    ERR_TRY(take_number(&out->norm_eps, config, "rms_norm_eps", 1e-6));
-    ERR_TRY(take_number(&out->rope_theta, has_base ? scaling : config, "rope_theta", 10000.0));
-    ERR_TRY(take_scaling(out, scaling));
+    ERR_TRY(read_sizes(out, config, true));
+    ERR_TRY(read_number(&out->norm_eps, config, "rms_norm_eps", 1e-6));
+    ERR_TRY(read_number(&out->rope_theta, has_base ? scaling : config, "rope_theta", 10000.0));
+    ERR_TRY(read_scaling(out, scaling));
     out->is_tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
     json_int_t positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
     out->positions = positions > 0 && positions <= MODEL_POSITIONS_MAX ? (uint32_t)positions : 0;
@@ -402,10 +402,10 @@ int model_shape_of_config(struct model_shape *out, const json_t *config)
 int model_shape_of_identity(struct model_shape *out, const json_t *model)
 {
     *out = (struct model_shape){0};
-    ERR_TRY(take_sizes(out, model, false));
-    ERR_TRY(take_number(&out->rope_theta, model, "rope_theta", 0));
-    ERR_TRY(take_number(&out->norm_eps, model, "norm_eps", 0));
-    ERR_TRY(take_scaling(out, json_object_get(model, "rope_scaling")));
+    ERR_TRY(read_sizes(out, model, false));
+    ERR_TRY(read_number(&out->rope_theta, model, "rope_theta", 0));
+    ERR_TRY(read_number(&out->norm_eps, model, "norm_eps", 0));
+    ERR_TRY(read_scaling(out, json_object_get(model, "rope_scaling")));
     out->is_tied = json_is_true(json_object_get(model, "tied"));
     return check_read(out);
 }

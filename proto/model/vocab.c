@@ -1,9 +1,9 @@
 /* vocab.c - byte strings with ranks in an open hash table, and their tiktoken file.
  *
- * The table is at most half full, probed linearly, keyed by XXH3 of the bytes. Nothing is ever
- * removed. A file is untrusted: every line is checked for its form, ranks must be the numbers
- * 0..n-1 in any order, no token may be empty or appear twice, and each of the 256 single bytes must
- * be a token, for without them some text could not be written down. */
+ * The table is at most half full, probed linearly, keyed by XXH3 of the bytes. No entry is ever
+ * removed. A file is untrusted: every line is checked for its form, and ranks must be the numbers
+ * 0..n-1 in any order. No token may be empty or appear twice, and each of the 256 single bytes must
+ * be a token, so that every text can be encoded. */
 #include "proto/model/vocab.h"
 
 #include "proto/base/array.h"
@@ -32,7 +32,7 @@ void vocab_deinit(struct vocab *vocab)
     vocab_init(vocab);
 }
 
-/* Slot of the bytes: theirs when they are a token, else the free one where they would go. */
+/* Slot of the bytes if they are a token, else the free one for them. */
 static uint32_t find_slot(const struct vocab *vocab, const void *bytes, size_t num_bytes)
 {
     uint32_t mask = vocab->num_slots - 1;
@@ -283,8 +283,8 @@ static int add_lines(struct vocab *vocab, uint32_t *by_rank, const char *path,
     return 0;
 }
 
-/* SentencePiece's begins with the message of a piece of a few bytes, field 1 of a protocol buffer:
- * byte 0x0a. No other has a zero. */
+/* SentencePiece's file begins with the message of a piece of a few bytes, field 1 of a protocol
+ * buffer: byte 0x0a. No other kind contains a zero byte. */
 enum vocab_file vocab_file_of(const char *text, size_t bytes)
 {
     size_t at = 0;
@@ -343,7 +343,7 @@ int vocab_write(const struct vocab *vocab, const char *path)
         return report_error(ERR_INVALID, "make its folder, or name another file",
                             "could not create %s: %s", temporary, strerror(errno));
     int result = write_lines(vocab, file);
-    /* One look at the stream's error covers every fprintf before it. */
+    /* One check of the stream's error covers every fprintf before it. */
     if (result == 0 && (fflush(file) != 0 || ferror(file) || fsync(fileno(file)) != 0))
         result = report_errno(ERR_IO, "could not write the tokenizer file", temporary);
     if (fclose(file) != 0 && result == 0)

@@ -21,12 +21,13 @@
 #define KEY "key.pem"
 #define AUTHORITY "authority.pem"
 #define REVOKED "revoked.pem"
-#define ALIVE_S 5 /* silence before the peer's kernel is asked, and between two tries */
+#define ALIVE_S 5 /* silence before the peer's kernel is probed, and between two probes */
 #define ALIVE_TRIES 3
-#define UNACKED_MS 20000 /* bytes that the peer's kernel did not take for so long: it has gone */
+#define UNACKED_MS \
+    20000 /* the peer is gone when its kernel does not acknowledge bytes for this time */
 
-/* gRPC's threads end with the process, so a handshake may be under way at its exit: nothing of
- * OpenSSL's is freed there. The first use of OpenSSL decides that, so this comes before main. */
+/* gRPC's threads run until the process exits, so a handshake may be under way then: nothing of
+ * OpenSSL is freed at exit. The first use of OpenSSL decides that, so this runs before main(). */
 __attribute__((constructor)) static void keep_openssl(void)
 {
     OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
@@ -88,7 +89,7 @@ static int fail_file(const char *path)
                         "%s could not be used: %s", path, tls_error_text());
 }
 
-/* Others who can read the key can be ckptd. */
+/* Another user who can read the key can impersonate ckptd. */
 static int check_key(const char *path)
 {
     struct stat info;
@@ -136,7 +137,7 @@ static int load_trust(SSL_CTX *context, const char *directory)
 
 #define PROTOCOL_MAX 64
 
-/* A protocol as ALPN lists it: its length, its name. Returns the bytes. */
+/* A protocol in ALPN's form: its length, its name. Returns the bytes. */
 static unsigned wire_protocol(unsigned char out[PROTOCOL_MAX], const char *protocol)
 {
     size_t length = strlen(protocol);
@@ -146,7 +147,7 @@ static unsigned wire_protocol(unsigned char out[PROTOCOL_MAX], const char *proto
     return (unsigned)length + 1;
 }
 
-/* Clients say what they speak; who offers something else, or nothing, is none of ours. */
+/* Clients name their protocol; a client that offers another one, or none, is refused. */
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_bytes,
                            const unsigned char *offered, unsigned bytes, void *user)
 {
@@ -194,7 +195,7 @@ int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side, c
     return error;
 }
 
-/* ---- until when ---- */
+/* ---- expiry ---- */
 
 static int64_t end_s_of(const X509 *certificate)
 {
@@ -214,7 +215,7 @@ int64_t tls_context_end_s(SSL_CTX *context)
     return own_s < trust_s ? own_s : trust_s;
 }
 
-int tls_directory_look(int64_t *out_end_s, const char *directory)
+int tls_directory_check(int64_t *out_end_s, const char *directory)
 {
     SSL_CTX *context;
     ERR_TRY(tls_context_open(&context, directory, TLS_SERVER, "look"));
@@ -225,8 +226,8 @@ int tls_directory_look(int64_t *out_end_s, const char *directory)
 
 /* ---- identity ---- */
 
-/* Takes the name if it is one of ours; *out_count counts those. */
-static void take_name(struct principal *out, uint32_t *out_count, const GENERAL_NAME *name)
+/* Takes the name if it is an identity of ours; *out_count counts those. */
+static void read_name(struct principal *out, uint32_t *out_count, const GENERAL_NAME *name)
 {
     if (name->type != GEN_URI)
         return;
@@ -239,14 +240,14 @@ static void take_name(struct principal *out, uint32_t *out_count, const GENERAL_
     }
 }
 
-/* How many identities it names; *out is the last of them. */
-static uint32_t identify(struct principal *out, const X509 *certificate)
+/* Returns the number of identities in the certificate; *out is the last of them. */
+static uint32_t read_identity(struct principal *out, const X509 *certificate)
 {
     GENERAL_NAMES *names =
         certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL) : NULL;
     uint32_t count = 0;
     for (int i = 0; i < (names ? sk_GENERAL_NAME_num(names) : 0); i++)
-        take_name(out, &count, sk_GENERAL_NAME_value(names, i));
+        read_name(out, &count, sk_GENERAL_NAME_value(names, i));
     GENERAL_NAMES_free(names);
     return count;
 }
@@ -255,7 +256,7 @@ int tls_directory_identify(struct principal *out, const char *directory)
 {
     SSL_CTX *context;
     ERR_TRY(tls_context_open(&context, directory, TLS_SERVER, "look"));
-    uint32_t count = identify(out, SSL_CTX_get0_certificate(context));
+    uint32_t count = read_identity(out, SSL_CTX_get0_certificate(context));
     SSL_CTX_free(context);
     return count > 0 ? 0
                      : report_error(ERR_NOT_FOUND,
@@ -267,7 +268,7 @@ int tls_directory_identify(struct principal *out, const char *directory)
 int tls_identify(struct principal *out, const SSL *ssl)
 {
     X509 *certificate = SSL_get1_peer_certificate(ssl);
-    uint32_t count = identify(out, certificate);
+    uint32_t count = read_identity(out, certificate);
     X509_free(certificate);
     if (count == 1)
         return 0;

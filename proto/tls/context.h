@@ -1,4 +1,5 @@
-/* context.h - what a handshake is done with, and who it was with; private to proto/tls. */
+/* context.h - the TLS context of a handshake, and the identity of its peer; private to
+ * proto/tls. */
 #ifndef HOLDFAST_TLS_CONTEXT_H
 #define HOLDFAST_TLS_CONTEXT_H
 
@@ -8,25 +9,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* When the files changed last; 0 for one that is not there. */
+/* Last change of the files; 0 for a missing one. */
 struct tls_stamp {
-    uint64_t own, trust; /* certificate and key; authority and revoked */
+    uint64_t own, trust; /* certificate and key; authority and revocation list */
 };
 void tls_stamp(struct tls_stamp *out, const char *directory);
-/* From the files of the directory. `protocol`: the only one that is spoken, as ALPN has it. Errors
- * as tls_directory_look. */
+/* Reads the files of the directory. `protocol`: the only accepted one, in ALPN. Errors as of
+ * tls_directory_check(). */
 enum tls_side { TLS_SERVER, TLS_CLIENT };
 int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side,
                      const char *protocol);
-/* When the certificate ends, or all authorities have, if that is sooner; seconds since 1970. */
+/* The expiry of the certificate, or of the last authority, whichever is sooner; seconds since
+ * 1970. */
 int64_t tls_context_end_s(SSL_CTX *context);
-/* Who is at the other end of a handshake that is done. ERR_DENIED: its certificate names no
- * identity, or several. */
+/* The peer's identity after a complete handshake. ERR_DENIED: its certificate names no identity, or
+ * several. */
 int tls_identify(struct principal *out, const SSL *ssl);
-/* Small messages go at once, and a peer that vanishes without a word is found: by keep-alives, and
- * while bytes are under way by TCP_USER_TIMEOUT. Then the socket has an error. */
+/* Sends small messages at once, and detects a vanished peer: by keep-alives, and while bytes are
+ * under way by TCP_USER_TIMEOUT. Then the socket has an error. */
 void tls_socket_set(int socket);
-/* The first error that OpenSSL has queued, in its words; the rest is dropped. */
+/* The text of the first error that OpenSSL has queued; drops the rest. */
 const char *tls_error_text(void);
 
 #endif

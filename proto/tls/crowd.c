@@ -26,14 +26,14 @@ static bool is_known(const struct tls_crowd *crowd, const char *from)
     return false;
 }
 
-/* How soon its place goes to a newcomer: the highest first. */
+/* The order in which places go to newcomers: the highest first. */
 static uint32_t rank_of(const struct tls_crowd *crowd, const struct tls_newcomer *newcomer)
 {
     bool is_silent = !newcomer->has_spoken && !tls_newcomer_has_bytes(newcomer);
     return 2u * is_silent + !is_known(crowd, newcomer->from);
 }
 
-/* Of all, and of `from` unless it is NULL, the one that goes first; NULL: there is none. */
+/* Of all, or of address `from` unless NULL, the one that is replaced first; NULL: there is none. */
 static struct tls_newcomer *find_first(const struct tls_crowd *crowd, const char *from)
 {
     struct tls_newcomer *found = NULL;

@@ -1,8 +1,8 @@
 /* stream.c - see stream.h.
  *
- * The socket does not block. A call that waits tries, and sleeps in poll() when it cannot go on,
- * until its deadline, which moves on with what it has moved. Peers that vanish without a word are
- * found by keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
+ * The socket is non-blocking. A blocking call tries, and sleeps in poll() when it cannot continue,
+ * until its deadline, which moves with the transferred bytes. Vanished peers are detected by
+ * keep-alives, and while bytes are under way by TCP_USER_TIMEOUT. */
 #include "proto/tls/stream.h"
 #include "proto/base/report.h"
 #include "proto/tls/context.h"
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define READ_BYTES (64u << 10) /* records that one recv() may bring */
+#define READ_BYTES (64u << 10) /* records that one recv() may return */
 
 struct tls_keys {
     pthread_mutex_t mutex; /* of `context` */
@@ -31,7 +31,7 @@ struct tls_keys {
     struct tls_stamp stamp;
     enum tls_side side;
     const char *directory, *protocol;
-    _Atomic int64_t end_s; /* of the context's files */
+    _Atomic int64_t end_s; /* expiry of the context's files */
 };
 
 struct tls_stream {
@@ -81,7 +81,7 @@ void tls_keys_close(struct tls_keys *keys)
     free(keys);
 }
 
-bool tls_keys_look(struct tls_keys *keys)
+bool tls_keys_refresh(struct tls_keys *keys)
 {
     struct tls_stamp stamp;
     SSL_CTX *context;
@@ -101,7 +101,7 @@ bool tls_keys_look(struct tls_keys *keys)
     SSL_CTX *before = keys->context;
     keys->context = context;
     pthread_mutex_unlock(&keys->mutex);
-    SSL_CTX_free(before); /* connections that are open hold it */
+    SSL_CTX_free(before); /* open connections keep a reference */
     keys->end_s = tls_context_end_s(context);
     log_info("tls", "read %s again for %s%s", keys->directory, keys->protocol,
              has_new_trust ? "; connections that are open have to come again" : "");
@@ -147,7 +147,7 @@ static int sleep_until(const struct tls_stream *stream, short events, int64_t un
 
 /* ---- the handshake ---- */
 
-/* Whom the certificate of the server must name: an address or a name. */
+/* Sets the name in the server's certificate: an address or a host name. */
 static bool expect_host(SSL *ssl, const char *host)
 {
     if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1)
@@ -166,7 +166,7 @@ static int fail_handshake(const SSL *ssl)
 }
 
 /* 1: it is done; 0: not yet. */
-static int shake(SSL *ssl, short *out_events)
+static int advance_handshake(SSL *ssl, short *out_events)
 {
     ERR_clear_error();
     int rc = SSL_do_handshake(ssl);
@@ -184,12 +184,12 @@ static int shake(SSL *ssl, short *out_events)
 int tls_stream_shake(struct tls_stream *stream, struct principal *out_peer, short *out_events)
 {
     struct principal peer = {.kind = PRINCIPAL_CERTIFICATE, .role = ROLE_READER}, found;
-    int rc = stream->ssl ? shake(stream->ssl, out_events) : 1;
+    int rc = stream->ssl ? advance_handshake(stream->ssl, out_events) : 1;
     if (rc != 1)
         return rc;
     int error = stream->ssl ? tls_identify(&found, stream->ssl) : ERR_NOT_FOUND;
     *out_peer = error == 0 ? found : peer;
-    /* That it names the host is what counts of a server. */
+    /* For a server the check is that its certificate names the host. */
     return error != 0 && stream->ssl && SSL_is_server(stream->ssl) ? error : 1;
 }
 
@@ -254,7 +254,7 @@ void tls_stream_close(struct tls_stream *stream)
     if (!stream)
         return;
     if (stream->ssl && SSL_is_server(stream->ssl) && SSL_is_init_finished(stream->ssl))
-        SSL_shutdown(stream->ssl); /* what was sent is all there is; best effort */
+        SSL_shutdown(stream->ssl); /* all bytes were sent; best effort */
     SSL_free(stream->ssl);
     ERR_clear_error();
     close(stream->socket);
@@ -268,7 +268,7 @@ void tls_stream_cut(struct tls_stream *stream)
 
 /* ---- bytes ---- */
 
-/* What one call moved: bytes, 0 for nothing yet (and *out_events to wait for), or an error. */
+/* The result of one call: bytes, 0 for nothing yet (and *out_events to wait for), or an error. */
 static ssize_t after_tls(const struct tls_stream *stream, int rc, short *out_events)
 {
     int reason = SSL_get_error(stream->ssl, rc);
@@ -316,7 +316,7 @@ ssize_t tls_stream_write_some(struct tls_stream *stream, const void *data, size_
     return rc > 0 ? rc : after_tls(stream, rc, out_events);
 }
 
-/* How far a call is, and until when it may take. */
+/* Progress and deadline of a call. */
 struct pace {
     int64_t begun_ms, moved_ms, timeout_ms;
     size_t done;

@@ -9,14 +9,14 @@
 
 #define STEP_MS 2000u
 
-int tls_say_why(const char *name, const struct address *server, const char *directory)
+int tls_explain_failure(const char *name, const struct address *server, const char *directory)
 {
     struct tls_keys *keys = NULL;
     struct tls_stream *stream = NULL;
     int64_t end_s;
     int fd;
     char byte, reason[256];
-    int error = tls_directory_look(&end_s, directory);
+    int error = tls_directory_check(&end_s, directory);
     if (error == 0 && end_s <= time(NULL))
         return report_error(ERR_UNAVAILABLE, "make new ones: deploy/certificates",
                             "the certificate or the authority in %s has ended", directory);

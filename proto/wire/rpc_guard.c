@@ -445,7 +445,7 @@ static int tick(struct rpc_guard *guard, int64_t *last_ms)
         *last_ms = now;
         rpc_budget_sweep(&guard->budget, now);
         rpc_guard_check_strangers(guard, now);
-        if (guard->keys && tls_keys_look(guard->keys))
+        if (guard->keys && tls_keys_refresh(guard->keys))
             rpc_guard_end_verified(guard);
         if (guard->relayed >= TRIM_BYTES) {
             malloc_trim(0);

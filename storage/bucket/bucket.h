@@ -1,9 +1,9 @@
 /* bucket.h - private to storage/bucket/: an open bucket, and one request to it.
  *
- * bucket.c     the table of the back-end, open, the probe of conditional writes
+ *   bucket.c     the table of the back-end, open, the probe of conditional writes
  *   names.c      small objects and names: publish, fetch, list, remove
  *   upload.c     big objects that are written: parts, and their completion
- * requests.c   the queue of reads and writes, and the threads that execute them
+ *   requests.c   the queue of reads and writes, and the threads that execute them
  *   lease.c      leases and the store's lock
  *   request.c    one signed request, with its retries
  *   pace.c       the limit of the sending rate

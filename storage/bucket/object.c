@@ -1,9 +1,9 @@
 /* object.c - an open big object of a bucket: its parts while it is written, ranges while it is
  * read.
  *
- * create ──► pieces of WRITEs ──► a part is whole: sent ──► SYNC: completed, checked
+ *   create ──► pieces of WRITEs ──► a part is whole: sent ──► SYNC: completed, checked
  *                  │ a whole part: straight from the caller's memory
- * └ less: copied into the part's buffer, freed when the part has been sent
+ *                  └ less: copied into the part's buffer, freed when the part has been sent
  *
  * An object of one part is one PUT, and exists when its last byte was written; others appear with
  * the SYNC. An interrupted upload of the same key is continued: parts whose ETag is the MD5 of ours

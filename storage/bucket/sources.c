@@ -4,8 +4,8 @@
  *                 moved from the environment to memory that core dumps omit.
  *   web_identity  AssumeRoleWithWebIdentity of the token service (STS) with the token in a file
  *   file          the shared credentials file, section `profile`: aws_access_key_id, ...
- *   instance      the role of the machine, from a metadata service (IMDSv2), when its address is
- * set
+ *   instance      the role of the machine, from a metadata service (IMDSv2), if its address is
+ *                 configured
  *
  * Files and responses are read into memory of the same kind, or wiped. */
 #include "storage/bucket/sources.h"

@@ -3,11 +3,11 @@
  *
  *   <run>/step-NNNNNNNN-aNNNN/   a checkpoint's directory: shards, and a manifest written last. It
  *                                exists for readers while the manifest does.
- * <run>/pins/<name>            a note: an operator has pinned the checkpoint of that name
+ *   <run>/pins/<name>            a note: an operator has pinned the checkpoint of that name
  *   <run>/quarantine/<name>      a note: it is damaged
  *   <run>/leases/<name>.<nonce>  a process reads it, or writes it and has no manifest yet
  *   <run>/tombstones/<name>      it is being removed
- * <run>/trash/<name>.<time>    it was removed at that time, and can be restored
+ *   <run>/trash/<name>.<time>    it was removed at that time, and can be restored
  *
  * `prefix` is the key of a checkpoint's directory, "<run>/step-NNNNNNNN-aNNNN". Names: retain.h;
  * files beside a manifest: origin.h; unfinished work: mark.h.

@@ -5,7 +5,7 @@
  *
  *     writer_init -> manifest filled in -> writer_plan -> writer_open
  *         writer_shard, its blocks through writer_complete or writer_take ... for every shard
- * writer_end, also after an error -> writer_deinit
+ *     writer_end, also after an error -> writer_deinit
  *
  * States of a shard: created with its size -> blocks complete, hashed, written -> all hashed: the
  * tail, which is the last block and the table -> all written: sync -> synced, closed. After all

@@ -1,7 +1,7 @@
 /* scan.h - moves the bytes of the offline tools: deep reads for the device, and work on a few
  * threads.
  *
- * scan_run      verified blocks of shards, requested one by one and processed in any order; for
+ *   scan_run      verified blocks of shards, requested one by one and processed in any order; for
  *                 verify
  *   assembly_run  the same, and copies every element to its place in the 1 MiB blocks of an
  *                 output; for export, convert and diff

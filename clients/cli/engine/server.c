@@ -69,7 +69,7 @@ static int explain_no_answer(const struct cli *cli, bool *out_is_there)
     ERR_TRY(address_parse(&server, cli->server));
     if (server.kind == ADDRESS_TLS) {
         void (*before)(int) = signal(SIGPIPE, SIG_IGN);
-        int error = tls_say_why(cli->server, &server, tls_client_directory());
+        int error = tls_explain_failure(cli->server, &server, tls_client_directory());
         signal(SIGPIPE, before);
         return error;
     }

@@ -1,5 +1,5 @@
-/* files.c - the files of a folder of Hugging Face, in a directory or in a bucket. Names in it come
- * from strangers; links and devices are not read. */
+/* files.c - the files of a Hugging Face folder, in a directory or in a bucket. Names in it are
+ * hostile; links and devices are not read. */
 #include "clients/cli/hf/files.h"
 #include "proto/layout/safetensors.h"
 
@@ -36,7 +36,7 @@ void hf_folder_close(struct hf_folder *folder)
     folder->fd = -1;
 }
 
-/* Sets the size. */
+/* Checks for a regular file, and sets the size. */
 static int check_plain(struct hf_file *file)
 {
     struct stat status;

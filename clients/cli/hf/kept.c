@@ -1,9 +1,9 @@
-/* kept.c - what a folder has beside its weights and config.json and a run keeps (see hf.h): its
- * tokenizer, and how to generate.
+/* kept.c - the files of an imported folder, beside weights and config.json, that a run keeps (see
+ * hf.h): its tokenizer, and its generation settings.
  *
- * Each file is a bytes object of every checkpoint of the run, so it goes where a checkpoint goes,
- * is verified with it, and outlives the checkpoint that was imported. A token costs some 130 bytes
- * there, of tokenizer.json, and at least 12 bytes for each column of the embedding. */
+ * Each file is a bytes object of every checkpoint of the run. So it is copied and verified with a
+ * checkpoint, and outlives the imported one. A token needs some 130 bytes there, of tokenizer.json,
+ * and at least 12 bytes for each column of the embedding. */
 #include "clients/cli/engine/cli.h"
 #include "clients/cli/hf/files.h"
 #include "clients/cli/hf/hf.h"
@@ -30,7 +30,7 @@ bool hf_kept_is_tokenizer(const char *name)
            strcmp(name, "vocab.json") == 0 || strcmp(name, HF_TOKENIZER_FILE) == 0;
 }
 
-/* A file as its object lies in memory. ERR_NOT_FOUND. */
+/* Reads a file in the memory form of its object. ERR_NOT_FOUND. */
 static int read_object(struct ckpt_object *object, const struct hf_folder *folder)
 {
     struct hf_file file;

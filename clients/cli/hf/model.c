@@ -1,4 +1,4 @@
-/* model.c - a Llama as Hugging Face keeps it (see hf.h): its sizes and its tensors. */
+/* model.c - a Llama in Hugging Face's format (see hf.h): its sizes and its tensors. */
 #include "clients/cli/engine/cli.h"
 #include "clients/cli/hf/hf.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define LAYER_TENSORS 9u
-#define POSITIONS_DEFAULT 8192 /* of a model of which nothing is said */
+#define POSITIONS_DEFAULT 8192 /* for a model without a known number */
 
 /* ---- config.json ---- */
 
@@ -43,13 +43,13 @@ static json_t *make_config(const struct model_shape *model, const struct hf_ends
     return config;
 }
 
-/* The config.json of the folder, where the model is still the one that it describes; else NULL. */
+/* The folder's config.json, if the model is still the one that it describes; else NULL. */
 static const json_t *imported_config(const struct hf_run *run, const struct model_shape *model)
 {
     const json_t *config = json_object_get(run->config, "hf");
     struct model_shape shape;
     struct model_difference difference;
-    if (json_object_get(config, "model_type") == NULL) /* the trainer knows positions alone */
+    if (json_object_get(config, "model_type") == NULL) /* the trainer sets only positions */
         return NULL;
     bool is_same = model_shape_of_config(&shape, config) == 0 &&
                    !model_shape_differs(&difference, model, &shape);
@@ -57,8 +57,8 @@ static const json_t *imported_config(const struct hf_run *run, const struct mode
     return is_same ? config : NULL;
 }
 
-/* As it came but for what training changes. What an import takes is not quantized, whatever the
- * folder says of it. */
+/* The imported one, except for values that training changes. An import accepts only unquantized
+ * weights, regardless of the folder's config. */
 static json_t *change_config(const json_t *imported, const json_t *made)
 {
     static const char *const keys[] = {"max_position_embeddings", "bos_token_id", "eos_token_id"};
@@ -67,7 +67,7 @@ static json_t *change_config(const json_t *imported, const json_t *made)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *was = json_object_get(imported, keys[i]);
         json_t *is = json_object_get(made, keys[i]);
-        if (was != NULL || !json_is_null(is)) /* what is null need not be there */
+        if (was != NULL || !json_is_null(is)) /* a null need not exist */
             json_object_set(config, keys[i], is);
     }
     return config;
@@ -137,8 +137,7 @@ static int take_identity(struct model_shape *out, const json_t *identity)
     return model_shape_of_identity(out, model);
 }
 
-/* What the model is made for: its own number, or the length of longer sequences that it was trained
- * on. */
+/* The model's number of positions, or the length of longer sequences on which it was trained. */
 static uint32_t positions_of(const struct hf_run *run)
 {
     const json_t *imported = json_object_get(run->config, "hf");
@@ -157,7 +156,7 @@ int hf_model_of(struct model_shape *out, const struct hf_run *run)
     return 0;
 }
 
-/* Where a text has several ends, the value that was imported is a list. */
+/* If a text has several end tokens, the imported value is a list. */
 static bool names_token(const json_t *imported, const json_t *token)
 {
     for (size_t i = 0; i < json_array_size(imported); i++)

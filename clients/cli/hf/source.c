@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Rows change places within heads, so a head is read at once: as one range of a bucket. */
+/* Rows are permuted within heads, so a whole head is read at once: one range of a bucket. */
 static int read_head(struct hf_room *room, const struct hf_source *source, uint64_t row)
 {
     uint64_t row_bytes = source->tensor.shape[1] * dtype_bytes(source->dtype);

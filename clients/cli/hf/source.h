@@ -1,5 +1,5 @@
-/* source.h - where a tensor of ours lies in the files of a model of Hugging Face, and its elements.
- */
+/* source.h - the place of one of our tensors in the files of a Hugging Face model, and its
+ * elements. */
 #ifndef HOLDFAST_CLIENTS_HF_SOURCE_H
 #define HOLDFAST_CLIENTS_HF_SOURCE_H
 
@@ -11,21 +11,21 @@ struct hf_source {
     const struct hf_file *file; /* NULL: not found yet */
     uint64_t start;             /* in the file */
     enum dtype dtype;
-    const unsigned char *object; /* not NULL: no tensor, but such bytes */
+    const unsigned char *object; /* not NULL: these bytes, not a tensor */
 };
 
-/* What a thread reads with. */
+/* A thread's buffers for reading. */
 struct hf_room {
-    unsigned char *read;            /* for `count` elements as the file has them */
+    unsigned char *read;            /* for `count` elements in the file's type */
     unsigned char *head;            /* the rows of one head, */
     const struct hf_source *source; /* of this tensor; NULL: none yet */
     uint64_t first_row;
 };
 
-/* `count` elements of a tensor of ours from the element `first` on, as floats. */
+/* Reads `count` elements of one of our tensors, from element `first` on, as floats. */
 int hf_source_read(float *out, struct hf_room *room, const struct hf_source *source, uint64_t first,
                    uint64_t count);
-/* Of a model that has them tied. ERR_INVALID: they differ. `memory`: 3 * `block` bytes. */
+/* For a tied model. ERR_INVALID: they differ. `memory`: 3 * `block` bytes. */
 int hf_source_check_tied(const struct hf_source *embedding, const struct hf_source *head,
                          unsigned char *memory, size_t block);
 

@@ -1,13 +1,14 @@
-/* tokenizer.c - a tokenizer's file as the files that Hugging Face's loaders read (see hf.h).
+/* tokenizer.c - converts a tokenizer's file for Hugging Face's loaders (see hf.h).
  *
  * tokenizer.json is the whole tokenizer: split the text into pieces, write each byte of a piece as
  * one printable character, join neighbours in the order of `merges`. tiktoken's file has no merges:
- * there, any neighbours are joined whose bytes together are a token, the lowest rank first. So the
- * merges are every cut of every token into two tokens, in the order of the ranks; and a piece that
- * is a token as a whole is that token at once ("ignore_merges").
+ * it joins any neighbours whose bytes together are a token, the lowest rank first. So the merges
+ * are all cuts of every token into two tokens, in the order of the ranks. A piece that is a token
+ * as a whole becomes that token at once ("ignore_merges").
  *
- * Where two cuts of one token compete for the same bytes, tiktoken takes the leftmost, and here the
- * first of the list: the cut with the lowest rank on its left. No list could say it better. */
+ * If two cuts of one token compete for the same bytes, tiktoken takes the leftmost. Here the first
+ * of the list counts: the cut with the lowest rank on its left. No list can express tiktoken's
+ * order exactly. */
 #include "clients/cli/engine/cli.h"
 #include "clients/cli/hf/hf.h"
 #include "proto/base/json.h"
@@ -17,11 +18,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define TOKEN_BYTES_MAX 4096u /* so that the cuts of a hostile token cost no minutes */
+#define TOKEN_BYTES_MAX 4096u /* limits the time for the cuts of a hostile token */
 
 /* ---- the file ---- */
 
-/* The name by which loaders read a file as it is; NULL: tiktoken's. */
+/* The name by which loaders read a file unchanged; NULL: tiktoken's. */
 static const char *name_of(const char *text, size_t bytes)
 {
     static const char *const names[] = {[VOCAB_FILE_RANKS] = NULL,
@@ -91,8 +92,8 @@ struct printer {
     uint16_t characters[256]; /* of every byte */
 };
 
-/* GPT-2's alphabet: what is printable in Latin-1 stands for itself, the other bytes in turn for the
- * characters from U+0100 on. */
+/* GPT-2's alphabet: printable characters of Latin-1 stand for themselves, the other bytes in turn
+ * for the characters from U+0100 on. */
 static void make_alphabet(uint16_t out[256])
 {
     uint16_t next = 256;
@@ -242,7 +243,7 @@ int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *
     return report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
 }
 
-/* ---- is a folder's tokenizer the one that was named? ---- */
+/* ---- is a folder's tokenizer the named one? ---- */
 
 static bool find_member(struct json_member *inout, const char *name)
 {
@@ -254,7 +255,7 @@ static bool find_member(struct json_member *inout, const char *name)
     return false;
 }
 
-/* Of a folder made from tiktoken's file: has its tokenizer.json the same tokens? */
+/* For a folder made from tiktoken's file: has its tokenizer.json the same tokens? */
 static int compare_vocab(bool *out_is, const struct hf_tokenizer *tokenizer, const char *text,
                          size_t bytes)
 {
@@ -315,8 +316,8 @@ static json_t *special_tokens(const struct hf_tokenizer *tokenizer)
     return all;
 }
 
-/* The class that versions 4 and 5 of transformers both take with whatever tokenizer.json says;
- * Llama's own puts that of Llama 2 in its place. */
+/* Versions 4 and 5 of transformers both use this class with any tokenizer.json; Llama's own class
+ * replaces it by that of Llama 2. */
 int hf_tokenizer_config(json_t **out, const struct hf_tokenizer *tokenizer)
 {
     json_begin();

@@ -90,7 +90,7 @@ static void check_own_certificate(struct doctor *doctor)
     int64_t end_s;
     if (!doctor->is_far && access(folder, F_OK) != 0)
         return; /* a unix socket needs no certificate */
-    int error = tls_directory_look(&end_s, folder);
+    int error = tls_directory_check(&end_s, folder);
     if (error == 0)
         error = tls_directory_identify(&principal, folder);
     if (error != 0) {

@@ -1,14 +1,14 @@
-/* convert.c - a checkpoint once more, in another store: with other element types, fewer tensors, or
- * another number of shards. Of the same run, step and attempt. The store is a directory, or that of
- * a running ckptd, which commits what is written there (Adopt).
+/* convert.c - writes a checkpoint again into another store, with other element types, fewer
+ * tensors, or another number of shards. Run, step and attempt stay the same. The store is a
+ * directory, or that of a running ckptd, which commits the written checkpoint (Adopt).
  *
- * It is a checkpoint like any other (writer.h), with a nonce of its own, and in its lineage the
- * nonce of what it was made from. Its shards are put together block by block (assembly.c).
+ * It is a checkpoint like any other (writer.h), with a new nonce, and with the source's nonce in
+ * its lineage. assembly.c assembles its shards block by block.
  *
- * Floating-point elements are rounded to nearest even, integers stay as they are. Without --shards
+ * Floating-point elements are rounded to nearest even, integers stay unchanged. Without --shards
  * and --mesh every shard of the source becomes one with the same slices. With them the shards are
- * what so many ranks of a trainer would have written (layout_plan_save). Where no tensor changes it
- * ends with success only when each has the digest that the source's manifest holds. */
+ * those that so many ranks of a trainer write (layout_plan_save). If no tensor changes, it succeeds
+ * only when each has the digest in the source's manifest. */
 #include "clients/cli/assemble/writer.h"
 
 #include <errno.h>
@@ -18,11 +18,11 @@
 
 struct convert {
     const struct cli *cli;
-    bool is_exact;                /* every tensor is there, with its type */
+    bool is_exact;                /* every tensor is kept, with its type */
     struct checkpoint checkpoint; /* the source */
     struct writer writer;
-    struct cli target; /* as of a command on the store to write; `server` where one serves it */
-    uint32_t *old_of;  /* index of the source's table, per tensor of the new one */
+    struct cli target; /* like a command on the target store; `server` if one serves it */
+    uint32_t *old_of;  /* index in the source's table, per tensor of the new one */
     char mesh_json[96];
 };
 
@@ -46,7 +46,7 @@ static int copy_layout(struct layout *out, const struct layout *from)
     return is_whole ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the layouts");
 }
 
-/* Tensors, and the layouts that are still used. */
+/* Selects tensors, and the layouts that they still use. */
 static int plan_table(struct convert *convert, const struct dtype_rules *dtypes)
 {
     const struct layout_table *old = convert->checkpoint.manifest->table;
@@ -84,7 +84,7 @@ static int plan_table(struct convert *convert, const struct dtype_rules *dtypes)
     return error != 0 ? error : layout_table_index(table);
 }
 
-/* All of the manifest that both have in common. */
+/* Copies the fields that both manifests share. */
 static void inherit_manifest(struct convert *convert)
 {
     const struct manifest *old = convert->checkpoint.manifest;
@@ -98,7 +98,7 @@ static void inherit_manifest(struct convert *convert)
 
 /* ---- the plan of another cut ---- */
 
-/* The axes of a mesh that shards differ by. */
+/* The axes of a mesh over which shards differ. */
 struct mesh_plan {
     uint32_t replicas, shards;
     unsigned named; /* a bit per axis that was given */
@@ -125,7 +125,7 @@ static int parse_axis(struct mesh_plan *mesh, const char *name, size_t length, u
     return 0;
 }
 
-/* "dp_shard=4" or "dp_replicate=2,dp_shard=4". */
+/* Parses "dp_shard=4" or "dp_replicate=2,dp_shard=4". */
 static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
 {
     *out = (struct mesh_plan){1, cli->shards > 0 ? (uint32_t)cli->shards : 1, 0};
@@ -187,9 +187,9 @@ static int plan(struct convert *convert)
     return is_cut ? plan_cut(convert) : 0;
 }
 
-/* ---- from begin to end ---- */
+/* ---- begin and end ---- */
 
-/* A ckptd tells where its store is. */
+/* A ckptd tells the path of its store. */
 static int find_target(struct convert *convert)
 {
     const struct cli *cli = convert->cli;

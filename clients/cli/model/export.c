@@ -1,16 +1,17 @@
-/* export.c - whole global tensors in safetensors files, out of the shards of a checkpoint.
+/* export.c - writes whole global tensors from the shards of a checkpoint to safetensors files.
  *
- * Two formats. "safetensors" is one file with our names. "hf" is a folder as Hugging Face has it:
- * config.json, the weights in files of at most --shard-size under its names and in its order of
- * rows (hf.h), their index; what the run keeps of the folder that it began with (hf/kept.c); when
- * another tokenizer is named, in place of that its tokenizer.json and tokenizer_config.json, and
- * the file itself; when there is none though the checkpoint names one, that is told.
+ * Two formats. "safetensors" is one file with our names. "hf" is a folder in Hugging Face's format.
+ * It has config.json, the weights in files of at most --shard-size under its names and in its order
+ * of rows (hf.h), and their index. It has the files that the run keeps of the folder from which it
+ * was imported (hf/kept.c). If the user names another tokenizer, its tokenizer.json,
+ * tokenizer_config.json and file replace the kept one. If there is no tokenizer, although the
+ * checkpoint names one, export warns.
  *
- * Every place in the output follows from the manifest (export_plan.c). Files are put together block
- * by block (assembly.c), elements converted on the way. Every block is verified before its elements
- * are used. Without a step the newest checkpoint is taken, and where that proves to be damaged the
- * one before it. The output appears when it is complete (export_folder.c, export_bucket.c). Memory
- * does not depend on the size of the model. */
+ * Every place in the output is derived from the manifest (export_plan.c). Files are assembled block
+ * by block (assembly.c), with conversion of elements. Every block is verified before its elements
+ * are used. Without a step export uses the newest checkpoint, and if that is damaged the one before
+ * it. The output appears when it is complete (export_folder.c, export_bucket.c). Memory does not
+ * depend on the size of the model. */
 #include "clients/cli/model/export.h"
 #include "proto/base/json.h"
 
@@ -43,7 +44,7 @@ static int take_complete(void *user, uint32_t worker, struct output_block *block
     return 0;
 }
 
-/* Bytes of the wanted tensors as they are stored, for the bar. */
+/* Stored bytes of the wanted tensors, for the progress bar. */
 static uint64_t bytes_to_read(const struct export *export)
 {
     uint64_t bytes = 0;
@@ -65,9 +66,9 @@ static int write_data(struct export *export)
                               bytes_to_read(export));
 }
 
-/* ---- what lies beside the weights ---- */
+/* ---- files beside the weights ---- */
 
-/* Takes `root`, which was built after json_begin: what lacks a part is not published. */
+/* Publishes and frees `root`, built after json_begin(): an incomplete document is not published. */
 static int publish_json(struct export *export, const char *name, json_t *root)
 {
     char *text = root != NULL ? json_dumps(root, JSON_INDENT(2) | json_shortest(root)) : NULL;
@@ -98,7 +99,7 @@ static int publish_index(struct export *export)
         json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map));
 }
 
-/* A tokenizer that was named takes the place of the folder's, unless it is the same one. */
+/* A named tokenizer replaces the folder's, unless it is the same. */
 static int compare_tokenizers(struct export *export)
 {
     for (uint32_t i = export->num_parts; i < export->num_parts + export->num_kept; i++) {
@@ -124,7 +125,7 @@ static int publish_kept(struct export *export)
         uint64_t bytes;
         bool is_named = export->tokenizer.text != NULL && export->tokenizer.name == NULL &&
                         strcmp(part->key, HF_TOKENIZER_FILE) == 0;
-        if (is_named) /* tiktoken's file that was named goes there */
+        if (is_named) /* a named file of tiktoken goes there */
             continue;
         ERR_TRY(ckpt_object_get(&part->kept, &data, &bytes));
         ERR_TRY(export->place->publish(export, part->key, data, bytes));
@@ -132,8 +133,8 @@ static int publish_kept(struct export *export)
     return 0;
 }
 
-/* Does the folder's own file of that name go out? */
-static bool keeps(const struct export *export, const char *name)
+/* Is the folder's own file of that name exported? */
+static bool keeps_file(const struct export *export, const char *name)
 {
     bool has = false;
     for (uint32_t i = export->num_parts; i < export->num_parts + export->num_kept; i++)
@@ -153,14 +154,14 @@ static int publish_tokenizer(struct export *export)
                    ? 0
                    : publish(export, tokenizer->name, tokenizer->text, tokenizer->bytes);
     int error = publish(export, HF_TOKENIZER_FILE, tokenizer->text, tokenizer->bytes);
-    if (error != 0 || keeps(export, HF_TOKENIZER))
+    if (error != 0 || keeps_file(export, HF_TOKENIZER))
         return error;
     if (error == 0)
         error = hf_tokenizer_json(&text, &bytes, tokenizer);
     if (error == 0)
         error = publish(export, HF_TOKENIZER, text, bytes);
     free(text);
-    if (error != 0 || keeps(export, HF_TOKENIZER_CONFIG))
+    if (error != 0 || keeps_file(export, HF_TOKENIZER_CONFIG))
         return error;
     error = hf_tokenizer_config(&config, tokenizer);
     return error != 0 ? error : publish_json(export, HF_TOKENIZER_CONFIG, config);
@@ -196,7 +197,7 @@ static int publish_hf(struct export *export)
     return error != 0 ? error : storage_sync_names(export->folder, "");
 }
 
-/* ---- from begin to end ---- */
+/* ---- begin and end ---- */
 
 static int write_output(struct export *export)
 {
@@ -269,8 +270,8 @@ static void close_export(struct export *export)
     storage_close(export->folder);
 }
 
-/* Without a step: what proved to be damaged is told, and the one before it is next. */
-static bool pass_over(struct selection *selection, const struct export *export)
+/* Without a step: prints the damaged checkpoint and selects the one before it. */
+static bool select_older(struct selection *selection, const struct export *export)
 {
     if (selection->step >= 0 || !checkpoint_has_damage(&export->checkpoint))
         return false;
@@ -281,7 +282,7 @@ static bool pass_over(struct selection *selection, const struct export *export)
     return true;
 }
 
-/* *out_again: the selection goes on to an older one. */
+/* *out_again: the selection now names an older checkpoint. */
 static int export_one(bool *out_again, struct selection *selection, struct storage *store,
                       const struct cli *cli)
 {
@@ -295,7 +296,7 @@ static int export_one(bool *out_again, struct selection *selection, struct stora
     if (error == 0)
         print_result(&export);
     else
-        *out_again = pass_over(selection, &export);
+        *out_again = select_older(selection, &export);
     close_export(&export);
     return error;
 }

@@ -1,21 +1,21 @@
-/* export_bucket.c - an export straight into a bucket, with nothing on this machine's disk.
+/* export_bucket.c - exports straight into a bucket, without files on this machine.
  *
- * Each file is one object, which appears when its last byte is there: the bytes that a local export
- * leaves. Of a folder config.json is the last, so without it there is no model yet.
+ * Each file is one object, which appears after its last byte, with the same bytes as a local
+ * export. config.json of a folder is the last, so without it the model is incomplete.
  *
- * What was sent stays after an error or a kill, and the same command goes on: an object that has
- * the size and the header of ours, which names the checkpoint by its nonce, is passed over; the
- * parts of an upload that was cut short are not sent again (storage/bucket/object.c). --force sends
- * everything anew. */
+ * Uploaded objects stay after an error or a kill, and the same command continues. It skips an
+ * object that has the same size and header, which has the checkpoint's nonce. Parts of an
+ * interrupted upload are not sent again (storage/bucket/object.c). --force sends everything
+ * again. */
 #include "clients/cli/model/export.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- where to ---- */
+/* ---- the destination ---- */
 
 /* The text before the last '/' of an object is the store's, the rest its key. */
-static int split(struct export *export, struct storage_where *where)
+static int split_output(struct export *export, struct storage_where *where)
 {
     char *last = strrchr(where->place, '/');
     if (last == NULL || strlen(last + 1) >= sizeof export->parts->key)
@@ -35,7 +35,8 @@ static bool has_part(const struct export *export, const char *name)
     return false;
 }
 
-/* Whoever loads the model takes every file of weights for a part of it. */
+/* Refuses other files of weights: a program that loads the model takes each of them for a part of
+ * it. */
 static int visit_there(void *user, const struct storage_entry *entry)
 {
     const struct export *export = user;
@@ -47,8 +48,8 @@ static int visit_there(void *user, const struct storage_entry *entry)
                         export->cli->output, entry->name);
 }
 
-/* Of a folder that is complete the marker goes first. */
-static int clear(struct export *export, const char *marker)
+/* Removes the marker of a complete folder first. */
+static int remove_marker(struct export *export, const char *marker)
 {
     uint64_t bytes;
     int error = storage_fetch(export->folder, MANIFEST_NAME, NULL, 0, &bytes);
@@ -71,20 +72,20 @@ static int open_bucket(struct export *export)
     struct storage_where where;
     ERR_TRY(storage_where_parse(&where, export->cli->output));
     if (!export->is_hf)
-        ERR_TRY(split(export, &where));
+        ERR_TRY(split_output(export, &where));
     int error = storage_open(&export->folder, where.ops, where.place, &options);
-    if (error == ERR_NOT_FOUND) /* which would say that the checkpoint was not found */
+    if (error == ERR_NOT_FOUND) /* this code means that the checkpoint was not found */
         error = ERR_IO;
     if (error == 0)
-        error = clear(export, export->is_hf ? HF_CONFIG : export->parts[0].key);
+        error = remove_marker(export, export->is_hf ? HF_CONFIG : export->parts[0].key);
     return error == 0 && export->is_hf ? storage_list(export->folder, "", visit_there, export)
                                        : error;
 }
 
 /* ---- objects ---- */
 
-/* Is the object that is there this part of ours? Objects appear whole, so its header says so. */
-static int look_at_part(struct export *export, struct part *part)
+/* Is the existing object this part of ours? Objects appear whole, so its header shows that. */
+static int check_part(struct export *export, struct part *part)
 {
     size_t size = part->file.head_bytes;
     char *head = malloc(size);
@@ -106,7 +107,7 @@ static int create_object(struct export *export, struct part *part)
     if (error == 0 || error == ERR_NOT_FOUND)
         error = storage_object_create(export->folder, &part->object, part->key, part->file.bytes);
     if (error == ERR_EXISTS && export->is_hf && !export->cli->is_forced)
-        error = look_at_part(export, part);
+        error = check_part(export, part);
     export->num_created += error == 0;
     return error;
 }
@@ -118,8 +119,8 @@ static int finish_object(struct export *export, struct part *part)
                : storage_transfer(export->folder, STORAGE_SYNC, part->object, 0, NULL, 0);
 }
 
-/* A text that is there already is ours, or another export's. */
-static int look_at_text(struct export *export, const char *name, const void *data, size_t bytes)
+/* Is an existing text ours, or another export's? */
+static int check_text(struct export *export, const char *name, const void *data, size_t bytes)
 {
     char *there = malloc(bytes + 1);
     uint64_t size = 0;
@@ -138,7 +139,7 @@ static int publish_object(struct export *export, const char *name, const void *d
     int error = export->cli->is_forced ? storage_remove(export->folder, name) : 0;
     if (error == 0 || error == ERR_NOT_FOUND)
         error = storage_publish(export->folder, name, data, bytes);
-    return error == ERR_EXISTS ? look_at_text(export, name, data, bytes) : error;
+    return error == ERR_EXISTS ? check_text(export, name, data, bytes) : error;
 }
 
 static int name_nothing(struct export *export)
@@ -147,7 +148,7 @@ static int name_nothing(struct export *export)
     return 0;
 }
 
-static void leave(struct export *export, int error)
+static void keep_sent(struct export *export, int error)
 {
     struct failure failure = {0};
     failure_keep(&failure, error);
@@ -163,5 +164,5 @@ const struct export_place export_to_bucket = {
     .finish = finish_object,
     .publish = publish_object,
     .name = name_nothing,
-    .abandon = leave,
+    .abandon = keep_sent,
 };

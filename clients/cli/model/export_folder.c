@@ -1,8 +1,8 @@
-/* export_folder.c - an export into a directory of this machine.
+/* export_folder.c - exports into a directory of this machine.
  *
- * Files are written with O_DIRECT beside the final name, which appears only when all is complete
- * and durable. Until then it is NAME.part (characters that storage does not take replaced by '_'),
- * which is removed on any error. */
+ * Files are written with O_DIRECT beside the final name, which appears when everything is complete
+ * and durable. Until then the name is NAME.part (characters that storage refuses are replaced by
+ * '_'), which is removed on any error. */
 #include "clients/cli/model/export.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- where to ---- */
+/* ---- the destination ---- */
 
 static int remove_file(void *user, const struct storage_entry *entry)
 {
@@ -40,7 +40,7 @@ static int visit_beside(void *user, const struct storage_entry *entry)
                                                export->beside, entry->name);
 }
 
-/* The folder that an earlier export left; what is not a plain file in it keeps it. */
+/* Removes the folder that an earlier export left, unless it has other than regular files. */
 static int remove_beside(struct export *export)
 {
     static const struct storage_options options = {.is_quiet = true};
@@ -53,7 +53,7 @@ static int remove_beside(struct export *export)
         if (error == 0 || error == ERR_NOT_FOUND)
             error = storage_list(folder, "", remove_file, folder);
     }
-    if (error == 0) /* what a publication that was cut short left, hidden from the list */
+    if (error == 0) /* left by an interrupted publication, which lists hide */
         error = storage_sweep(folder, "", &(struct storage_sweep){.removes = true});
     storage_close(folder);
     if (error == 0 && rmdir(export->beside) != 0)
@@ -130,8 +130,8 @@ static int finish_part(struct export *export, struct part *part)
 
 /* ---- the name ---- */
 
-/* A folder takes the place of nothing; where a file system knows no flags of a rename, as NFS, of
- * an empty one. 0, or -1 with errno. */
+/* Renames the folder without replacing another; on a file system without rename flags, such as NFS,
+ * it may replace an empty one. 0, or -1 with errno. */
 static int place_folder(const char *from, const char *path)
 {
     int result = renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_NOREPLACE);
@@ -167,7 +167,7 @@ static int name_output(struct export *export)
     return error;
 }
 
-/* After an error: what was created, as far as that goes; keeps the error's text. */
+/* After an error: removes the created files, as far as possible; keeps the error's text. */
 static void remove_output(struct export *export, int error)
 {
     struct failure failure = {0};

@@ -1,7 +1,7 @@
-/* export_plan.c - which tensors go into which file of an export, and where in it.
+/* export_plan.c - plans which tensors go into which file of an export, and at which place.
  *
- * Within a file tensors lie by descending element size, then name, as the safetensors library
- * itself writes them, from a multiple of 4096 on. */
+ * A file has its tensors in the order of the safetensors library: descending element size, then
+ * name. They begin at a multiple of 4096. */
 #include "clients/cli/hf/files.h"
 #include "clients/cli/model/export.h"
 #include "proto/base/json.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `kept`: its type where nothing else is asked for. */
+/* `kept`: its type if no other is requested. */
 static struct item *add_item(struct export *export, uint32_t tensor, enum dtype kept,
                              const char *name)
 {
@@ -96,7 +96,7 @@ static int compare_items(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Then all places are known. */
+/* Call it after all places are known. */
 static int make_header(const struct export *export, struct part *part, const struct item *items)
 {
     const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
@@ -123,7 +123,7 @@ static int make_header(const struct export *export, struct part *part, const str
     return 0;
 }
 
-/* Places of the tensors in a file, from `first` of the items on; *first moves behind them. */
+/* Sets the places of the tensors in a file, from items[*first] on; *first moves after them. */
 static int plan_part(struct export *export, uint32_t number, uint32_t *first)
 {
     struct part *part = &export->parts[number];
@@ -158,7 +158,7 @@ static int plan_part(struct export *export, uint32_t number, uint32_t *first)
     return error;
 }
 
-/* The objects of the folder that the run began with, each as one of the parts. */
+/* Adds the objects of the folder from which the run was imported, each as a part. */
 static int plan_kept(struct export *export)
 {
     const struct layout_table *table = export->checkpoint.manifest->table;
@@ -211,7 +211,7 @@ static int plan_parts(struct export *export)
     return error != 0 ? error : plan_kept(export);
 }
 
-/* The tokens that the model knows are those of the file that was named, or it is refused. */
+/* Reads the named file: it must have the model's tokens, or is refused. */
 static int read_tokenizer(struct export *export)
 {
     struct hf_tokenizer *tokenizer = &export->tokenizer;
@@ -230,8 +230,8 @@ static int read_tokenizer(struct export *export)
     return error;
 }
 
-/* Not an error: the weights are whole, and some programs have a tokenizer of their own. The run's
- * configuration may say where its tokenizer was. */
+/* Only a warning: the weights are complete, and some programs have a tokenizer. The run's
+ * configuration may name the place of its tokenizer. */
 static void warn_no_tokenizer(const struct export *export)
 {
     const char *sha256 = json_string_value(json_object_get(export->run.data, "tokenizer"));
@@ -247,8 +247,8 @@ static void warn_no_tokenizer(const struct export *export)
              sha256);
 }
 
-/* A tensor that ranks held several boxes of is one again; but for Hugging Face's form, which is of
- * our trainer's runs: its ranks hold one box each. */
+/* Joins the boxes of a tensor that ranks held as several. Hugging Face's format has no boxes,
+ * because it is for our trainer's runs: its ranks hold one box each. */
 static int join_boxes(struct export *export)
 {
     const struct layout_table *table = export->checkpoint.manifest->table;
@@ -271,7 +271,7 @@ static int join_boxes(struct export *export)
     return error;
 }
 
-/* As an import keeps it. */
+/* In the form of an import. */
 static int read_config(struct export *export)
 {
     struct hf_folder folder;

@@ -1,17 +1,17 @@
-/* follow.c - weights that flow: the weights of each checkpoint of a run, as it is committed.
+/* follow.c - writes or prints the weights of each checkpoint of a run, as it is committed.
  *
- * ckpt_newer() says which checkpoint is the next: ordered by attempt, then step, never back. Its
- * tensors, or the slices of them that are wanted, come by one load, and so under one lease, out of
- * ckptd's memory where they still are. What is committed while a version is read or written is
- * passed over for the newest. A version that is removed before it was read, or damaged, is passed
- * over, too.
+ * ckpt_newer() finds the next checkpoint: ordered by attempt, then step, never back. One load, and
+ * so one lease, reads its tensors, or the wanted slices of them, from ckptd's memory if they are
+ * still there. If several checkpoints are committed while a version is read or written, follow
+ * skips to the newest. It also skips a version that is removed before it was read, or damaged.
  *
- * With --output a version is a safetensors file of a folder. It is loaded into a mapping of
- * .NAME.part, and has its name when it is whole and durable. The folder's lock keeps a second
- * follower out. A follower that is started again goes on behind the newest file.
+ * With --output a version is a safetensors file in a folder. It is loaded into a mapping of
+ * .NAME.part, and gets its name when it is complete and durable. The folder's lock excludes a
+ * second follower. A restarted follower continues after the newest file.
  *
- * Every version is held against the digests of its manifest before it is given, as far as it is
- * whole and keeps its type. Memory: with --output what is converted, else all that is wanted. */
+ * Every version is compared with the digests of its manifest before it is published, for whole
+ * tensors that keep their type. Memory: with --output the converted tensors, else all wanted
+ * ones. */
 #include "clients/ckpt.h"
 #include "clients/cli/engine/cli.h"
 #include "clients/cli/model/weights.h"
@@ -32,15 +32,15 @@
 #define SUFFIX ".safetensors"
 #define NAME_BYTES 256u /* of a version's file */
 
-/* A tensor, or a box of it, on its way out. */
+/* A tensor, or a box of it, in the output. */
 struct want {
     const struct ckpt_tensor_info *info; /* NULL: it is stored as boxes, and has no digest */
-    struct tensor_meta meta;             /* of the whole tensor, as it is stored */
-    enum dtype dtype;                    /* as it is given */
+    struct tensor_meta meta;             /* of the whole stored tensor */
+    enum dtype dtype;                    /* in the output */
     struct box box;
-    uint64_t elements, start, bytes; /* as given; start: from the begin of the data */
-    unsigned char *data, *raw;       /* as given, and as stored: the same when nothing changes */
-    struct digest digest;            /* of what is given, as of a tensor of that shape */
+    uint64_t elements, start, bytes; /* in the output; start: from the begin of the data */
+    unsigned char *data, *raw;       /* in the output, and as stored: the same if nothing changes */
+    struct digest digest;            /* of the output, as of a tensor of that shape */
 };
 
 struct version {
@@ -50,7 +50,7 @@ struct version {
     char *header;
     size_t header_bytes;
     uint64_t data_bytes, raw_bytes;
-    unsigned char *image, *raw; /* header and data; what is to be converted */
+    unsigned char *image, *raw; /* header and data; tensors to be converted */
     char part[NAME_BYTES + 8];
     int file; /* < 0: no file */
     double seconds;
@@ -65,9 +65,9 @@ struct follow {
     uint64_t attempt, step;
 };
 
-/* ---- what is wanted ---- */
+/* ---- selection ---- */
 
-/* "2:7", ":7", "2:" or ":" of a dimension of so many; *at moves behind it. */
+/* Parses "2:7", ":7", "2:" or ":" for a dimension of `length`; *at moves after it. */
 static bool parse_range(uint64_t *offset, uint64_t *extent, uint64_t length, const char **at)
 {
     char *end = NULL;
@@ -91,7 +91,7 @@ static int fail_slice(const struct tensor_meta *meta, const char *text)
                         meta->name, text_shape(shape, sizeof shape, meta));
 }
 
-/* The box of a tensor that --slice names: the first pattern that fits counts. */
+/* Applies --slice to a tensor's box: the first matching pattern counts. */
 static int apply_slices(struct want *want, const char *slices)
 {
     char pattern[LAYOUT_NAME_MAX];
@@ -144,7 +144,7 @@ static int plan_want(struct want *want, const struct dtype_rules *rules, const s
     return 0;
 }
 
-/* Their places in the file. */
+/* Sets their places in the file. */
 static void place_wants(struct version *version)
 {
     qsort(version->wants, version->count, sizeof *version->wants, compare_wants);
@@ -157,7 +157,7 @@ static void place_wants(struct version *version)
     }
 }
 
-/* Which of the tensors, boxes joined, and what of them. Bytes objects are none. */
+/* Selects tensors, boxes joined, and the box of each. Bytes objects are left out. */
 static int choose_wants(struct version *version, const struct layout_table *table,
                         const uint32_t *first, const struct cli *cli)
 {
@@ -200,7 +200,7 @@ static int plan_wants(struct version *version, const struct cli *cli)
     return error;
 }
 
-/* ---- what is given ---- */
+/* ---- one version ---- */
 
 /* The shape of the box. */
 static const char *given_shape(char *out, size_t size, const struct want *want)
@@ -227,7 +227,8 @@ static int make_header(struct version *version)
     return error;
 }
 
-/* Room on the disk first: of a mapping without any a store is a signal, not an error. */
+/* Allocates space on the disk first: a store into a mapping without space raises a signal, not an
+ * error. */
 static int create_file(struct version *version, const struct follow *follow, uint64_t bytes)
 {
     const struct ckpt_info *info = &version->metadata->info;
@@ -274,8 +275,8 @@ static int make_room(struct version *version, const struct follow *follow)
     return 0;
 }
 
-/* All of it by one load of this very checkpoint. */
-static int load(struct version *version, const struct follow *follow)
+/* Loads everything by one load of exactly this checkpoint. */
+static int load_version(struct version *version, const struct follow *follow)
 {
     const struct ckpt_info *info = &version->metadata->info;
     struct ckpt_array *arrays = calloc((size_t)version->count + 1, sizeof *arrays);
@@ -308,8 +309,8 @@ static int load(struct version *version, const struct follow *follow)
     return 0;
 }
 
-/* Converts what is to be converted; what is given as it is stored must have its digest. */
-static int finish(struct version *version)
+/* Converts tensors if necessary; unconverted ones must have their digest. */
+static int finish_version(struct version *version)
 {
     for (uint32_t i = 0; i < version->count; i++) {
         struct want *want = &version->wants[i];
@@ -334,7 +335,7 @@ static void close_version(struct version *version, const struct follow *follow)
         munmap(version->raw, version->raw_bytes);
     if (version->file >= 0) {
         close(version->file);
-        unlinkat(follow->folder, version->part, 0); /* gone when it was published */
+        unlinkat(follow->folder, version->part, 0); /* already gone if it was published */
     }
     free(version->header);
     free(version->wants);
@@ -372,7 +373,7 @@ static int for_names(const struct follow *follow, void (*visit)(void *user, cons
     return 0;
 }
 
-/* At the start: the newest version is where it goes on, and unfinished files go. */
+/* At the start: continues after the newest version, and removes unfinished files. */
 static void visit_start(void *user, const char *name)
 {
     struct follow *follow = user;
@@ -404,7 +405,7 @@ static int open_folder(struct follow *follow)
     return for_names(follow, visit_start, follow);
 }
 
-/* The oldest version that is there, and how many. */
+/* The oldest existing version, and their number. */
 struct oldest {
     const struct follow *follow;
     uint64_t step, attempt, count;
@@ -437,8 +438,9 @@ static int remove_old(const struct follow *follow)
     }
 }
 
-/* Its name, when it is durable. */
-static int publish(struct version *version, const struct follow *follow, char name[NAME_BYTES])
+/* Renames it to its name when it is durable. */
+static int publish_version(struct version *version, const struct follow *follow,
+                           char name[NAME_BYTES])
 {
     snprintf(name, NAME_BYTES, "%s", version->part + 1);
     name[strlen(name) - strlen(".part")] = '\0';
@@ -449,7 +451,7 @@ static int publish(struct version *version, const struct follow *follow, char na
     return follow->cli->keep_last > 0 ? remove_old(follow) : 0;
 }
 
-/* ---- telling ---- */
+/* ---- output ---- */
 
 static void print_json(const struct version *version, const struct follow *follow, const char *file)
 {
@@ -499,9 +501,9 @@ static void print_text(const struct version *version, const char *file)
     }
 }
 
-/* ---- from begin to end ---- */
+/* ---- begin and end ---- */
 
-static int give(const struct follow *follow, const struct ckpt_info *info)
+static int follow_version(const struct follow *follow, const struct ckpt_info *info)
 {
     struct version version = {.file = -1};
     char name[NAME_BYTES] = "";
@@ -513,11 +515,11 @@ static int give(const struct follow *follow, const struct ckpt_info *info)
     if (error == 0)
         error = make_room(&version, follow);
     if (error == 0)
-        error = load(&version, follow);
+        error = load_version(&version, follow);
     if (error == 0)
-        error = finish(&version);
+        error = finish_version(&version);
     if (error == 0 && follow->folder >= 0)
-        error = publish(&version, follow, name);
+        error = publish_version(&version, follow, name);
     if (error == 0 && follow->cli->is_json)
         print_json(&version, follow, name);
     else if (error == 0)
@@ -529,13 +531,13 @@ static int give(const struct follow *follow, const struct ckpt_info *info)
     return report_restore(&text, error);
 }
 
-/* What keeps a version from being given, and not the next. */
+/* Does the error concern this version only, and not the next? */
 static bool is_of_version(int error)
 {
     return error == ERR_NOT_FOUND || error == ERR_CORRUPT;
 }
 
-/* ckptd is away, or about to be. */
+/* Is ckptd away, or shutting down? */
 static bool is_of_server(int error)
 {
     return error == ERR_UNAVAILABLE || error == ERR_TIMEOUT || error == ERR_BUSY ||
@@ -553,7 +555,7 @@ static int follow_run(struct follow *follow)
             continue;
         }
         if (error == 0)
-            error = give(follow, &info);
+            error = follow_version(follow, &info);
         if (error == ERR_CORRUPT)
             skipped_print(info.run, info.step, info.attempt, report_message());
         if (error == 0 || is_of_version(error)) {

@@ -1,14 +1,14 @@
-/* import.c - a checkpoint of step 0 from a folder of Hugging Face: config.json, safetensors files.
+/* import.c - makes a checkpoint of step 0 from a Hugging Face folder: config.json, safetensors
+ * files.
  *
- * Everything in the folder is hostile: JSON with limits, the checked header parser
- * (proto/layout/safetensors.h), and every tensor must be there, once, with the shape that
- * config.json says. The source has no checksums and no alignment, so its bytes do not go through
- * scan.c: a few threads read what each block of the new shards is made of, widen it to float, which
- * is exact, and hand it to the writer (writer.h). Memory is three blocks and a head per thread, and
- * what the headers say. FOLDER may be in a bucket: then these reads are ranges of objects.
+ * Everything in the folder is hostile: JSON has limits, the header parser checks all
+ * (proto/layout/safetensors.h), and every tensor must exist once, with the shape in config.json.
+ * The source has no checksums and no alignment, so its bytes do not pass through scan.c. A few
+ * threads read the elements of each block of the new shards, widen them to float, which is exact,
+ * and pass the block to the writer (writer.h). Memory is three blocks and a head per thread, and
+ * the parsed headers. FOLDER may be in a bucket: then these reads are ranges of objects.
  *
- * What the folder has beside them, its tokenizer above all, becomes objects (kept.c), each a tensor
- * of bytes.
+ * The folder's other files, such as its tokenizer, become objects (kept.c), each a tensor of bytes.
  *
  * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
  * are zeros, which need not be stored. */
@@ -25,7 +25,7 @@
 #define INDEX_BYTES_MAX (16u << 20)
 #define FILES_MAX 512u /* that are open at a time */
 #define HEAD_BYTES_MAX (64ull << 20)
-#define SHARD_BYTES (4ull << 30) /* of a shard, when --shards is not given */
+#define SHARD_BYTES (4ull << 30) /* of a shard, without --shards */
 
 struct source_file {
     struct hf_file file;
@@ -41,9 +41,8 @@ struct import {
     uint32_t num_files;
     struct hf_source *sources; /* by our names */
     uint32_t num_sources;
-    struct hf_source
-        tied_head;       /* of a tied model that has one all the same; file NULL: it has none */
-    uint64_t head_bytes; /* of the largest head whose rows change places */
+    struct hf_source tied_head; /* of a tied model that has one anyway; file NULL: it has none */
+    uint64_t head_bytes;        /* of the largest head whose rows are permuted */
     struct ckpt_object kept[HF_KEPT_FILES];
     char *identity_json, *config_json, *data_json, mesh_json[96];
     struct writer writer;
@@ -146,9 +145,9 @@ static int compare_name(const void *name, const void *source)
     return strcmp(name, (*(struct hf_source *const *)source)->tensor.theirs);
 }
 
-/* One tensor of a file: of the model, with the right form, and not seen before. */
-static int take_tensor(struct import *import, struct hf_source *const *by_name,
-                       const struct source_file *file, const struct safetensors_tensor *tensor)
+/* Checks one tensor of a file: it is the model's, with the right shape, and not seen before. */
+static int add_tensor(struct import *import, struct hf_source *const *by_name,
+                      const struct source_file *file, const struct safetensors_tensor *tensor)
 {
     const struct tensor_meta *meta = &tensor->meta;
     const char *mapped = json_string_value(json_object_get(import->weight_map, meta->name));
@@ -159,7 +158,7 @@ static int take_tensor(struct import *import, struct hf_source *const *by_name,
         return report_error(ERR_CORRUPT, NULL, "%s holds tensor %s, which the index has elsewhere",
                             file->file.name, meta->name);
     if (strstr(meta->name, "rotary_emb.inv_freq") != NULL)
-        return 0; /* follows from config.json */
+        return 0; /* derived from config.json */
     bool is_tied_head = import->model.is_tied && strcmp(meta->name, "lm_head.weight") == 0;
     if (found == NULL && !is_tied_head)
         return report_error(ERR_INVALID, "is it a Llama without additions?",
@@ -195,7 +194,7 @@ static int take_tensors(struct import *import, struct hf_source **by_name)
     for (uint32_t f = 0; f < import->num_files; f++) {
         const struct source_file *file = &import->files[f];
         for (uint32_t i = 0; i < file->header.num_tensors && error == 0; i++)
-            error = take_tensor(import, by_name, file, &file->header.tensors[i]);
+            error = add_tensor(import, by_name, file, &file->header.tensors[i]);
     }
     return error;
 }
@@ -306,7 +305,7 @@ static char *dump(json_t *root)
     return text;
 }
 
-/* hf_run of hf.h has the form. */
+/* hf_run in hf.h describes the form. */
 static json_t *dtypes_of(const struct import *import)
 {
     enum dtype usual = import->sources[0].dtype;
@@ -335,7 +334,7 @@ static int plan_manifest(struct import *import)
     import->identity_json = dump(identity);
     import->config_json =
         dump(json_pack("{sO so}", "hf", import->config, "hf_dtypes", dtypes_of(import)));
-    /* Names that are no UTF-8 are left out. */
+    /* Names that are not UTF-8 are left out. */
     json_t *data = json_pack("{ss}", "imported_from", basename(copy));
     import->data_json = dump(data != NULL ? data : json_object());
     if (!json_end() || import->identity_json == NULL || import->config_json == NULL ||
@@ -352,7 +351,7 @@ static int plan_manifest(struct import *import)
 
 /* ---- the data ---- */
 
-/* What a thread fills blocks with. */
+/* The buffers with which a thread fills blocks. */
 struct room {
     unsigned char *block; /* of the output */
     struct hf_room source;
@@ -401,7 +400,8 @@ static void show_progress(struct import *import)
     progress_add(&import->progress, done - import->progress.done);
 }
 
-/* Blocks of the shard at hand, until there are no more. The caller's thread shows the progress. */
+/* Fills blocks of the present shard, until there are no more. The caller's thread shows the
+ * progress. */
 static void fill_blocks(struct import *import, uint32_t worker)
 {
     uint64_t num_blocks = (import->file->bytes + SCAN_BLOCK - 1) / SCAN_BLOCK, index;
@@ -465,7 +465,7 @@ static int fill_shards(struct import *import)
     return error;
 }
 
-/* ---- from begin to end ---- */
+/* ---- begin and end ---- */
 
 static int check_usage(const struct cli *cli)
 {
@@ -481,8 +481,7 @@ static int check_usage(const struct cli *cli)
     return 0;
 }
 
-/* Weights that are stored quantized have other types, or names that no Llama has, and are refused.
- */
+/* Quantized weights have other types, or names that no Llama has, and are refused. */
 static void warn_of_quantization(const struct import *import)
 {
     const json_t *said = json_object_get(import->config, HF_QUANTIZATION);
@@ -520,8 +519,8 @@ static int visit_attempt(void *user, const struct storage_entry *entry)
                         "a trainer of run %s has been started already", (const char *)user);
 }
 
-/* A run that has checkpoints already is another one; in a served store also one that has attempts,
- * whose ranks may be about to save. */
+/* Refuses a run that has checkpoints already; in a served store also one with attempts, whose ranks
+ * may be about to save. */
 static int check_new(struct import *import)
 {
     struct store_list catalog = {0};

@@ -5,7 +5,7 @@
 #include "proto/base/report.h"
 #include "proto/format/shard.h"
 
-#define HEADER_BYTES_MAX (100u << 20) /* what the safetensors library accepts */
+#define HEADER_BYTES_MAX (100u << 20) /* limit of the safetensors library */
 
 int weights_header_begin(struct weights_header *header, const char *run, uint64_t step,
                          uint64_t attempt, const char *nonce)

@@ -1,9 +1,9 @@
-/* collect.c - what is known of a run, as one JSON object (see report.h).
+/* collect.c - collects the facts about a run as one JSON object (see report.h).
  *
- * The list of checkpoints is that of `list --json`. Each manifest is read for what its save
- * measured, and the first of each attempt for how that start differs from the one before. The
- * newest has position, losses and lineage. Starts that left no checkpoint are known from --metrics
- * alone. What cannot be read is named among "notes", and the rest is told. */
+ * The list of checkpoints is that of `list --json`. collect.c reads each manifest for the metrics
+ * of its save, and the first of each attempt for the changes since the previous start. The newest
+ * has position, losses and lineage. Starts without a checkpoint are known only from --metrics.
+ * Unreadable items are listed under "notes", and the report continues. */
 #include "clients/cli/report/report.h"
 
 #include "proto/format/flaw.h"
@@ -21,9 +21,9 @@ struct told {
 
 struct gather {
     const struct cli *cli;
-    struct storage *store; /* NULL: its server is asked */
+    struct storage *store; /* NULL: the facts come from its server */
     json_t *root;
-    struct told newest; /* of those that were read so far */
+    struct told newest; /* of those read so far */
     bool has_damage;
     char run[128];
 };
@@ -53,8 +53,8 @@ static void copy_number(json_t *out, const json_t *from, const char *name)
         json_object_set(out, name, value);
 }
 
-/* Was there memory for all of it? What others do with jansson forgets: before that, and at an end.
- */
+/* Was there enough memory? Other users of jansson reset that, so call this before them, and at the
+ * end. */
 static int check_memory(void)
 {
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a report");
@@ -70,7 +70,7 @@ static void told_free(struct told *told)
     *told = (struct told){0};
 }
 
-/* Takes the manifest and reads its sections; what is none is an empty object. ERR_MEMORY. */
+/* Takes over the manifest and reads its sections; an invalid one is an empty object. ERR_MEMORY. */
 static int told_read(struct told *out, struct manifest *manifest)
 {
     *out = (struct told){.manifest = manifest};
@@ -94,8 +94,8 @@ static int told_read(struct told *out, struct manifest *manifest)
 
 /* ---- starts ---- */
 
-/* The one of that attempt among the starts, which are in the order of attempts. A start without
- * checkpoints has the attempt 0, as all such have. */
+/* The start of that attempt in the list, which is sorted by attempt. All starts without checkpoints
+ * have attempt 0. */
 static json_t *add_start(struct gather *gather, uint64_t attempt, int64_t step, uint64_t from)
 {
     json_t *list = member(gather, "starts"), *start = NULL;
@@ -128,8 +128,8 @@ static void take_start(struct gather *gather, const struct told *told)
         json_object_set_new(start, "hosts", json_integer((json_int_t)json_object_size(hosts)));
 }
 
-/* In what this start differs from the one before. */
-static int take_changes(struct gather *gather, const struct manifest *manifest)
+/* Records the changes since the previous start. */
+static int record_changes(struct gather *gather, const struct manifest *manifest)
 {
     const struct manifest *former = gather->newest.manifest;
     const struct manifest_summary *before = &former->summary, *now = &manifest->summary;
@@ -165,7 +165,7 @@ static int take_told(struct gather *gather, json_t *row, const struct told *told
     if (former == NULL || former->summary.attempt != manifest->summary.attempt) {
         take_start(gather, told);
         if (former != NULL)
-            ERR_TRY(take_changes(gather, manifest));
+            ERR_TRY(record_changes(gather, manifest));
     }
     for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
         copy_number(row, json_object_get(told->state, "metrics"), measured[i]);
@@ -204,7 +204,7 @@ static int take_row(struct gather *gather, json_t *row)
         return take_manifest(gather, row, manifest);
     if (!lineage_is_lost(error))
         return error;
-    if (damage[0] == '\0' && error == ERR_CORRUPT) { /* a list reads the summary alone */
+    if (damage[0] == '\0' && error == ERR_CORRUPT) { /* a list reads only the summary */
         json_object_set_new(row, "flaw", json_string(FLAW_DAMAGED));
         json_object_set_new(row, "damage", json_string(report_message()));
         gather->has_damage = true;
@@ -214,8 +214,9 @@ static int take_row(struct gather *gather, json_t *row)
     return check_memory();
 }
 
-/* How long the last save of this ckptd took until it was durable. Not every caller may ask. */
-static int take_durable(struct gather *gather)
+/* Reads how long the last save of this ckptd took until it was durable. Not every user may do
+ * that. */
+static int record_durable(struct gather *gather)
 {
     json_t *status = NULL;
     int error = cli_call_status(&status, gather->cli);
@@ -242,7 +243,7 @@ static int take_rows(struct gather *gather)
     for (size_t i = json_array_size(rows); i-- > 0 && error == 0;) /* the oldest first */
         error = take_row(gather, json_array_get(rows, i));
     if (error == 0 && gather->store == NULL)
-        error = take_durable(gather);
+        error = record_durable(gather);
     return error;
 }
 
@@ -315,7 +316,7 @@ static int take_newest(struct gather *gather)
 
 /* ---- --metrics ---- */
 
-/* The names that the run has in such a file: renamed, it had another one. */
+/* The names of the run in such a file: a renamed run had another. */
 static json_t *names_of(struct gather *gather)
 {
     json_t *names = json_pack("{sb}", gather->run, 1);
@@ -394,8 +395,8 @@ static void tell_missing(struct gather *gather, const struct metrics *metrics)
              (unsigned long long)last->attempt, (unsigned long long)newest->summary.attempt);
 }
 
-/* The newest step that lasted, as far as it is newer than the newest checkpoint. */
-static void take_last(struct gather *gather, const struct metrics *metrics)
+/* Records the newest step of the run, if it is newer than the newest checkpoint. */
+static void record_last(struct gather *gather, const struct metrics *metrics)
 {
     json_t *head = member(gather, "head");
     if (metrics->num_lines == 0)
@@ -426,7 +427,7 @@ static int take_metrics(struct gather *gather)
     if (error == 0) {
         take_starts(gather, &metrics);
         json_array_extend(member(gather, "spikes"), metrics.spikes);
-        take_last(gather, &metrics);
+        record_last(gather, &metrics);
         tell_missing(gather, &metrics);
         error = take_curves(gather, &metrics);
     }
@@ -434,9 +435,9 @@ static int take_metrics(struct gather *gather)
     return error == 0 ? check_memory() : error;
 }
 
-/* ---- all of it ---- */
+/* ---- everything ---- */
 
-/* The run's begin as far as it is known, and how many attempts there were. */
+/* Records the run's begin, if known, and the number of attempts. */
 static void finish_head(struct gather *gather)
 {
     json_t *head = member(gather, "head");

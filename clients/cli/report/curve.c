@@ -1,12 +1,12 @@
-/* curve.c - a curve with fewer points, which loses no extreme value (see report.h).
+/* curve.c - reduces the points of a curve without losing an extreme value (see report.h).
  *
  * The curve is cut into equal parts by count. A part keeps its least and its largest value, so that
- * a spike of one step is drawn as high as it was, and the first of its gaps. */
+ * a spike of one step keeps its height, and its first gap. */
 #include "clients/cli/report/report.h"
 
 #include <math.h>
 
-/* The places in [from, to) that are kept, in their order. */
+/* The indices in [from, to) to keep, in order. */
 static uint32_t choose(uint32_t out[3], const struct point *points, uint32_t from, uint32_t to)
 {
     int64_t least = -1, most = -1, gap = -1;

@@ -1,9 +1,9 @@
-/* draw.c - a chart of curves over steps, as SVG within a page (see report.h).
+/* draw.c - draws a chart of curves over steps, as SVG within a page (see report.h).
  *
- * All charts of a page have the same steps from left to right. Values go up linearly; where all
- * are above 0 and the largest is SPREAD times the least, by their logarithm, if the chart may.
- * Starts are vertical lines with the attempt, spikes are circles. Colours are those of the page's
- * style sheet. */
+ * All charts of a page have the same steps from left to right. The vertical axis is linear. It is
+ * logarithmic if the chart allows that, all values are above 0, and the largest is SPREAD times the
+ * least. Starts are vertical lines with the attempt, spikes are circles. The page's style sheet
+ * sets the colours. */
 #include "clients/cli/report/report.h"
 
 #include <math.h>
@@ -16,14 +16,14 @@
 #define TOP 34.0
 #define BOTTOM 32.0
 #define LABEL_ROOM 30.0 /* of an attempt's name */
-#define TICKS 6.0       /* at about this many places, */
+#define TICKS 6.0       /* about this many, */
 #define TICKS_MAX 16    /* and never more */
 #define SPREAD 50.0
 #define VALUE_MAX 1e100
 
 struct axes {
     double first, last; /* steps */
-    double least, most; /* values; of a logarithmic axis their logarithms */
+    double least, most; /* values; on a logarithmic axis their logarithms */
     bool is_log;
 };
 
@@ -39,7 +39,7 @@ static double y_of(const struct axes *axes, double value)
            (HEIGHT - TOP - BOTTOM) * (at - axes->least) / (axes->most - axes->least);
 }
 
-/* ---- what is drawn ---- */
+/* ---- the curves ---- */
 
 static const json_t *curve_of(const json_t *root, const struct chart *chart, int i)
 {
@@ -47,7 +47,7 @@ static const json_t *curve_of(const json_t *root, const struct chart *chart, int
     return name != NULL ? json_object_get(json_object_get(root, "curves"), name) : NULL;
 }
 
-/* NaN: it is a gap. */
+/* NaN: a gap. */
 static double value_at(const json_t *curve, size_t i)
 {
     const json_t *value = json_array_get(json_object_get(curve, "values"), i);
@@ -107,7 +107,7 @@ static bool find_axes(struct axes *axes, const json_t *root, const struct chart 
 
 /* ---- axes ---- */
 
-/* The distance of ticks: 1, 2 or 5 of a power of ten. */
+/* The distance of ticks: 1, 2 or 5 times a power of ten. */
 static double tick_distance(double range)
 {
     double raw = range / TICKS, power = pow(10, floor(log10(raw)));
@@ -129,7 +129,7 @@ static void draw_levels(FILE *out, const struct axes *axes)
 {
     double range = axes->most - axes->least, distance = tick_distance(range);
     double first = ceil(axes->least / distance);
-    for (int i = 0; i < TICKS_MAX && !axes->is_log; i++) { /* of any size: 1e17 + 1 is 1e17 */
+    for (int i = 0; i < TICKS_MAX && !axes->is_log; i++) { /* for any size: 1e17 + 1 is 1e17 */
         double value = (first + i) * distance;
         if (value <= axes->most)
             draw_level(out, axes, first + i == 0 ? 0 : value);
@@ -169,7 +169,7 @@ static void draw_curve(FILE *out, const struct axes *axes, const json_t *curve, 
         double value = value_at(curve, i);
         if (!isnan(value))
             fprintf(out, "%s%.1f %.1f%s", is_drawing ? "L" : "M", x_of(axes, step_at(curve, i)),
-                    y_of(axes, value), is_drawing ? "" : "h0"); /* one alone is a dot */
+                    y_of(axes, value), is_drawing ? "" : "h0"); /* a single one is a dot */
         is_drawing = !isnan(value);
     }
     fputs("\"/>\n", out);
@@ -187,7 +187,7 @@ static void draw_names(FILE *out, const struct chart *chart, const json_t *root)
     }
 }
 
-/* A name that would lie on the one before is left out; the line tells it when it is pointed at. */
+/* Omits a name that overlaps the previous one; the tooltip of the line has it. */
 static void draw_starts(FILE *out, const struct axes *axes, const json_t *root)
 {
     const json_t *starts = json_object_get(root, "starts");

@@ -1,15 +1,16 @@
-/* metrics.c - what metrics.jsonl_file says of a run, and which of its steps lasted.
+/* metrics.c - reads a run's lines of metrics.jsonl_file, and finds the steps that are still part of
+ * the run.
  *
- * trainer/observe/jsonl.h has the format. A line that says "start_step" begins a start: it names
- * the run, and the attempt and step that it goes on from. Lines of steps have their attempt alone,
- * so the run of a line is that of the last start above it. Lines above the first start are of the
- * run of that one: a trainer writes them there when the file is empty.
+ * trainer/observe/jsonl.h has the format. A line with "start_step" begins a start: it names the
+ * run, and the attempt and step from which the start continues. Lines of steps have only their
+ * attempt, so the run of a line is that of the last start above it. Lines above the first start
+ * belong to its run: a trainer writes them there when the file is empty.
  *
- * The steps that lasted are found from the last start backwards: its own; of the start that it went
- * on from those up to that step; and so on. All other steps were given up. What a start gave up are
- * the steps of the start before it behind the last step that both have in common.
+ * The steps that lasted are found backwards from the last start: its own, then those up to its
+ * first step of the start from which it continued, and so on. All other steps were given up. A
+ * start gives up the steps of the previous start after the last step that both share.
  *
- * A line that is no JSON is counted and passed over, and so is one of another run. */
+ * A line that is not JSON, or is of another run, is counted and skipped. */
 #include "clients/cli/report/report.h"
 
 #include "proto/base/array.h"
@@ -18,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE_BYTES_MAX (1u << 20) /* with its end; a longer one is no line of a trainer */
+#define LINE_BYTES_MAX (1u << 20) /* with its end; a trainer writes no longer line */
 #define STEP_MAX ((json_int_t)1 << 53)
 
 const char *const METRIC_NAMES[NUM_METRICS] = {[METRIC_LOSS] = "loss",
@@ -64,8 +65,8 @@ static int add_start(struct metrics *metrics, const struct metrics_start *start)
     return 0;
 }
 
-/* The start that a line is of. One that no line tells of went on from the start above it, with the
- * first step that it has here. */
+/* The start of a line. A start without a line of its own continued from the start above it, at its
+ * first step here. */
 static int start_of(uint32_t *out, struct metrics *metrics, const json_t *line)
 {
     uint64_t attempt = member_number(line, "attempt");
@@ -108,9 +109,9 @@ static int take_start(struct reading *reading, const json_t *line)
     return add_start(metrics, &start);
 }
 
-/* How one ends follows its begin, and takes its place. "start" goes when it is known what lasted.
- */
-static void take_spike(struct metrics *metrics, const json_t *line, uint32_t start)
+/* The end of a spike follows its begin, and replaces it. "start" is removed when the lasting steps
+ * are known. */
+static void record_spike(struct metrics *metrics, const json_t *line, uint32_t start)
 {
     json_int_t began = step_at(line, "began"), steps = step_at(line, "steps");
     json_t *spike = json_pack("{sI ss sI}", "step", began, "kind", member_text(line, "loss_spike"),
@@ -162,13 +163,13 @@ static int take_line(struct reading *reading, const json_t *line)
     ERR_TRY(start_of(&start, metrics, line));
     if (json_object_get(line, "loss_spike") == NULL)
         return take_step(metrics, line, start);
-    take_spike(metrics, line, start);
+    record_spike(metrics, line, start);
     return 0;
 }
 
-/* ---- which steps lasted ---- */
+/* ---- the steps that lasted ---- */
 
-/* The last step that both have in common, each with what it went on from; -1: none. */
+/* The last step that both share, each with the starts from which it continued; -1: none. */
 static int64_t common_step(const struct metrics *metrics, int64_t a, int64_t a_last, int64_t b,
                            int64_t b_last)
 {
@@ -246,7 +247,7 @@ static void keep_lasting(struct metrics *metrics)
 
 /* ---- the file ---- */
 
-/* `text` is all of the file up to the end of a line, or to the end of the file. */
+/* `text` is the file up to the end of a line, or to its own end. */
 static int read_line(struct reading *reading, const char *text, size_t bytes, bool is_whole)
 {
     struct metrics *metrics = reading->metrics;
@@ -270,7 +271,7 @@ int metrics_read(struct metrics *out, FILE *file, const char *path, const json_t
 {
     struct reading reading = {.metrics = out, .runs = runs};
     char *text = malloc(LINE_BYTES_MAX);
-    bool is_long = false; /* what comes is the rest of a line that was counted */
+    bool is_long = false; /* the rest belongs to a line that was counted */
     int error = 0;
     *out = (struct metrics){.spikes = json_array()};
     if (text == NULL)

@@ -1,8 +1,8 @@
-/* page.c - the report of a run as one page of HTML (see report.h).
+/* page.c - writes the report of a run as one HTML page (see report.h).
  *
- * The page has no script and fetches nothing. All text that comes from files goes through
- * page_text(), most of it by templates: put() writes {name} as that member of an object. It is
- * light or dark as the reader's system is; what is too wide scrolls by itself. */
+ * The page has no script and fetches nothing. All text from files passes through page_text(),
+ * mostly by templates, in which {name} stands for that member of an object. The page is light or
+ * dark like the reader's system; wide parts scroll. */
 #include "clients/cli/report/report.h"
 
 #include <stdlib.h>
@@ -67,8 +67,8 @@ void page_text(FILE *out, const char *text)
     }
 }
 
-/* Writes a template; {name} is the text of that member. */
-static void put(FILE *out, const char *template, const json_t *of)
+/* Writes a template; {name} is replaced by the text of that member. */
+static void write_template(FILE *out, const char *template, const json_t *of)
 {
     char name[32];
     for (const char *at; (at = strchr(template, '{')) != NULL; template = strchr(at, '}') + 1) {
@@ -79,14 +79,14 @@ static void put(FILE *out, const char *template, const json_t *of)
     fputs(template, out);
 }
 
-/* The same, but where that member has no text nothing. */
-static void put_with(FILE *out, const char *name, const char *template, const json_t *of)
+/* The same, but prints nothing if that member has no text. */
+static void write_template_with(FILE *out, const char *name, const char *template, const json_t *of)
 {
     if (member_text(of, name)[0] != '\0')
-        put(out, template, of);
+        write_template(out, template, of);
 }
 
-/* "2026-11-30 01:02:03" of RFC 3339. */
+/* "2026-11-30 01:02:03" from RFC 3339. */
 static const char *time_text(char out[32], const char *time)
 {
     snprintf(out, 32, "%.19s", time);
@@ -102,10 +102,10 @@ enum cell { CELL_TEXT, CELL_NUMBER, CELL_TIME, CELL_SIZE, CELL_STATE, CELL_MESH,
 struct column {
     const char *title, *member;
     enum cell cell;
-    int digits; /* of a number that is no integer */
+    int digits; /* for a number that is not an integer */
 };
 struct table {
-    const char *none; /* said where there are no rows */
+    const char *none; /* text for an empty table */
     struct column columns[11];
 };
 
@@ -137,16 +137,16 @@ static const struct table SETTINGS = {NULL,
 static void put_state(FILE *out, const json_t *row)
 {
     if (member_text(row, "damage")[0] != '\0') {
-        put(out, "<td class=\"long bad\">{flaw}: {damage}</td>", row);
+        write_template(out, "<td class=\"long bad\">{flaw}: {damage}</td>", row);
         return;
     }
-    put(out, "<td>{durability}", row);
+    write_template(out, "<td>{durability}", row);
     fputs(json_is_true(json_object_get(row, "read_back")) ? ", read back" : "", out);
     fputs(json_is_true(json_object_get(row, "pinned")) ? ", pinned</td>" : "</td>", out);
 }
 
-/* "dp_shard 4, tp 2": the axes that are longer than 1. */
-static void put_mesh(FILE *out, json_t *mesh)
+/* "dp_shard 4, tp 2": the axes longer than 1. */
+static void write_mesh(FILE *out, json_t *mesh)
 {
     const char *axis;
     json_t *degree;
@@ -175,8 +175,8 @@ static int put_setting(FILE *out, const json_t *value)
     return 0;
 }
 
-/* "-" where there is nothing. */
-static void put_value(FILE *out, const struct column *column, const json_t *value)
+/* "-" for no value. */
+static void write_value(FILE *out, const struct column *column, const json_t *value)
 {
     char room[64] = "-";
     const char *text = json_is_string(value) ? json_string_value(value) : "";
@@ -204,9 +204,9 @@ static int put_cell(FILE *out, const struct column *column, const json_t *row)
     if (column->cell == CELL_STATE)
         put_state(out, row);
     else if (column->cell == CELL_MESH)
-        put_mesh(out, value);
+        write_mesh(out, value);
     else
-        put_value(out, column, value);
+        write_value(out, column, value);
     return 0;
 }
 
@@ -262,7 +262,7 @@ static const char *grouped(char out[32], const json_t *of, const char *name)
 static void put_head(FILE *out, const json_t *head, const json_t *notes)
 {
     char text[32];
-    put(out, "<h1>Run {run}</h1>\n<dl>\n", head);
+    write_template(out, "<h1>Run {run}</h1>\n<dl>\n", head);
     put_fact(out, "Newest checkpoint", member_text(head, "newest"));
     put_fact(out, "Steps", grouped(text, head, "steps"));
     put_fact(out, "Tokens", grouped(text, head, "tokens"));
@@ -278,7 +278,7 @@ static void put_head(FILE *out, const json_t *head, const json_t *notes)
     fputs(json_array_size(notes) > 0 ? "</ul>\n" : "", out);
 }
 
-/* ---- what changed, and where it came from ---- */
+/* ---- changes and lineage ---- */
 
 static int put_changes(FILE *out, const json_t *changes)
 {
@@ -287,7 +287,7 @@ static int put_changes(FILE *out, const json_t *changes)
         fputs("<p class=\"dim\">No setting, as far as checkpoints tell.</p>\n", out);
     for (size_t i = 0; i < json_array_size(changes); i++) {
         const json_t *change = json_array_get(changes, i);
-        put(out, "<h3>{second} beside {first}</h3>\n", change);
+        write_template(out, "<h3>{second} beside {first}</h3>\n", change);
         ERR_TRY(put_table(out, &SETTINGS, json_object_get(change, "settings")));
     }
     return 0;
@@ -297,37 +297,38 @@ static void put_lineage(FILE *out, const json_t *head, const json_t *lineage)
 {
     const json_t *ancestors = json_object_get(lineage, "ancestors");
     fputs("<h2>Lineage</h2>\n<ul>\n", out);
-    put(out,
-        lineage != NULL ? "<li>newest: {newest}</li>\n"
-                        : "<li class=\"dim\">It is not known.</li>\n",
-        head);
-    put_with(out, "origin", "<li>saved in run {origin}</li>\n", lineage);
-    put_with(out, "converted_from", "<li>made by convert of nonce {converted_from}</li>\n",
-             lineage);
+    write_template(out,
+                   lineage != NULL ? "<li>newest: {newest}</li>\n"
+                                   : "<li class=\"dim\">It is not known.</li>\n",
+                   head);
+    write_template_with(out, "origin", "<li>saved in run {origin}</li>\n", lineage);
+    write_template_with(out, "converted_from",
+                        "<li>made by convert of nonce {converted_from}</li>\n", lineage);
     for (size_t i = 0; i < json_array_size(ancestors); i++) {
         const json_t *ancestor = json_array_get(ancestors, i);
         fprintf(out, "<li>resumed from step %llu of attempt %llu, ",
                 (unsigned long long)member_number(ancestor, "step"),
                 (unsigned long long)member_number(ancestor, "attempt"));
-        put(out, "{state}</li>\n", ancestor);
-        put_with(out, "converted_from",
-                 "<li>which was made by convert of nonce {converted_from}</li>\n", ancestor);
+        write_template(out, "{state}</li>\n", ancestor);
+        write_template_with(out, "converted_from",
+                            "<li>which was made by convert of nonce {converted_from}</li>\n",
+                            ancestor);
     }
     if (json_is_false(json_object_get(lineage, "ancestors_complete")))
         fputs("<li class=\"dim\">What came before is not known any more.</li>\n", out);
-    put_with(out, "initial_load_path", "<li>began with the weights of {initial_load_path}</li>\n",
-             lineage);
+    write_template_with(out, "initial_load_path",
+                        "<li>began with the weights of {initial_load_path}</li>\n", lineage);
     fputs("</ul>\n", out);
 }
 
 int page_write(FILE *out, const json_t *root)
 {
     const json_t *head = json_object_get(root, "head");
-    put(out,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<title>Run {run}</title>\n<style>\n",
-        head);
+    write_template(out,
+                   "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                   "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                   "<title>Run {run}</title>\n<style>\n",
+                   head);
     fprintf(out, "%s</style>\n</head>\n<body>\n", STYLE);
     put_head(out, head, json_object_get(root, "notes"));
     fputs("<h2>Curves</h2>\n", out);

@@ -1,4 +1,4 @@
-/* report.c - the command: collects what is known of a run, and writes it as a page, or as JSON. */
+/* report.c - the command: collects the facts about a run, and writes them as a page, or as JSON. */
 #include "clients/cli/report/report.h"
 
 #include "proto/base/memfile.h"
