@@ -1,5 +1,5 @@
-# completion.bash - for ckpt-cli in bash. The program itself tells what a word can become: lines of
-# a word, a tab and what it is; or ":files".
+# completion.bash - for ckpt-cli in bash. The program prints the completions of a word: lines of a
+# word, a tab and its description; or ":files".
 
 _ckpt_cli() {
     local line=${COMP_LINE:0:COMP_POINT} words lines typed taken
@@ -11,7 +11,7 @@ _ckpt_cli() {
         compopt -o filenames 2>/dev/null
         mapfile -t lines < <(compgen -f -- "$typed")
     fi
-    # To readline a word begins behind the '@' of a checkpoint or the ':' of a socket.
+    # For readline a word begins after the '@' of a checkpoint or the ':' of a socket.
     taken=${typed%"${typed##*["$COMP_WORDBREAKS"]}"}
     COMPREPLY=("${lines[@]%%$'\t'*}")
     COMPREPLY=("${COMPREPLY[@]#"$taken"}")

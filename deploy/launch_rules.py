@@ -1,27 +1,26 @@
-"""launch_rules - what the launcher decides; pure functions, without I/O and clock.
+"""launch_rules - the decisions of the launcher; pure functions, without I/O and clock.
 
-Each returns a Decision; the launcher says its words, notes its events, and does it.
+Each returns a Decision; the launcher prints its words, notes its events, and executes it.
 
 after_start: how a start ended -> the next one's ranks and the pause before it, or the exit code.
-The next start has as many ranks as are left. When those are fewer than --min-ranks, the loss
-was one of the job and not of its places: the next start has all --ranks again. Exit 75 ("run
-again") starts as many as before; exit 78 ("do not retry", also of a kill switch) and 0 (done) are
-passed on, and so is 79, as 75: the time that the run was given is over (the trainer's
-training.exit_duration_in_mins), and a start at once would take more of it.
-The first failure is followed by a restart at once, and so is that of a start that lived --healthy
-seconds. Before further restarts waiting doubles from --backoff to --backoff-max seconds. After
---restarts-max starts in a row, none of which lived --healthy seconds, the launcher gives up with
-75.
+The next start has the remaining ranks. If those are fewer than --min-ranks, the job was lost and
+not its places: the next start has all --ranks again. After exit 75 ("run again") as many as before
+start. 78 ("do not retry", also of a kill switch) and 0 (done) are passed on. So is 79, as 75: the
+run's time is over (the trainer's training.exit_duration_in_mins), and a start at once uses more.
+The first failure leads to a restart at once, and so does the failure of a start that lived
+--healthy seconds. Before further restarts the pause doubles from --backoff to --backoff-max
+seconds. After --restarts-max starts in a row, none of which lived --healthy seconds, the launcher
+exits with 75.
 
 places: the hosts that answer, or the number in --ranks-file -> where the next start has ranks.
-Before each start every host is asked. One that does not answer is left out, and taken again at a
-later start when it does. A host that answers has all its ranks in the next start, whatever befell
-them. With --nodes so many hosts have ranks, the first of the file that answer; the others are
-spares. Fewer hosts than --min-nodes: the launcher ends with 75, and whoever gave it hosts gives it
-others.
+Before each start the launcher contacts every host. It skips one that does not answer, and uses it
+again at a later start when it does. A host that answers has all its ranks in the next start, after
+any failure. With --nodes only so many hosts have ranks, the first of the file that answer; the
+others are spares. With fewer hosts than --min-nodes the launcher exits with 75, and its scheduler
+provides other hosts.
 
-after_preflight: what the ranks found -> which hosts are excluded; without hosts to choose the
-launcher ends with 78.
+after_preflight: the results of the ranks -> which hosts are excluded; without other hosts the
+launcher exits with 78.
 """
 
 import re
@@ -32,7 +31,7 @@ RUN_AGAIN, NO_RETRY, TIME_IS_OVER = 75, 78, 79
 
 
 class Options(NamedTuple):
-    """Those of the command line that decide; `ranks` are those of one host with hosts_file."""
+    """The options that matter here; with hosts_file `ranks` are those of one host."""
     ranks: int = 1
     min_ranks: int = 1
     hosts_file: str = ""
@@ -47,12 +46,12 @@ class Options(NamedTuple):
 
 class Ended(NamedTuple):
     """How a start ended. ends, lost: by rank, its exit status or the signal that it died of."""
-    status: int  # mpirun's
+    status: int  # mpirun's exit status
     ends: dict = {}
     lost: dict = {}
     hung: bool = False  # mpirun did not end after its ranks, and was killed
-    seconds: float = 0  # that it lived
-    stopping: bool = False  # the launcher was asked to stop
+    seconds: float = 0  # how long it lived
+    stopping: bool = False  # the launcher got a request to stop
 
 
 class Decision(NamedTuple):
@@ -81,19 +80,19 @@ def signal_name(number):
 
 
 def start_status(ended, ranks):
-    """mpirun's, or when it was killed the ranks' own, where all have noted one."""
+    """mpirun's status; or, if it was killed, that of the ranks, if all have noted one."""
     return max(ended.ends.values()) if ended.hung and len(ended.ends) == ranks else ended.status
 
 
 def pause_after(failures, options):
-    """The first failure in a row waits for nothing, each after the second twice as long."""
+    """No pause after the first failure in a row; after the second it doubles each time."""
     if failures == 1:
         return 0
     return min(options.backoff * 2 ** min(failures - 2, 99), options.backoff_max)
 
 
 def after_start(options, ended, ranks, failures, start):
-    """The start had so many ranks; before it so many in a row had failed."""
+    """ranks: of the ended start. failures: failed starts in a row before it."""
     status = NO_RETRY if NO_RETRY in ended.ends.values() else start_status(ended, ranks)
     if status in FINAL:
         code, words = FINAL[status]
@@ -108,7 +107,7 @@ def after_start(options, ended, ranks, failures, start):
     words = [f"rank {rank} was lost to SIG{name}" for rank, name in names.items()]
     events = [f"lost {start} {rank} {name}" for rank, name in names.items()]
     if not options.hosts_file:
-        # A wrapper that was killed itself notes nothing.
+        # A killed wrapper notes nothing.
         ranks -= len(names) or int(status > 128)
     if ranks < options.min_ranks:
         words.append(f"{ranks} ranks are left, fewer than {options.min_ranks}: "
@@ -126,8 +125,8 @@ def after_start(options, ended, ranks, failures, start):
 
 
 def places(options, ranks, start, named=(), excluded=(), answers=None, written=""):
-    """named: the lines of --hosts-file; answers(host) is asked of no more than are needed.
-    written: what --ranks-file holds; one that cannot be read changes nothing."""
+    """named: the lines of --hosts-file; answers(host) is called for no more than are needed.
+    written: the contents of --ranks-file; an unreadable one changes nothing."""
     if options.hosts_file:
         return choose_hosts(options, start, named, excluded, answers)
     if not options.ranks_file:
@@ -161,8 +160,8 @@ def choose_hosts(options, start, named, excluded, answers):
 
 
 def broken_ranks(ended, said):
-    """(rank, why) of each that is broken, or that ended otherwise than a preflight does, which is
-    how those end that cannot even begin."""
+    """(rank, why) for each broken rank, and for each that ended unlike a preflight, because it
+    could not even begin."""
     found = re.findall(r"^(\d+) .* broken  +(.*)", said, re.M)
     return ([(int(rank), why) for rank, why in found] +
             [(rank, f"it ended with status {status}")
